@@ -1,0 +1,1 @@
+"""Pure attention functions on arrays: no Flax, no config, no state."""

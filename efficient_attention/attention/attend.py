@@ -1,0 +1,126 @@
+"""`attend`: checks the arguments, picks a backend, returns the attention output."""
+
+import functools
+import logging
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int
+
+from efficient_attention.attention import dense, jax_nn, reference
+from efficient_attention.attention.mechanisms import Mechanism
+from efficient_attention.attention.request import Request
+
+Backend = Callable[[Request], tuple[Array, Array | None]]
+
+# A backend serves a request or raises NotImplementedError that names what it lacks.
+BACKENDS: dict[str, Backend] = {'reference': reference.serve, 'dense': dense.serve, 'jax_nn': jax_nn.serve}
+AUTO_ORDER = ('dense', 'reference')
+
+
+def attend(
+    query: Float[Array, 'B L H K'],
+    key: Float[Array, 'B M G K'],
+    value: Float[Array, 'B M G K'],
+    mechanism: Mechanism,
+    *,
+    bias: Float[Array, '#B #H #L #M'] | None = None,
+    query_segments: Int[Array, 'B L'] | None = None,
+    key_segments: Int[Array, 'B M'] | None = None,
+    query_positions: Int[Array, '#B L'] | None = None,
+    key_positions: Int[Array, '#B M'] | None = None,
+    dropout_rate: float = 0.0,
+    rng: Array | None = None,
+    backend: str = 'auto',
+    return_lse: bool = False,
+) -> Float[Array, 'B L H K'] | tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
+    """The attention output, and with `return_lse` also the float32 log-sum-exp of each query's logits.
+
+    Args:
+        query: scaled by 1 / sqrt(K) inside.
+        key: H must be a multiple of its G heads; each serves H / G neighbouring query heads.
+        value: like `key`.
+        mechanism: what to compute, such as `Softmax(Causal())`.
+        bias: added to the scaled logits.
+        query_segments: a query reads keys of its own segment alone; segment 0 is padding, which nobody reads.
+            Give both segment arguments or neither; queries of segment 0 give zeros.
+        key_segments: see `query_segments`.
+        query_positions: what the pattern sees; 0, 1, ... by default.
+        key_positions: likewise; needed where a pattern compares positions and L differs from M.
+        dropout_rate: probability in [0, 1) to drop a weight; needs `rng`.
+        rng: a typed key, or one for each batch row [B].
+        backend: 'auto' or a name in `BACKENDS`.
+        return_lse: also return [B, H, L].
+
+    A query that may read no key gives zeros, and zero gradients.
+
+    Raises:
+        ValueError: shapes that do not fit, half-given segments, dropout without a key, an unknown backend, or a combination
+            that no backend serves.
+        NotImplementedError: the named backend lacks something; the message says what.
+    """
+    check_shapes(query, key, value)
+    if (query_segments is None) != (key_segments is None):
+        raise ValueError('query_segments and key_segments go together: give both or neither')
+    if not 0.0 <= dropout_rate < 1.0:
+        raise ValueError(f'dropout_rate is {dropout_rate}; it must lie in [0, 1)')
+    if dropout_rate > 0.0 and rng is None:
+        raise ValueError('attention dropout needs rng, a key')
+    request = Request(
+        query=query,
+        key=key,
+        value=value,
+        mechanism=mechanism,
+        bias=bias,
+        query_segments=query_segments,
+        key_segments=key_segments,
+        query_positions=positions_or_default(query_positions, query.shape[1]),
+        key_positions=positions_or_default(key_positions, key.shape[1]),
+        dropout_rate=dropout_rate,
+        rng=rng,
+        return_lse=return_lse,
+    )
+    out, lse = dispatch(request, backend)
+    return (out, lse) if return_lse else out
+
+
+def check_shapes(query: Array, key: Array, value: Array) -> None:
+    """Raises ValueError unless [B, L, H, K], [B, M, G, K], [B, M, G, K] fit together with H a multiple of G."""
+    if query.ndim != 4 or key.shape != value.shape or key.ndim != 4:
+        raise ValueError(
+            f'query, key, value must be [B, L, H, K], [B, M, G, K] twice; got {query.shape}, {key.shape}, {value.shape}'
+        )
+    if (query.shape[0], query.shape[3]) != (key.shape[0], key.shape[3]):
+        raise ValueError(f'query {query.shape} and key {key.shape} differ in batch size or head width')
+    if query.shape[2] % key.shape[2]:
+        raise ValueError(f'{query.shape[2]} query heads are not a multiple of {key.shape[2]} key heads')
+
+
+def positions_or_default(positions: Array | None, length: int) -> Array:
+    """`positions`, or 0, 1, ... as [1, length]."""
+    return jnp.arange(length)[None] if positions is None else positions
+
+
+def dispatch(request: Request, backend: str) -> tuple[Array, Array | None]:
+    """Output and log-sum-exp from the named backend, or from the first one of `AUTO_ORDER` that serves the request."""
+    if backend != 'auto':
+        if backend not in BACKENDS:
+            raise ValueError(f'unknown attention backend {backend!r}; known: auto, {", ".join(BACKENDS)}')
+        return BACKENDS[backend](request)
+    lacks = []
+    for name in AUTO_ORDER:
+        try:
+            result = BACKENDS[name](request)
+        except NotImplementedError as error:
+            lacks.append(f'{name}: {error}')
+            continue
+        log_choice(name, type(request.mechanism).__name__)
+        return result
+    raise ValueError(f'no attention backend serves {request.mechanism}: {"; ".join(lacks)}')
+
+
+@functools.cache
+def log_choice(backend: str, mechanism: str) -> None:
+    """Says once for each pair which backend 'auto' took."""
+    logging.getLogger(__name__).info('attention: %s runs on the %s backend', mechanism, backend)

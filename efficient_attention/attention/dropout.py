@@ -1,0 +1,55 @@
+"""Dropout whose bits depend on a key and an element's position alone.
+
+A mask drawn from a counter-based generator for a whole array changes with the array's shape, so with tiling, micro-batches
+and padding. Here each element's bits are a hash of (key, its indices): any part of an array can be drawn alone, on any device,
+and no array of bits has to exist. The hash is a multiply-xorshift finaliser, about 8 integer operations an element.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+
+def mix(bits: Array) -> Array:
+    """A bijection on uint32 in which every input bit flips about half of the output bits.
+
+    The constants are those of C. Wellons' "lowbias32" search (hash-prospector, public domain).
+    """
+    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x7FEB352D)
+    bits = (bits ^ (bits >> 15)) * jnp.uint32(0x846CA68B)
+    return bits ^ (bits >> 16)
+
+
+def row_seeds(rng: Array, batch: int) -> Array:
+    """uint32 [B]: one seed for each batch row, from one key (rows numbered from 0) or from a key for each row [B]."""
+    if rng.ndim == 0:
+        rng = jax.vmap(lambda row: jax.random.fold_in(rng, row))(jnp.arange(batch))
+    return jax.vmap(lambda key: jax.random.bits(key, dtype=jnp.uint32))(rng)
+
+
+def keep_mask(rng: Array, rate: float, batch: int, *indices: Array) -> Array:
+    """Booleans [B, n1, n2, ...] that are true with probability 1 - rate.
+
+    Args:
+        rng: a typed key, or one for each batch row [B]; rows with equal keys get equal masks.
+        rate: probability to drop, in [0, 1).
+        batch: B.
+        *indices: integers [n1], [n2], ...: the elements' numbers along each axis behind the batch.
+    """
+    bits = row_seeds(rng, batch)
+    for index in indices:
+        # Golden-ratio steps keep neighbouring counters far apart before they are mixed.
+        steps = (index.astype(jnp.uint32) + jnp.uint32(1)) * jnp.uint32(0x9E3779B9)
+        bits = mix(bits[..., None] + jnp.expand_dims(steps, range(bits.ndim)))
+    return bits >= jnp.uint32(round(rate * 2**32))
+
+
+def dropout(x: Array, rate: float, rng: Array | None) -> Array:
+    """`x` [B, ...] with elements set to zero with probability `rate` and the rest scaled by 1 / (1 - rate).
+
+    Without a key, or at rate 0, `x` itself. Source: Srivastava et al. 2014 (JMLR 15), in its inverted form.
+    """
+    if rng is None or rate == 0.0:
+        return x
+    keep = keep_mask(rng, rate, x.shape[0], *(jnp.arange(size) for size in x.shape[1:]))
+    return jnp.where(keep, x / (1.0 - rate), jnp.zeros_like(x))

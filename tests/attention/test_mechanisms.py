@@ -1,0 +1,17 @@
+"""The text form of mechanisms."""
+
+import pytest
+
+from efficient_attention.attention.mechanisms import Softmax, parse_mechanism
+from efficient_attention.attention.patterns import Causal, Full
+from efficient_attention.errors import InputError
+
+
+def test_a_pattern_means_softmax_over_it():
+    assert parse_mechanism('causal') == Softmax(Causal())
+    assert parse_mechanism('full') == Softmax() == Softmax(Full())
+
+
+def test_unknown_names_list_the_known_ones():
+    with pytest.raises(InputError, match='known: causal, full'):
+        parse_mechanism('linear')

@@ -1,0 +1,38 @@
+"""Makes JAX strict for the whole suite, on eight emulated CPU devices.
+
+Dtype promotion is strict and rank promotion raises. Optax multiplies Python floats with int32 counts, so tests that
+update parameters through it carry the mark `lenient_promotion`; it covers their fixtures too.
+"""
+
+import contextlib
+import os
+
+os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+os.environ['XLA_FLAGS'] = f'--xla_force_host_platform_device_count=8 {os.environ.get("XLA_FLAGS", "")}'.strip()
+
+import jax  # noqa: E402  the two variables above count only before JAX starts
+import jaxtyping  # noqa: E402
+import pytest  # noqa: E402
+
+jax.config.update('jax_numpy_dtype_promotion', 'strict')
+jax.config.update('jax_numpy_rank_promotion', 'raise')
+# Before any test imports the package: the shapes in the signatures of attention/ are checked at every call.
+jaxtyping.install_import_hook('efficient_attention.attention', 'beartype.beartype')
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item):
+    """Runs a test and its fixtures, module-wide ones included, under the promotion rules that its marks ask for."""
+    with contextlib.ExitStack() as rules:
+        if item.get_closest_marker('lenient_promotion'):
+            rules.enter_context(jax.numpy_dtype_promotion('standard'))
+            rules.enter_context(jax.numpy_rank_promotion('allow'))
+        return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a test marked gpu or tpu where JAX has no such device."""
+    for platform in ('gpu', 'tpu'):
+        if item.get_closest_marker(platform) and jax.default_backend() != platform:
+            pytest.skip(f'needs a {platform.upper()}')

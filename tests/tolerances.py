@@ -1,0 +1,32 @@
+"""How far a result may lie from its reference: the one table of the suite, by the dtype that was computed in.
+
+A number here is loosened only together with a line that says what was measured.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+# dtype: (of a value, of a gradient); each is relative to the value and, below 1, absolute.
+TOLERANCE = {
+    'float64': (1e-12, 1e-10),
+    'float32': (2e-5, 1e-4),
+    'bfloat16': (2e-2, 5e-2),  # 8 bits of mantissa: one rounding is 4e-3
+    'float16': (2e-3, 1e-2),  # 11 bits of mantissa: one rounding is 5e-4
+}
+
+
+def assert_close(actual: Any, expected: Any, *, dtype: Any = 'float32', gradient: bool = False) -> None:
+    """Compares two trees of arrays leaf by leaf, within the table's tolerance for `dtype`; NaN equals nothing."""
+    tolerance = TOLERANCE[np.dtype(dtype).name][gradient]
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for (path, left), right in zip(jax.tree.leaves_with_path(actual), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(
+            np.asarray(left, np.float64),
+            np.asarray(right, np.float64),
+            rtol=tolerance,
+            atol=tolerance,
+            equal_nan=False,
+            err_msg=jax.tree_util.keystr(path),
+        )
