@@ -1,0 +1,1 @@
+"""Whole models, each a choice of embeddings, layers, stack and heads."""

@@ -1,0 +1,46 @@
+"""The fields of a config's `model` group."""
+
+import dataclasses
+
+from efficient_attention.modules.config import LayerConfig, require, require_known
+
+POSITIONS = ('learned', 'sinusoidal', 'none')
+SHARING = ('none', 'all')
+REMAT = ('none', 'full', 'dots')
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig(LayerConfig):
+    """An encoder: its layers, embeddings and how the layers are stacked.
+
+    Raises:
+        InputError: a field is out of range; names the field, its value and what is allowed.
+    """
+
+    vocab_size: int = 4096  # V
+    max_length: int = 512  # rows of the learned position table
+    token_types: int = 2  # rows of the token type table; 0 = none
+    positions: str = 'learned'  # 'learned' | 'sinusoidal' | 'none' (with rotary)
+    embedding_width: int = 0  # E of factorised embeddings (ALBERT); 0 = width, without a projection
+    layers: int = 2  # N
+    sharing: str = 'none'  # 'none' = N separate layers | 'all' = one layer applied N times (ALBERT)
+    remat: str = (
+        'none'  # what the backward pass recomputes in a layer: nothing | 'full' all | 'dots' all but matrix products
+    )
+    scan_unroll: int = 1  # layers unrolled in one step of the scan; more is faster to run and slower to compile
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, 'embedding_width', self.embedding_width or self.width)
+        for name in ('vocab_size', 'max_length', 'embedding_width', 'layers', 'scan_unroll'):
+            require(getattr(self, name) >= 1, f'model.{name}', getattr(self, name), 'at least 1')
+        require(self.token_types >= 0, 'model.token_types', self.token_types, '0 or more')
+        require(
+            self.positions != 'sinusoidal' or self.embedding_width % 2 == 0,
+            'model.embedding_width',
+            self.embedding_width,
+            'even for sinusoidal positions',
+        )
+        require_known('model.positions', self.positions, POSITIONS)
+        require_known('model.sharing', self.sharing, SHARING)
+        require_known('model.remat', self.remat, REMAT)

@@ -1,0 +1,40 @@
+"""Token ids to vectors: token, position and type embeddings, norm, dropout, and the projection of factorised embeddings."""
+
+from flax import nnx
+from jax import Array
+
+from efficient_attention.attention.dropout import dropout
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.modules.parameters import embedding, layer_norm, linear
+from efficient_attention.modules.positions import sinusoid
+
+
+class Embeddings(nnx.Module):
+    """Sum of token, position and type embeddings, normalised, [B, L] -> [B, L, D] (Devlin et al. 2018, section 3).
+
+    With `embedding_width` E below D the tables have width E and one dense layer maps E to D (Lan et al. 2019, arXiv 1909.11942,
+    section 3.1).
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        width = config.embedding_width
+        self.config = config
+        self.token = embedding(config, config.vocab_size, width, rngs)
+        self.position = embedding(config, config.max_length, width, rngs) if config.positions == 'learned' else None
+        self.token_type = embedding(config, config.token_types, width, rngs) if config.token_types else None
+        self.norm = layer_norm(config, width, rngs)
+        self.projection = linear(config, width, config.width, rngs) if width != config.width else None
+
+    def __call__(
+        self, tokens_BL: Array, token_types_BL: Array, positions_BL: Array, *, rng: Array | None = None
+    ) -> Array:
+        """Vectors for each token; `rng` (a key, or one a row) turns dropout on."""
+        x_BLE = self.token(tokens_BL)
+        if self.position is not None:
+            x_BLE = x_BLE + self.position(positions_BL)
+        elif self.config.positions == 'sinusoidal':
+            x_BLE = x_BLE + sinusoid(positions_BL, self.config.embedding_width).astype(x_BLE.dtype)
+        if self.token_type is not None:
+            x_BLE = x_BLE + self.token_type(token_types_BL)
+        x_BLE = dropout(self.norm(x_BLE), self.config.dropout_rate, rng)
+        return x_BLE if self.projection is None else self.projection(x_BLE)

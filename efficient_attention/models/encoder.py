@@ -1,0 +1,46 @@
+"""The encoder: embeddings and a stack of layers."""
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.embeddings import Embeddings
+from efficient_attention.models.stack import Stack
+from efficient_attention.modules.layer import fold
+from efficient_attention.modules.parameters import layer_norm
+
+
+class Encoder(nnx.Module):
+    """Token ids to contextual vectors, [B, L] -> [B, L, D]: BERT or ALBERT by its config's sizes and choices."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.embeddings = Embeddings(config, rngs=rngs)
+        self.stack = Stack(config, rngs=rngs)
+        # A stack of pre-norm layers leaves its sum unnormalised.
+        self.norm = layer_norm(config, config.width, rngs) if config.norm == 'pre' else None
+
+    def __call__(
+        self,
+        tokens_BL: Array,
+        segments_BL: Array,
+        *,
+        token_types_BL: Array | None = None,
+        positions_BL: Array | None = None,
+        rng: Array | None = None,
+    ) -> Array:
+        """The vectors of the last layer.
+
+        Args:
+            tokens_BL: ids below V.
+            segments_BL: 0 = padding, 1, 2, ... = packed examples, which never read one another.
+            token_types_BL: 0 for sentence A, 1 for B; 0 by default.
+            positions_BL: 0, 1, ... by default; below `max_length` where the table is learned.
+            rng: a key, or one for each row; turns dropout on.
+        """
+        token_types_BL = jnp.zeros_like(tokens_BL) if token_types_BL is None else token_types_BL
+        if positions_BL is None:
+            positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
+        x_BLD = self.embeddings(tokens_BL, token_types_BL, positions_BL, rng=fold(rng, 0))
+        x_BLD = self.stack(x_BLD, segments_BL, positions_BL, rng=fold(rng, 1))
+        return x_BLD if self.norm is None else self.norm(x_BLD)

@@ -1,0 +1,47 @@
+"""What stands on an encoder for pretraining: masked-token prediction, the pooled [CLS] vector, sentence-pair labels."""
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
+from efficient_attention.modules.parameters import layer_norm, linear
+
+
+class MaskedLMHead(nnx.Module):
+    """Logits over the vocabulary at the positions to predict: dense D -> E, activation, norm, then the token table, tied, and a bias."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.activation = config.activation
+        self.transform = linear(config, config.width, config.embedding_width, rngs)
+        self.norm = layer_norm(config, config.embedding_width, rngs)
+        self.bias = nnx.Param(jnp.zeros((config.vocab_size,), jnp.float32))
+
+    def __call__(self, x_BPD: Array, table: nnx.Embed) -> Array:
+        """float32 logits [B, P, V] from vectors [B, P, D] and the token table [V, E]."""
+        x_BPE = self.norm(ACTIVATION_FUNCTIONS[self.activation](self.transform(x_BPD)))
+        table_VE = table.embedding[...].astype(x_BPE.dtype)
+        return jnp.einsum('BPE,VE->BPV', x_BPE, table_VE, preferred_element_type=jnp.float32) + self.bias[...]
+
+
+class Pooler(nnx.Module):
+    """tanh of a dense layer on the first position's vector, [B, L, D] -> [B, D]."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.dense = linear(config, config.width, config.width, rngs)
+
+    def __call__(self, x_BLD: Array) -> Array:
+        """One vector a row."""
+        return jnp.tanh(self.dense(x_BLD[:, 0]))
+
+
+class PairHead(nnx.Module):
+    """Two float32 logits a row from the pooled vector: next sentence (NSP) or sentence order (SOP)."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.dense = linear(config, config.width, 2, rngs)
+
+    def __call__(self, pooled_BD: Array) -> Array:
+        """Logits [B, 2]; label 1 = random or swapped."""
+        return self.dense(pooled_BD).astype(jnp.float32)

@@ -1,0 +1,54 @@
+"""The papers' model sizes by name; their exact parameter counts are asserted in the test."""
+
+from efficient_attention.errors import InputError
+from efficient_attention.models.config import ModelConfig
+
+BERT_VOCABULARY = 30_522  # bert-base-uncased
+ALBERT_VOCABULARY = 30_000
+
+# Devlin et al. 2018, arXiv 1810.04805, section 3; A = H / 64 (Turc et al. 2019, arXiv 1908.08962, the 24 miniatures).
+_BERT_SIZES = {'base': (12, 768), 'large': (24, 1024)} | {
+    f'{layers}x{width}': (layers, width) for layers in (2, 4, 6, 8, 10, 12) for width in (128, 256, 512, 768)
+}
+_BERT_ALIASES = {'tiny': '2x128', 'mini': '4x256', 'small': '4x512', 'medium': '8x512'}
+
+# Lan et al. 2019, arXiv 1909.11942, table 1; heads = H / 64 by its section 3.1; version 1 dropout.
+_ALBERT_SIZES = {
+    'base': (12, 768, 0.1),
+    'large': (24, 1024, 0.1),
+    'xlarge': (24, 2048, 0.1),
+    'xxlarge': (12, 4096, 0.0),
+}
+
+
+def bert_fields(size: str) -> dict[str, int]:
+    """The `model` fields in which BERT `size` differs from `ModelConfig`'s defaults."""
+    layers, width = _BERT_SIZES[_known(_BERT_ALIASES.get(size, size), _BERT_SIZES, 'BERT')]
+    return {'layers': layers, 'width': width, 'heads': width // 64, 'vocab_size': BERT_VOCABULARY}
+
+
+def albert_fields(size: str) -> dict[str, int | float | str]:
+    """The `model` fields in which ALBERT `size` differs from `ModelConfig`'s defaults."""
+    layers, width, dropout = _ALBERT_SIZES[_known(size, _ALBERT_SIZES, 'ALBERT')]
+    return {
+        'layers': layers,
+        'width': width,
+        'heads': width // 64,
+        'embedding_width': 128,
+        'sharing': 'all',
+        'dropout_rate': dropout,
+        'attention_dropout_rate': dropout,
+        'vocab_size': ALBERT_VOCABULARY,
+    }
+
+
+def named_sizes() -> dict[str, ModelConfig]:
+    """Every named size as a complete model config: 'bert_base', 'bert_2x128', ..., 'albert_xxlarge'."""
+    sizes = {f'bert_{name}': ModelConfig(**bert_fields(name)) for name in (*_BERT_SIZES, *_BERT_ALIASES)}
+    return sizes | {f'albert_{name}': ModelConfig(**albert_fields(name)) for name in _ALBERT_SIZES}
+
+
+def _known(size: str, sizes: dict, family: str) -> str:
+    if size not in sizes:
+        raise InputError(f'unknown {family} size {size!r}; known: {", ".join(sizes)}')
+    return size

@@ -1,0 +1,1 @@
+"""Thin Flax NNX modules: parameters and their names, then one call into `attention`."""

@@ -1,0 +1,29 @@
+"""The activations of the papers, by the name a config gives them."""
+
+from collections.abc import Callable
+
+import jax
+from jax import Array
+
+
+def gelu_tanh(x: Array) -> Array:
+    """GELU in its tanh approximation, as released BERT, ALBERT and GPT-2 compute it (Hendrycks & Gimpel 2016, arXiv 1606.08415)."""
+    return jax.nn.gelu(x, approximate=True)
+
+
+def gelu_erf(x: Array) -> Array:
+    """Exact GELU, x * Phi(x), as in ELECTRA's code."""
+    return jax.nn.gelu(x, approximate=False)
+
+
+def gelu_sigmoid(x: Array) -> Array:
+    """x * sigmoid(1.702 x), as the Sparse Transformer prints it (Child et al. 2019, arXiv 1904.10509, section 5.2)."""
+    return x * jax.nn.sigmoid(1.702 * x)
+
+
+ACTIVATION_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
+    'gelu_tanh': gelu_tanh,
+    'gelu_erf': gelu_erf,
+    'gelu_sigmoid': gelu_sigmoid,
+    'relu': jax.nn.relu,
+}

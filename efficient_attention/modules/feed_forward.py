@@ -1,0 +1,39 @@
+"""The position-wise feed-forward sub-layer."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
+from efficient_attention.modules.config import LayerConfig
+from efficient_attention.modules.parameters import linear
+
+
+class FeedForward(nnx.Module):
+    """activation(x W_up + b) W_down + b on each position, [B, L, D] -> [B, L, D].
+
+    With `feed_forward_chunk` = c, c positions are computed at a time and recomputed in the backward pass, so that the wide
+    activations [B, L, F] never exist whole (Kitaev et al. 2020, arXiv 2001.04451, section 3).
+    """
+
+    def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
+        self.chunk = config.feed_forward_chunk
+        self.activation = config.activation
+        self.up = linear(config, config.width, config.feed_forward_width, rngs)
+        self.down = linear(config, config.feed_forward_width, config.width, rngs)
+
+    def __call__(self, x_BLD: Array) -> Array:
+        """The sub-layer's output; chunked and unchunked results are equal up to rounding."""
+        if not self.chunk or self.chunk >= x_BLD.shape[1]:
+            return self.compute(x_BLD)
+        batch, length, width = x_BLD.shape
+        chunks = -(-length // self.chunk)
+        padded = jnp.pad(x_BLD, ((0, 0), (0, chunks * self.chunk - length), (0, 0)))
+        x_nBcD = padded.reshape(batch, chunks, self.chunk, width).swapaxes(0, 1)
+        out_nBcD = jax.lax.map(jax.checkpoint(self.compute), x_nBcD)
+        return out_nBcD.swapaxes(0, 1).reshape(batch, chunks * self.chunk, width)[:, :length]
+
+    def compute(self, x_BLD: Array) -> Array:
+        """The two products on all positions given."""
+        return self.down(ACTIVATION_FUNCTIONS[self.activation](self.up(x_BLD)))

@@ -1,0 +1,35 @@
+"""How parameters start, and the layers built from them: float32 parameters, computation in the config's dtype."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from efficient_attention.modules.config import LayerConfig
+
+
+def weight_init(config: LayerConfig) -> Callable[..., jax.Array]:
+    """A normal of standard deviation `init_std`, cut at two deviations, as in BERT's code."""
+    return jax.nn.initializers.truncated_normal(config.init_std)
+
+
+def linear(config: LayerConfig, inputs: int, outputs: int, rngs: nnx.Rngs) -> nnx.Linear:
+    """A dense layer [..., inputs] -> [..., outputs] with bias."""
+    return nnx.Linear(
+        inputs, outputs, dtype=config.compute_dtype, param_dtype=jnp.float32, kernel_init=weight_init(config), rngs=rngs
+    )
+
+
+def layer_norm(config: LayerConfig, width: int, rngs: nnx.Rngs) -> nnx.LayerNorm:
+    """Layer normalisation with scale and bias; statistics in float32 whatever the input."""
+    return nnx.LayerNorm(
+        width, epsilon=config.norm_epsilon, dtype=config.compute_dtype, param_dtype=jnp.float32, rngs=rngs
+    )
+
+
+def embedding(config: LayerConfig, rows: int, width: int, rngs: nnx.Rngs) -> nnx.Embed:
+    """A table of `rows` vectors."""
+    return nnx.Embed(
+        rows, width, dtype=config.compute_dtype, param_dtype=jnp.float32, embedding_init=weight_init(config), rngs=rngs
+    )

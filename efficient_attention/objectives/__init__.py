@@ -1,0 +1,1 @@
+"""What is minimised and counted: (model, batch) -> sums of losses and metrics."""

@@ -1,0 +1,40 @@
+"""The seam between the loops and what they train: sums over examples, divided once by sums of weights.
+
+Sums add over devices, micro-batches and evaluation batches; means do not. So an objective gives sums alone, and whoever has
+added all of them divides.
+"""
+
+import abc
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+Batch = dict[str, Array]
+Sums = dict[str, dict[str, Array]]  # term -> metric -> sum over the batch
+
+
+class Objective(abc.ABC):
+    """A loss made of terms, each a weighted mean over its own examples; the terms' means are added."""
+
+    @abc.abstractmethod
+    def weights(self, batch: Batch) -> dict[str, Array]:
+        """Each term's float32 sum of weights over the batch; needs no model."""
+
+    @abc.abstractmethod
+    def sums(self, model: Any, batch: Batch, rng: Array | None) -> Sums:
+        """Each term's weighted sums over the batch; 'loss' among them. `rng` (a key for each row [B]) turns dropout on."""
+
+
+def total_loss(sums: Sums, weights: dict[str, Array]) -> Array:
+    """The sum of the terms' mean losses; a term without any weight counts 0."""
+    return sum((sums[term]['loss'] / jnp.maximum(weights[term], 1.0) for term in sums), jnp.float32(0.0))
+
+
+def mean_metrics(sums: Sums, weights: dict[str, Array]) -> dict[str, Array]:
+    """Each metric divided by its term's weights, named '<term>_<metric>'; terms without any weight are left at 0."""
+    return {
+        f'{term}_{metric}': value / jnp.maximum(weights[term], 1.0)
+        for term, values in sums.items()
+        for metric, value in values.items()
+    }

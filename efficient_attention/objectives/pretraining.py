@@ -1,0 +1,32 @@
+"""Masked language modelling, alone or with a sentence-pair label (next sentence or sentence order)."""
+
+import dataclasses
+
+from jax import Array
+
+from efficient_attention.models.pretraining import PretrainingModel
+from efficient_attention.objectives.classification import classification_sums
+from efficient_attention.objectives.objective import Batch, Objective, Sums
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretraining(Objective):
+    """Cross-entropy at the masked positions plus, with pairs, that of the pair label; unweighted sum, as in BERT's code."""
+
+    has_pairs: bool
+
+    def weights(self, batch: Batch) -> dict[str, Array]:
+        """How many masked tokens ('masked_lm') and labelled pairs ('pair') the batch holds."""
+        weights = {'masked_lm': batch['masked_weights'].sum()}
+        return weights | {'pair': batch['pair_weights'].sum()} if self.has_pairs else weights
+
+    def sums(self, model: PretrainingModel, batch: Batch, rng: Array | None) -> Sums:
+        """Losses and correct predictions of both terms."""
+        x_BLD = model.encode(batch, rng=rng)
+        logits_BPV = model.masked_logits(x_BLD, batch['masked_positions'])
+        sums = {'masked_lm': classification_sums(logits_BPV, batch['masked_tokens'], batch['masked_weights'])}
+        if 'unigram_losses' in batch:  # held-out batches: what a unigram model loses on the same tokens
+            sums['masked_lm']['unigram_loss'] = (batch['unigram_losses'] * batch['masked_weights']).sum()
+        if self.has_pairs:
+            sums['pair'] = classification_sums(model.pair_logits(x_BLD), batch['pair_labels'], batch['pair_weights'])
+        return sums
