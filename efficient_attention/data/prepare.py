@@ -1,0 +1,205 @@
+"""Text to a prepared corpus, once: the cache is found by what the text, the tokenizer and the settings are.
+
+The folder's name is a hash of the source's content, the tokenizer and the settings, so a changed file or tokenizer
+never meets an old cache. It is built under another name and renamed when complete (cache.py).
+"""
+
+import array
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from efficient_attention.data.cache import new_folder
+from efficient_attention.data.config import DataConfig
+from efficient_attention.data.corpus import (
+    FORMAT,
+    MANIFEST,
+    SPLITS,
+    TOKENIZER,
+    PreparedCorpus,
+    file_sha256,
+    open_corpus,
+)
+from efficient_attention.data.corpus_writer import SplitWriter, write_manifest
+from efficient_attention.data.encoding import cut_pieces, encode_documents
+from efficient_attention.data.progress import Progress
+from efficient_attention.data.sources import Source, open_source
+from efficient_attention.data.splitting import HASHES, document_hash, held_out_threshold
+from efficient_attention.data.tokenizer_training import TRAINERS, train_tokenizer
+from efficient_attention.data.tokenizers import load_tokenizer, vocabulary_of
+from efficient_attention.errors import InputError
+
+RULES = 1  # of sentence splitting, sources and training; a change of them is a new corpus
+TRAINING_CHARACTERS = 2**25  # that a tokenizer learns from, at most; more changes a vocabulary little
+KEPT_CHARACTERS = 2**24  # of texts kept in memory between the passes over a small source
+PARALLEL_CHARACTERS = 2**24  # smaller corpora are done before other processes have started
+
+
+def prepare(config: DataConfig, *, show_progress: bool = True) -> PreparedCorpus:
+    """The prepared corpus of a config: from the cache where it is there, else built and cached.
+
+    Args:
+        config: `source`, `held_out`, `cache`, `processes`, `tokenizer`, `vocab_size` and `lowercase` are read.
+        show_progress: a progress bar on the standard error stream, or plain lines where that is no terminal.
+
+    Raises:
+        InputError: the source, the tokenizer, or the cached folder is not as it should be; one line says what.
+    """
+    tokenizer = _loaded_tokenizer(config)
+    source = open_source(config.source)
+    digest = source.digest()
+    folder = Path(config.cache) / _folder_name(config, digest)
+    if not (folder / MANIFEST).is_file():
+        with Progress(f'preparing {config.source}', is_shown=show_progress) as progress:
+            _build(folder, config, source, digest, tokenizer, progress)
+    return open_corpus(folder)
+
+
+def _loaded_tokenizer(config: DataConfig) -> Tokenizer | None:
+    """The tokenizer of a file, checked; None where it is to be trained."""
+    kind, is_trained, name = config.tokenizer.partition('train:')
+    if is_trained and not kind:
+        if name not in TRAINERS:
+            known = ', '.join(f'train:{trainer}' for trainer in TRAINERS)
+            raise InputError(f'data.tokenizer is {config.tokenizer!r}; known: {known}, or a file')
+        return None
+    tokenizer = load_tokenizer(config.tokenizer, lowercase=config.lowercase)
+    size = vocabulary_of(tokenizer, config.tokenizer).size
+    if size != config.vocab_size:
+        raise InputError(f'data.vocab_size is {config.vocab_size}; the tokenizer {config.tokenizer} has {size} pieces')
+    return tokenizer
+
+
+def _folder_name(config: DataConfig, digest: str) -> str:
+    is_trained = config.tokenizer.startswith('train:')
+    key = {
+        'format': FORMAT,
+        'rules': RULES,
+        'source': digest,
+        'held_out': config.held_out,
+        'tokenizer': config.tokenizer if is_trained else file_sha256(Path(config.tokenizer)),
+        'suffix': '' if is_trained else Path(config.tokenizer).suffix,
+        'vocab_size': config.vocab_size,
+        'lowercase': config.lowercase,
+    }
+    return f'{config.source.partition(":")[0]}-{_sha256(key)[:16]}'
+
+
+def _sha256(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _build(
+    folder: Path, config: DataConfig, source: Source, digest: str, tokenizer: Tokenizer | None, progress: Progress
+) -> None:
+    started = time.monotonic()
+    survey = _survey(source, config.held_out, progress)
+    with new_folder(folder) as partial:
+        tokenizer = tokenizer or _train(config, survey, progress)
+        tokenizer.save(str(partial / TOKENIZER))
+        counts, unigram_counts = _encode(partial, config, survey, tokenizer.get_vocab_size(), progress)
+        tokenizer_sha256 = file_sha256(partial / TOKENIZER)
+        identity = {
+            'format': FORMAT,
+            'rules': RULES,
+            'source_sha256': digest,
+            'tokenizer_sha256': tokenizer_sha256,
+            'held_out': config.held_out,
+        }
+        manifest = {
+            **identity,
+            'fingerprint': _sha256(identity),
+            'source': config.source,
+            'settings': {name: getattr(config, name) for name in ('tokenizer', 'vocab_size', 'lowercase')},
+            'characters': survey.characters,
+            'counts': counts,
+            'made_with': {'python': platform.python_version(), 'tokenizers': importlib.metadata.version('tokenizers')},
+            'seconds': round(time.monotonic() - started, 1),
+        }
+        write_manifest(partial, vocabulary_of(tokenizer, config.tokenizer), unigram_counts, manifest)
+    progress.line(f'{describe_counts(counts)}, in {time.monotonic() - started:.1f} s: {folder}')
+
+
+def describe_counts(counts: dict[str, dict[str, int]]) -> str:
+    """A manifest's `counts` in words."""
+    train, held_out = (
+        f'{counts[split]["documents"]:,} documents, {counts[split]["tokens"]:,} tokens' for split in SPLITS
+    )
+    return f'{train} to train on; {held_out} held out'
+
+
+@dataclasses.dataclass(frozen=True)
+class _Survey:
+    """What one pass over a source tells."""
+
+    characters: int
+    hashes: array.array  # of every document, in order
+    threshold: int  # documents that hash below it are held out
+    documents: Callable[[], Iterable[str]]  # from memory where the source is small
+
+    def training_documents(self) -> Iterator[str]:
+        hashed = zip(self.documents(), self.hashes, strict=True)
+        return (text for text, document in hashed if document >= self.threshold)
+
+
+def _survey(source: Source, held_out: float, progress: Progress) -> _Survey:
+    characters, hashes, kept = 0, array.array('Q'), []
+    progress.start('reading')
+    for text in source.documents():
+        hashes.append(document_hash(text))
+        characters += len(text)
+        if characters <= KEPT_CHARACTERS:
+            kept.append(text)
+        progress.advance(len(text))
+    if not hashes:
+        raise InputError(f'data.source {source.text!r}: no text in it')
+    try:
+        threshold = held_out_threshold(hashes, held_out)
+    except InputError as error:
+        raise InputError(f'data.source {source.text!r}: {error}') from None
+    documents = (lambda: kept) if characters <= KEPT_CHARACTERS else source.documents
+    return _Survey(characters, hashes, threshold, documents)
+
+
+def _train(config: DataConfig, survey: _Survey, progress: Progress) -> Tokenizer:
+    progress.start('learning the vocabulary')
+    share = min(1.0, TRAINING_CHARACTERS / survey.characters)
+
+    def texts() -> Iterator[str]:
+        pieces = (piece for text in survey.training_documents() for piece in cut_pieces(text))
+        return (piece for piece in pieces if share == 1 or document_hash(piece) < share * HASHES)
+
+    kind = config.tokenizer.removeprefix('train:')
+    return train_tokenizer(kind, texts, vocab_size=config.vocab_size, lowercase=config.lowercase)
+
+
+def _encode(
+    folder: Path, config: DataConfig, survey: _Survey, vocabulary_size: int, progress: Progress
+) -> tuple[dict[str, dict[str, int]], np.ndarray]:
+    """Writes both splits; returns their counts, and how often each id occurs in the train split."""
+    progress.start('tokenising', survey.characters)
+    train, held_out = (SplitWriter(folder, split, vocabulary_size) for split in SPLITS)
+    processes = _processes(config.processes, survey.characters)
+    for encoded in encode_documents(survey.documents(), str(folder / TOKENIZER), processes):
+        writer = held_out if survey.hashes[encoded.document] < survey.threshold else train
+        writer.add(encoded.document, encoded.lengths, encoded.ids)
+        progress.advance(encoded.characters)
+    return {'train': train.close(), 'held_out': held_out.close()}, train.counts
+
+
+def _processes(wanted: int, characters: int) -> int:
+    if characters < PARALLEL_CHARACTERS:
+        return 1
+    if wanted:
+        return wanted
+    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1

@@ -1,0 +1,57 @@
+"""Progress of a long preparation: a bar where there is a terminal, plain lines where there is none."""
+
+import sys
+import types
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+
+class Progress:
+    """Reports the steps of a job on the standard error stream; use as a context manager."""
+
+    def __init__(self, title: str, *, is_shown: bool) -> None:
+        self._title = title
+        self._is_shown = is_shown
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        console = Console(stderr=True)
+        if self._is_shown and console.is_terminal:
+            columns = (
+                TextColumn('{task.description}', markup=False),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
+            self._bar = Bar(*columns, console=console)
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: types.TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def start(self, step: str, total: int | None = None) -> None:
+        """Begins a step of `total` characters; None = not known."""
+        if self._bar is None:
+            self.line(step)
+        else:
+            self._task = self._bar.add_task(f'{self._title}: {step}', total=total)
+
+    def advance(self, characters: int) -> None:
+        """Adds to what the step has done."""
+        if self._bar is not None and self._task is not None:
+            self._bar.advance(self._task, characters)
+
+    def line(self, text: str) -> None:
+        """Says something that stays, in one line."""
+        if self._bar is not None:
+            self._bar.console.print(f'{self._title}: {text}', markup=False, highlight=False, soft_wrap=True)
+        elif self._is_shown:
+            print(f'{self._title}: {text}', file=sys.stderr, flush=True)

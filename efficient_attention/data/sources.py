@@ -1,0 +1,151 @@
+"""Which documents a config's short text means, e.g. 'stdlib', 'text:books/**/*.txt', 'jsonl:rows/*.jsonl.gz#text'.
+
+    stdlib                         documentation topics and docstrings of the running Python's standard library
+    text:<globs>                   plain, Markdown (front matter dropped) or .gz files, a document a file
+    text:<globs>#paragraphs        the same files, documents separated by blank lines
+    jsonl:<globs>#<field>          JSON lines, plain or .gz, a document a row
+    arrayrecord:<globs>            records of UTF-8 text, a document a record
+    tfds:<name>[:<split>]#<field>  a TensorFlow Datasets set, without TensorFlow; split 'train' by default
+
+<globs> is one glob or several with commas between.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from efficient_attention.data.files import digest_files, find_files, read_lines, read_text
+from efficient_attention.data.records import digest_texts, json_documents, record_documents, tfds_documents
+from efficient_attention.data.stdlib_text import stdlib_documents, stdlib_files
+from efficient_attention.errors import InputError
+
+MARKDOWN = frozenset({'.md', '.markdown'})
+FRONT_MATTER = re.compile(
+    r'\A\s*---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)', re.DOTALL
+)  # YAML between lines of dashes
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Documents that can be read again and again, always the same ones in the same order.
+
+    Attributes:
+        text: the short text.
+        digest: reads what identifies the content; SHA-256 hex.
+        documents: the documents' texts, none of them blank.
+    """
+
+    text: str
+    digest: Callable[[], str]
+    documents: Callable[[], Iterator[str]]
+
+
+def open_source(text: str) -> Source:
+    """The source that a short text means; files are found now and read later.
+
+    Raises:
+        InputError: unknown kind or suffix, or no file matches.
+    """
+    kind, colon, rest = text.partition(':')
+    if kind not in KINDS or bool(colon) != (kind != 'stdlib'):
+        raise InputError(f'data.source is {text!r}; known: {", ".join(KINDS.values())}')
+    try:
+        reading, digest, documents = _OPENERS[kind](rest)
+    except InputError as error:
+        raise InputError(f'data.source {text!r}: {error}') from None
+    return Source(
+        text=text,
+        digest=lambda: hashlib.sha256(f'{reading} {digest()}'.encode()).hexdigest(),
+        documents=lambda: (document for document in documents() if document and not document.isspace()),
+    )
+
+
+_Opened = tuple[
+    str, Callable[[], str], Callable[[], Iterator[str]]
+]  # how it is read; digest of what is read; documents
+
+
+def _open_stdlib(_rest: str) -> _Opened:
+    files = stdlib_files()
+    return 'stdlib', functools.partial(digest_files, files), functools.partial(stdlib_documents, files)
+
+
+def _open_text(rest: str) -> _Opened:
+    globs, hash_sign, suffix = rest.partition('#')
+    if hash_sign and suffix != 'paragraphs':
+        raise InputError(f'#{suffix} is unknown; known: #paragraphs')
+    files = find_files(globs)
+    read = _paragraphs if suffix else _whole_files
+    return f'text#{suffix}', functools.partial(digest_files, files), functools.partial(read, files)
+
+
+def _open_json(rest: str) -> _Opened:
+    globs, _, field = rest.partition('#')
+    if not field:
+        raise InputError('the field is missing; write jsonl:<glob>#<field>')
+    files = find_files(globs)
+    return f'jsonl#{field}', functools.partial(digest_files, files), functools.partial(json_documents, files, field)
+
+
+def _open_records(rest: str) -> _Opened:
+    files = find_files(rest)
+    return 'arrayrecord', functools.partial(digest_files, files), functools.partial(record_documents, files)
+
+
+def _open_tfds(rest: str) -> _Opened:
+    name, _, field = rest.partition('#')
+    if not name or not field:
+        raise InputError('name or field is missing; write tfds:<name>[:<split>]#<field>')
+    match = re.fullmatch(r'(?P<name>.*?)(?::(?P<split>[A-Za-z_].*))?', name)  # ':1.0.0' is a version, part of the name
+    assert match
+    documents = functools.partial(tfds_documents, match['name'], match['split'] or 'train', field)
+    return 'tfds', lambda: digest_texts(documents()), documents
+
+
+KINDS = {  # by the word before the colon: how it is written
+    'stdlib': 'stdlib',
+    'text': 'text:<glob>[#paragraphs]',
+    'jsonl': 'jsonl:<glob>#<field>',
+    'arrayrecord': 'arrayrecord:<glob>',
+    'tfds': 'tfds:<name>[:<split>]#<field>',
+}
+_OPENERS: dict[str, Callable[[str], _Opened]] = {
+    'stdlib': _open_stdlib,
+    'text': _open_text,
+    'jsonl': _open_json,
+    'arrayrecord': _open_records,
+    'tfds': _open_tfds,
+}
+
+
+def _whole_files(files: Sequence[Path]) -> Iterator[str]:
+    for path in files:
+        text = read_text(path)
+        yield FRONT_MATTER.sub('', text) if _is_markdown(path) else text
+
+
+def _is_markdown(path: Path) -> bool:
+    return not MARKDOWN.isdisjoint(path.suffixes[-2:])
+
+
+def _paragraphs(files: Sequence[Path]) -> Iterator[str]:
+    for path in files:
+        lines: list[str] = []
+        for line in _body_lines(path):
+            if line.strip():
+                lines.append(line)
+            elif lines:
+                yield '\n'.join(lines)
+                lines = []
+        if lines:
+            yield '\n'.join(lines)
+
+
+def _body_lines(path: Path) -> Iterator[str]:
+    if _is_markdown(path):
+        yield from next(_whole_files((path,))).split('\n')
+    else:
+        yield from (line for _, line in read_lines(path))

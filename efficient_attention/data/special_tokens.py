@@ -1,0 +1,32 @@
+"""Which special tokens a tokenizer has, under the names that vocabularies in use give them."""
+
+from tokenizers import AddedToken, Tokenizer, models, processors
+
+ROLES = {  # the names that files in use give to each special token; the first one wins
+    'pad': ('[PAD]', '<pad>'),
+    'unknown': ('[UNK]', '<unk>'),
+    'cls': ('[CLS]', '<cls>', '<s>'),
+    'sep': ('[SEP]', '<sep>', '</s>'),
+    'mask': ('[MASK]', '<mask>'),
+}
+BERT_SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
+
+
+def with_specials(tokenizer: Tokenizer, names: list[str]) -> Tokenizer:
+    """The tokenizer, with `names` (new ones get the next ids) as special tokens, and the template [CLS] text [SEP]."""
+    is_spaced = not isinstance(tokenizer.model, models.WordPiece)  # then 'a [MASK]' must not leave a piece of space
+    tokenizer.add_special_tokens(
+        [AddedToken(name, special=True, normalized=False, lstrip=is_spaced and name in ROLES['mask']) for name in names]
+    )
+    cls, sep = (_first_known(tokenizer, role) for role in ('cls', 'sep'))
+    if cls is not None and sep is not None:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f'{cls} $A {sep}',
+            pair=f'{cls} $A {sep} $B:1 {sep}:1',
+            special_tokens=[(name, tokenizer.token_to_id(name)) for name in (cls, sep)],
+        )
+    return tokenizer
+
+
+def _first_known(tokenizer: Tokenizer, role: str) -> str | None:
+    return next((name for name in ROLES[role] if tokenizer.token_to_id(name) is not None), None)

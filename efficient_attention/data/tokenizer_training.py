@@ -1,0 +1,162 @@
+"""Training of WordPiece, Unigram and byte-level BPE vocabularies: the same texts give the same file, bit for bit.
+
+Hugging Face's trainers count words in hash maps whose order changes from run to run. The order reaches the ids of
+WordPiece's '##' characters and the last digits of Unigram's scores; both are put in order here.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from efficient_attention.data.sentencepiece_model import albert_steps
+from efficient_attention.data.special_tokens import BERT_SPECIALS, with_specials
+from efficient_attention.data.tokenizers import bert_normalizer, word_piece
+from efficient_attention.errors import InputError
+
+UNIGRAM_SPECIALS = ('<pad>', '<unk>', '[CLS]', '[SEP]', '[MASK]')
+CHARACTER_COVERAGE = 0.9999  # of the characters of the texts; rarer ones are unknown (SentencePiece's idea)
+CHARACTER_SHARE = 3  # at most one in so many pieces is a single character (WordPiece has most of them twice)
+RUNS = r'▁?[\p{L}\p{M}]+|▁?\p{N}+|▁?[^▁\p{L}\p{M}\p{N}]+|▁'  # no piece mixes letters, digits and signs (SentencePiece)
+SCORE_DIGITS = 3  # of a log probability; the noise is near 1e-10
+LADDER = 1e-4  # step between the scores of characters that the Unigram trainer adds in the end
+
+
+def train_tokenizer(kind: str, texts: Callable[[], Iterable[str]], *, vocab_size: int, lowercase: bool) -> Tokenizer:
+    """A tokenizer of exactly `vocab_size` pieces, special tokens at ids 0 to 4.
+
+    A corpus too small for that many fills the rest with '[unused0]', '[unused1]', ..., as BERT's vocabulary does.
+
+    Args:
+        kind: 'wordpiece' (BERT), 'unigram' (ALBERT) or 'bpe' (byte level, as GPT-2).
+        texts: called twice; yields the texts to learn from, best in pieces of some thousand characters.
+        vocab_size: pieces, special ones included.
+        lowercase: lower-case and strip accents first.
+
+    Raises:
+        InputError: unknown kind, or a vocabulary too small for the special tokens and the characters.
+    """
+    if kind not in TRAINERS:
+        raise InputError(f'data.tokenizer is train:{kind}; known: {", ".join(f"train:{name}" for name in TRAINERS)}')
+    tokenizer = TRAINERS[kind](texts, vocab_size, lowercase)
+    if tokenizer.get_vocab_size() != vocab_size:
+        raise InputError(f'data.vocab_size is {vocab_size}; {tokenizer.get_vocab_size()} is the least for this corpus')
+    return tokenizer
+
+
+def _train_wordpiece(texts: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool) -> Tokenizer:
+    normalizer, splitter = bert_normalizer(lowercase), pre_tokenizers.BertPreTokenizer()
+    kept, rare = _alphabet(texts(), normalizer, vocab_size)
+    continuing = [f'##{c}' for c in kept if len(splitter.pre_tokenize_str(f'a{c}')) == 1]  # punctuation stands alone
+    tokenizer = Tokenizer(models.WordPiece(unk_token='[UNK]'))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        show_progress=False,
+        special_tokens=[*BERT_SPECIALS, *continuing],  # not to be special, but to have their ids before counting
+    )
+    tokenizer.train_from_iterator(_without(rare, texts()), trainer)
+    return word_piece(_filled(tokenizer.get_vocab(), vocab_size), lowercase=lowercase)
+
+
+def _train_bpe(texts: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Sequence(albert_steps()[2:] if lowercase else [normalizers.NFC()])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        show_progress=False,
+        special_tokens=list(BERT_SPECIALS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+    )
+    tokenizer.train_from_iterator(texts(), trainer)
+    missing = vocab_size - tokenizer.get_vocab_size()
+    tokenizer.add_tokens([AddedToken(name, normalized=False) for name in _unused(missing)])
+    return with_specials(tokenizer, list(BERT_SPECIALS))
+
+
+def _train_unigram(texts: Callable[[], Iterable[str]], vocab_size: int, lowercase: bool) -> Tokenizer:
+    steps = albert_steps() if lowercase else [*albert_steps()[:2], normalizers.NFKC()]
+    normalizer = normalizers.Sequence([*steps, normalizers.Replace(Regex(r'\s+'), ' '), normalizers.Strip()])
+    _, rare = _alphabet(texts(), normalizer, vocab_size)
+    learner = Tokenizer(models.Unigram())
+    splitter = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Split(Regex(RUNS), 'isolated')])
+    learner.normalizer, learner.pre_tokenizer = normalizer, splitter
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size, show_progress=False, special_tokens=list(UNIGRAM_SPECIALS), unk_token='<unk>'
+    )
+    learner.train_from_iterator(_without(rare, texts()), trainer)
+    pieces = _canonical(json.loads(learner.to_str())['model']['vocab'], vocab_size)
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=UNIGRAM_SPECIALS.index('<unk>')))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    tokenizer.decoder = decoders.Metaspace()
+    return with_specials(tokenizer, list(UNIGRAM_SPECIALS))
+
+
+TRAINERS: dict[str, Callable[[Callable[[], Iterable[str]], int, bool], Tokenizer]] = {
+    'wordpiece': _train_wordpiece,
+    'unigram': _train_unigram,
+    'bpe': _train_bpe,
+}
+
+
+def _alphabet(
+    texts: Iterable[str], normalizer: normalizers.Normalizer, vocab_size: int
+) -> tuple[list[str], re.Pattern[str] | None]:
+    """The normalised characters that get a piece, sorted, and a pattern of the raw ones that get none."""
+    raw = _count_characters(texts)
+    results = {character: normalizer.normalize_str(f'0{character}0')[1:-1].replace(' ', '') for character in raw}
+    counts: dict[str, int] = {}
+    for character, result in results.items():
+        for piece in result:
+            counts[piece] = counts.get(piece, 0) + raw[character]
+    kept = _most_frequent(counts, vocab_size // CHARACTER_SHARE)
+    rare = ''.join(re.escape(character) for character, result in results.items() if not kept.issuperset(result))
+    return sorted(kept), re.compile(f'[{rare}]') if rare else None
+
+
+def _count_characters(texts: Iterable[str]) -> dict[str, int]:
+    counts = np.zeros(0x110000, np.int64)
+    for text in texts:
+        points, times = np.unique(np.frombuffer(text.encode('utf-32-le'), np.uint32), return_counts=True)
+        counts[points] += times
+    return {chr(point): int(counts[point]) for point in np.flatnonzero(counts)}
+
+
+def _most_frequent(counts: dict[str, int], limit: int) -> set[str]:
+    total, covered, kept = sum(counts.values()), 0, set()
+    for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]:
+        if covered >= CHARACTER_COVERAGE * total:
+            break
+        kept.add(character)
+        covered += count
+    return kept
+
+
+def _without(rare: re.Pattern[str] | None, texts: Iterable[str]) -> Iterator[str]:
+    return (rare.sub(' ', text) if rare else text for text in texts)
+
+
+def _filled(vocabulary: dict[str, int], vocab_size: int) -> dict[str, int]:
+    return vocabulary | {name: len(vocabulary) + i for i, name in enumerate(_unused(vocab_size - len(vocabulary)))}
+
+
+def _unused(count: int) -> list[str]:
+    return [f'[unused{index}]' for index in range(count)]
+
+
+def _canonical(pieces: Sequence[Sequence], vocab_size: int) -> list[tuple[str, float]]:
+    """The trained pieces with rounded scores, in an order that does not depend on noise; special ones first."""
+    scores = {piece: float(score) for piece, score in pieces[len(UNIGRAM_SPECIALS) :]}
+    lowest = min(scores.values(), default=0.0)
+    singles = [piece for piece in scores if len(piece) == 1]
+    ladder = sorted(piece for piece in singles if scores[piece] < lowest + LADDER * (len(singles) + 1))
+    steps = sorted(scores[piece] for piece in ladder)  # characters climb it in the order of a hash map
+    scores |= dict(zip(ladder, steps, strict=True))
+    rounded = sorted((-round(score, SCORE_DIGITS), piece) for piece, score in scores.items())
+    special = [(name, 0.0) for name in UNIGRAM_SPECIALS]
+    unused = [(name, round(lowest, SCORE_DIGITS) - 1) for name in _unused(vocab_size - len(pieces))]
+    return special + [(piece, -cost) for cost, piece in rounded] + unused
