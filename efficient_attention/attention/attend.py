@@ -3,6 +3,7 @@
 import functools
 import logging
 from collections.abc import Callable
+from typing import Any, Literal, overload
 
 import jax.numpy as jnp
 from jax import Array
@@ -19,7 +20,20 @@ BACKENDS: dict[str, Backend] = {'reference': reference.serve, 'dense': dense.ser
 AUTO_ORDER = ('dense', 'reference')
 
 
+@overload
 def attend(
+    query: Array, key: Array, value: Array, mechanism: Mechanism, *, return_lse: Literal[False] = False, **options: Any
+) -> Array: ...
+
+
+@overload
+def attend(
+    query: Array, key: Array, value: Array, mechanism: Mechanism, *, return_lse: Literal[True], **options: Any
+) -> tuple[Array, Array]: ...
+
+
+# The overloads spell out only what decides the return type.
+def attend(  # type: ignore[misc]
     query: Float[Array, 'B L H K'],
     key: Float[Array, 'B M G K'],
     value: Float[Array, 'B M G K'],
@@ -56,7 +70,8 @@ def attend(
     A query that may read no key gives zeros, and zero gradients.
 
     Raises:
-        ValueError: shapes that do not fit, half-given segments, dropout without a key, an unknown backend, or a combination
+        ValueError: shapes that do not fit, half-given segments, dropout without a key, an unknown backend, or a
+        combination
             that no backend serves.
         NotImplementedError: the named backend lacks something; the message says what.
     """
@@ -82,7 +97,7 @@ def attend(
         return_lse=return_lse,
     )
     out, lse = dispatch(request, backend)
-    return (out, lse) if return_lse else out
+    return (out, lse) if return_lse and lse is not None else out
 
 
 def check_shapes(query: Array, key: Array, value: Array) -> None:

@@ -1,6 +1,7 @@
 """Dense softmax attention for training at short lengths: the reference's formulas, products in the input's own dtype.
 
-Statistics stay in float32 and the result is tested equal to the reference. It holds [B, H, L, M] once in the forward pass.
+Statistics stay in float32 and the result is tested equal to the reference. It holds [B, H, L, M] once in the forward
+pass.
 """
 
 from jax import Array

@@ -1,8 +1,9 @@
 """Dropout whose bits depend on a key and an element's position alone.
 
-A mask drawn from a counter-based generator for a whole array changes with the array's shape, so with tiling, micro-batches
-and padding. Here each element's bits are a hash of (key, its indices): any part of an array can be drawn alone, on any device,
-and no array of bits has to exist. The hash is a multiply-xorshift finaliser, about 8 integer operations an element.
+A mask drawn from a counter-based generator for a whole array changes with the array's shape, so with tiling,
+micro-batches and padding. Here each element's bits are a hash of (key, its indices): any part of an array can be
+drawn alone, on any device, and no array of bits has to exist. The hash is a multiply-xorshift finaliser, about 8
+integer operations an element.
 """
 
 import jax

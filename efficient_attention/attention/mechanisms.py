@@ -12,7 +12,10 @@ class Mechanism:
 
 @dataclasses.dataclass(frozen=True)
 class Softmax(Mechanism):
-    """softmax(q k^T / sqrt(K)) v over the pairs that `pattern` allows (Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1)."""
+    """softmax(q k^T / sqrt(K)) v over the pairs that `pattern` allows.
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1.
+    """
 
     pattern: Pattern = Full()
 

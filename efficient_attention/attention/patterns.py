@@ -1,7 +1,7 @@
 """Which query position may read which key position, independent of any data.
 
-A pattern is a frozen, hashable predicate on positions. It works on NumPy and JAX integer arrays alike, and its shape is the
-broadcast shape of its two arguments. Segments and padding are data, so they are never part of a pattern.
+A pattern is a frozen, hashable predicate on positions. It works on NumPy and JAX integer arrays alike, and its shape
+is the broadcast shape of its two arguments. Segments and padding are data, so they are never part of a pattern.
 """
 
 import ast

@@ -8,18 +8,26 @@ from jax import Array
 from jaxtyping import Bool, Float
 
 from efficient_attention.attention.dropout import keep_mask
-from efficient_attention.attention.mechanisms import Softmax
+from efficient_attention.attention.mechanisms import Mechanism, Softmax
+from efficient_attention.attention.patterns import Pattern
 from efficient_attention.attention.request import Request
 
 # A finite stand-in for minus infinity: exp(MASKED - maximum) is 0 and no subtraction of two of them gives NaN.
 MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
 
 
+def softmax_pattern(mechanism: Mechanism) -> Pattern:
+    """The pattern of a `Softmax`; raises NotImplementedError for any other mechanism."""
+    if not isinstance(mechanism, Softmax):
+        raise NotImplementedError(f'dense attention computes Softmax, not {type(mechanism).__name__}')
+    return mechanism.pattern
+
+
 def allowed_pairs(request: Request) -> Bool[Array, 'b 1 L M']:
     """Which query may read which key, from pattern, positions and segments; b is B, or 1 where rows do not differ."""
     query_bL1 = request.query_positions[:, :, None]
     key_b1M = request.key_positions[:, None, :]
-    allowed = request.mechanism.pattern(query_bL1, key_b1M)
+    allowed = softmax_pattern(request.mechanism)(query_bL1, key_b1M)
     if request.query_segments is not None and request.key_segments is not None:
         query_BL1, key_B1M = request.query_segments[:, :, None], request.key_segments[:, None, :]
         allowed = allowed & (query_BL1 == key_B1M) & (key_B1M != 0)
@@ -31,7 +39,7 @@ def scaled_logits(request: Request, dtype: jnp.dtype) -> Float[Array, 'B H L M']
     q_BLHK, k_BMGK = request.query, request.key
     batch, queries, heads, width = q_BLHK.shape
     groups = k_BMGK.shape[2]
-    q_BLGhK = (q_BLHK * (1.0 / math.sqrt(width))).astype(dtype).reshape(batch, queries, groups, heads // groups, width)
+    q_BLGhK = (q_BLHK.astype(dtype) * (1.0 / math.sqrt(width))).reshape(batch, queries, groups, heads // groups, width)
     logits = jnp.einsum('BLGhK,BMGK->BGhLM', q_BLGhK, k_BMGK.astype(dtype), preferred_element_type=jnp.float32)
     logits_BHLM = logits.reshape(batch, heads, queries, k_BMGK.shape[1])
     return logits_BHLM if request.bias is None else logits_BHLM + request.bias.astype(jnp.float32)
@@ -50,8 +58,8 @@ def masked_softmax(logits_BHLM: Array, allowed: Array) -> tuple[Float[Array, 'B 
 
 
 def drop_weights(weights_BHLM: Array, request: Request) -> Array:
-    """Weights after attention dropout, each element's bits a function of (key, row, head, query, key position in the array)."""
-    if request.dropout_rate == 0.0:
+    """Weights after attention dropout; an element's bits depend on the key, its row, head, query and key number."""
+    if request.rng is None or request.dropout_rate == 0.0:
         return weights_BHLM
     batch, heads, queries, keys = weights_BHLM.shape
     keep = keep_mask(request.rng, request.dropout_rate, batch, jnp.arange(heads), jnp.arange(queries), jnp.arange(keys))
@@ -69,8 +77,6 @@ def combine_values(weights_BHLM: Array, value_BMGK: Array, dtype: jnp.dtype) -> 
 
 def attend_dense(request: Request, dtype: jnp.dtype) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
     """Output in the query's dtype and float32 log-sum-exp, with matrix products on operands of `dtype`."""
-    if not isinstance(request.mechanism, Softmax):
-        raise NotImplementedError(f'dense attention computes Softmax, not {type(request.mechanism).__name__}')
     weights_BHLM, lse_BHL = masked_softmax(scaled_logits(request, dtype), allowed_pairs(request))
     out = combine_values(drop_weights(weights_BHLM, request), request.value, dtype)
     return out.astype(request.query.dtype), lse_BHL

@@ -1,4 +1,4 @@
-"""Token ids to vectors: token, position and type embeddings, norm, dropout, and the projection of factorised embeddings."""
+"""Token ids to vectors: token, position and type embeddings, norm, dropout, projection of factorised embeddings."""
 
 from flax import nnx
 from jax import Array
@@ -12,8 +12,8 @@ from efficient_attention.modules.positions import sinusoid
 class Embeddings(nnx.Module):
     """Sum of token, position and type embeddings, normalised, [B, L] -> [B, L, D] (Devlin et al. 2018, section 3).
 
-    With `embedding_width` E below D the tables have width E and one dense layer maps E to D (Lan et al. 2019, arXiv 1909.11942,
-    section 3.1).
+    With `embedding_width` E below D the tables have width E and one dense layer maps E to D (Lan et al. 2019, arXiv
+    1909.11942, section 3.1).
     """
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:

@@ -4,9 +4,11 @@ from efficient_attention.models.config import ModelConfig
 
 
 def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> float:
-    """Matrix-product operations of one row of `length` tokens through encoder and masked-LM head at `predictions` positions.
+    """Matrix-product operations of one row of `length` tokens through encoder and masked-LM head at `predictions`
+    positions.
 
-    Attention counts every pair of positions, whatever its pattern; norms, activations and embeddings look-ups are left out.
+    Attention counts every pair of positions, whatever its pattern; norms, activations and embeddings look-ups are
+    left out.
     """
     inner = config.heads * config.head_width
     projections = 4 * config.width * inner + 2 * config.width * config.feed_forward_width

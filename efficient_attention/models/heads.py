@@ -10,7 +10,7 @@ from efficient_attention.modules.parameters import layer_norm, linear
 
 
 class MaskedLMHead(nnx.Module):
-    """Logits over the vocabulary at the positions to predict: dense D -> E, activation, norm, then the token table, tied, and a bias."""
+    """Logits over the vocabulary: dense D -> E, activation, norm, then the token table (tied) and a bias."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.activation = config.activation
@@ -22,7 +22,8 @@ class MaskedLMHead(nnx.Module):
         """float32 logits [B, P, V] from vectors [B, P, D] and the token table [V, E]."""
         x_BPE = self.norm(ACTIVATION_FUNCTIONS[self.activation](self.transform(x_BPD)))
         table_VE = table.embedding[...].astype(x_BPE.dtype)
-        return jnp.einsum('BPE,VE->BPV', x_BPE, table_VE, preferred_element_type=jnp.float32) + self.bias[...]
+        logits_BPV = jnp.einsum('BPE,VE->BPV', x_BPE, table_VE, preferred_element_type=jnp.float32)
+        return logits_BPV + self.bias[...][None, None]
 
 
 class Pooler(nnx.Module):

@@ -29,7 +29,7 @@ class PretrainingModel(nnx.Module):
         )
 
     def masked_logits(self, x_BLD: Array, masked_positions_BP: Array) -> Array:
-        """float32 logits [B, P, V] at the masked positions alone: at 15 % masking, a seventh of the work of all positions."""
+        """float32 logits [B, P, V] at the masked positions alone, about a seventh of all positions."""
         x_BPD = jnp.take_along_axis(x_BLD, masked_positions_BP[..., None], axis=1)
         return self.masked_lm(x_BPD, self.encoder.embeddings.token)
 

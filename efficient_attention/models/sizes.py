@@ -1,5 +1,7 @@
 """The papers' model sizes by name; their exact parameter counts are asserted in the test."""
 
+from typing import Any
+
 from efficient_attention.errors import InputError
 from efficient_attention.models.config import ModelConfig
 
@@ -21,13 +23,13 @@ _ALBERT_SIZES = {
 }
 
 
-def bert_fields(size: str) -> dict[str, int]:
+def bert_fields(size: str) -> dict[str, Any]:
     """The `model` fields in which BERT `size` differs from `ModelConfig`'s defaults."""
     layers, width = _BERT_SIZES[_known(_BERT_ALIASES.get(size, size), _BERT_SIZES, 'BERT')]
     return {'layers': layers, 'width': width, 'heads': width // 64, 'vocab_size': BERT_VOCABULARY}
 
 
-def albert_fields(size: str) -> dict[str, int | float | str]:
+def albert_fields(size: str) -> dict[str, Any]:
     """The `model` fields in which ALBERT `size` differs from `ModelConfig`'s defaults."""
     layers, width, dropout = _ALBERT_SIZES[_known(size, _ALBERT_SIZES, 'ALBERT')]
     return {

@@ -1,7 +1,7 @@
 """N layers under one scan, separate or shared, with a choice of what the backward pass recomputes.
 
-The scan makes the program, and so the compile time, independent of N. Separate layers keep their parameters stacked along a
-leading axis of size N.
+The scan makes the program, and so the compile time, independent of N. Separate layers keep their parameters stacked
+along a leading axis of size N.
 """
 
 from collections.abc import Callable
@@ -55,7 +55,7 @@ def stacked_layers(config: ModelConfig, rngs: nnx.Rngs) -> Layer:
 
 
 def rematerialised(apply: Callable, remat: str) -> Callable:
-    """`apply` with its intermediate values kept ('none'), all recomputed ('full'), or all but matrix products ('dots')."""
+    """`apply` with its intermediate values kept ('none'), recomputed ('full'), or all but products ('dots')."""
     if remat == 'none':
         return apply
     policies = {

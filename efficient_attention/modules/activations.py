@@ -7,7 +7,10 @@ from jax import Array
 
 
 def gelu_tanh(x: Array) -> Array:
-    """GELU in its tanh approximation, as released BERT, ALBERT and GPT-2 compute it (Hendrycks & Gimpel 2016, arXiv 1606.08415)."""
+    """GELU in its tanh approximation, as in the code of BERT, ALBERT and GPT-2.
+
+    Source: Hendrycks & Gimpel 2016, arXiv 1606.08415.
+    """
     return jax.nn.gelu(x, approximate=True)
 
 

@@ -14,7 +14,8 @@ from efficient_attention.modules.positions import rotate
 class SelfAttention(nnx.Module):
     """Multi-head self-attention [B, L, D] -> [B, L, D] (Vaswani et al. 2017, section 3.2.2).
 
-    Queries, keys and values come from one product; the kernel's columns are ordered (query, key, value), then heads, then K.
+    Queries, keys and values come from one product; the kernel's columns are ordered (query, key, value), then heads,
+    then K.
     """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:

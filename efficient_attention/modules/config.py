@@ -28,7 +28,7 @@ class LayerConfig:
     attention: str = 'full'  # a mechanism's text form
     attention_backend: str = 'auto'
     rotary: bool = False  # rotate queries and keys by position (Su et al. 2021, arXiv 2104.09864)
-    activation: str = 'gelu_tanh'  # 'gelu_tanh' (BERT, ALBERT, GPT-2) | 'gelu_erf' (ELECTRA) | 'gelu_sigmoid' (Sparse Transformer) | 'relu'
+    activation: str = 'gelu_tanh'  # 'gelu_tanh' (BERT, ALBERT) | 'gelu_erf' (ELECTRA) | 'gelu_sigmoid' | 'relu'
     norm: str = 'post'  # normalise after the residual sum ('post', BERT) or before each sub-layer ('pre')
     norm_epsilon: float = 1e-12
     dropout_rate: float = 0.1  # on each sub-layer's output and on the embeddings

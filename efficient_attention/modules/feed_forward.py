@@ -13,8 +13,8 @@ from efficient_attention.modules.parameters import linear
 class FeedForward(nnx.Module):
     """activation(x W_up + b) W_down + b on each position, [B, L, D] -> [B, L, D].
 
-    With `feed_forward_chunk` = c, c positions are computed at a time and recomputed in the backward pass, so that the wide
-    activations [B, L, F] never exist whole (Kitaev et al. 2020, arXiv 2001.04451, section 3).
+    With `feed_forward_chunk` = c, c positions are computed at a time and recomputed in the backward pass, so that the
+    wide activations [B, L, F] never exist whole (Kitaev et al. 2020, arXiv 2001.04451, section 3).
     """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:

@@ -7,17 +7,21 @@ from jax import Array
 def angles(positions: Array, frequencies: int, base: float = 10_000.0) -> Array:
     """float32 [..., frequencies]: position / base^(i / frequencies) radians, i = 0, 1, ..."""
     exponents = jnp.arange(frequencies, dtype=jnp.float32) / frequencies
-    return positions.astype(jnp.float32)[..., None] * base**-exponents
+    return positions.astype(jnp.float32)[..., None] * jnp.expand_dims(base**-exponents, range(positions.ndim))
 
 
 def sinusoid(positions: Array, width: int) -> Array:
-    """float32 [..., width]: all sines, then all cosines, of `angles` (Vaswani et al. 2017, section 3.5, which interleaves them)."""
+    """float32 [..., width]: all sines, then all cosines, of `angles`.
+
+    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5, which interleaves the two.
+    """
     phase = angles(positions, width // 2)
     return jnp.concatenate([jnp.sin(phase), jnp.cos(phase)], axis=-1)
 
 
 def rotate(x_BLHK: Array, positions_BL: Array) -> Array:
-    """`x` with each pair (i, i + K/2) of a head turned by its position's angle (Su et al. 2021, arXiv 2104.09864, section 3.2).
+    """`x` with each pair (i, i + K/2) of a head turned by its position's angle (Su et al. 2021, arXiv 2104.09864,
+    section 3.2).
 
     The dot product of two rotated vectors depends on the difference of their positions alone. Computed in float32.
     """

@@ -1,7 +1,7 @@
 """The seam between the loops and what they train: sums over examples, divided once by sums of weights.
 
-Sums add over devices, micro-batches and evaluation batches; means do not. So an objective gives sums alone, and whoever has
-added all of them divides.
+Sums add over devices, micro-batches and evaluation batches; means do not. So an objective gives sums alone, and
+whoever has added all of them divides.
 """
 
 import abc
@@ -23,7 +23,7 @@ class Objective(abc.ABC):
 
     @abc.abstractmethod
     def sums(self, model: Any, batch: Batch, rng: Array | None) -> Sums:
-        """Each term's weighted sums over the batch; 'loss' among them. `rng` (a key for each row [B]) turns dropout on."""
+        """Each term's weighted sums over the batch, 'loss' among them; `rng` (a key for each row) turns dropout on."""
 
 
 def total_loss(sums: Sums, weights: dict[str, Array]) -> Array:

@@ -11,7 +11,7 @@ from efficient_attention.objectives.objective import Batch, Objective, Sums
 
 @dataclasses.dataclass(frozen=True)
 class Pretraining(Objective):
-    """Cross-entropy at the masked positions plus, with pairs, that of the pair label; unweighted sum, as in BERT's code."""
+    """Cross-entropy at the masked positions plus, with pairs, that of the pair label; unweighted, as in BERT's code."""
 
     has_pairs: bool
 

@@ -1,0 +1,45 @@
+"""A small BERT pretrained with MLM + NSP on 229 books, on a laptop CPU.
+
+python train.py --config configs/pretrain/books_bert.py --workdir runs/books_bert
+"""
+
+from ml_collections import ConfigDict
+
+from configs.common import default_config
+
+BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_books/*/*.md'
+
+
+def get_config() -> ConfigDict:
+    """BERT-mini's shape (4 layers of 256) with a vocabulary of 8,192, learning masked words and next sentences."""
+    config = default_config()
+
+    config.data.source = BOOKS
+    config.data.held_out = 0.02  # of the books
+    config.data.tokenizer = 'train:wordpiece'
+    config.data.vocab_size = 8192
+    config.data.length = 128  # tokens
+    config.data.pairs = 'nsp'
+    config.data.mask_unit = 'word'
+    config.data.max_masked = 20
+
+    config.model.width = 256
+    config.model.heads = 4
+    config.model.layers = 4
+    config.model.norm = 'pre'  # leaves the unigram plateau sooner than post-norm at this budget
+    config.model.dropout_rate = 0.0  # less than one pass over the books: nothing is seen twice
+    config.model.attention_dropout_rate = 0.0
+    config.model.scan_unroll = 4
+
+    config.optimizer.learning_rate = 1.5e-3
+    config.optimizer.warmup_steps = 200
+    config.optimizer.schedule = 'linear'
+    config.optimizer.bias_correction = True
+
+    config.train.steps = 3_000
+    config.train.batch_size = 32  # rows, 4,096 tokens
+    config.train.log_every_steps = 50
+    config.checkpoint.every_steps = 500
+    config.eval.every_steps = 1_000
+    config.eval.batch_size = 64
+    return config

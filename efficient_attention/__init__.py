@@ -1,0 +1,39 @@
+"""Transformers that are cheap in time, memory and parameters, in JAX and Flax NNX.
+
+The dimension key, used in every array's name, einsum and annotation:
+
+    B batch rows            D model width            N layers
+    L query positions       F feed-forward width     S tile size, positions
+    M key positions         V vocabulary size        R random features
+    H query heads           E embedding width        T hash rounds
+    G key and value heads   P predicted positions    C classes
+    K head width
+"""
+
+import importlib
+from typing import Any
+
+__version__ = '0.1.0'
+
+# name -> module that defines it; loaded when first used, so that importing the package needs nothing installed.
+_PUBLIC = {
+    'attend': 'attention.attend',
+    'Softmax': 'attention.mechanisms',
+    'parse_mechanism': 'attention.mechanisms',
+    'Full': 'attention.patterns',
+    'Causal': 'attention.patterns',
+    'dense_mask': 'attention.patterns',
+    'parse_pattern': 'attention.patterns',
+    'InputError': 'errors',
+}
+__all__ = sorted(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}; public names: {", ".join(__all__)}')
+    return getattr(importlib.import_module(f'{__name__}.{_PUBLIC[name]}'), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, '__version__']

@@ -1,0 +1,1 @@
+"""Runs a task's metrics over every held-out example, exactly once."""

@@ -1,0 +1,43 @@
+"""Means over the whole held-out split: sums of every batch are added in float64, then divided once."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from jax import Array
+
+from efficient_attention.objectives.objective import Batch, Sums
+from efficient_attention.tasks.task import HostBatch
+
+EvalStep = Callable[[Any, Batch], tuple[Sums, dict[str, Array]]]
+
+
+def evaluate(
+    eval_step: EvalStep, params: Any, batches: Iterable[HostBatch], to_devices: Callable[[HostBatch], Batch]
+) -> dict[str, float]:
+    """Each metric's mean, named '<term>_<metric>', and each term's sum of weights, '<term>_weight'.
+
+    The result does not depend on batch size, device count or process count: each example has its own weight, and rows
+    that fill up a batch have weight 0.
+
+    Args:
+        eval_step: from parameters and a global batch to its sums and weights.
+        params: the parameters, sharded as the step expects.
+        batches: this process's rows of each batch.
+        to_devices: makes the global batch of them.
+    """
+    sums: dict[str, float] = defaultdict(float)
+    weights: dict[str, float] = defaultdict(float)
+    for batch in batches:
+        batch_sums, batch_weights = eval_step(params, to_devices(batch))
+        for term, metrics in batch_sums.items():
+            weights[term] += float(np.asarray(batch_weights[term], np.float64))
+            for metric, value in metrics.items():
+                sums[f'{term}_{metric}'] += float(np.asarray(value, np.float64))
+    means = {name: value / max(weights[_term(name, weights)], 1.0) for name, value in sums.items()}
+    return means | {f'{term}_weight': weight for term, weight in weights.items()}
+
+
+def _term(name: str, terms: Iterable[str]) -> str:
+    return max((term for term in terms if name.startswith(f'{term}_')), key=len)

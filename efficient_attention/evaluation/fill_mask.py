@@ -1,0 +1,91 @@
+"""What a pretrained encoder puts in the place of [MASK]."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from tokenizers import Tokenizer
+
+from efficient_attention.data.tokenizers import load_tokenizer, vocabulary_of
+from efficient_attention.errors import InputError
+from efficient_attention.models.pretraining import PretrainingModel
+from efficient_attention.training.checkpoint_reader import CheckpointReader
+from efficient_attention.training.config import RunConfig
+from efficient_attention.training.workdir import read_config
+
+
+class Candidate(NamedTuple):
+    """A token that the model considers for a masked position."""
+
+    token: str
+    probability: float
+
+
+class MaskFiller:
+    """A pretrained model from its workdir, ready to fill masks; needs no data and one device.
+
+    Raises:
+        InputError: there is no pretraining run in the workdir, or no such checkpoint.
+    """
+
+    def __init__(self, workdir: Path, *, step: int | None = None) -> None:
+        self.config: RunConfig = read_config(workdir)
+        if self.config.task != 'pretraining':
+            raise InputError(f'{workdir} holds a run of the task {self.config.task!r}; filling masks needs pretraining')
+        path = workdir / 'tokenizer.json'
+        self.tokenizer: Tokenizer = load_tokenizer(path, lowercase=self.config.data.lowercase)
+        self.vocabulary = vocabulary_of(self.tokenizer, str(path))
+        self.model = restore_model(workdir, self.config, step)
+
+    def __call__(self, text: str, top: int = 5) -> list[list[Candidate]]:
+        """The `top` most probable tokens for each [MASK] in `text`, best first; special tokens are no candidates.
+
+        Raises:
+            InputError: the text has no [MASK], or is longer than the model's positions.
+        """
+        vocabulary = self.vocabulary
+        mask = self.token(vocabulary.mask)
+        ids = [
+            vocabulary.cls,
+            *self.tokenizer.encode(text.replace('[MASK]', mask), add_special_tokens=False).ids,
+            vocabulary.sep,
+        ]
+        places = [place for place, id in enumerate(ids) if id == vocabulary.mask]
+        if not places:
+            raise InputError(f'no [MASK] in the text {text!r}')
+        if len(ids) > self.config.data.length:
+            raise InputError(f'the text has {len(ids)} tokens; the model was trained on {self.config.data.length}')
+        logits_PV = self.logits(ids, places)
+        logits_PV[:, list(vocabulary.special)] = -np.inf
+        logits_PV[:, vocabulary.size :] = -np.inf  # rows of the table that no token uses
+        probabilities_PV = np.asarray(jax.nn.softmax(logits_PV, axis=-1))
+        best = np.argsort(-probabilities_PV, axis=-1)[:, :top]
+        return [
+            [Candidate(self.token(int(id)), float(row[id])) for id in ids_of_row]
+            for row, ids_of_row in zip(probabilities_PV, best, strict=True)
+        ]
+
+    def token(self, id: int) -> str:
+        """The text of a token."""
+        return self.tokenizer.id_to_token(id) or ''
+
+    def logits(self, ids: list[int], places: list[int]) -> np.ndarray:
+        """float32 [P, V] at `places` of one text of `ids`."""
+        tokens_1L = jnp.asarray([ids], jnp.int32)
+        x_1LD = self.model.encoder(tokens_1L, jnp.ones_like(tokens_1L))
+        return np.array(self.model.masked_logits(x_1LD, jnp.asarray([places], jnp.int32))[0])
+
+
+def restore_model(workdir: Path, config: RunConfig, step: int | None) -> PretrainingModel:
+    """The model with the parameters of a checkpoint (None = the newest), on the first device."""
+    has_pairs = config.data.pairs != 'none'
+    shapes = nnx.eval_shape(lambda: PretrainingModel(config.model, has_pairs=has_pairs, rngs=nnx.Rngs(0)))
+    graph, state = nnx.split(shapes)
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    abstract = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), nnx.to_pure_dict(state)
+    )
+    return nnx.merge(graph, CheckpointReader(workdir).restore({'params': abstract}, step).state['params'])

@@ -1,0 +1,98 @@
+"""Pretraining of encoders: masked-LM on a prepared corpus, alone or with sentence pairs."""
+
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from flax import nnx
+
+from efficient_attention.data.config import DataConfig
+from efficient_attention.data.corpus import PreparedCorpus
+from efficient_attention.data.pipeline import evaluation_batches, training_batches
+from efficient_attention.data.prepare import prepare
+from efficient_attention.errors import InputError
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.flops import encoder_flops
+from efficient_attention.models.pretraining import PretrainingModel
+from efficient_attention.objectives.pretraining import Pretraining
+from efficient_attention.tasks.task import HostBatch, Task
+
+
+class PretrainingTask(Task):
+    """Masked-LM, with next-sentence (NSP) or sentence-order (SOP) prediction where `data.pairs` asks for it."""
+
+    def __init__(
+        self, data: DataConfig, model: ModelConfig, *, batch_size: int, eval_batch_size: int, seed: int
+    ) -> None:
+        """Prepares the corpus, or opens it where that was done before.
+
+        Raises:
+            InputError: the corpus, the tokenizer or the sizes do not serve; names which.
+        """
+        self.data, self.model, self.seed = data, model, seed
+        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
+        self.corpus: PreparedCorpus = prepare(data)
+        if self.corpus.vocabulary.size > model.vocab_size:
+            raise InputError(
+                f'the tokenizer has {self.corpus.vocabulary.size} tokens, more than model.vocab_size {model.vocab_size}'
+            )
+        self.has_pairs = data.pairs != 'none'
+        self.objective = Pretraining(self.has_pairs)
+        self.fingerprint = {'corpus': self.corpus.fingerprint}
+        self.unigram_losses_V = unigram_losses(self.corpus.unigram_counts)
+
+    def make_model(self, rngs: nnx.Rngs) -> PretrainingModel:
+        """The encoder with its pretraining heads."""
+        return PretrainingModel(self.model, has_pairs=self.has_pairs, rngs=rngs)
+
+    def training_batches(
+        self, start_step: int, stop_step: int, process_index: int, process_count: int
+    ) -> Iterator[HostBatch]:
+        """See `Task`."""
+        return training_batches(
+            self.corpus,
+            self.data,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            start_step=start_step,
+            stop_step=stop_step,
+            process_index=process_index,
+            process_count=process_count,
+        )
+
+    def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
+        """See `Task`; each masked token comes with what a unigram model loses on it."""
+        batches = evaluation_batches(
+            self.corpus,
+            self.data,
+            batch_size=self.eval_batch_size,
+            seed=self.seed,
+            process_index=process_index,
+            process_count=process_count,
+        )
+        for batch in batches:
+            yield batch | {'unigram_losses': self.unigram_losses_V[batch['masked_tokens']]}
+
+    def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
+        """Adds perplexity, names the pair's metrics by its task, compares with the unigram model where counted."""
+        metrics = {name.replace('pair_', f'{self.data.pairs}_'): value for name, value in means.items()}
+        metrics['masked_lm_perplexity'] = math.exp(min(metrics['masked_lm_loss'], 700.0))
+        if 'masked_lm_unigram_loss' in metrics:
+            metrics['masked_lm_below_unigram'] = 1.0 - metrics['masked_lm_loss'] / metrics['masked_lm_unigram_loss']
+        return metrics
+
+    def training_flops(self) -> float:
+        """See `Task`; backward counts twice the forward."""
+        return 3.0 * self.batch_size * encoder_flops(self.model, self.data.length, predictions=self.data.max_masked)
+
+    def save_assets(self, workdir: Path) -> None:
+        """Copies the tokenizer."""
+        shutil.copyfile(self.corpus.tokenizer_file, workdir / 'tokenizer.json')
+
+
+def unigram_losses(counts_V: np.ndarray) -> np.ndarray:
+    """float32 [V]: -log p(token) in nats of a unigram model with one added count for each token."""
+    smoothed = counts_V.astype(np.float64) + 1.0
+    return -np.log(smoothed / smoothed.sum()).astype(np.float32)

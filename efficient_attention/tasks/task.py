@@ -1,0 +1,45 @@
+"""What the train and eval loops know of a task."""
+
+import abc
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from flax import nnx
+
+from efficient_attention.objectives.objective import Objective
+
+HostBatch = dict[str, np.ndarray]
+
+
+class Task(abc.ABC):
+    """Data, objective and metrics of a run."""
+
+    objective: Objective
+    fingerprint: dict[str, str]  # what a checkpoint is only valid with: name -> SHA-256 of data, tokenizer, ...
+
+    @abc.abstractmethod
+    def make_model(self, rngs: nnx.Rngs) -> nnx.Module:
+        """The model with initial parameters."""
+
+    @abc.abstractmethod
+    def training_batches(
+        self, start_step: int, stop_step: int, process_index: int, process_count: int
+    ) -> Iterator[HostBatch]:
+        """This process's rows of each global batch; step s gives the same batch whatever came before."""
+
+    @abc.abstractmethod
+    def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
+        """This process's rows of held-out batches, each example once; rows of weight 0 fill up the last one."""
+
+    @abc.abstractmethod
+    def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
+        """The metrics to report, from the means of the objective's sums."""
+
+    @abc.abstractmethod
+    def training_flops(self) -> float:
+        """Floating-point operations of the model in one training step, recomputation not counted."""
+
+    @abc.abstractmethod
+    def save_assets(self, workdir: Path) -> None:
+        """Puts into the workdir what a user of the checkpoint needs beside it, such as the tokenizer."""

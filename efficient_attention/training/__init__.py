@@ -1,0 +1,1 @@
+"""The train loop and its parts: state, step, optimizer, sharding, checkpoints, logs."""

@@ -1,0 +1,33 @@
+"""Keeps freed memory inside the process on Linux CPUs, where giving it back costs more than the arithmetic.
+
+XLA on the CPU allocates every temporary buffer afresh. The C library serves large ones by mapping new pages and
+unmaps them on release, so each training step touches, and the kernel clears, all its pages again. Four settings of
+glibc's `mallopt` stop that; resident memory then stays at its peak. Measured on 2 cores: training steps a quarter
+shorter.
+"""
+
+import ctypes
+import os
+import platform
+
+SWITCH = 'EFFICIENT_ATTENTION_ALLOCATOR'  # set to 'default' to leave the allocator alone
+# Parameter numbers of glibc's malloc.h and their values.
+_SETTINGS = {
+    'M_MMAP_MAX': (-4, 0),
+    'M_TRIM_THRESHOLD': (-1, 2**31 - 1),
+    'M_TOP_PAD': (-2, 256 * 2**20),
+    'M_ARENA_MAX': (-8, 1),
+}
+
+
+def keep_freed_memory() -> str:
+    """Tunes this process's allocator, before the first large allocation; says in one line what it did."""
+    if os.environ.get(SWITCH) == 'default':
+        return f'allocator: left alone ({SWITCH}=default)'
+    if platform.system() != 'Linux' or platform.libc_ver()[0] != 'glibc':
+        return 'allocator: left alone (not glibc)'
+    mallopt = ctypes.CDLL(None).mallopt
+    refused = [name for name, (parameter, value) in _SETTINGS.items() if not mallopt(parameter, value)]
+    if refused:
+        return f'allocator: glibc refused {", ".join(refused)}'
+    return f'allocator: freed memory stays in the process (opt out: {SWITCH}=default)'

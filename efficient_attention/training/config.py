@@ -1,0 +1,122 @@
+"""A run's whole config as frozen dataclasses, made from nested dicts: a ConfigDict's or a workdir's config.json."""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from efficient_attention.data.config import DataConfig
+from efficient_attention.errors import InputError
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.training.checkpoint import CheckpointConfig
+from efficient_attention.training.field_checks import check_one_of, check_within
+from efficient_attention.training.optimizer_config import OptimizerConfig
+from efficient_attention.training.sharding import MeshConfig
+
+TASKS = ('pretraining',)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """Length, batch and logging of a run."""
+
+    steps: int = 1000
+    batch_size: int = 32  # rows of the global batch, over all devices and micro-batches
+    micro_batches: int = 1  # parts of a batch computed one after another, to save memory
+    seed: int = 0
+    log_every_steps: int = 20
+    max_skipped_in_row: int = 10  # stop when this many steps in a row have a loss or gradient that is not finite
+
+    def __post_init__(self) -> None:
+        for name in ('steps', 'batch_size', 'micro_batches', 'log_every_steps', 'max_skipped_in_row'):
+            check_within(f'train.{name}', getattr(self, name), 1)
+        check_within('train.seed', self.seed, 0, 2**31)
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+    """When to evaluate on the held-out split, and how many rows at a time."""
+
+    every_steps: int = 500
+    batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        check_within('eval.every_steps', self.every_steps, 1)
+        check_within('eval.batch_size', self.batch_size, 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """Everything that defines a run."""
+
+    task: str = 'pretraining'
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    mesh: MeshConfig = MeshConfig()
+    train: TrainConfig = TrainConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    eval: EvalConfig = EvalConfig()
+
+    def __post_init__(self) -> None:
+        check_one_of('task', self.task, TASKS)
+        if self.model.positions == 'learned' and self.data.length > self.model.max_length:
+            raise InputError(
+                f'data.length {self.data.length} is beyond the position table, model.max_length {self.model.max_length}'
+            )
+        if self.model.vocab_size < self.data.vocab_size:
+            raise InputError(
+                f'model.vocab_size {self.model.vocab_size} is below data.vocab_size {self.data.vocab_size}'
+            )
+        if self.data.pairs != 'none' and 0 < self.model.token_types < 2:
+            raise InputError(
+                f'model.token_types {self.model.token_types} is too few for data.pairs {self.data.pairs!r}; '
+                'use 2, or 0 for none'
+            )
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A config dataclass as nested dicts of JSON values."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in _walk(config)}
+
+
+def _walk(config: Any) -> list[tuple[str, Any]]:
+    fields = [(field.name, getattr(config, field.name)) for field in dataclasses.fields(config)]
+    return [(name, to_dict(value) if dataclasses.is_dataclass(value) else value) for name, value in fields]
+
+
+def default_fields(kind: type = RunConfig) -> dict[str, Any]:
+    """A config dataclass's defaults as nested dicts, before derived values (0 = width / heads) are filled in."""
+    fields = {field.name: field.default for field in dataclasses.fields(kind)}
+    return {
+        name: default_fields(type(value)) if dataclasses.is_dataclass(value) else value
+        for name, value in fields.items()
+    }
+
+
+def from_dict(values: Mapping[str, Any], kind: type = RunConfig, group: str = '') -> Any:
+    """The config dataclass `kind` from nested dicts; fields that are not given keep their defaults.
+
+    Raises:
+        InputError: an unknown field (lists the known ones) or a value of another type than the field's.
+    """
+    types_of = typing.get_type_hints(kind)
+    for name in values:
+        if name not in types_of:
+            raise InputError(f'unknown config field {group}{name}; known: {", ".join(types_of)}')
+    return kind(**{name: _convert(value, types_of[name], f'{group}{name}') for name, value in values.items()})
+
+
+def _convert(value: Any, kind: Any, field: str) -> Any:
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, Mapping):
+            raise InputError(f'{field} is {value!r}; it must be a group of fields')
+        return from_dict(value, typing.cast(type, kind), f'{field}.')
+    if isinstance(kind, types.GenericAlias):  # tuple[str, ...]
+        return tuple(value)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise InputError(f'{field} is {value!r}; it must be of type {kind.__name__}')
+    return value

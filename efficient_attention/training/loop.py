@@ -1,0 +1,124 @@
+"""The train loop: one for every task."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from efficient_attention.evaluation.evaluate import evaluate
+from efficient_attention.training.checkpoint import Checkpoints
+from efficient_attention.training.checkpoint_reader import CheckpointReader
+from efficient_attention.training.config import RunConfig, to_dict
+from efficient_attention.training.environment import write_environment
+from efficient_attention.training.metrics_log import MetricsLog
+from efficient_attention.training.peak_flops import peak_flops
+from efficient_attention.training.progress import ProgressDisplay, show_progress
+from efficient_attention.training.report import write_report
+from efficient_attention.training.run import Run, build_run
+from efficient_attention.training.schedules import make_schedule
+from efficient_attention.training.state import TrainState
+from efficient_attention.training.step_queue import StepQueue
+from efficient_attention.training.stop_signal import StopSignal
+from efficient_attention.training.throughput import Throughput
+from efficient_attention.training.workdir import CHANGEABLE, claim_workdir
+
+
+def train(config: RunConfig, workdir: Path) -> dict[str, float]:
+    """Trains to `train.steps`, from the newest checkpoint where there is one; returns the last held-out metrics.
+
+    A stop signal (SIGINT, SIGTERM) ends it after the step it is in, with a checkpoint.
+
+    Raises:
+        InputError: bad config, data or workdir.
+        TrainingStopped: too many steps in a row were not finite.
+        SaveError: a checkpoint was not saved.
+    """
+    run = build_run(config)
+    fingerprint = {'config': to_dict(config)} | run.fingerprint
+    with contextlib.ExitStack() as stack:
+        checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint))
+        claim_workdir(workdir, config)
+        restored = CheckpointReader(workdir).resume(run.abstract_state, fingerprint, changeable=CHANGEABLE)
+        state = restored.state if restored else run.fresh_state()
+        run.task.save_assets(workdir)
+        start = int(state.step)
+        log = stack.enter_context(MetricsLog(workdir, start_step=start))
+        progress = stack.enter_context(show_progress(config.train.steps, start_step=start))
+        progress.say(f'{run.describe()}; {f"resumed at step {start}" if restored else "new run"} in {workdir}')
+        stop = stack.enter_context(StopSignal())
+        held_out = Trainer(run, checkpoints, log, progress, {'fingerprint': fingerprint}).run_steps(state, stop)
+    write_environment(workdir)
+    if jax.process_index() == 0:
+        write_report(workdir)
+    return held_out
+
+
+class Trainer:
+    """The steps of one run, with logs, evaluations and checkpoints at their intervals."""
+
+    def __init__(
+        self, run: Run, checkpoints: Checkpoints, log: MetricsLog, progress: ProgressDisplay, record: dict[str, Any]
+    ) -> None:
+        self.run, self.config = run, run.config
+        self.checkpoints, self.log, self.progress, self.record = checkpoints, log, progress, record
+        self.eval_step = run.eval_step()
+        self.schedule = make_schedule(self.config.optimizer, self.config.train.steps)
+        self.queue = StepQueue(self.config.train.max_skipped_in_row)
+        device_peak = peak_flops(jax.devices()[0].device_kind)
+        self.throughput = Throughput(
+            tokens_per_step=self.config.train.batch_size * self.config.data.length,
+            flops_per_step=run.task.training_flops(),
+            peak_flops=device_peak * run.mesh.size if device_peak else None,
+        )
+
+    def run_steps(self, state: TrainState, stop: StopSignal) -> dict[str, float]:
+        """Takes the steps to the last, or to a stop signal, and saves; returns the last held-out metrics."""
+        start, last = int(state.step), self.config.train.steps
+        if start == last:
+            return self.evaluate(last, state)
+        batches = self.run.task.training_batches(start, last, jax.process_index(), jax.process_count())
+        train_step = self.run.train_step()
+        held_out: dict[str, float] = {}
+        for step in range(start + 1, last + 1):
+            state, metrics = train_step(state, self.run.on_devices(self.next_batch(batches)))
+            self.queue.push(step, metrics)
+            self.progress.advance(step)
+            is_end = step == last or stop.is_set
+            is_evaluated = step == last or step % self.config.eval.every_steps == 0
+            if is_end or is_evaluated or step % self.config.train.log_every_steps == 0:
+                self.log_interval(step)
+            if is_evaluated:
+                held_out = self.evaluate(step, state)
+            if is_end or step % self.config.checkpoint.every_steps == 0:
+                self.checkpoints.save(step, state, record=self.record, metrics=held_out if is_evaluated else None)
+            if is_end:
+                break
+        if step < last:
+            self.progress.say(f'stopped after step {step}, which is saved; the same command goes on from there')
+        return held_out
+
+    def next_batch(self, batches: Iterator[dict]) -> dict:
+        """The next batch; the time it takes counts as waiting if the device has nothing else to do meanwhile."""
+        with self.throughput.waiting() if self.queue.is_idle else contextlib.nullcontext():
+            return next(batches)
+
+    def log_interval(self, step: int) -> None:
+        """Writes the mean metrics since the last call, the learning rate and the throughput."""
+        means, steps = self.queue.take()
+        rates = self.throughput.measure(steps)
+        updates = step - 1 - int(means['skipped'])
+        metrics = self.run.task.finish_metrics(means) | {'learning_rate': float(self.schedule(updates))} | rates
+        self.log.write(step, 'train', metrics)
+        self.progress.report(step, metrics)
+
+    def evaluate(self, step: int, state: TrainState) -> dict[str, float]:
+        """Writes and returns the metrics of the whole held-out split."""
+        with self.throughput.paused():
+            batches = self.run.task.evaluation_batches(jax.process_index(), jax.process_count())
+            metrics = self.run.task.finish_metrics(evaluate(self.eval_step, state.params, batches, self.run.on_devices))
+            self.log.write(step, 'held_out', metrics)
+            shown = '  '.join(f'{name} {value:.4g}' for name, value in metrics.items())
+            self.progress.say(f'step {step} held out: {shown}')
+        return metrics

@@ -1,0 +1,112 @@
+"""How does a gradient become an update? AdamW and LAMB with the details of the published code.
+
+    BERT:   m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2,  u = m / (sqrt(v) + eps) + decay * w,  w -= rate * u
+    LAMB:   the same u, then  w -= rate * (|w| / |u|) * u  for each parameter (You et al. 2020, 1904.00962, alg. 2)
+
+Two details differ from most libraries and matter when published runs are to be repeated: BERT and ALBERT do not divide
+the means m and v by 1 - b^step, and parameters excluded from weight decay (biases and normalisation scales) are
+excluded from LAMB's trust ratio |w| / |u| as well. The weight norm passes through no clipping function; where a norm is
+0 the ratio is 1.
+"""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from efficient_attention.training.optimizer_config import OptimizerConfig
+from efficient_attention.training.schedules import make_schedule
+from efficient_attention.training.sharding import path_name
+
+STACKED_LAYERS = r'^layers/'  # parameters of a stack whose layers are scanned over: their first axis counts layers
+
+
+def make_optimizer(config: OptimizerConfig, total_steps: int, *, stacked: str | None) -> optax.GradientTransformation:
+    """Returns the update rule: clipping by global norm, moments, decay, trust ratio (LAMB only), learning rate.
+
+    Args:
+        config: the update rule and its rates.
+        total_steps: updates in the whole run, for the schedule.
+        stacked: regex found in the paths ('layers/attention/qkv/kernel') of parameters that hold one array for each
+            layer along their first axis (`STACKED_LAYERS`), or None where there are none (ALBERT). LAMB takes one trust
+            ratio for each layer of these, so that a stack gets the same updates as layers that are held separately.
+    """
+    parts = [
+        optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
+        _scale_by_moments(config),
+        optax.add_decayed_weights(config.weight_decay, mask=lambda params: decays(params, config.no_decay)),
+    ]
+    if config.name == 'lamb':
+        parts.append(optax.masked(scale_by_trust_ratio(stacked), lambda params: decays(params, config.no_decay)))
+    return optax.chain(*parts, optax.scale_by_learning_rate(make_schedule(config, total_steps)))
+
+
+def decays(params: optax.Params, no_decay: tuple[str, ...]) -> optax.Params:
+    """Returns a tree like `params`, True where weight decay applies: no regex is found in the parameter's path."""
+
+    def is_decayed(path: tuple, _: jax.typing.ArrayLike) -> bool:
+        return not any(re.search(pattern, path_name(path)) for pattern in no_decay)
+
+    return jax.tree_util.tree_map_with_path(is_decayed, params)
+
+
+def update_count(opt_state: optax.OptState) -> jax.Array:
+    """Returns the number of updates made, int32 []: what the schedule is a function of; skipped steps do not count."""
+    return optax.tree.get(opt_state, 'ScaleByScheduleState').count
+
+
+def scale_by_uncorrected_moments(beta1: float, beta2: float, eps: float) -> optax.GradientTransformation:
+    """Returns Adam's m / (sqrt(v) + eps) without bias correction; `optax.scale_by_adam` always corrects.
+
+    As m and v start at 0, the first update of a gradient g is (1 - b1) g / (sqrt((1 - b2) g^2) + eps): about
+    3.16 sign(g) for b1 = 0.9 and b2 = 0.999, falling towards 1 over some 1 / (1 - b2) steps.
+    """
+
+    def init(params: optax.Params) -> optax.ScaleByAdamState:
+        zeros = optax.tree.zeros_like(params)
+        return optax.ScaleByAdamState(count=jnp.zeros([], jnp.int32), mu=zeros, nu=zeros)
+
+    def update(
+        updates: optax.Updates, state: optax.ScaleByAdamState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.ScaleByAdamState]:
+        del params
+        mu = optax.tree.update_moment(updates, state.mu, beta1, 1)
+        nu = optax.tree.update_moment(updates, state.nu, beta2, 2)
+        updates = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu)
+        return updates, optax.ScaleByAdamState(optax.safe_increment(state.count), mu, nu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def scale_by_trust_ratio(stacked: str | None) -> optax.GradientTransformation:
+    """Returns LAMB's scaling of each parameter's update u by |w| / |u|, in float32; 1 where either norm is 0.
+
+    `stacked` as in `make_optimizer`: the norms of these parameters run over all axes but the first.
+    """
+
+    def scale(path: tuple, update: jax.Array, param: jax.Array) -> jax.Array:
+        is_stacked = stacked is not None and re.search(stacked, path_name(path)) is not None
+        axes = tuple(range(1 if is_stacked else 0, param.ndim))
+        param_norm, update_norm = _norm(param, axes), _norm(update, axes)
+        is_defined = (param_norm > 0) & (update_norm > 0)
+        ratio = jnp.where(is_defined, param_norm / jnp.where(is_defined, update_norm, 1), 1)
+        return update * ratio.astype(update.dtype)
+
+    def update(
+        updates: optax.Updates, state: optax.EmptyState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.EmptyState]:
+        if params is None:
+            raise ValueError('the trust ratio needs the parameters: call update(gradients, state, params)')
+        return jax.tree_util.tree_map_with_path(scale, updates, params), state
+
+    return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+
+
+def _scale_by_moments(config: OptimizerConfig) -> optax.GradientTransformation:
+    make = optax.scale_by_adam if config.bias_correction else scale_by_uncorrected_moments
+    return make(config.beta1, config.beta2, config.eps)
+
+
+def _norm(array: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    return jnp.sqrt(jnp.sum(jnp.square(array.astype(jnp.float32)), axes, keepdims=True))

@@ -1,0 +1,150 @@
+"""What does a user see of a running training? A progress bar in a terminal, plain lines everywhere else."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, TextIO
+
+import jax
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Column
+from rich.text import Text
+
+# Metrics shown beside the step: (name, text in front, format). `waiting` is for data, `FLOPs` the share of the devices'
+# peak that the model makes use of. Short, and the most important first: a narrow terminal cuts off the end.
+COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ('loss', 'loss', lambda value: f'{value:.4f}'),
+    ('tokens_per_second', 'tokens/s', lambda value: f'{value:,.0f}'),
+    ('waiting_share', 'waiting', lambda value: f'{value:.1%}'),
+    ('flops_utilisation', 'FLOPs', lambda value: f'{value:.1%}'),
+)
+
+
+class ProgressDisplay(Protocol):
+    """Shows a run."""
+
+    def advance(self, step: int) -> None:
+        """Tells that `step` updates are made; cheap, for every step."""
+
+    def report(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Shows the metrics that COLUMNS knows."""
+
+    def say(self, text: str) -> None:
+        """Shows a line that stays."""
+
+
+@contextlib.contextmanager
+def show_progress(total_steps: int, *, start_step: int = 0, stream: TextIO | None = None) -> Iterator[ProgressDisplay]:
+    """Gives a bar where `stream` (None = standard error) is a terminal, plain lines elsewhere, nothing on process > 0.
+
+    Args:
+        total_steps: updates of the whole run.
+        start_step: updates already made when this process began.
+        stream: where to write.
+    """
+    stream = stream or sys.stderr
+    if jax.process_index() > 0:
+        yield SilentProgress()
+    elif stream.isatty():
+        bar = BarProgress(total_steps, start_step=start_step, console=Console(file=stream))
+        with bar.display:
+            yield bar
+    else:
+        yield LineProgress(total_steps, start_step=start_step, stream=stream)
+
+
+class LineProgress:
+    """One line for each report: 'step 100/1000  loss 2.5000  tokens/s 12,345  ...  0:01:30 left'."""
+
+    def __init__(
+        self, total_steps: int, *, start_step: int, stream: TextIO, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._total_steps = total_steps
+        self._start_step = start_step
+        self._stream = stream
+        self._clock = clock
+        self._start = clock()
+
+    def advance(self, step: int) -> None:
+        """Shows nothing: a line for every step is too many."""
+        del step
+
+    def report(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Writes a line with the metrics that are known and the time that the rest will take at the speed so far."""
+        seconds_a_step = (self._clock() - self._start) / max(step - self._start_step, 1)
+        remaining = duration(seconds_a_step * (self._total_steps - step))
+        self.say('  '.join([f'step {step}/{self._total_steps}', *describe(metrics), f'{remaining} left']))
+
+    def say(self, text: str) -> None:
+        """Writes the line at once."""
+        print(text, file=self._stream, flush=True)
+
+
+class BarProgress:
+    """A bar that is redrawn in place; lines of `say` go above it."""
+
+    def __init__(self, total_steps: int, *, start_step: int, console: Console) -> None:
+        self.display = Progress(
+            BarColumn(bar_width=8),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            _Remaining(start_step),
+            TextColumn('{task.fields[metrics]}', style='cyan', table_column=Column(no_wrap=True, overflow='ellipsis')),
+            console=console,
+            refresh_per_second=4,
+        )
+        self._task = self.display.add_task('training', total=total_steps, completed=start_step, metrics='')
+
+    def advance(self, step: int) -> None:
+        """Moves the bar."""
+        self.display.update(self._task, completed=step)
+
+    def report(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Moves the bar and shows the metrics beside it until the next report."""
+        self.display.update(self._task, completed=step, metrics='  '.join(describe(metrics)))
+
+    def say(self, text: str) -> None:
+        """Prints the line above the bar."""
+        self.display.console.print(text, markup=False, highlight=False)
+
+
+class SilentProgress:
+    """Shows nothing."""
+
+    def advance(self, step: int) -> None:
+        """Shows nothing."""
+        del step
+
+    def report(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Shows nothing."""
+        del step, metrics
+
+    def say(self, text: str) -> None:
+        """Shows nothing."""
+        del text
+
+
+class _Remaining(ProgressColumn):
+    """Time left at the mean speed since this process began; Rich's own column forgets steps made before a restart."""
+
+    def __init__(self, start_step: int) -> None:
+        super().__init__(table_column=Column(no_wrap=True))
+        self._start_step = start_step
+
+    def render(self, task: Task) -> Text:
+        done = task.completed - self._start_step
+        if not done or task.elapsed is None or task.remaining is None:
+            return Text('-:--:-- left', style='dim')
+        return Text(f'{duration(task.elapsed / done * task.remaining)} left', style='dim')
+
+
+def describe(metrics: Mapping[str, Any]) -> list[str]:
+    """Returns the metrics that are shown while a run goes on, as texts: ['loss 2.5000', 'tokens/s 12,345']."""
+    return [f'{text} {show(float(metrics[name]))}' for name, text, show in COLUMNS if name in metrics]
+
+
+def duration(seconds: float) -> str:
+    """Returns hours:minutes:seconds, '1:02:03'."""
+    minutes, rest = divmod(round(max(seconds, 0)), 60)
+    return f'{minutes // 60}:{minutes % 60:02}:{rest:02}'

@@ -1,0 +1,107 @@
+"""From a config to what the loops need: task, mesh, model graph, optimizer, and the sharded shape of the state."""
+
+import dataclasses
+from typing import Any
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh
+
+from efficient_attention.tasks.registry import make_task
+from efficient_attention.tasks.task import HostBatch, Task
+from efficient_attention.training.config import RunConfig
+from efficient_attention.training.optimizer import make_optimizer
+from efficient_attention.training.sharding import check_divisible, make_mesh, state_shardings, to_devices
+from efficient_attention.training.state import TrainState, initial_state
+from efficient_attention.training.step import StepFn, make_eval_step, make_train_step
+
+STACKED = r'(^|/)layers/'  # parameters of scanned layers: their first axis counts layers
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One config's task on one mesh."""
+
+    config: RunConfig
+    task: Task
+    mesh: Mesh
+    graph: nnx.GraphDef
+    abstract_state: TrainState  # of jax.ShapeDtypeStruct with shardings
+
+    @property
+    def fingerprint(self) -> dict[str, str]:
+        """What a checkpoint of this run is only valid with."""
+        return self.task.fingerprint
+
+    def parameter_count(self) -> int:
+        """Number of parameters."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.abstract_state.params))
+
+    def fresh_state(self) -> TrainState:
+        """The state at step 0, made on its devices."""
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
+        return jax.jit(lambda: make_state(self.task, self.config), out_shardings=shardings)()
+
+    def train_step(self) -> StepFn:
+        """The jitted training step; it takes its state's memory over."""
+        step = make_train_step(
+            self.graph, self.task.objective, optimizer_of(self.config), micro_batches=self.config.train.micro_batches
+        )
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
+        return jax.jit(step, donate_argnums=0, out_shardings=(shardings, None))
+
+    def describe(self) -> str:
+        """The run's size in one line."""
+        shape = ' x '.join(f'{axis} {size}' for axis, size in self.mesh.shape.items())
+        kind = self.mesh.devices.flat[0].device_kind
+        return f'{self.parameter_count():,} parameters on {self.mesh.size} {kind} device(s) ({shape})'
+
+    def eval_step(self) -> Any:
+        """The jitted evaluation step, from parameters and a batch to sums and weights."""
+        return jax.jit(make_eval_step(self.graph, self.task.objective))
+
+    def on_devices(self, batch: HostBatch) -> dict[str, jax.Array]:
+        """The global batch of this process's rows."""
+        return to_devices(batch, self.mesh)
+
+
+def build_run(config: RunConfig, devices: list[jax.Device] | None = None) -> Run:
+    """Checks the config against the devices, prepares the data and lays out the state.
+
+    Raises:
+        InputError: mesh, batch or heads do not fit the devices, or the data or model do not serve.
+    """
+    mesh = make_mesh(config.mesh, devices)
+    check_divisible(
+        mesh, batch_size=config.train.batch_size, micro_batches=config.train.micro_batches, heads=config.model.heads
+    )
+    check_divisible(
+        mesh, batch_size=config.eval.batch_size, micro_batches=1, heads=config.model.heads, field='eval.batch_size'
+    )
+    task = make_task(
+        config.task,
+        config.data,
+        config.model,
+        batch_size=config.train.batch_size,
+        eval_batch_size=config.eval.batch_size,
+        seed=config.train.seed,
+    )
+    graph, _ = nnx.split(nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0))))
+    shapes = jax.eval_shape(lambda: make_state(task, config))
+    shardings = state_shardings(shapes, mesh)
+    abstract = jax.tree.map(
+        lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), shapes, shardings
+    )
+    return Run(config, task, mesh, graph, abstract)
+
+
+def make_state(task: Task, config: RunConfig) -> TrainState:
+    """Initial parameters from the seed, and the optimizer's state for them."""
+    params = nnx.to_pure_dict(nnx.state(task.make_model(nnx.Rngs(config.train.seed))))
+    return initial_state(params, optimizer_of(config), config.train.seed)
+
+
+def optimizer_of(config: RunConfig) -> Any:
+    """The config's optimizer, over the whole length of the run."""
+    stacked = None if config.model.sharing == 'all' else STACKED
+    return make_optimizer(config.optimizer, config.train.steps, stacked=stacked)

@@ -1,0 +1,80 @@
+"""What is the learning rate of a step?
+
+A schedule is a function of the number of updates made before this one: the first update of a run uses `schedule(0)`,
+the last one `schedule(total_steps - 1)`. So the first update of a run with a warm-up has learning rate 0, as in BERT's
+code (its global step is 0 there), and a decay to an end value that is reached at `total_steps` stops one step short of
+it.
+"""
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from efficient_attention.training.field_checks import check_within
+from efficient_attention.training.optimizer_config import OptimizerConfig
+
+
+def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:
+    """Returns the learning rate as a function of the number of updates made so far (int or int32 []) -> float32 [].
+
+    All schedules rise linearly, peak * step / warmup_steps, while step < warmup_steps. After that, with
+    progress = (step - warmup_steps) / (total_steps - warmup_steps) and end = peak * end_learning_rate_ratio:
+
+    - 'bert': end + (peak - end) * (1 - step / total_steps). The decay counts from step 0, so at the join the rate drops
+      from peak to peak * (1 - warmup_steps / total_steps) (end 0), as in the published code of BERT and ALBERT.
+    - 'linear': end + (peak - end) * (1 - progress), continuous at the join.
+    - 'cosine': end + (peak - end) * (1 + cos(pi * progress)) / 2.
+    - 'constant': peak.
+    - 'rsqrt': peak * sqrt(max(warmup_steps, 1) / max(step, warmup_steps, 1)), continuous (Vaswani et al. 2017, eq. 3).
+
+    Steps past `total_steps` keep the end value. A warm-up longer than the run is allowed: the peak is then never
+    reached.
+
+    Raises:
+        InputError: total_steps is below 1.
+    """
+    check_within('train.steps', total_steps, 1)
+    decay = _DECAYS[config.schedule]
+
+    def schedule(count: jax.typing.ArrayLike) -> jax.Array:
+        step = jnp.asarray(count, jnp.float32)  # exact up to 2^24 steps
+        rising = config.learning_rate * step / max(config.warmup_steps, 1)
+        return jnp.where(step < config.warmup_steps, rising, decay(config, total_steps, step))
+
+    return schedule
+
+
+def _bert(config: OptimizerConfig, total_steps: int, step: jax.Array) -> jax.Array:
+    return _between_end_and_peak(config, 1 - jnp.minimum(step / total_steps, 1))
+
+
+def _linear(config: OptimizerConfig, total_steps: int, step: jax.Array) -> jax.Array:
+    return _between_end_and_peak(config, 1 - _progress(config, total_steps, step))
+
+
+def _cosine(config: OptimizerConfig, total_steps: int, step: jax.Array) -> jax.Array:
+    return _between_end_and_peak(config, (1 + jnp.cos(jnp.pi * _progress(config, total_steps, step))) / 2)
+
+
+def _constant(config: OptimizerConfig, total_steps: int, step: jax.Array) -> jax.Array:
+    del total_steps
+    return jnp.full_like(step, config.learning_rate)
+
+
+def _rsqrt(config: OptimizerConfig, total_steps: int, step: jax.Array) -> jax.Array:
+    del total_steps
+    first = max(config.warmup_steps, 1)
+    return config.learning_rate * jnp.sqrt(first / jnp.maximum(step, first))
+
+
+def _progress(config: OptimizerConfig, total_steps: int, step: jax.Array) -> jax.Array:
+    """Share of the steps after the warm-up that are done, in [0, 1]."""
+    return jnp.clip((step - config.warmup_steps) / max(total_steps - config.warmup_steps, 1), 0, 1)
+
+
+def _between_end_and_peak(config: OptimizerConfig, share: jax.Array) -> jax.Array:
+    end = config.learning_rate * config.end_learning_rate_ratio
+    return end + (config.learning_rate - end) * share
+
+
+_DECAYS = {'bert': _bert, 'linear': _linear, 'cosine': _cosine, 'constant': _constant, 'rsqrt': _rsqrt}

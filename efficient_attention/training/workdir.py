@@ -1,0 +1,57 @@
+"""What lies in a workdir, and whether it belongs to the config given."""
+
+import json
+from pathlib import Path
+
+from efficient_attention.errors import InputError
+from efficient_attention.training.config import RunConfig, from_dict, to_dict
+from efficient_attention.training.fingerprint import compare_fingerprints
+
+CONFIG = 'config.json'
+# Fields that change neither the parameters nor the examples of any step, so a run may go on with other values.
+CHANGEABLE = (
+    'config.checkpoint.*',
+    'config.eval.*',
+    'config.mesh.*',
+    'config.train.log_every_steps',
+    'config.train.max_skipped_in_row',
+    'config.data.cache',
+    'config.data.processes',
+    'config.data.workers',
+    'config.data.prefetch',
+    'config.model.remat',
+    'config.model.scan_unroll',
+    'config.model.attention_backend',
+)
+
+
+def claim_workdir(workdir: Path, config: RunConfig) -> None:
+    """Writes the complete config into a new workdir, or compares it with the one there.
+
+    Raises:
+        InputError: the workdir belongs to a run with another config; names the first field that differs.
+    """
+    path = workdir / CONFIG
+    if path.exists():
+        saved = {'config': to_dict(read_config(workdir))}
+        compare_fingerprints(saved, {'config': to_dict(config)}, where=str(workdir), changeable=CHANGEABLE)
+    workdir.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix('.tmp')
+    temporary.write_text(json.dumps(to_dict(config), indent=2) + '\n', encoding='utf-8')
+    temporary.replace(path)
+
+
+def read_config(workdir: Path) -> RunConfig:
+    """The config of the run in `workdir`.
+
+    Raises:
+        InputError: there is no config.json, or it is damaged.
+    """
+    path = workdir / CONFIG
+    try:
+        values = json.loads(path.read_text(encoding='utf-8'))
+    except FileNotFoundError:
+        raise InputError(f'{workdir}: no run there ({CONFIG} is missing)') from None
+    except ValueError as error:
+        raise InputError(f'{path}: not JSON ({error})') from None
+    return from_dict(values)

@@ -1,0 +1,32 @@
+"""Evaluates a run on its held-out split: python eval.py --workdir runs/quickstart [--step=500].
+
+The last line that it prints is one JSON object.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from absl import flags
+
+from efficient_attention.training.allocator import keep_freed_memory
+from efficient_attention.training.command import parse_flags, run_command
+
+WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run.')
+STEP = flags.DEFINE_integer('step', None, 'Checkpoint to evaluate; the newest one by default.')
+BATCH_SIZE = flags.DEFINE_integer(
+    'batch_size', None, 'Rows at a time, over all devices; the config decides by default.'
+)
+
+
+def main() -> None:
+    """Reads the flags, evaluates and prints the metrics."""
+    parse_flags(sys.argv, required=('workdir',))
+    print(keep_freed_memory(), file=sys.stderr)
+    from efficient_attention.training.evaluation import evaluate_workdir  # after the allocator, before anything large
+
+    print(json.dumps(evaluate_workdir(Path(WORKDIR.value), step=STEP.value, batch_size=BATCH_SIZE.value)))
+
+
+if __name__ == '__main__':
+    run_command(main)

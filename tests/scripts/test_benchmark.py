@@ -1,0 +1,83 @@
+"""The benchmark's arithmetic and its command line."""
+
+import json
+
+import pytest
+
+from efficient_attention.training import allocator
+from scripts import benchmark
+
+
+def child(rate, peak=100):
+    return {
+        'name': 'one',
+        'parameters': 3,
+        'tokens_per_second': rate,
+        'peak_bytes': peak,
+        'baseline_bytes': 1,
+        'seconds': [1.0],
+    }
+
+
+def test_ratios_compare_processes_of_the_same_round():
+    runs = {'ours': [child(10), child(30), child(20)], 'peer': [child(10), child(15), child(40)]}
+    result = benchmark.compare(runs)
+    assert result['ours']['tokens_per_second'] == 20
+    assert result['ours']['range'] == [10, 30]
+    assert result['ratio'] == 1.0
+    assert result['ratio_range'] == [0.5, 2.0]
+
+
+def test_both_sides_get_the_allocator_of_our_entry_points():
+    outside = dict(setting.removeprefix('glibc.malloc.').split('=') for setting in benchmark.KEEP_MEMORY.split(':'))
+    inside = {name.removeprefix('M_').lower(): str(value) for name, (_, value) in allocator._SETTINGS.items()}
+    assert outside == inside
+
+
+def test_a_child_gets_the_shape_and_the_allocator(monkeypatch):
+    figures = "{'seconds': [1.0, 2.0, 4.0], 'shape': json.loads(sys.argv[1]), 'glibc': os.environ['GLIBC_TUNABLES']}"
+    program = f"import json, os, sys; print('noise'); print(json.dumps({figures}))"
+    monkeypatch.setattr('sys.argv', ['benchmark.py', 'input', '--steps', '7', '--length', '512'])
+    found = benchmark.run_child([benchmark.sys.executable, '-c', program], benchmark.parse_arguments(), 512)
+    assert found['tokens_per_second'] == 4096 / 2
+    assert found['glibc'] == benchmark.KEEP_MEMORY
+    assert (found['shape']['rows'], found['shape']['masked'], found['shape']['steps']) == (8, 77, 7)
+
+
+def test_a_failed_child_ends_the_run_with_its_message(monkeypatch):
+    monkeypatch.setattr('sys.argv', ['benchmark.py', 'input'])
+    arguments = benchmark.parse_arguments()
+    with pytest.raises(SystemExit, match='no torch here'):
+        benchmark.run_child([benchmark.sys.executable, '-c', "raise ValueError('no torch here')"], arguments, 128)
+
+
+@pytest.mark.parametrize(
+    'arguments, message',
+    [
+        (['step', '--lengths', '100'], 'length 100'),
+        (['step', '--peers-python', 'nowhere/python'], 'make peers'),
+        (['input', '--length', '4'], 'length 4'),
+        ([], 'required'),
+    ],
+)
+def test_bad_arguments_are_one_line_and_code_2(arguments, message, monkeypatch, capsys):
+    monkeypatch.setattr('sys.argv', ['benchmark.py', *arguments])
+    with pytest.raises(SystemExit) as exit_:
+        benchmark.main()
+    assert exit_.value.code == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_an_unknown_source_is_one_line_and_code_2(monkeypatch, capsys):
+    monkeypatch.setattr('sys.argv', ['benchmark.py', 'input', '--source', 'nonsense:x'])
+    assert benchmark.main() == 2
+    assert capsys.readouterr().err.startswith('error: ')
+
+
+def test_figures_are_json(monkeypatch, tmp_path):
+    monkeypatch.setattr('sys.argv', ['benchmark.py', 'input', '--json', str(tmp_path / 'figures.json')])
+    monkeypatch.setattr(benchmark, 'measure_input', lambda arguments: {'length': arguments.length})
+    assert benchmark.main() == 0
+    figures = json.loads((tmp_path / 'figures.json').read_text())
+    assert figures['length'] == 128
+    assert figures['machine']['cores'] >= 1

@@ -1,0 +1,41 @@
+"""The command that prepares a corpus beforehand."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments, cwd):
+    command = [sys.executable, str(ROOT / 'scripts' / 'prepare_corpus.py'), *arguments]
+    environment = os.environ | {'PYTHONPATH': str(ROOT)}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def test_says_where_the_corpus_lies_and_what_is_in_it(tmp_path):
+    for number in range(4):
+        (tmp_path / f'{number}.txt').write_text(f'Book {number} begins. It is short. It ends.')
+    result = run(
+        '--source', 'text:*.txt', '--vocab_size', '60', '--cache', 'prepared', '--held_out', '0.3', cwd=tmp_path
+    )
+    assert result.returncode == 0, result.stderr
+    counts, folder = result.stdout.splitlines()
+    assert 'documents' in counts and 'held out' in counts
+    assert (tmp_path / folder / 'manifest.json').is_file()
+    assert 'tokenising' in result.stderr  # plain lines where there is no terminal
+
+
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path):
+    for arguments, part in [
+        (('--source', 'web:x'), 'known: stdlib, text:'),
+        (('--source', 'text:*.none'), "no file matches '*.none'"),
+        (('--tokenizer', 'train:letters'), 'known: train:wordpiece'),
+        (('--held_out', 'nan'), 'data.held_out'),
+    ]:
+        result = run(*arguments, cwd=tmp_path)
+        assert result.returncode == 2
+        assert result.stderr.startswith('error: ') and result.stderr.count('\n') == 1
+        assert part in result.stderr
+    assert not list(tmp_path.iterdir())  # nothing was made on the way

@@ -1,0 +1,199 @@
+"""Update rules against the papers' formulas in NumPy, step by step in float64."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from efficient_attention.training.optimizer import STACKED_LAYERS, decays, make_optimizer, update_count
+from efficient_attention.training.optimizer_config import OptimizerConfig
+from efficient_attention.training.schedules import make_schedule
+from efficient_attention.training.sharding import path_name
+
+CONFIG = OptimizerConfig(learning_rate=0.1, warmup_steps=2, schedule='linear', weight_decay=0.1, clip_norm=1.0)
+FLAT = dataclasses.replace(CONFIG, schedule='constant', warmup_steps=0, weight_decay=0.0, clip_norm=0.0)
+OPTAX_ADAM = pytest.mark.lenient_promotion  # its bias correction raises Python floats to int32 counts
+STEPS = 5
+LAYERS = 3
+
+
+def make_params(seed: int = 0) -> dict:
+    draw = np.random.default_rng(seed).standard_normal
+    return {
+        'embeddings': {'token': {'embedding': draw((7, 4))}},
+        'layers': {
+            'attention': {'kernel': draw((LAYERS, 4, 4)), 'bias': draw((LAYERS, 4))},
+            'attention_norm': {'scale': draw((LAYERS, 4)), 'bias': draw((LAYERS, 4))},
+        },
+    }
+
+
+def as_jax(tree: dict) -> dict:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), tree)
+
+
+def run(config: OptimizerConfig, params: dict, gradients: list[dict], stacked: str | None = None) -> tuple[dict, tuple]:
+    optimizer = make_optimizer(config, STEPS, stacked=stacked)
+    params = as_jax(params)
+    state = optimizer.init(params)
+    step = jax.jit(optimizer.update)
+    for gradient in gradients:
+        updates, state = step(as_jax(gradient), state, params)
+        params = optax.apply_updates(params, updates)
+    return params, state
+
+
+def named(tree: dict) -> dict[str, np.ndarray]:
+    return {path_name(path): np.asarray(leaf, np.float64) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def by_the_paper(config: OptimizerConfig, params: dict, gradients: list[dict], is_per_layer: bool = False) -> dict:
+    """The same run in plain NumPy: {path: parameter after all gradients}."""
+    weights, schedule = named(params), make_schedule(config, STEPS)
+    m = {name: np.zeros_like(weight) for name, weight in weights.items()}
+    v = {name: np.zeros_like(weight) for name, weight in weights.items()}
+    for step, tree in enumerate(gradients):
+        gradient = named(tree)
+        norm = np.sqrt(sum(np.sum(g**2) for g in gradient.values()))
+        clip = min(1.0, config.clip_norm / norm) if config.clip_norm else 1.0
+        for name, weight in weights.items():
+            m[name] = config.beta1 * m[name] + (1 - config.beta1) * clip * gradient[name]
+            v[name] = config.beta2 * v[name] + (1 - config.beta2) * (clip * gradient[name]) ** 2
+            mean, square = m[name], v[name]
+            if config.bias_correction:
+                mean, square = mean / (1 - config.beta1 ** (step + 1)), square / (1 - config.beta2 ** (step + 1))
+            update = mean / (np.sqrt(square) + config.eps)
+            if name.split('/')[-1] not in ('bias', 'scale'):
+                update = update + config.weight_decay * weight
+                axes = tuple(range(is_per_layer and name.startswith('layers/'), weight.ndim))
+                if config.name == 'lamb':
+                    ratio = np.sqrt(np.sum(weight**2, axes, keepdims=True) / np.sum(update**2, axes, keepdims=True))
+                    update = ratio * update
+            weights[name] = weight - float(schedule(step)) * update
+    return weights
+
+
+GRADIENTS = [make_params(seed) for seed in range(1, STEPS + 1)]
+
+
+@pytest.mark.parametrize('bias_correction', [False, pytest.param(True, marks=OPTAX_ADAM)])
+@pytest.mark.parametrize(('name', 'stacked'), [('adamw', None), ('lamb', None), ('lamb', STACKED_LAYERS)])
+def test_several_steps_equal_the_formulas(name, stacked, bias_correction):
+    config = dataclasses.replace(CONFIG, name=name, bias_correction=bias_correction)
+    found, _ = run(config, make_params(), GRADIENTS, stacked)
+    expected = by_the_paper(config, make_params(), GRADIENTS, is_per_layer=stacked is not None)
+    for path, leaf in named(found).items():
+        np.testing.assert_allclose(leaf, expected[path], rtol=2e-5, atol=2e-6, err_msg=path)
+
+
+def test_the_first_step_of_berts_adamw_is_3_16_rates_long():
+    params, gradient = {'kernel': jnp.zeros(4)}, {'kernel': jnp.array([2.0, -3.0, 1e-2, 40.0])}
+    found, _ = run(FLAT, params, [gradient])
+    g = np.asarray(gradient['kernel'], np.float64)
+    exact = -FLAT.learning_rate * 0.1 * g / (np.sqrt(0.001 * g**2) + FLAT.eps)
+    np.testing.assert_allclose(found['kernel'], exact, rtol=1e-5)
+    np.testing.assert_allclose(found['kernel'], -3.16 * FLAT.learning_rate * np.sign(g), rtol=5e-3)
+
+
+@OPTAX_ADAM
+def test_with_bias_correction_the_first_step_is_one_rate_long():
+    config = dataclasses.replace(FLAT, bias_correction=True)
+    found, _ = run(config, {'kernel': jnp.zeros(2)}, [{'kernel': jnp.array([2.0, -3.0])}])
+    np.testing.assert_allclose(found['kernel'], [-0.1, 0.1], rtol=1e-5)
+
+
+def test_biases_and_scales_do_not_decay_and_everything_else_does():
+    mask = named(decays(make_params(), CONFIG.no_decay))
+    assert {path for path, is_decayed in mask.items() if is_decayed} == {
+        'embeddings/token/embedding',
+        'layers/attention/kernel',
+    }
+
+
+def test_without_gradients_excluded_parameters_stay_and_the_others_shrink_by_rate_times_decay():
+    params = make_params()
+    config = dataclasses.replace(FLAT, weight_decay=0.1)
+    found = named(run(config, params, [jax.tree.map(np.zeros_like, params)])[0])
+    for path, before in named(params).items():
+        factor = 1.0 if path.endswith(('bias', 'scale')) else 1 - 0.1 * 0.1
+        np.testing.assert_allclose(found[path], factor * before, rtol=1e-6, err_msg=path)
+
+
+def test_the_trust_ratio_skips_excluded_parameters():
+    lamb, _ = run(dataclasses.replace(CONFIG, name='lamb'), make_params(), GRADIENTS)
+    adamw, _ = run(CONFIG, make_params(), GRADIENTS)
+    for path, leaf in named(lamb).items():
+        is_equal = np.allclose(leaf, named(adamw)[path], rtol=1e-6)
+        assert is_equal == path.endswith(('bias', 'scale')), path
+
+
+def test_lamb_moves_a_parameter_by_rate_times_its_norm():
+    params = {'kernel': np.random.default_rng(0).standard_normal((6, 5)) * 100}
+    found, _ = run(dataclasses.replace(FLAT, name='lamb'), params, [{'kernel': np.ones((6, 5))}])
+    moved = np.linalg.norm(np.asarray(found['kernel'], np.float64) - params['kernel'])
+    np.testing.assert_allclose(moved, 0.1 * np.linalg.norm(params['kernel']), rtol=1e-4)
+
+
+@pytest.mark.parametrize(('weight', 'gradient'), [(0.0, 1.0), (1.0, 0.0), (0.0, 0.0)])
+def test_zero_norms_give_ratio_one(weight, gradient):
+    params, gradients = {'kernel': np.full((2, 3), weight)}, [{'kernel': np.full((2, 3), gradient)}]
+    lamb, _ = run(dataclasses.replace(FLAT, name='lamb'), params, gradients)
+    adamw, _ = run(FLAT, params, gradients)
+    np.testing.assert_array_equal(lamb['kernel'], adamw['kernel'])
+
+
+@pytest.mark.parametrize('name', ['adamw', 'lamb'])
+def test_stacked_layers_are_updated_as_separate_ones(name):
+    def separate(tree: dict) -> dict:
+        layers = {f'layer_{i}': jax.tree.map(lambda leaf, i=i: leaf[i], tree['layers']) for i in range(LAYERS)}
+        return {'embeddings': tree['embeddings'], **layers}
+
+    config = dataclasses.replace(CONFIG, name=name)
+    stacked, _ = run(config, make_params(), GRADIENTS, STACKED_LAYERS)
+    alone, _ = run(config, separate(make_params()), [separate(gradient) for gradient in GRADIENTS])
+    expected = named(alone)
+    for path, leaf in named(separate(stacked)).items():
+        np.testing.assert_allclose(leaf, expected[path], rtol=1e-5, atol=1e-6, err_msg=path)
+
+
+def test_stacking_matters_for_lamb_only():
+    params = make_params()
+    params['layers']['attention']['kernel'] *= np.array([1.0, 10.0, 100.0])[:, None, None]
+    config = dataclasses.replace(CONFIG, name='lamb')
+    per_layer, whole = run(config, params, GRADIENTS, STACKED_LAYERS)[0], run(config, params, GRADIENTS)[0]
+    kernels = [tree['layers']['attention']['kernel'] for tree in (per_layer, whole)]
+    assert not np.allclose(kernels[0], kernels[1], rtol=1e-3)
+
+
+def test_the_gradients_are_clipped_together_before_anything_else():
+    small = [jax.tree.map(lambda leaf: leaf * 1e-3, gradient) for gradient in GRADIENTS]
+    large = [jax.tree.map(lambda leaf: leaf * 1e3, gradient) for gradient in GRADIENTS]
+    config = dataclasses.replace(CONFIG, clip_norm=1e-4)
+    for path, leaf in named(run(config, make_params(), small)[0]).items():
+        np.testing.assert_allclose(leaf, named(run(config, make_params(), large)[0])[path], rtol=1e-5, atol=1e-6)
+
+
+@OPTAX_ADAM
+def test_the_schedule_counts_updates_from_zero():
+    params = make_params()
+    first, state = run(CONFIG, params, GRADIENTS[:1])
+    assert int(update_count(state)) == 1
+    for path, leaf in named(first).items():  # the first rate of a warm-up is 0
+        np.testing.assert_array_equal(leaf, named(as_jax(params))[path])
+    _, state = run(dataclasses.replace(CONFIG, name='lamb', bias_correction=True), params, GRADIENTS)
+    assert int(update_count(state)) == STEPS
+
+
+def test_state_and_updates_are_float32():
+    params, state = run(dataclasses.replace(CONFIG, name='lamb'), make_params(), GRADIENTS)
+    assert {leaf.dtype for leaf in jax.tree.leaves((params, state))} == {jnp.dtype('float32'), jnp.dtype('int32')}
+
+
+def test_the_trust_ratio_says_that_it_needs_the_parameters():
+    optimizer = make_optimizer(dataclasses.replace(FLAT, name='lamb'), STEPS, stacked=None)
+    params = as_jax(make_params())
+    with pytest.raises(ValueError, match='parameters'):
+        optimizer.update(params, optimizer.init(params))

@@ -1,0 +1,58 @@
+"""Rates from a clock that the test sets."""
+
+import pytest
+
+from efficient_attention.training.throughput import Throughput
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_rates_over_an_interval(clock):
+    throughput = Throughput(tokens_per_step=4096, flops_per_step=2e9, peak_flops=1e10, clock=clock)
+    for _ in range(4):
+        with throughput.waiting():
+            clock.now += 0.5
+        clock.now += 1.5
+    assert throughput.measure(4) == {
+        'steps_per_second': 0.5,
+        'tokens_per_second': 2048.0,
+        'waiting_share': 0.25,
+        'flops_utilisation': pytest.approx(0.1),
+    }
+
+
+def test_each_interval_starts_anew(clock):
+    throughput = Throughput(tokens_per_step=10, clock=clock)
+    with throughput.waiting():
+        clock.now += 9
+    throughput.measure(1)
+    clock.now += 2
+    assert throughput.measure(1) == {'steps_per_second': 0.5, 'tokens_per_second': 5.0, 'waiting_share': 0.0}
+
+
+def test_pauses_do_not_count_even_when_they_end_in_an_error(clock):
+    throughput = Throughput(tokens_per_step=10, clock=clock)
+    clock.now += 1
+    with pytest.raises(KeyError), throughput.paused():
+        clock.now += 50
+        raise KeyError
+    clock.now += 1
+    assert throughput.measure(4)['steps_per_second'] == 2.0
+
+
+@pytest.mark.parametrize('known', [{'flops_per_step': 1e9}, {'peak_flops': 1e9}, {}])
+def test_without_both_figures_the_use_of_the_device_is_not_given(clock, known):
+    throughput = Throughput(tokens_per_step=10, clock=clock, **known)
+    clock.now += 1
+    assert 'flops_utilisation' not in throughput.measure(1)

@@ -1,0 +1,34 @@
+"""Trains a config's model: python train.py --config configs/quickstart.py --workdir runs/x [--config.train.steps=9]."""
+
+import sys
+from pathlib import Path
+
+from absl import flags
+from ml_collections import config_flags
+
+from efficient_attention.training.allocator import keep_freed_memory
+from efficient_attention.training.command import parse_flags, run_command
+
+CONFIG = config_flags.DEFINE_config_file(
+    'config', None, 'A file of configs/; fields follow as --config.<group>.<field>=value.'
+)
+WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run: config, metrics, checkpoints, report.')
+DISTRIBUTED = flags.DEFINE_bool('distributed', False, 'Join the other hosts of the run through jax.distributed.')
+
+
+def main() -> None:
+    """Reads the flags and trains."""
+    parse_flags(sys.argv, required=('config', 'workdir'))
+    print(keep_freed_memory(), file=sys.stderr)
+    import jax  # after the allocator, before anything large
+
+    if DISTRIBUTED.value:
+        jax.distributed.initialize()
+    from efficient_attention.training.config import from_dict
+    from efficient_attention.training.loop import train
+
+    train(from_dict(CONFIG.value.to_dict()), Path(WORKDIR.value))
+
+
+if __name__ == '__main__':
+    run_command(main)
