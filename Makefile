@@ -1,0 +1,105 @@
+# Needs make and Python 3.11 or newer with its venv module; everything else is installed into .venv from hash-locked
+# requirements. `make help` lists the targets. Another Python: make test PYTHON=python3.12 VENV=.venv-3.12
+
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGUMENTS ?=
+QUICKSTART_WORKDIR ?= runs/quickstart
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-print-directory --no-builtin-rules
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help quickstart test lint format lock peers clean install-run install-test
+
+install = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-input
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+
+quickstart: $(VENV)/.run  ## pretrain, evaluate and try a small ALBERT on text that Python brings along (minutes)
+	@echo '[quickstart 1/3] pretraining: $(QUICKSTART_WORKDIR)'
+	@$(VENV)/bin/python train.py --config configs/quickstart.py --workdir $(QUICKSTART_WORKDIR)
+	@echo '[quickstart 2/3] evaluating on held-out documents'
+	@$(VENV)/bin/python eval.py --workdir $(QUICKSTART_WORKDIR)
+	@echo '[quickstart 3/3] filling masks'
+	@$(VENV)/bin/python scripts/fill_mask.py --workdir $(QUICKSTART_WORKDIR) 'A list is a [MASK] type.'
+	@$(VENV)/bin/python scripts/fill_mask.py --workdir $(QUICKSTART_WORKDIR) 'Return the [MASK] of the file.'
+	@$(VENV)/bin/python scripts/fill_mask.py --workdir $(QUICKSTART_WORKDIR) 'If the argument is not [MASK], an exception is raised.'
+
+test: $(VENV)/.test  ## run the test suite without the marks slow, gpu, tpu, real
+	@$(VENV)/bin/python -m pytest $(PYTEST_ARGUMENTS)
+
+lint: $(VENV)/.run .venv-lint/.lint  ## check format and rules (ruff) and types (mypy)
+	@.venv-lint/bin/ruff format --check .
+	@.venv-lint/bin/ruff check .
+	@.venv-lint/bin/mypy --python-executable $(VENV)/bin/python
+
+format: .venv-lint/.lint  ## rewrite the files as `make lint` wants them
+	@.venv-lint/bin/ruff check --fix .
+	@.venv-lint/bin/ruff format .
+
+install-run: $(VENV)/.run
+	@:
+
+install-test: $(VENV)/.test
+	@:
+
+# ---- environments: a stamp file is newer than its lock when the environment holds that lock ----
+
+# Checks the Python, makes the environment $(1) and links this folder into it, so that scripts find the package.
+define environment
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo 'error: $(PYTHON) is missing or older than Python 3.11; name another: make PYTHON=python3.12 ...' >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
+	  { echo 'error: $(PYTHON) has no venv module (on Debian: apt install python3-venv)' >&2; exit 1; }
+	@test -x $(1)/bin/pip || { echo '[set-up] creating $(1)'; $(PYTHON) -m venv $(1); }
+	@$(1)/bin/python -c "import os, pathlib, sysconfig; \
+	  pathlib.Path(sysconfig.get_path('purelib'), 'efficient_attention.pth').write_text(os.getcwd() + os.linesep)"
+endef
+
+$(VENV)/.run: requirements/run.txt
+	$(call environment,$(VENV))
+	@echo '[set-up] installing requirements/run.txt into $(VENV) (about a minute)'
+	@$(call install,$(VENV)) --require-hashes -r requirements/run.txt
+	@touch $@
+
+$(VENV)/.test: requirements/test.txt $(VENV)/.run
+	@echo '[set-up] installing requirements/test.txt into $(VENV)'
+	@$(call install,$(VENV)) --require-hashes -r requirements/test.txt
+	@touch $@
+
+.venv-lint/.lint: requirements/lint.txt
+	$(call environment,.venv-lint)
+	@echo '[set-up] installing requirements/lint.txt into .venv-lint'
+	@$(call install,.venv-lint) --require-hashes -r requirements/lint.txt
+	@touch $@
+
+peers: .venv-peers/.peers  ## environment with PyTorch and transformers, for scripts/benchmark.py
+.venv-peers/.peers: requirements/peers.txt
+	$(call environment,.venv-peers)
+	@echo '[set-up] installing requirements/peers.txt into .venv-peers'
+	@$(call install,.venv-peers) "$$(grep '^torch==' $<)"
+	@$(call install,.venv-peers) -r $<
+	@touch $@
+
+# ---- locks: one universal file serves every Python and platform; the test lock leads, the others follow it ----
+
+compile = .venv-lock/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+  --no-header --no-emit-index-url --no-annotate --upgrade
+
+lock:  ## renew requirements/{run,test,lint}.txt from pyproject.toml
+	$(call environment,.venv-lock)
+	@$(call install,.venv-lock) --upgrade uv
+	@index=$$(.venv-lock/bin/python -m pip config get global.index-url 2>/dev/null || true); \
+	  export UV_DEFAULT_INDEX=$${UV_DEFAULT_INDEX:-$${index:-}}; test -n "$$UV_DEFAULT_INDEX" || unset UV_DEFAULT_INDEX; \
+	  $(compile) --extra test --output-file requirements/test.txt >/dev/null; \
+	  $(compile) --constraints requirements/test.txt --output-file requirements/run.txt >/dev/null; \
+	  $(subst pyproject.toml,--group lint,$(compile)) --output-file requirements/lint.txt >/dev/null
+	@! grep -n '://' requirements/test.txt requirements/run.txt requirements/lint.txt
+	@echo 'renewed requirements/test.txt, run.txt and lint.txt'
+
+clean:  ## remove environments, builds and tool caches; runs/, data/ and cache/ stay
+	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,32 @@
+"""The request that backends receive."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.attention import attend as attend_module
+from efficient_attention.attention.mechanisms import Softmax
+from efficient_attention.attention.request import Request
+
+
+def test_attend_fills_in_positions_and_hands_over_every_argument(monkeypatch: pytest.MonkeyPatch):
+    """No backend can ignore an argument that it never saw."""
+    seen: list[Request] = []
+
+    def serve(request: Request):
+        seen.append(request)
+        return request.query, None
+
+    monkeypatch.setitem(attend_module.BACKENDS, 'spy', serve)
+    q, k = jnp.ones((1, 3, 2, 4)), jnp.ones((1, 5, 1, 4))
+    bias, segments = jnp.zeros((1, 2, 3, 5)), (jnp.ones((1, 3), jnp.int32), jnp.ones((1, 5), jnp.int32))
+    given = {'bias': bias, 'query_segments': segments[0], 'key_segments': segments[1]}
+    attend_module.attend(q, k, k, Softmax(), backend='spy', **given)
+    (request,) = seen
+    np.testing.assert_array_equal(request.key_positions, [[0, 1, 2, 3, 4]])
+    np.testing.assert_array_equal(request.query_positions, [[0, 1, 2]])
+    assert (request.bias is bias, request.key_segments is segments[1], request.return_lse) == (True, True, False)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        request.bias = None

@@ -1,0 +1,37 @@
+"""The formula for operations against what XLA counts in the compiled forward pass."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.flops import encoder_flops
+from efficient_attention.models.pretraining import PretrainingModel
+
+# Wide and short, so that norms, activations and softmax, which the formula leaves out, are few beside the products.
+CONFIG = ModelConfig(width=256, heads=2, vocab_size=3000, layers=2, max_length=64, scan_unroll=2)
+ALBERT = dataclasses.replace(CONFIG, embedding_width=64, sharing='all')
+
+
+@pytest.mark.parametrize('config', [CONFIG, ALBERT], ids=['separate', 'shared and factorised'])
+def test_formula_equals_the_compilers_count(config: ModelConfig):
+    model = nnx.eval_shape(lambda: PretrainingModel(config, has_pairs=False, rngs=nnx.Rngs(0)))
+    graph, state = nnx.split(model)
+
+    def forward(state: nnx.State, tokens: jax.Array, masked_positions: jax.Array) -> jax.Array:
+        model = nnx.merge(graph, state)
+        return model.masked_logits(model.encoder(tokens, jnp.ones_like(tokens)), masked_positions)
+
+    arguments = jax.ShapeDtypeStruct((1, 64), jnp.int32), jax.ShapeDtypeStruct((1, 10), jnp.int32)
+    counted = jax.jit(forward).lower(state, *arguments).compile().cost_analysis()['flops']
+    assert encoder_flops(config, 64, predictions=10) == pytest.approx(counted, rel=0.05)
+
+
+def test_attention_grows_with_the_square_of_the_length_and_the_rest_in_proportion():
+    flops = {length: encoder_flops(CONFIG, length, predictions=0) for length in (100, 200, 400)}
+    scores = (flops[200] - 2 * flops[100]) / 2  # what 100 x 100 pairs cost
+    assert scores == 2 * 2 * 2 * 100 * 100 * 256  # layers, two products, a multiply-add
+    assert flops[400] - 4 * flops[100] == 12 * scores

@@ -1,0 +1,107 @@
+"""Every named size against its exact parameter count."""
+
+import functools
+
+import jax
+import pytest
+from flax import nnx
+
+from efficient_attention.errors import InputError
+from efficient_attention.models.pretraining import PretrainingModel
+from efficient_attention.models.sizes import albert_fields, bert_fields, named_sizes
+
+# Encoder with pooler. BERT: V H + 512 H + 2 H + 2 H + N (12 H^2 + 13 H) + (H^2 + H) with V = 30,522; the sizes are those
+# of Devlin et al. 2018 (arXiv 1810.04805) and of the released miniatures (Turc et al. 2019, arXiv 1908.08962).
+# ALBERT: V = 30,000, E = 128, one shared layer (Lan et al. 2019, arXiv 1909.11942).
+WITH_POOLER = {
+    'bert_base': 109_482_240,
+    'bert_large': 335_141_888,
+    'bert_tiny': 4_385_920,
+    'bert_mini': 11_170_560,
+    'bert_small': 28_763_648,
+    'bert_medium': 41_373_184,
+    'bert_2x128': 4_385_920,
+    'bert_2x256': 9_591_040,
+    'bert_2x512': 22_458_880,
+    'bert_2x768': 38_603_520,
+    'bert_4x128': 4_782_464,
+    'bert_4x256': 11_170_560,
+    'bert_4x512': 28_763_648,
+    'bert_4x768': 52_779_264,
+    'bert_6x128': 5_179_008,
+    'bert_6x256': 12_750_080,
+    'bert_6x512': 35_068_416,
+    'bert_6x768': 66_955_008,
+    'bert_8x128': 5_575_552,
+    'bert_8x256': 14_329_600,
+    'bert_8x512': 41_373_184,
+    'bert_8x768': 81_130_752,
+    'bert_10x128': 5_972_096,
+    'bert_10x256': 15_909_120,
+    'bert_10x512': 47_677_952,
+    'bert_10x768': 95_306_496,
+    'bert_12x128': 6_368_640,
+    'bert_12x256': 17_488_640,
+    'bert_12x512': 53_982_720,
+    'bert_12x768': 109_482_240,
+    'albert_base': 11_683_584,
+    'albert_large': 17_683_968,
+    'albert_xlarge': 58_724_864,
+    'albert_xxlarge': 222_595_584,
+}
+WITH_BOTH_HEADS = {
+    'bert_base': 110_106_428,
+    'bert_large': 336_226_108,
+    'albert_base': 11_813_810,
+    'albert_large': 17_847_474,
+    'albert_xlarge': 59_021_490,
+    'albert_xxlarge': 223_158_450,
+}
+MASKED_LM_WITHOUT_POOLER = {'bert_base': 109_514_298, 'bert_large': 335_174_458}
+
+
+@functools.cache
+def abstract_model(name: str, *, has_pairs: bool = True) -> PretrainingModel:
+    """The model of a size as shapes, without any memory for its arrays."""
+    return nnx.eval_shape(lambda: PretrainingModel(named_sizes()[name], has_pairs=has_pairs, rngs=nnx.Rngs(0)))
+
+
+def count(*modules: nnx.Module) -> int:
+    return sum(leaf.size for module in modules for leaf in jax.tree.leaves(nnx.state(module)))
+
+
+def test_no_size_is_missing_from_the_table():
+    assert set(WITH_POOLER) == set(named_sizes())
+
+
+@pytest.mark.parametrize('name', WITH_POOLER)
+def test_encoder_with_pooler(name: str):
+    model = abstract_model(name)
+    assert count(model.encoder, model.pooler) == WITH_POOLER[name]
+
+
+@pytest.mark.parametrize('name', WITH_BOTH_HEADS)
+def test_encoder_with_both_pretraining_heads(name: str):
+    assert count(abstract_model(name)) == WITH_BOTH_HEADS[name]
+
+
+@pytest.mark.parametrize('name', MASKED_LM_WITHOUT_POOLER)
+def test_encoder_with_the_masked_lm_head_alone(name: str):
+    assert count(abstract_model(name, has_pairs=False)) == MASKED_LM_WITHOUT_POOLER[name]
+
+
+@pytest.mark.parametrize('name', WITH_POOLER)
+def test_heads_are_64_wide(name: str):
+    assert named_sizes()[name].head_width == 64
+
+
+def test_only_the_largest_albert_trains_without_dropout():
+    rates = {name: config.dropout_rate for name, config in named_sizes().items() if name.startswith('albert')}
+    assert [name for name, rate in rates.items() if rate == 0] == ['albert_xxlarge']
+
+
+def test_an_unknown_size_lists_the_known_ones():
+    with pytest.raises(InputError, match="unknown BERT size 'huge'; known: base, large, 2x128"):
+        bert_fields('huge')
+    with pytest.raises(InputError, match="unknown ALBERT size 'tiny'; known: base, large, xlarge, xxlarge"):
+        albert_fields('tiny')

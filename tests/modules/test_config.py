@@ -1,0 +1,33 @@
+"""The layer's fields: derived values, and one clear line for each that is out of range."""
+
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.modules.config import LayerConfig
+
+
+def test_derived_widths():
+    config = LayerConfig(width=96, heads=4)
+    assert (config.head_width, config.feed_forward_width) == (24, 384)
+    assert LayerConfig(width=10, heads=4, head_width=3).head_width == 3
+
+
+@pytest.mark.parametrize(
+    'fields, message',
+    [
+        ({'width': 100, 'heads': 3}, 'model.heads is 3; it must be a divisor of model.width 100'),
+        ({'heads': 0}, 'model.heads is 0'),
+        ({'dropout_rate': 1.0}, r'model.dropout_rate is 1.0; it must be in \[0, 1\)'),
+        ({'attention_dropout_rate': float('nan')}, 'model.attention_dropout_rate is nan'),
+        ({'activation': 'gelu'}, "model.activation is 'gelu'; known: gelu_tanh, gelu_erf"),
+        ({'norm': 'sandwich'}, "model.norm is 'sandwich'; known: post, pre"),
+        ({'dtype': 'float16'}, "model.dtype is 'float16'; known"),
+        ({'attention': 'windw(3)'}, "unknown name 'windw'"),
+        ({'attention_backend': 'cuda'}, "model.attention_backend is 'cuda'; known: auto, reference"),
+        ({'width': 6, 'heads': 2, 'rotary': True}, 'model.head_width is 3; it must be even'),
+        ({'feed_forward_chunk': -1}, 'model.feed_forward_chunk is -1'),
+    ],
+)
+def test_bad_fields_are_named(fields: dict, message: str):
+    with pytest.raises(InputError, match=message):
+        LayerConfig(**fields)

@@ -1,0 +1,211 @@
+"""The rules about the repository as a whole: which way imports point, which files and names there may be."""
+
+import ast
+import graphlib
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = 'efficient_attention'
+# Each row may import the rows before it and itself; `errors` serves all, and `data` imports none of the others.
+ORDER = (
+    ('errors',),
+    ('data',),
+    ('attention',),
+    ('modules',),
+    ('models',),
+    ('objectives', 'tasks'),
+    ('training', 'evaluation', 'interop'),
+)
+RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
+KNOWS_NO_DATA = ('attention', 'modules', 'models')
+# What a user of the mechanisms alone has to install.
+THIRD_PARTY = {'attention': {'jax', 'jaxtyping', 'numpy'}, 'modules': {'flax', 'jax', 'jaxtyping', 'numpy'}}
+HEAVY = ('array_record', 'grain', 'matplotlib', 'optax', 'orbax', 'rich', 'sentencepiece', 'tensorboardX', 'tensorflow')
+HEAVY += ('tensorflow_datasets', 'tokenizers')
+UNSAFE_MODULES = {'cloudpickle', 'dill', 'joblib', 'marshal', 'pickle', 'shelve'}
+UNSAFE_CALLS = {'eval', 'exec', 'yaml.load', 'yaml.unsafe_load', 'torch.load'}
+
+SOURCES = sorted((ROOT / PACKAGE).rglob('*.py'))
+CONFIGS = sorted((ROOT / 'configs').rglob('*.py'))
+ENTRY_POINTS = sorted([*ROOT.glob('*.py'), *(ROOT / 'scripts').rglob('*.py')])
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix('').parts
+    return '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
+
+
+def imported(path: Path, tree: ast.AST) -> Iterator[str]:
+    """Dotted names that a file imports anywhere in it; `from a import b` gives a and a.b."""
+    package = module_name(path).split('.') if path.name == '__init__.py' else module_name(path).split('.')[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = '.'.join([*above, *filter(None, [node.module])])
+            yield base
+            yield from (f'{base}.{alias.name}' for alias in node.names)
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding='utf-8'), str(path))
+
+
+def arrow_points_back(source: str, target: str) -> bool:
+    """Whether the part `source` of the package may not import the part `target`."""
+    if target == 'errors' or source == target:
+        return False
+    if source == 'data' or (target == 'data' and source in KNOWS_NO_DATA):
+        return True
+    return RANK[target] > RANK[source]
+
+
+def part_of(module: str) -> str | None:
+    """'data' for 'efficient_attention.data.corpus'; None outside the package and for the package itself."""
+    parts = module.split('.')
+    return parts[1] if parts[0] == PACKAGE and len(parts) > 1 else None
+
+
+@pytest.mark.parametrize(
+    'source, target, back',
+    [
+        ('modules', 'attention', False),
+        ('attention', 'modules', True),
+        ('data', 'models', True),
+        ('models', 'data', True),
+        ('tasks', 'data', False),
+        ('objectives', 'training', True),
+        ('evaluation', 'training', False),
+        ('data', 'errors', False),
+    ],
+)
+def test_the_order_of_the_parts(source, target, back):
+    assert arrow_points_back(source, target) is back
+
+
+@pytest.mark.parametrize('path', SOURCES, ids=module_name)
+def test_imports_point_one_way(path):
+    source = part_of(module_name(path))
+    targets = {part for name in imported(path, parse(path)) if (part := part_of(name)) in RANK}
+    if source is None:  # the package itself shows the mechanisms and what stands on them, and is light
+        assert targets <= {'attention', 'modules', 'models', 'errors'}
+        return
+    assert source in RANK, f'{source} has no place in ORDER'
+    assert not [target for target in sorted(targets) if arrow_points_back(source, target)]
+
+
+def test_no_file_imports_itself_through_others():
+    modules = {module_name(path): path for path in SOURCES}
+    graph = {name: set(imported(path, parse(path))) & set(modules) - {name} for name, path in modules.items()}
+    for name, path in modules.items():
+        if path.name == '__init__.py':  # a package and its files: only what the package imports counts
+            graph = {key: value - {name} if key.startswith(name + '.') else value for key, value in graph.items()}
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError with the cycle
+
+
+@pytest.mark.parametrize('path', SOURCES, ids=module_name)
+def test_mechanisms_need_few_packages(path):
+    allowed = THIRD_PARTY.get(part_of(module_name(path)) or '')
+    if allowed is not None:
+        names = {name.split('.')[0] for name in imported(path, parse(path))}
+        assert names - set(sys.stdlib_module_names) - {PACKAGE} <= allowed
+
+
+@pytest.mark.parametrize('path', CONFIGS, ids=module_name)
+def test_configs_import_only_their_common_file(path):
+    allowed = r'(configs(\.common(\..*)?)?|ml_collections(\..*)?)$'
+    if path == ROOT / 'configs' / 'common.py':  # the one place that knows the fields and their defaults
+        allowed = rf'(ml_collections|{PACKAGE})(\..*)?$'
+    assert not [name for name in sorted(imported(path, parse(path))) if not re.match(allowed, name)]
+
+
+def test_nothing_imports_the_entry_points():
+    entries = {path.stem for path in ROOT.glob('*.py')} | {'configs', 'scripts', 'tests'}
+    for path in SOURCES:
+        assert not {name.split('.')[0] for name in imported(path, parse(path))} & entries, path
+
+
+def test_every_source_file_has_its_test():
+    wanted = [
+        (ROOT / 'tests' / path.relative_to(ROOT / PACKAGE)).with_name(f'test_{path.name}')
+        for path in SOURCES
+        if path.name != '__init__.py'
+    ]
+    assert not [str(path.relative_to(ROOT)) for path in wanted if not path.is_file()]
+
+
+@pytest.mark.parametrize('path', [*SOURCES, *CONFIGS, *ENTRY_POINTS], ids=module_name)
+def test_nothing_runs_code_out_of_a_file(path):
+    tree = parse(path)
+    assert not {name.split('.')[0] for name in imported(path, tree)} & UNSAFE_MODULES
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            assert ast.unparse(node.func) not in UNSAFE_CALLS, f'{path}:{node.lineno}'
+            pickles = [ast.unparse(option.value) for option in node.keywords if option.arg == 'allow_pickle']
+            assert set(pickles) <= {'False'}, f'{path}:{node.lineno}'
+
+
+def test_import_of_the_package_is_light():
+    program = f'import sys, {PACKAGE}; print(*sorted({{name.split(".")[0] for name in sys.modules}}))'
+    loaded = subprocess.run([sys.executable, '-c', program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not set(loaded.stdout.split()) & set(HEAVY)
+
+
+# ---- what the reader follows: links, commands, locks ----
+
+DOCUMENTS = sorted([*ROOT.glob('*.md'), *(ROOT / 'docs').rglob('*.md')])
+
+
+def commands_of(document: Path) -> str:
+    """The bash blocks of a document and the paths and targets in its inline code."""
+    text = document.read_text(encoding='utf-8')
+    blocks = re.findall(r'^```bash\n(.*?)^```', text, re.MULTILINE | re.DOTALL)
+    return '\n'.join([*blocks, *re.findall(r'`([^`\n]*/[^`\n]*|make [a-z]+)`', text)])
+
+
+@pytest.mark.parametrize('document', DOCUMENTS, ids=lambda path: path.name)
+def test_relative_links_lead_somewhere(document):
+    links = re.findall(r'\]\(([^)\s]+)\)|(?:src|href)="([^"]+)"', document.read_text(encoding='utf-8'))
+    targets = [''.join(pair).split('#')[0] for pair in links]
+    assert not [name for name in targets if name and '://' not in name and not (document.parent / name).exists()]
+
+
+@pytest.mark.parametrize('document', DOCUMENTS, ids=lambda path: path.name)
+def test_commands_name_files_that_exist(document):
+    code = commands_of(document)
+    files = re.findall(r'(?<![\w/<>*=.$-])((?:[\w-]+/)*[\w-]+\.(?:py|toml|txt))(?![\w/*])', code)
+    missing = [name for name in files if not name.startswith(('runs/', 'data/', 'my_')) and not (ROOT / name).exists()]
+    assert not missing
+    targets = set(re.findall(r'^([a-z]+):', (ROOT / 'Makefile').read_text(encoding='utf-8'), re.MULTILINE))
+    assert set(re.findall(r'\bmake ([a-z]+)\b', code)) <= targets
+
+
+@pytest.mark.parametrize('path', sorted((ROOT / 'requirements').glob('*.txt')), ids=lambda path: path.name)
+def test_requirements_name_no_address(path):
+    text = path.read_text(encoding='utf-8')
+    assert '://' not in text
+    assert not re.search(r'^\s*(-i|-f|--index-url|--extra-index-url|--find-links|--trusted-host)\b', text, re.MULTILINE)
+
+
+@pytest.mark.parametrize('name', ['run', 'test', 'lint'])
+def test_every_locked_package_has_a_hash(name):
+    lines = (ROOT / 'requirements' / f'{name}.txt').read_text(encoding='utf-8').replace('\\\n', '').splitlines()
+    assert lines and not [line.split()[0] for line in lines if '==' not in line or '--hash=sha256:' not in line]
+
+
+def test_locks_hold_what_the_project_asks_for():
+    project = tomllib.loads((ROOT / 'pyproject.toml').read_text(encoding='utf-8'))['project']
+    extras = project['optional-dependencies']
+    asked = {'run': project['dependencies'], 'test': [*project['dependencies'], *extras['test'], *extras['tfds']]}
+    for name, requirements in asked.items():
+        locked = set(re.findall(r'^([\w.-]+)==', (ROOT / 'requirements' / f'{name}.txt').read_text(), re.MULTILINE))
+        wanted = {re.split(r'[\[<>=~! ]', line)[0].lower() for line in requirements} - {project['name']}
+        assert {one.replace('_', '-') for one in wanted} <= {one.lower().replace('_', '-') for one in locked}
