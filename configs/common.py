@@ -1,8 +1,13 @@
-"""What every config starts from: all fields with their defaults, as a ConfigDict."""
+"""What every config starts from: all fields with their defaults, as a ConfigDict, and the papers' named sizes."""
+
+from typing import Any
 
 from ml_collections import ConfigDict
 
+from efficient_attention.models.sizes import albert_fields, bert_fields
 from efficient_attention.training.config import default_fields
+
+__all__ = ['albert_fields', 'bert_fields', 'default_config', 'set_fields']
 
 
 def default_config() -> ConfigDict:
@@ -12,3 +17,10 @@ def default_config() -> ConfigDict:
     config.checkpoint.keep_best = 1
     config.checkpoint.best_metric = 'masked_lm_loss'
     return config
+
+
+def set_fields(group: ConfigDict, fields: dict[str, Any]) -> None:
+    """Sets several fields of a group; a vocabulary size that follows another field keeps following it."""
+    for name, value in fields.items():
+        if group[name] != value:
+            group[name] = value

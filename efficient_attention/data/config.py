@@ -16,9 +16,7 @@ class DataConfig:
         InputError: a field is out of its range; names the field, its value and what is allowed.
     """
 
-    source: str = (
-        'stdlib'  # 'stdlib' | 'text:<glob>' | 'jsonl:<glob>#field' | 'arrayrecord:<glob>' | 'tfds:<name>#field'
-    )
+    source: str = 'stdlib'  # or 'text:<glob>', 'jsonl:<glob>#field', 'arrayrecord:<glob>', 'tfds:<name>#field'
     held_out: float = 0.02  # share of the documents held out for evaluation, chosen by a hash of their text
     cache: str = 'cache'  # folder of prepared corpora, one sub-folder for each content and setting
     processes: int = 0  # processes that prepare the corpus; 0 = one for each core

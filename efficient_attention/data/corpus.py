@@ -135,7 +135,7 @@ class PreparedCorpus:
     train: Corpus
     held_out: Corpus
     unigram_counts: np.ndarray  # int64 [V], of the train split
-    fingerprint: str  # SHA-256 over source content, tokenizer and settings
+    fingerprint: str  # SHA-256 over source, tokenizer, settings and the ids themselves
     tokenizer_file: Path
 
 

@@ -2,6 +2,7 @@
 
 import array
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ class SplitWriter:
 
     def __init__(self, folder: Path, split: str, vocabulary_size: int) -> None:
         self.counts = np.zeros(vocabulary_size, np.int64)  # how often each id was written
+        self._content = hashlib.sha256()
         self._folder = folder
         self._split = split
         self._type = token_type(vocabulary_size)
@@ -57,6 +59,8 @@ class SplitWriter:
             self._document_starts.append(len(self._lengths))
             self._document = document
         self.counts += np.bincount(ids, minlength=len(self.counts))
+        self._content.update(np.array([document, len(lengths), len(ids)], '<i8').tobytes())
+        self._content.update(lengths.astype('<i4').tobytes() + ids.astype('<u4').tobytes())
         ends = np.cumsum(lengths)
         first, written = 0, 0
         while first < len(lengths):
@@ -65,6 +69,10 @@ class SplitWriter:
             self._write(ids[written : ends[last]].astype(self._type).tobytes())
             first, written = last + 1, int(ends[last])
         self._lengths.frombytes(np.ascontiguousarray(lengths, np.intc).tobytes())
+
+    def digest(self) -> str:
+        """SHA-256 over all that was added: documents, sentence lengths and ids, not how they lie in files."""
+        return self._content.hexdigest()
 
     def close(self) -> dict[str, int]:
         """Writes the index files; returns what was written, as counts for the manifest."""

@@ -107,7 +107,7 @@ def _build(
     with new_folder(folder) as partial:
         tokenizer = tokenizer or _train(config, survey, progress)
         tokenizer.save(str(partial / TOKENIZER))
-        counts, unigram_counts = _encode(partial, config, survey, tokenizer.get_vocab_size(), progress)
+        counts, unigram_counts, content = _encode(partial, config, survey, tokenizer.get_vocab_size(), progress)
         tokenizer_sha256 = file_sha256(partial / TOKENIZER)
         identity = {
             'format': FORMAT,
@@ -115,6 +115,7 @@ def _build(
             'source_sha256': digest,
             'tokenizer_sha256': tokenizer_sha256,
             'held_out': config.held_out,
+            'content_sha256': content,  # rules and libraries may change and leave all the others as they are
         }
         manifest = {
             **identity,
@@ -185,8 +186,8 @@ def _train(config: DataConfig, survey: _Survey, progress: Progress) -> Tokenizer
 
 def _encode(
     folder: Path, config: DataConfig, survey: _Survey, vocabulary_size: int, progress: Progress
-) -> tuple[dict[str, dict[str, int]], np.ndarray]:
-    """Writes both splits; returns their counts, and how often each id occurs in the train split."""
+) -> tuple[dict[str, dict[str, int]], np.ndarray, str]:
+    """Writes both splits; returns their counts, how often each id occurs in the train split, and a hash of both."""
     progress.start('tokenising', survey.characters)
     train, held_out = (SplitWriter(folder, split, vocabulary_size) for split in SPLITS)
     processes = _processes(config.processes, survey.characters)
@@ -194,7 +195,8 @@ def _encode(
         writer = held_out if survey.hashes[encoded.document] < survey.threshold else train
         writer.add(encoded.document, encoded.lengths, encoded.ids)
         progress.advance(encoded.characters)
-    return {'train': train.close(), 'held_out': held_out.close()}, train.counts
+    content = _sha256([train.digest(), held_out.digest()])
+    return {'train': train.close(), 'held_out': held_out.close()}, train.counts, content
 
 
 def _processes(wanted: int, characters: int) -> int:

@@ -10,7 +10,7 @@ from flax import nnx
 
 from efficient_attention.data.config import DataConfig
 from efficient_attention.data.corpus import PreparedCorpus
-from efficient_attention.data.pipeline import evaluation_batches, training_batches
+from efficient_attention.data.pipeline import evaluation_batches, evaluation_examples, training_batches
 from efficient_attention.data.prepare import prepare
 from efficient_attention.errors import InputError
 from efficient_attention.models.config import ModelConfig
@@ -38,6 +38,7 @@ class PretrainingTask(Task):
             raise InputError(
                 f'the tokenizer has {self.corpus.vocabulary.size} tokens, more than model.vocab_size {model.vocab_size}'
             )
+        evaluation_examples(self.corpus, data, seed)  # raises now what would else end the run at its first evaluation
         self.has_pairs = data.pairs != 'none'
         self.objective = Pretraining(self.has_pairs)
         self.fingerprint = {'corpus': self.corpus.fingerprint}

@@ -1,6 +1,7 @@
 """What the commands share: flags that answer in one line, and errors with an exit code instead of a traceback."""
 
 import logging
+import re
 import sys
 from collections.abc import Callable
 
@@ -10,21 +11,30 @@ from efficient_attention.errors import InputError, RunError
 
 
 def parse_flags(arguments: list[str], required: tuple[str, ...]) -> list[str]:
-    """Parses the command line; returns the positional arguments.
+    """Parses the command line; returns the positional arguments. With --help, explains the flags and exits.
 
     Raises:
         InputError: an unknown flag or config field, a value that does not parse, or a missing flag.
     """
+    if {'--help', '-h'} & set(arguments[1:]):
+        print(sys.modules['__main__'].__doc__, flags.FLAGS.main_module_help(), sep='\n')
+        sys.exit(0)
     try:
         positional = flags.FLAGS(arguments)
+        values = {name: flags.FLAGS[name].value for name in required}
+        for value in values.values():
+            getattr(value, 'to_dict', None)  # a config that could not be opened raises when it is first touched
     except flags.Error as error:
-        raise InputError(_first_line(error)) from None
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # what a config file or an override raises
+        raise InputError(_without_traceback(str(error))) from None
+    except (AttributeError, KeyError) as error:
+        raise InputError(f'unknown config field: {_first_line(error)}') from None
+    except (ImportError, SyntaxError, TypeError, ValueError) as error:
         raise InputError(f'config: {_first_line(error)}') from None
     except OSError as error:
-        raise InputError(f'config: {error.strerror}: {error.filename}') from None
-    for name in required:
-        if flags.FLAGS[name].value is None:
+        reason = re.search(r'\[Errno \d+\] (.*)', _first_line(error))
+        raise InputError(f'config: {reason[1] if reason else _first_line(error)}') from None
+    for name, value in values.items():
+        if value is None:
             raise InputError(f'--{name} is missing')
     return positional[1:]
 
@@ -48,5 +58,14 @@ def fail(error: Exception, code: int) -> None:
     sys.exit(code)
 
 
+def _without_traceback(text: str) -> str:
+    """`text` with nothing but the last line of the traceback that ml_collections puts into its messages."""
+    before, found, lines = text.partition('Traceback (most recent call last):')
+    return ' '.join([*before.split(), lines.strip().splitlines()[-1]]) if found else text
+
+
 def _first_line(error: BaseException) -> str:
+    """The message without line breaks; of the inner error where ml_collections has wrapped one."""
+    while error.args and isinstance(error.args[0], BaseException):
+        error = error.args[0]
     return ' '.join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())

@@ -101,6 +101,8 @@ def from_dict(values: Mapping[str, Any], kind: type = RunConfig, group: str = ''
     Raises:
         InputError: an unknown field (lists the known ones) or a value of another type than the field's.
     """
+    if not isinstance(values, Mapping):
+        raise InputError(f'{group.removesuffix(".") or "the config"} is {values!r}; it must be a group of fields')
     types_of = typing.get_type_hints(kind)
     for name in values:
         if name not in types_of:
@@ -110,10 +112,10 @@ def from_dict(values: Mapping[str, Any], kind: type = RunConfig, group: str = ''
 
 def _convert(value: Any, kind: Any, field: str) -> Any:
     if dataclasses.is_dataclass(kind):
-        if not isinstance(value, Mapping):
-            raise InputError(f'{field} is {value!r}; it must be a group of fields')
         return from_dict(value, typing.cast(type, kind), f'{field}.')
     if isinstance(kind, types.GenericAlias):  # tuple[str, ...]
+        if not isinstance(value, (list, tuple)) or not all(isinstance(entry, str) for entry in value):
+            raise InputError(f'{field} is {value!r}; it must be a list of texts')
         return tuple(value)
     if kind is float and type(value) is int:
         return float(value)

@@ -18,9 +18,15 @@ def evaluate_workdir(workdir: Path, *, step: int | None = None, batch_size: int 
         InputError: as `restore_run`, or the batch does not divide over the devices.
     """
     config = read_config(workdir)
-    if batch_size is not None:
-        config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=batch_size))
-    trained = restore_run(workdir, step=step, config=dataclasses.replace(config, mesh=MeshConfig()))
+    batch_size = config.eval.batch_size if batch_size is None else batch_size
+    config = dataclasses.replace(
+        config,
+        mesh=MeshConfig(),
+        eval=dataclasses.replace(config.eval, batch_size=batch_size),
+        # Nothing is trained, so the training batch need not divide over these devices.
+        train=dataclasses.replace(config.train, batch_size=batch_size, micro_batches=1),
+    )
+    trained = restore_run(workdir, step=step, config=config)
     run = trained.run
     batches = run.task.evaluation_batches(jax.process_index(), jax.process_count())
     means = evaluate(run.eval_step(), trained.params, batches, run.on_devices)

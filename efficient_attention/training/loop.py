@@ -42,7 +42,8 @@ def train(config: RunConfig, workdir: Path) -> dict[str, float]:
         claim_workdir(workdir, config)
         restored = CheckpointReader(workdir).resume(run.abstract_state, fingerprint, changeable=CHANGEABLE)
         state = restored.state if restored else run.fresh_state()
-        run.task.save_assets(workdir)
+        if jax.process_index() == 0:
+            run.task.save_assets(workdir)
         start = int(state.step)
         log = stack.enter_context(MetricsLog(workdir, start_step=start))
         progress = stack.enter_context(show_progress(config.train.steps, start_step=start))
@@ -85,13 +86,15 @@ class Trainer:
             state, metrics = train_step(state, self.run.on_devices(self.next_batch(batches)))
             self.queue.push(step, metrics)
             self.progress.advance(step)
-            is_end = step == last or stop.is_set
+            is_end = step == last or stop.is_due(step)
             is_evaluated = step == last or step % self.config.eval.every_steps == 0
-            if is_end or is_evaluated or step % self.config.train.log_every_steps == 0:
+            is_saved = is_end or step % self.config.checkpoint.every_steps == 0
+            # A saved step ends its interval, so that a run that goes on from there logs the same means.
+            if is_saved or is_evaluated or step % self.config.train.log_every_steps == 0:
                 self.log_interval(step)
             if is_evaluated:
                 held_out = self.evaluate(step, state)
-            if is_end or step % self.config.checkpoint.every_steps == 0:
+            if is_saved:
                 self.checkpoints.save(step, state, record=self.record, metrics=held_out if is_evaluated else None)
             if is_end:
                 break
@@ -108,7 +111,7 @@ class Trainer:
         """Writes the mean metrics since the last call, the learning rate and the throughput."""
         means, steps = self.queue.take()
         rates = self.throughput.measure(steps)
-        updates = step - 1 - int(means['skipped'])
+        updates = max(step - 1 - int(means['skipped']), 0)
         metrics = self.run.task.finish_metrics(means) | {'learning_rate': float(self.schedule(updates))} | rates
         self.log.write(step, 'train', metrics)
         self.progress.report(step, metrics)

@@ -4,9 +4,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from efficient_attention.training.checkpoint_reader import CheckpointReader
-from efficient_attention.training.config import RunConfig
+from efficient_attention.training.config import RunConfig, to_dict
+from efficient_attention.training.fingerprint import compare_fingerprints
 from efficient_attention.training.run import Run, build_run
-from efficient_attention.training.workdir import read_config
+from efficient_attention.training.workdir import CHANGEABLE, read_config
+
+TRAINING_ONLY = ('config.train.*', 'config.optimizer.*')  # what the use of trained parameters does not depend on
 
 
 class TrainedRun(NamedTuple):
@@ -28,6 +31,14 @@ def restore_run(workdir: Path, *, step: int | None = None, config: RunConfig | N
     Raises:
         InputError: there is no run or checkpoint, the checkpoint does not fit the config, or the data has changed.
     """
-    run = build_run(config or read_config(workdir))
+    config = config or read_config(workdir)
+    run = build_run(config)
     restored = CheckpointReader(workdir).restore({'params': run.abstract_state.params}, step)
+    compare_fingerprints(
+        restored.record.get('fingerprint', {}),
+        {'config': to_dict(config)} | run.fingerprint,
+        where=str(workdir),
+        changeable=CHANGEABLE + TRAINING_ONLY,
+        advice='put back what was changed since',
+    )
     return TrainedRun(run, restored.state['params'], restored.step)

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import jax
+
 from efficient_attention.errors import InputError
 from efficient_attention.training.config import RunConfig, from_dict, to_dict
 from efficient_attention.training.fingerprint import compare_fingerprints
@@ -29,29 +31,38 @@ def claim_workdir(workdir: Path, config: RunConfig) -> None:
     """Writes the complete config into a new workdir, or compares it with the one there.
 
     Raises:
-        InputError: the workdir belongs to a run with another config; names the first field that differs.
+        InputError: the workdir belongs to a run with another config (names the first field that differs), or cannot be
+            written.
     """
     path = workdir / CONFIG
     if path.exists():
         saved = {'config': to_dict(read_config(workdir))}
         compare_fingerprints(saved, {'config': to_dict(config)}, where=str(workdir), changeable=CHANGEABLE)
-    workdir.mkdir(parents=True, exist_ok=True)
+    if jax.process_index() > 0:
+        return
     temporary = path.with_suffix('.tmp')
-    temporary.write_text(json.dumps(to_dict(config), indent=2) + '\n', encoding='utf-8')
-    temporary.replace(path)
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(to_dict(config), indent=2) + '\n', encoding='utf-8')
+        temporary.replace(path)
+    except OSError as error:
+        raise InputError(f'{workdir}: cannot be written ({error.strerror})') from None
 
 
 def read_config(workdir: Path) -> RunConfig:
     """The config of the run in `workdir`.
 
     Raises:
-        InputError: there is no config.json, or it is damaged.
+        InputError: there is no config.json, or it is damaged, or not of this version.
     """
     path = workdir / CONFIG
     try:
         values = json.loads(path.read_text(encoding='utf-8'))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise InputError(f'{workdir}: no run there ({CONFIG} is missing)') from None
     except ValueError as error:
         raise InputError(f'{path}: not JSON ({error})') from None
-    return from_dict(values)
+    try:
+        return from_dict(values)
+    except InputError as error:
+        raise InputError(f'{path}: {error}') from None

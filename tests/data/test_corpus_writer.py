@@ -78,6 +78,22 @@ def test_ids_are_stored_in_the_smallest_type_that_holds_them(tmp_path, size, kin
     assert ids.tolist() == [0, size - 1] and ids.dtype == np.int32
 
 
+def test_the_digest_tells_documents_sentences_and_ids_apart(tmp_path):
+    def digest(name, *pieces):
+        (tmp_path / name).mkdir()
+        writer = SplitWriter(tmp_path / name, 'train', SIZE)
+        for number, lengths, ids in pieces:
+            writer.add(number, np.array(lengths, np.int32), np.array(ids, np.uint32))
+        writer.close()
+        return writer.digest()
+
+    one = digest('one', (0, [2, 1], [5, 6, 7]), (1, [1], [8]))
+    assert digest('again', (0, [2, 1], [5, 6, 7]), (1, [1], [8])) == one
+    assert digest('sentences', (0, [1, 2], [5, 6, 7]), (1, [1], [8])) != one
+    assert digest('ids', (0, [2, 1], [5, 6, 9]), (1, [1], [8])) != one
+    assert digest('documents', (0, [2, 1], [5, 6, 7]), (0, [1], [8])) != one
+
+
 def test_a_disk_that_refuses_is_one_line(tmp_path, monkeypatch):
     class Full:
         def __init__(self, path, options):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from efficient_attention.data import encoding
 from efficient_attention.data import prepare as module
 from efficient_attention.data.config import DataConfig
 from efficient_attention.data.prepare import describe_counts, prepare
@@ -140,6 +141,16 @@ def test_a_changed_tokenizer_file_is_a_new_corpus():
     assert first.folder != second.folder and first.fingerprint != second.fingerprint
 
 
+def test_a_fingerprint_stands_for_the_ids_themselves(monkeypatch):
+    """A change of rules that nobody declared gives other sentences, and must not pass for the same corpus."""
+    first = made(cache='one')
+    monkeypatch.setattr(encoding, 'split_sentences', lambda text: split_sentences(text)[1:])
+    second = made(cache='two')
+    assert first.manifest['source_sha256'] == second.manifest['source_sha256']
+    assert first.manifest['tokenizer_sha256'] == second.manifest['tokenizer_sha256']
+    assert first.fingerprint != second.fingerprint
+
+
 def test_the_order_of_files_moves_no_document_across_the_split(books):
     before = made(tokenizer='train:bpe', vocab_size=300)
     for number, path in enumerate(sorted(books.glob('*.txt'))):
@@ -205,6 +216,7 @@ def test_two_preparations_at_the_same_time():
 
 KILLED = """
 import os, signal, sys
+from efficient_attention.data import encoding
 from efficient_attention.data import prepare as module
 module.write_manifest = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 module.prepare(module.DataConfig(source='text:books/*.txt', vocab_size=120, held_out=0.2))

@@ -10,8 +10,8 @@ from efficient_attention.errors import InputError
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.models.sizes import albert_fields, bert_fields, named_sizes
 
-# Encoder with pooler. BERT: V H + 512 H + 2 H + 2 H + N (12 H^2 + 13 H) + (H^2 + H) with V = 30,522; the sizes are those
-# of Devlin et al. 2018 (arXiv 1810.04805) and of the released miniatures (Turc et al. 2019, arXiv 1908.08962).
+# Encoder with pooler. BERT: V H + 512 H + 2 H + 2 H + N (12 H^2 + 13 H) + (H^2 + H) with V = 30,522; the sizes are
+# those of Devlin et al. 2018 (arXiv 1810.04805) and of the released miniatures (Turc et al. 2019, arXiv 1908.08962).
 # ALBERT: V = 30,000, E = 128, one shared layer (Lan et al. 2019, arXiv 1909.11942).
 WITH_POOLER = {
     'bert_base': 109_482_240,

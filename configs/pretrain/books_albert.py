@@ -1,0 +1,50 @@
+"""A small ALBERT pretrained with MLM + SOP on 229 books, on a laptop CPU.
+
+python train.py --config configs/pretrain/books_albert.py --workdir runs/books_albert
+"""
+
+from ml_collections import ConfigDict
+
+from configs.common import default_config
+
+BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_books/*/*.md'
+
+
+def get_config() -> ConfigDict:
+    """One layer of 256 applied 4 times, embeddings of 128, learning masked n-grams and the order of sentences."""
+    config = default_config()
+
+    config.data.source = BOOKS
+    config.data.held_out = 0.02  # of the books
+    config.data.tokenizer = 'train:unigram'
+    config.data.vocab_size = 8192
+    config.data.length = 128  # tokens
+    config.data.pairs = 'sop'
+    config.data.mask_unit = 'ngram'
+    config.data.max_masked = 20
+
+    config.model.width = 256
+    config.model.heads = 4
+    config.model.layers = 4
+    config.model.sharing = 'all'
+    config.model.embedding_width = 128
+    config.model.norm = 'pre'
+    config.model.rotary = True  # in place of learned positions: leaves the unigram loss several times sooner
+    config.model.positions = 'none'
+    config.model.init_std = 0.05  # near 1 / sqrt(width); at 0.02 so narrow a model stays longer at the unigram loss
+    config.model.dropout_rate = 0.0  # less than one pass over the books: nothing is seen twice
+    config.model.attention_dropout_rate = 0.0
+    config.model.scan_unroll = 4
+
+    config.optimizer.learning_rate = 1e-3
+    config.optimizer.warmup_steps = 200
+    config.optimizer.schedule = 'linear'
+    config.optimizer.bias_correction = True
+
+    config.train.steps = 2_400
+    config.train.batch_size = 32  # rows, 4,096 tokens
+    config.train.log_every_steps = 50
+    config.checkpoint.every_steps = 400
+    config.eval.every_steps = 1_200
+    config.eval.batch_size = 64
+    return config

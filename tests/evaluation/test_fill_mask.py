@@ -1,0 +1,75 @@
+"""Filling masks: the candidates are the model's most probable tokens, and bad texts are named."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.evaluation.fill_mask import MaskFiller
+from tests.training.tiny_run import fresh_workdir
+
+pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+TEXT = 'The old [MASK] sleeps near the [MASK].'
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+    return fresh_workdir(tmp_path_factory.mktemp('fill_mask'))
+
+
+@pytest.fixture(scope='module')
+def fill(workdir):
+    return MaskFiller(workdir)
+
+
+def test_candidates_are_the_best_of_the_models_probabilities(fill):
+    rows = fill(TEXT, top=5)
+    assert [len(row) for row in rows] == [5, 5]
+    for row in rows:
+        probabilities = [candidate.probability for candidate in row]
+        assert probabilities == sorted(probabilities, reverse=True) and 0 < sum(probabilities) < 1
+    everything = fill(TEXT, top=fill.vocabulary.size)
+    ordinary = fill.vocabulary.size - len(fill.vocabulary.special)
+    for row in everything:
+        assert sum(candidate.probability for candidate in row[:ordinary]) == pytest.approx(1, abs=1e-5)
+        assert {candidate.probability for candidate in row[ordinary:]} == {0.0}
+
+
+def test_they_equal_a_direct_use_of_the_model(fill):
+    ids = fill.tokenizer.encode(TEXT, add_special_tokens=False).ids
+    ids = [fill.vocabulary.cls, *ids, fill.vocabulary.sep]
+    places = [place for place, id in enumerate(ids) if id == fill.vocabulary.mask]
+    tokens = np.asarray([ids], np.int32)
+    x = fill.model.encoder(jax.numpy.asarray(tokens), jax.numpy.ones_like(tokens))
+    logits = np.array(fill.model.masked_lm(x, fill.model.encoder.embeddings.token))[0, places]
+    logits[:, list(fill.vocabulary.special)] = -np.inf
+    best = [fill.token(int(id)) for id in logits.argmax(-1)]
+    assert [row[0].token for row in fill(TEXT)] == best
+
+
+def test_what_stands_around_a_mask_matters(fill):
+    near, far = fill('the red [MASK] sleeps')[0], fill('the small king walks over the [MASK]')[0]
+    assert near != far
+
+
+@pytest.mark.parametrize(
+    'text, message',
+    [('no gap here', r"no \[MASK\] in the text 'no gap here'"), ('[MASK] ' + 'dog ' * 40, 'the text has 4. tokens')],
+)
+def test_bad_texts_are_named(fill, text: str, message: str):
+    with pytest.raises(InputError, match=message):
+        fill(text)
+
+
+def test_a_folder_without_a_run_is_named(tmp_path):
+    with pytest.raises(InputError, match='no run there'):
+        MaskFiller(tmp_path)
+
+
+def test_only_pretraining_runs_fill_masks(workdir, tmp_path):
+    config = json.loads((workdir / 'config.json').read_text(encoding='utf-8')) | {'task': 'translation'}
+    (tmp_path / 'config.json').write_text(json.dumps(config), encoding='utf-8')
+    with pytest.raises(InputError, match="task is 'translation'"):
+        MaskFiller(tmp_path)

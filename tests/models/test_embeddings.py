@@ -1,0 +1,63 @@
+"""The embeddings against the sum of table rows, and their choices of positions, types and width."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.embeddings import Embeddings
+from efficient_attention.modules.positions import sinusoid
+from tests.tolerances import assert_close
+
+TOKENS = jnp.asarray([[3, 1, 4, 1], [5, 9, 2, 6]])
+TYPES = jnp.asarray([[0, 0, 1, 1], [0, 1, 1, 1]])
+POSITIONS = jnp.asarray([[0, 1, 0, 1], [0, 1, 2, 3]])
+
+
+def make(**fields) -> Embeddings:
+    config = {'width': 16, 'heads': 2, 'vocab_size': 11, 'max_length': 6, 'init_std': 0.3, 'dropout_rate': 0.5}
+    return Embeddings(ModelConfig(**(config | fields)), rngs=nnx.Rngs(0))
+
+
+def normalised(x: np.ndarray) -> np.ndarray:
+    return (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
+
+
+def test_sum_of_three_rows_normalised():
+    module = make()
+    parts = module.token, module.token_type, module.position
+    tables = [np.asarray(part.embedding[...], np.float64) for part in parts]
+    expected = normalised(sum(table[ids] for table, ids in zip(tables, (TOKENS, TYPES, POSITIONS), strict=True)))
+    assert_close(module(TOKENS, TYPES, POSITIONS), expected)
+
+
+def test_factorised_tables_are_narrow_and_projected():
+    module = make(embedding_width=4)
+    assert module.token.embedding.shape == (11, 4) and module.position.embedding.shape == (6, 4)
+    rows_BLE = module.token.embedding[...][TOKENS] + module.token_type.embedding[...][TYPES]
+    narrow_BLE = normalised(np.asarray(rows_BLE + module.position.embedding[...][POSITIONS]))
+    assert_close(module(TOKENS, TYPES, POSITIONS), narrow_BLE @ module.projection.kernel[...])
+
+
+def test_sinusoidal_positions_need_no_table():
+    module = make(positions='sinusoidal', token_types=0)
+    assert module.position is None
+    expected = normalised(np.asarray(module.token.embedding[...][TOKENS] + sinusoid(POSITIONS, 16)))
+    assert_close(module(TOKENS, TYPES, POSITIONS), expected)
+
+
+def test_without_positions_and_types_only_the_token_counts():
+    module = make(positions='none', token_types=0)
+    np.testing.assert_array_equal(module(TOKENS, TYPES, POSITIONS), module(TOKENS, 1 - TYPES, POSITIONS + 1))
+
+
+@pytest.mark.parametrize('embedding_width', [16, 8])
+def test_dropout_needs_a_key_and_stands_before_the_projection(embedding_width: int):
+    module = make(embedding_width=embedding_width)
+    dropped = module(TOKENS, TYPES, POSITIONS, rng=jax.random.key(0))
+    share = np.mean(np.asarray(dropped) == 0)
+    assert 0.3 < share < 0.7 if embedding_width == 16 else share == 0
+    np.testing.assert_array_equal(dropped, module(TOKENS, TYPES, POSITIONS, rng=jax.random.key(0)))
+    assert jnp.abs(dropped - module(TOKENS, TYPES, POSITIONS)).max() > 1e-3

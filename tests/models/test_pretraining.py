@@ -1,0 +1,67 @@
+"""The pretraining model: its two sets of logits, and that it has no head it was not asked for."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.pretraining import PretrainingModel
+from tests.tolerances import assert_close
+
+CONFIG = ModelConfig(width=16, heads=2, vocab_size=11, layers=2, max_length=8, init_std=0.3)
+TOKENS = jnp.arange(24).reshape(3, 8) % 11
+BATCH = {
+    'tokens': TOKENS,
+    'segments': jnp.ones((3, 8), jnp.int32),
+    'token_types': TOKENS % 2,
+    'positions': jnp.tile(jnp.arange(8)[None], (3, 1)),
+}
+
+
+@functools.cache
+def make(has_pairs: bool) -> PretrainingModel:
+    return PretrainingModel(CONFIG, has_pairs=has_pairs, rngs=nnx.Rngs(0))
+
+
+@functools.cache
+def encoded() -> jax.Array:
+    return jax.jit(make(has_pairs=True).encode)(BATCH)
+
+
+def test_masked_logits_are_those_of_all_positions_where_they_are_asked_for():
+    model, x_BLD = make(has_pairs=True), encoded()
+    everywhere = model.masked_lm(x_BLD, model.encoder.embeddings.token)
+    positions = jnp.asarray([[0, 7, 7], [3, 2, 1], [5, 0, 0]])
+    expected = np.stack([np.asarray(row)[at] for row, at in zip(everywhere, np.asarray(positions), strict=True)])
+    assert_close(model.masked_logits(x_BLD, positions), expected)
+
+
+def test_token_types_and_positions_of_the_batch_are_read():
+    encode = jax.jit(make(has_pairs=True).encode)
+    for name in ('token_types', 'positions'):
+        other = BATCH | {name: 1 - BATCH[name] % 2}
+        assert jnp.abs(encoded() - encode(other)).max() > 1e-2, name
+
+
+def test_pair_logits_come_from_the_first_position():
+    model, x_BLD = make(has_pairs=True), encoded()
+    assert model.pair_logits(x_BLD).shape == (3, 2)
+    np.testing.assert_array_equal(model.pair_logits(x_BLD), model.pair_logits(x_BLD.at[:, 1:].set(0.0)))
+
+
+def test_without_pairs_there_is_no_pooler():
+    names = set(nnx.to_pure_dict(nnx.state(make(has_pairs=False))))
+    assert names == {'encoder', 'masked_lm'}
+    with pytest.raises(ValueError, match='without a sentence-pair head'):
+        make(has_pairs=False).pair_logits(jnp.zeros((1, 8, 16)))
+
+
+def test_dropout_follows_the_key():
+    encode = jax.jit(lambda key: make(has_pairs=True).encode(BATCH, rng=key))
+    first, again, other = (encode(jax.random.key(seed)) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert jnp.abs(first - other).max() > 1e-2

@@ -1,0 +1,139 @@
+"""The scan over layers against the layers applied one after another, and what leaves its numbers as they are."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.stack import Stack
+from efficient_attention.modules.layer import Layer, fold
+from tests.tolerances import assert_close
+
+CONFIG = ModelConfig(width=16, heads=2, layers=3, dropout_rate=0.3, attention_dropout_rate=0.3)
+X = jax.random.normal(jax.random.key(0), (2, 6, 16))
+SEGMENTS = jnp.asarray([[1, 1, 1, 2, 2, 0], [1] * 6])
+POSITIONS = jnp.tile(jnp.arange(6)[None], (2, 1))
+KEYS = jax.random.split(jax.random.key(1), 2)  # one a row
+SHARING = ['none', 'all']
+
+
+def with_fields(**fields: Any) -> ModelConfig:
+    return dataclasses.replace(CONFIG, **fields)
+
+
+def abstract_stack(config: ModelConfig) -> tuple[nnx.GraphDef, nnx.State]:
+    return nnx.split(nnx.eval_shape(lambda: Stack(config, rngs=nnx.Rngs(0))))
+
+
+def random_parameters(config: ModelConfig) -> dict:
+    """Parameters of the layers, biases and scales random like the rest, so that none of them is without effect."""
+    rng = np.random.default_rng(2)
+    shapes = nnx.to_pure_dict(abstract_stack(config)[1])['layers']
+    return jax.tree.map(lambda leaf: 0.3 * rng.standard_normal(leaf.shape, np.float32), shapes)
+
+
+def run_stack(config: ModelConfig, parameters: dict, x: jax.Array) -> jax.Array:
+    stack = nnx.merge(abstract_stack(config)[0], {'layers': parameters})
+    return stack(x, SEGMENTS, POSITIONS, rng=KEYS)
+
+
+def value_and_gradients(config: ModelConfig, parameters: dict) -> tuple[jax.Array, tuple]:
+    """A weighted sum of the outputs and its gradients; the plain sum of a normalised vector would be a constant."""
+
+    def loss(parameters: dict, x: jax.Array) -> jax.Array:
+        return (run_stack(config, parameters, x) * jnp.cos(jnp.arange(X.size)).reshape(X.shape)).sum()
+
+    return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(parameters, X)
+
+
+@functools.cache
+def expected(sharing: str) -> tuple[jax.Array, tuple]:
+    config = with_fields(sharing=sharing)
+    return value_and_gradients(config, random_parameters(config))
+
+
+@pytest.mark.parametrize('sharing', SHARING)
+def test_scan_equals_the_layers_one_after_another(sharing: str):
+    config = with_fields(sharing=sharing)
+    parameters = random_parameters(config)
+    graph, _ = nnx.split(nnx.eval_shape(lambda: Layer(config, rngs=nnx.Rngs(0))))
+
+    def layer(x: jax.Array, index: int) -> jax.Array:
+        own = parameters if sharing == 'all' else jax.tree.map(lambda leaf: leaf[index], parameters)
+        return nnx.merge(graph, own)(x, SEGMENTS, POSITIONS, rng=fold(KEYS, index))
+
+    by_hand = jax.jit(lambda x: layer(layer(layer(x, 0), 1), 2))
+    assert_close(jax.jit(functools.partial(run_stack, config, parameters))(X), by_hand(X))
+
+
+@pytest.mark.parametrize(
+    'sharing, change',
+    [
+        ('none', {'remat': 'full'}),
+        ('none', {'remat': 'dots'}),
+        ('none', {'scan_unroll': 2}),
+        ('all', {'remat': 'full'}),
+        ('all', {'scan_unroll': 9}),
+    ],
+    ids=str,
+)
+def test_rematerialisation_and_unrolling_change_no_value_and_no_gradient(sharing: str, change: dict):
+    config = with_fields(sharing=sharing, **change)
+    value, gradients = value_and_gradients(config, random_parameters(config))
+    assert_close(value, expected(sharing)[0])
+    assert_close(gradients, expected(sharing)[1], gradient=True)
+
+
+def test_a_shared_layers_gradient_is_the_sum_over_the_layers():
+    copies = jax.tree.map(lambda leaf: np.stack([leaf] * 3), random_parameters(with_fields(sharing='all')))
+    value, (gradients, x_gradient) = value_and_gradients(CONFIG, copies)
+    shared_value, (shared_gradient, shared_x_gradient) = expected('all')
+    assert_close((shared_value, shared_x_gradient), (value, x_gradient), gradient=True)
+    assert_close(shared_gradient, jax.tree.map(lambda leaf: leaf.sum(0), gradients), gradient=True)
+
+
+def test_separate_layers_start_from_different_numbers():
+    kernels = Stack(with_fields(layers=2), rngs=nnx.Rngs(0)).layers.feed_forward.up.kernel
+    assert kernels.shape == (2, 16, 64)
+    assert jnp.abs(kernels[0] - kernels[1]).max() > 0.01
+
+
+def lowered_gradient(config: ModelConfig, length: int) -> jax.stages.Lowered:
+    graph, state = abstract_stack(config)
+    positions = jnp.arange(length)[None]
+
+    def loss(state: nnx.State, x: jax.Array) -> jax.Array:
+        return nnx.merge(graph, state)(x, jnp.ones_like(positions), positions, rng=jax.random.key(0)).sum()
+
+    x = jax.ShapeDtypeStruct((1, length, config.width), jnp.float32)
+    return jax.jit(jax.grad(loss)).lower(state, x)
+
+
+@pytest.mark.parametrize('sharing', SHARING)
+def test_the_program_does_not_grow_with_depth(sharing: str):
+    def lines(layers: int) -> int:
+        return lowered_gradient(with_fields(layers=layers, sharing=sharing), 6).as_text().count('\n')
+
+    assert lines(3) == lines(48)
+
+
+def test_rematerialisation_keeps_less_between_forward_and_backward():
+    def temporary_bytes(remat: str) -> int:
+        config = with_fields(layers=12, dropout_rate=0.0, attention_dropout_rate=0.0, remat=remat)
+        return lowered_gradient(config, 64).compile().memory_analysis().temp_size_in_bytes
+
+    assert temporary_bytes('full') < temporary_bytes('dots') < temporary_bytes('none')
+
+
+def test_dropout_needs_a_key():
+    stack = Stack(CONFIG, rngs=nnx.Rngs(0))
+    plain = with_fields(dropout_rate=0.0, attention_dropout_rate=0.0)
+    without_dropout = nnx.merge(nnx.split(Stack(plain, rngs=nnx.Rngs(0)))[0], nnx.state(stack))
+    run = jax.jit(lambda: (stack(X, SEGMENTS, POSITIONS), without_dropout(X, SEGMENTS, POSITIONS, rng=KEYS)))
+    assert_close(*run())

@@ -1,0 +1,25 @@
+"""The seam between the loops and a task: what each task must define."""
+
+import pytest
+
+from efficient_attention.tasks.pretraining import PretrainingTask
+from efficient_attention.tasks.task import Task
+
+METHODS = {
+    'make_model',
+    'training_batches',
+    'evaluation_batches',
+    'finish_metrics',
+    'training_flops',
+    'save_assets',
+}
+
+
+def test_a_task_that_lacks_a_method_cannot_be_made():
+    assert Task.__abstractmethods__ == METHODS
+    with pytest.raises(TypeError, match='abstract'):
+        Task()
+
+
+def test_pretraining_defines_them_all():
+    assert issubclass(PretrainingTask, Task) and not PretrainingTask.__abstractmethods__

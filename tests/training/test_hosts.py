@@ -1,0 +1,71 @@
+"""A run of two processes: the same numbers as one process with two devices, and a stop that both agree on."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.training.hosts import join_hosts
+from efficient_attention.training.metrics_log import read_metrics
+from tests.training.tiny_run import write_corpus
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+RATES = {'steps_per_second', 'tokens_per_second', 'waiting_share'}
+
+
+def launch(folder: Path, workdir: Path, *arguments: str, devices: int = 1) -> subprocess.Popen:
+    data = [f'--config.data.source={write_corpus(folder)}', f'--config.data.cache={folder / "cache"}']
+    command = [sys.executable, 'train.py', '--config=tests/training/tiny_run.py', f'--workdir={workdir}', *data]
+    environment = os.environ | {
+        'XLA_FLAGS': f'--xla_force_host_platform_device_count={devices}',
+        'JAX_CPU_COLLECTIVES_IMPLEMENTATION': 'gloo',
+    }
+    return subprocess.Popen([*command, *arguments], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def launch_pair(folder: Path, workdir: Path, *arguments: str) -> list[subprocess.Popen]:
+    with socket.socket() as probe:
+        probe.bind(('localhost', 0))
+        address = f'localhost:{probe.getsockname()[1]}'
+    hosts = ['--distributed', f'--coordinator={address}', '--process_count=2']
+    return [launch(folder, workdir, *arguments, *hosts, f'--process_id={number}') for number in range(2)]
+
+
+def finish(process: subprocess.Popen) -> str:
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    return err
+
+
+def test_two_processes_train_like_one_with_two_devices(tmp_path: Path):
+    arguments = '--config.train.steps=4', '--config.train.log_every_steps=1'
+    finish(launch(tmp_path, tmp_path / 'one', *arguments, devices=2))
+    for process in launch_pair(tmp_path, tmp_path / 'two', *arguments):
+        finish(process)
+    one, two = read_metrics(tmp_path / 'one'), read_metrics(tmp_path / 'two')
+    assert [(line['step'], line['split']) for line in one] == [(line['step'], line['split']) for line in two]
+    for line, other in zip(one, two, strict=True):
+        for name in line.keys() - RATES - {'split'}:
+            assert other[name] == pytest.approx(line[name], rel=1e-5), (line['step'], name)
+
+
+def test_sigterm_to_one_process_stops_both_after_the_same_step(tmp_path: Path):
+    pair = launch_pair(tmp_path, tmp_path / 'run', '--config.train.steps=1000000')
+    for line in pair[0].stderr:
+        if line.startswith('step 8/'):
+            break
+    pair[1].send_signal(signal.SIGTERM)
+    said = [finish(process) for process in pair]
+    (step,) = re.findall(r'stopped after step (\d+), which is saved', said[0])
+    assert (tmp_path / 'run' / 'checkpoints' / step).is_dir()
+
+
+def test_what_jax_cannot_find_out_is_named():
+    with pytest.raises(InputError, match='--distributed: .*--coordinator, --process_count, --process_id'):
+        join_hosts(None, None, None)

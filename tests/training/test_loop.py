@@ -1,0 +1,232 @@
+"""Whole runs on a tiny corpus: what they leave behind, and that stopping, killing and going on change no number."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.pretraining import PretrainingTask
+from efficient_attention.training.checkpoint_reader import CheckpointReader
+from efficient_attention.training.evaluation import evaluate_workdir
+from efficient_attention.training.loop import Trainer, train
+from efficient_attention.training.metrics_log import read_metrics
+from efficient_attention.training.run import build_run
+from efficient_attention.training.state import TrainState
+from efficient_attention.training.step_queue import TrainingStopped
+from tests.training.tiny_run import tiny_config
+
+pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+
+ROOT = Path(__file__).resolve().parents[2]
+MESH = {'mesh.data': 2, 'mesh.fsdp': 2, 'mesh.tensor': 2}
+LINES = [(4, 'train'), (8, 'train'), (8, 'held_out'), (10, 'train'), (12, 'train'), (16, 'train'), (16, 'held_out')]
+LINES += [(20, 'train'), (20, 'held_out')]
+RATES = {'steps_per_second', 'tokens_per_second', 'waiting_share', 'flops_utilisation'}
+
+
+@pytest.fixture(scope='module', autouse=True)
+def programs(tmp_path_factory):
+    """Runs of the same config share their compiled programs, in other processes too."""
+    folder = tmp_path_factory.mktemp('programs')
+    options = {'jax_compilation_cache_dir': str(folder), 'jax_persistent_cache_min_compile_time_secs': 0}
+    before = {name: getattr(jax.config, name) for name in options}
+    for name, value in options.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield {name.upper(): str(value) for name, value in options.items()}
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp('runs')
+
+
+@pytest.fixture(scope='module')
+def unbroken(folder) -> Path:
+    """The workdir of a run of 20 steps, with dropout and sentence pairs, over a mesh of 2 x 2 x 2 devices."""
+    train(tiny_config(folder, **MESH), folder / 'unbroken')
+    return folder / 'unbroken'
+
+
+def state_at(folder: Path, workdir: Path, step: int) -> TrainState:
+    run = build_run(tiny_config(folder, **MESH))
+    return CheckpointReader(workdir).restore(run.abstract_state, step).state
+
+
+def lines_of(workdir: Path) -> dict[tuple[int, str], dict[str, Any]]:
+    """What was measured, without what a clock says."""
+    lines = read_metrics(workdir)
+    found = {(line['step'], line['split']): {k: v for k, v in line.items() if k not in RATES} for line in lines}
+    assert len(found) == len(lines)
+    return found
+
+
+def assert_same_state(folder: Path, left: Path, right: Path) -> None:
+    jax.tree.map(np.testing.assert_array_equal, state_at(folder, left, 20), state_at(folder, right, 20))
+
+
+def test_a_run_leaves_everything_behind_that_its_user_needs(unbroken):
+    files = {'config.json', 'tokenizer.json', 'metrics.jsonl', 'report.html', 'environment.json'}
+    assert {path.name for path in unbroken.iterdir()} >= files | {'tensorboard', 'checkpoints'}
+    assert CheckpointReader(unbroken).steps() == [10, 20]
+    assert list(lines_of(unbroken)) == LINES
+    assert 'masked_lm_loss' in (unbroken / 'report.html').read_text(encoding='utf-8')
+
+
+def test_the_model_learns(unbroken):
+    lines = lines_of(unbroken)
+    assert lines[20, 'held_out']['masked_lm_loss'] < lines[8, 'held_out']['masked_lm_loss'] - 0.05
+    assert lines[20, 'train']['skipped'] == 0
+
+
+def test_a_run_that_was_stopped_and_goes_on_equals_one_that_was_not(folder, unbroken, monkeypatch, capfd):
+    original, calls = Trainer.next_batch, []
+
+    def next_batch(trainer: Trainer, batches: Any) -> dict:
+        calls.append(trainer)
+        if len(calls) == 7:
+            signal.raise_signal(signal.SIGTERM)
+        return original(trainer, batches)
+
+    workdir = folder / 'stopped'
+    with monkeypatch.context() as stopping:
+        stopping.setattr(Trainer, 'next_batch', next_batch)
+        assert train(tiny_config(folder, **MESH), workdir) == {}
+    assert CheckpointReader(workdir).steps() == [7]
+    assert 'stopped after step 7, which is saved' in capfd.readouterr().err
+    held_out = train(tiny_config(folder, **MESH), workdir)
+    assert 'resumed at step 7' in capfd.readouterr().err
+    assert_same_state(folder, workdir, unbroken)
+    lines, expected = lines_of(workdir), lines_of(unbroken)
+    assert lines.pop((7, 'train')) and lines.keys() == expected.keys()
+    # The stop ended an interval: only the means of that interval's rest differ.
+    assert {at: line for at, line in lines.items() if at != (8, 'train')} == {
+        at: line for at, line in expected.items() if at != (8, 'train')
+    }
+    assert held_out == {k: v for k, v in expected[20, 'held_out'].items() if k not in ('step', 'split')}
+
+
+# Kills itself after the log of step 16, as soon as the checkpoint of step 10 is complete.
+KILLED = """
+    import os, pathlib, signal, sys
+    from efficient_attention.training import loop
+    from tests.training.tiny_run import tiny_config
+
+    log_interval = loop.Trainer.log_interval
+
+    def log_and_die(trainer, step):
+        log_interval(trainer, step)
+        if step == 16:
+            trainer.checkpoints.wait()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    loop.Trainer.log_interval = log_and_die
+    folder, workdir = map(pathlib.Path, sys.argv[1:])
+    loop.train(tiny_config(folder, **{'mesh.data': 2, 'mesh.fsdp': 2, 'mesh.tensor': 2}), workdir)
+"""
+
+
+def test_a_run_that_was_killed_and_goes_on_equals_one_that_was_not(folder, unbroken, programs):
+    workdir = folder / 'killed'
+    command = [sys.executable, '-c', textwrap.dedent(KILLED), str(folder), str(workdir)]
+    process = subprocess.run(command, cwd=ROOT, env=os.environ | programs, capture_output=True, text=True, check=False)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    assert CheckpointReader(workdir).steps() == [10]
+    assert (16, 'train') in lines_of(workdir)
+    train(tiny_config(folder, **MESH), workdir)
+    assert_same_state(folder, workdir, unbroken)
+    assert lines_of(workdir) == lines_of(unbroken)
+
+
+def test_a_run_goes_on_with_equal_losses_on_another_mesh(folder, unbroken):
+    run = build_run(tiny_config(folder), devices=jax.devices()[:1])
+    state = CheckpointReader(unbroken).restore(run.abstract_state, 10).state
+    train_step = run.train_step()
+    losses = []
+    for batch in run.task.training_batches(10, 20, 0, 1):
+        state, metrics = train_step(state, run.on_devices(batch))
+        losses.append(float(metrics['loss']))
+    expected = lines_of(unbroken)
+    means = {12: losses[:2], 16: losses[2:6], 20: losses[6:]}
+    for step, values in means.items():
+        np.testing.assert_allclose(np.mean(values), expected[step, 'train']['loss'], rtol=1e-5)
+
+
+def test_a_complete_run_is_evaluated_again_and_written_no_further(folder, unbroken):
+    before = (unbroken / 'metrics.jsonl').read_text(encoding='utf-8')
+    held_out = train(tiny_config(folder, **MESH), unbroken)
+    assert (unbroken / 'metrics.jsonl').read_text(encoding='utf-8') == before
+    assert held_out['masked_lm_loss'] == lines_of(unbroken)[20, 'held_out']['masked_lm_loss']
+
+
+@pytest.mark.parametrize('batch_size', [8, 64])
+def test_evaluation_of_the_workdir_gives_the_last_held_out_numbers(unbroken, batch_size):
+    found = evaluate_workdir(unbroken, batch_size=batch_size)
+    assert found.pop('step') == 20
+    expected = {k: v for k, v in lines_of(unbroken)[20, 'held_out'].items() if k not in ('step', 'split')}
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def poison(monkeypatch, steps: range) -> None:
+    """Makes the weights of these steps' examples infinite."""
+    original = PretrainingTask.training_batches
+
+    def training_batches(task: PretrainingTask, start_step: int, *arguments: int) -> Any:
+        for step, batch in enumerate(original(task, start_step, *arguments), start_step + 1):
+            scale = np.float32(np.inf if step in steps else 1)
+            yield batch | {'masked_weights': np.where(batch['masked_weights'] > 0, scale, np.float32(0))}
+
+    monkeypatch.setattr(PretrainingTask, 'training_batches', training_batches)
+
+
+def test_steps_that_are_not_finite_are_skipped_and_counted(folder, monkeypatch):
+    poison(monkeypatch, range(5, 7))
+    held_out = train(tiny_config(folder, **MESH), folder / 'skipped')
+    lines = lines_of(folder / 'skipped')
+    assert [lines[step, 'train']['skipped'] for step in (4, 8, 10, 20)] == [0, 2, 2, 2]
+    assert np.isnan(lines[8, 'train']['loss']) and np.isfinite(lines[10, 'train']['loss'])
+    assert np.isfinite(held_out['masked_lm_loss'])
+
+
+def test_too_many_of_them_in_a_row_stop_the_run_with_its_last_checkpoint(folder, monkeypatch):
+    poison(monkeypatch, range(13, 100))
+    with pytest.raises(TrainingStopped, match='stopped at step 15: 3 steps in a row'):
+        train(tiny_config(folder, **MESH, **{'train.max_skipped_in_row': 3}), folder / 'given up')
+    assert CheckpointReader(folder / 'given up').steps() == [10]
+
+
+# ---- workdirs that belong to another run ----
+
+
+def test_another_config_is_refused_and_named(folder, unbroken):
+    with pytest.raises(InputError, match=r'config\.train\.seed = 0, now it is 1; name a new --workdir'):
+        train(tiny_config(folder, **MESH, **{'train.seed': 1}), unbroken)
+
+
+def test_another_corpus_is_refused(folder, unbroken):
+    config = tiny_config(folder, **MESH)
+    text = folder / 'corpus.txt'
+    text.write_text(text.read_text(encoding='utf-8') + '\n\nA new document.\n', encoding='utf-8')
+    with pytest.raises(InputError, match=r'was made with corpus = "[0-9a-f]{64}", now it is'):
+        train(config, unbroken)
+    with pytest.raises(InputError, match=r'was made with corpus = "[0-9a-f]{64}", now it is'):
+        evaluate_workdir(unbroken)
+
+
+def test_checkpoints_of_another_run_are_refused(folder, unbroken, tmp_path):
+    shutil.copytree(unbroken / 'checkpoints', tmp_path / 'checkpoints')
+    with pytest.raises(InputError, match=r'was made with config\.model\.layers = 2, now it is 3'):
+        train(tiny_config(folder, **MESH, **{'model.layers': 3}), tmp_path)

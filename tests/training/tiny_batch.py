@@ -1,0 +1,28 @@
+"""Batches of random examples, for tests of what comes after the input pipeline."""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+
+def random_batch(*, rows: int, length: int, vocabulary: int, predictions: int, seed: int = 0) -> dict[str, Array]:
+    """A batch with sentence pairs and padding; all predictions of rows 3, 7, ... count, and one of every other row.
+
+    So micro-batches (every second or fourth row) and shards (neighbouring rows) have very different weights.
+    """
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(length // 2, length + 1, rows)
+    real = np.arange(length) < lengths[:, None]
+    counts = np.where(np.arange(rows) % 4 == 3, predictions, 1)
+    batch = {
+        'tokens': rng.integers(0, vocabulary, (rows, length)) * real,
+        'segments': real,
+        'token_types': (np.arange(length) >= lengths[:, None] // 2) & real,
+        'positions': np.broadcast_to(np.arange(length), (rows, length)),
+        'masked_positions': np.stack([rng.permutation(length)[:predictions] for _ in range(rows)]),
+        'masked_tokens': rng.integers(0, vocabulary, (rows, predictions)),
+        'pair_labels': rng.integers(0, 2, rows),
+    }
+    weights = {'masked_weights': np.arange(predictions) < counts[:, None], 'pair_weights': np.arange(rows) % 3 > 0}
+    integers = {name: jnp.asarray(array, jnp.int32) for name, array in batch.items()}
+    return integers | {name: jnp.asarray(array, jnp.float32) for name, array in weights.items()}

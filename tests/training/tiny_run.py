@@ -1,0 +1,76 @@
+"""A run that takes seconds: a corpus of some thousand words, a model of some thousand parameters, 20 steps.
+
+This is also a config file: python train.py --config tests/training/tiny_run.py --config.data.source=... --workdir ...
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from configs.common import default_config
+from efficient_attention.training.checkpoint import Checkpoints
+from efficient_attention.training.config import RunConfig, from_dict, to_dict
+from efficient_attention.training.run import build_run
+from efficient_attention.training.workdir import claim_workdir
+
+WORDS = 'the a red old small river house dog king tree road falls sleeps runs sings waits near under over with'.split()
+DOCUMENTS = 60
+
+
+def write_corpus(folder: Path) -> str:
+    """Writes `corpus.txt`, documents separated by blank lines, and returns the config's text for it."""
+    rng = np.random.default_rng(0)
+
+    def sentence() -> str:
+        return ' '.join(rng.choice(WORDS, rng.integers(4, 9))).capitalize() + '.'
+
+    documents = [' '.join(sentence() for _ in range(rng.integers(6, 14))) for _ in range(DOCUMENTS)]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / 'corpus.txt').write_text('\n\n'.join(documents) + '\n', encoding='utf-8')
+    return f'text:{folder}/corpus.txt#paragraphs'
+
+
+def get_config() -> ConfigDict:
+    """Masked-LM and next sentence, with dropout; `data.source` and `data.cache` are the caller's."""
+    config = default_config()
+    config.data.vocab_size = 70
+    config.data.length = 32
+    config.data.pairs = 'nsp'
+    config.data.max_masked = 5
+    config.data.held_out = 0.2
+    config.model.width = 16
+    config.model.heads = 2
+    config.model.layers = 2
+    config.model.max_length = 32
+    config.optimizer.learning_rate = 1e-3
+    config.optimizer.warmup_steps = 2
+    config.train.steps = 20
+    config.train.batch_size = 8
+    config.train.log_every_steps = 4
+    config.checkpoint.every_steps = 10
+    config.eval.every_steps = 8
+    config.eval.batch_size = 8
+    return config
+
+
+def tiny_config(folder: Path, **fields: Any) -> RunConfig:
+    """The config on the corpus in `folder`, which is written; `fields` by dotted name, as in **{'train.steps': 5}."""
+    config = get_config()
+    config.data.source = write_corpus(folder)
+    config.data.cache = str(folder / 'cache')
+    config.update_from_flattened_dict(fields)
+    return from_dict(config.to_dict())
+
+
+def fresh_workdir(folder: Path, **fields: Any) -> Path:
+    """The workdir of a run that has saved its initial state and nothing else; quick, as no step is compiled."""
+    config, workdir = tiny_config(folder, **fields), folder / 'workdir'
+    run = build_run(config)
+    claim_workdir(workdir, config)
+    run.task.save_assets(workdir)
+    with Checkpoints(workdir, config.checkpoint) as checkpoints:
+        record = {'fingerprint': {'config': to_dict(config)} | run.fingerprint}
+        checkpoints.save(0, run.fresh_state(), record=record)
+    return workdir
