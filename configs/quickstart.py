@@ -1,4 +1,4 @@
-"""A small ALBERT pretrained on the embedded corpus, the documentation of Python's own standard library, on a laptop CPU.
+"""A small ALBERT pretrained on the embedded corpus, documentation of Python's standard library, on a laptop CPU.
 
 python train.py --config configs/quickstart.py --workdir runs/quickstart
 """
