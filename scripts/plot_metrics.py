@@ -1,0 +1,41 @@
+"""Draws a metric of runs as an SVG: python scripts/plot_metrics.py masked_lm_loss loss.svg runs/a [runs/b ...]."""
+
+import argparse
+from pathlib import Path
+
+from efficient_attention.errors import InputError
+from efficient_attention.training.command import run_command
+from efficient_attention.training.metrics_log import read_metrics
+from efficient_attention.training.report import baselines_of, series_of
+from efficient_attention.training.report_charts import Series, line_chart
+
+
+def main() -> None:
+    """Writes the picture: a line for each split of each run, with the unigram model's value where it was measured."""
+    parser = argparse.ArgumentParser(description='Draw a metric of one run or more over its steps.')
+    parser.add_argument('metric', help='name in metrics.jsonl, such as masked_lm_loss')
+    parser.add_argument('output', type=Path, help='SVG file to write')
+    parser.add_argument('workdirs', type=Path, nargs='+', metavar='WORKDIR', help='folders of runs')
+    arguments = parser.parse_args()
+    lines, baseline = {}, None
+    for workdir in arguments.workdirs:
+        found, unigram = read_lines(workdir, arguments.metric)
+        is_only = len(arguments.workdirs) == 1
+        lines |= {split if is_only else f'{workdir.name} {split}': series for split, series in found.items()}
+        baseline = unigram if is_only else None
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(line_chart(arguments.metric, lines, baseline), encoding='utf-8')
+    print(arguments.output)
+
+
+def read_lines(workdir: Path, metric: str) -> tuple[dict[str, Series], float | None]:
+    """Steps and values of a metric for each split of a run, and the last value of its unigram baseline."""
+    rows = read_metrics(workdir)
+    series = series_of(rows)
+    if metric not in series:
+        raise InputError(f'{workdir}: no metric {metric!r}; known: {", ".join(sorted(series))}')
+    return series[metric], baselines_of(rows).get(metric)
+
+
+if __name__ == '__main__':
+    run_command(main)
