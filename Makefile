@@ -24,9 +24,8 @@ quickstart: $(VENV)/.run  ## pretrain, evaluate and try a small ALBERT on text t
 	@echo '[quickstart 2/3] evaluating on held-out documents'
 	@$(VENV)/bin/python eval.py --workdir $(QUICKSTART_WORKDIR)
 	@echo '[quickstart 3/3] filling masks'
-	@$(VENV)/bin/python scripts/fill_mask.py --workdir $(QUICKSTART_WORKDIR) 'A list is a [MASK] type.'
-	@$(VENV)/bin/python scripts/fill_mask.py --workdir $(QUICKSTART_WORKDIR) 'Return the [MASK] of the file.'
-	@$(VENV)/bin/python scripts/fill_mask.py --workdir $(QUICKSTART_WORKDIR) 'If the argument is not [MASK], an exception is raised.'
+	@$(VENV)/bin/python scripts/fill_mask.py --workdir $(QUICKSTART_WORKDIR) 'A list is a [MASK] type.' \
+	  'Return the [MASK] of the file.' 'If the argument is not a [MASK], an exception is raised.'
 
 test: $(VENV)/.test  ## run the test suite without the marks slow, gpu, tpu, real
 	@$(VENV)/bin/python -m pytest $(PYTEST_ARGUMENTS)

@@ -11,20 +11,25 @@ from absl import flags
 
 from efficient_attention.training.allocator import keep_freed_memory
 from efficient_attention.training.command import parse_flags, run_command
+from efficient_attention.training.hosts import define_host_flags, join_hosts_of_flags
 
 WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run.')
 STEP = flags.DEFINE_integer('step', None, 'Checkpoint to evaluate; the newest one by default.')
 BATCH_SIZE = flags.DEFINE_integer(
     'batch_size', None, 'Rows at a time, over all devices; the config decides by default.'
 )
+define_host_flags()
 
 
 def main() -> None:
     """Reads the flags, evaluates and prints the metrics."""
     parse_flags(sys.argv, required=('workdir',))
     print(keep_freed_memory(), file=sys.stderr)
-    from efficient_attention.training.evaluation import evaluate_workdir  # after the allocator, before anything large
+    from efficient_attention.evaluation.evaluate_workdir import (
+        evaluate_workdir,
+    )  # after the allocator, before anything large
 
+    join_hosts_of_flags()
     print(json.dumps(evaluate_workdir(Path(WORKDIR.value), step=STEP.value, batch_size=BATCH_SIZE.value)))
 
 

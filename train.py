@@ -8,15 +8,13 @@ from ml_collections import config_flags
 
 from efficient_attention.training.allocator import keep_freed_memory
 from efficient_attention.training.command import parse_flags, run_command
+from efficient_attention.training.hosts import define_host_flags, join_hosts_of_flags
 
 CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'A file of configs/; fields follow as --config.<group>.<field>=value.'
 )
 WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run: config, metrics, checkpoints, report.')
-DISTRIBUTED = flags.DEFINE_bool('distributed', False, 'Join the other processes of the run through jax.distributed.')
-COORDINATOR = flags.DEFINE_string('coordinator', None, 'host:port of process 0, where the cluster does not tell.')
-PROCESS_COUNT = flags.DEFINE_integer('process_count', None, 'Processes of the run, where the cluster does not tell.')
-PROCESS_ID = flags.DEFINE_integer('process_id', None, 'Number of this process, where the cluster does not tell.')
+define_host_flags()
 
 
 def main() -> None:
@@ -24,11 +22,9 @@ def main() -> None:
     parse_flags(sys.argv, required=('config', 'workdir'))
     print(keep_freed_memory(), file=sys.stderr)
     from efficient_attention.training.config import from_dict  # after the allocator, before anything large
-    from efficient_attention.training.hosts import join_hosts
     from efficient_attention.training.loop import train
 
-    if DISTRIBUTED.value:
-        join_hosts(COORDINATOR.value, PROCESS_COUNT.value, PROCESS_ID.value)
+    join_hosts_of_flags()
 
     train(from_dict(CONFIG.value.to_dict()), Path(WORKDIR.value))
 

@@ -10,7 +10,8 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from efficient_attention.attention import dense, jax_nn, reference
-from efficient_attention.attention.mechanisms import Mechanism
+from efficient_attention.attention.mechanisms import Mechanism, Softmax
+from efficient_attention.attention.patterns import Full
 from efficient_attention.attention.request import Request
 
 Backend = Callable[[Request], tuple[Array, Array | None]]
@@ -82,6 +83,7 @@ def attend(  # type: ignore[misc]
         raise ValueError(f'dropout_rate is {dropout_rate}; it must lie in [0, 1)')
     if dropout_rate > 0.0 and rng is None:
         raise ValueError('attention dropout needs rng, a key')
+    check_positions(query, key, mechanism, query_positions, key_positions)
     request = Request(
         query=query,
         key=key,
@@ -110,6 +112,17 @@ def check_shapes(query: Array, key: Array, value: Array) -> None:
         raise ValueError(f'query {query.shape} and key {key.shape} differ in batch size or head width')
     if query.shape[2] % key.shape[2]:
         raise ValueError(f'{query.shape[2]} query heads are not a multiple of {key.shape[2]} key heads')
+
+
+def check_positions(
+    query: Array, key: Array, mechanism: Mechanism, query_positions: Array | None, key_positions: Array | None
+) -> None:
+    """Raises ValueError where a pattern would compare positions that lengths alone do not tell."""
+    is_told = query_positions is not None or key_positions is not None
+    if query.shape[1] != key.shape[1] and not is_told and mechanism != Softmax(Full()):
+        raise ValueError(
+            f'{query.shape[1]} queries and {key.shape[1]} keys: {mechanism} compares positions, so give query_positions'
+        )
 
 
 def positions_or_default(positions: Array | None, length: int) -> Array:

@@ -34,13 +34,14 @@ def allowed_pairs(request: Request) -> Bool[Array, 'b 1 L M']:
     return allowed[:, None]
 
 
-def scaled_logits(request: Request, dtype: jnp.dtype) -> Float[Array, 'B H L M']:
+def scaled_logits(request: Request, dtype: jnp.dtype, precision: jax.lax.Precision | None) -> Float[Array, 'B H L M']:
     """q k^T / sqrt(K) + bias in float32, from products of operands in `dtype`; a key head serves H / G query heads."""
     q_BLHK, k_BMGK = request.query, request.key
     batch, queries, heads, width = q_BLHK.shape
     groups = k_BMGK.shape[2]
     q_BLGhK = (q_BLHK.astype(dtype) * (1.0 / math.sqrt(width))).reshape(batch, queries, groups, heads // groups, width)
-    logits = jnp.einsum('BLGhK,BMGK->BGhLM', q_BLGhK, k_BMGK.astype(dtype), preferred_element_type=jnp.float32)
+    k_BMGK = k_BMGK.astype(dtype)
+    logits = jnp.einsum('BLGhK,BMGK->BGhLM', q_BLGhK, k_BMGK, precision=precision, preferred_element_type=jnp.float32)
     logits_BHLM = logits.reshape(batch, heads, queries, k_BMGK.shape[1])
     return logits_BHLM if request.bias is None else logits_BHLM + request.bias.astype(jnp.float32)
 
@@ -66,22 +67,27 @@ def drop_weights(weights_BHLM: Array, request: Request) -> Array:
     return jnp.where(keep, weights_BHLM / (1.0 - request.dropout_rate), 0.0)
 
 
-def combine_values(weights_BHLM: Array, value_BMGK: Array, dtype: jnp.dtype) -> Float[Array, 'B L H K']:
+def combine_values(
+    weights_BHLM: Array, value_BMGK: Array, dtype: jnp.dtype, precision: jax.lax.Precision | None
+) -> Float[Array, 'B L H K']:
     """The weighted sums of values in float32, from products of operands in `dtype`."""
     batch, heads, queries, keys = weights_BHLM.shape
     groups, width = value_BMGK.shape[2:]
     weights = weights_BHLM.astype(dtype).reshape(batch, groups, heads // groups, queries, keys)
-    out = jnp.einsum('BGhLM,BMGK->BLGhK', weights, value_BMGK.astype(dtype), preferred_element_type=jnp.float32)
+    value_BMGK = value_BMGK.astype(dtype)
+    out = jnp.einsum('BGhLM,BMGK->BLGhK', weights, value_BMGK, precision=precision, preferred_element_type=jnp.float32)
     return out.reshape(batch, queries, heads, width)
 
 
-def attend_dense(request: Request, dtype: jnp.dtype) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
+def attend_dense(
+    request: Request, dtype: jnp.dtype, precision: jax.lax.Precision | None = None
+) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
     """Output in the query's dtype and float32 log-sum-exp, with matrix products on operands of `dtype`."""
-    weights_BHLM, lse_BHL = masked_softmax(scaled_logits(request, dtype), allowed_pairs(request))
-    out = combine_values(drop_weights(weights_BHLM, request), request.value, dtype)
+    weights_BHLM, lse_BHL = masked_softmax(scaled_logits(request, dtype, precision), allowed_pairs(request))
+    out = combine_values(drop_weights(weights_BHLM, request), request.value, dtype, precision)
     return out.astype(request.query.dtype), lse_BHL
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
-    """The reference backend: every product and every sum in float32."""
-    return attend_dense(request, jnp.dtype(jnp.float32))
+    """The reference backend: every product and every sum in full float32, on accelerators too."""
+    return attend_dense(request, jnp.dtype(jnp.float32), jax.lax.Precision.HIGHEST)

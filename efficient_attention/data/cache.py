@@ -16,7 +16,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """An empty folder beside `folder` that gets its name when the block ends well, and goes when it does not.
 
     Where `folder` has appeared in the meantime, that one stays: a folder's name stands for its content. What killed
-    processes on this machine left behind is removed first.
+    processes on the same host left behind is removed first.
 
     Raises:
         InputError: the cache cannot be written.
@@ -55,8 +55,10 @@ def _rename(partial: Path, folder: Path) -> None:
     try:
         partial.rename(folder)
     except OSError:
-        if not folder.is_dir():  # else another process was faster, with the same content
+        if not folder.is_dir():
             raise
+        if not (folder / 'manifest.json').exists():  # else another process was faster, with the same content
+            raise InputError(f'{folder}: incomplete; delete the folder to prepare the corpus again') from None
     force_to_disk(folder.parent)
 
 

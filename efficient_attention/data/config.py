@@ -3,6 +3,7 @@
 import dataclasses
 
 from efficient_attention.errors import InputError
+from efficient_attention.field_checks import check_one_of, check_within
 
 PAIRS = ('none', 'nsp', 'sop')
 MASK_UNITS = ('token', 'word', 'ngram')
@@ -19,7 +20,7 @@ class DataConfig:
     source: str = 'stdlib'  # or 'text:<glob>', 'jsonl:<glob>#field', 'arrayrecord:<glob>', 'tfds:<name>#field'
     held_out: float = 0.02  # share of the documents held out for evaluation, chosen by a hash of their text
     cache: str = 'cache'  # folder of prepared corpora, one sub-folder for each content and setting
-    processes: int = 0  # processes that prepare the corpus; 0 = one for each core
+    processes: int = 0  # processes that prepare the corpus; 0 = one, or one for each core if the corpus is large
 
     tokenizer: str = 'train:wordpiece'  # 'train:wordpiece', 'train:unigram', 'train:bpe', or a tokenizer's file
     vocab_size: int = 4096  # tokens, of a trained tokenizer; a loaded one must have exactly this many
@@ -41,24 +42,14 @@ class DataConfig:
     prefetch: int = 4  # batches kept ready
 
     def __post_init__(self) -> None:
-        _one_of('data.pairs', self.pairs, PAIRS)
-        _one_of('data.mask_unit', self.mask_unit, MASK_UNITS)
+        check_one_of('data.pairs', self.pairs, PAIRS)
+        check_one_of('data.mask_unit', self.mask_unit, MASK_UNITS)
         for name in ('held_out', 'short_sequence_probability', 'mask_rate', 'mask_token_share', 'random_token_share'):
-            _within(f'data.{name}', getattr(self, name), 0, 1)
+            check_within(f'data.{name}', getattr(self, name), 0, 1)
         for name in ('vocab_size', 'max_masked', 'max_ngram', 'prefetch'):
-            _within(f'data.{name}', getattr(self, name), 1)
+            check_within(f'data.{name}', getattr(self, name), 1)
         for name in ('processes', 'static_copies', 'workers'):
-            _within(f'data.{name}', getattr(self, name), 0)
-        _within('data.length', self.length, 8)
+            check_within(f'data.{name}', getattr(self, name), 0)
+        check_within('data.length', self.length, 8)
         if self.mask_token_share + self.random_token_share > 1:
             raise InputError('data.mask_token_share + data.random_token_share is above 1')
-
-
-def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InputError(f'{name} is {value!r}; known: {", ".join(known)}')
-
-
-def _within(name: str, value: float, low: float, high: float = float('inf')) -> None:
-    if not low <= value <= high:  # also refuses nan
-        raise InputError(f'{name} is {value}; it must lie in [{low}, {high}]')

@@ -200,8 +200,8 @@ def _encode(
 
 
 def _processes(wanted: int, characters: int) -> int:
-    if characters < PARALLEL_CHARACTERS:
-        return 1
     if wanted:
         return wanted
+    if characters < PARALLEL_CHARACTERS:
+        return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1

@@ -64,13 +64,18 @@ class MaskFiller:
         probabilities_PV = np.asarray(jax.nn.softmax(logits_PV, axis=-1))
         best = np.argsort(-probabilities_PV, axis=-1)[:, :top]
         return [
-            [Candidate(self.token(int(id)), float(row[id])) for id in ids_of_row]
+            [Candidate(self.readable(int(id)), float(row[id])) for id in ids_of_row]
             for row, ids_of_row in zip(probabilities_PV, best, strict=True)
         ]
 
     def token(self, id: int) -> str:
-        """The text of a token."""
+        """A token's text as its tokenizer writes it."""
         return self.tokenizer.id_to_token(id) or ''
+
+    def readable(self, id: int) -> str:
+        """A token's text for people: a whole word as it is, a piece inside a word with '##' in front."""
+        text = self.tokenizer.decode([id], skip_special_tokens=False).strip() or self.token(id)
+        return f'##{text.removeprefix("##")}' if self.vocabulary.is_continuation[id] else text
 
     def logits(self, ids: list[int], places: list[int]) -> np.ndarray:
         """float32 [P, V] at `places` of one text of `ids`."""

@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from efficient_attention.modules.config import LayerConfig, require, require_known
+from efficient_attention.field_checks import check_one_of
+from efficient_attention.modules.config import LayerConfig, require
 
 POSITIONS = ('learned', 'sinusoidal', 'none')
 SHARING = ('none', 'all')
@@ -41,6 +42,6 @@ class ModelConfig(LayerConfig):
             self.embedding_width,
             'even for sinusoidal positions',
         )
-        require_known('model.positions', self.positions, POSITIONS)
-        require_known('model.sharing', self.sharing, SHARING)
-        require_known('model.remat', self.remat, REMAT)
+        check_one_of('model.positions', self.positions, POSITIONS)
+        check_one_of('model.sharing', self.sharing, SHARING)
+        check_one_of('model.remat', self.remat, REMAT)

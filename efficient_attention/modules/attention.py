@@ -1,4 +1,4 @@
-"""The attention sub-layer: fused projections, one call into `attend`, the output projection."""
+"""The attention sub-layer: query, key and value projections, one call into `attend`, the output projection."""
 
 import jax
 from flax import nnx
@@ -12,11 +12,7 @@ from efficient_attention.modules.positions import rotate
 
 
 class SelfAttention(nnx.Module):
-    """Multi-head self-attention [B, L, D] -> [B, L, D] (Vaswani et al. 2017, section 3.2.2).
-
-    Queries, keys and values come from one product; the kernel's columns are ordered (query, key, value), then heads,
-    then K.
-    """
+    """Multi-head self-attention [B, L, D] -> [B, L, D] (Vaswani et al. 2017, section 3.2.2)."""
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
         inner = config.heads * config.head_width

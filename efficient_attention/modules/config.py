@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from efficient_attention.attention.attend import BACKENDS
 from efficient_attention.attention.mechanisms import parse_mechanism
 from efficient_attention.errors import InputError
+from efficient_attention.field_checks import check_one_of, check_within
 
 ACTIVATIONS = ('gelu_tanh', 'gelu_erf', 'gelu_sigmoid', 'relu')
 NORMS = ('post', 'pre')
@@ -59,10 +60,12 @@ class LayerConfig:
             self.head_width,
             'even for rotary positions',
         )
-        require_known('model.activation', self.activation, ACTIVATIONS)
-        require_known('model.norm', self.norm, NORMS)
-        require_known('model.dtype', self.dtype, DTYPES)
-        require_known('model.attention_backend', self.attention_backend, ('auto', *BACKENDS))
+        check_within('model.init_std', self.init_std, 0, low_is_open=True)
+        check_within('model.norm_epsilon', self.norm_epsilon, 0)
+        check_one_of('model.activation', self.activation, ACTIVATIONS)
+        check_one_of('model.norm', self.norm, NORMS)
+        check_one_of('model.dtype', self.dtype, DTYPES)
+        check_one_of('model.attention_backend', self.attention_backend, ('auto', *BACKENDS))
         parse_mechanism(self.attention)
 
     @property
@@ -75,9 +78,3 @@ def require(holds: bool, field: str, value: object, allowed: str) -> None:
     """Raises an InputError that names the field, its value and what is allowed, unless `holds`."""
     if not holds:
         raise InputError(f'{field} is {value!r}; it must be {allowed}')
-
-
-def require_known(field: str, value: str, known: tuple[str, ...]) -> None:
-    """Raises an InputError that lists the known values, unless `value` is one of them."""
-    if value not in known:
-        raise InputError(f'{field} is {value!r}; known: {", ".join(known)}')

@@ -41,6 +41,7 @@ class PretrainingTask(Task):
         evaluation_examples(self.corpus, data, seed)  # raises now what would else end the run at its first evaluation
         self.has_pairs = data.pairs != 'none'
         self.objective = Pretraining(self.has_pairs)
+        self.held_out_metrics = self.metric_names()
         self.fingerprint = {'corpus': self.corpus.fingerprint}
         self.unigram_losses_V = unigram_losses(self.corpus.unigram_counts)
 
@@ -80,9 +81,15 @@ class PretrainingTask(Task):
         """Adds perplexity, names the pair's metrics by its task, compares with the unigram model where counted."""
         metrics = {name.replace('pair_', f'{self.data.pairs}_'): value for name, value in means.items()}
         metrics['masked_lm_perplexity'] = math.exp(min(metrics['masked_lm_loss'], 700.0))
-        if 'masked_lm_unigram_loss' in metrics:
+        if metrics.get('masked_lm_unigram_loss'):
             metrics['masked_lm_below_unigram'] = 1.0 - metrics['masked_lm_loss'] / metrics['masked_lm_unigram_loss']
         return metrics
+
+    def metric_names(self) -> frozenset[str]:
+        """The names of the held-out metrics."""
+        means = {f'masked_lm_{name}': 1.0 for name in ('loss', 'accuracy', 'unigram_loss', 'weight')}
+        pair = {f'pair_{name}': 1.0 for name in ('loss', 'accuracy', 'weight')} if self.has_pairs else {}
+        return frozenset(self.finish_metrics(means | pair))
 
     def training_flops(self) -> float:
         """See `Task`; backward counts twice the forward."""

@@ -16,6 +16,7 @@ class Task(abc.ABC):
     """Data, objective and metrics of a run."""
 
     objective: Objective
+    held_out_metrics: frozenset[str]  # names that `finish_metrics` gives for the held-out split
     fingerprint: dict[str, str]  # what a checkpoint is only valid with: name -> SHA-256 of data, tokenizer, ...
 
     @abc.abstractmethod

@@ -20,10 +20,19 @@ _SETTINGS = {
 }
 
 
+def has_accelerator() -> bool:
+    """Whether JAX may run on a GPU or TPU here, told from its settings and the device files, without starting it."""
+    if os.environ.get('JAX_PLATFORMS') == 'cpu':
+        return False
+    return any(os.path.exists(path) for path in ('/dev/nvidia0', '/dev/kfd', '/dev/accel0', '/dev/vfio/0'))
+
+
 def keep_freed_memory() -> str:
     """Tunes this process's allocator, before the first large allocation; says in one line what it did."""
     if os.environ.get(SWITCH) == 'default':
         return f'allocator: left alone ({SWITCH}=default)'
+    if has_accelerator():
+        return 'allocator: left alone (this host has accelerators)'
     if platform.system() != 'Linux' or platform.libc_ver()[0] != 'glibc':
         return 'allocator: left alone (not glibc)'
     mallopt = ctypes.CDLL(None).mallopt

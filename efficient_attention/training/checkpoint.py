@@ -18,8 +18,8 @@ import jax
 import orbax.checkpoint as ocp
 
 from efficient_attention.errors import InputError, RunError
+from efficient_attention.field_checks import check_one_of, check_within
 from efficient_attention.training.checkpoint_reader import RECORD, STATE, CheckpointReader, reason, without_orbax_log
-from efficient_attention.training.field_checks import check_one_of, check_within
 from efficient_attention.training.workdir_lock import WorkdirLock
 
 TRASH = 'trash'

@@ -10,11 +10,12 @@ from absl import flags
 from efficient_attention.errors import InputError, RunError
 
 
-def parse_flags(arguments: list[str], required: tuple[str, ...]) -> list[str]:
-    """Parses the command line; returns the positional arguments. With --help, explains the flags and exits.
+def parse_flags(arguments: list[str], required: tuple[str, ...]) -> None:
+    """Parses the command line into absl's flags. With --help, explains them and exits.
 
     Raises:
-        InputError: an unknown flag or config field, a value that does not parse, or a missing flag.
+        InputError: an unknown flag or config field, a value that does not parse, a missing flag, or a word that is
+            no flag.
     """
     if {'--help', '-h'} & set(arguments[1:]):
         print(sys.modules['__main__'].__doc__, flags.FLAGS.main_module_help(), sep='\n')
@@ -36,11 +37,13 @@ def parse_flags(arguments: list[str], required: tuple[str, ...]) -> list[str]:
     for name, value in values.items():
         if value is None:
             raise InputError(f'--{name} is missing')
-    return positional[1:]
+    if positional[1:]:
+        raise InputError(f'{positional[1]!r} is no flag; flags and config fields begin with --')
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Runs `main` and exits: 0 when it returns, 2 after bad input, 1 after another failure that has a clear line."""
+    """Runs `main` and exits: 0 when it returns, 2 after bad input, 1 after another failure that has a
+    clear line, 130 after Ctrl-C outside the training steps, which save first."""
     logging.basicConfig(level=logging.INFO, format='%(message)s')
     for noisy in ('absl', 'jax'):
         logging.getLogger(noisy).setLevel(logging.WARNING)
@@ -50,6 +53,9 @@ def run_command(main: Callable[[], None]) -> None:
         fail(error, 2)
     except RunError as error:
         fail(error, 1)
+    except KeyboardInterrupt:
+        print('interrupted', file=sys.stderr)
+        sys.exit(130)
 
 
 def fail(error: Exception, code: int) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from efficient_attention.data.config import DataConfig
 from efficient_attention.errors import InputError
+from efficient_attention.field_checks import check_one_of, check_within
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.training.checkpoint import CheckpointConfig
-from efficient_attention.training.field_checks import check_one_of, check_within
 from efficient_attention.training.optimizer_config import OptimizerConfig
 from efficient_attention.training.sharding import MeshConfig
 

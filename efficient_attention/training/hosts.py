@@ -1,6 +1,7 @@
 """Joining the other processes of a run that spans several hosts."""
 
 import jax
+from absl import flags
 
 from efficient_attention.errors import InputError
 
@@ -23,3 +24,26 @@ def join_hosts(coordinator: str | None, process_count: int | None, process_id: i
     except (ValueError, RuntimeError) as error:
         line = ' '.join(str(error).split())
         raise InputError(f'--distributed: {line} (flags: --coordinator, --process_count, --process_id)') from None
+
+
+def define_host_flags() -> None:
+    """Defines the flags that `join_hosts_of_flags` reads."""
+    flags.DEFINE_bool('distributed', False, 'Join the other processes of the run through jax.distributed.')
+    flags.DEFINE_string('coordinator', None, 'host:port of process 0, where the cluster does not tell.')
+    flags.DEFINE_integer('process_count', None, 'Processes of the run, where the cluster does not tell.')
+    flags.DEFINE_integer('process_id', None, 'Number of this process, where the cluster does not tell.')
+
+
+def join_hosts_of_flags() -> None:
+    """Joins the run's other processes if the command line says so.
+
+    Raises:
+        InputError: as `join_hosts`, or one of its flags stands without --distributed.
+    """
+    names = 'coordinator', 'process_count', 'process_id'
+    values = {name: flags.FLAGS[name].value for name in names}
+    if flags.FLAGS['distributed'].value:
+        join_hosts(*values.values())
+    for name, value in values.items():
+        if value is not None and not flags.FLAGS['distributed'].value:
+            raise InputError(f'--{name} needs --distributed')

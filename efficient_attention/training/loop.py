@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from efficient_attention.errors import InputError
 from efficient_attention.evaluation.evaluate import evaluate
 from efficient_attention.training.checkpoint import Checkpoints
 from efficient_attention.training.checkpoint_reader import CheckpointReader
@@ -36,6 +37,7 @@ def train(config: RunConfig, workdir: Path) -> dict[str, float]:
         SaveError: a checkpoint was not saved.
     """
     run = build_run(config)
+    check_best_metric(run)
     fingerprint = {'config': to_dict(config)} | run.fingerprint
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint))
@@ -45,15 +47,27 @@ def train(config: RunConfig, workdir: Path) -> dict[str, float]:
         if jax.process_index() == 0:
             run.task.save_assets(workdir)
         start = int(state.step)
+        write_environment(workdir)
+        stack.callback(write_report_once, workdir)  # also after an error: it is needed most then
         log = stack.enter_context(MetricsLog(workdir, start_step=start))
         progress = stack.enter_context(show_progress(config.train.steps, start_step=start))
         progress.say(f'{run.describe()}; {f"resumed at step {start}" if restored else "new run"} in {workdir}')
         stop = stack.enter_context(StopSignal())
         held_out = Trainer(run, checkpoints, log, progress, {'fingerprint': fingerprint}).run_steps(state, stop)
-    write_environment(workdir)
+    return held_out
+
+
+def write_report_once(workdir: Path) -> None:
+    """Writes the report in the first process."""
     if jax.process_index() == 0:
         write_report(workdir)
-    return held_out
+
+
+def check_best_metric(run: Run) -> None:
+    """Raises InputError at the start of a run whose `checkpoint.best_metric` no evaluation will give."""
+    name = run.config.checkpoint.best_metric
+    if name and name not in run.task.held_out_metrics:
+        raise InputError(f'checkpoint.best_metric is {name!r}; known: {", ".join(sorted(run.task.held_out_metrics))}')
 
 
 class Trainer:
@@ -84,7 +98,12 @@ class Trainer:
         held_out: dict[str, float] = {}
         for step in range(start + 1, last + 1):
             state, metrics = train_step(state, self.run.on_devices(self.next_batch(batches)))
+            if step == start + 1:  # the first step holds the compilation
+                jax.block_until_ready(metrics)
+                self.throughput.restart()
             self.queue.push(step, metrics)
+            for skipped in self.queue.take_skipped():
+                self.progress.say(f'step {skipped} skipped: its loss or gradient is not finite')
             self.progress.advance(step)
             is_end = step == last or stop.is_due(step)
             is_evaluated = step == last or step % self.config.eval.every_steps == 0
@@ -103,8 +122,8 @@ class Trainer:
         return held_out
 
     def next_batch(self, batches: Iterator[dict]) -> dict:
-        """The next batch; the time it takes counts as waiting if the device has nothing else to do meanwhile."""
-        with self.throughput.waiting() if self.queue.is_idle else contextlib.nullcontext():
+        """The next batch; the time it takes counts as waiting if the device has nothing left to do at its end."""
+        with self.throughput.waiting(lambda: self.queue.is_idle):
             return next(batches)
 
     def log_interval(self, step: int) -> None:

@@ -19,7 +19,7 @@ from efficient_attention.training.optimizer_config import OptimizerConfig
 from efficient_attention.training.schedules import make_schedule
 from efficient_attention.training.sharding import path_name
 
-STACKED_LAYERS = r'^layers/'  # parameters of a stack whose layers are scanned over: their first axis counts layers
+STACKED_LAYERS = r'(^|/)layers/'  # parameters of a stack whose layers are scanned over: their first axis counts layers
 
 
 def make_optimizer(config: OptimizerConfig, total_steps: int, *, stacked: str | None) -> optax.GradientTransformation:
@@ -28,9 +28,10 @@ def make_optimizer(config: OptimizerConfig, total_steps: int, *, stacked: str | 
     Args:
         config: the update rule and its rates.
         total_steps: updates in the whole run, for the schedule.
-        stacked: regex found in the paths ('layers/attention/qkv/kernel') of parameters that hold one array for each
-            layer along their first axis (`STACKED_LAYERS`), or None where there are none (ALBERT). LAMB takes one trust
-            ratio for each layer of these, so that a stack gets the same updates as layers that are held separately.
+        stacked: regex found in the paths ('encoder/stack/layers/attention/query/kernel') of parameters that hold one
+            array for each layer along their first axis (`STACKED_LAYERS`), or None where there are none (ALBERT).
+            LAMB takes one trust ratio for each layer of these, so that a stack gets the same updates as layers that are
+            held separately.
     """
     parts = [
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),

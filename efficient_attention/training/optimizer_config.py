@@ -4,7 +4,7 @@ import dataclasses
 import re
 
 from efficient_attention.errors import InputError
-from efficient_attention.training.field_checks import check_one_of, check_within
+from efficient_attention.field_checks import check_one_of, check_within
 
 NAMES = ('adamw', 'lamb')
 SCHEDULES = ('bert', 'linear', 'cosine', 'constant', 'rsqrt')

@@ -1,21 +1,25 @@
 """From a config to what the loops need: task, mesh, model graph, optimizer, and the sharded shape of the state."""
 
 import dataclasses
+import hashlib
+import json
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from flax import nnx
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from efficient_attention.errors import InputError
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.tasks.task import HostBatch, Task
 from efficient_attention.training.config import RunConfig
-from efficient_attention.training.optimizer import make_optimizer
+from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
 from efficient_attention.training.sharding import check_divisible, make_mesh, state_shardings, to_devices
 from efficient_attention.training.state import TrainState, initial_state
 from efficient_attention.training.step import StepFn, make_eval_step, make_train_step
-
-STACKED = r'(^|/)layers/'  # parameters of scanned layers: their first axis counts layers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +77,13 @@ def build_run(config: RunConfig, devices: list[jax.Device] | None = None) -> Run
     """
     mesh = make_mesh(config.mesh, devices)
     check_divisible(
-        mesh, batch_size=config.train.batch_size, micro_batches=config.train.micro_batches, heads=config.model.heads
-    )
-    check_divisible(
         mesh, batch_size=config.eval.batch_size, micro_batches=1, heads=config.model.heads, field='eval.batch_size'
     )
-    task = make_task(
+    check_divisible(
+        mesh, batch_size=config.train.batch_size, micro_batches=config.train.micro_batches, heads=config.model.heads
+    )
+    task = first_process_first(
+        make_task,
         config.task,
         config.data,
         config.model,
@@ -95,6 +100,24 @@ def build_run(config: RunConfig, devices: list[jax.Device] | None = None) -> Run
     return Run(config, task, mesh, graph, abstract)
 
 
+def first_process_first(make: Callable[..., Task], *arguments: Any, **options: Any) -> Task:
+    """`make(...)` in the first process, then in all others, so that a shared cache is filled once; all must agree.
+
+    Raises:
+        InputError: the processes have different corpora or tokenizers.
+    """
+    if jax.process_count() == 1:
+        return make(*arguments, **options)
+    task = make(*arguments, **options) if jax.process_index() == 0 else None
+    multihost_utils.sync_global_devices('prepared')
+    task = task or make(*arguments, **options)
+    digest = hashlib.sha256(json.dumps(task.fingerprint, sort_keys=True).encode()).digest()
+    digests = multihost_utils.process_allgather(np.frombuffer(digest, np.uint8))
+    if (digests != digests[0]).any():
+        raise InputError('the processes of this run have different corpora or tokenizers; let them see the same data')
+    return task
+
+
 def make_state(task: Task, config: RunConfig) -> TrainState:
     """Initial parameters from the seed, and the optimizer's state for them."""
     params = nnx.to_pure_dict(nnx.state(task.make_model(nnx.Rngs(config.train.seed))))
@@ -103,5 +126,5 @@ def make_state(task: Task, config: RunConfig) -> TrainState:
 
 def optimizer_of(config: RunConfig) -> Any:
     """The config's optimizer, over the whole length of the run."""
-    stacked = None if config.model.sharing == 'all' else STACKED
+    stacked = None if config.model.sharing == 'all' else STACKED_LAYERS
     return make_optimizer(config.optimizer, config.train.steps, stacked=stacked)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from efficient_attention.training.field_checks import check_within
+from efficient_attention.field_checks import check_within
 from efficient_attention.training.optimizer_config import OptimizerConfig
 
 

@@ -44,7 +44,7 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     Raises:
         InputError: the sizes do not multiply to the device count.
     """
-    devices = jax.devices() if devices is None else devices
+    devices = sorted(devices or jax.devices(), key=lambda device: (device.process_index, device.id))
     rest = config.fsdp * config.tensor
     if min(config.data, config.fsdp - 1, config.tensor - 1) < 0:
         raise InputError(
@@ -56,7 +56,27 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
             f'mesh.data {data} x mesh.fsdp {config.fsdp} x mesh.tensor {config.tensor} = {data * rest} devices, '
             f'but there are {len(devices)}'
         )
-    return Mesh(np.asarray(devices).reshape(data, config.fsdp, config.tensor), ('data', 'fsdp', 'tensor'))
+    mesh = Mesh(np.asarray(devices).reshape(data, config.fsdp, config.tensor), ('data', 'fsdp', 'tensor'))
+    check_hosts(np.vectorize(lambda device: device.process_index)(mesh.devices).reshape(data * config.fsdp, -1))
+    return mesh
+
+
+def check_hosts(processes: np.ndarray) -> None:
+    """Checks that each process feeds rows of its own, as many as every other.
+
+    Args:
+        processes: int [data x fsdp, tensor], the process that owns each device of a mesh.
+
+    Raises:
+        InputError: a block of rows lies on several processes, or the processes own different numbers of blocks.
+    """
+    owners = processes[:, 0]
+    _, counts = np.unique(owners, return_counts=True)
+    if (processes != owners[:, None]).any() or len(set(counts)) > 1:
+        raise InputError(
+            f'mesh: {len(owners)} row blocks (data x fsdp) x tensor {processes.shape[1]} do not divide over '
+            f'{len(np.unique(processes))} processes; the tensor axis must stay within a process'
+        )
 
 
 def check_divisible(
@@ -75,7 +95,7 @@ def check_divisible(
 
 def path_name(path: tuple[Any, ...]) -> str:
     """A tree path as 'a/b/c'."""
-    return '/'.join(str(getattr(entry, 'key', getattr(entry, 'name', getattr(entry, 'idx', entry)))) for entry in path)
+    return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
 def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:

@@ -21,6 +21,7 @@ class StepQueue:
         self.max_skipped_in_row = max_skipped_in_row
         self.running: deque[tuple[int, dict[str, jax.Array]]] = deque()
         self.finished: list[dict[str, float]] = []
+        self.skipped: list[int] = []  # steps that were skipped since the last `take_skipped`
 
     @property
     def is_idle(self) -> bool:
@@ -40,7 +41,7 @@ class StepQueue:
     def take(self) -> tuple[dict[str, float], int]:
         """Waits for all steps; the means of their metrics since the last call, and how many steps they are.
 
-        'skipped' is the count so far, not a mean. A mean over a skipped step may not be finite.
+        'skipped' is the count so far, not a mean. Means leave out the steps that were skipped, unless all were.
 
         Raises:
             TrainingStopped: as `push`.
@@ -48,14 +49,23 @@ class StepQueue:
         while self.running:
             self._finish_oldest()
         steps, self.finished = self.finished, []
-        means = {name: float(np.mean([metrics[name] for metrics in steps])) for name in (steps[0] if steps else ())}
+        counted = [metrics for metrics in steps if not metrics['is_skipped']] or steps
+        names = [name for name in (steps[0] if steps else ()) if name != 'is_skipped']
+        means = {name: float(np.mean([metrics[name] for metrics in counted])) for name in names}
         return means | ({'skipped': int(steps[-1]['skipped'])} if steps else {}), len(steps)
+
+    def take_skipped(self) -> list[int]:
+        """The steps that were found skipped since the last call."""
+        skipped, self.skipped = self.skipped, []
+        return skipped
 
     def _finish_oldest(self) -> None:
         step, metrics = self.running.popleft()
         values = {name: float(value) for name, value in metrics.items()}
         in_row = values.pop('skipped_in_row')
-        self.finished.append(values)
+        self.finished.append(values | {'is_skipped': in_row > 0})
+        if in_row > 0:
+            self.skipped.append(step)
         if in_row >= self.max_skipped_in_row:
             raise TrainingStopped(
                 f'stopped at step {step}: {int(in_row)} steps in a row had a loss or gradient that is not finite '

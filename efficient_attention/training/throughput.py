@@ -31,16 +31,16 @@ class Throughput:
         # Share of the peak that one step a second would be.
         self._use_per_rate = flops_per_step / peak_flops if flops_per_step and peak_flops else None
         self._clock = clock
-        self._restart()
+        self.restart()
 
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Counts the time inside as waiting for data."""
+    def waiting(self, is_idle: Callable[[], bool] = lambda: True) -> Iterator[None]:
+        """Counts the time inside as waiting for data if the device is idle at its end: an upper bound."""
         start = self._clock()
         try:
             yield
         finally:
-            self._waited += self._clock() - start
+            self._waited += self._clock() - start if is_idle() else 0.0
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -66,9 +66,10 @@ class Throughput:
         }
         if self._use_per_rate is not None:
             rates['flops_utilisation'] = rate * self._use_per_rate
-        self._restart()
+        self.restart()
         return rates
 
-    def _restart(self) -> None:
+    def restart(self) -> None:
+        """Begins a new interval now, without what came before."""
         self._start = self._clock()
         self._waited = 0.0

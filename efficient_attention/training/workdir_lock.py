@@ -20,13 +20,17 @@ class WorkdirLock:
     does not tell two holders in one process apart; this class does.
 
     Raises:
-        InputError: another run holds the workdir; names the workdir, the process and the machine.
+        InputError: another run holds the workdir (names the process and the host), or it cannot be written.
     """
 
     _held: set[Path] = set()  # of this process: the operating system's lock is per process as well
 
     def __init__(self, workdir: Path) -> None:
-        workdir.mkdir(parents=True, exist_ok=True)
+        try:
+            workdir.mkdir(parents=True, exist_ok=True)
+            (workdir / FILE_NAME).touch()
+        except OSError as error:
+            raise InputError(f'{workdir}: cannot be written ({error.strerror})') from None
         self._path = (workdir / FILE_NAME).resolve()
         if self._path in self._held:  # before opening: closing a second file would release the lock of the first
             raise _in_use(workdir, 'this process')

@@ -36,6 +36,8 @@ def inputs(length: int, option: str = 'plain', dtype: jnp.dtype = jnp.float32) -
         extra['bias'] = jax.random.normal(rngs[3], (1, 4, length, keys))
     if option == 'dropout':
         extra |= {'dropout_rate': 0.3, 'rng': rngs[3]}
+    if option == 'cross':  # keys and queries numbered from the same start
+        extra |= {'query_positions': jnp.arange(length)[None], 'key_positions': jnp.arange(keys)[None]}
     if option == 'offset':  # queries continue a sequence of which three keys are cached
         extra['query_positions'] = jnp.arange(length)[None] + 3
     return arrays, extra | ({'return_lse': True} if option == 'lse' else {})
@@ -174,6 +176,14 @@ def test_bad_arguments_are_named(change: dict, message: str):
     arrays, _ = inputs(7)
     with pytest.raises(ValueError, match=message):
         attend(*arrays, Softmax(), **change)
+
+
+def test_a_pattern_on_unequal_lengths_asks_for_positions():
+    (q, k, v), _ = inputs(7)
+    with pytest.raises(ValueError, match='1 queries and 7 keys: .* compares positions, so give query_positions'):
+        attend(q[:, :1], k, v, Softmax(Causal()))
+    whole = attend(q, k, v, Softmax(Causal()))
+    assert_close(attend(q[:, 6:], k, v, Softmax(Causal()), query_positions=jnp.asarray([[6]])), whole[:, 6:])
 
 
 def test_head_counts_that_do_not_divide_are_named():

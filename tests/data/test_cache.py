@@ -36,12 +36,19 @@ def test_nothing_stays_when_the_block_fails(tmp_path, error):
 def test_of_two_at_the_same_time_the_first_stays(tmp_path):
     folder = tmp_path / 'corpus'
     with new_folder(folder) as slow:
-        (slow / 'file').write_text('same content')
+        (slow / 'manifest.json').write_text('same content')
         with new_folder(folder) as fast:
-            (fast / 'file').write_text('same content')
-            inode = (fast / 'file').stat().st_ino
-    assert (folder / 'file').stat().st_ino == inode
+            (fast / 'manifest.json').write_text('same content')
+            inode = (fast / 'manifest.json').stat().st_ino
+    assert (folder / 'manifest.json').stat().st_ino == inode
     assert [path.name for path in tmp_path.iterdir()] == ['corpus']
+
+
+def test_an_incomplete_folder_in_the_way_is_named(tmp_path):
+    (tmp_path / 'corpus').mkdir()
+    (tmp_path / 'corpus' / 'shard').touch()
+    with pytest.raises(InputError, match='corpus: incomplete; delete the folder'), new_folder(tmp_path / 'corpus'):
+        pass
 
 
 def test_what_a_killed_process_left_is_removed_and_a_living_one_is_not_disturbed(tmp_path):

@@ -45,7 +45,7 @@ def test_they_equal_a_direct_use_of_the_model(fill):
     x = fill.model.encoder(jax.numpy.asarray(tokens), jax.numpy.ones_like(tokens))
     logits = np.array(fill.model.masked_lm(x, fill.model.encoder.embeddings.token))[0, places]
     logits[:, list(fill.vocabulary.special)] = -np.inf
-    best = [fill.token(int(id)) for id in logits.argmax(-1)]
+    best = [fill.readable(int(id)) for id in logits.argmax(-1)]
     assert [row[0].token for row in fill(TEXT)] == best
 
 

@@ -25,8 +25,8 @@ def known(monkeypatch):
     return values
 
 
-def test_values_and_positional_arguments(known):
-    assert parse_flags(['program', '--folder=x', 'text', '--step', '3'], required=('folder',)) == ['text']
+def test_values(known):
+    parse_flags(['program', '--folder=x', '--step', '3'], required=('folder',))
     assert (known['folder'].value, known['step'].value) == ('x', 3)
 
 
@@ -38,6 +38,7 @@ def test_values_and_positional_arguments(known):
         (['--folder=x', '--stop=3'], r"^Unknown command line flag 'stop'"),
         (['--folder=x', '--step=three'], r'^flag --step=three: invalid literal'),
         (['--folder=x', '--step'], r'--step'),
+        (['--folder=x', 'step=3'], r"^'step=3' is no flag"),
     ],
 )
 def test_bad_flags_are_named(arguments: list[str], message: str):

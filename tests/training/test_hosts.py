@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from absl import flags
 
 from efficient_attention.errors import InputError
+from efficient_attention.training import hosts
 from efficient_attention.training.hosts import join_hosts
 from efficient_attention.training.metrics_log import read_metrics
 from tests.training.tiny_run import write_corpus
@@ -33,8 +35,8 @@ def launch_pair(folder: Path, workdir: Path, *arguments: str) -> list[subprocess
     with socket.socket() as probe:
         probe.bind(('localhost', 0))
         address = f'localhost:{probe.getsockname()[1]}'
-    hosts = ['--distributed', f'--coordinator={address}', '--process_count=2']
-    return [launch(folder, workdir, *arguments, *hosts, f'--process_id={number}') for number in range(2)]
+    extra = ['--distributed', f'--coordinator={address}', '--process_count=2']
+    return [launch(folder, workdir, *arguments, *extra, f'--process_id={number}') for number in range(2)]
 
 
 def finish(process: subprocess.Popen) -> str:
@@ -69,3 +71,15 @@ def test_sigterm_to_one_process_stops_both_after_the_same_step(tmp_path: Path):
 def test_what_jax_cannot_find_out_is_named():
     with pytest.raises(InputError, match='--distributed: .*--coordinator, --process_count, --process_id'):
         join_hosts(None, None, None)
+
+
+def test_a_flag_for_hosts_without_distributed_is_refused(monkeypatch: pytest.MonkeyPatch):
+    values = flags.FlagValues()
+    monkeypatch.setattr(hosts.flags, 'FLAGS', values)
+    for name, kind in (('coordinator', flags.DEFINE_string), ('process_count', flags.DEFINE_integer)):
+        kind(name, None, '', flag_values=values)
+    flags.DEFINE_integer('process_id', None, '', flag_values=values)
+    flags.DEFINE_bool('distributed', False, '', flag_values=values)
+    values(['program', '--process_count=2'])
+    with pytest.raises(InputError, match='--process_count needs --distributed'):
+        hosts.join_hosts_of_flags()

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 from efficient_attention.errors import InputError
+from efficient_attention.evaluation.evaluate_workdir import evaluate_workdir
 from efficient_attention.tasks.pretraining import PretrainingTask
 from efficient_attention.training.checkpoint_reader import CheckpointReader
-from efficient_attention.training.evaluation import evaluate_workdir
 from efficient_attention.training.loop import Trainer, train
 from efficient_attention.training.metrics_log import read_metrics
 from efficient_attention.training.run import build_run
@@ -197,7 +198,7 @@ def test_steps_that_are_not_finite_are_skipped_and_counted(folder, monkeypatch):
     held_out = train(tiny_config(folder, **MESH), folder / 'skipped')
     lines = lines_of(folder / 'skipped')
     assert [lines[step, 'train']['skipped'] for step in (4, 8, 10, 20)] == [0, 2, 2, 2]
-    assert np.isnan(lines[8, 'train']['loss']) and np.isfinite(lines[10, 'train']['loss'])
+    assert np.isfinite(lines[8, 'train']['loss']) and np.isfinite(lines[10, 'train']['loss'])
     assert np.isfinite(held_out['masked_lm_loss'])
 
 
@@ -230,3 +231,33 @@ def test_checkpoints_of_another_run_are_refused(folder, unbroken, tmp_path):
     shutil.copytree(unbroken / 'checkpoints', tmp_path / 'checkpoints')
     with pytest.raises(InputError, match=r'was made with config\.model\.layers = 2, now it is 3'):
         train(tiny_config(folder, **MESH, **{'model.layers': 3}), tmp_path)
+
+
+def test_a_metric_that_no_evaluation_gives_is_refused_before_the_first_step(tmp_path):
+    config = tiny_config(tmp_path, **{'checkpoint.best_metric': 'loss'})
+    with pytest.raises(InputError, match="checkpoint.best_metric is 'loss'; known: masked_lm_accuracy"):
+        train(config, tmp_path / 'run')
+    assert not (tmp_path / 'run').exists()
+
+
+class SlowInput:
+    """Batches that take longer than a step."""
+
+    def __init__(self, batches, seconds: float) -> None:
+        self.batches, self.seconds = batches, seconds
+
+    def __next__(self) -> dict:
+        time.sleep(self.seconds)
+        return next(self.batches)
+
+    def __iter__(self):
+        return self
+
+
+def test_the_share_of_waiting_is_near_one_when_the_input_is_slow(tmp_path, monkeypatch):
+    original = PretrainingTask.training_batches
+    monkeypatch.setattr(PretrainingTask, 'training_batches', lambda *a: SlowInput(original(*a), 0.3))
+    fields = {'train.steps': 8, 'train.log_every_steps': 8, 'eval.every_steps': 8, 'checkpoint.every_steps': 8}
+    train(tiny_config(tmp_path, **fields), tmp_path / 'run')
+    (line,) = (line for line in read_metrics(tmp_path / 'run') if line['split'] == 'train')
+    assert line['waiting_share'] > 0.8

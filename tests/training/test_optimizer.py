@@ -1,13 +1,17 @@
 """Update rules against the papers' formulas in NumPy, step by step in float64."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.training.optimizer import STACKED_LAYERS, decays, make_optimizer, update_count
 from efficient_attention.training.optimizer_config import OptimizerConfig
 from efficient_attention.training.schedules import make_schedule
@@ -197,3 +201,12 @@ def test_the_trust_ratio_says_that_it_needs_the_parameters():
     params = as_jax(make_params())
     with pytest.raises(ValueError, match='parameters'):
         optimizer.update(params, optimizer.init(params))
+
+
+def test_the_stacked_layers_of_a_real_model_are_found_and_nothing_else():
+    config = ModelConfig(layers=3)
+    model = nnx.eval_shape(lambda: PretrainingModel(config, has_pairs=True, rngs=nnx.Rngs(0)))
+    leaves = jax.tree.leaves_with_path(nnx.to_pure_dict(nnx.state(model)))
+    stacked = {path_name(path): leaf.shape[0] for path, leaf in leaves if re.search(STACKED_LAYERS, path_name(path))}
+    assert len(stacked) == 16 and set(stacked.values()) == {3}
+    assert all(name.startswith('encoder/stack/layers/') for name in stacked)

@@ -16,6 +16,7 @@ from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.training.sharding import (
     MeshConfig,
     check_divisible,
+    check_hosts,
     make_mesh,
     partition_spec,
     path_name,
@@ -122,3 +123,14 @@ def test_rows_of_a_batch_lie_in_order_over_data_and_fsdp():
 def test_path_names_know_dicts_dataclasses_and_tuples(abstract_state):
     names = {path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(abstract_state)}
     assert {'step', 'key', 'opt_state/0/count', 'params/masked_lm/bias'} <= names
+
+
+@pytest.mark.parametrize('owners', [[[0], [0], [1], [1]], [[0, 0], [1, 1]], [[0, 0]]])
+def test_each_process_feeds_blocks_of_its_own(owners: list):
+    check_hosts(np.asarray(owners))
+
+
+@pytest.mark.parametrize('owners', [[[0, 1]], [[0, 0], [0, 1]], [[0], [0], [1]]])
+def test_a_block_on_two_processes_or_unequal_shares_are_refused(owners: list):
+    with pytest.raises(InputError, match='the tensor axis must stay within a process'):
+        check_hosts(np.asarray(owners))

@@ -56,3 +56,11 @@ def test_without_both_figures_the_use_of_the_device_is_not_given(clock, known):
     throughput = Throughput(tokens_per_step=10, clock=clock, **known)
     clock.now += 1
     assert 'flops_utilisation' not in throughput.measure(1)
+
+
+def test_waiting_counts_only_if_the_device_is_idle_at_its_end(clock):
+    throughput = Throughput(tokens_per_step=10, clock=clock)
+    for is_idle in (True, False):
+        with throughput.waiting(lambda is_idle=is_idle: is_idle):
+            clock.now += 2
+    assert throughput.measure(1)['waiting_share'] == 0.5

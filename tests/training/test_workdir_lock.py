@@ -35,3 +35,10 @@ def test_within_one_process_too(tmp_path):
             WorkdirLock(tmp_path / 'new')
     with WorkdirLock(tmp_path / 'new'):
         pass
+
+
+@pytest.mark.parametrize('name', ['a_file', 'a_file/inside'])
+def test_a_workdir_that_cannot_be_written_is_named(tmp_path, name):
+    (tmp_path / 'a_file').write_text('not a folder')
+    with pytest.raises(InputError, match=f'{name}: cannot be written'):
+        WorkdirLock(tmp_path / name)

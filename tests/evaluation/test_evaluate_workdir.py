@@ -3,7 +3,7 @@
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.training.evaluation import evaluate_workdir
+from efficient_attention.evaluation.evaluate_workdir import evaluate_workdir
 from tests.training.tiny_run import fresh_workdir
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
@@ -24,7 +24,7 @@ def test_the_training_batch_and_mesh_do_not_matter(workdir):
 
 
 def test_a_batch_that_does_not_divide_over_the_devices_is_refused(workdir):
-    with pytest.raises(InputError, match=r'batch_size 3 does not divide over 8 devices'):
+    with pytest.raises(InputError, match=r'eval.batch_size 3 does not divide over 4 devices'):
         evaluate_workdir(workdir, batch_size=3)
 
 

@@ -21,7 +21,7 @@ def evaluate_workdir(workdir: Path, *, step: int | None = None, batch_size: int 
     batch_size = config.eval.batch_size if batch_size is None else batch_size
     config = dataclasses.replace(
         config,
-        mesh=MeshConfig(),
+        mesh=mesh_for(config.mesh, jax.device_count()),
         eval=dataclasses.replace(config.eval, batch_size=batch_size),
         # Nothing is trained, so the training batch need not divide over these devices.
         train=dataclasses.replace(config.train, batch_size=batch_size, micro_batches=1),
@@ -31,3 +31,10 @@ def evaluate_workdir(workdir: Path, *, step: int | None = None, batch_size: int 
     batches = run.task.evaluation_batches(jax.process_index(), jax.process_count())
     means = evaluate(run.eval_step(), trained.params, batches, run.on_devices)
     return {'step': trained.step} | run.task.finish_metrics(means)
+
+
+def mesh_for(config: MeshConfig, devices: int) -> MeshConfig:
+    """The run's own fsdp and tensor axes where they fit this number of devices, else all devices along data."""
+    if devices % (config.fsdp * config.tensor):
+        return MeshConfig()
+    return dataclasses.replace(config, data=0)
