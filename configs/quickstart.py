@@ -1,6 +1,10 @@
 """A small ALBERT pretrained on the embedded corpus, documentation of Python's standard library, on a laptop CPU.
 
 python train.py --config configs/quickstart.py --workdir runs/quickstart
+
+Run of 2026-11-21, 2 cores of an Intel Xeon (AVX-512), float32, jax 0.10.2, seed 0: 800 steps at 24,000 tokens/s;
+`make quickstart` on a fresh clone took 3 min 14 s, set-up included. Held out, every example once: masked-token loss
+4.013 nats (accuracy 34.5 %), 34.0 % below the unigram model's 6.083; sentence order 74.3 %.
 """
 
 from ml_collections import ConfigDict

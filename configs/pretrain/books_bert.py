@@ -1,6 +1,14 @@
 """A small BERT pretrained with MLM + NSP on 229 books, on a laptop CPU.
 
 python train.py --config configs/pretrain/books_bert.py --workdir runs/books_bert
+
+Data: 229 English books split by book, 33.0 M tokens to train on (224 books), 0.71 M held out (5 books). Where it
+differs from BERT: norm before each sub-layer, rotary positions, no dropout, a vocabulary of 8,192.
+
+Run of 2026-11-21, 2 cores of an Intel Xeon (AVX-512), float32, jax 0.10.2, seed 0: 2,400 steps (9.8 M tokens, under a
+third of a pass), 6,200 tokens/s on a quiet machine; about 45 minutes of wall time beside other work.
+Held out, every example once: masked-token loss 3.993 nats (accuracy 33.3 %, perplexity 54.2), 37.5 % below the unigram
+model's 6.386; next sentence 63.3 %. At step 1,200: 4.306, 60.0 %. Curve: docs/images/books_bert.svg.
 """
 
 from ml_collections import ConfigDict
@@ -11,7 +19,7 @@ BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_book
 
 
 def get_config() -> ConfigDict:
-    """BERT-mini's shape (4 layers of 256) with a vocabulary of 8,192, learning masked words and next sentences."""
+    """4 layers of 256 with a vocabulary of 8,192, learning masked words and next sentences."""
     config = default_config()
 
     config.data.source = BOOKS

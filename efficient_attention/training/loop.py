@@ -13,7 +13,7 @@ from efficient_attention.training.checkpoint import Checkpoints
 from efficient_attention.training.checkpoint_reader import CheckpointReader
 from efficient_attention.training.config import RunConfig, to_dict
 from efficient_attention.training.environment import write_environment
-from efficient_attention.training.metrics_log import MetricsLog
+from efficient_attention.training.metrics_log import MetricsLog, read_metrics
 from efficient_attention.training.peak_flops import peak_flops
 from efficient_attention.training.progress import ProgressDisplay, show_progress
 from efficient_attention.training.report import write_report
@@ -58,8 +58,8 @@ def train(config: RunConfig, workdir: Path) -> dict[str, float]:
 
 
 def write_report_once(workdir: Path) -> None:
-    """Writes the report in the first process."""
-    if jax.process_index() == 0:
+    """Writes the report in the first process, if there is anything to report."""
+    if jax.process_index() == 0 and read_metrics(workdir):
         write_report(workdir)
 
 
