@@ -5,6 +5,10 @@ python train.py --config configs/quickstart.py --workdir runs/quickstart
 Run of 2026-11-21, 2 cores of an Intel Xeon (AVX-512), float32, jax 0.10.2, seed 0: 800 steps at 24,000 tokens/s;
 `make quickstart` on a fresh clone took 3 min 14 s, set-up included. Held out, every example once: masked-token loss
 4.013 nats (accuracy 34.5 %), 34.0 % below the unigram model's 6.083; sentence order 74.3 %.
+
+What was tried, some twenty short runs of one seed each (positions, sharing, embedding width, masking unit, tokenizer,
+init_std, rate, norm, length), was judged on held-out documents of this corpus, mostly this very split, so its figures
+are a little better than an untouched split's would be.
 """
 
 from ml_collections import ConfigDict
