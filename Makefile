@@ -79,8 +79,8 @@ peers: .venv-peers/.peers  ## environment with PyTorch and transformers, for scr
 .venv-peers/.peers: requirements/peers.txt
 	$(call environment,.venv-peers)
 	@echo '[set-up] installing requirements/peers.txt into .venv-peers'
-	@$(call install,.venv-peers) "$$(grep '^torch==' $<)"
-	@$(call install,.venv-peers) -r $<
+	@$(call install,.venv-peers) "$$(grep '^torch==' $<)" && $(call install,.venv-peers) -r $< || \
+	  { echo 'error: pip could not install what $< names (see above); its comment says where torch may come from' >&2; exit 1; }
 	@touch $@
 
 # ---- locks: one universal file serves every Python and platform; the test lock leads, the others follow it ----

@@ -1,4 +1,4 @@
-"""Evaluates a run on its held-out split: python eval.py --workdir runs/quickstart [--step=500].
+"""Evaluates a run on its held-out split: python eval.py --workdir runs/quickstart [--checkpoint=best].
 
 The last line that it prints is one JSON object.
 """
@@ -14,7 +14,9 @@ from efficient_attention.training.command import parse_flags, run_command
 from efficient_attention.training.hosts import define_host_flags, join_hosts_of_flags
 
 WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run.')
-STEP = flags.DEFINE_integer('step', None, 'Checkpoint to evaluate; the newest one by default.')
+CHECKPOINT = flags.DEFINE_string(
+    'checkpoint', 'last', 'Checkpoint to evaluate: last, best (by checkpoint.best_metric of its config), or a step.'
+)
 BATCH_SIZE = flags.DEFINE_integer(
     'batch_size', None, 'Rows at a time, over all devices; the config decides by default.'
 )
@@ -30,7 +32,7 @@ def main() -> None:
     )  # after the allocator, before anything large
 
     join_hosts_of_flags()
-    print(json.dumps(evaluate_workdir(Path(WORKDIR.value), step=STEP.value, batch_size=BATCH_SIZE.value)))
+    print(json.dumps(evaluate_workdir(Path(WORKDIR.value), checkpoint=CHECKPOINT.value, batch_size=BATCH_SIZE.value)))
 
 
 if __name__ == '__main__':

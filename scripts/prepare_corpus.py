@@ -6,10 +6,9 @@ A run prepares its corpus by itself; this does it beforehand. The fields are tho
 """
 
 import argparse
-import sys
 
 from efficient_attention.data.config import DataConfig
-from efficient_attention.errors import InputError
+from efficient_attention.training.command import run_command
 
 FIELDS = {
     'source': 'stdlib | text:<glob>[#paragraphs] | jsonl:<glob>#<field> | arrayrecord:<glob> | tfds:<name>#<field>',
@@ -49,8 +48,4 @@ def _boolean(text: str) -> bool:
 
 
 if __name__ == '__main__':
-    try:
-        main()
-    except InputError as error:
-        print(f'error: {error}', file=sys.stderr)
-        sys.exit(2)
+    run_command(main)

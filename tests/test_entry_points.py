@@ -2,19 +2,29 @@
 
 import json
 import os
+import runpy
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from absl import flags
 
-from tests.training.tiny_run import write_corpus
+from efficient_attention.training import allocator
+from tests.training.tiny_run import fresh_workdir, write_corpus
+
+pytestmark = [
+    pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
+    pytest.mark.filterwarnings('ignore:the load_module'),  # which ml_collections uses
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 # Without the eight emulated devices of the suite: a process of a user's has one CPU device.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != 'XLA_FLAGS'}
+Result = tuple[int, str, str]  # exit code, standard output, standard error
 
 
 def start(*arguments: str) -> subprocess.Popen:
@@ -23,8 +33,7 @@ def start(*arguments: str) -> subprocess.Popen:
     return subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, text=True, **pipes)
 
 
-def call(*arguments: str) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error."""
+def call(*arguments: str) -> Result:
     process = start(*arguments)
     out, err = process.communicate(timeout=300)
     return process.returncode, out, err
@@ -38,13 +47,21 @@ def training(folder: Path, workdir: Path, *arguments: str) -> list[str]:
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory) -> Path:
-    """The workdir of three steps made by train.py."""
+    """The workdir of three steps by train.py, each evaluated and saved; its best is the worst, not to be the last."""
     folder = tmp_path_factory.mktemp('trained')
-    code, out, err = call(*training(folder, folder / 'run', '--config.train.steps=3', '--config.data.pairs=sop'))
+    fields = ['train.steps=3', 'data.pairs=sop', 'eval.every_steps=1', 'checkpoint.every_steps=1']
+    fields += ['checkpoint.best_metric=masked_lm_loss', 'checkpoint.best_mode=max']
+    code, out, err = call(*training(folder, folder / 'run', *(f'--config.{field}' for field in fields)))
     assert (code, out) == (0, ''), err
     assert 'parameters on 1 cpu device(s) (data 1 x fsdp 1 x tensor 1); new run in ' in err
     assert 'step 3/3  loss ' in err and 'step 3 held out: ' in err
     return folder / 'run'
+
+
+def held_out(workdir: Path) -> dict[int, dict]:
+    """What the run itself measured on the held-out split, by step."""
+    lines = map(json.loads, (workdir / 'metrics.jsonl').read_text(encoding='utf-8').splitlines())
+    return {line['step']: line for line in lines if line.pop('split') == 'held_out'}
 
 
 def test_training_leaves_its_run_in_the_workdir(trained):
@@ -54,14 +71,13 @@ def test_training_leaves_its_run_in_the_workdir(trained):
     assert (trained / 'tokenizer.json').is_file()
 
 
-def test_evaluation_ends_with_one_json_object_of_the_runs_last_numbers(trained):
-    *_, line = (trained / 'metrics.jsonl').read_text(encoding='utf-8').splitlines()
-    expected = json.loads(line)
-    assert expected.pop('split') == 'held_out'
-    for batch_size in (3, 16):
-        code, out, err = call('eval.py', f'--workdir={trained}', f'--batch_size={batch_size}')
-        assert code == 0, err
-        assert json.loads(out.splitlines()[-1]) == pytest.approx(expected, rel=1e-5)
+@pytest.mark.parametrize('arguments, step', [(['--batch_size=3'], 3), (['--batch_size=16', '--checkpoint=best'], 1)])
+def test_evaluation_ends_with_one_json_object_of_the_runs_own_numbers(trained, arguments: list[str], step: int):
+    code, out, err = call('eval.py', f'--workdir={trained}', *arguments)
+    assert code == 0, err
+    measured = held_out(trained)
+    assert json.loads(out.splitlines()[-1]) == pytest.approx(measured[step], rel=1e-5)
+    assert max(measured, key=lambda step: measured[step]['masked_lm_loss']) == 1  # best_mode is 'max'
 
 
 def test_sigterm_ends_a_run_well_with_a_checkpoint(tmp_path):
@@ -76,54 +92,114 @@ def test_sigterm_ends_a_run_well_with_a_checkpoint(tmp_path):
     assert f'stopped after step {last}, which is saved' in err
 
 
-# ---- bad input ----
+# ---- in this process, which saves the seconds of a start: the same files run as programs, on its eight devices ----
 
 
-def assert_refused(arguments: list[str], line: str) -> None:
-    code, out, err = call(*arguments)
-    errors = [text for text in err.splitlines() if text.startswith('error:')]
-    assert (code, out, 'Traceback' in err) == (2, '', False), err
-    assert len(errors) == 1 and err.endswith(f'{errors[0]}\n'), err
-    assert line in errors[0]
+@pytest.fixture
+def call_here(monkeypatch, capfd) -> Callable[..., Result]:
+    def call(script: str, *arguments: str) -> Result:
+        capfd.readouterr()
+        monkeypatch.setattr(sys, 'argv', [script, *arguments])
+        known, code = set(flags.FLAGS), 0
+        try:
+            runpy.run_path(str(ROOT / script), run_name='__main__')
+        except SystemExit as exited:
+            code = exited.code
+        finally:
+            for name in set(flags.FLAGS) - known:  # the next program defines its own of the same names
+                delattr(flags.FLAGS, name)
+        return code, *capfd.readouterr()
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv(allocator.SWITCH, 'default')  # this process has its allocator already
+    return call
 
 
-@pytest.mark.parametrize(
-    'argument, line',
-    [
-        ('--config.model.widht=3', "error: unknown config field: 'widht' Did you mean"),
-        ('--config.model.width=wide', 'error: flag --config.model.width=wide: invalid literal for int()'),
-        ('--config.data.source=books', "error: data.source is 'books'; known: stdlib, text:"),
-        ('--config.data.length=64', 'error: data.length 64 is beyond the position table, model.max_length 32'),
-    ],
-)
-def test_bad_values_are_one_line(tmp_path, argument: str, line: str):
-    assert_refused(training(tmp_path, tmp_path / 'run', argument), line)
-    assert not (tmp_path / 'run').exists()
+@pytest.fixture(scope='module')
+def shared(tmp_path_factory) -> Path:
+    """A folder with a corpus, its cache, files that are not as they should be, and in `run` a run of no steps."""
+    folder = tmp_path_factory.mktemp('shared')
+    fresh_workdir(folder).rename(folder / 'run')
+    (folder / 'empty.txt').write_bytes(b'')
+    (folder / 'latin.txt').write_bytes(b'Good.\n\nB\xe4d.\n')
+    (folder / 'latin.jsonl').write_bytes(b'{"text": "Good."}\n{"text": "B\xe4d."}\n')
+    (folder / 'vocab.txt').write_text('[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n', encoding='utf-8')
+    return folder
 
 
-def test_bytes_that_are_not_utf8_are_one_line(tmp_path):
+def assert_refused(result: Result, line: str) -> None:
+    """Exit code 2, nothing on standard output, and one line after the notices of what was done until then."""
+    code, out, err = result
+    assert (code, out) == (2, ''), err
+    lines = [text for text in err.splitlines() if not text.startswith(('allocator: ', 'preparing '))]
+    assert len(lines) == 1 and err.endswith(f'{lines[0]}\n'), err
+    assert lines[0].startswith(f'error: {line}')
+
+
+BAD_FIELDS = {  # field of train.py: the line that it gives; {0} is the shared folder
+    'model.widht=3': "unknown config field: 'widht' Did you mean",
+    'model.width=wide': 'flag --config.model.width=wide: invalid literal for int()',
+    'data.source=books': "data.source is 'books'; known: stdlib, text:",
+    'data.source=text:{0}/none/*.txt': "data.source 'text:{0}/none/*.txt': no file matches '{0}/none/*.txt'",
+    'data.source=text:{0}/empty.txt': "data.source 'text:{0}/empty.txt': no text in it",
+    'data.source=text:{0}/latin.txt': '{0}/latin.txt: byte 0xe4 at offset 8 is not UTF-8 (',
+    'data.source=jsonl:{0}/latin.jsonl#text': '{0}/latin.jsonl: byte 0xe4 at offset 29 is not UTF-8 (',
+    'data.tokenizer={0}/vocab.txt': 'tokenizer {0}/vocab.txt: no [MASK] in its vocabulary',
+    'data.tokenizer={0}/none.json': 'tokenizer {0}/none.json: cannot be read (No such file or directory)',
+    'data.length=64': 'data.length 64 is beyond the position table, model.max_length 32',
+    'train.batch_size=12': 'train.batch_size 12 does not divide over 8 devices',
+    'eval.batch_size=12': 'eval.batch_size 12 does not divide over 8 devices',
+    'mesh.data=3': 'mesh.data 3 x mesh.fsdp 1 x mesh.tensor 1 = 3 devices, but there are 8',
+    'checkpoint.best_metric=los': "checkpoint.best_metric is 'los'; known: ",
+}
+
+
+@pytest.mark.parametrize('field, line', BAD_FIELDS.items(), ids=BAD_FIELDS)
+def test_a_bad_field_is_one_line(call_here, shared, field: str, line: str):
+    arguments = training(shared, shared / 'new', f'--config.{field.format(shared)}')
+    assert_refused(call_here(*arguments), line.format(shared))
+    assert not (shared / 'new').exists()
+
+
+BAD_COMMANDS = {  # arguments: the line that they give
+    'train.py --config=tests/training/tiny_run.py': '--workdir is missing',
+    'train.py --config=none.py --workdir={0}/new': "config: No such file or directory: 'none.py'",
+    'eval.py --workdir={0}': '{0}: no run there (config.json is missing)',
+    'eval.py --workdir={0}/run --batch_size=two': 'flag --batch_size=two: invalid literal for int()',
+    'eval.py --workdir={0}/run --batch_size=12': 'eval.batch_size 12 does not divide over 8 devices',
+    'eval.py --workdir={0}/run --checkpoint=7': 'there is no checkpoint of step 7 in {0}/run/checkpoints; there are 0',
+    'eval.py --workdir={0}/run --checkpoint=one': "checkpoint 'one' is none of last, best and a step; in {0}/run/",
+    'eval.py --workdir={0}/run --checkpoint=best': 'no checkpoint is the best one, as none has the metric ',
+    'scripts/fill_mask.py --workdir={0}/run --checkpoint=7 [MASK]': 'there is no checkpoint of step 7 in {0}/run/',
+    'scripts/fill_mask.py --workdir={0}/run dog': "no [MASK] in the text 'dog'",
+    'efficient_attention/training/report.py {0}': 'there is nothing to report: {0}/metrics.jsonl is missing or empty',
+}
+
+
+@pytest.mark.parametrize('command, line', BAD_COMMANDS.items(), ids=BAD_COMMANDS)
+def test_a_bad_command_is_one_line(call_here, shared, command: str, line: str):
+    assert_refused(call_here(*command.format(shared).split()), line.format(shared))
+
+
+def test_a_workdir_of_another_config_is_one_line(call_here, shared):
+    arguments = training(shared, shared / 'run', '--config.data.pairs=sop')
+    line = f'{shared / "run"} was made with config.data.pairs = "nsp", now it is "sop"; name a new --workdir'
+    assert_refused(call_here(*arguments), line)
+
+
+def test_a_checkpoint_of_another_model_is_one_line(call_here, shared, tmp_path):
+    shutil.copytree(shared / 'run' / 'checkpoints', tmp_path / 'checkpoints')
+    arguments = training(shared, tmp_path, '--config.model.layers=3')
+    assert_refused(call_here(*arguments), f'{tmp_path} was made with config.model.layers = 2, now it is 3; ')
+    line = f'checkpoint {tmp_path}/checkpoints/0 is from another model: params/encoder/stack/layers/'
+    assert_refused(call_here('eval.py', f'--workdir={tmp_path}'), line)  # the config there is the one just given
+
+
+def test_a_process_of_its_own_says_no_more(tmp_path):
+    """What a user sees: exit code, logging and clean-up of a whole process."""
     arguments = training(tmp_path, tmp_path / 'run')
     (tmp_path / 'corpus.txt').write_bytes(b'Good.\n\nB\xe4d.\n')
-    assert_refused(arguments, 'corpus.txt: byte 0xe4 at offset 8 is not UTF-8')
-
-
-def test_missing_flags_and_files_are_one_line(tmp_path):
-    assert_refused(['train.py', '--config=tests/training/tiny_run.py'], 'error: --workdir is missing')
-    workdir = f'--workdir={tmp_path}'
-    assert_refused(['train.py', '--config=none.py', workdir], "error: config: No such file or directory: 'none.py'")
-    assert_refused(['eval.py', workdir], f'error: {tmp_path}: no run there (config.json is missing)')
-
-
-def test_a_workdir_of_another_config_is_one_line(trained):
-    arguments = training(trained.parent, trained, '--config.train.steps=3')
-    assert_refused(arguments, 'was made with config.data.pairs = "sop", now it is "nsp"; name a new --workdir')
-
-
-def test_a_checkpoint_of_another_model_is_one_line(trained, tmp_path):
-    workdir = shutil.copytree(trained, tmp_path / 'run')
-    text = (workdir / 'config.json').read_text(encoding='utf-8')
-    (workdir / 'config.json').write_text(text.replace('"layers": 2', '"layers": 3'), encoding='utf-8')
-    assert_refused(['eval.py', f'--workdir={workdir}'], 'is from another model: params/encoder/stack/layers/')
+    assert_refused(call(*arguments), f'{tmp_path}/corpus.txt: byte 0xe4 at offset 8 is not UTF-8')
 
 
 def test_a_run_that_does_not_learn_fails_with_one_line_and_another_code(tmp_path):

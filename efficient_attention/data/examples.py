@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from efficient_attention.data.config import DataConfig
-from efficient_attention.data.corpus import Corpus, Vocabulary
+from efficient_attention.data.corpus import Corpus, Vocabulary, one_line
 from efficient_attention.data.masking import Masker
 from efficient_attention.data.packing import PackingPlan, packed_row, plan_rows
 from efficient_attention.data.pairs import PairPlan, pair_row, plan_pairs
@@ -86,7 +86,7 @@ class Examples:
         except Exception as error:
             kind = InputError if isinstance(error, (InputError, OSError)) else RuntimeError
             where = f'{self._corpus.split} documents {plan.documents(index)}, epoch {epoch}, example {index}'
-            raise kind(f'{where}: {" ".join(str(error).split())}') from error
+            raise kind(f'{where}: {one_line(error)}') from error
 
     def padding(self) -> dict[str, np.ndarray]:
         """A row with the arrays of an example that counts for nothing: padding, and all weights 0."""

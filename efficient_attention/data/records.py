@@ -8,6 +8,7 @@ from pathlib import Path
 
 from array_record.python import array_record_module
 
+from efficient_attention.data.corpus import one_line
 from efficient_attention.data.files import decode, read_lines
 from efficient_attention.errors import InputError
 
@@ -64,7 +65,7 @@ def _records(path: Path) -> Iterator[bytes]:
     except (RuntimeError, IndexError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f'{path}: not a sound ArrayRecord file ({" ".join(str(error).split())})') from None
+        raise InputError(f'{path}: not a sound ArrayRecord file ({one_line(error)})') from None
 
 
 def tfds_documents(name: str, split: str, field: str) -> Iterator[str]:
@@ -97,7 +98,7 @@ def _tfds_rows(name: str, split: str) -> Sequence[dict]:
     try:
         return tfds.data_source(name, split=split)
     except Exception as error:  # TFDS raises whatever its builders raise
-        raise InputError(f'tfds:{name}: {type(error).__name__}: {" ".join(str(error).split())[:300]}') from None
+        raise InputError(f'tfds:{name}: {type(error).__name__}: {one_line(error)[:300]}') from None
 
 
 def digest_texts(texts: Iterator[str]) -> str:

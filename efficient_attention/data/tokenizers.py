@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from efficient_attention.data.corpus import Vocabulary
+from efficient_attention.data.corpus import Vocabulary, one_line
 from efficient_attention.data.files import decode
 from efficient_attention.data.sentencepiece_model import read_sentencepiece
 from efficient_attention.data.special_tokens import ROLES, with_specials
@@ -106,7 +106,7 @@ def _load_json(text: str, path: Path) -> Tokenizer:
     except InputError:
         raise
     except Exception as error:  # the Rust library raises bare Exception
-        raise InputError(f'tokenizer {path}: not a tokenizer.json ({" ".join(str(error).split())[:200]})') from None
+        raise InputError(f'tokenizer {path}: not a tokenizer.json ({one_line(error)[:200]})') from None
 
 
 def _check_patterns(part: Any, path: Path) -> None:

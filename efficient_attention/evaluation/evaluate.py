@@ -1,9 +1,10 @@
 """Means over the whole held-out split: sums of every batch are added in float64, then divided once."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import jax
 import numpy as np
 from jax import Array
 
@@ -11,6 +12,7 @@ from efficient_attention.objectives.objective import Batch, Sums
 from efficient_attention.tasks.task import HostBatch
 
 EvalStep = Callable[[Any, Batch], tuple[Sums, dict[str, Array]]]
+RUN_AHEAD = 2  # batches handed to the device before the host waits for the oldest, so that it builds the next meanwhile
 
 
 def evaluate(
@@ -29,14 +31,23 @@ def evaluate(
     """
     sums: dict[str, float] = defaultdict(float)
     weights: dict[str, float] = defaultdict(float)
-    for batch in batches:
-        batch_sums, batch_weights = eval_step(params, to_devices(batch))
+    for batch_sums, batch_weights in finished(eval_step(params, to_devices(batch)) for batch in batches):
         for term, metrics in batch_sums.items():
             weights[term] += float(np.asarray(batch_weights[term], np.float64))
             for metric, value in metrics.items():
                 sums[f'{term}_{metric}'] += float(np.asarray(value, np.float64))
     means = {name: value / max(weights[_term(name, weights)], 1.0) for name, value in sums.items()}
     return means | {f'{term}_weight': weight for term, weight in weights.items()}
+
+
+def finished(results: Iterable[Any]) -> Iterator[Any]:
+    """The results on the host, in their order; the last `RUN_AHEAD` that were asked for stay with the device."""
+    running: deque[Any] = deque()
+    for result in results:
+        running.append(result)
+        if len(running) > RUN_AHEAD:
+            yield jax.device_get(running.popleft())
+    yield from map(jax.device_get, running)
 
 
 def _term(name: str, terms: Iterable[str]) -> str:

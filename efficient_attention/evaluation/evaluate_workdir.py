@@ -6,18 +6,26 @@ from pathlib import Path
 import jax
 
 from efficient_attention.evaluation.evaluate import evaluate
+from efficient_attention.training.checkpoint_reader import LAST, CheckpointReader
 from efficient_attention.training.restore import restore_run
 from efficient_attention.training.sharding import MeshConfig
 from efficient_attention.training.workdir import read_config
 
 
-def evaluate_workdir(workdir: Path, *, step: int | None = None, batch_size: int | None = None) -> dict[str, float]:
+def evaluate_workdir(workdir: Path, *, checkpoint: str = LAST, batch_size: int | None = None) -> dict[str, float]:
     """The held-out metrics of a checkpoint and its 'step'; equal up to rounding for every batch size and device count.
 
+    Args:
+        workdir: a folder that train.py wrote.
+        checkpoint: 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number.
+        batch_size: rows at a time, over all devices; None = the config's.
+
     Raises:
-        InputError: as `restore_run`, or the batch does not divide over the devices.
+        InputError: as `restore_run`, there is no such checkpoint, or the batch does not divide over the devices.
     """
     config = read_config(workdir)
+    metric, mode = config.checkpoint.best_metric, config.checkpoint.best_mode
+    step = CheckpointReader(workdir).chosen_step(checkpoint, metric=metric, mode=mode)
     batch_size = config.eval.batch_size if batch_size is None else batch_size
     config = dataclasses.replace(
         config,

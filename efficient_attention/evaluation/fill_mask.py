@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from efficient_attention.data.tokenizers import load_tokenizer, vocabulary_of
 from efficient_attention.errors import InputError
 from efficient_attention.models.pretraining import PretrainingModel
-from efficient_attention.training.checkpoint_reader import CheckpointReader
+from efficient_attention.training.checkpoint_reader import LAST, CheckpointReader
 from efficient_attention.training.config import RunConfig
 from efficient_attention.training.workdir import read_config
 
@@ -27,18 +27,20 @@ class Candidate(NamedTuple):
 class MaskFiller:
     """A pretrained model from its workdir, ready to fill masks; needs no data and one device.
 
+    `checkpoint` is 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number.
+
     Raises:
         InputError: there is no pretraining run in the workdir, or no such checkpoint.
     """
 
-    def __init__(self, workdir: Path, *, step: int | None = None) -> None:
+    def __init__(self, workdir: Path, *, checkpoint: str = LAST) -> None:
         self.config: RunConfig = read_config(workdir)
         if self.config.task != 'pretraining':
             raise InputError(f'{workdir} holds a run of the task {self.config.task!r}; filling masks needs pretraining')
         path = workdir / 'tokenizer.json'
         self.tokenizer: Tokenizer = load_tokenizer(path, lowercase=self.config.data.lowercase)
         self.vocabulary = vocabulary_of(self.tokenizer, str(path))
-        self.model = restore_model(workdir, self.config, step)
+        self.model = restore_model(workdir, self.config, checkpoint)
 
     def __call__(self, text: str, top: int = 5) -> list[list[Candidate]]:
         """The `top` most probable tokens for each [MASK] in `text`, best first; special tokens are no candidates.
@@ -84,8 +86,10 @@ class MaskFiller:
         return np.array(self.model.masked_logits(x_1LD, jnp.asarray([places], jnp.int32))[0])
 
 
-def restore_model(workdir: Path, config: RunConfig, step: int | None) -> PretrainingModel:
-    """The model with the parameters of a checkpoint (None = the newest), on the first device."""
+def restore_model(workdir: Path, config: RunConfig, checkpoint: str) -> PretrainingModel:
+    """The model with the parameters of a checkpoint ('last', 'best' or a step), on the first device."""
+    reader = CheckpointReader(workdir)
+    step = reader.chosen_step(checkpoint, metric=config.checkpoint.best_metric, mode=config.checkpoint.best_mode)
     has_pairs = config.data.pairs != 'none'
     shapes = nnx.eval_shape(lambda: PretrainingModel(config.model, has_pairs=has_pairs, rngs=nnx.Rngs(0)))
     graph, state = nnx.split(shapes)
@@ -93,4 +97,4 @@ def restore_model(workdir: Path, config: RunConfig, step: int | None) -> Pretrai
     abstract = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), nnx.to_pure_dict(state)
     )
-    return nnx.merge(graph, CheckpointReader(workdir).restore({'params': abstract}, step).state['params'])
+    return nnx.merge(graph, reader.restore({'params': abstract}, step).state['params'])

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import math
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +19,7 @@ import orbax.checkpoint as ocp
 from efficient_attention.errors import InputError, RunError
 from efficient_attention.field_checks import check_one_of, check_within
 from efficient_attention.training.checkpoint_reader import RECORD, STATE, CheckpointReader, reason, without_orbax_log
+from efficient_attention.training.command import show_error
 from efficient_attention.training.workdir_lock import WorkdirLock
 
 TRASH = 'trash'
@@ -134,7 +134,7 @@ class Checkpoints:
         except SaveError as failure:
             if error is None:
                 raise
-            print(f'error: {failure}', file=sys.stderr)  # what ends the run goes on upwards; this must not be lost
+            show_error(failure)  # what ends the run goes on upwards; this must not be lost
 
     def _options(self) -> ocp.CheckpointManagerOptions:
         policies = ocp.checkpoint_managers

@@ -22,6 +22,7 @@ from efficient_attention.training.fingerprint import ADVICE, compare_fingerprint
 FOLDER = 'checkpoints'
 STATE = 'state'
 RECORD = 'record'
+LAST, BEST = 'last', 'best'  # names of checkpoints beside their steps
 READ_ATTEMPTS = 3  # at the newest step, while a trainer may be removing it
 
 
@@ -51,9 +52,35 @@ class CheckpointReader:
 
     def best_step(self, metric: str, mode: str = 'min') -> int | None:
         """Returns the step with the best ('min' or 'max') `metric` in its record, the newest of equals, or None."""
-        values = {step: self.record(step).get('metrics', {}).get(metric) for step in self.steps()}
+        values = {step: self._metrics(step).get(metric) for step in self.steps()}
         scored = [(value if mode == 'max' else -value, step) for step, value in values.items() if value is not None]
         return max(scored, default=(None, None))[1]
+
+    def chosen_step(self, choice: str, *, metric: str, mode: str = 'min') -> int | None:
+        """Returns the step that a user's `choice` names; None for 'last', the newest when it is read.
+
+        Args:
+            choice: 'last', 'best' or a step's number, as given on the command line.
+            metric: what 'best' goes by, the run's `checkpoint.best_metric`; '' = none.
+            mode: 'min' or 'max', which value of it is best.
+
+        Raises:
+            InputError: there is no such checkpoint, or no best one; lists those there are.
+        """
+        if choice == LAST:
+            return None
+        step = self._existing(int(choice) if choice.isdecimal() else None)
+        if choice.isdecimal():
+            return step
+        there_are = f'in {self.folder} there are {_listed(self.steps())}'
+        if choice != BEST:
+            raise InputError(f'checkpoint {choice!r} is none of {LAST}, {BEST} and a step; {there_are}')
+        if not metric:
+            raise InputError(f'no checkpoint is the best one, as checkpoint.best_metric names no metric; {there_are}')
+        best = self.best_step(metric, mode)
+        if best is None:
+            raise InputError(f'no checkpoint is the best one, as none has the metric {metric!r}; {there_are}')
+        return best
 
     def record(self, step: int | None = None) -> dict[str, Any]:
         """Returns the JSON record of a step (None = the newest); raises InputError as `restore` does."""
@@ -101,6 +128,14 @@ class CheckpointReader:
         saved = self.record(step).get('fingerprint', {})
         compare_fingerprints(saved, fingerprint, where=str(self.folder.parent), changeable=changeable, advice=advice)
         return self.restore(abstract_state, step)
+
+    def _metrics(self, step: int) -> dict[str, float]:
+        try:
+            return self.record(step).get('metrics', {})
+        except InputError:
+            if step in self.steps():
+                raise
+            return {}  # a trainer removed it meanwhile
 
     def _restore(self, abstract_state: Any, step: int) -> Restored:
         folder = self.folder / str(step)

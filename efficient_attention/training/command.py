@@ -60,8 +60,13 @@ def run_command(main: Callable[[], None]) -> None:
 
 def fail(error: Exception, code: int) -> None:
     """Prints the error as one line and exits with `code`."""
-    print(f'error: {_first_line(error)}', file=sys.stderr)
+    show_error(error)
     sys.exit(code)
+
+
+def show_error(error: Exception) -> None:
+    """Prints the error as one line on the standard error stream."""
+    print(f'error: {_first_line(error)}', file=sys.stderr)
 
 
 def _without_traceback(text: str) -> str:

@@ -9,6 +9,9 @@ from typing import Any
 
 import jax
 
+from efficient_attention.errors import InputError
+from efficient_attention.training.whole_file import write_whole
+
 FILE_NAME = 'environment.json'
 PACKAGES = ('efficient-attention', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'tokenizers', 'numpy')
 
@@ -17,14 +20,16 @@ def write_environment(workdir: Path) -> None:
     """Writes `environment.json` anew; does nothing in processes other than the first."""
     if jax.process_index() == 0:
         workdir.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(describe_environment(), indent=2) + '\n'
-        (workdir / FILE_NAME).write_text(text, encoding='utf-8')
+        write_whole(workdir / FILE_NAME, json.dumps(describe_environment(), indent=2) + '\n')
 
 
 def read_environment(workdir: Path) -> dict[str, Any]:
-    """Returns what `write_environment` wrote, {} where there is nothing."""
+    """Returns what `write_environment` wrote, {} where there is nothing; raises InputError where it is damaged."""
     path = workdir / FILE_NAME
-    return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+    try:
+        return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+    except ValueError as error:
+        raise InputError(f'{path} is not JSON: {error}') from None
 
 
 def describe_environment() -> dict[str, Any]:

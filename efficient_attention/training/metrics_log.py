@@ -7,7 +7,6 @@ strings "nan", "inf" and "-inf", so that every line is JSON; `read_metrics` turn
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +17,7 @@ import numpy as np
 from tensorboardX import SummaryWriter
 
 from efficient_attention.errors import InputError
+from efficient_attention.training.whole_file import write_whole
 
 FILE_NAME = 'metrics.jsonl'
 EVENTS_FOLDER = 'tensorboard'
@@ -45,7 +45,7 @@ class MetricsLog:
         workdir.mkdir(parents=True, exist_ok=True)
         path = workdir / FILE_NAME
         kept = [line for line in read_metrics(workdir) if line['step'] <= start_step]
-        _rewrite(path, kept)
+        write_whole(path, ''.join(map(_line, kept)))
         # Only lines of this step can come again: what is measured right after a restart was perhaps measured before.
         self._written = {(line['step'], line['split']) for line in kept if line['step'] == start_step}
         self._file = path.open('a', encoding='utf-8')
@@ -107,16 +107,6 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
         raise InputError(f'{where}: not a JSON object with step and split') from None
     numbers = {name: float(value) if value in NOT_FINITE else value for name, value in found.items()}
     return {**numbers, 'step': step, 'split': split}
-
-
-def _rewrite(path: Path, lines: list[dict[str, Any]]) -> None:
-    """Replaces the file at once: whoever reads it, or is killed here, has the old or the new one."""
-    temporary = path.with_suffix('.tmp')
-    with temporary.open('w', encoding='utf-8') as file:
-        file.writelines(map(_line, lines))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def _line(fields: Mapping[str, Any]) -> str:

@@ -9,18 +9,19 @@ workdir alone, at any time, also while the run goes on.
 import argparse
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from efficient_attention.errors import InputError
+from efficient_attention.training.command import run_command
 from efficient_attention.training.environment import read_environment
 from efficient_attention.training.fingerprint import flatten
 from efficient_attention.training.metrics_log import FILE_NAME as METRICS_FILE
 from efficient_attention.training.metrics_log import read_metrics
 from efficient_attention.training.report_charts import TRAIN, Series, line_chart
+from efficient_attention.training.whole_file import write_whole
 
 FILE_NAME = 'report.html'
 CONFIG_FILE = 'config.json'
@@ -50,9 +51,7 @@ def write_report(workdir: Path) -> Path:
     )
     page = _PAGE.format(title=escape(workdir.resolve().name), style=_STYLE, body='\n'.join(filter(None, sections)))
     path = workdir / FILE_NAME
-    temporary = path.with_suffix('.tmp')
-    temporary.write_text(page, encoding='utf-8')
-    temporary.replace(path)
+    write_whole(path, page)
     return path
 
 
@@ -231,17 +230,12 @@ _PAGE = """<!doctype html>
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes the report of the workdir named on the command line and prints its path; returns the exit code."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Writes the report of the workdir named on the command line and prints its path; raises as `write_report`."""
     parser = argparse.ArgumentParser(description='Write the report of a run.')
     parser.add_argument('workdir', type=Path, help='folder of the run')
-    try:
-        print(write_report(parser.parse_args(arguments).workdir))
-    except InputError as error:
-        print(f'error: {error}', file=sys.stderr)
-        return 2
-    return 0
+    print(write_report(parser.parse_args(arguments).workdir))
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_command(main)

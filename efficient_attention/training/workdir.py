@@ -8,6 +8,7 @@ import jax
 from efficient_attention.errors import InputError
 from efficient_attention.training.config import RunConfig, from_dict, to_dict
 from efficient_attention.training.fingerprint import compare_fingerprints
+from efficient_attention.training.whole_file import write_whole
 
 CONFIG = 'config.json'
 # Fields that change neither the parameters nor the examples of any step, so a run may go on with other values.
@@ -40,11 +41,9 @@ def claim_workdir(workdir: Path, config: RunConfig) -> None:
         compare_fingerprints(saved, {'config': to_dict(config)}, where=str(workdir), changeable=CHANGEABLE)
     if jax.process_index() > 0:
         return
-    temporary = path.with_suffix('.tmp')
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(to_dict(config), indent=2) + '\n', encoding='utf-8')
-        temporary.replace(path)
+        write_whole(path, json.dumps(to_dict(config), indent=2) + '\n')
     except OSError as error:
         raise InputError(f'{workdir}: cannot be written ({error.strerror})') from None
 
@@ -53,13 +52,15 @@ def read_config(workdir: Path) -> RunConfig:
     """The config of the run in `workdir`.
 
     Raises:
-        InputError: there is no config.json, or it is damaged, or not of this version.
+        InputError: there is no config.json, or it cannot be read, is damaged, or not of this version.
     """
     path = workdir / CONFIG
     try:
         values = json.loads(path.read_text(encoding='utf-8'))
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f'{workdir}: no run there ({CONFIG} is missing)') from None
+    except OSError as error:
+        raise InputError(f'{path}: cannot be read ({error.strerror})') from None
     except ValueError as error:
         raise InputError(f'{path}: not JSON ({error})') from None
     try:

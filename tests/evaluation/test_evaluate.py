@@ -1,6 +1,7 @@
 """Evaluation over a whole split: the same numbers for every batch size and mesh, each example counted once."""
 
 import dataclasses
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -96,6 +97,38 @@ def test_sums_are_divided_once_by_all_weights():
 def test_sums_are_added_in_float64():
     batches = [{'x': np.asarray([2.0**25], np.float32)}, *[{'x': np.asarray([1.0], np.float32)}] * 10]
     assert evaluate(add, np.float32(1), batches, lambda batch: batch)['pair_loss'] == (2**25 + 10) / 11
+
+
+def test_the_device_has_a_batch_while_the_next_is_built():
+    """The order of building, handing over and reading back: two batches ahead, and no more."""
+    log = []
+
+    class OnDevice:
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def __array__(self, dtype: type | None = None, copy: bool | None = None) -> np.ndarray:
+            del dtype, copy
+            log.append(('read', self.index))
+            return np.float32(self.index)
+
+    def batches() -> Iterator[dict]:
+        for index in range(4):
+            log.append(('build', index))
+            yield {'index': index}
+
+    def step(params: None, batch: dict) -> tuple[dict, dict]:
+        del params
+        log.append(('compute', batch['index']))
+        return {'pair': {'loss': OnDevice(batch['index'])}}, {'pair': np.float32(1)}
+
+    assert evaluate(step, None, batches(), lambda batch: batch) == {'pair_loss': 6 / 4, 'pair_weight': 4.0}
+    given = [[('build', index), ('compute', index)] for index in range(4)]
+    assert log == [*given[0], *given[1], *given[2], ('read', 0), *given[3], ('read', 1), ('read', 2), ('read', 3)]
+
+
+def test_no_batch_is_no_metric():
+    assert evaluate(add, 2.0, [], lambda batch: batch) == {}
 
 
 def test_a_term_without_weight_is_0():

@@ -35,6 +35,6 @@ def test_a_batch_of_no_rows_is_refused(workdir):
 
 def test_a_missing_step_or_run_is_named(workdir, tmp_path):
     with pytest.raises(InputError, match='there is no checkpoint of step 7'):
-        evaluate_workdir(workdir, step=7)
+        evaluate_workdir(workdir, checkpoint='7')
     with pytest.raises(InputError, match='no run there'):
         evaluate_workdir(tmp_path)

@@ -103,6 +103,43 @@ def test_an_asked_step_is_read_and_a_missing_one_lists_those_there_are(saved):
         reader.restore(layout, 3)
 
 
+@pytest.mark.parametrize(
+    ('choice', 'mode', 'step'),
+    [('last', 'min', None), ('best', 'min', 2), ('best', 'max', 5), ('5', 'min', 5), ('02', 'min', 2)],
+)
+def test_a_choice_names_a_step(saved, choice: str, mode: str, step: int | None):
+    assert CheckpointReader(saved).chosen_step(choice, metric='loss', mode=mode) == step
+
+
+@pytest.mark.parametrize(
+    ('choice', 'metric', 'message'),
+    [
+        ('3', 'loss', 'there is no checkpoint of step 3 in {}; there are 2, 5'),
+        ('-5', 'loss', "checkpoint '-5' is none of last, best and a step; in {} there are 2, 5"),
+        ('', 'loss', "checkpoint '' is none of last, best and a step; in {} there are 2, 5"),
+        ('best', '', 'no checkpoint is the best one, as checkpoint.best_metric names no metric; in {} there are 2, 5'),
+        ('best', 'bad', "no checkpoint is the best one, as none has the metric 'bad'; in {} there are 2, 5"),
+    ],
+)
+def test_a_choice_that_is_not_there_lists_the_steps_that_are(saved, choice: str, metric: str, message: str):
+    with pytest.raises(InputError) as caught:
+        CheckpointReader(saved).chosen_step(choice, metric=metric)
+    assert str(caught.value) == message.format(saved / 'checkpoints')
+
+
+def test_a_step_that_the_trainer_removes_meanwhile_is_not_the_best(saved, tmp_path, monkeypatch):
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    read = CheckpointReader.record
+
+    def slow(self: CheckpointReader, step: int) -> dict:
+        if step == 2:
+            shutil.rmtree(self.folder / '2')
+        return read(self, step)
+
+    monkeypatch.setattr(CheckpointReader, 'record', slow)
+    assert CheckpointReader(tmp_path).best_step('loss') == 5
+
+
 def test_without_any_checkpoint_evaluation_is_refused_and_training_starts_anew(tmp_path):
     reader, layout = CheckpointReader(tmp_path), on_mesh(make_state(), MeshConfig(), 1)
     assert reader.latest_step() is None

@@ -1,7 +1,9 @@
 """What a workdir remembers of the machine."""
 
 import jax
+import pytest
 
+from efficient_attention.errors import InputError
 from efficient_attention.training.environment import describe_environment, read_environment, write_environment
 
 
@@ -16,6 +18,12 @@ def test_what_is_written_is_read(tmp_path):
     assert read_environment(tmp_path) == {}
     write_environment(tmp_path / 'run')
     assert read_environment(tmp_path / 'run') == describe_environment()
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    (tmp_path / 'environment.json').write_text('{', encoding='utf-8')
+    with pytest.raises(InputError, match=r'environment\.json is not JSON: '):
+        read_environment(tmp_path)
 
 
 def test_only_the_first_process_writes(tmp_path, monkeypatch):

@@ -76,6 +76,12 @@ def test_a_damaged_config_names_the_file(tmp_path, text: str, message: str):
     assert str(caught.value).startswith(str(tmp_path))
 
 
+def test_a_config_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / 'config.json').mkdir()
+    with pytest.raises(InputError, match=rf'^{tmp_path}/config\.json: cannot be read \(Is a directory\)$'):
+        read_config(tmp_path)
+
+
 def test_a_folder_without_a_run_is_named(tmp_path):
     for folder in (tmp_path, tmp_path / 'nowhere'):
         with pytest.raises(InputError, match=rf'^{folder}: no run there \(config.json is missing\)$'):
