@@ -18,12 +18,26 @@ __version__ = '0.1.0'
 # name -> module that defines it; loaded when first used, so that importing the package needs nothing installed.
 _PUBLIC = {
     'attend': 'attention.attend',
+    'attention_weights': 'attention.attend',
     'Softmax': 'attention.mechanisms',
-    'parse_mechanism': 'attention.mechanisms',
+    'LSH': 'attention.mechanisms',
+    'FAVOR': 'attention.mechanisms',
+    'parse_mechanism': 'attention.text_form',
+    'parse_pattern': 'attention.text_form',
     'Full': 'attention.patterns',
     'Causal': 'attention.patterns',
+    'Window': 'attention.patterns',
+    'Block': 'attention.patterns',
+    'Strided': 'attention.patterns',
+    'Summary': 'attention.patterns',
+    'GlobalTokens': 'attention.patterns',
+    'RandomTiles': 'attention.patterns',
+    'PerHead': 'attention.patterns',
     'dense_mask': 'attention.patterns',
-    'parse_pattern': 'attention.patterns',
+    'longformer': 'attention.text_form',
+    'bigbird': 'attention.text_form',
+    'sparse_fixed': 'attention.text_form',
+    'sparse_strided': 'attention.text_form',
     'InputError': 'errors',
 }
 __all__ = sorted(_PUBLIC)

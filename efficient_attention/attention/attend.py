@@ -5,20 +5,24 @@ import logging
 from collections.abc import Callable
 from typing import Any, Literal, overload
 
-import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
-from efficient_attention.attention import dense, jax_nn, reference
-from efficient_attention.attention.mechanisms import Mechanism, Softmax
-from efficient_attention.attention.patterns import Full
-from efficient_attention.attention.request import Request
+from efficient_attention.attention import blocked, dense, jax_nn, reference
+from efficient_attention.attention.mechanisms import Mechanism
+from efficient_attention.attention.request import Positions, Request
 
 Backend = Callable[[Request], tuple[Array, Array | None]]
 
 # A backend serves a request or raises NotImplementedError that names what it lacks.
-BACKENDS: dict[str, Backend] = {'reference': reference.serve, 'dense': dense.serve, 'jax_nn': jax_nn.serve}
-AUTO_ORDER = ('dense', 'reference')
+BACKENDS: dict[str, Backend] = {
+    'reference': reference.serve,
+    'dense': dense.serve,
+    'blocked': blocked.serve,
+    'jax_nn': jax_nn.serve,
+}
+AUTO_ORDER = ('dense', 'blocked')
 
 
 @overload
@@ -40,13 +44,14 @@ def attend(  # type: ignore[misc]
     value: Float[Array, 'B M G K'],
     mechanism: Mechanism,
     *,
-    bias: Float[Array, '#B #H #L #M'] | None = None,
+    bias: Float[Array, '#B #H #L #M'] | Callable[[Any, Any], Any] | None = None,
     query_segments: Int[Array, 'B L'] | None = None,
     key_segments: Int[Array, 'B M'] | None = None,
-    query_positions: Int[Array, '#B L'] | None = None,
-    key_positions: Int[Array, '#B M'] | None = None,
+    query_positions: Int[Positions, '#B L'] | None = None,
+    key_positions: Int[Positions, '#B M'] | None = None,
     dropout_rate: float = 0.0,
     rng: Array | None = None,
+    dropout_rng: Array | None = None,
     backend: str = 'auto',
     return_lse: bool = False,
 ) -> Float[Array, 'B L H K'] | tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
@@ -57,34 +62,80 @@ def attend(  # type: ignore[misc]
         key: H must be a multiple of its G heads; each serves H / G neighbouring query heads.
         value: like `key`.
         mechanism: what to compute, such as `Softmax(Causal())`.
-        bias: added to the scaled logits.
+        bias: added to the scaled logits: an array, or a function from query positions [1 or B, 1, L', 1] and key
+            positions [1 or B, 1, 1, M'] to an array that broadcasts to [B, H, L', M'] (a `jax.tree_util.Partial`
+            where its parameters need gradients), which no backend evaluates on all pairs at once unless it is dense.
         query_segments: a query reads keys of its own segment alone; segment 0 is padding, which nobody reads.
             Give both segment arguments or neither; queries of segment 0 give zeros.
         key_segments: see `query_segments`.
-        query_positions: what the pattern sees; 0, 1, ... by default.
+        query_positions: what the pattern sees; 0, 1, ... by default. As a NumPy array it is known before the program
+            runs, so that a backend can leave out what the pattern forbids.
         key_positions: likewise; needed where a pattern compares positions and L differs from M.
-        dropout_rate: probability in [0, 1) to drop a weight; needs `rng`.
-        rng: a typed key, or one for each batch row [B].
+        dropout_rate: probability in [0, 1) to drop a weight; needs `dropout_rng` or `rng`.
+        rng: a typed key for mechanisms that draw something (LSH, FAVOR).
+        dropout_rng: a typed key, or one for each batch row [B]; `rng` by default.
         backend: 'auto' or a name in `BACKENDS`.
         return_lse: also return [B, H, L].
 
     A query that may read no key gives zeros, and zero gradients.
 
     Raises:
-        ValueError: shapes that do not fit, half-given segments, dropout without a key, an unknown backend, or a
-        combination
+        ValueError: shapes that do not fit, half-given segments, a missing key, an unknown backend, or a combination
             that no backend serves.
         NotImplementedError: the named backend lacks something; the message says what.
     """
+    request = make_request(
+        query,
+        key,
+        value,
+        mechanism,
+        bias=bias,
+        query_segments=query_segments,
+        key_segments=key_segments,
+        query_positions=query_positions,
+        key_positions=key_positions,
+        dropout_rate=dropout_rate,
+        rng=rng,
+        dropout_rng=dropout_rng,
+        return_lse=return_lse,
+    )
+    out, lse = dispatch(request, backend)
+    if not return_lse:
+        return out
+    if lse is None:
+        raise NotImplementedError(f'{mechanism} has no log-sum-exp on the {backend} backend')
+    return out, lse
+
+
+def make_request(
+    query: Array,
+    key: Array,
+    value: Array,
+    mechanism: Mechanism,
+    *,
+    query_segments: Array | None = None,
+    key_segments: Array | None = None,
+    query_positions: Positions | None = None,
+    key_positions: Positions | None = None,
+    dropout_rate: float = 0.0,
+    rng: Array | None = None,
+    dropout_rng: Array | None = None,
+    bias: Any = None,
+    return_lse: bool = False,
+) -> Request:
+    """The arguments of `attend`, checked and completed; raises ValueError as `attend` says."""
     check_shapes(query, key, value)
     if (query_segments is None) != (key_segments is None):
         raise ValueError('query_segments and key_segments go together: give both or neither')
     if not 0.0 <= dropout_rate < 1.0:
         raise ValueError(f'dropout_rate is {dropout_rate}; it must lie in [0, 1)')
-    if dropout_rate > 0.0 and rng is None:
-        raise ValueError('attention dropout needs rng, a key')
+    dropout_rng = rng if dropout_rng is None else dropout_rng
+    if dropout_rate > 0.0 and dropout_rng is None:
+        raise ValueError('attention dropout needs dropout_rng or rng, a key')
+    if mechanism.needs_rng and (rng is None or rng.ndim):
+        raise ValueError(f'{mechanism} draws at random and needs rng, one key')
     check_positions(query, key, mechanism, query_positions, key_positions)
-    request = Request(
+    return Request(
         query=query,
         key=key,
         value=value,
@@ -96,10 +147,9 @@ def attend(  # type: ignore[misc]
         key_positions=positions_or_default(key_positions, key.shape[1]),
         dropout_rate=dropout_rate,
         rng=rng,
+        dropout_rng=dropout_rng,
         return_lse=return_lse,
     )
-    out, lse = dispatch(request, backend)
-    return (out, lse) if return_lse and lse is not None else out
 
 
 def check_shapes(query: Array, key: Array, value: Array) -> None:
@@ -115,19 +165,30 @@ def check_shapes(query: Array, key: Array, value: Array) -> None:
 
 
 def check_positions(
-    query: Array, key: Array, mechanism: Mechanism, query_positions: Array | None, key_positions: Array | None
+    query: Array, key: Array, mechanism: Mechanism, query_positions: Positions | None, key_positions: Positions | None
 ) -> None:
-    """Raises ValueError where a pattern would compare positions that lengths alone do not tell."""
+    """Raises ValueError where positions would be compared that lengths alone do not tell."""
     is_told = query_positions is not None or key_positions is not None
-    if query.shape[1] != key.shape[1] and not is_told and mechanism != Softmax(Full()):
+    if query.shape[1] != key.shape[1] and not is_told and mechanism.compares_positions:
         raise ValueError(
             f'{query.shape[1]} queries and {key.shape[1]} keys: {mechanism} compares positions, so give query_positions'
         )
 
 
-def positions_or_default(positions: Array | None, length: int) -> Array:
+def positions_or_default(positions: Positions | None, length: int) -> Positions:
     """`positions`, or 0, 1, ... as [1, length]."""
-    return jnp.arange(length)[None] if positions is None else positions
+    return np.arange(length, dtype=np.int32)[None] if positions is None else positions
+
+
+def attention_weights(
+    query: Float[Array, 'B L H K'], key: Float[Array, 'B M G K'], mechanism: Mechanism, **options: Any
+) -> Float[Array, 'B H L M']:
+    """The weights by which each query sums the values, for any mechanism: rows sum to 1, or to 0 without keys.
+
+    FAVOR's are its implicit matrix, LSH's the union over rounds. Needs memory for all pairs: for pictures and tests.
+    Takes `attend`'s keyword arguments but `backend`, `return_lse` and those of dropout; raises what it raises.
+    """
+    return reference.weights(make_request(query, key, key, mechanism, **options))[0]
 
 
 def dispatch(request: Request, backend: str) -> tuple[Array, Array | None]:

@@ -1,15 +1,116 @@
-"""Dense softmax attention for training at short lengths: the reference's formulas, products in the input's own dtype.
+"""Dense masked softmax attention: the formulas of the reference, and a backend with products in the input's own dtype.
 
-Statistics stay in float32 and the result is tested equal to the reference. It holds [B, H, L, M] once in the forward
-pass.
+Statistics are float32 whatever the input. The backend `dense` is for training at short lengths: it holds [B, H, L, M]
+once in the forward pass.
 """
 
-from jax import Array
+import math
 
-from efficient_attention.attention.reference import attend_dense
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float
+
+from efficient_attention.attention.dropout import keep_mask
+from efficient_attention.attention.mechanisms import Mechanism, Softmax
+from efficient_attention.attention.patterns import Pattern, head_patterns
 from efficient_attention.attention.request import Request
 
+# A finite stand-in for minus infinity: exp(MASKED - maximum) is 0 and no subtraction of two of them gives NaN.
+MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
 
-def serve(request: Request) -> tuple[Array, Array]:
-    """Serves `Softmax` with any pattern, segments, bias, dropout and grouped heads."""
+
+def softmax_pattern(mechanism: Mechanism) -> Pattern:
+    """The pattern of a `Softmax`; raises NotImplementedError for any other mechanism."""
+    if not isinstance(mechanism, Softmax):
+        raise NotImplementedError(f'dense attention computes Softmax, not {type(mechanism).__name__}')
+    return mechanism.pattern
+
+
+def allowed_pairs(request: Request) -> Bool[Array, 'b h L M']:
+    """Which query may read which key, from pattern, positions and segments; b and h are 1 where nothing differs."""
+    heads, keys = request.query.shape[2], request.key.shape[1]
+    query_bL1 = jnp.asarray(request.query_positions)[:, :, None]
+    key_b1M = jnp.asarray(request.key_positions)[:, None, :]
+    patterns = head_patterns(softmax_pattern(request.mechanism).for_keys(keys), heads)
+    allowed = jnp.stack([pattern(query_bL1, key_b1M) for pattern in patterns], axis=1)
+    return allowed & same_segment(request)
+
+
+def same_segment(request: Request) -> Bool[Array, 'b 1 #L #M']:
+    """Which query shares a segment other than padding with which key; all do where no segments are given."""
+    if request.query_segments is None or request.key_segments is None:
+        return jnp.ones((1, 1, 1, 1), bool)
+    query_B1L1, key_B11M = request.query_segments[:, None, :, None], request.key_segments[:, None, None, :]
+    return (query_B1L1 == key_B11M) & (key_B11M != 0)
+
+
+def scaled_logits(request: Request, dtype: jnp.dtype, precision: jax.lax.Precision | None) -> Float[Array, 'B H L M']:
+    """q k^T / sqrt(K) + bias in float32, from products of operands in `dtype`; a key head serves H / G query heads."""
+    q_BLHK, k_BMGK = request.query, request.key
+    batch, queries, heads, width = q_BLHK.shape
+    groups = k_BMGK.shape[2]
+    q_BLGhK = (q_BLHK.astype(dtype) * (1.0 / math.sqrt(width))).reshape(batch, queries, groups, heads // groups, width)
+    k_BMGK = k_BMGK.astype(dtype)
+    logits = jnp.einsum('BLGhK,BMGK->BGhLM', q_BLGhK, k_BMGK, precision=precision, preferred_element_type=jnp.float32)
+    logits_BHLM = logits.reshape(batch, heads, queries, k_BMGK.shape[1])
+    bias = dense_bias(request)
+    return logits_BHLM if bias is None else logits_BHLM + bias
+
+
+def dense_bias(request: Request) -> Array | None:
+    """The bias as a float32 array that broadcasts to [B, H, L, M]; a function of positions is evaluated on all."""
+    if request.bias is None:
+        return None
+    if not callable(request.bias):
+        return request.bias.astype(jnp.float32)
+    query_b1L1 = jnp.asarray(request.query_positions)[:, None, :, None]
+    return request.bias(query_b1L1, jnp.asarray(request.key_positions)[:, None, None, :]).astype(jnp.float32)
+
+
+def masked_softmax(logits_BHLM: Array, allowed: Array) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L']]:
+    """Weights and log-sum-exp over the allowed keys; a query without keys gets weights 0 and log-sum-exp MASKED."""
+    logits_BHLM = jnp.where(allowed, logits_BHLM, MASKED)
+    maximum = jax.lax.stop_gradient(logits_BHLM.max(axis=-1, keepdims=True))
+    exponentials = jnp.where(allowed, jnp.exp(logits_BHLM - maximum), 0.0)
+    total = exponentials.sum(axis=-1, keepdims=True)
+    has_key = total > 0.0
+    safe_total = jnp.where(has_key, total, 1.0)
+    lse = jnp.where(has_key, jnp.log(safe_total) + maximum, MASKED)
+    return exponentials / safe_total, lse[..., 0]
+
+
+def drop_weights(weights_BHLM: Array, request: Request) -> Array:
+    """Weights after attention dropout; an element's bits depend on the key, its row, head, query and key number."""
+    rng = request.dropout_rng
+    if rng is None or request.dropout_rate == 0.0:
+        return weights_BHLM
+    batch, heads, queries, keys = weights_BHLM.shape
+    keep = keep_mask(rng, request.dropout_rate, batch, jnp.arange(heads), jnp.arange(queries), jnp.arange(keys))
+    return jnp.where(keep, weights_BHLM / (1.0 - request.dropout_rate), 0.0)
+
+
+def combine_values(
+    weights_BHLM: Array, value_BMGK: Array, dtype: jnp.dtype, precision: jax.lax.Precision | None
+) -> Float[Array, 'B L H K']:
+    """The weighted sums of values in float32, from products of operands in `dtype`."""
+    batch, heads, queries, keys = weights_BHLM.shape
+    groups, width = value_BMGK.shape[2:]
+    weights = weights_BHLM.astype(dtype).reshape(batch, groups, heads // groups, queries, keys)
+    value_BMGK = value_BMGK.astype(dtype)
+    out = jnp.einsum('BGhLM,BMGK->BLGhK', weights, value_BMGK, precision=precision, preferred_element_type=jnp.float32)
+    return out.reshape(batch, queries, heads, width)
+
+
+def attend_dense(
+    request: Request, dtype: jnp.dtype, precision: jax.lax.Precision | None = None
+) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
+    """Output in the query's dtype and float32 log-sum-exp, with matrix products on operands of `dtype`."""
+    weights_BHLM, lse_BHL = masked_softmax(scaled_logits(request, dtype, precision), allowed_pairs(request))
+    out = combine_values(drop_weights(weights_BHLM, request), request.value, dtype, precision)
+    return out.astype(request.query.dtype), lse_BHL
+
+
+def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
+    """The dense backend: `Softmax` with any pattern, segments, bias, dropout and grouped heads."""
     return attend_dense(request, request.query.dtype)

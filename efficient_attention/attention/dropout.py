@@ -39,9 +39,18 @@ def keep_mask(rng: Array, rate: float, batch: int, *indices: Array) -> Array:
     """
     bits = row_seeds(rng, batch)
     for index in indices:
-        # Golden-ratio steps keep neighbouring counters far apart before they are mixed.
-        steps = (index.astype(jnp.uint32) + jnp.uint32(1)) * jnp.uint32(0x9E3779B9)
-        bits = mix(bits[..., None] + jnp.expand_dims(steps, range(bits.ndim)))
+        bits = fold_index(bits[..., None], jnp.expand_dims(index, range(bits.ndim)))
+    return is_kept(bits, rate)
+
+
+def fold_index(bits: Array, index: Array) -> Array:
+    """`bits` mixed with the number of an element along one more axis: `keep_mask` a step at a time; they broadcast."""
+    # Golden-ratio steps keep neighbouring counters far apart before they are mixed.
+    return mix(bits + (index.astype(jnp.uint32) + jnp.uint32(1)) * jnp.uint32(0x9E3779B9))
+
+
+def is_kept(bits: Array, rate: float) -> Array:
+    """Whether an element with these bits survives dropout at `rate`."""
     return bits >= jnp.uint32(round(rate * 2**32))
 
 

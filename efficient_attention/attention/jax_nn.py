@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from efficient_attention.attention.dense import allowed_pairs
 from efficient_attention.attention.mechanisms import Softmax
 from efficient_attention.attention.patterns import Causal, Full
-from efficient_attention.attention.reference import allowed_pairs
 from efficient_attention.attention.request import Request
 
 
@@ -27,6 +27,8 @@ def check_served(request: Request) -> None:
     """Raises NotImplementedError naming what the library lacks for this request."""
     if not isinstance(request.mechanism, Softmax) or not isinstance(request.mechanism.pattern, Full | Causal):
         raise NotImplementedError(f'jax_nn serves Softmax over full and causal, not {request.mechanism}')
+    if callable(request.bias):
+        raise NotImplementedError('jax_nn has no bias as a function of positions')
     if request.dropout_rate > 0.0:
         raise NotImplementedError('jax_nn has no attention dropout')
     if request.return_lse:

@@ -2,10 +2,14 @@
 
 A pattern is a frozen, hashable predicate on positions. It works on NumPy and JAX integer arrays alike, and its shape
 is the broadcast shape of its two arguments. Segments and padding are data, so they are never part of a pattern.
+
+A new pattern is a subclass with two methods: the predicate, and `tiles`, which says for ranges of positions whether
+some pair and whether every pair of them is allowed, so that no [L, L] array is ever needed. `tiles` may err on the
+safe side: call an empty tile kept, or a whole tile partial.
 """
 
-import ast
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,20 +17,70 @@ import numpy as np
 
 from efficient_attention.errors import InputError
 
+SomeAndAll = tuple[np.ndarray, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranges:
+    """Runs of positions, one for each tile: lowest and highest position, and the same of position modulo `order`."""
+
+    low: np.ndarray
+    high: np.ndarray
+    order: int
+    residue_low: np.ndarray
+    residue_high: np.ndarray
+
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-    """A predicate on (query position, key position); `&` and `|` combine patterns."""
+    """A predicate on (query position, key position); `&`, `|` and `-` combine patterns."""
 
     def __call__(self, query: Any, key: Any) -> Any:
         """Whether `query` may read `key`: booleans of the broadcast shape of two integer arrays."""
         raise NotImplementedError(f'{type(self).__name__} defines no predicate')
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """Whether some and whether every pair of each query range with each key range is allowed."""
+        raise NotImplementedError(f'{type(self).__name__} says nothing about ranges of positions')
+
+    def parts(self) -> tuple['Pattern', ...]:
+        """The patterns that this one is made of."""
+        return ()
+
+    def rebuild(self, change: Callable[['Pattern'], 'Pattern']) -> 'Pattern':
+        """This pattern with `change` made to each of its parts."""
+        return self if not self.parts() else type(self)(*(change(part) for part in self.parts()))
+
+    def for_keys(self, length: int) -> 'Pattern':
+        """The pattern for a number of keys, for patterns that depend on where the keys end."""
+        return self.rebuild(lambda part: part.for_keys(length))
+
+    def for_head(self, head: int, heads: int) -> 'Pattern':
+        """The pattern of one of `heads` query heads."""
+        return self.rebuild(lambda part: part.for_head(head, heads))
+
+    def for_layer(self, layer: int) -> 'Pattern':
+        """The pattern of layer number `layer`; only patterns that draw something differ."""
+        return self.rebuild(lambda part: part.for_layer(layer))
+
+    @property
+    def order(self) -> int:
+        """s > 1: few tiles are kept when positions are listed by residue modulo s; 1: in natural order."""
+        return max((part.order for part in self.parts()), default=1)
+
+    @property
+    def compares_positions(self) -> bool:
+        """Whether the pattern needs to know how query and key positions relate."""
+        return any(part.compares_positions for part in self.parts()) if self.parts() else True
 
     def __and__(self, other: 'Pattern') -> 'Pattern':
         return And(self, other)
 
     def __or__(self, other: 'Pattern') -> 'Pattern':
         return Or(self, other)
+
+    def __sub__(self, other: 'Pattern') -> 'Pattern':
+        return Without(self, other)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +90,16 @@ class Full(Pattern):
     def __call__(self, query: Any, key: Any) -> Any:
         return (query - key) == (query - key)
 
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """Always all."""
+        every = (query.low == query.low) & (key.low == key.low)
+        return every, every
+
+    @property
+    def compares_positions(self) -> bool:
+        """No."""
+        return False
+
 
 @dataclasses.dataclass(frozen=True)
 class Causal(Pattern):
@@ -43,6 +107,243 @@ class Causal(Pattern):
 
     def __call__(self, query: Any, key: Any) -> Any:
         return key <= query
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """By the nearest and the farthest pair."""
+        return key.low <= query.high, key.high <= query.low
+
+
+@dataclasses.dataclass(frozen=True)
+class Window(Pattern):
+    """Keys at most `radius` steps of `dilation` positions away on both sides: 2 radius + 1; `& Causal()` for one side.
+
+    Source: Beltagy et al. 2020, arXiv 2004.05150 (Longformer), section 3.1; its released code's window is this radius.
+    """
+
+    radius: int
+    dilation: int = 1
+
+    def __post_init__(self) -> None:
+        require_at_least(0, self, radius=self.radius)
+        require_at_least(1, self, dilation=self.dilation)
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        distance = abs(query - key)
+        near = distance <= self.radius * self.dilation
+        return near if self.dilation == 1 else near & (distance % self.dilation == 0)
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """By the nearest and the farthest pair, and where dilated by the residues."""
+        reach = self.radius * self.dilation
+        nearest = np.maximum(np.maximum(query.low - key.high, key.low - query.high), 0)
+        farthest = np.maximum(query.high - key.low, key.high - query.low)
+        some, every = multiples(self.dilation, query, key)
+        return some & (nearest <= reach), every & (farthest <= reach)
+
+    @property
+    def order(self) -> int:
+        """Dilated windows are dense among positions of one residue."""
+        return self.dilation
+
+
+@dataclasses.dataclass(frozen=True)
+class Block(Pattern):
+    """Keys of the query's own block of `size` positions, of `back` blocks before it and `ahead` after it.
+
+    Source: blockwise attention, Qiu et al. 2019, arXiv 1911.02972; with neighbours, Zaheer et al. 2020 (BigBird).
+    """
+
+    size: int
+    back: int = 0
+    ahead: int = 0
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, size=self.size)
+        require_at_least(0, self, back=self.back, ahead=self.ahead)
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        blocks = key // self.size - query // self.size
+        return (blocks >= -self.back) & (blocks <= self.ahead)
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """By the lowest and highest difference of block numbers."""
+        lowest = key.low // self.size - query.high // self.size
+        highest = key.high // self.size - query.low // self.size
+        some = (highest >= -self.back) & (lowest <= self.ahead)
+        return some, (lowest >= -self.back) & (highest <= self.ahead)
+
+
+@dataclasses.dataclass(frozen=True)
+class Strided(Pattern):
+    """Keys whose distance to the query is a multiple of `stride`, on both sides.
+
+    Source: Child et al. 2019, arXiv 1904.10509 (Sparse Transformer), section 4.3, its second strided head.
+    """
+
+    stride: int
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, stride=self.stride)
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        return (query - key) % self.stride == 0
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """By residues where positions are listed by them, else by the range of differences."""
+        return multiples(self.stride, query, key)
+
+    @property
+    def order(self) -> int:
+        """Positions of one residue form blocks."""
+        return self.stride
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary(Pattern):
+    """Keys among the last `width` positions of any block of `block` positions.
+
+    Source: Child et al. 2019, arXiv 1904.10509, section 4.3, the summary columns of the fixed pattern.
+    """
+
+    block: int
+    width: int
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, block=self.block, width=self.width)
+        if self.width > self.block:
+            raise InputError(f'{self}: width must be at most block')
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        return (key % self.block >= self.block - self.width) & (query == query)
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """By the number of summary positions up to each end of the key range."""
+        count = self.count_up_to(key.high) - self.count_up_to(key.low - 1)
+        any_query = query.low == query.low
+        return any_query & (count > 0), any_query & (count == key.high - key.low + 1)
+
+    def count_up_to(self, position: np.ndarray) -> np.ndarray:
+        """How many positions 0 ... `position` are summary positions."""
+        blocks, rest = np.divmod(position + 1, self.block)
+        return blocks * self.width + np.maximum(rest - (self.block - self.width), 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class GlobalTokens(Pattern):
+    """The first `count` positions and the final `last` read all and are read by all.
+
+    Sources: Longformer (arXiv 2004.05150, section 3.1) and BigBird (arXiv 2007.14062, section 2).
+    """
+
+    count: int
+    last: int = 0
+    keys: int = 0  # number of keys, filled in by `for_keys`; only `last` needs it
+
+    def __post_init__(self) -> None:
+        require_at_least(0, self, count=self.count, last=self.last)
+        if self.count + self.last < 1:
+            raise InputError(f'{self}: count or last must be at least 1')
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        start = self.last_start()
+        return (query < self.count) | (key < self.count) | (query >= start) | (key >= start)
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """By the ends of both ranges."""
+        start = self.last_start()
+        some = (query.low < self.count) | (key.low < self.count) | (query.high >= start) | (key.high >= start)
+        every = (query.high < self.count) | (key.high < self.count) | (query.low >= start) | (key.low >= start)
+        return some, every
+
+    def last_start(self) -> int:
+        """The first of the final global positions."""
+        if self.last and not self.keys:
+            raise InputError(f'{self}: final global tokens need the number of keys; call for_keys first')
+        return self.keys - self.last if self.last else np.iinfo(np.int32).max
+
+    def for_keys(self, length: int) -> 'GlobalTokens':
+        """Final tokens are counted from the number of keys."""
+        return dataclasses.replace(self, keys=length) if self.last else self
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomTiles(Pattern):
+    """Each tile of `size` queries reads `per_row` tiles of keys, drawn once from (seed, layer, head, tile).
+
+    Drawn without replacement among all tiles but those within `near` of the query's own tile and the `ends` first
+    and last ones: with near = ends = 1 BigBird's random blocks, which its window and its global blocks never hold.
+    A query beyond the keys takes the row of its tile number modulo the number of key tiles. Unlike BigBird's code,
+    which at some lengths draws from the first 1,024 tokens alone, all tiles are eligible.
+    Source: Zaheer et al. 2020, arXiv 2007.14062, section 2.
+    """
+
+    per_row: int
+    size: int
+    seed: int = 0
+    near: int = -1
+    ends: int = 0
+    layer: int = 0
+    head: int = 0
+    keys: int = 0  # number of keys, filled in by `for_keys`
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, per_row=self.per_row, size=self.size)
+        require_at_least(0, self, ends=self.ends, seed=self.seed)
+        require_at_least(-1, self, near=self.near)
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        chosen = self.chosen()
+        rows, columns = query // self.size % len(chosen), key // self.size
+        if isinstance(query, np.ndarray) and isinstance(key, np.ndarray):
+            return chosen[rows, np.minimum(columns, len(chosen) - 1)] & (columns < len(chosen))
+        import jax.numpy as jnp  # NumPy users of this file need no JAX
+
+        return jnp.asarray(chosen)[rows, jnp.minimum(columns, len(chosen) - 1)] & (columns < len(chosen))
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """By how many chosen tiles lie in the rectangle between both ranges."""
+        count = len(self.chosen())
+        rows = np.arange(int(query.high.max()) // self.size + 1)
+        padded = np.zeros((len(rows) + 1, int(key.high.max()) // self.size + 2), np.int64)
+        columns = min(count, padded.shape[1] - 1)
+        padded[1:, 1 : columns + 1] = self.chosen()[rows % count, :columns]
+        sums = padded.cumsum(0).cumsum(1)
+        top, bottom = query.low // self.size, query.high // self.size + 1
+        left, right = key.low // self.size, key.high // self.size + 1
+        found = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+        return found > 0, found == (bottom - top) * (right - left)
+
+    def chosen(self) -> np.ndarray:
+        """Booleans [query tiles, key tiles]."""
+        if not self.keys:
+            raise InputError(f'{self}: random tiles need the number of keys; call for_keys first')
+        return _draw_tiles(self)
+
+    def for_keys(self, length: int) -> 'RandomTiles':
+        """Tiles are drawn among those of the keys."""
+        return dataclasses.replace(self, keys=length)
+
+    def for_head(self, head: int, heads: int) -> 'RandomTiles':  # noqa: ARG002  every head draws for itself
+        """Each head draws its own."""
+        return dataclasses.replace(self, head=head)
+
+    def for_layer(self, layer: int) -> 'RandomTiles':
+        """Each layer draws its own."""
+        return dataclasses.replace(self, layer=layer)
+
+
+@functools.lru_cache(maxsize=256)
+def _draw_tiles(pattern: RandomTiles) -> np.ndarray:
+    count = -(-pattern.keys // pattern.size)
+    numbers = np.arange(count)
+    generator = np.random.default_rng([pattern.seed, pattern.layer, pattern.head])
+    scores = generator.random((count, count))
+    is_end = (numbers < pattern.ends) | (numbers >= count - pattern.ends)
+    scores[(abs(numbers[:, None] - numbers) <= pattern.near) | is_end] = 2.0  # drawn last, then not at all
+    drawn = np.argsort(scores, axis=1, kind='stable')[:, : pattern.per_row]
+    chosen = np.zeros((count, count), bool)
+    np.put_along_axis(chosen, drawn, np.take_along_axis(scores, drawn, 1) < 2.0, 1)
+    return chosen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +356,15 @@ class And(Pattern):
     def __call__(self, query: Any, key: Any) -> Any:
         return self.left(query, key) & self.right(query, key)
 
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """Some pair in both, at most; every pair in both."""
+        left, right = self.left.tiles(query, key), self.right.tiles(query, key)
+        return left[0] & right[0], left[1] & right[1]
+
+    def parts(self) -> tuple[Pattern, ...]:
+        """Both."""
+        return self.left, self.right
+
 
 @dataclasses.dataclass(frozen=True)
 class Or(Pattern):
@@ -66,55 +376,98 @@ class Or(Pattern):
     def __call__(self, query: Any, key: Any) -> Any:
         return self.left(query, key) | self.right(query, key)
 
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """Some pair in either; every pair in one of them, at least."""
+        left, right = self.left.tiles(query, key), self.right.tiles(query, key)
+        return left[0] | right[0], left[1] | right[1]
 
-PATTERNS: dict[str, Callable[..., Pattern]] = {'full': Full, 'causal': Causal}
-
-
-def parse_pattern(text: str) -> Pattern:
-    """The pattern that a text such as 'causal' or 'causal & full' names.
-
-    Raises:
-        InputError: the text is no expression of known pattern names, `&`, `|` and numbers.
-    """
-    try:
-        tree = ast.parse(text.strip(), mode='eval').body
-    except SyntaxError as error:
-        raise InputError(f'attention pattern {text!r} cannot be read at column {error.offset}') from None
-    return _build(tree, text)
+    def parts(self) -> tuple[Pattern, ...]:
+        """Both."""
+        return self.left, self.right
 
 
-def _build(node: ast.expr, text: str) -> Pattern:
-    match node:
-        case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
-            return _build(left, text) & _build(right, text)
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _build(left, text) | _build(right, text)
-        case ast.Name(id=name):
-            return _make(name, [], {}, text)
-        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=options):
-            values = [_number(value, text) for value in arguments]
-            return _make(name, values, {option.arg or '**': _number(option.value, text) for option in options}, text)
-    raise InputError(
-        f'attention pattern {text!r}: {ast.unparse(node)!r} is neither a pattern nor a combination of patterns'
-    )
+@dataclasses.dataclass(frozen=True)
+class Without(Pattern):
+    """Pairs that `left` allows and `right` does not."""
+
+    left: Pattern
+    right: Pattern
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        return self.left(query, key) & ~self.right(query, key)
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """Not where `right` allows every pair."""
+        left, right = self.left.tiles(query, key), self.right.tiles(query, key)
+        return left[0] & ~right[1], left[1] & ~right[0]
+
+    def parts(self) -> tuple[Pattern, ...]:
+        """Both."""
+        return self.left, self.right
 
 
-def _make(name: str, arguments: list[int], options: dict[str, int], text: str) -> Pattern:
-    if name not in PATTERNS:
-        raise InputError(f'attention pattern {text!r}: unknown name {name!r}; known: {", ".join(sorted(PATTERNS))}')
-    try:
-        return PATTERNS[name](*arguments, **options)
-    except TypeError as error:
-        raise InputError(f'attention pattern {text!r}: {error}') from None
+class PerHead(Pattern):
+    """A pattern for each of n equal groups of neighbouring query heads."""
+
+    patterns: tuple[Pattern, ...]
+
+    def __init__(self, *patterns: Pattern) -> None:
+        if not patterns:
+            raise InputError('per_head needs at least one pattern')
+        object.__setattr__(self, 'patterns', patterns)
+
+    def __repr__(self) -> str:
+        return f'PerHead({", ".join(map(repr, self.patterns))})'
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PerHead) and self.patterns == other.patterns
+
+    def __hash__(self) -> int:
+        return hash((PerHead, self.patterns))
+
+    def __call__(self, query: Any, key: Any) -> Any:  # noqa: ARG002
+        raise InputError(f'{self}: the pattern of all heads at once is undefined; call for_head first')
+
+    def parts(self) -> tuple[Pattern, ...]:
+        """One for each group of heads."""
+        return self.patterns
+
+    def for_head(self, head: int, heads: int) -> Pattern:
+        """The pattern of the group that the head is in."""
+        if heads % len(self.patterns):
+            raise InputError(f'{self}: {heads} heads do not divide over {len(self.patterns)} patterns')
+        return self.patterns[head * len(self.patterns) // heads].for_head(head, heads)
 
 
-def _number(node: ast.expr, text: str) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    raise InputError(f'attention pattern {text!r}: {ast.unparse(node)!r} is not a whole number')
+def multiples(step: int, query: Ranges, key: Ranges) -> SomeAndAll:
+    """Whether some and whether every difference between the ranges is a multiple of `step`."""
+    if step == 1:
+        return Full().tiles(query, key)
+    if query.order == key.order == step:
+        some = (query.residue_low <= key.residue_high) & (key.residue_low <= query.residue_high)
+        is_one = (query.residue_low == query.residue_high) & (key.residue_low == key.residue_high)
+        return some, some & is_one
+    some = (query.high - key.low) // step >= -((key.high - query.low) // step)
+    return some, some & (query.low == query.high) & (key.low == key.high)
 
 
-def dense_mask(pattern: Pattern, query_length: int, key_length: int) -> np.ndarray:
-    """The definition of `pattern` on positions 0, 1, ...: booleans [L, M]."""
+def head_patterns(pattern: Pattern, heads: int) -> list[Pattern]:
+    """The pattern of each of `heads` heads, or one alone where they do not differ."""
+    patterns = [pattern.for_head(head, heads) for head in range(heads)]
+    return patterns[:1] if len(set(patterns)) == 1 else patterns
+
+
+def dense_mask(pattern: Pattern, query_length: int, key_length: int, heads: int | None = None) -> np.ndarray:
+    """The definition of `pattern` on positions 0, 1, ...: booleans [L, M], or with `heads` [H, L, M]."""
     query_L1, key_1M = np.arange(query_length)[:, None], np.arange(key_length)[None, :]
-    return np.asarray(pattern(query_L1, key_1M))
+    pattern = pattern.for_keys(key_length)
+    if heads is None:
+        return np.asarray(pattern(query_L1, key_1M))
+    return np.stack([pattern.for_head(head, heads)(query_L1, key_1M) for head in range(heads)])
+
+
+def require_at_least(minimum: int, pattern: Pattern, **sizes: int) -> None:
+    """Raises an InputError that names the pattern and the argument below `minimum`."""
+    for name, size in sizes.items():
+        if size < minimum:
+            raise InputError(f'{type(pattern).__name__}: {name} is {size}; it must be at least {minimum}')

@@ -1,93 +1,43 @@
-"""Dense masked softmax attention in float32: the definition that every other backend is tested against."""
+"""The contract: every mechanism's attention weights [B, H, L, M] in float32, and the output that they give.
 
-import math
+Every other backend is tested against it. A mechanism's definition is a function from a request to (weights, log-sum-exp
+or None), written to be read.
+"""
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
-from efficient_attention.attention.dropout import keep_mask
-from efficient_attention.attention.mechanisms import Mechanism, Softmax
-from efficient_attention.attention.patterns import Pattern
+from efficient_attention.attention import dense, favor, lsh_definition
+from efficient_attention.attention.mechanisms import FAVOR, LSH, Softmax
 from efficient_attention.attention.request import Request
 
-# A finite stand-in for minus infinity: exp(MASKED - maximum) is 0 and no subtraction of two of them gives NaN.
-MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
+Definition = Callable[[Request], tuple[Array, Array | None]]
 
 
-def softmax_pattern(mechanism: Mechanism) -> Pattern:
-    """The pattern of a `Softmax`; raises NotImplementedError for any other mechanism."""
-    if not isinstance(mechanism, Softmax):
-        raise NotImplementedError(f'dense attention computes Softmax, not {type(mechanism).__name__}')
-    return mechanism.pattern
+def softmax_weights(request: Request) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L']]:
+    """Weights and log-sum-exp of `Softmax`, products in full float32 on accelerators too."""
+    logits_BHLM = dense.scaled_logits(request, jnp.dtype(jnp.float32), jax.lax.Precision.HIGHEST)
+    return dense.masked_softmax(logits_BHLM, dense.allowed_pairs(request))
 
 
-def allowed_pairs(request: Request) -> Bool[Array, 'b 1 L M']:
-    """Which query may read which key, from pattern, positions and segments; b is B, or 1 where rows do not differ."""
-    query_bL1 = request.query_positions[:, :, None]
-    key_b1M = request.key_positions[:, None, :]
-    allowed = softmax_pattern(request.mechanism)(query_bL1, key_b1M)
-    if request.query_segments is not None and request.key_segments is not None:
-        query_BL1, key_B1M = request.query_segments[:, :, None], request.key_segments[:, None, :]
-        allowed = allowed & (query_BL1 == key_B1M) & (key_B1M != 0)
-    return allowed[:, None]
+DEFINITIONS: dict[type, Definition] = {Softmax: softmax_weights, LSH: lsh_definition.weights, FAVOR: favor.weights}
 
 
-def scaled_logits(request: Request, dtype: jnp.dtype, precision: jax.lax.Precision | None) -> Float[Array, 'B H L M']:
-    """q k^T / sqrt(K) + bias in float32, from products of operands in `dtype`; a key head serves H / G query heads."""
-    q_BLHK, k_BMGK = request.query, request.key
-    batch, queries, heads, width = q_BLHK.shape
-    groups = k_BMGK.shape[2]
-    q_BLGhK = (q_BLHK.astype(dtype) * (1.0 / math.sqrt(width))).reshape(batch, queries, groups, heads // groups, width)
-    k_BMGK = k_BMGK.astype(dtype)
-    logits = jnp.einsum('BLGhK,BMGK->BGhLM', q_BLGhK, k_BMGK, precision=precision, preferred_element_type=jnp.float32)
-    logits_BHLM = logits.reshape(batch, heads, queries, k_BMGK.shape[1])
-    return logits_BHLM if request.bias is None else logits_BHLM + request.bias.astype(jnp.float32)
+def weights(request: Request) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L'] | None]:
+    """The mechanism's weights before dropout, and its log-sum-exp where it has one."""
+    definition = DEFINITIONS.get(type(request.mechanism))
+    if definition is None:
+        raise NotImplementedError(f'no dense definition of {type(request.mechanism).__name__}')
+    return definition(request)
 
 
-def masked_softmax(logits_BHLM: Array, allowed: Array) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L']]:
-    """Weights and log-sum-exp over the allowed keys; a query without keys gets weights 0 and log-sum-exp MASKED."""
-    logits_BHLM = jnp.where(allowed, logits_BHLM, MASKED)
-    maximum = jax.lax.stop_gradient(logits_BHLM.max(axis=-1, keepdims=True))
-    exponentials = jnp.where(allowed, jnp.exp(logits_BHLM - maximum), 0.0)
-    total = exponentials.sum(axis=-1, keepdims=True)
-    has_key = total > 0.0
-    safe_total = jnp.where(has_key, total, 1.0)
-    lse = jnp.where(has_key, jnp.log(safe_total) + maximum, MASKED)
-    return exponentials / safe_total, lse[..., 0]
-
-
-def drop_weights(weights_BHLM: Array, request: Request) -> Array:
-    """Weights after attention dropout; an element's bits depend on the key, its row, head, query and key number."""
-    if request.rng is None or request.dropout_rate == 0.0:
-        return weights_BHLM
-    batch, heads, queries, keys = weights_BHLM.shape
-    keep = keep_mask(request.rng, request.dropout_rate, batch, jnp.arange(heads), jnp.arange(queries), jnp.arange(keys))
-    return jnp.where(keep, weights_BHLM / (1.0 - request.dropout_rate), 0.0)
-
-
-def combine_values(
-    weights_BHLM: Array, value_BMGK: Array, dtype: jnp.dtype, precision: jax.lax.Precision | None
-) -> Float[Array, 'B L H K']:
-    """The weighted sums of values in float32, from products of operands in `dtype`."""
-    batch, heads, queries, keys = weights_BHLM.shape
-    groups, width = value_BMGK.shape[2:]
-    weights = weights_BHLM.astype(dtype).reshape(batch, groups, heads // groups, queries, keys)
-    value_BMGK = value_BMGK.astype(dtype)
-    out = jnp.einsum('BGhLM,BMGK->BLGhK', weights, value_BMGK, precision=precision, preferred_element_type=jnp.float32)
-    return out.reshape(batch, queries, heads, width)
-
-
-def attend_dense(
-    request: Request, dtype: jnp.dtype, precision: jax.lax.Precision | None = None
-) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
-    """Output in the query's dtype and float32 log-sum-exp, with matrix products on operands of `dtype`."""
-    weights_BHLM, lse_BHL = masked_softmax(scaled_logits(request, dtype, precision), allowed_pairs(request))
-    out = combine_values(drop_weights(weights_BHLM, request), request.value, dtype, precision)
+def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L'] | None]:
+    """The reference backend: weights times values, in full float32."""
+    weights_BHLM, lse_BHL = weights(request)
+    dropped = dense.drop_weights(weights_BHLM, request)
+    out = dense.combine_values(dropped, request.value, jnp.dtype(jnp.float32), jax.lax.Precision.HIGHEST)
     return out.astype(request.query.dtype), lse_BHL
-
-
-def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
-    """The reference backend: every product and every sum in full float32, on accelerators too."""
-    return attend_dense(request, jnp.dtype(jnp.float32), jax.lax.Precision.HIGHEST)

@@ -3,85 +3,236 @@
 import functools
 import itertools
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from efficient_attention.attention import blocked, tile_loops, tile_picks
 from efficient_attention.attention.attend import BACKENDS, attend, log_choice
 from efficient_attention.attention.mechanisms import Mechanism, Softmax
-from efficient_attention.attention.patterns import Causal, Full, Pattern
+from efficient_attention.attention.patterns import Causal
+from efficient_attention.attention.text_form import parse_mechanism
 from tests.tolerances import assert_close
 
-LENGTHS = (1, 7, 64, 65)
-OPTIONS = ('plain', 'padding', 'segments', 'bias', 'dropout', 'cross', 'grouped', 'lse', 'offset')
+OTHERS = [name for name in BACKENDS if name != 'reference']
+LENGTHS = (1, 7, 63, 64, 65, 127, 1000, 1025)
+# Each adds one thing to a call; what they add is in `inputs`.
+OPTIONS = ('plain', 'padding', 'segments', 'bias', 'key bias', 'function bias', 'dropout', 'cross', 'grouped', 'lse')
+OPTIONS += ('offset', 'traced offset', 'row positions')
+WITHOUT_ORDER = ('plain', 'padding', 'cross', 'lse')  # where full attention takes another way than causal
+# Cells that a backend does not serve, and a word of its refusal; every other cell equals the reference.
+REFUSED = {
+    ('jax_nn', 'dropout'): 'no attention dropout',
+    ('jax_nn', 'lse'): 'log-sum-exp',
+    ('jax_nn', 'function bias'): 'no bias as a function',
+}
+# Several at once, so that a few programs cover their interplay on every pattern.
+TOGETHER = ('grouped segments bias lse', 'offset dropout lse function bias', 'row positions padding lse key bias')
+PATTERNS = (
+    'causal & window(9)',
+    'window(3, dilation=4)',
+    'block(24, back=1)',
+    'strided(9)',
+    'summary(32, 4)',
+    'sparse_fixed(32, 4)',
+    'longformer(9, 2)',
+    'random_tiles(2, 16)',
+    'full - window(20)',
+)
+MIXED = ('sparse_strided(24)', 'causal & bigbird(16, 1)', 'per_head(causal & window(9), full)')
+# The same program compiled in half the time; nothing here is long enough to be slow.
+QUICKLY = {'xla_backend_optimization_level': 0}
 
 
-def inputs(length: int, option: str = 'plain', dtype: jnp.dtype = jnp.float32) -> tuple[tuple, dict]:
-    """Arrays [2, L, 4, 8] and the keyword arguments that `option` adds."""
-    keys, groups = (length + 3 if option in ('cross', 'offset') else length), (2 if option == 'grouped' else 4)
+def quick(fn: Callable) -> Callable:
+    """`fn`, compiled as a whole without much optimising."""
+    return jax.jit(fn, compiler_options=QUICKLY)
+
+
+def slopes(scale: jax.Array, query: Any, key: Any) -> jax.Array:
+    """A bias that falls with distance, by a slope for each head."""
+    return -scale[None, :, None, None] * abs(query - key).astype(jnp.float32)
+
+
+def inputs(length: int, option: str = 'plain', dtype: jnp.dtype = jnp.float32, batch: int = 2, heads: int = 4) -> tuple:
+    """Arrays [B, L, H, 8] and the keyword arguments that the words of `option` add."""
+    has_more_keys = 'cross' in option or 'offset' in option or 'row' in option
+    keys, groups = length + 70 * has_more_keys, (heads // 2 if 'grouped' in option else heads)
     rngs = jax.random.split(jax.random.key(length), 4)
-    shapes = (2, length, 4, 8), (2, keys, groups, 8), (2, keys, groups, 8)
+    shapes = (batch, length, heads, 8), (batch, keys, groups, 8), (batch, keys, groups, 8)
     arrays = tuple(jax.random.normal(rng, shape, dtype) for rng, shape in zip(rngs[:3], shapes, strict=True))
-    numbers = np.arange(length)
-    segments = {
-        'padding': np.stack([numbers < max(1, length - 2), numbers < 1]).astype(np.int32),
-        'segments': np.stack([1 + numbers // 5, 1 + numbers // 40]).astype(np.int32),
-    }.get(option)
-    extra: dict = (
-        {} if segments is None else {'query_segments': jnp.asarray(segments), 'key_segments': jnp.asarray(segments)}
-    )
-    if option == 'bias':
-        extra['bias'] = jax.random.normal(rngs[3], (1, 4, length, keys))
-    if option == 'dropout':
+    extra = positions(option, length, keys, batch)
+    extra |= segments(option, length, keys, batch)
+    if 'key bias' in option:
+        extra['bias'] = jax.random.normal(rngs[3], (batch, 1, 1, keys))
+    elif 'function bias' in option:
+        extra['bias'] = jax.tree_util.Partial(slopes, jnp.linspace(0.02, 0.2, heads))
+    elif 'bias' in option:
+        extra['bias'] = jax.random.normal(rngs[3], (1, heads, length, keys))
+    if 'dropout' in option:
         extra |= {'dropout_rate': 0.3, 'rng': rngs[3]}
-    if option == 'cross':  # keys and queries numbered from the same start
-        extra |= {'query_positions': jnp.arange(length)[None], 'key_positions': jnp.arange(keys)[None]}
-    if option == 'offset':  # queries continue a sequence of which three keys are cached
-        extra['query_positions'] = jnp.arange(length)[None] + 3
-    return arrays, extra | ({'return_lse': True} if option == 'lse' else {})
+    return arrays, extra | ({'return_lse': True} if 'lse' in option else {})
 
 
-@pytest.mark.parametrize('backend', [name for name in BACKENDS if name != 'reference'])
-@pytest.mark.parametrize('pattern', [Full(), Causal()], ids=['full', 'causal'])
+def positions(option: str, length: int, keys: int, batch: int) -> dict[str, Any]:
+    """Queries that continue a sequence whose first 70 keys are cached, or are placed anew in each row."""
+    continued = np.arange(length, dtype=np.int32)[None] + 70
+    if 'traced offset' in option:
+        return {'query_positions': jnp.asarray(continued)}
+    if 'row positions' in option:
+        return {'query_positions': jnp.asarray(continued - 30 * np.arange(batch, dtype=np.int32)[:, None])}
+    if 'offset' in option:
+        return {'query_positions': continued}
+    if 'cross' in option:  # numbered from the same start
+        return {'query_positions': jnp.arange(length)[None], 'key_positions': jnp.arange(keys)[None]}
+    return {}
+
+
+def segments(option: str, length: int, keys: int, batch: int) -> dict[str, jax.Array]:
+    """Padding at the end of each row, with a row of nearly nothing else; or packed examples of several lengths."""
+
+    def padded(count: int) -> np.ndarray:
+        return np.stack([np.arange(count) < (1 if row else max(1, count - 2)) for row in range(batch)])
+
+    def packed(count: int) -> np.ndarray:
+        return np.stack([1 + np.arange(count) // (40 if row else 5) for row in range(batch)])
+
+    make = {'padding': padded, 'segments': packed}
+    found = [make[word] for word in option.split() if word in make]
+    if not found:
+        return {}
+    query, key = (jnp.asarray(found[0](count).astype(np.int32)) for count in (length, keys))
+    return {'query_segments': query, 'key_segments': key}
+
+
+def results(backend: str, text: str, option: str, *shape: Any) -> tuple:
+    """Outputs of a call and the gradients of q, k, v and the bias, also through the log-sum-exp."""
+    arrays, extra = inputs(*shape[:1], option, *shape[1:])
+    bias = extra.pop('bias', None)
+
+    def weighted(q: jax.Array, k: jax.Array, v: jax.Array, bias: Any) -> tuple:
+        out = attend(q, k, v, parse_mechanism(text), backend=backend, bias=bias, **extra)
+        outs = out if isinstance(out, tuple) else (out,)
+        loss = (outs[0] * jnp.sin(jnp.arange(outs[0].size).reshape(outs[0].shape))).sum()
+        return loss + sum(jnp.sin(jnp.where(lse > -1e30, lse, 0.0)).sum() for lse in outs[1:]), outs
+
+    return quick(jax.grad(weighted, (0, 1, 2, 3), has_aux=True))(*arrays, bias)
+
+
+reference = functools.cache(functools.partial(results, 'reference'))
+
+
+def check(backend: str, text: str, option: str, *shape: Any) -> None:
+    """Outputs and gradients equal the reference's."""
+    gradients, outs = results(backend, text, option, *shape)
+    expected_gradients, expected = reference(text, option, *shape)
+    assert_close(outs, expected)
+    assert_close(gradients, expected_gradients, gradient=True)
+
+
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles of 16 positions: tables with many rows at short lengths."""
+    for module in (blocked, tile_loops, tile_picks):
+        monkeypatch.setattr(module, 'TILE', 16)
+
+
+@pytest.mark.parametrize(
+    'text, option', [*(('causal', option) for option in OPTIONS), *(('full', option) for option in WITHOUT_ORDER)]
+)
+@pytest.mark.parametrize('backend', OTHERS)
+def test_backend_equals_the_reference_or_refuses(backend: str, text: str, option: str):
+    """Forward and all gradients, in each option; a refusal names what is missing."""
+    if (backend, option) in REFUSED:
+        with pytest.raises(NotImplementedError, match=f'{backend}.*{REFUSED[backend, option]}'):
+            results(backend, text, option, 65)
+        return
+    check(backend, text, option, 65)
+
+
+@pytest.mark.usefixtures('small_tiles')
+@pytest.mark.parametrize('number, text', list(enumerate(PATTERNS)))
+def test_every_pattern_on_tiles(number: int, text: str):
+    """Each pattern with some of the options together, at a length that fills no tile."""
+    check_together(text, TOGETHER[number % 3])
+
+
+@pytest.mark.usefixtures('small_tiles')
+@pytest.mark.parametrize('text, option', [(MIXED[i], TOGETHER[(i + j) % 3]) for i in range(3) for j in (1, 2)])
+def test_patterns_of_several_passes_or_schedules_on_tiles(text: str, option: str):
+    check_together(text, option)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures('small_tiles')
 @pytest.mark.parametrize('option', OPTIONS)
-def test_backend_equals_the_reference_or_refuses(backend: str, pattern: Pattern, option: str):
-    """Forward and all gradients, at each length; a refusal names what is missing."""
-    for length in LENGTHS if option == 'plain' else (65,):
-        arrays, extra = inputs(length, option)
-
-        def weighted(name: str, *arrays: jax.Array, extra: dict = extra) -> tuple:
-            out = attend(*arrays, Softmax(pattern), backend=name, **extra)
-            outs = out if isinstance(out, tuple) else (out,)
-            loss = sum((part * jnp.sin(jnp.arange(part.size).reshape(part.shape))).sum() for part in outs)
-            return loss, outs
-
-        try:
-            gradients, outs = jax.jit(jax.grad(functools.partial(weighted, backend), argnums=(0, 1, 2), has_aux=True))(
-                *arrays
-            )
-        except NotImplementedError as error:
-            assert (backend, option) in {('jax_nn', 'dropout'), ('jax_nn', 'lse')} and 'jax_nn' in str(error)
-            return
-        reference = jax.jit(jax.grad(functools.partial(weighted, 'reference'), argnums=(0, 1, 2), has_aux=True))
-        expected_gradients, expected = reference(*arrays)
-        assert_close(outs, expected)
-        assert_close(gradients, expected_gradients, gradient=True)
+@pytest.mark.parametrize('text', [*PATTERNS, *MIXED])
+def test_every_pattern_with_every_option_on_tiles(text: str, option: str):
+    check_together(text, option)
 
 
-@pytest.mark.parametrize('backend', BACKENDS)
-def test_bfloat16_stays_near_the_float32_reference(backend: str):
+def check_together(text: str, option: str) -> None:
+    """Equal to the reference, but for a bias function where each head has tiles of its own, which is refused."""
+    if 'function bias' in option and ('random' in text or 'bigbird' in text):
+        with pytest.raises(NotImplementedError, match='bias function together with tiles that differ by head'):
+            results('blocked', text, option, 70)
+        return
+    check('blocked', text, option, 70)
+
+
+@pytest.mark.parametrize(
+    'text, length', [*(('longformer(20, 3)', length) for length in LENGTHS), *(('causal', n) for n in (1, 64, 127))]
+)
+def test_every_length_on_tiles(text: str, length: int):
+    check('blocked', text, 'plain', length, jnp.float32, 1, 2)
+
+
+@pytest.mark.parametrize(
+    'text, length',
+    [('sparse_strided(50)', 1), ('sparse_strided(50)', 1000), ('bigbird(64, 1)', 65), ('bigbird(64, 1)', 1025)],
+)
+def test_lengths_that_residues_and_blocks_do_not_divide(text: str, length: int):
+    check('blocked', text, 'plain', length, jnp.float32, 1, 2)
+
+
+@pytest.mark.parametrize('backend', ['dense', 'jax_nn'])
+@pytest.mark.parametrize('length', [1, 64])
+def test_short_lengths(backend: str, length: int):
+    check(backend, 'causal', 'plain', length)
+
+
+@pytest.mark.lenient_promotion  # jax.nn's own backward pass mixes dtypes
+@pytest.mark.parametrize('backend, text', [*((name, 'causal') for name in BACKENDS), ('blocked', 'sparse_strided(9)')])
+def test_bfloat16_stays_near_the_float32_reference(backend: str, text: str):
+    exact = half_precision('reference', text, jnp.float32)
+    for rounded, expected in zip(half_precision(backend, text, jnp.bfloat16), exact, strict=False):
+        assert rounded.dtype == jnp.bfloat16
+        assert jnp.linalg.norm(rounded.astype(jnp.float32) - expected) <= 2e-2 * jnp.linalg.norm(expected)
+
+
+@functools.cache
+def half_precision(backend: str, text: str, dtype: jnp.dtype) -> tuple:
+    """Output, and gradients where they are ours, from inputs that are rounded to bfloat16, computed in `dtype`."""
     arrays, extra = inputs(65, 'padding', jnp.bfloat16)
-    out = attend(*arrays, Softmax(Causal()), backend=backend, **extra)
-    exact = attend(*(x.astype(jnp.float32) for x in arrays), Softmax(Causal()), backend='reference', **extra)
-    assert out.dtype == jnp.bfloat16
-    assert jnp.linalg.norm(out.astype(jnp.float32) - exact) <= 2e-2 * jnp.linalg.norm(exact)
+
+    def total(*arrays: jax.Array) -> tuple:
+        out = attend(*arrays, parse_mechanism(text), backend=backend, **extra)
+        return (out.astype(jnp.float32) * jnp.sin(jnp.arange(out.size).reshape(out.shape))).sum(), out
+
+    rounded = [x.astype(dtype) for x in arrays]
+    if backend not in ('reference', 'blocked'):  # gradients of the others are JAX's own
+        return (quick(total)(*rounded)[1],)
+    gradients, out = quick(jax.grad(total, (0, 1, 2), has_aux=True))(*rounded)
+    return out, *gradients
 
 
 def test_reference_equals_a_loop_over_queries():
     (q, k, v), _ = inputs(9)
-    out = np.asarray(attend(q, k, v, Softmax(Causal()), backend='reference'))
+    out = np.asarray(quick(lambda *arrays: attend(*arrays, Softmax(Causal()), backend='reference'))(q, k, v))
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     for b, i, h in itertools.product(range(2), range(9), range(4)):
         logits = k[b, : i + 1, h] @ q[b, i, h] / np.sqrt(8)
@@ -90,8 +241,9 @@ def test_reference_equals_a_loop_over_queries():
 
 
 @pytest.mark.lenient_promotion  # jax.nn's own backward pass mixes dtypes
-@pytest.mark.parametrize('backend', BACKENDS)
-@pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(
+    'backend, dtype', [*((name, jnp.float32) for name in BACKENDS), ('blocked', jnp.bfloat16), ('jax_nn', jnp.bfloat16)]
+)
 def test_a_query_without_keys_gives_zeros_and_zero_gradients(backend: str, dtype: jnp.dtype):
     arrays, _ = inputs(7, dtype=dtype)
     segments = jnp.asarray([[0] * 7, [1] * 5 + [0] * 2])
@@ -100,7 +252,7 @@ def test_a_query_without_keys_gives_zeros_and_zero_gradients(backend: str, dtype
         out = attend(*arrays, Softmax(), query_segments=segments, key_segments=segments, backend=backend)
         return (out.astype(jnp.float32) ** 2).sum() + out.astype(jnp.float32).sum(), out
 
-    gradients, out = jax.jit(jax.grad(total, argnums=(0, 1, 2), has_aux=True))(*arrays)
+    gradients, out = quick(jax.grad(total, argnums=(0, 1, 2), has_aux=True))(*arrays)
     assert not out[0].any() and not out[1, 5:].any() and out[1, :5].all()
     for gradient in gradients:
         assert jnp.isfinite(gradient).all() and not gradient[0].any() and not gradient[1, 5:].any()
@@ -110,7 +262,7 @@ def test_a_query_without_keys_gives_zeros_and_zero_gradients(backend: str, dtype
 def test_causal_gradient_to_later_positions_is_exactly_zero(backend: str):
     (q, k, v), _ = inputs(64)
 
-    @jax.jit
+    @quick
     def gradients(position: int) -> tuple:
         return jax.grad(lambda k, v: attend(q, k, v, Softmax(Causal()), backend=backend)[:, position].sum(), (0, 1))(
             k, v
@@ -125,23 +277,25 @@ def test_causal_gradient_to_later_positions_is_exactly_zero(backend: str):
 def test_packed_equals_unpacked(backend: str):
     (q, k, v), _ = inputs(12)
     segments = jnp.asarray([[1] * 5 + [2] * 4 + [0] * 3] * 2)
-    packed = attend(q, k, v, Softmax(), query_segments=segments, key_segments=segments, backend=backend)
+    run = quick(lambda *arrays, **extra: attend(*arrays, Softmax(), backend=backend, **extra))
+    packed = run(q, k, v, query_segments=segments, key_segments=segments)
     for part in (slice(0, 5), slice(5, 9)):
-        alone = attend(q[:, part], k[:, part], v[:, part], Softmax(), backend=backend)
+        alone = run(q[:, part], k[:, part], v[:, part])
         assert_close(packed[:, part], alone)
 
 
 def test_log_sum_exp_merges_partial_results():
     (q, k, v), _ = inputs(16)
-    parts = [attend(q, k[:, cut], v[:, cut], Softmax(), return_lse=True) for cut in (slice(0, 6), slice(6, 16))]
+    run = quick(functools.partial(attend, mechanism=Softmax(), return_lse=True))
+    parts = [run(q, k[:, cut], v[:, cut]) for cut in (slice(0, 6), slice(6, 16))]
     lses = jnp.stack([lse for _, lse in parts])
     shares = jax.nn.softmax(lses, axis=0).swapaxes(2, 3)[..., None]
-    assert_close((shares * jnp.stack([out for out, _ in parts])).sum(0), attend(q, k, v, Softmax()))
+    assert_close((shares * jnp.stack([out for out, _ in parts])).sum(0), run(q, k, v)[0])
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean():
     arrays, _ = inputs(64)
-    drop = jax.jit(jax.vmap(lambda rng: attend(*arrays, Softmax(), dropout_rate=0.2, rng=rng)))
+    drop = quick(jax.vmap(lambda rng: attend(*arrays, Softmax(), dropout_rate=0.2, rng=rng)))
     outs = drop(jax.random.split(jax.random.key(0), 100))
     spread = jnp.std(outs, axis=0).mean()
     assert spread > 0.01
@@ -167,7 +321,7 @@ def test_what_nothing_serves_is_an_error():
     'change, message',
     [
         ({'backend': 'cuda'}, "unknown attention backend 'cuda'; known: auto, reference"),
-        ({'dropout_rate': 0.1}, 'needs rng'),
+        ({'dropout_rate': 0.1}, 'needs dropout_rng or rng'),
         ({'dropout_rate': 1.0}, r'must lie in \[0, 1\)'),
         ({'query_segments': jnp.ones((2, 7), jnp.int32)}, 'give both or neither'),
     ],

@@ -2,8 +2,9 @@
 
 import pytest
 
-from efficient_attention.attention.mechanisms import Softmax, parse_mechanism
+from efficient_attention.attention.mechanisms import Softmax
 from efficient_attention.attention.patterns import Causal, Full
+from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.errors import InputError
 
 
@@ -13,5 +14,5 @@ def test_a_pattern_means_softmax_over_it():
 
 
 def test_unknown_names_list_the_known_ones():
-    with pytest.raises(InputError, match='known: causal, full'):
+    with pytest.raises(InputError, match='known: bigbird, block, causal'):
         parse_mechanism('linear')

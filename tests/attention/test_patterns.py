@@ -1,63 +1,260 @@
-"""Patterns: their definition on dense masks, their combinations, their text form."""
+"""Patterns: each means exactly what its definition says, the presets count what the papers count."""
+
+import dataclasses
+from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.patterns import And, Causal, Full, Or, Pattern, dense_mask, parse_pattern
+from efficient_attention.attention.patterns import (
+    Block,
+    Causal,
+    Full,
+    GlobalTokens,
+    Pattern,
+    PerHead,
+    RandomTiles,
+    Strided,
+    Summary,
+    Window,
+    dense_mask,
+    head_patterns,
+)
+from efficient_attention.attention.text_form import bigbird, longformer, parse_pattern, sparse_fixed, sparse_strided
+from efficient_attention.attention.tiles import tile_table
 from efficient_attention.errors import InputError
 
+L, M = 23, 29  # M is the number of keys, from which final global tokens are counted
+DEFINITIONS: dict[str, Callable[[int, int], bool]] = {
+    'full': lambda q, k: True,  # noqa: ARG005
+    'causal': lambda q, k: k <= q,
+    'window(3)': lambda q, k: abs(q - k) <= 3,
+    'window(0)': lambda q, k: q == k,
+    'window(2, dilation=5)': lambda q, k: abs(q - k) in (0, 5, 10),
+    'window(1, 1)': lambda q, k: q - 1 <= k <= q + 1,
+    'block(5)': lambda q, k: q // 5 == k // 5,
+    'block(4, back=1)': lambda q, k: k // 4 in (q // 4, q // 4 - 1),
+    'block(4, back=2, ahead=1)': lambda q, k: k // 4 in range(q // 4 - 2, q // 4 + 2),
+    'strided(4)': lambda q, k: (q - k) % 4 == 0,
+    'strided(1)': lambda q, k: True,  # noqa: ARG005
+    'summary(6, 2)': lambda q, k: k % 6 in (4, 5),  # noqa: ARG005
+    'summary(3, 3)': lambda q, k: True,  # noqa: ARG005
+    'global_tokens(2)': lambda q, k: q < 2 or k < 2,
+    'global_tokens(2, last=3)': lambda q, k: q < 2 or k < 2 or q >= M - 3 or k >= M - 3,
+    'global_tokens(0, last=1)': lambda q, k: M - 1 in (q, k),
+    'causal & window(4)': lambda q, k: 0 <= q - k <= 4,
+    'window(4) | strided(7)': lambda q, k: abs(q - k) <= 4 or (q - k) % 7 == 0,
+    'full - window(4)': lambda q, k: abs(q - k) > 4,
+    'longformer(2, 3)': lambda q, k: abs(q - k) <= 2 or q < 3 or k < 3,
+    'longformer(2, dilation=3)': lambda q, k: abs(q - k) in (0, 3, 6) or 0 in (q, k),
+    'sparse_fixed(6, 2)': lambda q, k: k <= q and (k // 6 == q // 6 or k % 6 >= 4),
+    'sparse_strided(6)': lambda q, k: k <= q and (q - k <= 6 or (q - k) % 6 == 0),
+}
 
-def test_full_allows_all_and_causal_the_lower_triangle():
-    assert dense_mask(Full(), 3, 5).all() and dense_mask(Full(), 3, 5).shape == (3, 5)
-    np.testing.assert_array_equal(dense_mask(Causal(), 4, 6), np.tri(4, 6, dtype=bool))
+
+@pytest.mark.parametrize('text', DEFINITIONS)
+def test_a_pattern_means_what_its_definition_says(text: str):
+    """Pair by pair, and the same on JAX arrays."""
+    pattern, definition = parse_pattern(text).for_keys(M), DEFINITIONS[text]
+    expected = np.array([[definition(q, k) for k in range(M)] for q in range(L)])
+    np.testing.assert_array_equal(dense_mask(pattern, L, M), expected)
+    on_device = pattern(jnp.arange(L)[:, None], jnp.arange(M)[None])
+    np.testing.assert_array_equal(np.asarray(on_device), expected)
+
+
+@pytest.mark.parametrize('text', [*DEFINITIONS, 'random_tiles(2, 4)', 'bigbird(4, 1)'])
+def test_shape_is_the_broadcast_shape_of_the_positions(text: str):
+    pattern = parse_pattern(text).for_keys(M)
+    query, key = np.arange(6).reshape(2, 3, 1), np.arange(4)[None, None]
+    allowed = pattern(query, key)
+    assert np.shape(allowed) == (2, 3, 4) and np.asarray(allowed).dtype == bool
+    np.testing.assert_array_equal(allowed.reshape(6, 4), dense_mask(pattern, 6, M)[:, :4])
+    on_device = pattern(jnp.asarray(query), jnp.asarray(key))
+    np.testing.assert_array_equal(np.asarray(on_device), allowed)
+
+
+# ---- presets, by what the papers count ----
+
+
+@pytest.mark.parametrize('random', [1, 3])
+def test_bigbird_reads_as_many_blocks_as_the_paper_says(random: int):
+    """A middle row 5 + r blocks, the rows next to the ends 4 + r, the first and last row all of them."""
+    block, blocks = 4, 16
+    for seed in range(3):
+        mask = dense_mask(bigbird(block, random, seed), block * blocks, block * blocks, heads=2)
+        keys = mask.sum(-1)[:, ::block] // block
+        assert (mask.reshape(2, blocks, block, blocks, block).all((2, 4)) == mask[:, ::block, ::block]).all()
+        assert (keys[:, [0, -1]] == blocks).all()
+        assert (keys[:, [1, -2]] == 4 + random).all()
+        assert (keys[:, 2:-2] == 5 + random).all()
+
+
+def test_bigbird_base_reads_512_keys_in_a_middle_row():
+    mask = bigbird().for_keys(4096)(np.array([[64], [2048], [4031]]), np.arange(4096)[None])
+    np.testing.assert_array_equal(mask.sum(1), [448, 512, 448])
+
+
+def test_longformer_reads_its_window_and_the_global_tokens():
+    radius, length = 5, 60
+    counts = dense_mask(longformer(radius, tokens=1), length, length).sum(1)
+    assert counts[0] == length
+    assert (counts[radius + 2 : -radius] == 2 * radius + 1 + 1).all()  # one global key outside the window
+    assert counts[-1] == radius + 1 + 1
+
+
+def test_a_window_reads_two_radii_and_itself():
+    counts = dense_mask(Window(256), 1024, 1024).sum(1)
+    assert (counts[256:-256] == 513).all() and counts[0] == counts[-1] == 257
+
+
+def test_sparse_fixed_reads_its_block_and_the_summaries_of_earlier_ones():
+    block, width = 8, 3
+    mask = dense_mask(sparse_fixed(block, width), 40, 40)
+    for i in range(40):
+        in_block = np.arange(40) // block == i // block
+        assert mask[i, in_block].sum() == i % block + 1
+        assert mask[i, ~in_block].sum() == width * (i // block)
+
+
+def test_sparse_strided_reads_a_stride_of_neighbours_and_every_stride_th():
+    stride = 8
+    mask = dense_mask(sparse_strided(stride), 40, 40)
+    for i in range(40):
+        first, second = set(range(max(0, i - stride), i + 1)), {j for j in range(i + 1) if (i - j) % stride == 0}
+        assert set(np.flatnonzero(mask[i])) == first | second
+
+
+# ---- random tiles ----
+
+
+def test_random_tiles_are_whole_tiles_and_as_many_as_asked_for():
+    mask = dense_mask(RandomTiles(per_row=3, size=4), 40, 40)
+    tiles = mask.reshape(10, 4, 10, 4)
+    np.testing.assert_array_equal(tiles.any((1, 3)), tiles.all((1, 3)))
+    np.testing.assert_array_equal(tiles.all((1, 3)).sum(1), 3)
+
+
+def test_random_tiles_avoid_neighbours_and_ends_even_where_too_few_are_left():
+    chosen = RandomTiles(per_row=4, size=2, near=1, ends=1).for_keys(12).chosen()
+    numbers = np.arange(6)
+    is_forbidden = (abs(numbers[:, None] - numbers) <= 1) | (numbers == 0) | (numbers == 5)
+    assert not chosen[is_forbidden].any()
+    np.testing.assert_array_equal(chosen, ~is_forbidden)  # at most 4 are left in any row, so all of them are drawn
+
+
+def test_random_tiles_differ_by_seed_layer_and_head_and_never_between_calls():
+    pattern = RandomTiles(2, 4).for_keys(64)
+    variants = [
+        pattern,
+        dataclasses.replace(pattern, seed=1),
+        pattern.for_layer(1),
+        pattern.for_head(1, 4),
+        pattern.for_layer(1).for_head(1, 4),
+    ]
+    masks = [dense_mask(variant, 64, 64) for variant in variants]
+    assert all((one != other).any() for i, one in enumerate(masks) for other in masks[:i])
+    again = dataclasses.replace(pattern)  # an equal pattern made anew
+    assert again == pattern and hash(again) == hash(pattern)
+    np.testing.assert_array_equal(dense_mask(again, 64, 64), masks[0])
+
+
+def test_random_tiles_are_spread_evenly_over_the_keys():
+    """All tiles are eligible, also beyond the first 1,024 tokens: each is drawn about as often."""
+    drawn = np.sum([RandomTiles(4, 16, seed=seed).for_keys(512).chosen() for seed in range(100)], axis=(0, 1))
+    expected = 4 * 32 * 100 / 32
+    assert abs(drawn - expected).max() < 5 * np.sqrt(expected)
+
+
+def test_queries_beyond_the_keys_read_the_row_of_their_tile_modulo_the_key_tiles():
+    pattern = RandomTiles(2, 4).for_keys(20)
+    chosen, mask = pattern.chosen(), dense_mask(pattern, 36, 20)
+    for tile in range(9):
+        np.testing.assert_array_equal(mask[4 * tile, ::4], chosen[tile % 5])
+    assert not pattern(np.arange(8)[:, None], np.arange(20, 30)[None]).any()  # keys that do not exist
+
+
+def test_what_depends_on_the_number_of_keys_says_so():
+    for pattern in (RandomTiles(1, 4), GlobalTokens(1, last=1), Causal() & bigbird(4)):
+        with pytest.raises(InputError, match='number of keys; call for_keys first'):
+            pattern(np.arange(3)[:, None], np.arange(3)[None])
+
+
+# ---- patterns as values ----
 
 
 def test_combinations_are_elementwise():
-    left, right = dense_mask(Causal(), 5, 5), dense_mask(Full(), 5, 5)
-    np.testing.assert_array_equal(dense_mask(Causal() & Full(), 5, 5), left & right)
-    np.testing.assert_array_equal(dense_mask(Causal() | Full(), 5, 5), left | right)
+    left, right = dense_mask(Window(3), 9, 9), dense_mask(Strided(4), 9, 9)
+    np.testing.assert_array_equal(dense_mask(Window(3) & Strided(4), 9, 9), left & right)
+    np.testing.assert_array_equal(dense_mask(Window(3) | Strided(4), 9, 9), left | right)
+    np.testing.assert_array_equal(dense_mask(Window(3) - Strided(4), 9, 9), left & ~right)
 
 
-def test_numpy_and_jax_agree():
-    query, key = np.arange(7)[:, None], np.arange(9)[None, :]
-    np.testing.assert_array_equal(Causal()(query, key), np.asarray(Causal()(jnp.asarray(query), jnp.asarray(key))))
+def test_per_head_gives_each_group_of_neighbouring_heads_its_pattern():
+    pattern = PerHead(Causal() & Window(2), Strided(3))
+    masks = dense_mask(pattern, 8, 8, heads=4)
+    for head, own in enumerate([Causal() & Window(2)] * 2 + [Strided(3)] * 2):
+        np.testing.assert_array_equal(masks[head], dense_mask(own, 8, 8))
+    inside = dense_mask(Causal() & pattern, 8, 8, heads=2)
+    np.testing.assert_array_equal(inside[1], dense_mask(Causal() & Strided(3), 8, 8))
+    with pytest.raises(InputError, match='3 heads do not divide over 2 patterns'):
+        pattern.for_head(0, 3)
+    with pytest.raises(InputError, match='call for_head first'):
+        dense_mask(pattern, 4, 4)
+    with pytest.raises(InputError, match='at least one pattern'):
+        PerHead()
+
+
+def test_heads_that_do_not_differ_share_one_pattern():
+    assert head_patterns(Causal(), 4) == [Causal()]
+    assert head_patterns(PerHead(Causal(), Full()), 4) == [Causal(), Causal(), Full(), Full()]
+    assert len(set(head_patterns(bigbird(4), 4))) == 4
 
 
 def test_patterns_are_hashable_values():
-    assert hash(Causal() & Full()) == hash(Causal() & Full())
-    assert Causal() != Full()
+    made = [
+        lambda: Causal() & Window(3),
+        lambda: PerHead(Full(), Strided(2)),
+        lambda: bigbird(8),
+        lambda: Block(2) - Full(),
+    ]
+    for make in made:
+        assert make() == make() and hash(make()) == hash(make())
+    assert len({make() for make in made * 2}) == len(made)
+    assert Window(3) != Window(3, 2) and Window(3) & Causal() != Causal() & Window(3)
+    assert PerHead(Full()) != Full() and 'PerHead(Full()' in repr(PerHead(Full(), Causal()))
+
+
+def test_orders_and_whether_positions_count():
+    assert (Window(3).order, Window(3, 4).order, Strided(9).order, sparse_strided(16).order) == (1, 4, 9, 16)
+    assert not Full().compares_positions and not (Full() | Full()).compares_positions
+    assert (Full() & Causal()).compares_positions and Summary(4, 1).compares_positions
+
+
+def test_a_pattern_without_its_methods_says_what_it_lacks():
     with pytest.raises(NotImplementedError, match='Pattern defines no predicate'):
         dense_mask(Pattern(), 2, 2)
+    with pytest.raises(NotImplementedError, match='Pattern says nothing about ranges'):
+        tile_table(Pattern(), np.arange(4), np.arange(4), 2)
 
 
 @pytest.mark.parametrize(
-    'text, pattern',
+    'make, message',
     [
-        ('full', Full()),
-        (' causal ', Causal()),
-        ('causal()', Causal()),
-        ('causal & full', And(Causal(), Full())),
-        ('causal & (full | causal)', And(Causal(), Or(Full(), Causal()))),
+        (lambda: Window(-1), 'Window: radius is -1; it must be at least 0'),
+        (lambda: Window(1, 0), 'Window: dilation is 0; it must be at least 1'),
+        (lambda: Block(0), 'Block: size is 0'),
+        (lambda: Block(2, back=-1), 'Block: back is -1'),
+        (lambda: Strided(0), 'Strided: stride is 0'),
+        (lambda: Summary(4, 0), 'Summary: width is 0'),
+        (lambda: Summary(4, 5), 'width must be at most block'),
+        (lambda: GlobalTokens(0), 'count or last must be at least 1'),
+        (lambda: GlobalTokens(-1, last=2), 'GlobalTokens: count is -1'),
+        (lambda: RandomTiles(0, 4), 'RandomTiles: per_row is 0'),
+        (lambda: RandomTiles(1, 0), 'RandomTiles: size is 0'),
+        (lambda: RandomTiles(1, 4, seed=-1), 'RandomTiles: seed is -1'),
     ],
 )
-def test_text_form(text: str, pattern: Pattern):
-    assert parse_pattern(text) == pattern
-
-
-@pytest.mark.parametrize(
-    'text, message',
-    [
-        ('windw(3)', "unknown name 'windw'; known: causal, full"),
-        ('causal &', 'cannot be read'),
-        ('causal + full', 'neither a pattern nor a combination'),
-        ('causal(2)', 'causal'),
-        ('causal(__import__("os"))', 'not a whole number'),
-        ('(1).__class__', 'neither a pattern nor a combination'),
-        ('', 'cannot be read'),
-    ],
-)
-def test_bad_text_gives_one_line(text: str, message: str):
-    with pytest.raises(InputError) as caught:
-        parse_pattern(text)
-    assert message.lower() in str(caught.value).lower() and '\n' not in str(caught.value)
+def test_sizes_that_make_no_sense_are_named(make: Callable[[], Pattern], message: str):
+    with pytest.raises(InputError, match=message):
+        make()

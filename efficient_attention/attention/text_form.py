@@ -1,0 +1,158 @@
+"""The text form of patterns and mechanisms, for configs and the command line.
+
+'causal & (window(128) | global_tokens(2))' is a pattern, and as a mechanism softmax attention over it;
+'lsh(bucket_size=64, rounds=4)' and 'favor(features=256, causal=True)' are the other mechanisms. Texts are parsed into
+a syntax tree and matched against known names; nothing is evaluated.
+"""
+
+import ast
+from collections.abc import Callable
+from typing import Any
+
+from efficient_attention.attention.mechanisms import MECHANISMS, Mechanism, Softmax
+from efficient_attention.attention.patterns import (
+    Block,
+    Causal,
+    Full,
+    GlobalTokens,
+    Pattern,
+    PerHead,
+    RandomTiles,
+    Strided,
+    Summary,
+    Window,
+)
+from efficient_attention.errors import InputError
+
+
+def longformer(radius: int, tokens: int = 1, dilation: int = 1) -> Pattern:
+    """A window and global tokens (Beltagy et al. 2020, arXiv 2004.05150); base: radius 256."""
+    return Window(radius, dilation) | GlobalTokens(tokens)
+
+
+def bigbird(block: int = 64, random: int = 3, seed: int = 0) -> Pattern:
+    """Three blocks of window, first and last block global, random blocks (Zaheer et al. 2020, arXiv 2007.14062)."""
+    return (
+        Block(block, back=1, ahead=1)
+        | GlobalTokens(block, last=block)
+        | RandomTiles(random, block, seed=seed, near=1, ends=1)
+    )
+
+
+def sparse_fixed(block: int = 128, width: int = 8) -> Pattern:
+    """Both fixed heads of the Sparse Transformer merged into one (Child et al. 2019, arXiv 1904.10509, section 4.3)."""
+    return Causal() & (Block(block) | Summary(block, width))
+
+
+def sparse_strided(stride: int = 128) -> Pattern:
+    """Both strided heads merged into one: the last `stride` positions and the query, and every stride-th before it."""
+    return Causal() & (Window(stride) | Strided(stride))
+
+
+PATTERNS: dict[str, Callable[..., Pattern]] = {
+    'full': Full,
+    'causal': Causal,
+    'window': Window,
+    'block': Block,
+    'strided': Strided,
+    'summary': Summary,
+    'global_tokens': lambda count, last=0: GlobalTokens(count, last),
+    'random_tiles': lambda per_row, size, seed=0: RandomTiles(per_row, size, seed),
+    'per_head': PerHead,
+    'longformer': longformer,
+    'bigbird': bigbird,
+    'sparse_fixed': sparse_fixed,
+    'sparse_strided': sparse_strided,
+}
+_TAKES_PATTERNS = ('per_head',)
+
+
+def parse_pattern(text: str) -> Pattern:
+    """The pattern that a text such as 'causal & window(128)' names; `&`, `|` and `-` combine patterns.
+
+    Raises:
+        InputError: the text is no expression of known pattern names, `&`, `|`, `-` and whole numbers.
+    """
+    return _read(text, _build)
+
+
+def parse_mechanism(text: str) -> Mechanism:
+    """The mechanism that a config's text names: a pattern's text means softmax attention over that pattern.
+
+    Raises:
+        InputError: an unknown name; lists the known ones.
+    """
+    return _read(text, _build_mechanism)
+
+
+def _read(text: str, build: Callable[[ast.expr, str], Any]) -> Any:
+    try:
+        return build(_parse(text), text)
+    except (RecursionError, MemoryError):  # from Python's own parser, or from ours
+        raise InputError(f'attention {text[:40]!r}...: nested too deeply') from None
+
+
+def _build_mechanism(node: ast.expr, text: str) -> Mechanism:
+    name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else getattr(node, 'id', '')
+    if name not in MECHANISMS:
+        return Softmax(_build(node, text))
+    arguments, options = _arguments(node, text, _constant) if isinstance(node, ast.Call) else ([], {})
+    return _call(MECHANISMS[name], arguments, options, text)
+
+
+def _parse(text: str) -> ast.expr:
+    try:
+        return ast.parse(text.strip(), mode='eval').body
+    except (SyntaxError, ValueError) as error:
+        column = getattr(error, 'offset', None)
+        raise InputError(f'attention {text!r} cannot be read' + (f' at column {column}' if column else '')) from None
+
+
+def _build(node: ast.expr, text: str) -> Pattern:
+    match node:
+        case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
+            return _build(left, text) & _build(right, text)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _build(left, text) | _build(right, text)
+        case ast.BinOp(left=left, op=ast.Sub(), right=right):
+            return _build(left, text) - _build(right, text)
+        case ast.Name(id=name):
+            return _call(_known(name, text), [], {}, text)
+        case ast.Call(func=ast.Name(id=name)):
+            make = _known(name, text)
+            read = _build if name in _TAKES_PATTERNS else _whole_number
+            return _call(make, *_arguments(node, text, read), text)
+    raise InputError(f'attention {text!r}: {ast.unparse(node)!r} is neither a pattern nor a combination of patterns')
+
+
+def _known(name: str, text: str) -> Callable[..., Pattern]:
+    if name not in PATTERNS:
+        known = ', '.join(sorted((*PATTERNS, *MECHANISMS)))
+        raise InputError(f'attention {text!r}: unknown name {name!r}; known: {known}')
+    return PATTERNS[name]
+
+
+def _arguments(node: ast.Call, text: str, read: Callable[[ast.expr, str], Any]) -> tuple[list, dict[str, Any]]:
+    options = {option.arg or '**': read(option.value, text) for option in node.keywords}
+    return [read(argument, text) for argument in node.args], options
+
+
+def _call(make: Callable[..., Any], arguments: list, options: dict[str, Any], text: str) -> Any:
+    try:
+        return make(*arguments, **options)
+    except TypeError as error:
+        raise InputError(f'attention {text!r}: {error}') from None
+    except InputError as error:
+        raise InputError(f'attention {text!r}: {error}') from None
+
+
+def _whole_number(node: ast.expr, text: str) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    raise InputError(f'attention {text!r}: {ast.unparse(node)!r} is not a whole number')
+
+
+def _constant(node: ast.expr, text: str) -> int | bool | str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | bool | str):
+        return node.value
+    raise InputError(f'attention {text!r}: {ast.unparse(node)!r} is neither a whole number, True, False nor a name')

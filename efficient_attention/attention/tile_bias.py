@@ -1,0 +1,130 @@
+"""A bias on the logits, as tile loops need it: the values for a chunk of tiles, and the gradient that flows back."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from efficient_attention.attention.request import Request
+from efficient_attention.attention.tile_picks import Chunk, Facts, Pick, into_tiles, side_by_side
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class ArrayBias:
+    """An array in tiles, [b, g, h, n, S, n, S]: an axis that does not vary is 1, as are its tiles."""
+
+    array: Any  # an Array, or what JAX puts in its place while it takes trees of arrays apart
+
+    @property
+    def is_by_row(self) -> bool:
+        """Whether each query tile has a bias of its own, so that its gradient is complete after one chunk."""
+        return self.array.shape[3] > 1
+
+    def rows(self, pick: Pick) -> 'ArrayBias':
+        """The part that a chunk of query tiles reads."""
+        return ArrayBias(jnp.take(self.array, pick.rows, axis=3)) if self.is_by_row else self
+
+    def of_rows(self, chunk: Chunk, _: Facts) -> Array:
+        """Values [b, g, h, t, q, m] where `self` is the rows of a chunk of query tiles."""
+        return pick_lists(self.array, chunk.pick)
+
+    def tiles(self, chunk: Chunk, facts: Facts) -> Array:
+        """Values [b, g, h, t, q, m], each axis 1 where nothing varies."""
+        if not chunk.by_key:
+            return self.rows(chunk.pick).of_rows(chunk, facts)
+        flipped = self.array.transpose(0, 1, 2, 5, 6, 3, 4)
+        return ArrayBias(flipped).rows(chunk.pick).of_rows(chunk, facts).swapaxes(-1, -2)
+
+    def from_rows(self, arrays: list[Array]) -> 'ArrayBias':
+        """The gradient of the whole from the gradients of rows [n, b, g, h, S, n, S]."""
+        return ArrayBias(jnp.moveaxis(arrays[0], 0, 3))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FunctionBias:
+    """A function of positions; its parameters are the leaves of `function`, a `jax.tree_util.Partial`."""
+
+    function: Any  # a Partial, or what JAX puts in its place
+    heads: tuple[int, ...] = dataclasses.field(metadata={'static': True})
+    groups: int = dataclasses.field(metadata={'static': True})
+
+    @property
+    def is_by_row(self) -> bool:
+        """All tiles share the parameters."""
+        return False
+
+    def rows(self, _: Pick) -> 'FunctionBias':
+        """All of it."""
+        return self
+
+    def of_rows(self, chunk: Chunk, facts: Facts) -> Array:
+        """Values [b, g, h, t, q, m]."""
+        return self.tiles(chunk, facts)
+
+    def tiles(self, chunk: Chunk, facts: Facts) -> Array:
+        """Values [b, g, h, t, q, m], each axis 1 where nothing varies."""
+        query, key = (chunk.query(facts.queries.positions_b1nS, 1), chunk.key(facts.keys.positions_b1nS, 1))
+        if query.shape[1] != 1 or key.shape[1] != 1:
+            raise NotImplementedError('blocked has no bias function together with tiles that differ by head')
+        values = jax.vmap(
+            lambda query_b1q, key_b1m: self.function(query_b1q[..., None], key_b1m[..., None, :]),
+            in_axes=2,
+            out_axes=2,
+        )(query, key)
+        if values.shape[1] == 1:
+            return values[:, None]
+        own = values[:, np.asarray(self.heads)]
+        return own.reshape(own.shape[0], self.groups, -1, *own.shape[2:])
+
+
+TileBias = ArrayBias | FunctionBias
+
+
+def make_tile_bias(request: Request, heads: np.ndarray, query_listing: np.ndarray, key_listing: np.ndarray) -> Any:
+    """The request's bias for `heads`, positions listed as given; None without one."""
+    bias, groups = request.bias, request.key.shape[2]
+    if bias is None:
+        return None
+    if callable(bias):
+        partial = bias if isinstance(bias, jax.tree_util.Partial) else jax.tree_util.Partial(bias)
+        return FunctionBias(partial, tuple(heads.tolist()), groups)
+    array = bias.astype(jnp.float32)
+    array = array.reshape((1,) * (4 - array.ndim) + array.shape)
+    if array.shape[1] > 1:
+        array = array[:, heads].reshape(array.shape[0], groups, -1, *array.shape[2:])
+    else:
+        array = array[:, None]
+    for axis, listing in ((3, query_listing), (5, key_listing)):
+        varies = array.shape[axis] > 1 or len(listing) == 1
+        if not varies:
+            array = jnp.expand_dims(array, axis)
+            continue
+        moved = into_tiles(jnp.moveaxis(array, axis, 1), listing)  # [b, n, S, ...]
+        array = jnp.moveaxis(moved, (1, 2), (axis, axis + 1))
+    return ArrayBias(array)
+
+
+def pick_lists(array: Array, pick: Pick) -> Array:
+    """From own tiles [b, g, h, t, S, n, S] the other side's tiles of each: [b, g, h, t, S, w S]; shared: t in S."""
+    has_lists, has_rows = array.shape[5] > 1 or array.shape[6] > 1, array.shape[3] > 1
+    if pick.is_shared:
+        if has_lists:
+            array = jnp.take(array, pick.lists, axis=5)
+        array = array.reshape(*array.shape[:5], -1)
+        return array.reshape(*array.shape[:3], 1, -1, array.shape[5])
+    if not has_lists:
+        return array.reshape(*array.shape[:5], -1)
+    if not has_rows:
+        array = jnp.broadcast_to(array, (*array.shape[:3], pick.rows.shape[0], *array.shape[4:]))
+    if pick.lists.shape[0] == 1:
+        picked = jax.vmap(lambda own, tiles: jnp.take(own, tiles, axis=4), in_axes=(3, 0), out_axes=3)
+        return side_by_side(picked(array, pick.lists[0]), 1)
+    array = jnp.broadcast_to(array, (array.shape[0], pick.lists.shape[0], *array.shape[2:]))
+    by_row = jax.vmap(lambda own, tiles: jnp.take(own, tiles, axis=3), in_axes=(2, 0), out_axes=2)
+    by_head = jax.vmap(by_row, in_axes=(1, 0), out_axes=1)
+    return side_by_side(by_head(array, pick.lists), 1)

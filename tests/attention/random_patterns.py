@@ -1,0 +1,37 @@
+"""Random patterns for property tests: expressions of every primitive with small sizes."""
+
+from hypothesis import strategies as st
+
+from efficient_attention.attention.patterns import (
+    Block,
+    Causal,
+    Full,
+    GlobalTokens,
+    Pattern,
+    RandomTiles,
+    Strided,
+    Summary,
+    Window,
+)
+
+SMALL = st.integers(1, 9)
+PRIMITIVES: list[st.SearchStrategy[Pattern]] = [
+    st.just(Full()),
+    st.just(Causal()),
+    st.builds(Window, st.integers(0, 9), st.sampled_from([1, 1, 2, 3, 5])),
+    st.builds(Block, SMALL, st.integers(0, 2), st.integers(0, 2)),
+    st.builds(Strided, SMALL),
+    st.integers(1, 9).flatmap(lambda block: st.builds(Summary, st.just(block), st.integers(1, block))),
+    st.builds(GlobalTokens, st.integers(1, 4), st.integers(0, 3)),
+    st.builds(GlobalTokens, st.just(0), st.integers(1, 3)),
+    st.builds(RandomTiles, st.integers(1, 3), SMALL, st.integers(0, 99), st.integers(-1, 1), st.integers(0, 1)),
+]
+
+
+def combine(patterns: st.SearchStrategy[Pattern]) -> st.SearchStrategy[Pattern]:
+    """Pairs of patterns joined by `&`, `|` or `-`."""
+    joins = st.sampled_from([lambda a, b: a & b, lambda a, b: a | b, lambda a, b: a - b])
+    return st.builds(lambda join, left, right: join(left, right), joins, patterns, patterns)
+
+
+PATTERNS: st.SearchStrategy[Pattern] = st.recursive(st.one_of(PRIMITIVES), combine, max_leaves=5)

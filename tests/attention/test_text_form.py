@@ -1,0 +1,145 @@
+"""The text form of patterns and mechanisms: what it reads, what it refuses, and that it evaluates nothing."""
+
+import pytest
+
+from efficient_attention.attention.mechanisms import FAVOR, LSH, Mechanism, Softmax
+from efficient_attention.attention.patterns import (
+    And,
+    Block,
+    Causal,
+    Full,
+    GlobalTokens,
+    Or,
+    Pattern,
+    PerHead,
+    RandomTiles,
+    Strided,
+    Summary,
+    Window,
+    Without,
+)
+from efficient_attention.attention.text_form import PATTERNS, parse_mechanism, parse_pattern
+from efficient_attention.errors import InputError
+
+TEXTS: dict[str, Pattern] = {
+    'full': Full(),
+    ' causal ': Causal(),
+    'causal()': Causal(),
+    'window(3)': Window(3),
+    'window(radius=3, dilation=2)': Window(3, 2),
+    'block(8, back=1)': Block(8, 1),
+    'strided(16)': Strided(16),
+    'summary(8, 2)': Summary(8, 2),
+    'global_tokens(2)': GlobalTokens(2),
+    'global_tokens(2, last=1)': GlobalTokens(2, 1),
+    'random_tiles(2, 16)': RandomTiles(2, 16),
+    'random_tiles(per_row=2, size=16, seed=7)': RandomTiles(2, 16, 7),
+    'causal & (window(128) | global_tokens(2))': And(Causal(), Or(Window(128), GlobalTokens(2))),
+    'causal & window(1) | full': Or(And(Causal(), Window(1)), Full()),  # & binds before |
+    'full - window(1) & causal': And(Without(Full(), Window(1)), Causal()),  # - binds before &
+    'per_head(causal & window(9), full)': PerHead(And(Causal(), Window(9)), Full()),
+    'longformer(4, 2)': Or(Window(4), GlobalTokens(2)),
+    'bigbird(16, 2, seed=1)': Or(Or(Block(16, 1, 1), GlobalTokens(16, 16)), RandomTiles(2, 16, seed=1, near=1, ends=1)),
+    'sparse_fixed(16, 4)': And(Causal(), Or(Block(16), Summary(16, 4))),
+    'sparse_strided(16)': And(Causal(), Or(Window(16), Strided(16))),
+    'sparse_fixed': And(Causal(), Or(Block(128), Summary(128, 8))),
+}
+
+
+@pytest.mark.parametrize('text', TEXTS)
+def test_patterns_are_read(text: str):
+    assert parse_pattern(text) == TEXTS[text]
+    assert parse_mechanism(text) == Softmax(TEXTS[text])
+
+
+def test_every_name_is_read_above():
+    assert not [name for name in PATTERNS if not any(name in text for text in TEXTS)]
+
+
+@pytest.mark.parametrize(
+    'text, mechanism',
+    [
+        ('lsh', LSH()),
+        ('lsh(bucket_size=32, rounds=2, causal=True)', LSH(32, 2, causal=True)),
+        ('favor(features=64)', FAVOR(64)),
+        ("favor(64, kernel='relu', orthogonal=False)", FAVOR(64, kernel='relu', orthogonal=False)),
+    ],
+)
+def test_mechanisms_are_read(text: str, mechanism: Mechanism):
+    assert parse_mechanism(text) == mechanism
+
+
+BAD = {
+    'windw(3)': "unknown name 'windw'; known: bigbird, block, causal, favor, full, global_tokens, longformer, lsh, ",
+    'causal & windw(3)': "unknown name 'windw'; known: ",
+    'causal &': 'cannot be read',
+    '': 'cannot be read',
+    'causal(': 'cannot be read',
+    'causal\0': 'cannot be read',
+    'causal; full': 'cannot be read',
+    'causal + full': 'neither a pattern nor a combination',
+    'not causal': 'neither a pattern nor a combination',
+    '~causal': 'neither a pattern nor a combination',
+    '3': 'neither a pattern nor a combination',
+    'window': 'radius',
+    'causal(2)': 'causal',
+    'window(3, width=2)': 'width',
+    'window(1, 2, 3)': 'argument',
+    'window(0.5)': "'0.5' is not a whole number",
+    'window(True)': "'True' is not a whole number",
+    'window(-1)': "'-1' is not a whole number",
+    'window(3, dilation=0)': 'dilation is 0; it must be at least 1',
+    'block(0)': 'size is 0; it must be at least 1',
+    'strided(0)': 'stride is 0; it must be at least 1',
+    'summary(4, 9)': 'width must be at most block',
+    'global_tokens(0)': 'count or last must be at least 1',
+    'random_tiles(0, 4)': 'per_row is 0; it must be at least 1',
+    'bigbird(0)': 'size is 0; it must be at least 1',
+    'per_head()': 'at least one pattern',
+    'per_head(3)': "'3' is neither a pattern nor",
+    'window(*causal)': 'not a whole number',
+    'window(**causal)': 'not a whole number',
+    'window(2, **3)': 'argument',
+    'window(2)(3)': 'neither a pattern nor a combination',
+    'lsh & causal': "unknown name 'lsh'",
+    'window(__import__("os"))': 'not a whole number',
+    '__import__("os").system("x")': 'neither a pattern nor a combination',
+    '__import__("os")': "unknown name '__import__'",
+    '(1).__class__': 'neither a pattern nor a combination',
+    '[window(1) for _ in full]': 'neither a pattern nor a combination',
+    'lambda: causal': 'neither a pattern nor a combination',
+    'window(9 ** 9 ** 9)': 'not a whole number',
+    '(' * 300 + 'full' + ')' * 300: 'cannot be read',
+}
+
+
+@pytest.mark.parametrize('text', BAD, ids=lambda text: text[:40])
+def test_bad_text_gives_one_line(text: str):
+    with pytest.raises(InputError) as caught:
+        parse_pattern(text)
+    assert BAD[text] in str(caught.value) and '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    'text, message',
+    [
+        ('linear', "unknown name 'linear'; known: bigbird"),
+        ('lsh(rounds=0)', 'lsh rounds is 0; it must be at least 1'),
+        ('lsh(bucket_size=window(3))', 'neither a whole number, True, False nor a name'),
+        ('favor(kernel="elu")', "favor kernel is 'elu'; it must be one of"),
+        ('favor(size=3)', 'size'),
+        ('favor & causal', "unknown name 'favor'"),
+    ],
+)
+def test_bad_mechanisms_give_one_line(text: str, message: str):
+    with pytest.raises(InputError) as caught:
+        parse_mechanism(text)
+    assert message in str(caught.value) and '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    'text', [' | '.join(['full'] * 5000), f'window({"-" * 900}1)', '-' * 100_000], ids=['unions', 'argument', 'signs']
+)
+def test_a_text_that_nests_deeper_than_python_can_is_one_line_too(text: str):
+    with pytest.raises(InputError, match='nested too deeply'):
+        parse_pattern(text)
