@@ -4,10 +4,10 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from efficient_attention.models.sizes import albert_fields, bert_fields
+from efficient_attention.models.sizes import albert_fields, bert_fields, bigbird_fields, longformer_fields
 from efficient_attention.training.config import default_fields
 
-__all__ = ['albert_fields', 'bert_fields', 'default_config', 'set_fields']
+__all__ = ['albert_fields', 'bert_fields', 'bigbird_fields', 'default_config', 'longformer_fields', 'set_fields']
 
 
 def default_config() -> ConfigDict:

@@ -2,6 +2,7 @@
 
     python scripts/benchmark.py step [--lengths 128 512] [--rounds 3] [--json step.json]
     python scripts/benchmark.py input [--length 128] [--source stdlib]
+    python scripts/benchmark.py attention [--lengths 512 ... 65536] [--sides full window ...] [--plot attention.svg]
 
 `step`: a BERT with 4 layers of width 256, 4 heads and 8,192 tokens, float32, dropout 0.1, AdamW, 4,096 tokens a step of
 which 15 % are masked; this project against Hugging Face's PyTorch `BertForMaskedLM` (`make peers`). Every measurement
@@ -10,9 +11,13 @@ of the machine hits both, and get the same setting of the C allocator, which dec
 CPU. Measure on an idle machine: two sides that wait for cores do not slow down alike.
 
 `input`: tokens/s of the input pipeline alone against what that step consumes.
+
+`attention`: time and memory of every attention mechanism, full attention and PyTorch libraries against length, at 8
+heads of 64, batch 1, float32 (`attention_benchmark.py`).
 """
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -22,7 +27,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import attention_benchmark
+
 from efficient_attention.errors import InputError
+from efficient_attention.training.command import show_error
 
 ROOT = Path(__file__).resolve().parent.parent
 TOKENS_A_STEP = 4096
@@ -49,9 +57,10 @@ def main() -> int:
     if load > cores / 2:
         print(f'note: the machine is busy (load {load:.1f} on {cores} cores); these figures will not compare')
     try:
-        report |= {'step': measure_steps, 'input': measure_input}[arguments.command](arguments)
+        measure = {'step': measure_steps, 'input': measure_input, 'attention': measure_attention}[arguments.command]
+        report |= measure(arguments)
     except InputError as error:
-        print(f'error: {error}', file=sys.stderr)
+        show_error(error)
         return 2
     if arguments.json:
         arguments.json.write_text(json.dumps(report, indent=2) + '\n', encoding='utf-8')
@@ -65,22 +74,31 @@ def parse_arguments() -> argparse.Namespace:
     step = commands.add_parser('step', help='training tokens/s and peak memory, ours and the peer')
     step.add_argument('--lengths', type=int, nargs='+', default=[128, 512], help='tokens a row; divisors of 4096')
     step.add_argument('--rounds', type=int, default=3, help='processes of each side and length')
-    step.add_argument('--peers-python', type=Path, default=ROOT / '.venv-peers/bin/python', help='made by `make peers`')
     input_ = commands.add_parser('input', help='tokens/s of the input pipeline against what a step consumes')
     input_.add_argument('--length', type=int, default=128, help='tokens a row; a divisor of 4096')
     input_.add_argument('--source', default='stdlib', help='as data.source in a config')
     input_.add_argument('--pairs', default='sop', choices=['none', 'nsp', 'sop'])
     input_.add_argument('--batches', type=int, default=200, help='batches to time')
-    for command in (step, input_):
+    attention = commands.add_parser('attention', help='time and memory of attention mechanisms against length')
+    attention_benchmark.add_arguments(attention)
+    for command in (step, attention):
+        default = ROOT / '.venv-peers/bin/python'
+        command.add_argument('--peers-python', type=Path, default=default, help='made by `make peers`')
+    for command in (step, input_, attention):
         command.add_argument('--steps', type=int, default=10, help='timed steps a process')
         command.add_argument('--allocator', choices=['keep', 'default'], default='keep', help='of both sides')
         command.add_argument('--choices', type=json.loads, default=OUR_CHOICES, help='JSON: fields of our ModelConfig')
         command.add_argument('--json', type=Path, help='file for the figures')
     arguments = parser.parse_args()
-    for length in arguments.lengths if arguments.command == 'step' else [arguments.length]:
+    for length in {'step': 'lengths', 'input': 'length'}.get(arguments.command, '') and (
+        arguments.lengths if arguments.command == 'step' else [arguments.length]
+    ):
         if length < 8 or TOKENS_A_STEP % length:
             parser.error(f'length {length}: it must be at least 8 and divide {TOKENS_A_STEP}')
-    if arguments.command == 'step' and not arguments.peers_python.exists():
+    needs_peers = arguments.command == 'step' or any(
+        attention_benchmark.SIDES[name].peer for name in getattr(arguments, 'sides', [])
+    )
+    if needs_peers and not arguments.peers_python.exists():
         parser.error(f'{arguments.peers_python} does not exist: run `make peers` first, or give --peers-python')
     return arguments
 
@@ -112,14 +130,19 @@ def run_child(command: list[str], arguments: argparse.Namespace, length: int) ->
     """One measurement in a process of its own; its tokens/s is that of the median step."""
     shape = SHAPE | {'length': length, 'rows': TOKENS_A_STEP // length, 'masked': round(0.15 * length)}
     shape |= {'warmup_steps': 3, 'steps': arguments.steps, 'model': arguments.choices}
+    figures = figures_of(command, shape, arguments.allocator)
+    return figures | {'tokens_per_second': TOKENS_A_STEP / statistics.median(figures['seconds'])}
+
+
+def figures_of(command: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
+    """What a child process prints on its last line; ends this program where the child fails."""
     environment = os.environ | {'PYTHONPATH': str(ROOT), 'JAX_PLATFORMS': 'cpu', 'CUDA_VISIBLE_DEVICES': ''}
-    if arguments.allocator == 'keep':
+    if allocator == 'keep':
         environment['GLIBC_TUNABLES'] = KEEP_MEMORY
     child = subprocess.run([*command, json.dumps(shape)], env=environment, capture_output=True, text=True)
     if child.returncode:
         sys.exit(f'error: {command[-1]} failed:\n{child.stderr[-3000:]}')
-    figures = json.loads(child.stdout.splitlines()[-1])
-    return figures | {'tokens_per_second': TOKENS_A_STEP / statistics.median(figures['seconds'])}
+    return json.loads(child.stdout.splitlines()[-1])
 
 
 def compare(runs: dict[str, list[dict]]) -> dict[str, Any]:
@@ -185,6 +208,16 @@ def pipeline_tokens_per_second(arguments: argparse.Namespace) -> float:
         prepare(config), config, batch_size=rows, seed=0, start_step=0, stop_step=arguments.batches + 1
     )
     return tokens_per_second(batches, arguments.batches)
+
+
+# ---- attention ----
+
+
+def measure_attention(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Every chosen side at every length."""
+    ours, peer = attention_benchmark.commands([sys.executable], arguments.peers_python)
+    run = functools.partial(figures_of, allocator=arguments.allocator)
+    return {'attention': attention_benchmark.measure(arguments, ours, peer, run)}
 
 
 def machine() -> dict[str, Any]:

@@ -28,6 +28,8 @@ class ModelConfig(LayerConfig):
     remat: str = (
         'none'  # what the backward pass recomputes in a layer: nothing | 'full' all | 'dots' all but matrix products
     )
+    attention_seed: int = 0  # of what LSH and FAVOR draw
+    attention_redraw_steps: int = 1  # training steps that share one draw; 0 = one draw for the whole run
     scan_unroll: int = 1  # layers unrolled in one step of the scan; more is faster to run and slower to compile
 
     def __post_init__(self) -> None:
@@ -35,12 +37,21 @@ class ModelConfig(LayerConfig):
         object.__setattr__(self, 'embedding_width', self.embedding_width or self.width)
         for name in ('vocab_size', 'max_length', 'embedding_width', 'layers', 'scan_unroll'):
             require(getattr(self, name) >= 1, f'model.{name}', getattr(self, name), 'at least 1')
+        for name in ('attention_seed', 'attention_redraw_steps'):
+            require(getattr(self, name) >= 0, f'model.{name}', getattr(self, name), '0 or more')
         require(self.token_types >= 0, 'model.token_types', self.token_types, '0 or more')
         require(
             self.positions != 'sinusoidal' or self.embedding_width % 2 == 0,
             'model.embedding_width',
             self.embedding_width,
             'even for sinusoidal positions',
+        )
+        turns = len(self.mechanisms)
+        require(
+            self.layers % turns == 0,
+            'model.attention',
+            self.attention,
+            f'a number of mechanisms that divides {self.layers} layers',
         )
         check_one_of('model.positions', self.positions, POSITIONS)
         check_one_of('model.sharing', self.sharing, SHARING)

@@ -1,9 +1,11 @@
 """The encoder: embeddings and a stack of layers."""
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from efficient_attention.attention.favor import redraw_key
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.stack import Stack
@@ -15,6 +17,7 @@ class Encoder(nnx.Module):
     """Token ids to contextual vectors, [B, L] -> [B, L, D]: BERT or ALBERT by its config's sizes and choices."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.config = config
         self.embeddings = Embeddings(config, rngs=rngs)
         self.stack = Stack(config, rngs=rngs)
         # A stack of pre-norm layers leaves its sum unnormalised.
@@ -28,6 +31,8 @@ class Encoder(nnx.Module):
         token_types_BL: Array | None = None,
         positions_BL: Array | None = None,
         rng: Array | None = None,
+        step: Array | int = 0,
+        is_global_BL: Array | None = None,
     ) -> Array:
         """The vectors of the last layer.
 
@@ -37,10 +42,26 @@ class Encoder(nnx.Module):
             token_types_BL: 0 for sentence A, 1 for B; 0 by default.
             positions_BL: 0, 1, ... by default; below `max_length` where the table is learned.
             rng: a key, or one for each row; turns dropout on.
+            step: training step, which decides what random mechanisms draw; 0 outside training.
+            is_global_BL: tokens with global attention, for a config with `global_tokens`.
         """
         token_types_BL = jnp.zeros_like(tokens_BL) if token_types_BL is None else token_types_BL
         if positions_BL is None:
             positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
         x_BLD = self.embeddings(tokens_BL, token_types_BL, positions_BL, rng=fold(rng, 0))
-        x_BLD = self.stack(x_BLD, segments_BL, positions_BL, rng=fold(rng, 1))
+        x_BLD = self.stack(
+            x_BLD,
+            segments_BL,
+            positions_BL,
+            rng=fold(rng, 1),
+            mechanism_rng=mechanism_rng(self.config, step),
+            is_global_BL=is_global_BL,
+        )
         return x_BLD if self.norm is None else self.norm(x_BLD)
+
+
+def mechanism_rng(config: ModelConfig, step: Array | int) -> Array | None:
+    """The key of what random mechanisms draw in a training step, from (seed, step) alone; None where none draws."""
+    if not any(mechanism.needs_rng for mechanism in config.mechanisms):
+        return None
+    return redraw_key(jax.random.key(config.attention_seed), step, config.attention_redraw_steps)

@@ -18,7 +18,7 @@ class PretrainingModel(nnx.Module):
         self.pooler = Pooler(config, rngs=rngs) if has_pairs else None
         self.pair = PairHead(config, rngs=rngs) if has_pairs else None
 
-    def encode(self, batch: dict[str, Array], *, rng: Array | None = None) -> Array:
+    def encode(self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0) -> Array:
         """The encoder's vectors [B, L, D] for a batch of examples."""
         return self.encoder(
             batch['tokens'],
@@ -26,6 +26,7 @@ class PretrainingModel(nnx.Module):
             token_types_BL=batch['token_types'],
             positions_BL=batch['positions'],
             rng=rng,
+            step=step,
         )
 
     def masked_logits(self, x_BLD: Array, masked_positions_BP: Array) -> Array:

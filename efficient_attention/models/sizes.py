@@ -7,6 +7,8 @@ from efficient_attention.models.config import ModelConfig
 
 BERT_VOCABULARY = 30_522  # bert-base-uncased
 ALBERT_VOCABULARY = 30_000
+ROBERTA_VOCABULARY = 50_265
+BIGBIRD_VOCABULARY = 50_358
 
 # Devlin et al. 2018, arXiv 1810.04805, section 3; A = H / 64 (Turc et al. 2019, arXiv 1908.08962, the 24 miniatures).
 _BERT_SIZES = {'base': (12, 768), 'large': (24, 1024)} | {
@@ -44,10 +46,47 @@ def albert_fields(size: str) -> dict[str, Any]:
     }
 
 
+def longformer_fields(size: str) -> dict[str, Any]:
+    """The `model` fields in which Longformer `size` differs from `ModelConfig`'s defaults.
+
+    RoBERTa's body (its position table has two rows more than positions) with projections for global tokens; Beltagy
+    et al. 2020, arXiv 2004.05150, section 5, and its released code, whose window of 256 is on each side.
+    """
+    layers, width = {'base': (12, 768)}[_known(size, {'base': ()}, 'Longformer')]
+    return {
+        'layers': layers,
+        'width': width,
+        'heads': width // 64,
+        'vocab_size': ROBERTA_VOCABULARY,
+        'max_length': 4098,
+        'token_types': 1,
+        'activation': 'gelu_erf',
+        'norm_epsilon': 1e-5,
+        'attention': 'window(256)',
+        'global_tokens': 128,
+    }
+
+
+def bigbird_fields(size: str) -> dict[str, Any]:
+    """The `model` fields in which BigBird-ITC `size` differs (Zaheer et al. 2020, arXiv 2007.14062, appendix E)."""
+    layers, width = {'base': (12, 768)}[_known(size, {'base': ()}, 'BigBird')]
+    return {
+        'layers': layers,
+        'width': width,
+        'heads': width // 64,
+        'vocab_size': BIGBIRD_VOCABULARY,
+        'max_length': 4096,
+        'attention': 'bigbird(64, 3)',
+    }
+
+
 def named_sizes() -> dict[str, ModelConfig]:
-    """Every named size as a complete model config: 'bert_base', 'bert_2x128', ..., 'albert_xxlarge'."""
+    """Every named size as a complete model config: 'bert_base', 'bert_2x128', ..., 'bigbird_base'."""
     sizes = {f'bert_{name}': ModelConfig(**bert_fields(name)) for name in (*_BERT_SIZES, *_BERT_ALIASES)}
-    return sizes | {f'albert_{name}': ModelConfig(**albert_fields(name)) for name in _ALBERT_SIZES}
+    sizes |= {f'albert_{name}': ModelConfig(**albert_fields(name)) for name in _ALBERT_SIZES}
+    sizes['longformer_base'] = ModelConfig(**longformer_fields('base'))
+    sizes['bigbird_base'] = ModelConfig(**bigbird_fields('base'))
+    return sizes
 
 
 def _known(size: str, sizes: dict, family: str) -> str:

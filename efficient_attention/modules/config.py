@@ -5,7 +5,8 @@ import dataclasses
 import jax.numpy as jnp
 
 from efficient_attention.attention.attend import BACKENDS
-from efficient_attention.attention.mechanisms import parse_mechanism
+from efficient_attention.attention.mechanisms import Mechanism
+from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.errors import InputError
 from efficient_attention.field_checks import check_one_of, check_within
 
@@ -26,8 +27,10 @@ class LayerConfig:
     heads: int = 2  # H
     head_width: int = 0  # K; 0 = width / heads
     feed_forward_width: int = 0  # F; 0 = 4 x width
-    attention: str = 'full'  # a mechanism's text form
+    attention: str = 'full'  # a mechanism's text form, or several with ';', which the layers take in turn
     attention_backend: str = 'auto'
+    shared_qk: bool = False  # one projection for queries and keys, keys of unit length; LSH needs it
+    global_tokens: int = 0  # most tokens of a row that data may mark as global; above 0 adds their projections
     rotary: bool = False  # rotate queries and keys by position (Su et al. 2021, arXiv 2104.09864)
     activation: str = 'gelu_tanh'  # 'gelu_tanh' (BERT, ALBERT) | 'gelu_erf' (ELECTRA) | 'gelu_sigmoid' | 'relu'
     norm: str = 'post'  # normalise after the residual sum ('post', BERT) or before each sub-layer ('pre')
@@ -66,7 +69,26 @@ class LayerConfig:
         check_one_of('model.norm', self.norm, NORMS)
         check_one_of('model.dtype', self.dtype, DTYPES)
         check_one_of('model.attention_backend', self.attention_backend, ('auto', *BACKENDS))
-        parse_mechanism(self.attention)
+        require(self.global_tokens >= 0, 'model.global_tokens', self.global_tokens, '0 or more')
+        for mechanism in self.mechanisms:
+            mechanism.check_heads(self.heads)
+            require(
+                mechanism.has_dropout or self.attention_dropout_rate == 0.0,
+                'model.attention_dropout_rate',
+                self.attention_dropout_rate,
+                f'0 for {type(mechanism).__name__} attention, which has no weights to drop',
+            )
+            require(
+                self.shared_qk or not mechanism.normalises_keys,
+                'model.shared_qk',
+                self.shared_qk,
+                f'True for {type(mechanism).__name__} attention',
+            )
+
+    @property
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """The mechanisms that layers take in turn."""
+        return tuple(parse_mechanism(text) for text in self.attention.split(';'))
 
     @property
     def compute_dtype(self) -> jnp.dtype:

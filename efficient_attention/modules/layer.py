@@ -1,6 +1,7 @@
 """One encoder layer: attention and feed-forward, each with its residual, norm and dropout."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from flax import nnx
@@ -35,13 +36,15 @@ class Layer(nnx.Module):
         self.feed_forward = FeedForward(config, rngs=rngs)
         self.feed_forward_norm = layer_norm(config, config.width, rngs)
 
-    def __call__(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, *, rng: Array | None = None) -> Array:
-        """The layer's output; `rng` (a key, or one a row) turns dropout on."""
+    def __call__(
+        self, x_BLD: Array, segments_BL: Array, positions_BL: Array, *, rng: Array | None = None, **attention: Any
+    ) -> Array:
+        """The layer's output; `rng` (a key, or one a row) turns dropout on; `attention` as in `SelfAttention`."""
 
-        def attention(x: Array) -> Array:
-            return self.attention(x, segments_BL, positions_BL, rng=fold(rng, 0))
+        def attend(x: Array) -> Array:
+            return self.attention(x, segments_BL, positions_BL, rng=fold(rng, 0), **attention)
 
-        x_BLD = self.residual(x_BLD, attention, self.attention_norm, fold(rng, 1))
+        x_BLD = self.residual(x_BLD, attend, self.attention_norm, fold(rng, 1))
         return self.residual(x_BLD, self.feed_forward, self.feed_forward_norm, fold(rng, 2))
 
     def residual(

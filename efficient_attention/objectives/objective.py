@@ -22,8 +22,11 @@ class Objective(abc.ABC):
         """Each term's float32 sum of weights over the batch; needs no model."""
 
     @abc.abstractmethod
-    def sums(self, model: Any, batch: Batch, rng: Array | None) -> Sums:
-        """Each term's weighted sums over the batch, 'loss' among them; `rng` (a key for each row) turns dropout on."""
+    def sums(self, model: Any, batch: Batch, rng: Array | None, step: Array | int = 0) -> Sums:
+        """Each term's weighted sums over the batch, 'loss' among them.
+
+        `rng` (a key for each row) turns dropout on; `step` decides what random attention mechanisms draw.
+        """
 
 
 def total_loss(sums: Sums, weights: dict[str, Array]) -> Array:

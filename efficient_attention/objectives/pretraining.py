@@ -20,9 +20,9 @@ class Pretraining(Objective):
         weights = {'masked_lm': batch['masked_weights'].sum()}
         return weights | {'pair': batch['pair_weights'].sum()} if self.has_pairs else weights
 
-    def sums(self, model: PretrainingModel, batch: Batch, rng: Array | None) -> Sums:
+    def sums(self, model: PretrainingModel, batch: Batch, rng: Array | None, step: Array | int = 0) -> Sums:
         """Losses and correct predictions of both terms."""
-        x_BLD = model.encode(batch, rng=rng)
+        x_BLD = model.encode(batch, rng=rng, step=step)
         logits_BPV = model.masked_logits(x_BLD, batch['masked_positions'])
         sums = {'masked_lm': classification_sums(logits_BPV, batch['masked_tokens'], batch['masked_weights'])}
         if 'unigram_losses' in batch:  # held-out batches: what a unigram model loses on the same tokens

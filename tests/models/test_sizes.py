@@ -48,6 +48,9 @@ WITH_POOLER = {
     'albert_large': 17_683_968,
     'albert_xlarge': 58_724_864,
     'albert_xxlarge': 222_595_584,
+    # RoBERTa-base (124,645,632) with 4,098 positions and three more projections a layer.
+    'longformer_base': 148_659_456,
+    'bigbird_base': 127_468_800,
 }
 WITH_BOTH_HEADS = {
     'bert_base': 110_106_428,
@@ -57,7 +60,7 @@ WITH_BOTH_HEADS = {
     'albert_xlarge': 59_021_490,
     'albert_xxlarge': 223_158_450,
 }
-MASKED_LM_WITHOUT_POOLER = {'bert_base': 109_514_298, 'bert_large': 335_174_458}
+MASKED_LM_WITHOUT_POOLER = {'bert_base': 109_514_298, 'bert_large': 335_174_458, 'bigbird_base': 127_520_694}
 
 
 @functools.cache

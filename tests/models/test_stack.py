@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.models.config import ModelConfig
-from efficient_attention.models.stack import Stack
+from efficient_attention.models.stack import Stack, layer_mechanisms, period
 from efficient_attention.modules.layer import Layer, fold
 from tests.tolerances import assert_close
 
@@ -137,3 +138,34 @@ def test_dropout_needs_a_key():
     without_dropout = nnx.merge(nnx.split(Stack(plain, rngs=nnx.Rngs(0)))[0], nnx.state(stack))
     run = jax.jit(lambda: (stack(X, SEGMENTS, POSITIONS), without_dropout(X, SEGMENTS, POSITIONS, rng=KEYS)))
     assert_close(*run())
+
+
+@pytest.mark.parametrize('remat', ['none', 'full'])
+def test_layers_take_mechanisms_in_turn(remat: str):
+    """Four layers, two mechanisms: the scan of two turns equals the layers one after another."""
+    config = with_fields(layers=4, attention='causal; full', remat=remat)
+    parameters = random_parameters(config)
+    graph, _ = nnx.split(nnx.eval_shape(lambda: Layer(config, rngs=nnx.Rngs(0))))
+    x = X
+    for number, text in enumerate(['causal', 'full'] * 2):
+        layer = nnx.merge(graph, jax.tree.map(lambda leaf, number=number: leaf[number], parameters))
+        x = layer(x, SEGMENTS, POSITIONS, rng=fold(KEYS, number), mechanism=parse_mechanism(text))
+    assert_close(jax.jit(functools.partial(run_stack, config))(parameters, X), x)
+
+
+def test_turns_repeat_with_the_shortest_period():
+    turns = layer_mechanisms(with_fields(layers=6, attention='causal; full'))
+    assert turns == tuple(map(parse_mechanism, ['causal', 'full'] * 3)) and period(turns) == 2
+    assert period(layer_mechanisms(with_fields(layers=6))) == 1
+    random = layer_mechanisms(with_fields(layers=3, attention='bigbird(2, 1)'))
+    assert period(random) == 3 and len(set(random)) == 3
+
+
+@pytest.mark.parametrize('attention', ['lsh(4, 2)', 'favor(8)'])
+def test_random_mechanisms_draw_for_each_layer_and_key(attention: str):
+    config = with_fields(attention=attention, shared_qk=True, attention_dropout_rate=0.0, sharing='all')
+    stack = nnx.merge(abstract_stack(config)[0], {'layers': random_parameters(config)})
+    run = jax.jit(lambda key: stack(X, SEGMENTS, POSITIONS, mechanism_rng=key))
+    first, again, other = (run(jax.random.key(number)) for number in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert jnp.isfinite(first).all() and not jnp.array_equal(first, other)

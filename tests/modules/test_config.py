@@ -25,6 +25,11 @@ def test_derived_widths():
         ({'attention': 'windw(3)'}, "unknown name 'windw'"),
         ({'attention_backend': 'cuda'}, "model.attention_backend is 'cuda'; known: auto, reference"),
         ({'width': 6, 'heads': 2, 'rotary': True}, 'model.head_width is 3; it must be even'),
+        ({'attention': 'lsh(64, 4)'}, 'model.shared_qk is False; it must be True for LSH attention'),
+        ({'attention': 'favor(64)'}, 'model.attention_dropout_rate is 0.1; it must be 0 for FAVOR attention'),
+        ({'attention': 'per_head(full, causal, full)'}, '2 heads do not divide over 3 patterns'),
+        ({'attention': 'causal; windw(3)'}, "unknown name 'windw'"),
+        ({'global_tokens': -1}, 'model.global_tokens is -1'),
         ({'feed_forward_chunk': -1}, 'model.feed_forward_chunk is -1'),
     ],
 )

@@ -136,8 +136,8 @@ class Roots(Objective):
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return {'root': batch['weights'].sum()}
 
-    def sums(self, model: Line, batch: Batch, rng: jax.Array | None) -> Sums:
-        del rng
+    def sums(self, model: Line, batch: Batch, rng: jax.Array | None, step: jax.Array | int = 0) -> Sums:
+        del rng, step
         return {'root': {'loss': (jnp.sqrt(model.slope[...] * batch['x']) * batch['weights']).sum()}}
 
 

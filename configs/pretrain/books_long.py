@@ -1,0 +1,64 @@
+"""Small encoders that read 4,096 tokens, pretrained with MLM on packed rows of 229 books: mechanisms side by side.
+
+python train.py --config configs/pretrain/books_long.py:window --workdir runs/books_long_window
+
+The mechanism follows the colon: full (the yardstick), window, bigbird, performer, reformer, full_shared. Everything
+else is equal: seed, data, rotary positions, 300 steps of one row. Results: docs/attention.md.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.common import default_config
+
+BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_books/*/*.md'
+# name: the fields of `model` that make the mechanism
+MECHANISMS = {
+    'full': {'attention': 'full'},
+    'window': {'attention': 'longformer(64, 64)'},  # 64 positions each side and 64 global ones
+    'bigbird': {'attention': 'bigbird(64, 3)'},
+    'performer': {'attention': 'favor(128)'},
+    'reformer': {'attention': 'lsh(64, 4)', 'shared_qk': True},
+    'full_shared': {'attention': 'full', 'shared_qk': True},  # the yardstick of `reformer`
+}
+
+
+def get_config(mechanism: str = 'window') -> ConfigDict:
+    """2 layers of 128 with 4 heads and a vocabulary of 8,192, one row of 4,096 tokens a step."""
+    if mechanism not in MECHANISMS:
+        raise ValueError(f'unknown mechanism {mechanism!r}; known: {", ".join(MECHANISMS)}')
+    config = default_config()
+
+    config.data.source = BOOKS
+    config.data.held_out = 0.02  # of the books
+    config.data.tokenizer = 'train:wordpiece'
+    config.data.vocab_size = 8192
+    config.data.length = 4096  # tokens
+    config.data.pairs = 'none'
+    config.data.mask_unit = 'word'
+    config.data.max_masked = 614
+
+    config.model.width = 128
+    config.model.heads = 4
+    config.model.layers = 2
+    config.model.norm = 'pre'
+    config.model.rotary = True
+    config.model.positions = 'none'
+    config.model.init_std = 0.05
+    config.model.dropout_rate = 0.0  # less than one pass over the books
+    config.model.attention_dropout_rate = 0.0
+    config.model.scan_unroll = 2
+    for field, value in MECHANISMS[mechanism].items():
+        config.model[field] = value
+
+    config.optimizer.learning_rate = 2e-3
+    config.optimizer.warmup_steps = 50
+    config.optimizer.schedule = 'linear'
+    config.optimizer.bias_correction = True
+
+    config.train.steps = 300
+    config.train.batch_size = 1  # rows of 4,096 tokens
+    config.train.log_every_steps = 25
+    config.checkpoint.every_steps = 300
+    config.eval.every_steps = 300
+    config.eval.batch_size = 1
+    return config

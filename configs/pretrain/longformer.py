@@ -1,0 +1,47 @@
+"""Longformer-base: MLM on packed rows of 4,096 tokens through a window of 513 keys.
+
+python train.py --config configs/pretrain/longformer.py --workdir runs/longformer
+
+148,659,456 parameters with pooler (tests/models/test_sizes.py). Sizes, batch (64 rows), steps, rate and warm-up are
+those of Beltagy et al. 2020 (arXiv 2004.05150, section 5), which continues from RoBERTa and decays polynomially; here
+training starts afresh with a linear decay. Global tokens are marked by tasks, not in pretraining. Not run here at
+this size; a small one is in configs/pretrain/books_long.py.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.common import default_config, longformer_fields, set_fields
+
+
+def get_config() -> ConfigDict:
+    """The base size."""
+    config = default_config()
+
+    config.data.source = 'text:data/long_documents/*.txt'  # your own corpus, a document a file
+    config.data.tokenizer = 'train:bpe'
+    config.data.vocab_size = 50_265
+    config.data.length = 4096  # tokens
+    config.data.pairs = 'none'
+    config.data.mask_unit = 'word'
+    config.data.max_masked = 614
+    config.data.workers = 8
+    config.data.held_out = 0.005
+
+    set_fields(config.model, longformer_fields('base'))
+    config.model.dtype = 'bfloat16'
+    config.model.remat = 'full'
+
+    config.optimizer.learning_rate = 3e-5
+    config.optimizer.warmup_steps = 500
+    config.optimizer.schedule = 'linear'
+    config.optimizer.bias_correction = True
+
+    config.train.steps = 65_000
+    config.train.batch_size = 64  # rows
+    config.train.micro_batches = 1  # more where a device cannot hold its share of the rows
+
+    config.train.log_every_steps = 100
+    config.checkpoint.every_steps = 5_000
+    config.eval.every_steps = 5_000
+    config.eval.batch_size = 32
+    return config

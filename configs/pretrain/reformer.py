@@ -1,0 +1,52 @@
+"""A Reformer encoder: MLM on packed rows of 8,192 tokens; local attention and LSH attention in turn.
+
+python train.py --config configs/pretrain/reformer.py --workdir runs/reformer
+
+Shared-QK heads of 64, width 512, and every second layer LSH with chunks of 64 and 4 rounds, the others a window of 64
+(the idea of the released configurations, whose sizes are decoders': Kitaev et al. 2020, arXiv 2001.04451). Without
+reversible layers. The recipe is our choice; not run here at this size; a small one is in
+configs/pretrain/books_long.py.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.common import default_config
+
+
+def get_config() -> ConfigDict:
+    """6 layers of 512 with 8 heads."""
+    config = default_config()
+
+    config.data.source = 'text:data/long_documents/*.txt'  # your own corpus, a document a file
+    config.data.tokenizer = 'train:unigram'
+    config.data.vocab_size = 32_768
+    config.data.length = 8192  # tokens
+    config.data.pairs = 'none'
+    config.data.mask_unit = 'word'
+    config.data.max_masked = 1229
+    config.data.workers = 8
+    config.data.held_out = 0.005
+
+    config.model.width = 512
+    config.model.heads = 8
+    config.model.layers = 6
+    config.model.max_length = 8192
+    config.model.attention = 'window(64); lsh(64, 4)'
+    config.model.shared_qk = True
+    config.model.dtype = 'bfloat16'
+    config.model.remat = 'full'
+
+    config.optimizer.learning_rate = 1e-3
+    config.optimizer.warmup_steps = 10_000
+    config.optimizer.schedule = 'linear'
+    config.optimizer.bias_correction = True
+
+    config.train.steps = 200_000
+    config.train.batch_size = 64  # rows
+    config.train.micro_batches = 1  # more where a device cannot hold its share of the rows
+
+    config.train.log_every_steps = 100
+    config.checkpoint.every_steps = 5_000
+    config.eval.every_steps = 5_000
+    config.eval.batch_size = 32
+    return config

@@ -1,0 +1,96 @@
+"""Global tokens that are data, such as the question of a document: Longformer's second kind of attention.
+
+A global token reads every token of its segment and is read by all of them. It reads through projections of its own;
+others read it through the ordinary ones. Source: Beltagy et al. 2020, arXiv 2004.05150, section 3.1, and its released
+code.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from efficient_attention.attention.attend import attend
+from efficient_attention.attention.mechanisms import Mechanism, Softmax
+from efficient_attention.attention.merge import merge
+
+NOBODY = -1  # a segment that no query has
+
+
+@dataclasses.dataclass(frozen=True)
+class GlobalTokens:
+    """Which tokens are global, bool [B, L], their own query, key and value [B, L, H, K], and the most of a row."""
+
+    is_global_BL: Array
+    query_BLHK: Array
+    key_BLHK: Array
+    value_BLHK: Array
+    at_most: int
+
+
+def attend_with_global(
+    q_BLHK: Array,
+    k_BLHK: Array,
+    v_BLHK: Array,
+    tokens: GlobalTokens,
+    mechanism: Mechanism,
+    segments_BL: Array,
+    options: dict[str, Any],
+) -> Array:
+    """Softmax over the pattern's pairs and those with a global token, each pair once: [B, L, H, K].
+
+    Three calls: every query over the pattern's keys that are not global, every query over the global keys, and the
+    global queries over all keys. The first two are disjoint and merge by their log-sum-exps; the third replaces rows.
+    A row with more global tokens than `at_most` gives NaN: its number is data, so no error can be raised.
+
+    Args:
+        q_BLHK: ordinary queries; `k_BLHK` and `v_BLHK` likewise.
+        tokens: the global tokens.
+        mechanism: a Softmax.
+        segments_BL: as in `attend`.
+        options: keyword arguments of `attend`: dropout, keys, backend.
+    """
+    if not isinstance(mechanism, Softmax):
+        raise NotImplementedError(f'global tokens need softmax attention over a pattern, not {mechanism}')
+    tokens = dataclasses.replace(tokens, is_global_BL=tokens.is_global_BL & (segments_BL != 0))
+    at_most = min(tokens.at_most, q_BLHK.shape[1])
+    places_BT = jnp.argsort(~tokens.is_global_BL, axis=1, stable=True)[:, :at_most]
+    is_used_BT = jnp.take_along_axis(tokens.is_global_BL, places_BT, axis=1)
+    used_segments_BT = jnp.where(is_used_BT, jnp.take_along_axis(segments_BL, places_BT, axis=1), NOBODY)
+    others_BL = jnp.where(tokens.is_global_BL, NOBODY, segments_BL)
+    first, second, third = (dropout_keys(options, number) for number in range(3))
+
+    local = attend(
+        q_BLHK, k_BLHK, v_BLHK, mechanism, query_segments=segments_BL, key_segments=others_BL, return_lse=True, **first
+    )
+    k_BTHK, v_BTHK = pick(k_BLHK, places_BT), pick(v_BLHK, places_BT)
+    of_global = attend(
+        q_BLHK, k_BTHK, v_BTHK, Softmax(), query_segments=segments_BL, key_segments=used_segments_BT, return_lse=True,
+        **second,
+    )  # fmt: skip
+    out_BLHK, _ = merge([local, of_global])
+    rows_BTHK = attend(
+        pick(tokens.query_BLHK, places_BT), tokens.key_BLHK, tokens.value_BLHK, Softmax(),
+        query_segments=jnp.maximum(used_segments_BT, 0), key_segments=segments_BL, **third,
+    )  # fmt: skip
+    rank_BL = jnp.cumsum(tokens.is_global_BL, axis=1, dtype=jnp.int32) - 1
+    own_BLHK = pick(rows_BTHK, jnp.clip(rank_BL, 0, at_most - 1))
+    out_BLHK = jnp.where(tokens.is_global_BL[..., None, None], own_BLHK, out_BLHK)
+    has_too_many_B = tokens.is_global_BL.sum(axis=1) > at_most
+    return jnp.where(has_too_many_B[:, None, None, None], jnp.full_like(out_BLHK, jnp.nan), out_BLHK)
+
+
+def pick(x_BLHK: Array, places_BT: Array) -> Array:
+    """[B, T, H, K]: the positions `places` of each row."""
+    return jnp.take_along_axis(x_BLHK, places_BT[:, :, None, None], axis=1)
+
+
+def dropout_keys(options: dict[str, Any], number: int) -> dict[str, Any]:
+    """The options of one of the calls, each with dropout bits of its own."""
+    rng = options.get('dropout_rng')
+    if rng is None:
+        return options
+    fold = jax.random.fold_in if rng.ndim == 0 else jax.vmap(jax.random.fold_in, in_axes=(0, None))
+    return options | {'dropout_rng': fold(rng, number)}

@@ -1,0 +1,210 @@
+"""The `attention` part of `scripts/benchmark.py`: time and memory of each mechanism and peer against length.
+
+Every (side, length) is a process of its own. A side is left out at lengths where its time at the two lengths before
+promises more than the limit. Every row is compared with full attention at the same length in the same run.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+SHAPE = {'heads': 8, 'head_width': 64}
+YARDSTICK = 'full'
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """What is measured: a mechanism of ours on a backend, or a peer; `against`: the peers of the same mechanism."""
+
+    name: str
+    mechanism: str = ''
+    backend: str = 'blocked'
+    peer: str = ''
+    against: tuple[str, ...] = ()
+
+
+OURS = (
+    Side('full', 'full', against=('sdpa', 'jax_nn')),
+    Side('causal', 'causal', against=('sdpa_causal',)),
+    Side('jax_nn', 'full', 'jax_nn'),
+    Side('window', 'window(64)', against=('hf_longformer', 'local_attention', 'sdpa')),
+    Side('bigbird', 'bigbird(64, 3)', against=('hf_bigbird',)),
+    Side('sparse_fixed', 'sparse_fixed(128, 8)'),
+    Side('sparse_strided', 'sparse_strided(128)'),
+    Side('lsh', 'lsh(64, 4)', against=('hf_reformer', 'reformer_pytorch')),
+    Side('favor', 'favor(256)', against=('performer_pytorch',)),
+    Side('favor_causal', 'favor(256, causal=True)', against=('performer_pytorch_causal',)),
+)
+PEERS = tuple(Side(name, peer=name) for side in OURS for name in side.against if name != 'jax_nn')
+SIDES = {side.name: side for side in OURS + tuple(dict.fromkeys(PEERS))}
+
+Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process, returns its figures
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    lengths = [2**power for power in range(9, 17)]
+    parser.add_argument('--lengths', type=int, nargs='+', default=lengths, help='positions')
+    parser.add_argument('--sides', nargs='+', choices=list(SIDES), default=list(SIDES), help='what to measure')
+    parser.add_argument('--rounds', type=int, default=1, help='processes of each side and length')
+    parser.add_argument('--max_seconds', type=float, default=20.0, help='longest forward + backward call to wait for')
+    parser.add_argument('--plot', type=Path, help='file for a log-log plot, .png or .svg')
+
+
+def measure(arguments: argparse.Namespace, ours: list[str], peer: list[str], run: Run) -> dict[str, Any]:
+    """Figures of each side by length: medians over rounds, with their range."""
+    figures: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in arguments.sides}
+    titles = f'{"forward ms":>11} {"fwd+bwd ms":>11} {"(range)":>17} {"peak MB":>8} {"temp MB":>8}'
+    print(f'{"length":>7} {"side":<26} {titles}')
+    for length in sorted(arguments.lengths):
+        runs: dict[str, list[dict]] = {}
+        for number in range(arguments.rounds):
+            for name in arguments.sides if number % 2 == 0 else arguments.sides[::-1]:
+                if promised_seconds(figures[name], length) > arguments.max_seconds:
+                    continue
+                shape = SHAPE | {'length': length, 'steps': arguments.steps} | dataclasses.asdict(SIDES[name])
+                runs.setdefault(name, []).append(run(peer if SIDES[name].peer else ours, shape))
+        for name, children in runs.items():
+            figures[name][length] = summary(children)
+            print_row(length, name, figures[name][length])
+    report = {'shape': SHAPE, 'sides': figures, 'comparisons': compare(figures)}
+    report |= {'exponents': exponents(figures), 'crossovers': crossovers(figures)}
+    print_report(report)
+    if arguments.plot:
+        draw(figures, arguments.plot)
+    return report
+
+
+def promised_seconds(by_length: dict[int, dict[str, Any]], length: int) -> float:
+    """What the growth between the two longest measured lengths promises for `length`; 0 without two."""
+    if len(by_length) < 2:
+        return 0.0
+    (short, first), (long, second) = sorted(by_length.items())[-2:]
+    slope = math.log(second['forward_backward'] / first['forward_backward']) / math.log(long / short)
+    return second['forward_backward'] * (length / long) ** max(slope, 0.5)
+
+
+def summary(children: list[dict[str, Any]]) -> dict[str, Any]:
+    """One row from the processes of a side and length; a process counts with its median call."""
+    row: dict[str, Any] = {'name': children[0]['name']}
+    for name in ('forward', 'forward_backward'):
+        medians = [statistics.median(child[name]) for child in children]
+        row |= {name: statistics.median(medians), f'{name}_range': [min(medians), max(medians)]}
+    row['peak_bytes'] = statistics.median(child['peak_bytes'] for child in children)
+    row['temporary_bytes'] = children[0].get('forward_backward_temporary_bytes')
+    return row
+
+
+def print_row(length: int, name: str, row: dict[str, Any]) -> None:
+    """One line of the table."""
+    low, high = (1e3 * value for value in row['forward_backward_range'])
+    temporary = '' if row['temporary_bytes'] is None else f'{row["temporary_bytes"] / 2**20:.0f}'
+    print(
+        f'{length:>7} {name:<26} {1e3 * row["forward"]:>11.1f} {1e3 * row["forward_backward"]:>11.1f} '
+        f'{f"{low:.0f} to {high:.0f}":>17} {row["peak_bytes"] / 2**20:>8.0f} {temporary:>8}',
+        flush=True,
+    )
+
+
+def compare(figures: dict[str, dict[int, dict]]) -> list[dict[str, Any]]:
+    """Ours against each peer at each length that both were measured at: ratios of time and peak memory."""
+    rows = []
+    for side in OURS:
+        for other in side.against:
+            for length in sorted(set(figures.get(side.name, {})) & set(figures.get(other, {}))):
+                own, its = figures[side.name][length], figures[other][length]
+                ratios = {name: own[name] / its[name] for name in ('forward', 'forward_backward')}
+                ratios['peak_bytes'] = own['peak_bytes'] / max(1, its['peak_bytes'])
+                rows.append({'ours': side.name, 'other': other, 'length': length} | ratios)
+    return rows
+
+
+def exponents(figures: dict[str, dict[int, dict]], start: int = 4096, stop: int = 32768) -> dict[str, dict[str, float]]:
+    """Least-squares slopes of log time and log peak memory against log length, between two lengths."""
+    slopes = {}
+    for name, by_length in figures.items():
+        lengths = [length for length in sorted(by_length) if start <= length <= stop]
+        if len(lengths) >= 2:
+            slopes[name] = {
+                what: slope(lengths, [by_length[length][what] for length in lengths])
+                for what in ('forward_backward', 'peak_bytes')
+            } | {'from': lengths[0], 'to': lengths[-1]}
+    return slopes
+
+
+def slope(lengths: list[int], values: list[float]) -> float:
+    """The slope of the straight line through (log length, log value) with the least squared error."""
+    return statistics.linear_regression([math.log(x) for x in lengths], [math.log(max(y, 1e-9)) for y in values]).slope
+
+
+def crossovers(figures: dict[str, dict[int, dict]]) -> dict[str, int | None]:
+    """The shortest measured length from which on a mechanism's forward + backward is faster than our full attention."""
+    full = figures.get(YARDSTICK, {})
+    result = {}
+    for side in OURS:
+        lengths = sorted(set(figures.get(side.name, {})) & set(full))
+        if side.name in (YARDSTICK, 'jax_nn') or not lengths:
+            continue
+        slower = [x for x in lengths if figures[side.name][x]['forward_backward'] >= full[x]['forward_backward']]
+        faster = [length for length in lengths if length > max(slower, default=0)]
+        result[side.name] = faster[0] if faster else None
+    return result
+
+
+def print_report(report: dict[str, Any]) -> None:
+    """Ratios, growth and crossover lengths in lines."""
+    for row in report['comparisons']:
+        times = f'{row["forward_backward"]:.2f} x the time forward + backward, {row["forward"]:.2f} x forward'
+        memory = f'{row["peak_bytes"]:.2f} x the peak memory'
+        print(f'{row["length"]:>7} {row["ours"]} / {row["other"]}: {times}, {memory}')
+    for name, row in report['exponents'].items():
+        print(
+            f'{name}: time grows as length^{row["forward_backward"]:.2f}, peak memory as '
+            f'length^{row["peak_bytes"]:.2f} ({row["from"]} to {row["to"]})'
+        )
+    for name, length in report['crossovers'].items():
+        print(f'{name}: faster than full attention from length {length}' if length else f'{name}: never faster here')
+
+
+def draw(figures: dict[str, dict[int, dict]], path: Path) -> None:
+    """Time and peak memory against length, both axes logarithmic; peers are dashed."""
+    import matplotlib
+
+    matplotlib.use('agg')
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(13, 5.5), layout='constrained')
+    colors = pyplot.get_cmap('tab20').colors
+    for number, (name, by_length) in enumerate(figures.items()):
+        lengths = sorted(by_length)
+        style = '--' if SIDES[name].peer else '-'
+        for axis, what, scale in ((axes[0], 'forward_backward', 1e3), (axes[1], 'peak_bytes', 2**-20)):
+            values = [by_length[length][what] * scale for length in lengths]
+            axis.plot(lengths, values, style, color=colors[number % 20], marker='o', markersize=3, label=name)
+    for axis, title in zip(axes, ('forward + backward, ms', 'peak memory above the inputs, MiB'), strict=True):
+        axis.set(xscale='log', yscale='log', xlabel='length, positions', title=title)
+        axis.set_xscale('log', base=2)
+        axis.grid(visible=True, alpha=0.3)
+    axes[1].legend(fontsize=8, ncols=2, loc='upper left', bbox_to_anchor=(1.0, 1.0))
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def commands(ours: list[str], peers_python: Path) -> tuple[list[str], list[str]]:
+    """The programs that measure our side and a peer."""
+    return (
+        [*ours, str(ROOT / 'scripts/measure_attention.py')],
+        [str(peers_python), str(ROOT / 'scripts/peers/attention.py')],
+    )
+
+
+def load(path: Path) -> dict[str, dict[int, dict]]:
+    """The figures of an earlier run's JSON file, for drawing again."""
+    sides = json.loads(path.read_text(encoding='utf-8'))['attention']['sides']
+    return {name: {int(length): row for length, row in by_length.items()} for name, by_length in sides.items()}

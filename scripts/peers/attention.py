@@ -1,0 +1,226 @@
+"""One process, one measurement: attention of a PyTorch library at one length, forward and forward + backward.
+
+Runs in the environment of `make peers`; `scripts/benchmark.py` starts it and gives the shape as one JSON object. It
+prints one JSON object. Every peer computes attention alone: modules that bring their own projections get stand-ins
+in their place, so that both sides start from queries, keys and values.
+"""
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+import transformers
+
+Call = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # [1, L, H, K] each, any result
+
+
+def sdpa(shape: dict) -> Call:
+    """PyTorch's fused full attention."""
+    del shape
+    return lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    )
+
+
+def sdpa_causal(shape: dict) -> Call:
+    """PyTorch's fused causal attention."""
+    del shape
+    return lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
+    )
+
+
+class Given(torch.nn.Module):
+    """Stands in for a projection of a module: whatever its input, the array that the caller put there."""
+
+    x: torch.Tensor
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[1, L, H x K], or positions first where the hidden states are."""
+        return self.x if hidden.shape[0] == 1 else self.x.transpose(0, 1)
+
+
+def give(module: torch.nn.Module, **arrays: torch.Tensor) -> torch.Tensor:
+    """Puts arrays [1, L, H, K] in place of the named projections; returns hidden states of the expected shape."""
+    for name, x in arrays.items():
+        if not isinstance(getattr(module, name), Given):
+            setattr(module, name, Given())
+        getattr(module, name).x = x.flatten(2)
+    return next(iter(arrays.values())).flatten(2)
+
+
+def hf_longformer(shape: dict) -> Call:
+    """Longformer's sliding window of 2 x 64 + 1 keys."""
+    from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
+
+    config = transformers.LongformerConfig(
+        hidden_size=shape['heads'] * shape['head_width'],
+        num_attention_heads=shape['heads'],
+        attention_window=[128],
+        attention_probs_dropout_prob=0.0,
+    )
+    module = LongformerSelfAttention(config, layer_id=0)
+    length = shape['length']
+    mask, off = torch.zeros(1, length), torch.zeros(1, length, dtype=torch.bool)
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        hidden = give(module, query=q.clone(), key=k, value=v)  # it divides queries in place
+        return module(hidden, attention_mask=mask, is_index_masked=off, is_index_global_attn=off, is_global_attn=False)[
+            0
+        ]
+
+    return call
+
+
+def hf_bigbird(shape: dict) -> Call:
+    """BigBird's block-sparse attention, blocks of 64, 3 random ones a row."""
+    from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention, BigBirdModel
+
+    config = transformers.BigBirdConfig(
+        hidden_size=shape['heads'] * shape['head_width'],
+        num_attention_heads=shape['heads'],
+        block_size=64,
+        num_random_blocks=3,
+        attention_probs_dropout_prob=0.0,
+        max_position_embeddings=shape['length'],
+    )
+    module = BigBirdBlockSparseAttention(config, seed=0)
+    module.max_seqlen = shape['length']
+    masks = BigBirdModel.create_masks_for_block_sparse_attn(torch.ones(1, shape['length']), 64)
+    blocked, band, from_mask, to_mask = masks
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return module(give(module, query=q, key=k, value=v), band, from_mask, to_mask, blocked, blocked)[0]
+
+    return call
+
+
+def hf_reformer(shape: dict) -> Call:
+    """Reformer's LSH attention, chunks of 64, 4 rounds."""
+    from transformers.models.reformer.modeling_reformer import LSHSelfAttention
+
+    config = transformers.ReformerConfig(
+        hidden_size=shape['heads'] * shape['head_width'],
+        num_attention_heads=shape['heads'],
+        attention_head_size=shape['head_width'],
+        lsh_attn_chunk_length=64,
+        num_hashes=4,
+        num_buckets=None,
+        lsh_attention_probs_dropout_prob=0.0,
+        max_position_embeddings=shape['length'],
+        attn_layers=['lsh'],
+    )
+    module = LSHSelfAttention(config)
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        del k  # keys come from queries
+        return module(give(module, query_key=q, value=v), num_hashes=4).hidden_states
+
+    return call
+
+
+def reformer_pytorch(shape: dict) -> Call:
+    """reformer-pytorch's LSH attention, buckets of 64, 4 rounds."""
+    del shape
+    from reformer_pytorch import LSHAttention
+
+    module = LSHAttention(bucket_size=64, n_hashes=4, causal=False)
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        del k
+        return module(q[0].transpose(0, 1), v[0].transpose(0, 1))[0]
+
+    return call
+
+
+def performer_pytorch(shape: dict) -> Call:
+    """performer-pytorch's FAVOR+ with 256 features."""
+    from performer_pytorch import FastAttention
+
+    module = FastAttention(dim_heads=shape['head_width'], nb_features=256, causal=False)
+    return lambda q, k, v: module(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+
+
+def performer_pytorch_causal(shape: dict) -> Call:
+    """Its causal form, by the scan in plain PyTorch that it falls back to without its compiled CUDA kernel."""
+    from performer_pytorch import FastAttention
+    from performer_pytorch.performer_pytorch import causal_linear_attention_noncuda
+
+    module = FastAttention(dim_heads=shape['head_width'], nb_features=256, causal=True)
+    module.causal_linear_fn = causal_linear_attention_noncuda
+    return lambda q, k, v: module(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+
+
+def local_attention(shape: dict) -> Call:
+    """local-attention's window of its own and both neighbouring blocks of 64."""
+    from local_attention import LocalAttention
+
+    module = LocalAttention(
+        dim=shape['head_width'], window_size=64, causal=False, look_backward=1, look_forward=1, use_rotary_pos_emb=False
+    )
+    return lambda q, k, v: module(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+
+
+PEERS = {
+    function.__name__: function
+    for function in (
+        sdpa,
+        sdpa_causal,
+        hf_longformer,
+        hf_bigbird,
+        hf_reformer,
+        reformer_pytorch,
+        performer_pytorch,
+        performer_pytorch_causal,
+        local_attention,
+    )
+}
+
+
+def measure(shape: dict) -> dict:
+    """Seconds of each call after a warm-up and the peak resident memory above that of the inputs."""
+    torch.manual_seed(0)
+    call = PEERS[shape['peer']](shape)
+    size = (1, shape['length'], shape['heads'], shape['head_width'])
+    q, k, v = (torch.randn(size, requires_grad=True) for _ in range(3))
+    baseline = peak_bytes()
+    cotangent: torch.Tensor | None = None
+
+    def forward() -> None:
+        with torch.no_grad():
+            call(q, k, v)
+
+    def forward_backward() -> None:
+        nonlocal cotangent
+        out = call(q, k, v)
+        cotangent = torch.randn_like(out) if cotangent is None else cotangent
+        out.backward(cotangent)
+        q.grad = k.grad = v.grad = None
+
+    result = {'name': f'{shape["peer"]}, torch {torch.__version__}, transformers {transformers.__version__}'}
+    for name, function in (('forward', forward), ('forward_backward', forward_backward)):
+        result[name] = seconds(function, shape['steps'])
+    return result | {'peak_bytes': peak_bytes() - baseline}
+
+
+def seconds(call: Callable[[], None], steps: int) -> list[float]:
+    """Seconds of each of `steps` calls after one that is not counted."""
+    call()
+    taken = []
+    for _ in range(steps):
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+    return taken
+
+
+def peak_bytes() -> int:
+    """The largest resident memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024)
+
+
+if __name__ == '__main__':
+    print(json.dumps(measure(json.loads(sys.argv[1]))))

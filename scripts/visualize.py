@@ -1,0 +1,172 @@
+"""Draws attention patterns: python scripts/visualize.py pattern 'causal & window(256)' --length 1024 --out window.png.
+
+`pattern` draws one pattern with the tiles that it keeps, as PNG and in the terminal, and says what it costs;
+`gallery` draws all named patterns and presets in one picture.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from efficient_attention.attention import pattern_picture as shades
+from efficient_attention.attention.patterns import Pattern, head_patterns
+from efficient_attention.attention.text_form import parse_pattern
+from efficient_attention.attention.tiles import passes, tile_table
+from efficient_attention.errors import InputError
+from efficient_attention.training.command import run_command
+
+Panel = tuple[np.ndarray, str]  # shades and caption
+
+COLOURS = ('#ffffff', '#dbeafe', '#60a5fa', '#1e40af', '#ea580c')  # by shade, as in pattern_picture
+ORDERED = len(COLOURS) - 1  # the shade of what a pass with another order of positions reads
+PAIR_LABELS = ('', 'computed, then masked', 'allowed', 'allowed, in a tile without a mask', 'allowed, read by residue')
+TILE_LABELS = ('', '', 'tile that needs a mask', 'tile that needs none', 'tile with pairs that are read by residue')
+TEXT_COLOUR, LINE_COLOUR = '#334155', '#cbd5e1'
+MOST_PAIRS = 1024  # positions of a picture of pairs; longer ones are drawn by tiles
+MOST_HEADS = 4  # rows of a picture; patterns of more heads are left out, which is said
+GALLERY = (
+    *('full', 'causal', 'window(12)', 'causal & window(24)'),
+    *('window(3, dilation=8)', 'strided(16)', 'block(32)', 'causal & block(16, back=1)'),
+    *('summary(32, 4)', 'global_tokens(3, last=3)', 'random_tiles(2, 8)', 'causal - block(32)'),
+    *('longformer(12, 3)', 'bigbird(8, 2)', 'sparse_fixed(32, 4)', 'sparse_strided(16)'),
+)
+GALLERY_LENGTH, GALLERY_TILE = 128, 8
+
+
+def main() -> None:
+    """Writes the picture that the command asks for, and says where it is."""
+    arguments = parse_arguments()
+    figure = arguments.draw(arguments)
+    try:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(arguments.out, format='png', dpi=150)
+    except OSError as error:
+        raise InputError(f'{arguments.out}: cannot be written ({error.strerror})') from None
+    print(arguments.out)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line; `draw` makes the figure of the command."""
+    parser = argparse.ArgumentParser(description='Draw which query reads which key.')
+    commands = parser.add_subparsers(required=True, metavar='pattern | gallery')
+    one = commands.add_parser('pattern', help='draw one pattern')
+    one.add_argument('text', help="such as 'causal & (window(128) | global_tokens(2))'")
+    one.add_argument('--length', type=int, default=1024, help='positions (default 1024)')
+    one.add_argument('--tile', type=int, default=64, help='positions of a tile (default 64)')
+    one.add_argument('--heads', type=int, default=1, help='query heads; those that differ are drawn (default 1)')
+    one.add_argument('--out', type=Path, default=Path('pattern.png'), help='PNG to write (default pattern.png)')
+    one.set_defaults(draw=draw_pattern)
+    every = commands.add_parser('gallery', help='draw all named patterns and presets')
+    every.add_argument('--out', type=Path, default=Path('docs/images/patterns.png'), help='PNG to write')
+    every.set_defaults(draw=draw_gallery)
+    return parser.parse_args()
+
+
+def draw_pattern(arguments: argparse.Namespace) -> Figure:
+    """A row for each head that differs: the pattern, then its passes where they list positions in another order."""
+    for name in ('length', 'tile', 'heads'):
+        if getattr(arguments, name) < 1:
+            raise InputError(f'--{name} is {getattr(arguments, name)}; it must be at least 1')
+    heads = head_patterns(parse_pattern(arguments.text).for_keys(arguments.length), arguments.heads)
+    names = {pattern: f'head {heads.index(pattern)}, ' if len(heads) > 1 else '' for pattern in heads}
+    for pattern, name in names.items():
+        print(f'{name}{arguments.text}')
+        print(shades.in_characters(pattern, arguments.length))
+        print('\n'.join(shades.describe(pattern, arguments.length, arguments.tile)))
+    drawn = list(names.items())[:MOST_HEADS]
+    if len(drawn) < len(names):
+        print(f'the picture shows {len(drawn)} of {len(names)} heads that differ')
+    rows = [panels(pattern, arguments.length, arguments.tile, name) for pattern, name in drawn]
+    figure = Figure(figsize=(4.2 * max(map(len, rows)), 4.3 * len(rows) + 0.7), layout='constrained')
+    grid = figure.subplots(len(rows), max(map(len, rows)), squeeze=False)
+    for axes, panel in zip(grid.ravel(), filled_up(rows, grid.shape[1]), strict=True):
+        axes.set_axis_off() if panel is None else draw_shades(axes, *panel, arguments.length, arguments.tile)
+    figure.suptitle(arguments.text, color=TEXT_COLOUR, family='monospace', size=11)
+    labels = PAIR_LABELS if arguments.length <= MOST_PAIRS else TILE_LABELS
+    add_legend(figure, labels, columns=2 * grid.shape[1], has_orders=grid.shape[1] > 1)
+    return figure
+
+
+def filled_up(rows: list[list[Panel]], columns: int) -> list[Panel | None]:
+    """The panels of all rows, with None where a row has fewer than `columns`."""
+    return [row[number] if number < len(row) else None for row in rows for number in range(columns)]
+
+
+def panels(pattern: Pattern, length: int, tile: int, name: str) -> list[Panel]:
+    """Shades and captions: one picture, or one in natural order and one for each pass that is not."""
+    parts = passes(pattern)
+    result = [(natural_shades(pattern, length, tile), f'{name}natural order')]
+    for number, (part, order) in enumerate(parts, 1):
+        if order > 1:
+            positions = shades.listed_positions(length, order)
+            if length <= MOST_PAIRS:
+                found = shades.pair_shades(part, positions, tile, order)
+            else:
+                found = shades.tile_shades(tile_table(part, positions, positions, tile, order))
+            result.append((found, f'{name}pass {number}: by residue modulo {order}'))
+    return result
+
+
+def natural_shades(pattern: Pattern, length: int, tile: int) -> np.ndarray:
+    """Shades in natural order; pairs, or tiles where there are many, of passes in another order have their own."""
+    positions = np.arange(length)
+    by_pair = length <= MOST_PAIRS
+    picture = np.zeros((length if by_pair else -(-length // tile),) * 2, np.uint8)
+    for part, order in passes(pattern):
+        if by_pair:
+            found = shades.pair_shades(part, positions, tile)
+        else:
+            found = shades.tile_shades(tile_table(part, positions, positions, tile))
+        if order > 1:
+            found = np.where(found >= shades.PARTIAL, ORDERED, shades.EMPTY)
+        picture = np.where((found > picture) & (picture < shades.PARTIAL), found, picture)
+    return picture
+
+
+def draw_shades(axes: Axes, picture: np.ndarray, caption: str, length: int, tile: int) -> None:
+    """One picture with a thin line at every tile, queries downwards and keys to the right."""
+    look = {'cmap': ListedColormap(COLOURS), 'vmin': 0, 'vmax': ORDERED}
+    smoothing = 'nearest' if len(picture) <= 256 else 'auto'
+    axes.imshow(picture, **look, extent=(0, length, length, 0), interpolation=smoothing)
+    if length / tile <= 32:
+        edges = np.arange(0, length + 1, tile)
+        axes.hlines(edges, 0, length, color=LINE_COLOUR, linewidth=0.4)
+        axes.vlines(edges, 0, length, color=LINE_COLOUR, linewidth=0.4)
+    axes.set_title(caption, color=TEXT_COLOUR, size=9, family='monospace')
+    axes.tick_params(colors=TEXT_COLOUR, labelsize=7, length=0)
+    for spine in axes.spines.values():
+        spine.set_color(LINE_COLOUR)
+
+
+def add_legend(figure: Figure, labels: tuple[str, ...], *, columns: int, has_orders: bool) -> None:
+    """What the colours mean, below the pictures."""
+    shown = [(label, colour) for label, colour in zip(labels, COLOURS, strict=True) if label]
+    patches = [Patch(facecolor=colour, edgecolor=LINE_COLOUR, label=label) for label, colour in shown]
+    handles = patches if has_orders else patches[:-1]
+    look = {'frameon': False, 'fontsize': 8, 'labelcolor': TEXT_COLOUR}
+    figure.legend(handles=handles, loc='outside lower center', ncols=columns, **look)
+
+
+def draw_gallery(_: argparse.Namespace) -> Figure:
+    """All named patterns and presets at 64 positions in tiles of 8."""
+    figure = Figure(figsize=(9.6, 10.4), layout='constrained')
+    for axes, text in zip(figure.subplots(4, 4).ravel(), GALLERY, strict=True):
+        pattern = parse_pattern(text).for_keys(GALLERY_LENGTH).for_head(0, 1)
+        draw_shades(axes, natural_shades(pattern, GALLERY_LENGTH, GALLERY_TILE), text, GALLERY_LENGTH, GALLERY_TILE)
+        axes.set_xticks([])
+        axes.set_yticks([])
+    title = (
+        f'query positions downwards, key positions to the right: {GALLERY_LENGTH} of each, in tiles of {GALLERY_TILE}'
+    )
+    figure.suptitle(title, color=TEXT_COLOUR, size=9)
+    add_legend(figure, PAIR_LABELS, columns=4, has_orders=True)
+    return figure
+
+
+if __name__ == '__main__':
+    run_command(main)
