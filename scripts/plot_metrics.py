@@ -17,6 +17,8 @@ def main() -> None:
     parser.add_argument('output', type=Path, help='SVG file to write')
     parser.add_argument('workdirs', type=Path, nargs='+', metavar='WORKDIR', help='folders of runs')
     arguments = parser.parse_args()
+    if arguments.output.suffix != '.svg':
+        raise InputError(f'{arguments.output}: the picture is an SVG; name a file that ends in .svg')
     lines, baseline = {}, None
     for workdir in arguments.workdirs:
         found, unigram = read_lines(workdir, arguments.metric)
@@ -31,6 +33,8 @@ def main() -> None:
 def read_lines(workdir: Path, metric: str) -> tuple[dict[str, Series], float | None]:
     """Steps and values of a metric for each split of a run, and the last value of its unigram baseline."""
     rows = read_metrics(workdir)
+    if not rows:
+        raise InputError(f'{workdir}: no metrics there (metrics.jsonl is missing or empty)')
     series = series_of(rows)
     if metric not in series:
         raise InputError(f'{workdir}: no metric {metric!r}; known: {", ".join(sorted(series))}')

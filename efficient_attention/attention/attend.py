@@ -124,6 +124,7 @@ def make_request(
     return_lse: bool = False,
 ) -> Request:
     """The arguments of `attend`, checked and completed; raises ValueError as `attend` says."""
+    check_mechanism(mechanism)
     check_shapes(query, key, value)
     if (query_segments is None) != (key_segments is None):
         raise ValueError('query_segments and key_segments go together: give both or neither')
@@ -150,6 +151,14 @@ def make_request(
         dropout_rng=dropout_rng,
         return_lse=return_lse,
     )
+
+
+def check_mechanism(mechanism: object) -> None:
+    """Raises ValueError for what is no mechanism, such as a pattern, a text or a class."""
+    if not isinstance(mechanism, Mechanism):
+        raise ValueError(
+            f"mechanism is {mechanism!r}; pass an instance such as Softmax(Causal()) or parse_mechanism('causal')"
+        )
 
 
 def check_shapes(query: Array, key: Array, value: Array) -> None:

@@ -329,8 +329,10 @@ def visit_backward(options: Options, kept: Any, cotangents: tuple[Array, Array])
     operands, facts, out, lse = kept
     dout, dlse = cotangents
     delta = (dout.astype(jnp.float32) * out.astype(jnp.float32)).sum(axis=-1) - dlse.astype(jnp.float32)
+    # Weights of queries that only fill up tiles are 0, whatever pattern and bias say of their positions.
+    exists = facts.queries.numbers_11nS[:, :, None] >= 0
     saved = Saved(
-        with_empty_tile(lse, 3, fill=-MASKED),  # weights of queries that do not exist are 0 whatever their bias
+        jnp.where(exists, with_empty_tile(lse, 3), -MASKED),
         with_empty_tile(dout.astype(operands.q_BGhnSK.dtype), 3),
         with_empty_tile(delta, 3),
     )
@@ -342,10 +344,9 @@ def visit_backward(options: Options, kept: Any, cotangents: tuple[Array, Array])
 visit.defvjp(visit_forward, visit_backward)
 
 
-def with_empty_tile(x: Array, axis: int, fill: float = 0.0) -> Array:
-    """`x` with one more tile along `axis`, full of `fill`."""
-    widths = [(0, int(number == axis)) for number in range(x.ndim)]
-    return jnp.pad(x, widths, constant_values=jnp.asarray(fill, x.dtype))
+def with_empty_tile(x: Array, axis: int) -> Array:
+    """`x` with one more, empty tile along `axis`."""
+    return jnp.pad(x, [(0, int(number == axis)) for number in range(x.ndim)])
 
 
 def query_gradients(options: Options, operands: Operands, facts: Facts, saved: Saved) -> tuple[Array, TileBias | None]:

@@ -34,6 +34,9 @@ THREADS = 1  # that build examples in a process; measured: the interpreter lock 
 _unfinished: weakref.WeakSet[Generator[Batch, None, None]] = weakref.WeakSet()
 
 
+MOST_EPOCHS_A_BATCH = 16  # beyond it a batch size is a slip, and would first be noticed by its memory
+
+
 def training_batches(
     prepared: PreparedCorpus,
     config: DataConfig,
@@ -48,11 +51,17 @@ def training_batches(
     """This process's block [batch_size / process_count, ...] of the global batch of each step start_step:stop_step.
 
     Raises:
-        InputError: the batch does not divide over the processes, the train split is too small, or (from the iterator)
+        InputError: the batch does not divide over the processes or is far larger than an epoch, the train split is
+            too small, or (from the iterator)
             the corpus is damaged.
     """
     block = HostBlock(batch_size, process_index, process_count)
     examples = Examples(prepared.train, prepared.vocabulary, config, seed)
+    if batch_size > MOST_EPOCHS_A_BATCH * examples.count:
+        raise InputError(
+            f'train.batch_size is {batch_size}, but an epoch has {examples.count} rows of {config.length} tokens; '
+            f'a batch may hold each row {MOST_EPOCHS_A_BATCH} times at most'
+        )
     rows = BlockRows(examples.visit, block, start_step, stop_step)
     return _batches(rows, workers=config.workers, prefetch=config.prefetch)
 

@@ -46,8 +46,10 @@ class MaskFiller:
         """The `top` most probable tokens for each [MASK] in `text`, best first; special tokens are no candidates.
 
         Raises:
-            InputError: the text has no [MASK], or is longer than the model's positions.
+            InputError: `top` is below 1, the text has no [MASK], or is longer than the model's positions.
         """
+        if top < 1:
+            raise InputError(f'top is {top}; it must be at least 1')
         vocabulary = self.vocabulary
         mask = self.token(vocabulary.mask)
         ids = [

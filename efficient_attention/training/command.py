@@ -18,7 +18,8 @@ def parse_flags(arguments: list[str], required: tuple[str, ...]) -> None:
             no flag.
     """
     if {'--help', '-h'} & set(arguments[1:]):
-        print(sys.modules['__main__'].__doc__, flags.FLAGS.main_module_help(), sep='\n')
+        hosts = flags.FLAGS.module_help('efficient_attention.training.hosts')
+        print(sys.modules['__main__'].__doc__, flags.FLAGS.main_module_help(), hosts, sep='\n')
         sys.exit(0)
     try:
         positional = flags.FLAGS(arguments)

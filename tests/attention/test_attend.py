@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention import blocked, tile_loops, tile_picks
-from efficient_attention.attention.attend import BACKENDS, attend, log_choice
+from efficient_attention.attention.attend import BACKENDS, attend, check_mechanism, log_choice
 from efficient_attention.attention.mechanisms import Mechanism, Softmax
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.text_form import parse_mechanism
@@ -165,6 +165,12 @@ def test_every_pattern_on_tiles(number: int, text: str):
 @pytest.mark.parametrize('text, option', [(MIXED[i], TOGETHER[(i + j) % 3]) for i in range(3) for j in (1, 2)])
 def test_patterns_of_several_passes_or_schedules_on_tiles(text: str, option: str):
     check_together(text, option)
+
+
+@pytest.mark.usefixtures('small_tiles')
+def test_queries_that_fill_up_a_tile_read_nothing():
+    """Their position is 0, where this pattern reads keys that no query of their tile does."""
+    check('blocked', 'random_tiles(2, 16)', 'offset', 70)
 
 
 @pytest.mark.slow
@@ -344,3 +350,9 @@ def test_head_counts_that_do_not_divide_are_named():
     (q, k, v), _ = inputs(7)
     with pytest.raises(ValueError, match='4 query heads are not a multiple of 3 key heads'):
         attend(q, k[:, :, :3], v[:, :, :3], Softmax())
+
+
+@pytest.mark.parametrize('mechanism', [Softmax, Causal(), 'causal'], ids=str)
+def test_what_is_no_mechanism_is_named(mechanism: object):
+    with pytest.raises(ValueError, match=r'pass an instance such as Softmax\(Causal\(\)\)'):
+        check_mechanism(mechanism)

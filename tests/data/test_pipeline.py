@@ -199,6 +199,11 @@ def test_a_batch_that_does_not_divide_is_refused(batch_size, process_count):
         train(batch_size=batch_size, process_count=process_count)
 
 
+def test_a_batch_far_larger_than_an_epoch_is_refused():
+    with pytest.raises(InputError, match=r'train.batch_size is 1000000, but an epoch has \d+ rows'):
+        train(batch_size=1_000_000)
+
+
 def test_a_split_too_small_is_refused_before_the_first_batch():
     prepared = memory_prepared(held_out=MemoryCorpus([9, 9], [0, 2], 'held_out'))
     with pytest.raises(InputError, match='the held_out split has 1'):

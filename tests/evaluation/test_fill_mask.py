@@ -66,6 +66,8 @@ def test_what_stands_around_a_mask_matters(fill):
 def test_bad_texts_are_named(fill, text: str, message: str):
     with pytest.raises(InputError, match=message):
         fill(text)
+    with pytest.raises(InputError, match='top is 0; it must be at least 1'):
+        fill('a [MASK]', 0)
 
 
 def test_the_checkpoint_is_the_users_choice(fill, workdir, tmp_path):
