@@ -74,11 +74,12 @@ class LSH(Mechanism):
     Args:
         bucket_size: positions in a chunk of the sorted order; a query reads its own and the previous chunk.
         rounds: independent hashes, T.
-        buckets: hash values a round, an even number; 0 = 2 x max(1, L // bucket_size).
+        buckets: hash values a round, an even number; 0 = 2 x max(1, L // bucket_size). Above 128 two hashes are
+            combined, into a product of two even numbers of at most this.
         causal: k <= q.
         within_buckets: read keys of the query's own bucket alone (the paper's definition).
         deduplicate: count a pair once however many rounds found it (the paper's N term).
-        sequential: compute the rounds one after another, which divides the memory by T.
+        sequential: compute the rounds one after another, so that temporary memory hardly grows with T.
     """
 
     bucket_size: int = 64

@@ -32,7 +32,11 @@ def make_train_step(
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         weights = objective.weights(batch)
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
-        (loss, sums), gradients = accumulate(graph, objective, state, batch, weights, key, micro_batches)
+
+        def sums_of(params: Any, part: Batch, keys: Array) -> Sums:
+            return objective.sums(nnx.merge(graph, params), part, keys, state.step)
+
+        (loss, sums), gradients = accumulate(sums_of, state.params, batch, weights, key, micro_batches)
         gradient_norm = optax.tree.norm(gradients)
         is_finite = jnp.isfinite(loss) & jnp.isfinite(gradient_norm)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
@@ -63,31 +67,33 @@ def make_eval_step(graph: nnx.GraphDef, objective: Objective) -> Callable[[Any, 
 
 
 def accumulate(
-    graph: nnx.GraphDef,
-    objective: Objective,
-    state: TrainState,
+    sums_of: Callable[[Any, Batch, Array], Sums],
+    params: Any,
     batch: Batch,
     weights: dict[str, Array],
     key: Array,
     micro_batches: int,
 ) -> tuple[tuple[Array, Sums], Any]:
-    """Loss, sums and gradients of the whole batch, computed over `micro_batches` parts one after another."""
+    """Loss, sums and gradients of the whole batch, computed over `micro_batches` parts one after another.
+
+    sums_of: an objective's sums from parameters, a part of the batch and one key a row.
+    """
     rows = jax.tree.leaves(batch)[0].shape[0]
     keys_B = jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows))
 
     def loss_and_sums(params: Any, part: Batch, keys: Array) -> tuple[Array, Sums]:
-        sums = objective.sums(nnx.merge(graph, params), part, keys, state.step)
+        sums = sums_of(params, part, keys)
         return total_loss(sums, weights), sums
 
     gradient = jax.value_and_grad(loss_and_sums, has_aux=True)
     if micro_batches == 1:
-        return gradient(state.params, batch, keys_B)
+        return gradient(params, batch, keys_B)
 
     def add_part(total: Any, part: tuple[Batch, Array]) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, gradient(state.params, *part)), None
+        return jax.tree.map(jnp.add, total, gradient(params, *part)), None
 
     parts = jax.tree.map(lambda x: split_rows(x, micro_batches), (batch, keys_B))
-    shapes = jax.eval_shape(gradient, state.params, *jax.tree.map(lambda x: x[0], parts))
+    shapes = jax.eval_shape(gradient, params, *jax.tree.map(lambda x: x[0], parts))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     total, _ = jax.lax.scan(add_part, zeros, parts)
     return total

@@ -48,7 +48,12 @@ def model() -> tuple[nnx.GraphDef, dict]:
 
 @functools.cache
 def compiled(micro_batches: int) -> Callable:
-    return jax.jit(functools.partial(accumulate, model()[0], OBJECTIVE, micro_batches=micro_batches))
+    graph = model()[0]
+
+    def sums_of(params: dict, part: Batch, keys: jax.Array) -> Sums:
+        return OBJECTIVE.sums(nnx.merge(graph, params), part, keys)
+
+    return jax.jit(functools.partial(accumulate, sums_of, micro_batches=micro_batches))
 
 
 def loss_and_gradients(params: dict, batch: Batch, micro_batches: int = 1) -> tuple:
