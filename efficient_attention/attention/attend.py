@@ -23,6 +23,8 @@ BACKENDS: dict[str, Backend] = {
     'jax_nn': jax_nn.serve,
 }
 AUTO_ORDER = ('dense', 'blocked')
+# Pairs of positions up to which 'auto' takes the dense backend; beyond them nothing builds [L, M] unless it is named.
+MOST_DENSE_PAIRS = 512 * 512
 
 
 @overload
@@ -207,7 +209,8 @@ def dispatch(request: Request, backend: str) -> tuple[Array, Array | None]:
             raise ValueError(f'unknown attention backend {backend!r}; known: auto, {", ".join(BACKENDS)}')
         return BACKENDS[backend](request)
     lacks = []
-    for name in AUTO_ORDER:
+    is_small = request.query.shape[1] * request.key.shape[1] <= MOST_DENSE_PAIRS
+    for name in AUTO_ORDER if is_small else [name for name in AUTO_ORDER if name != 'dense']:
         try:
             result = BACKENDS[name](request)
         except NotImplementedError as error:

@@ -356,3 +356,13 @@ def test_head_counts_that_do_not_divide_are_named():
 def test_what_is_no_mechanism_is_named(mechanism: object):
     with pytest.raises(ValueError, match=r'pass an instance such as Softmax\(Causal\(\)\)'):
         check_mechanism(mechanism)
+
+
+def test_auto_is_dense_for_few_pairs_alone():
+    def largest(length: int) -> int:
+        shape = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32)
+        traced = jax.jit(lambda q: attend(q, q, q, Softmax(Causal()))).trace(shape)
+        return max(variable.aval.size for equation in traced.jaxpr.eqns for variable in equation.outvars)
+
+    assert largest(64) >= 64 * 64
+    assert largest(1024) < 1024 * 1024

@@ -10,7 +10,7 @@ import pytest
 
 from efficient_attention.attention import dense, favor
 from efficient_attention.attention.attend import make_request
-from efficient_attention.attention.favor_chunks import FavorState, attend_causal
+from efficient_attention.attention.favor_chunks import FavorState
 from efficient_attention.attention.mechanisms import FAVOR, Softmax
 from tests.tolerances import assert_close
 
@@ -95,47 +95,6 @@ def test_error_against_softmax_falls_with_the_root_of_the_features():
     assert -0.6 <= slope <= -0.4
 
 
-@pytest.mark.parametrize('orthogonal', [False, True])
-def test_features_estimate_the_softmax_kernel_without_bias(orthogonal: bool):
-    q, k = jax.random.normal(RNG, (2, 8))
-    projection = favor.draw_features(RNG, 80_000, 8, orthogonal)
-    products = jnp.exp(favor.log_features(q, projection, 'softmax') + favor.log_features(k, projection, 'softmax'))
-    expected = np.exp(q @ k / np.sqrt(8))
-    assert abs(products.mean() - expected) < 4 * products.std() / np.sqrt(80_000) < 0.1 * expected
-
-
-def test_orthogonal_features_vary_less_than_independent_ones():
-    q, k = 0.5 * jax.random.normal(jax.random.key(1), (2, 16))
-
-    @functools.partial(jit, static_argnums=0)
-    def error(orthogonal: bool) -> jax.Array:
-        def estimate(rng: jax.Array) -> jax.Array:
-            projection = favor.draw_features(rng, 16, 16, orthogonal)
-            return jnp.exp(sum(favor.log_features(x, projection, 'softmax') for x in (q, k))).mean()
-
-        return jnp.square(jax.vmap(estimate)(jax.random.split(RNG, 4000)) - jnp.exp(q @ k / 4.0)).mean()
-
-    assert error(True) < 0.9 * error(False)
-
-
-def test_orthogonal_rows_are_orthogonal_inside_blocks_with_gaussian_norms():
-    projection = favor.draw_features(RNG, 2 * 16 + 5, 16, True)
-    assert projection.shape == (37, 16) and projection.dtype == jnp.float32
-    for block in (projection[:16], projection[16:32], projection[32:]):
-        products = block @ block.T
-        assert_close(products, jnp.diag(jnp.diagonal(products)), gradient=True)
-    squares = jnp.square(favor.draw_features(RNG, 3200, 16, True)).sum(1)
-    assert abs(squares.mean() - 16) < 0.5 and abs(squares.std() / np.sqrt(32) - 1) < 0.1
-
-
-def test_redraw_changes_the_key_every_so_many_steps():
-    draw = jit(lambda step: favor.redraw_key(RNG, step, 10))
-    first, same, later = (jax.random.key_data(draw(step)) for step in (0, 9, 10))
-    assert (first == same).all() and (first != later).any()
-    for step in (0, 1000):
-        assert (jax.random.key_data(favor.redraw_key(RNG, step, 0)) == first).all()
-
-
 # Equal to the definition
 
 
@@ -203,32 +162,6 @@ def test_weights_sum_to_one_or_to_zero_and_keep_to_positions():
     assert_close(weights.sum(-1), sums)
     assert not jnp.triu(weights, 1).any()
     assert_close(weights_of(q[:, 17:], query_positions=jnp.arange(17, 20)[None]), weights_of(q)[:, :, 17:])
-
-
-@pytest.mark.parametrize('reads', ['earlier', 'earlier in segments', 'later'])
-def test_chunks_at_once_equal_chunks_one_by_one(reads: str):
-    q, k, v = arrays(90, heads=4)
-    projection = favor.draw_features(RNG, 8, 4, True)
-    mechanism = FAVOR(features=8, causal=True, chunk=16)
-    rows = None if reads == 'earlier' else jnp.sort(jnp.asarray(segments(90)), axis=1)
-    options = {} if rows is None else {'valid_BL': rows != 0, 'segments_BL': rows, 'reads': reads.split()[0]}
-
-    @functools.partial(jit, static_argnums=0)
-    def results(parallel: bool) -> tuple:
-        def run(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple:
-            start = favor.init_state(2, 2, 8, 4)
-            if not options:
-                start = attend_causal(q[:, :9], k[:, :9], v[:, :9], start, projection, mechanism)[1]
-            (out, lse), state = attend_causal(q, k, v, start, projection, mechanism, **options, parallel=parallel)
-            # Stabilisers may differ; means of values do not.
-            return out, jnp.maximum(lse, -100.0), state.sums / jnp.maximum(state.normaliser, 1e-3)[..., None]
-
-        outputs, backward = jax.vjp(run, q, k, v)
-        return outputs, backward(jax.tree.map(jnp.cos, outputs))
-
-    (one, one_gradients), (both, both_gradients) = results(False), results(True)
-    assert_close(both, one)
-    assert_close(both_gradients, one_gradients, gradient=True)
 
 
 # Masks are exact
