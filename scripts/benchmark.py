@@ -27,10 +27,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import attention_benchmark
-
 from efficient_attention.errors import InputError
 from efficient_attention.training.command import show_error
+from scripts import attention_benchmark
 
 ROOT = Path(__file__).resolve().parent.parent
 TOKENS_A_STEP = 4096
