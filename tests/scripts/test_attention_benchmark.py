@@ -35,7 +35,7 @@ def test_growth_ratios_and_crossover_follow_from_the_figures():
     assert report['exponents']['full']['forward_backward'] == pytest.approx(2.0)
     assert report['exponents']['window']['forward_backward'] == pytest.approx(1.0)
     assert report['exponents']['window']['peak_bytes'] == pytest.approx(1.0)
-    assert report['crossovers'] == {'window': 8192}
+    assert report['crossovers'] == {'window': 4096}
     rows = {(row['ours'], row['other'], row['length']): row for row in report['comparisons']}
     assert rows['window', 'sdpa', 2048]['forward_backward'] == pytest.approx(4e-4 * 2048)
 
