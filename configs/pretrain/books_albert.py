@@ -5,7 +5,7 @@ python train.py --config configs/pretrain/books_albert.py --workdir runs/books_a
 Data: 229 English books split by book, 37.3 M tokens to train on (224 books), 0.81 M held out (5 books), in a Unigram
 vocabulary of 8,192. Where it differs from ALBERT: norm before each sub-layer, rotary positions, no dropout.
 
-Run of 2026-11-21, 2 cores of an Intel Xeon (AVX-512), float32, jax 0.10.2, seed 0: 3,000 steps (12.3 M tokens, a third
+Run of 2026-11-21, 2 cores of an AMD EPYC (AVX-512), float32, jax 0.10.2, seed 0: 3,000 steps (12.3 M tokens, a third
 of a pass), 1,980,034 parameters, 7,000 tokens/s while the machine was quiet; 68 minutes of wall time beside other work.
 Held out, every example once: masked-token loss 4.189 nats (accuracy 30.0 %, perplexity 65.9), 29.7 % below the unigram
 model's 5.957; sentence order 61.7 %. At step 1,000: 4.601, 58.2 %; at 2,000: 4.313, 59.8 %. N-grams of up to three
