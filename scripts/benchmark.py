@@ -86,14 +86,17 @@ def parse_arguments() -> argparse.Namespace:
     for command in (step, input_, attention):
         command.add_argument('--steps', type=int, default=10, help='timed steps a process')
         command.add_argument('--allocator', choices=['keep', 'default'], default='keep', help='of both sides')
-        command.add_argument('--choices', type=json.loads, default=OUR_CHOICES, help='JSON: fields of our ModelConfig')
         command.add_argument('--json', type=Path, help='file for the figures')
+    for command in (step, input_):
+        command.add_argument('--choices', type=json.loads, default=OUR_CHOICES, help='JSON: fields of our ModelConfig')
     arguments = parser.parse_args()
-    for length in {'step': 'lengths', 'input': 'length'}.get(arguments.command, '') and (
-        arguments.lengths if arguments.command == 'step' else [arguments.length]
-    ):
+    rows = {'step': 'lengths', 'input': 'length'}.get(arguments.command)
+    given = getattr(arguments, rows) if rows else []
+    for length in [given] if isinstance(given, int) else given:
         if length < 8 or TOKENS_A_STEP % length:
             parser.error(f'length {length}: it must be at least 8 and divide {TOKENS_A_STEP}')
+    if arguments.command == 'attention' and min(arguments.lengths) < 1:
+        parser.error(f'length {min(arguments.lengths)}: it must be at least 1')
     needs_peers = arguments.command == 'step' or any(
         attention_benchmark.SIDES[name].peer for name in getattr(arguments, 'sides', [])
     )

@@ -6,6 +6,7 @@ a syntax tree and matched against known names; nothing is evaluated.
 """
 
 import ast
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -65,6 +66,7 @@ PATTERNS: dict[str, Callable[..., Pattern]] = {
     'sparse_strided': sparse_strided,
 }
 _TAKES_PATTERNS = ('per_head',)
+_KINDS = {int: 'a whole number', bool: 'True or False', str: 'a name in quotes'}
 
 
 def parse_pattern(text: str) -> Pattern:
@@ -97,7 +99,16 @@ def _build_mechanism(node: ast.expr, text: str) -> Mechanism:
     if name not in MECHANISMS:
         return Softmax(_build(node, text))
     arguments, options = _arguments(node, text, _constant) if isinstance(node, ast.Call) else ([], {})
-    return _call(MECHANISMS[name], arguments, options, text)
+    make = MECHANISMS[name]
+    for field, value in [*zip(dataclasses.fields(make), arguments, strict=False), *_named_fields(make, options)]:
+        if type(value) is not type(field.default):
+            kind = _KINDS[type(field.default)]
+            raise InputError(f'attention {text!r}: {name} {field.name} is {value!r}; it must be {kind}')
+    return _call(make, arguments, options, text)
+
+
+def _named_fields(make: type[Mechanism], options: dict[str, Any]) -> list[tuple[Any, Any]]:
+    return [(field, options[field.name]) for field in dataclasses.fields(make) if field.name in options]
 
 
 def _parse(text: str) -> ast.expr:
@@ -126,6 +137,8 @@ def _build(node: ast.expr, text: str) -> Pattern:
 
 
 def _known(name: str, text: str) -> Callable[..., Pattern]:
+    if name in MECHANISMS:
+        raise InputError(f'attention {text!r}: {name} is a mechanism of its own, which no pattern can be combined with')
     if name not in PATTERNS:
         known = ', '.join(sorted((*PATTERNS, *MECHANISMS)))
         raise InputError(f'attention {text!r}: unknown name {name!r}; known: {known}')

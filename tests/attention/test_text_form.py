@@ -101,7 +101,7 @@ BAD = {
     'window(**causal)': 'not a whole number',
     'window(2, **3)': 'argument',
     'window(2)(3)': 'neither a pattern nor a combination',
-    'lsh & causal': "unknown name 'lsh'",
+    'lsh & causal': 'lsh is a mechanism of its own, which no pattern can be combined with',
     'window(__import__("os"))': 'not a whole number',
     '__import__("os").system("x")': 'neither a pattern nor a combination',
     '__import__("os")': "unknown name '__import__'",
@@ -128,7 +128,10 @@ def test_bad_text_gives_one_line(text: str):
         ('lsh(bucket_size=window(3))', 'neither a whole number, True, False nor a name'),
         ('favor(kernel="elu")', "favor kernel is 'elu'; it must be one of"),
         ('favor(size=3)', 'size'),
-        ('favor & causal', "unknown name 'favor'"),
+        ('favor & causal', 'favor is a mechanism of its own, which no pattern can be combined with'),
+        ('lsh(True)', 'lsh bucket_size is True; it must be a whole number'),
+        ('favor(features="x")', "favor features is 'x'; it must be a whole number"),
+        ('favor(causal=1)', 'favor causal is 1; it must be True or False'),
     ],
 )
 def test_bad_mechanisms_give_one_line(text: str, message: str):

@@ -20,6 +20,7 @@ def test_the_complete_config_comes_back(tmp_path):
 def test_the_same_config_may_claim_again(tmp_path):
     for _ in range(2):
         claim_workdir(tmp_path, config())
+        assert read_config(tmp_path) == config()
 
 
 @pytest.mark.parametrize(
