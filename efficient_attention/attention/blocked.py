@@ -1,7 +1,7 @@
 """Attention whose cost falls with the mechanism, in plain XLA: any device, any length, memory linear in L.
 
 Softmax visits kept tiles alone: a pattern becomes a schedule on the host (`schedule.py`), loops over its tiles run on
-the device (`tile_loops.py`), and results of heads and of disjoint parts of the pattern are put together here. LSH and
+the device (`tile_softmax.py`), and results of heads and of disjoint parts of the pattern are put together here. LSH and
 FAVOR+ are in files of their own.
 """
 
@@ -20,8 +20,8 @@ from efficient_attention.attention.merge import merge
 from efficient_attention.attention.patterns import Pattern
 from efficient_attention.attention.request import Positions, Request
 from efficient_attention.attention.schedule import schedule
-from efficient_attention.attention.tile_loops import attend_pass
 from efficient_attention.attention.tile_picks import TILE, reorder
+from efficient_attention.attention.tile_softmax import attend_pass
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L'] | None]:

@@ -10,7 +10,6 @@ Axes here: B rows, H heads, T rounds, n chunks of S slots, g chunks of a step, K
 """
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +24,7 @@ from efficient_attention.attention.lsh_definition import (
     SELF_LOGIT,
     Layout,
     Rounds,
+    key_scale,
     make_layout,
     make_rounds,
     take,
@@ -34,7 +34,7 @@ from efficient_attention.attention.request import Request
 
 NO_KEY_RUN = -2  # unlike NO_RUN, so that queries and keys that are no tokens do not match
 # Bytes of float32 scores that one step of a loop computes: near the cache on a CPU, enough work at once elsewhere.
-STEP_BYTES = {'cpu': 2 * 2**20}
+STEP_BYTES = {'cpu': 2**20}
 STEP_BYTES_ELSEWHERE = 128 * 2**20
 
 
@@ -45,6 +45,22 @@ class Facts(NamedTuple):
     chunks_BHLT: Array | None  # the chunk in each round, to find pairs of earlier rounds
     buckets_BHLT: Array | None  # likewise the bucket
     seeds_BH: Array | None  # where the hash of dropout bits starts
+
+
+class Positions(NamedTuple):
+    """What is gathered, by position: queries and values [B, H, L, K], and 1 / |q| [B, H, L], which makes them keys."""
+
+    q: Array
+    v: Array
+    scale: Array
+
+
+class Rows(NamedTuple):
+    """Vectors of a window: queries [B, H, T, g, S, K], keys and values [B, H, T, g, (before + 1) S, K]."""
+
+    q: Array
+    k: Array
+    v: Array
 
 
 class Sums(NamedTuple):
@@ -108,7 +124,7 @@ def extend(x_BHTN: Array, layout: Layout) -> Array:
 class Window(NamedTuple):
     """The slots that one step computes: g chunks and the one before them, and their tokens."""
 
-    start: Array
+    start: tuple[Array, Array]  # round and chunk
     order: Array  # [B, H, T, before + g, S]
     queries: Tokens
     keys: Tokens
@@ -116,11 +132,13 @@ class Window(NamedTuple):
     seeds_BH: Array | None
 
 
-def make_window(start: Array, count: int, layout: Layout, slots: Rounds, facts: Facts) -> Window:
-    """The window of chunks start, ..., start + count - 1; `slots` is extended."""
+def make_window(
+    start: tuple[Array, Array], count: tuple[int, int], layout: Layout, slots: Rounds, facts: Facts
+) -> Window:
+    """The window of `count` rounds and chunks from `start` on; `slots` is extended."""
 
     def cut(x: Array) -> Array:
-        return jax.lax.dynamic_slice_in_dim(x, start, count + layout.before, axis=3)
+        return slice_from(x, start, (count[0], count[1] + layout.before))
 
     order = cut(slots.order_BHTN)
     tokens = Tokens(
@@ -132,7 +150,15 @@ def make_window(start: Array, count: int, layout: Layout, slots: Rounds, facts: 
     )
     queries = jax.tree.map(lambda x: x[:, :, :, layout.before :], tokens)
     keys = jax.tree.map(lambda x: own_and_before(x, layout), tokens)
-    return Window(start, order, queries, keys, slots.numbers_T, facts.seeds_BH)
+    numbers_T = jax.lax.dynamic_slice_in_dim(slots.numbers_T, start[0], count[0])
+    return Window(start, order, queries, keys, numbers_T, facts.seeds_BH)
+
+
+def slice_from(x: Array, start: tuple[Array, Array], count: tuple[int, int]) -> Array:
+    """`count` rounds and chunks of `x` [B, H, T, n, ...] from `start` on."""
+    return jax.lax.dynamic_slice(
+        x, (0, 0, *start, *(0,) * (x.ndim - 4)), (*x.shape[:2], *count, *x.shape[4:]), allow_negative_indices=False
+    )
 
 
 def at_slots(x: Array, order: Array) -> Array:
@@ -177,18 +203,17 @@ def was_found(number: int, window: Window, layout: Layout) -> Array:
     return found & pairs(jnp.equal, window.queries.buckets[..., number], window.keys.buckets[..., number])
 
 
-class Rows(NamedTuple):
-    """Vectors of a window: queries [B, H, T, g, S, K], keys and values [B, H, T, g, (before + 1) S, K]."""
-
-    q: Array
-    k: Array
-    v: Array
+def make_positions(q_BHLK: Array, v_BHLK: Array) -> Positions:
+    """What the loops gather."""
+    return Positions(q_BHLK, v_BHLK, key_scale(q_BHLK))
 
 
-def make_rows(q: Array, v: Array, layout: Layout) -> Rows:
-    """The operands of the products, from q and v in the slots of a window."""
-    keys = own_and_before(unit_keys(q).astype(q.dtype), layout)
-    return Rows(q[:, :, :, layout.before :], keys, own_and_before(v, layout))
+def window_rows(x: Positions, window: Window, layout: Layout) -> Rows:
+    """The vectors of a window's queries and of the keys that they read."""
+    # Without the barrier XLA gathers the scale again for each element of each product's operand.
+    q, v, scale = jax.lax.optimization_barrier(tuple(at_slots(own, window.order) for own in x))
+    keys = (q.astype(jnp.float32) * scale[..., None]).astype(q.dtype)
+    return Rows(q[:, :, :, layout.before :], own_and_before(keys, layout), own_and_before(v, layout))
 
 
 def product(equation: str, left: Array, right: Array) -> Array:
@@ -218,35 +243,47 @@ def dropout_factor(window: Window, layout: Layout) -> Array | None:
 # Loops over chunks
 
 
-def chunks_per_step(layout: Layout, rows: int) -> int:
-    """How many neighbouring chunks one step of a loop computes, for `rows` batch rows x heads x rounds."""
+def chunks_per_step(layout: Layout, rows: int, rounds: int) -> tuple[int, int]:
+    """How many rounds and neighbouring chunks one step of a loop computes, for `rows` batch rows x heads.
+
+    Chunks of one round first: neighbours share the chunk before.
+    """
     step_bytes = STEP_BYTES.get(jax.default_backend(), STEP_BYTES_ELSEWHERE)
     at_most = max(1, step_bytes // (4 * rows * layout.size**2 * (1 + layout.before)))
-    return max(number for number in range(1, min(at_most, layout.chunks) + 1) if layout.chunks % number == 0)
+    chunks = largest_divisor(layout.chunks, at_most)
+    return largest_divisor(rounds, at_most // chunks) if chunks == layout.chunks else 1, chunks
+
+
+def largest_divisor(number: int, at_most: int) -> int:
+    """The largest divisor of `number` that is at most `at_most`, which is positive."""
+    return max(divisor for divisor in range(1, min(at_most, number) + 1) if number % divisor == 0)
 
 
 def visit(step: Any, layout: Layout, rounds: Rounds, facts: Facts, start: Any) -> Any:
     """`step(window, carry)` over all chunks of the given rounds."""
-    count = chunks_per_step(layout, math.prod(rounds.order_BHTN.shape[:3]))
+    batch, heads, total = rounds.order_BHTN.shape[:3]
+    count = chunks_per_step(layout, batch * heads, total)
     runs = None if rounds.runs_BHTN is None else extend(rounds.runs_BHTN, layout)
     slots = rounds._replace(order_BHTN=extend(rounds.order_BHTN, layout), runs_BHTN=runs)
+    steps = layout.chunks // count[1]  # of one round
 
     def body(number: Array, carry: Any) -> Any:
-        return step(make_window(number * count, count, layout, slots, facts), carry)
+        place = number // steps * count[0], number % steps * count[1]
+        return step(make_window(place, count, layout, slots, facts), carry)
 
-    return jax.lax.fori_loop(0, layout.chunks // count, body, start)
-
-
-def put(buffer: Array, x: Array, start: Array) -> Array:
-    """`buffer` [B, H, T, n, ...] with chunks from `start` on replaced by `x`."""
-    return jax.lax.dynamic_update_slice_in_dim(buffer, x, start, axis=3)
+    return jax.lax.fori_loop(0, total // count[0] * steps, body, start)
 
 
-def round_sums(layout: Layout, q_BHLK: Array, v_BHLK: Array, rounds: Rounds, facts: Facts) -> Sums:
+def put(buffer: Array, x: Array, start: tuple[Array, Array]) -> Array:
+    """`buffer` [B, H, T, n, ...] with rounds and chunks from `start` on replaced by `x`."""
+    return jax.lax.dynamic_update_slice(buffer, x, (0, 0, *start, *(0,) * (x.ndim - 4)), allow_negative_indices=False)
+
+
+def round_sums(layout: Layout, x: Positions, rounds: Rounds, facts: Facts) -> Sums:
     """The sums over the given rounds, by position: [B, H, L, ...]."""
 
     def step(window: Window, buffers: Sums) -> Sums:
-        rows = make_rows(at_slots(q_BHLK, window.order), at_slots(v_BHLK, window.order), layout)
+        rows = window_rows(x, window, layout)
         logits, _ = scores(rows, window, layout)
         maximum = logits.max(axis=-1)
         # Where all keys are masked, maximum = MASKED: the second term keeps the exponential at 0.
@@ -254,10 +291,10 @@ def round_sums(layout: Layout, q_BHLK: Array, v_BHLK: Array, rounds: Rounds, fac
         factor = dropout_factor(window, layout)
         dropped = weights if factor is None else weights * factor
         sums = Sums(product('...qm,...mK->...qK', dropped, rows.v), maximum, weights.sum(axis=-1))
-        return jax.tree.map(lambda buffer, x: put(buffer, x, window.start), buffers, sums)
+        return jax.tree.map(lambda buffer, part: put(buffer, part, window.start), buffers, sums)
 
     shape = (*rounds.order_BHTN.shape[:3], layout.chunks, layout.size)
-    start = Sums(jnp.zeros((*shape, v_BHLK.shape[-1])), jnp.zeros(shape), jnp.zeros(shape))
+    start = Sums(jnp.zeros((*shape, x.v.shape[-1])), jnp.zeros(shape), jnp.zeros(shape))
     by_slot = visit(step, layout, rounds, facts, start)
     return merge_sums(
         [jax.tree.map(lambda x, n=n: by_position(x[:, :, n], rounds, n), by_slot) for n in axis_numbers(rounds)]
@@ -303,12 +340,12 @@ def over_rounds(fn: Any, combine: Any, start: Any, layout: Layout, rounds: Round
     return jax.lax.scan(step, start, by_round)[0]
 
 
-def all_sums(layout: Layout, q_BHLK: Array, v_BHLK: Array, rounds: Rounds, facts: Facts) -> Sums:
+def all_sums(layout: Layout, x: Positions, rounds: Rounds, facts: Facts) -> Sums:
     """The sums over all rounds, by position."""
-    shape = q_BHLK.shape[:3]
-    start = Sums(jnp.zeros(v_BHLK.shape), jnp.full(shape, MASKED), jnp.zeros(shape))
+    shape = x.q.shape[:3]
+    start = Sums(jnp.zeros(x.v.shape), jnp.full(shape, MASKED), jnp.zeros(shape))
     return over_rounds(
-        lambda own: round_sums(layout, q_BHLK, v_BHLK, own, facts),
+        lambda own: round_sums(layout, x, own, facts),
         lambda *pair: merge_sums(list(pair)),
         start,
         layout,
@@ -324,7 +361,7 @@ def attend_rounds(layout: Layout, q_BHLK: Array, v_BHLK: Array, rounds: Rounds, 
 
 def forward(layout: Layout, q_BHLK: Array, v_BHLK: Array, rounds: Rounds, facts: Facts) -> tuple[Any, Any]:
     """`attend_rounds`, and what its backward pass needs."""
-    sums = all_sums(layout, q_BHLK, v_BHLK, rounds, facts)
+    sums = all_sums(layout, make_positions(q_BHLK, v_BHLK), rounds, facts)
     has_key = sums.total > 0.0
     total = jnp.where(has_key, sums.total, 1.0)
     out = (sums.out / total[..., None]).astype(q_BHLK.dtype)
@@ -339,29 +376,30 @@ def backward(layout: Layout, kept: Any, cotangents: tuple[Array, Array]) -> tupl
     q_BHLK, v_BHLK, rounds, facts, out, (maximum, per_total) = kept
     dout, dlse = cotangents
     delta = (dout.astype(jnp.float32) * out.astype(jnp.float32)).sum(axis=-1) - dlse
-    by_query = jnp.stack([maximum, per_total, delta], axis=-1)
-
-    def gradients(own: Rounds) -> tuple[Array, Array]:
-        return round_gradients(layout, q_BHLK, v_BHLK, own, facts, (dout, by_query))
-
-    start = jnp.zeros(q_BHLK.shape), jnp.zeros(v_BHLK.shape)
-    dq, dv = over_rounds(gradients, lambda *pair: jax.tree.map(jnp.add, *pair), start, layout, rounds)
-    return dq.astype(q_BHLK.dtype), dv.astype(v_BHLK.dtype), None, None
+    saved = dout, jnp.stack([maximum, per_total, delta], axis=-1)
+    x = make_positions(q_BHLK, v_BHLK)
+    start = Rows(*(jnp.zeros(own.shape) for own in (q_BHLK, q_BHLK, v_BHLK)))
+    total = over_rounds(
+        lambda own: round_gradients(layout, x, own, facts, saved),
+        lambda *pair: jax.tree.map(jnp.add, *pair),
+        start,
+        layout,
+        rounds,
+    )
+    _, from_keys = jax.vjp(unit_keys, q_BHLK.astype(jnp.float32))
+    dq = total.q + from_keys(total.k)[0]
+    return dq.astype(q_BHLK.dtype), total.v.astype(v_BHLK.dtype), None, None
 
 
 attend_rounds.defvjp(forward, backward)
 
 
-def round_gradients(
-    layout: Layout, q_BHLK: Array, v_BHLK: Array, rounds: Rounds, facts: Facts, saved: tuple[Array, Array]
-) -> tuple[Array, Array]:
-    """float32 gradients of q and v [B, H, L, K], summed over the given rounds."""
+def round_gradients(layout: Layout, x: Positions, rounds: Rounds, facts: Facts, saved: tuple[Array, Array]) -> Rows:
+    """float32 gradients of queries, keys and values by position [B, H, L, K], summed over the given rounds."""
     dout_BHLK, by_query = saved
 
-    def step(window: Window, buffers: tuple[Array, Array]) -> tuple[Array, Array]:
-        vectors = [at_slots(x, window.order).astype(jnp.float32) for x in (q_BHLK, v_BHLK)]
-        rows, into_vectors = jax.vjp(lambda q, v: make_rows(q, v, layout), *vectors)
-        rows = Rows(*(x.astype(q_BHLK.dtype) for x in rows))
+    def step(window: Window, buffers: Rows) -> Rows:
+        rows = window_rows(x, window, layout)
         dout = own_rows(dout_BHLK, window, layout)
         maximum, per_total, delta = jnp.split(own_rows(by_query, window, layout), 3, axis=-1)
         logits, is_self = scores(rows, window, layout)
@@ -371,31 +409,42 @@ def round_gradients(
         dropped = weights if factor is None else weights * factor
         dweights = dweights if factor is None else dweights * factor
         dlogits = jnp.where(is_self, 0.0, weights * (dweights - delta))
-        drows = Rows(
-            product('...qm,...mK->...qK', dlogits, rows.k),
-            product('...qm,...qK->...mK', dlogits, rows.q),
-            product('...qm,...qK->...mK', dropped, dout),
+        dk, dv = (apart(product('...qm,...qK->...mK', *pair), layout) for pair in ((dlogits, rows.q), (dropped, dout)))
+        return Rows(
+            put(buffers.q, product('...qm,...mK->...qK', dlogits, rows.k), window.start),
+            add(buffers.k, dk, window.start),
+            add(buffers.v, dv, window.start),
         )
-        dq, dv = into_vectors(drows)
-        return add(buffers[0], dq, window.start), add(buffers[1], dv, window.start)
 
-    shape = (*rounds.order_BHTN.shape[:3], layout.before + layout.chunks, layout.size)
-    buffers = jnp.zeros((*shape, q_BHLK.shape[-1])), jnp.zeros((*shape, v_BHLK.shape[-1]))
-    dq, dv = visit(step, layout, rounds, facts, buffers)
-    return sum_by_position(dq, layout, rounds), sum_by_position(dv, layout, rounds)
+    def buffer(like: Array, before: int) -> Array:
+        return jnp.zeros((*rounds.order_BHTN.shape[:3], before + layout.chunks, layout.size, like.shape[-1]))
 
-
-def sum_by_position(x: Array, layout: Layout, rounds: Rounds) -> Array:
-    """Extended chunks [B, H, T, before + n, S, K], summed over the rounds in the order of positions."""
-    folded, skip = fold(x, layout), layout.before * layout.size
-    return add_up([by_position(folded[:, :, n], rounds, n, skip) for n in axis_numbers(rounds)])
+    before = layout.before
+    totals = visit(step, layout, rounds, facts, Rows(buffer(x.q, 0), buffer(x.q, before), buffer(x.v, before)))
+    dq, dk, dv = (
+        sum_by_position(total, layout, rounds, skip) for total, skip in zip(totals, (0, before, before), strict=True)
+    )
+    return Rows(dq, dk, dv)
 
 
-def add(buffer: Array, x: Array, start: Array) -> Array:
-    """`buffer` [B, H, T, before + n, ...] with `x` added to the chunks of a window."""
-    return put(buffer, jax.lax.dynamic_slice_in_dim(buffer, start, x.shape[3], axis=3) + x, start)
+def apart(x: Array, layout: Layout) -> Array:
+    """What g chunks read [B, H, T, g, (before + 1) S, K], as chunks [B, H, T, before + g, S, K]; the transpose of
+    `own_and_before`."""
+    if not layout.before:
+        return x
+    previous, own = jnp.split(x, 2, axis=4)
+    padding = [(0, 0)] * x.ndim
+    padding[3] = (0, 1)
+    return jnp.pad(previous, padding) + jnp.pad(own, [*padding[:3], (1, 0), *padding[4:]])
 
 
-def fold(x: Array, layout: Layout) -> Array:
-    """`x` [B, H, T, before + n, S, K] with what stands before the first chunk added to the last one."""
-    return add(x, x[:, :, :, :1], jnp.int32(layout.chunks)) if layout.before else x
+def sum_by_position(x: Array, layout: Layout, rounds: Rounds, before: int) -> Array:
+    """Chunks [B, H, T, before + n, S, K], summed over the rounds in the order of positions."""
+    if before:  # what stands before the first chunk belongs to the last one
+        x = add(x, x[:, :, :, :1], (jnp.int32(0), jnp.int32(layout.chunks)))
+    return add_up([by_position(x[:, :, n], rounds, n, before * layout.size) for n in axis_numbers(rounds)])
+
+
+def add(buffer: Array, x: Array, start: tuple[Array, Array]) -> Array:
+    """`buffer` [B, H, T, n, ...] with `x` added to the rounds and chunks of a window."""
+    return put(buffer, slice_from(buffer, start, (x.shape[2], x.shape[3])) + x, start)

@@ -239,8 +239,12 @@ def over_rows(fn: Any, axes: int) -> Any:
 
 def unit_keys(q: Float[Array, '*batch K']) -> Float[Array, '*batch K']:
     """q / |q| in float32: the keys of shared-QK attention."""
-    q = q.astype(jnp.float32)
-    return q * jax.lax.rsqrt(jnp.square(q).sum(axis=-1, keepdims=True) + SMALLEST_SQUARE)
+    return q.astype(jnp.float32) * key_scale(q)[..., None]
+
+
+def key_scale(q: Float[Array, '*batch K']) -> Float[Array, '*batch']:
+    """1 / |q| in float32, finite for zeros."""
+    return jax.lax.rsqrt(jnp.square(q.astype(jnp.float32)).sum(axis=-1) + SMALLEST_SQUARE)
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L L'], Float[Array, 'B H L']]:

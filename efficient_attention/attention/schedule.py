@@ -35,7 +35,8 @@ class RowClass:
     rows: np.ndarray
     lists: np.ndarray
     is_shared: bool
-    needs_mask: bool
+    checks_pattern: bool  # some pair of these tiles is not in the pattern
+    checks_keys: bool  # some position of the other side's tiles does not exist
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -123,7 +124,7 @@ def row_classes(tables: list[TileTable], is_ragged: bool) -> tuple[RowClass, ...
         is_whole = all(
             table.is_whole[table.offsets[row] : table.offsets[row + 1]].all() for table in tables for row in rows
         )
-        classes.append(share(rows, lists, tables[0].key_tiles, not is_whole or is_ragged))
+        classes.append(share(rows, lists, tables[0].key_tiles, not is_whole, is_ragged))
     return tuple(classes)
 
 
@@ -159,10 +160,10 @@ def cheapest_borders(lengths: np.ndarray, places: np.ndarray) -> list[int]:
     return borders[::-1]
 
 
-def share(rows: np.ndarray, lists: np.ndarray, empty: int, needs_mask: bool) -> RowClass:
+def share(rows: np.ndarray, lists: np.ndarray, empty: int, checks_pattern: bool, is_ragged: bool) -> RowClass:
     """The class with one common list where that visits at most SPREAD times as many tiles; else with its own lists."""
     union = np.unique(lists[lists < empty])
     if lists.shape[1] > 1 and len(union) <= SPREAD * lists.shape[2]:
         is_same = bool((lists == lists[:1, :1]).all())
-        return RowClass(rows, union[None, None], True, needs_mask or not is_same)
-    return RowClass(rows, lists, False, needs_mask or bool((lists == empty).any()))
+        return RowClass(rows, union[None, None], True, checks_pattern or not is_same, is_ragged)
+    return RowClass(rows, lists, False, checks_pattern, is_ragged or bool((lists == empty).any()))

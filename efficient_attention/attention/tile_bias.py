@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.tile_picks import Chunk, Facts, Pick, into_tiles, side_by_side
+from efficient_attention.attention.tile_picks import Chunk, Facts, Pick, into_tiles
 
 
 @jax.tree_util.register_dataclass
@@ -29,15 +29,15 @@ class ArrayBias:
         return ArrayBias(jnp.take(self.array, pick.rows, axis=3)) if self.is_by_row else self
 
     def of_rows(self, chunk: Chunk, _: Facts) -> Array:
-        """Values [b, g, h, t, q, m] where `self` is the rows of a chunk of query tiles."""
-        return pick_lists(self.array, chunk.pick)
+        """Values over the pairs of a chunk of query tiles whose rows `self` is."""
+        return chunk.pairs(pick_lists(self.array, chunk.pick))
 
     def tiles(self, chunk: Chunk, facts: Facts) -> Array:
-        """Values [b, g, h, t, q, m], each axis 1 where nothing varies."""
+        """Values over the pairs, each axis 1 where nothing varies."""
         if not chunk.by_key:
             return self.rows(chunk.pick).of_rows(chunk, facts)
-        flipped = self.array.transpose(0, 1, 2, 5, 6, 3, 4)
-        return ArrayBias(flipped).rows(chunk.pick).of_rows(chunk, facts).swapaxes(-1, -2)
+        flipped = ArrayBias(self.array.transpose(0, 1, 2, 5, 6, 3, 4)).rows(chunk.pick)
+        return chunk.pairs(pick_lists(flipped.array, chunk.pick).swapaxes(-1, -2))
 
     def from_rows(self, arrays: list[Array]) -> 'ArrayBias':
         """The gradient of the whole from the gradients of rows [n, b, g, h, S, n, S]."""
@@ -63,12 +63,14 @@ class FunctionBias:
         return self
 
     def of_rows(self, chunk: Chunk, facts: Facts) -> Array:
-        """Values [b, g, h, t, q, m]."""
+        """Values over the pairs."""
         return self.tiles(chunk, facts)
 
     def tiles(self, chunk: Chunk, facts: Facts) -> Array:
-        """Values [b, g, h, t, q, m], each axis 1 where nothing varies."""
-        query, key = (chunk.query(facts.queries.positions_b1nS, 1), chunk.key(facts.keys.positions_b1nS, 1))
+        """Values over the pairs, each axis 1 where nothing varies."""
+        queries, keys = chunk.queries(facts.queries.positions_b1nS), chunk.keys(facts.keys.positions_b1nS)
+        rows = 1 if chunk.pick.is_shared else chunk.pick.rows.shape[0]
+        query, key = (x.reshape(*x.shape[:2], rows, -1) for x in (queries, keys))
         if query.shape[1] != 1 or key.shape[1] != 1:
             raise NotImplementedError('blocked has no bias function together with tiles that differ by head')
         values = jax.vmap(
@@ -77,9 +79,9 @@ class FunctionBias:
             out_axes=2,
         )(query, key)
         if values.shape[1] == 1:
-            return values[:, None]
+            return chunk.pairs(values[:, None])
         own = values[:, np.asarray(self.heads)]
-        return own.reshape(own.shape[0], self.groups, -1, *own.shape[2:])
+        return chunk.pairs(own.reshape(own.shape[0], self.groups, -1, *own.shape[2:]))
 
 
 TileBias = ArrayBias | FunctionBias
@@ -123,8 +125,13 @@ def pick_lists(array: Array, pick: Pick) -> Array:
         array = jnp.broadcast_to(array, (*array.shape[:3], pick.rows.shape[0], *array.shape[4:]))
     if pick.lists.shape[0] == 1:
         picked = jax.vmap(lambda own, tiles: jnp.take(own, tiles, axis=4), in_axes=(3, 0), out_axes=3)
-        return side_by_side(picked(array, pick.lists[0]), 1)
+        return side_by_side(picked(array, pick.lists[0]))
     array = jnp.broadcast_to(array, (array.shape[0], pick.lists.shape[0], *array.shape[2:]))
     by_row = jax.vmap(lambda own, tiles: jnp.take(own, tiles, axis=3), in_axes=(2, 0), out_axes=2)
     by_head = jax.vmap(by_row, in_axes=(1, 0), out_axes=1)
-    return side_by_side(by_head(array, pick.lists), 1)
+    return side_by_side(by_head(array, pick.lists))
+
+
+def side_by_side(array: Array) -> Array:
+    """[..., w, S] as [..., w S]."""
+    return array.reshape(*array.shape[:-2], -1)

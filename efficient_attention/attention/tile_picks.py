@@ -1,12 +1,10 @@
 """Picking tiles: arrays in tiles, and the parts of them that one chunk of a loop reads.
 
 Axes here: B rows, G key heads, h query heads of a key head, n tiles, S positions of a tile, K head width; t tiles of a
-chunk, w tiles of a list; q and m the query and key positions that are computed together. A leading b or g is 1 where
-nothing differs.
+chunk, w tiles of a list; q and m the query and key positions that are computed together, r and c the rows and columns
+of a matrix of scores. A leading b or g is 1 where nothing differs.
 """
 
-import functools
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -47,19 +45,51 @@ class Pick(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """The positions that are computed together: how to pick the query side and the key side."""
+    """Pairs that are computed together: rows of tiles of one side, each with the tiles of the other side it visits.
 
-    query: Callable[[Array, int], Array]
-    key: Callable[[Array, int], Array]
+    Arrays over these pairs are [B, G, *own, *other]: by query the chunk's own axes are [t, h, S] and the other's
+    [w, S], by key its own are [t, S] and the other's [w, h, S]. So the own side is always the rows of the matrix
+    products and no array of scores is ever transposed. A fact that does not vary along an axis has 1 there.
+    """
+
     pick: Pick
-    by_key: bool
-    needs_mask: bool
+    by_key: bool  # the chunk's own rows are key tiles and the lists hold query tiles; else the other way round
+    checks_pattern: bool  # some pair of these tiles is not in the pattern
+    checks_keys: bool  # some key of these tiles does not exist
 
+    def queries(self, x: Array) -> Array:
+        """The queries' tiles, of axis 2 of `x`: [B, G, t, ...] or, by key, [B, G, t or 1, w, ...]."""
+        return (pick_other if self.by_key else pick_own)(self.pick, x)
 
-def make_chunk(pick: Pick, by_key: bool, needs_mask: bool) -> Chunk:
-    """With `by_key` the chunk's own rows are key tiles and the lists hold query tiles, else the other way round."""
-    own, other = (functools.partial(function, pick) for function in (pick_own, pick_other))
-    return Chunk(other if by_key else own, own if by_key else other, pick, by_key, needs_mask)
+    def keys(self, x: Array) -> Array:
+        """The keys' tiles, of axis 2 of `x`: [B, G, t or 1, w, ...] or, by key, [B, G, t, ...]."""
+        return (pick_own if self.by_key else pick_other)(self.pick, x)
+
+    def query_fact(self, x_b1nS: Array) -> Array:
+        """A fact of each query, to be broadcast over the pairs."""
+        picked = self.queries(x_b1nS)
+        return picked[:, :, :, None, :, None, :] if self.by_key else picked[:, :, :, None, :, None, None]
+
+    def key_fact(self, x_b1nS: Array) -> Array:
+        """A fact of each key, to be broadcast over the pairs."""
+        picked = self.keys(x_b1nS)
+        return picked[..., None, None, None] if self.by_key else picked[:, :, :, None, None]
+
+    def head_fact(self, x_BGh: Array) -> Array:
+        """A fact of each head, to be broadcast over the pairs."""
+        own = (slice(None), slice(None), None)
+        return x_BGh[(*own, None, None, slice(None), None)] if self.by_key else x_BGh[(*own, slice(None), *3 * (None,))]
+
+    def pairs(self, x: Array) -> Array:
+        """An array over the pairs from [b, g, h, t, q, m]; where rows share a list, t is 1 and q or m holds them all."""
+        batch, groups, heads, rows, queries, keys = x.shape
+        tiles = self.pick.rows.shape[0] if self.pick.is_shared and x.shape[5 if self.by_key else 4] > 1 else rows
+        q, m = (TILE if count > 1 else 1 for count in (queries, keys))
+        if not self.by_key:
+            return x.reshape(batch, groups, heads, tiles, q, -1, m).swapaxes(2, 3)
+        if self.pick.is_shared:
+            return x.reshape(batch, groups, heads, -1, q, tiles, m).transpose(0, 1, 5, 6, 3, 2, 4)
+        return x.reshape(batch, groups, heads, tiles, -1, q, m).transpose(0, 1, 3, 6, 4, 2, 5)
 
 
 def into_tiles(x: Array, listing: np.ndarray, fill: int = 0) -> Array:
@@ -95,35 +125,40 @@ def make_side(positions: Any, segments: Array | None, listing: np.ndarray) -> Si
     )
 
 
-def pick_own(pick: Pick, x: Array, trailing: int) -> Array:
-    """Own tiles, axis n to t; with shared lists t is 1 and the chunk's tiles lie one after another along S.
-
-    `trailing`: how many axes lie behind n: 1 (S) or 2 (S, K).
-    """
-    axis = x.ndim - trailing - 1
-    x = jnp.take(x, pick.rows, axis=axis)
-    return side_by_side(x[(slice(None),) * axis + (None,)], trailing) if pick.is_shared else x
+def pick_own(pick: Pick, x: Array) -> Array:
+    """The chunk's own tiles: axis 2, n, becomes t."""
+    return x.at[:, :, pick.rows].get(mode='promise_in_bounds')
 
 
-def pick_other(pick: Pick, x: Array, trailing: int) -> Array:
-    """The other side's tiles, axis n to t (1 with shared lists); the w tiles of a row lie one after another along S.
-
-    Where lists differ by head, axis 1 of the result is the heads.
-    """
-    axis = x.ndim - trailing - 1
+def pick_other(pick: Pick, x: Array) -> Array:
+    """The other side's tiles: axis 2, n, becomes t, w; with shared lists t is 1. Lists by head: axis 1 is the heads."""
     if pick.is_shared:
         width = len(pick.lists)
         is_start = isinstance(pick.lists, np.ndarray) and np.array_equal(pick.lists, np.arange(width))
-        picked = jax.lax.slice_in_dim(x, 0, width, axis=axis) if is_start else jnp.take(x, pick.lists, axis=axis)
-        return side_by_side(picked[(slice(None),) * axis + (None,)], trailing)
+        picked = x[:, :, :width] if is_start else x.at[:, :, pick.lists].get(mode='promise_in_bounds')
+        return picked[:, :, None]
     if pick.lists.shape[0] == 1:
-        return side_by_side(jnp.take(x, pick.lists[0], axis=axis), trailing)
+        return x.at[:, :, pick.lists[0]].get(mode='promise_in_bounds')
     x = jnp.broadcast_to(x, (x.shape[0], pick.lists.shape[0], *x.shape[2:]))
-    per_head = jax.vmap(lambda own, lists: jnp.take(own, lists, axis=axis - 1), in_axes=(1, 0), out_axes=1)
-    return side_by_side(per_head(x, pick.lists), trailing)
+    by_head = jax.vmap(lambda own, lists: own.at[:, lists].get(mode='promise_in_bounds'), in_axes=(1, 0), out_axes=1)
+    return by_head(x, pick.lists)
 
 
-def side_by_side(x: Array, trailing: int) -> Array:
-    """[..., w, S, ...] to [..., w S, ...]."""
-    axis = x.ndim - trailing - 1
-    return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+def products(chunk: Chunk, own: Array, other: Array) -> Array:
+    """float32 products of the own side's rows and the other side's, over the pairs; both as the chunk picks them."""
+    batch, other = product_axes(chunk, other)
+    axes = ((own.ndim - 1,), (other.ndim - 1,)), (batch, batch)
+    return jax.lax.dot_general(own, other, axes, preferred_element_type=jnp.float32)
+
+
+def mixtures(chunk: Chunk, weights: Array, other: Array) -> Array:
+    """float32 [B, G, *own, K]: for each own row the sum of the other side's rows times their weights."""
+    batch, other = product_axes(chunk, other)
+    summed = tuple(range(len(batch), other.ndim - 1))
+    own = tuple(range(weights.ndim - len(summed), weights.ndim))
+    return jax.lax.dot_general(weights, other, ((own, summed), (batch, batch)), preferred_element_type=jnp.float32)
+
+
+def product_axes(chunk: Chunk, other: Array) -> tuple[tuple[int, ...], Array]:
+    """The batch axes of a product, and its right side: where rows share a list they are one large product."""
+    return ((0, 1), other[:, :, 0]) if chunk.pick.is_shared else ((0, 1, 2), other)

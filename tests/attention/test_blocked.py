@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention import blocked, tile_loops, tile_picks
+from efficient_attention.attention import blocked, tile_picks
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.blocked import head_groups, pick_heads, static_positions
 from efficient_attention.attention.dense import MASKED
@@ -81,7 +81,7 @@ def test_memory_grows_linearly_up_to_64k(text: str):
 
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (blocked, tile_loops, tile_picks):
+    for module in (blocked, tile_picks):
         monkeypatch.setattr(module, 'TILE', 16)
 
 

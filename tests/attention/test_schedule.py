@@ -50,10 +50,10 @@ def executed(own: Pass, head: int, by_key: bool, queries: np.ndarray, keys: np.n
         for row, others in zip(group.rows, lists if not group.is_shared else [lists[0]] * len(group.rows), strict=True):
             query_tiles, key_tiles = (others, [row]) if by_key else ([row], others)
             query, key = sides[0][query_tiles].ravel(), sides[1][key_tiles].ravel()
-            if not group.needs_mask:
+            if not by_key and not (group.checks_pattern or group.checks_keys):
                 assert (key >= 0).all(), 'a key that does not exist would be read'
             query, key = query[query >= 0], key[key >= 0]
-            allowed = pattern(queries[query][:, None], keys[key][None]) if group.needs_mask else True
+            allowed = pattern(queries[query][:, None], keys[key][None]) if group.checks_pattern else True
             np.add.at(times, np.ix_(query, key), allowed)
     return times
 
@@ -80,7 +80,7 @@ def test_positions_that_only_the_program_knows_visit_every_tile(is_known: tuple[
     queries, keys = np.arange(9) + 4, np.arange(13)
     given_positions = [as_bytes(x) if known else len(x) for x, known in zip((queries, keys), is_known, strict=True)]
     (own,) = schedule((Causal(),), *given_positions, 4)
-    assert own.tiles == 3 * 4 and all(group.needs_mask for group in (*own.by_query, *own.by_key))
+    assert own.tiles == 3 * 4 and all(group.checks_pattern for group in (*own.by_query, *own.by_key))
     for by_key in (False, True):
         np.testing.assert_array_equal(
             executed(own, 0, by_key, queries, keys, 4), Causal()(queries[:, None], keys[None])
@@ -122,8 +122,9 @@ def check_classes(tables: list[TileTable], classes: tuple[RowClass, ...]) -> Non
                 assert len(set(real)) == len(real)
                 extra = set(real) - set(table.row(int(row)).tolist())
                 assert set(table.row(int(row)).tolist()) <= set(real)
-                assert not extra or (group.is_shared and group.needs_mask)
-                assert group.needs_mask or len(real) == len(visited) == table.counts[row]
+                assert not extra or (group.is_shared and group.checks_pattern)
+                assert group.checks_pattern or len(real) == table.counts[row]
+                assert group.checks_keys or len(real) == len(visited)
 
 
 @STEADY
@@ -147,7 +148,7 @@ def test_classes_of_tables_for_each_head(tables: list[list[list[int]]]):
     rows = min(len(table) for table in tables)
     made = [make_table(table[:rows]) for table in tables]
     check_classes(made, row_classes(made, is_ragged=True))
-    assert all(group.needs_mask for group in row_classes(made, is_ragged=True))
+    assert all(group.checks_keys for group in row_classes(made, is_ragged=True))
 
 
 def cost(counts: np.ndarray, groups: list[np.ndarray]) -> int:
@@ -177,12 +178,22 @@ def test_no_division_into_as_many_groups_is_cheaper(counts: np.ndarray):
 
 def test_rows_that_read_nearly_the_same_share_one_list():
     rows = np.arange(2)
-    own = share(rows, np.array([[[0, 1, 2], [0, 1, 2]]]), 9, needs_mask=False)
-    assert own.is_shared and own.lists.tolist() == [[[0, 1, 2]]] and not own.needs_mask
-    other = share(rows, np.array([[[0, 1, 2, 3], [0, 1, 2, 4]]]), 9, needs_mask=False)
-    assert other.is_shared and other.lists.tolist() == [[[0, 1, 2, 3, 4]]] and other.needs_mask
-    apart = share(rows, np.array([[[0, 1, 2], [3, 4, 9]]]), 9, needs_mask=False)
-    assert not apart.is_shared and apart.lists.shape == (1, 2, 3) and apart.needs_mask
+    whole = {'checks_pattern': False, 'is_ragged': False}
+    own = share(rows, np.array([[[0, 1, 2], [0, 1, 2]]]), 9, **whole)
+    assert own.is_shared and own.lists.tolist() == [[[0, 1, 2]]] and not own.checks_pattern and not own.checks_keys
+    other = share(rows, np.array([[[0, 1, 2, 3], [0, 1, 2, 4]]]), 9, **whole)
+    assert other.is_shared and other.lists.tolist() == [[[0, 1, 2, 3, 4]]] and other.checks_pattern
+    apart = share(rows, np.array([[[0, 1, 2], [3, 4, 9]]]), 9, **whole)
+    assert not apart.is_shared and apart.lists.shape == (1, 2, 3) and apart.checks_keys and not apart.checks_pattern
+
+
+def test_a_pattern_of_whole_tiles_is_not_evaluated():
+    """BigBird's blocks are whole tiles: rows of unequal length are filled up, and that is all there is to check."""
+    queries, keys = np.arange(238), np.arange(240)
+    (own,) = schedule((bigbird(4, 1).for_keys(240).for_head(0, 1),), as_bytes(queries), as_bytes(keys), 4)
+    assert not any(group.checks_pattern for group in (*own.by_query, *own.by_key))
+    (window,) = schedule((Window(3),), as_bytes(np.arange(40)), as_bytes(np.arange(40)), 4)
+    assert all(group.checks_pattern for group in window.by_query)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from efficient_attention.attention.dense import dense_bias
 from efficient_attention.attention.mechanisms import Softmax
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.tile_bias import ArrayBias, FunctionBias, make_tile_bias
-from efficient_attention.attention.tile_picks import Facts, Pick, make_chunk, make_side
+from efficient_attention.attention.tile_picks import Chunk, Facts, Pick, make_side
 
 S, B, L, M, H, G = 4, 2, 10, 14, 4, 2
 QUERY_LISTING, KEY_LISTING = np.random.default_rng(0).permutation(L), np.random.default_rng(1).permutation(M)
@@ -49,8 +49,13 @@ def make_pick(lists: np.ndarray, by_key: bool) -> Pick:
     return Pick(jnp.asarray(ROWS[by_key]), lists if lists.ndim == 1 else jnp.asarray(lists), jnp.zeros(2, bool))
 
 
+def make_chunk(lists: np.ndarray, by_key: bool) -> Chunk:
+    return Chunk(make_pick(lists, by_key), by_key, checks_pattern=True, checks_keys=True)
+
+
 def expected_values(dense_BHLM: np.ndarray, lists: np.ndarray, by_key: bool) -> np.ndarray:
-    """What a chunk reads of a dense bias, pair by pair: [B, G, h, t, q, m], 0 where there is no such pair."""
+    """What a chunk reads of a dense bias, pair by pair, 0 where there is no such pair:
+    [B, G, t, h, S, w, S] or by key [B, G, t, S, w, h, S]."""
     queries = np.full(4 * S, -1), np.full(5 * S, -1)  # in tiles, the last one empty
     queries[0][:L], queries[1][:M] = QUERY_LISTING, KEY_LISTING
     query_tiles, key_tiles = queries[0].reshape(-1, S), queries[1].reshape(-1, S)
@@ -64,7 +69,11 @@ def expected_values(dense_BHLM: np.ndarray, lists: np.ndarray, by_key: bool) -> 
         pairs = [(others, row) if by_key else (row, others) for row, others in rows]
         values.append([padded[:, head][:, query_tiles[q].ravel()][:, :, key_tiles[k].ravel()] for q, k in pairs])
     stacked = np.stack([np.stack(rows, axis=1) for rows in values], axis=1)
-    return stacked.reshape(B, G, H // G, *stacked.shape[2:])
+    if not by_key:
+        return stacked.reshape(B, G, H // G, 2, S, -1, S).swapaxes(2, 3)
+    if lists.ndim == 1:
+        return stacked.reshape(B, G, H // G, -1, S, 2, S).transpose(0, 1, 5, 6, 3, 2, 4)
+    return stacked.reshape(B, G, H // G, 2, -1, S, S).transpose(0, 1, 3, 6, 4, 2, 5)
 
 
 def real_pairs(lists: np.ndarray, by_key: bool) -> np.ndarray:
@@ -78,7 +87,7 @@ def test_a_chunk_reads_the_values_of_its_pairs(shape: tuple[int, ...], name: str
     bias = np.random.default_rng(2).normal(size=shape).astype(np.float32)
     request, lists = make(jnp.asarray(bias)), LISTS[name][by_key]
     own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING)
-    values = own.tiles(make_chunk(make_pick(lists, by_key), by_key, True), make_facts(request))
+    values = own.tiles(make_chunk(lists, by_key), make_facts(request))
     expected = expected_values(np.broadcast_to(bias, (B, H, L, M)), lists, by_key)
     is_real = real_pairs(lists, by_key)
     assert values.ndim == expected.ndim
@@ -96,7 +105,7 @@ def test_the_gradient_of_a_chunk_goes_to_the_pairs_it_read(shape: tuple[int, ...
 
     def read(bias: jax.Array) -> jax.Array:
         own = make_tile_bias(make(bias), np.arange(H), QUERY_LISTING, KEY_LISTING)
-        values = own.rows(pick).of_rows(make_chunk(pick, False, True), facts)
+        values = own.rows(pick).of_rows(make_chunk(lists, False), facts)
         return jnp.where(real_pairs(lists, False), values, 0.0).sum()
 
     def read_dense(bias: jax.Array) -> jax.Array:
@@ -105,7 +114,7 @@ def test_the_gradient_of_a_chunk_goes_to_the_pairs_it_read(shape: tuple[int, ...
         for i in np.ndindex(L, M):
             one = np.zeros((B, H, L, M))
             one[..., i[0], i[1]] = 1
-            counts[..., i[0], i[1]] = expected_values(one, lists, False).sum((3, 4, 5)).reshape(B, H)
+            counts[..., i[0], i[1]] = expected_values(one, lists, False).sum((2, 4, 5, 6)).reshape(B, H)
         return (dense * counts.astype(np.float32)).sum()
 
     np.testing.assert_allclose(jax.grad(read)(jnp.zeros(shape)), jax.grad(read_dense)(jnp.zeros(shape)), atol=1e-5)
@@ -134,7 +143,7 @@ def test_a_function_is_evaluated_on_the_positions_of_the_chunk(name: str, by_key
     request = make(jax.tree_util.Partial(slopes, scale), positions)
     own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING)
     lists = LISTS[name][by_key]
-    values = own.tiles(make_chunk(make_pick(lists, by_key), by_key, True), make_facts(request))
+    values = own.tiles(make_chunk(lists, by_key), make_facts(request))
     expected = expected_values(np.broadcast_to(dense_bias(request), (B, H, L, M)), lists, by_key)
     is_real = real_pairs(lists, by_key)
     np.testing.assert_array_equal(np.where(is_real, values, 0), np.where(is_real, expected, 0))
@@ -145,14 +154,14 @@ def test_a_function_without_heads_serves_all_of_them():
     request = make(lambda query, key: (query * key).astype(jnp.float32))
     own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING)
     assert isinstance(own, FunctionBias)
-    values = own.tiles(make_chunk(make_pick(LISTS['alike'][False], False), False, True), make_facts(request))
-    assert values.shape == (1, 1, 1, 2, S, 2 * S)
+    values = own.tiles(make_chunk(LISTS['alike'][False], False), make_facts(request))
+    assert values.shape == (1, 1, 2, 1, S, 2, S)
 
 
 def test_a_function_with_tiles_of_each_head_is_refused():
     request = make(jax.tree_util.Partial(slopes, jnp.ones(H)))
     own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING)
-    chunk = make_chunk(make_pick(LISTS['by head'][False], False), False, True)
+    chunk = make_chunk(LISTS['by head'][False], False)
     with pytest.raises(NotImplementedError, match='no bias function together with tiles that differ by head'):
         own.tiles(chunk, make_facts(request))
 

@@ -1,5 +1,7 @@
 """Arrays in tiles, and what a chunk of a loop picks of them."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,17 +9,20 @@ import pytest
 
 from efficient_attention.attention import tile_picks
 from efficient_attention.attention.tile_picks import (
+    Chunk,
     Pick,
     into_tiles,
-    make_chunk,
     make_side,
+    mixtures,
     pick_other,
     pick_own,
+    products,
     reorder,
 )
 
 S = 4
 ROWS = np.array([2, 0])
+SIDES = (0, (2, 3, 5, 2, S, 6)), (1, (2, 3, 5, S, 6))  # seed and shape of queries [B, G, n, h, S, K] and keys
 LISTS = {
     'alike': np.array([[[1, 3], [0, 1]]]),  # [1, t, w]
     'by head': np.array([[[1, 3], [0, 1]], [[3, 2], [2, 0]], [[0, 0], [1, 1]]]),
@@ -58,45 +63,58 @@ def test_a_side_knows_positions_segments_and_numbers():
     assert make_side(positions, None, listing).segments_B1nS is None
 
 
-@pytest.mark.parametrize('trailing', [1, 2])
 @pytest.mark.parametrize('name', LISTS)
-def test_rows_with_lists_of_their_own(name: str, trailing: int):
-    """Own tiles [.., t, S ..]; the tiles of each row's list one after another [.., t, w S ..]."""
-    x = np.arange(2 * 3 * 5 * S * 2).reshape(2, 3, 5, S, 2)
-    x = x if trailing == 2 else x[..., 0]
+@pytest.mark.parametrize('rest', [(), (2,), (3, 2)], ids=str)
+def test_rows_with_lists_of_their_own(name: str, rest: tuple[int, ...]):
+    """Own tiles [.., t, S ..]; the tiles of each row's list [.., t, w, S ..]."""
+    x = np.arange(2 * 3 * 5 * S * math.prod(rest)).reshape(2, 3, 5, S, *rest)
     pick, lists = make_pick(LISTS[name]), LISTS[name]
-    np.testing.assert_array_equal(pick_own(pick, jnp.asarray(x), trailing), x[:, :, ROWS])
-    others = np.asarray(pick_other(pick, jnp.asarray(x), trailing))
-    assert others.shape == (2, 3, 2, 2 * S) + x.shape[4:]
+    np.testing.assert_array_equal(pick_own(pick, jnp.asarray(x)), x[:, :, ROWS])
+    others = np.asarray(pick_other(pick, jnp.asarray(x)))
+    assert others.shape == (2, 3, 2, 2, S, *rest)
     for head, row in np.ndindex(3, 2):
-        expected = np.concatenate([x[:, head, tile] for tile in lists[head % len(lists), row]], axis=1)
-        np.testing.assert_array_equal(others[:, head, row], expected)
+        np.testing.assert_array_equal(others[:, head, row], x[:, head, lists[head % len(lists), row]])
 
 
 def test_lists_by_head_make_heads_of_what_all_heads_share():
     positions = np.arange(5 * S).reshape(1, 1, 5, S)
-    others = pick_other(make_pick(LISTS['by head']), jnp.asarray(positions), 1)
-    assert others.shape == (1, 3, 2, 2 * S)
-    np.testing.assert_array_equal(others[0, 1, 0], np.concatenate([positions[0, 0, 3], positions[0, 0, 2]]))
+    others = pick_other(make_pick(LISTS['by head']), jnp.asarray(positions))
+    assert others.shape == (1, 3, 2, 2, S)
+    np.testing.assert_array_equal(others[0, 1, 0], positions[0, 0, [3, 2]])
 
 
 @pytest.mark.parametrize('tiles', [[0, 1, 2], [1, 4]], ids=['from the start', 'elsewhere'])
-def test_rows_that_share_a_list_lie_one_after_another(tiles: list[int]):
-    x = np.arange(2 * 5 * S * 2).reshape(2, 5, S, 2)
+def test_rows_that_share_a_list_pick_it_once(tiles: list[int]):
+    x = np.arange(2 * 3 * 5 * S * 2).reshape(2, 3, 5, S, 2)
     pick = make_pick(np.array(tiles))
     assert pick.is_shared
-    np.testing.assert_array_equal(pick_own(pick, jnp.asarray(x), 2), x[:, ROWS].reshape(2, 1, 2 * S, 2))
-    np.testing.assert_array_equal(pick_other(pick, jnp.asarray(x), 2), x[:, tiles].reshape(2, 1, len(tiles) * S, 2))
+    np.testing.assert_array_equal(pick_own(pick, jnp.asarray(x)), x[:, :, ROWS])
+    np.testing.assert_array_equal(pick_other(pick, jnp.asarray(x)), x[:, :, None, tiles])
 
 
-def test_a_chunk_picks_queries_and_keys_from_the_right_side():
-    x, pick = jnp.arange(5 * S).reshape(1, 5, S), make_pick(LISTS['alike'])
-    for by_key in (False, True):
-        chunk = make_chunk(pick, by_key, needs_mask=True)
-        own, other = (chunk.key, chunk.query) if by_key else (chunk.query, chunk.key)
-        np.testing.assert_array_equal(own(x, 1), pick_own(pick, x, 1))
-        np.testing.assert_array_equal(other(x, 1), pick_other(pick, x, 1))
-        assert chunk.by_key is by_key and chunk.needs_mask
+@pytest.mark.parametrize('by_key', [False, True], ids=['by query', 'by key'])
+@pytest.mark.parametrize('name', [*LISTS, 'shared'])
+def test_facts_and_products_meet_over_the_pairs(name: str, by_key: bool):
+    """Of each pair: query and key numbers, its head's number, and the product of its vectors."""
+    lists = np.array([1, 4, 2]) if name == 'shared' else LISTS[name]
+    chunk = Chunk(make_pick(lists), by_key, checks_pattern=True, checks_keys=True)
+    q, k = (np.random.default_rng(seed).normal(size=shape).astype(np.float32) for seed, shape in SIDES)
+    numbers = jnp.arange(5 * S).reshape(1, 1, 5, S)
+    heads = jnp.arange(2 * 3 * 2).reshape(2, 3, 2)
+    queries, keys = chunk.queries(jnp.asarray(q)), chunk.keys(jnp.asarray(k))
+    own, other = (keys, queries) if by_key else (queries, keys)
+    pairs = products(chunk, own, other)
+    mixed = mixtures(chunk, pairs, other)
+    query, key, head, pairs = np.broadcast_arrays(
+        chunk.query_fact(numbers), chunk.key_fact(numbers), chunk.head_fact(heads), pairs
+    )
+    batch, group, head = np.unravel_index(head, (2, 3, 2))
+    query_vectors = q[batch, group, query // S, head, query % S]
+    key_vectors = k[batch, group, key // S, key % S]
+    np.testing.assert_allclose(pairs, (query_vectors * key_vectors).sum(-1), rtol=1e-5, atol=1e-5)
+    summed = (4, 5, 6) if by_key else (5, 6)
+    expected = (pairs[..., None] * (query_vectors if by_key else key_vectors)).sum(summed)
+    np.testing.assert_allclose(mixed, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_reordering_brings_gradients_back_in_order():
