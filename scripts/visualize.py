@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from efficient_attention.attention import pattern_picture as shades
-from efficient_attention.attention.patterns import Pattern, head_patterns
+from efficient_attention.attention.pattern import Pattern, head_patterns
 from efficient_attention.attention.text_form import parse_pattern
 from efficient_attention.attention.tiles import passes, tile_table
 from efficient_attention.errors import InputError

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 
 from efficient_attention.attention.dropout import keep_mask
 from efficient_attention.attention.mechanisms import Mechanism, Softmax
-from efficient_attention.attention.patterns import Pattern, head_patterns
+from efficient_attention.attention.pattern import Pattern, head_patterns
 from efficient_attention.attention.request import Request
 
 # A finite stand-in for minus infinity: exp(MASKED - maximum) is 0 and no subtraction of two of them gives NaN.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from efficient_attention.attention.patterns import Pattern
+from efficient_attention.attention.pattern import Pattern
 from efficient_attention.attention.tiles import TileTable, listing, passes, tile_table
 
 # Shades of a pair: in no kept tile; in a kept one but forbidden (computed, then masked); allowed in a tile that needs

@@ -81,7 +81,7 @@ class Chunk(NamedTuple):
         return x_BGh[(*own, None, None, slice(None), None)] if self.by_key else x_BGh[(*own, slice(None), *3 * (None,))]
 
     def pairs(self, x: Array) -> Array:
-        """An array over the pairs from [b, g, h, t, q, m]; where rows share a list, t is 1 and q or m holds them all."""
+        """An array over the pairs from [b, g, h, t, q, m]; if rows share a list, t is 1 and q or m holds them all."""
         batch, groups, heads, rows, queries, keys = x.shape
         tiles = self.pick.rows.shape[0] if self.pick.is_shared and x.shape[5 if self.by_key else 4] > 1 else rows
         q, m = (TILE if count > 1 else 1 for count in (queries, keys))

@@ -12,7 +12,7 @@ import itertools
 
 import numpy as np
 
-from efficient_attention.attention.patterns import And, Or, Pattern, Ranges, Without
+from efficient_attention.attention.pattern import And, Or, Pattern, Ranges, Without
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
