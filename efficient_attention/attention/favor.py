@@ -15,7 +15,8 @@ from jax import Array
 from jaxtyping import Float
 
 from efficient_attention.attention.dense import masked_softmax, same_segment
-from efficient_attention.attention.favor_chunks import FavorState, attend_all, attend_causal, init_state
+from efficient_attention.attention.favor_all import attend_all
+from efficient_attention.attention.favor_chunks import FavorState, attend_causal, init_state
 from efficient_attention.attention.favor_features import (
     SMALLEST_DENOMINATOR,
     draw_features,

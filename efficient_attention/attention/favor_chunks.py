@@ -1,10 +1,9 @@
-"""FAVOR's sums over chunks of positions, with no array of all positions by all features where the device is a CPU.
+"""FAVOR's causal sums over chunks of positions, with no array of all positions by all features on a CPU.
 
-Where every key is read, keys are summed chunk by chunk and queries then read the sums. The causal form has a masked
-product inside each chunk and the sums over all keys before it; the maxima that scale the features run along with the
-sums, so what comes later scales nothing but its own chunk. A query whose keys all lie more than a factor 1e30 below
-later ones of its chunk, in every feature, gives zeros. With segments in runs, a chunk's sums before it are those of
-the one segment that is open at its start.
+There is a masked product inside each chunk and the sums over all keys before it; the maxima that scale the features run
+along with the sums, so what comes later scales nothing but its own chunk. A query whose keys all lie more than a factor
+1e30 below later ones of its chunk, in every feature, gives zeros. With segments in runs, a chunk's sums before it are
+those of the one segment that is open at its start.
 
 Everything here has key heads G first and the h = H / G query heads of each behind it; C is the size of a chunk.
 """
@@ -20,9 +19,6 @@ from jax import Array
 from efficient_attention.attention.dense import MASKED
 from efficient_attention.attention.favor_features import key_features, log_features, mask_keys, query_features, quotient
 from efficient_attention.attention.mechanisms import FAVOR
-
-# Positions at once where every key is read: on a CPU what stays in its cache, elsewhere all of them.
-CPU_BLOCK = 256
 
 Outputs = tuple[Array, Array]
 Step = Callable[[Any, 'Chunk'], tuple[Any, Outputs]]
@@ -118,34 +114,6 @@ def join(chunks: Array, length: int) -> Array:
     count, batch, groups, heads, size, *rest = chunks.shape
     chunks = jnp.moveaxis(jnp.moveaxis(chunks, 0, 1), 4, 2)
     return chunks.reshape(batch, count * size, groups * heads, *rest)[:, :length]
-
-
-# Every query reads every valid key
-
-
-def attend_all(
-    query_BLHK: Array, key_BMGK: Array, value_BMGK: Array, valid_BM: Array | None, projection: Array, kernel: str
-) -> Array:
-    """Float32 outputs [B, L, H, K] of queries that read all valid keys."""
-    (batch, queries), (keys, groups, width) = query_BLHK.shape[:2], key_BMGK.shape[1:]
-    block = CPU_BLOCK if jax.default_backend() == 'cpu' else max(queries, keys)
-
-    @functools.partial(jax.checkpoint, prevent_cse=False)
-    def add(state: FavorState, chunk: tuple[Array, Array, Array | None]) -> tuple[FavorState, None]:
-        key, value, valid = chunk
-        state, key = scale_keys(state, mask_keys(log_features(key, projection, kernel), valid))
-        return add_keys(state, key, value), None
-
-    @functools.partial(jax.checkpoint, prevent_cse=False)
-    def read(query: Array) -> Array:
-        query_logs = log_features(query, projection, kernel)
-        query_BGhCR, scale = query_features(query_logs, state.stabiliser[:, :, None, None])
-        return quotient(*read_state(query_BGhCR, state), scale)[0]
-
-    size = min(block, keys)
-    chunks = (cut_keys(key_BMGK, size), cut_keys(value_BMGK, size), cut_mask(valid_BM, batch, keys, size))
-    state, _ = jax.lax.scan(add, init_state(batch, groups, projection.shape[0], width), chunks)
-    return join(jax.lax.map(read, cut_queries(query_BLHK, groups, min(block, queries))), queries)
 
 
 def read_state(query_BGhCR: Array, state: FavorState) -> tuple[Array, Array]:
