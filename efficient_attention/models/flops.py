@@ -1,5 +1,6 @@
 """How many floating-point operations a model's forward pass takes; a multiply-add counts two."""
 
+from efficient_attention.attention.work import attention_products
 from efficient_attention.models.config import ModelConfig
 
 
@@ -7,12 +8,18 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
     """Matrix-product operations of one row of `length` tokens through encoder and masked-LM head at `predictions`
     positions.
 
-    Attention counts every pair of positions, whatever its pattern; norms, activations and embeddings look-ups are
-    left out.
+    Each layer's attention counts what its mechanism computes on the blocked backend (`attention.work`): a `Softmax` the
+    pairs of the tiles that its pattern keeps, LSH those of its chunks, FAVOR its features. What patterns draw at random
+    for each layer differs little in number, so the first layer's draw counts for all. Norms, activations, embedding
+    look-ups and tokens that data mark as global are left out.
     """
     inner = config.heads * config.head_width
-    projections = 4 * config.width * inner + 2 * config.width * config.feed_forward_width
-    scores = 2 * length * inner
+    # A shared projection of queries and keys is one, not two.
+    projections = (4 - config.shared_qk) * config.width * inner + 2 * config.width * config.feed_forward_width
+    turns = config.mechanisms
+    scores = (config.layers // len(turns)) * sum(
+        attention_products(mechanism, length, config.heads, config.head_width) for mechanism in turns
+    )
     factorised = config.embedding_width * config.width if config.embedding_width != config.width else 0
     head = config.width * config.embedding_width + config.embedding_width * config.vocab_size
-    return 2.0 * (length * (config.layers * (projections + scores) + factorised) + predictions * head)
+    return 2.0 * (length * (config.layers * projections + factorised) + scores + predictions * head)

@@ -14,9 +14,10 @@ from efficient_attention.models.pretraining import PretrainingModel
 # Wide and short, so that norms, activations and softmax, which the formula leaves out, are few beside the products.
 CONFIG = ModelConfig(width=256, heads=2, vocab_size=3000, layers=2, max_length=64, scan_unroll=2)
 ALBERT = dataclasses.replace(CONFIG, embedding_width=64, sharing='all')
+SHARED_QK = dataclasses.replace(CONFIG, shared_qk=True)
 
 
-@pytest.mark.parametrize('config', [CONFIG, ALBERT], ids=['separate', 'shared and factorised'])
+@pytest.mark.parametrize('config', [CONFIG, ALBERT, SHARED_QK], ids=['separate', 'shared and factorised', 'shared QK'])
 def test_formula_equals_the_compilers_count(config: ModelConfig):
     model = nnx.eval_shape(lambda: PretrainingModel(config, has_pairs=False, rngs=nnx.Rngs(0)))
     graph, state = nnx.split(model)
@@ -30,8 +31,24 @@ def test_formula_equals_the_compilers_count(config: ModelConfig):
     assert encoder_flops(config, 64, predictions=10) == pytest.approx(counted, rel=0.05)
 
 
-def test_attention_grows_with_the_square_of_the_length_and_the_rest_in_proportion():
+def test_full_attention_grows_with_the_square_of_the_length_and_the_rest_in_proportion():
     flops = {length: encoder_flops(CONFIG, length, predictions=0) for length in (100, 200, 400)}
     scores = (flops[200] - 2 * flops[100]) / 2  # what 100 x 100 pairs cost
     assert scores == 2 * 2 * 2 * 100 * 100 * 256  # layers, two products, a multiply-add
     assert flops[400] - 4 * flops[100] == 12 * scores
+
+
+def test_sparse_attention_grows_with_the_length():
+    for attention in ('window(64)', 'favor(32)'):
+        config = dataclasses.replace(CONFIG, attention=attention, attention_dropout_rate=0.0)
+        flops = {length: encoder_flops(config, length, predictions=0) for length in (1024, 2048)}
+        assert flops[2048] == pytest.approx(2 * flops[1024], rel=0.01)
+        assert flops[1024] < encoder_flops(CONFIG, 1024, predictions=0)
+
+
+def test_each_layer_counts_its_own_mechanism():
+    def flops(attention: str) -> float:
+        return encoder_flops(dataclasses.replace(CONFIG, attention=attention), 512, predictions=3)
+
+    assert flops('full; block(64)') == (flops('full') + flops('block(64)')) / 2
+    assert flops('full') - flops('block(64)') == 2 * 2 * 2 * 256 * 512 * (512 - 64)  # two layers, as above
