@@ -1,7 +1,8 @@
 """The `attention` part of `scripts/benchmark.py`: time and memory of each mechanism and peer against length.
 
 Every (side, length) is a process of its own. A side is left out at lengths where its time at the two lengths before
-promises more than the limit. Every row is compared with full attention at the same length in the same run.
+promises more than the limit. Every row is compared with full attention at the same length in the same run. Figures are
+handed over after every length, so a run that is cut loses one at most.
 """
 
 import argparse
@@ -9,9 +10,11 @@ import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from efficient_attention.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPE = {'heads': 8, 'head_width': 64}
@@ -43,7 +46,18 @@ OURS = (
 )
 PEERS = tuple(Side(name, peer=name) for side in OURS for name in side.against if name != 'jax_nn')
 SIDES = {side.name: side for side in OURS + tuple(dict.fromkeys(PEERS))}
+# What is known of a side at a length.
+ROW = (
+    'name',
+    'forward',
+    'forward_range',
+    'forward_backward',
+    'forward_backward_range',
+    'peak_bytes',
+    'temporary_bytes',
+)
 
+Figures = dict[str, dict[int, dict[str, Any]]]  # side, length, ROW
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process, returns its figures
 
 
@@ -55,13 +69,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--rounds', type=int, default=1, help='processes of each side and length')
     parser.add_argument('--max_seconds', type=float, default=20.0, help='longest forward + backward call to wait for')
     parser.add_argument('--plot', type=Path, help='file for a log-log plot, .png or .svg')
+    parser.add_argument('--from_json', type=Path, help="measure nothing: show a run's --json file")
 
 
-def measure(arguments: argparse.Namespace, ours: list[str], peer: list[str], run: Run) -> dict[str, Any]:
-    """Figures of each side by length: medians over rounds, with their range."""
-    figures: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in arguments.sides}
-    titles = f'{"forward ms":>11} {"fwd+bwd ms":>11} {"(range)":>17} {"peak MB":>8} {"temp MB":>8}'
-    print(f'{"length":>7} {"side":<26} {titles}')
+def check_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Ends the program on lengths that are none, and on options that would only show after hours of measuring."""
+    if min(arguments.lengths) < 1:
+        parser.error(f'length {min(arguments.lengths)}: it must be at least 1')
+    if arguments.plot and arguments.plot.suffix not in ('.png', '.svg'):
+        parser.error(f'--plot {arguments.plot}: it must end in .png or .svg')
+    for name, value in vars(arguments).items() if arguments.from_json else ():
+        if name not in ('command', 'from_json', 'plot') and value != parser.get_default(name):
+            parser.error(f'{name} has no effect with --from_json')
+
+
+def measure(arguments: argparse.Namespace, ours: list[str], peer: list[str], run: Run) -> Iterator[dict[str, Any]]:
+    """After every length, the report on all lengths so far; prints and plots it when all are done."""
+    figures: Figures = {name: {} for name in arguments.sides}
+    print_titles()
     for length in sorted(arguments.lengths):
         runs: dict[str, list[dict]] = {}
         for number in range(arguments.rounds):
@@ -73,12 +98,36 @@ def measure(arguments: argparse.Namespace, ours: list[str], peer: list[str], run
         for name, children in runs.items():
             figures[name][length] = summary(children)
             print_row(length, name, figures[name][length])
-    report = {'shape': SHAPE, 'sides': figures, 'comparisons': compare(figures)}
-    report |= {'exponents': exponents(figures), 'crossovers': crossovers(figures)}
-    print_report(report)
-    if arguments.plot:
-        draw(figures, arguments.plot)
-    return report
+        yield make_report(figures)
+    finish(figures, arguments.plot)
+
+
+def make_report(figures: Figures) -> dict[str, Any]:
+    """The figures, and what follows from them."""
+    return {
+        'shape': SHAPE,
+        'sides': {name: dict(by_length) for name, by_length in figures.items()},
+        'comparisons': compare(figures),
+        'exponents': exponents(figures),
+        'crossovers': crossovers(figures),
+    }
+
+
+def show(figures: Figures, plot: Path | None) -> None:
+    """Prints and plots what was measured before."""
+    print_titles()
+    for length in sorted({length for by_length in figures.values() for length in by_length}):
+        for name in figures:
+            if length in figures[name]:
+                print_row(length, name, figures[name][length])
+    finish(figures, plot)
+
+
+def finish(figures: Figures, plot: Path | None) -> None:
+    """Prints what follows from the figures, and plots them where asked."""
+    print_report(make_report(figures))
+    if plot:
+        draw(figures, plot)
 
 
 def promised_seconds(by_length: dict[int, dict[str, Any]], length: int) -> float:
@@ -101,6 +150,12 @@ def summary(children: list[dict[str, Any]]) -> dict[str, Any]:
     return row
 
 
+def print_titles() -> None:
+    """The first line of the table."""
+    titles = f'{"forward ms":>11} {"fwd+bwd ms":>11} {"(range)":>17} {"peak MB":>8} {"temp MB":>8}'
+    print(f'{"length":>7} {"side":<26} {titles}')
+
+
 def print_row(length: int, name: str, row: dict[str, Any]) -> None:
     """One line of the table."""
     low, high = (1e3 * value for value in row['forward_backward_range'])
@@ -112,7 +167,7 @@ def print_row(length: int, name: str, row: dict[str, Any]) -> None:
     )
 
 
-def compare(figures: dict[str, dict[int, dict]]) -> list[dict[str, Any]]:
+def compare(figures: Figures) -> list[dict[str, Any]]:
     """Ours against each peer at each length that both were measured at: ratios of time and peak memory."""
     rows = []
     for side in OURS:
@@ -125,7 +180,7 @@ def compare(figures: dict[str, dict[int, dict]]) -> list[dict[str, Any]]:
     return rows
 
 
-def exponents(figures: dict[str, dict[int, dict]], start: int = 4096, stop: int = 32768) -> dict[str, dict[str, float]]:
+def exponents(figures: Figures, start: int = 4096, stop: int = 32768) -> dict[str, dict[str, float]]:
     """Least-squares slopes of log time and log peak memory against log length, between two lengths."""
     slopes = {}
     for name, by_length in figures.items():
@@ -143,7 +198,7 @@ def slope(lengths: list[int], values: list[float]) -> float:
     return statistics.linear_regression([math.log(x) for x in lengths], [math.log(max(y, 1e-9)) for y in values]).slope
 
 
-def crossovers(figures: dict[str, dict[int, dict]]) -> dict[str, int | None]:
+def crossovers(figures: Figures) -> dict[str, int | None]:
     """The shortest measured length from which on a mechanism's forward + backward is faster than our full attention."""
     full = figures.get(YARDSTICK, {})
     result = {}
@@ -172,7 +227,7 @@ def print_report(report: dict[str, Any]) -> None:
         print(f'{name}: faster than full attention from length {length}' if length else f'{name}: never faster here')
 
 
-def draw(figures: dict[str, dict[int, dict]], path: Path) -> None:
+def draw(figures: Figures, path: Path) -> None:
     """Time and peak memory against length, both axes logarithmic; peers are dashed."""
     import matplotlib
 
@@ -183,7 +238,7 @@ def draw(figures: dict[str, dict[int, dict]], path: Path) -> None:
     colors = pyplot.get_cmap('tab20').colors
     for number, (name, by_length) in enumerate(figures.items()):
         lengths = sorted(by_length)
-        style = '--' if SIDES[name].peer else '-'
+        style = '--' if name in {side.name for side in PEERS} else '-'
         for axis, what, scale in ((axes[0], 'forward_backward', 1e3), (axes[1], 'peak_bytes', 2**-20)):
             values = [by_length[length][what] * scale for length in lengths]
             axis.plot(lengths, values, style, color=colors[number % 20], marker='o', markersize=3, label=name)
@@ -204,7 +259,19 @@ def commands(ours: list[str], peers_python: Path) -> tuple[list[str], list[str]]
     )
 
 
-def load(path: Path) -> dict[str, dict[int, dict]]:
-    """The figures of an earlier run's JSON file, for drawing again."""
-    sides = json.loads(path.read_text(encoding='utf-8'))['attention']['sides']
-    return {name: {int(length): row for length, row in by_length.items()} for name, by_length in sides.items()}
+def load(path: Path) -> Figures:
+    """The figures of an earlier run's JSON file, of a run that was cut too.
+
+    Raises:
+        InputError: the file cannot be read, or holds something else.
+    """
+    try:
+        sides = json.loads(path.read_text(encoding='utf-8'))['attention']['sides']
+        return {
+            name: {int(length): {field: row[field] for field in ROW} for length, row in by_length.items()}
+            for name, by_length in sides.items()
+        }
+    except OSError as error:
+        raise InputError(f'{path}: {error.strerror}') from None
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise InputError(f'{path}: it holds no figures that `benchmark.py attention --json` wrote') from None

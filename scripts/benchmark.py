@@ -3,6 +3,7 @@
     python scripts/benchmark.py step [--lengths 128 512] [--rounds 3] [--json step.json]
     python scripts/benchmark.py input [--length 128] [--source stdlib]
     python scripts/benchmark.py attention [--lengths 512 ... 65536] [--sides full window ...] [--plot attention.svg]
+    python scripts/benchmark.py attention --from_json figures.json --plot attention.svg
 
 `step`: a BERT with 4 layers of width 256, 4 heads and 8,192 tokens, float32, dropout 0.1, AdamW, 4,096 tokens a step of
 which 15 % are masked; this project against Hugging Face's PyTorch `BertForMaskedLM` (`make peers`). Every measurement
@@ -13,7 +14,10 @@ CPU. Measure on an idle machine: two sides that wait for cores do not slow down 
 `input`: tokens/s of the input pipeline alone against what that step consumes.
 
 `attention`: time and memory of every attention mechanism, full attention and PyTorch libraries against length, at 8
-heads of 64, batch 1, float32 (`attention_benchmark.py`).
+heads of 64, batch 1, float32 (`attention_benchmark.py`). With `--from_json` nothing is measured: the figures of an
+earlier run are printed and plotted.
+
+The file of `--json` is replaced as a whole after every length, so a run that is cut leaves what it measured before.
 """
 
 import argparse
@@ -24,11 +28,13 @@ import platform
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from efficient_attention.errors import InputError
 from efficient_attention.training.command import show_error
+from efficient_attention.training.whole_file import write_whole
 from scripts import attention_benchmark
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,19 +57,27 @@ KEEP_MEMORY = ':'.join(
 def main() -> int:
     """Runs the chosen measurement, prints a table and writes the figures where asked; 2 on bad input."""
     arguments = parse_arguments()
+    try:
+        if getattr(arguments, 'from_json', None):
+            attention_benchmark.show(attention_benchmark.load(arguments.from_json), arguments.plot)
+        else:
+            measure(arguments)
+    except InputError as error:
+        show_error(error)
+        return 2
+    return 0
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    """Runs the chosen measurement; whenever a part of it is done, the file of figures holds all parts so far."""
     report = {'machine': machine(), 'allocator': arguments.allocator}
     load, cores = report['machine']['load'], report['machine']['cores']
     if load > cores / 2:
         print(f'note: the machine is busy (load {load:.1f} on {cores} cores); these figures will not compare')
-    try:
-        measure = {'step': measure_steps, 'input': measure_input, 'attention': measure_attention}[arguments.command]
-        report |= measure(arguments)
-    except InputError as error:
-        show_error(error)
-        return 2
-    if arguments.json:
-        arguments.json.write_text(json.dumps(report, indent=2) + '\n', encoding='utf-8')
-    return 0
+    parts = {'step': measure_steps, 'input': measure_input, 'attention': measure_attention}[arguments.command]
+    for figures in parts(arguments):
+        if arguments.json:
+            write_whole(arguments.json, json.dumps(report | figures, indent=2) + '\n')
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -90,26 +104,38 @@ def parse_arguments() -> argparse.Namespace:
     for command in (step, input_):
         command.add_argument('--choices', type=json.loads, default=OUR_CHOICES, help='JSON: fields of our ModelConfig')
     arguments = parser.parse_args()
+    if arguments.command == 'attention':
+        attention_benchmark.check_arguments(attention, arguments)
+    check_arguments(parser, arguments)
+    return arguments
+
+
+def check_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Ends the program where a command cannot run, or cannot write what it found."""
     rows = {'step': 'lengths', 'input': 'length'}.get(arguments.command)
     given = getattr(arguments, rows) if rows else []
     for length in [given] if isinstance(given, int) else given:
         if length < 8 or TOKENS_A_STEP % length:
             parser.error(f'length {length}: it must be at least 8 and divide {TOKENS_A_STEP}')
-    if arguments.command == 'attention' and min(arguments.lengths) < 1:
-        parser.error(f'length {min(arguments.lengths)}: it must be at least 1')
-    needs_peers = arguments.command == 'step' or any(
-        attention_benchmark.SIDES[name].peer for name in getattr(arguments, 'sides', [])
-    )
-    if needs_peers and not arguments.peers_python.exists():
+    for path in (arguments.json, getattr(arguments, 'plot', None)):
+        if path and not path.parent.is_dir():
+            parser.error(f'{path}: there is no folder {path.parent}')
+    if needs_peers(arguments) and not arguments.peers_python.exists():
         parser.error(f'{arguments.peers_python} does not exist: run `make peers` first, or give --peers-python')
-    return arguments
+
+
+def needs_peers(arguments: argparse.Namespace) -> bool:
+    """Whether the command runs programs of the peers' environment."""
+    if arguments.command == 'attention':
+        return not arguments.from_json and any(attention_benchmark.SIDES[name].peer for name in arguments.sides)
+    return arguments.command == 'step'
 
 
 # ---- the step ----
 
 
-def measure_steps(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Both sides at every length, taking turns."""
+def measure_steps(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Both sides at every length, taking turns; after each, the figures so far."""
     commands = {'ours': our_command(), 'peer': [str(arguments.peers_python), str(ROOT / 'scripts/peers/bert_step.py')]}
     results = {}
     print(f'{"length":>6} {"side":>5} {"tokens/s (min to max)":>26} {"peak GB":>8}   measured')
@@ -120,7 +146,7 @@ def measure_steps(arguments: argparse.Namespace) -> dict[str, Any]:
                 runs[side].append(run_child(commands[side], arguments, length))
         results[str(length)] = compare(runs)
         print_comparison(length, results[str(length)])
-    return {'shape': SHAPE, 'tokens_a_step': TOKENS_A_STEP, 'choices': arguments.choices, 'lengths': results}
+        yield {'shape': SHAPE, 'tokens_a_step': TOKENS_A_STEP, 'choices': arguments.choices, 'lengths': results}
 
 
 def our_command() -> list[str]:
@@ -183,13 +209,13 @@ def print_comparison(length: int, result: dict[str, Any]) -> None:
 # ---- the input ----
 
 
-def measure_input(arguments: argparse.Namespace) -> dict[str, Any]:
+def measure_input(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Tokens/s of the pipeline alone, of our step alone, and how many times the one is the other."""
     delivered = pipeline_tokens_per_second(arguments)
     consumed = run_child(our_command(), arguments, arguments.length)['tokens_per_second']
     print(f'input pipeline alone {delivered:,.0f} tokens/s; a training step alone consumes {consumed:,.0f} tokens/s')
     print(f'the input delivers {delivered / consumed:.1f} times what the step consumes')
-    return {'length': arguments.length, 'input_tokens_per_second': delivered, 'step_tokens_per_second': consumed}
+    yield {'length': arguments.length, 'input_tokens_per_second': delivered, 'step_tokens_per_second': consumed}
 
 
 def pipeline_tokens_per_second(arguments: argparse.Namespace) -> float:
@@ -215,11 +241,12 @@ def pipeline_tokens_per_second(arguments: argparse.Namespace) -> float:
 # ---- attention ----
 
 
-def measure_attention(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Every chosen side at every length."""
+def measure_attention(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Every chosen side at every length; after each, the figures so far."""
     ours, peer = attention_benchmark.commands([sys.executable], arguments.peers_python)
     run = functools.partial(figures_of, allocator=arguments.allocator)
-    return {'attention': attention_benchmark.measure(arguments, ours, peer, run)}
+    for report in attention_benchmark.measure(arguments, ours, peer, run):
+        yield {'attention': report}
 
 
 def machine() -> dict[str, Any]:

@@ -1,12 +1,15 @@
 """The attention benchmark's arithmetic: growth, ratios, crossovers, and what is left out; nothing is timed here."""
 
 import argparse
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scripts import attention_benchmark as benchmark
+from scripts import benchmark as command
 
 CHILD_COST = {'full': lambda length: 1e-7 * length**2, 'window': lambda length: 4e-4 * length, 'sdpa': lambda _: 1.0}
 
@@ -24,9 +27,20 @@ def fake_run(command: list[str], shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(**changes: Any) -> dict[str, Any]:
+    return list(reports(**changes))[-1]
+
+
+def reports(run: benchmark.Run = fake_run, **changes: Any) -> Iterator[dict[str, Any]]:
     fields = {'lengths': [1024, 2048, 4096, 8192, 16384], 'sides': ['full', 'window', 'sdpa'], 'rounds': 2, 'steps': 3}
     arguments = argparse.Namespace(**(fields | {'max_seconds': 10.0, 'plot': None} | changes))
-    return benchmark.measure(arguments, *benchmark.commands(['python'], Path('peer')), fake_run)
+    return benchmark.measure(arguments, *benchmark.commands(['python'], Path('peer')), run)
+
+
+def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """The exit code of `benchmark.py attention`, with figures by formula."""
+    monkeypatch.setattr(command, 'figures_of', lambda program, shape, allocator: fake_run(program, shape))  # noqa: ARG005
+    monkeypatch.setattr('sys.argv', ['benchmark.py', 'attention', *map(str, arguments)])
+    return command.main()
 
 
 def test_growth_ratios_and_crossover_follow_from_the_figures():
@@ -52,3 +66,76 @@ def test_every_peer_is_a_side_and_has_its_program(tmp_path: Path):
         assert not side.peer or f'def {side.peer}(' in source
     measure(plot=tmp_path / 'plot.svg')
     assert 'svg' in (tmp_path / 'plot.svg').read_text(encoding='utf-8')[:500]
+
+
+def test_each_length_is_reported_when_it_is_done():
+    counts = [[len(by_length) for by_length in report['sides'].values()] for report in reports(lengths=[64, 128, 32])]
+    assert counts == [[1, 1, 1], [2, 2, 2], [3, 3, 3]]
+
+
+def test_a_run_that_is_cut_leaves_the_lengths_before_and_they_can_be_plotted(tmp_path: Path, monkeypatch, capsys):
+    figures, plot = tmp_path / 'figures.json', tmp_path / 'plot.svg'
+
+    def cut(program: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:  # noqa: ARG001
+        if shape['length'] == 4096:
+            raise KeyboardInterrupt
+        return fake_run(program, shape)
+
+    options = ['--lengths', '1024', '2048', '4096', '--sides', 'full', 'window', '--json', str(figures)]
+    monkeypatch.setattr('sys.argv', ['benchmark.py', 'attention', *options])
+    monkeypatch.setattr(command, 'figures_of', cut)
+    with pytest.raises(KeyboardInterrupt):
+        command.main()
+    kept = json.loads(figures.read_text(encoding='utf-8'))
+    assert kept['machine'] and list(kept['attention']['sides']['window']) == ['1024', '2048']
+    capsys.readouterr()
+    assert run_command(monkeypatch, '--from_json', figures, '--plot', plot) == 0
+    printed = capsys.readouterr().out
+    assert '2048 window' in printed and 'window: never faster here' in printed
+    assert 'svg' in plot.read_text(encoding='utf-8')[:500]
+    assert not list(tmp_path.glob('*.tmp'))
+
+
+def test_a_file_tells_the_same_as_the_run_that_wrote_it(tmp_path: Path, monkeypatch, capsys):
+    figures = tmp_path / 'figures.json'
+    lengths = ['--lengths', 1024, 2048, 4096, 8192]
+    assert run_command(monkeypatch, *lengths, '--sides', 'full', 'window', '--json', figures) == 0
+    said = capsys.readouterr().out
+    assert run_command(monkeypatch, '--from_json', figures) == 0
+    assert capsys.readouterr().out == said[said.index(' length side') :]
+
+
+@pytest.mark.parametrize(
+    'text, message',
+    [
+        (None, 'No such file'),
+        ('{', 'holds no figures'),
+        ('{"lengths": {}}', 'holds no figures'),
+        ('{"attention": {"sides": {"full": {"64": {"forward": 1.0}}}}}', 'holds no figures'),
+        ('{"attention": {"sides": []}}', 'holds no figures'),
+    ],
+)
+def test_a_file_without_figures_is_one_line_and_code_2(text, message, tmp_path: Path, monkeypatch, capsys):
+    path = tmp_path / 'figures.json'
+    if text is not None:
+        path.write_text(text, encoding='utf-8')
+    assert run_command(monkeypatch, '--from_json', path) == 2
+    error = capsys.readouterr().err
+    assert error.startswith('error: ') and message in error and 'figures.json' in error and error.count('\n') == 1
+
+
+@pytest.mark.parametrize(
+    'options, message',
+    [
+        (['--lengths', '0'], 'length 0: it must be at least 1'),
+        (['--plot', 'plot.txt'], '--plot plot.txt: it must end in .png or .svg'),
+        (['--json', 'nowhere/figures.json'], 'nowhere/figures.json: there is no folder nowhere'),
+        (['--from_json', 'a.json', '--rounds', '2'], 'rounds has no effect with --from_json'),
+        (['--from_json', 'a.json', '--json', 'b.json'], 'json has no effect with --from_json'),
+    ],
+)
+def test_what_would_show_after_hours_is_refused_at_once(options: list[str], message: str, monkeypatch, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        run_command(monkeypatch, *options)
+    assert exit_.value.code == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]

@@ -76,7 +76,7 @@ def test_an_unknown_source_is_one_line_and_code_2(monkeypatch, capsys):
 
 def test_figures_are_json(monkeypatch, tmp_path):
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'input', '--json', str(tmp_path / 'figures.json')])
-    monkeypatch.setattr(benchmark, 'measure_input', lambda arguments: {'length': arguments.length})
+    monkeypatch.setattr(benchmark, 'measure_input', lambda arguments: iter([{'length': arguments.length}]))
     assert benchmark.main() == 0
     figures = json.loads((tmp_path / 'figures.json').read_text())
     assert figures['length'] == 128
