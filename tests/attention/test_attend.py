@@ -3,24 +3,23 @@
 import functools
 import itertools
 import logging
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention import blocked, tile_loops, tile_picks
+from efficient_attention.attention import blocked, tile_picks
 from efficient_attention.attention.attend import BACKENDS, attend, check_mechanism, log_choice
 from efficient_attention.attention.mechanisms import Mechanism, Softmax
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.text_form import parse_mechanism
+from tests.attention.cells import check, inputs, quick, results
 from tests.tolerances import assert_close
 
 OTHERS = [name for name in BACKENDS if name != 'reference']
 LENGTHS = (1, 7, 63, 64, 65, 127, 1000, 1025)
-# Each adds one thing to a call; what they add is in `inputs`.
+# Each adds one thing to a call; what they add is in `cells.inputs`.
 OPTIONS = ('plain', 'padding', 'segments', 'bias', 'key bias', 'function bias', 'dropout', 'cross', 'grouped', 'lse')
 OPTIONS += ('offset', 'traced offset', 'row positions')
 WITHOUT_ORDER = ('plain', 'padding', 'cross', 'lse')  # where full attention takes another way than causal
@@ -29,6 +28,34 @@ REFUSED = {
     ('jax_nn', 'dropout'): 'no attention dropout',
     ('jax_nn', 'lse'): 'log-sum-exp',
     ('jax_nn', 'function bias'): 'no bias as a function',
+}
+# The same table for the mechanisms that are no pattern: by mechanism, causal and not, a word of the blocked backend's
+# refusal, or None where it equals the reference.
+LSH_CELLS = {
+    'bias': 'lsh has no bias',
+    'key bias': 'lsh has no bias',
+    'function bias': 'lsh has no bias',
+    'cross': 'lsh has no cross attention: 20 queries and 90 keys',
+    'offset': 'lsh has no cross attention',
+    'row positions': 'lsh has no cross attention',
+    'grouped': 'lsh has no grouped heads: 4 query and 2 key heads',
+}
+FAVOR_CELLS = {
+    'padding segments grouped': None,
+    'bias': 'favor has no additive bias',
+    'key bias': 'favor has no additive bias',
+    'function bias': 'favor has no additive bias',
+    'dropout': 'favor has no dropout on weights',
+    'lse': 'favor has no log-sum-exp',
+}
+OTHER_POSITIONS = 'favor has no causal form for other positions than 0, 1'
+MECHANISM_CELLS = {
+    'lsh(8, 2)': LSH_CELLS | {'padding segments lse': None, 'dropout': None},
+    'lsh(8, 2, causal=True)': LSH_CELLS | {'padding segments dropout lse': None},
+    # Rows of one segment and padding take another way than packed ones.
+    'favor(8)': FAVOR_CELLS | {'padding': None, 'cross': None, 'offset': None},
+    'favor(8, causal=True, chunk=8)': FAVOR_CELLS
+    | dict.fromkeys(('cross', 'offset', 'traced offset', 'row positions'), OTHER_POSITIONS),
 }
 # Several at once, so that a few programs cover their interplay on every pattern.
 TOGETHER = ('grouped segments bias lse', 'offset dropout lse function bias', 'row positions padding lse key bias')
@@ -44,100 +71,12 @@ PATTERNS = (
     'full - window(20)',
 )
 MIXED = ('sparse_strided(24)', 'causal & bigbird(16, 1)', 'per_head(causal & window(9), full)')
-# The same program compiled in half the time; nothing here is long enough to be slow.
-QUICKLY = {'xla_backend_optimization_level': 0}
-
-
-def quick(fn: Callable) -> Callable:
-    """`fn`, compiled as a whole without much optimising."""
-    return jax.jit(fn, compiler_options=QUICKLY)
-
-
-def slopes(scale: jax.Array, query: Any, key: Any) -> jax.Array:
-    """A bias that falls with distance, by a slope for each head."""
-    return -scale[None, :, None, None] * abs(query - key).astype(jnp.float32)
-
-
-def inputs(length: int, option: str = 'plain', dtype: jnp.dtype = jnp.float32, batch: int = 2, heads: int = 4) -> tuple:
-    """Arrays [B, L, H, 8] and the keyword arguments that the words of `option` add."""
-    has_more_keys = 'cross' in option or 'offset' in option or 'row' in option
-    keys, groups = length + 70 * has_more_keys, (heads // 2 if 'grouped' in option else heads)
-    rngs = jax.random.split(jax.random.key(length), 4)
-    shapes = (batch, length, heads, 8), (batch, keys, groups, 8), (batch, keys, groups, 8)
-    arrays = tuple(jax.random.normal(rng, shape, dtype) for rng, shape in zip(rngs[:3], shapes, strict=True))
-    extra = positions(option, length, keys, batch)
-    extra |= segments(option, length, keys, batch)
-    if 'key bias' in option:
-        extra['bias'] = jax.random.normal(rngs[3], (batch, 1, 1, keys))
-    elif 'function bias' in option:
-        extra['bias'] = jax.tree_util.Partial(slopes, jnp.linspace(0.02, 0.2, heads))
-    elif 'bias' in option:
-        extra['bias'] = jax.random.normal(rngs[3], (1, heads, length, keys))
-    if 'dropout' in option:
-        extra |= {'dropout_rate': 0.3, 'rng': rngs[3]}
-    return arrays, extra | ({'return_lse': True} if 'lse' in option else {})
-
-
-def positions(option: str, length: int, keys: int, batch: int) -> dict[str, Any]:
-    """Queries that continue a sequence whose first 70 keys are cached, or are placed anew in each row."""
-    continued = np.arange(length, dtype=np.int32)[None] + 70
-    if 'traced offset' in option:
-        return {'query_positions': jnp.asarray(continued)}
-    if 'row positions' in option:
-        return {'query_positions': jnp.asarray(continued - 30 * np.arange(batch, dtype=np.int32)[:, None])}
-    if 'offset' in option:
-        return {'query_positions': continued}
-    if 'cross' in option:  # numbered from the same start
-        return {'query_positions': jnp.arange(length)[None], 'key_positions': jnp.arange(keys)[None]}
-    return {}
-
-
-def segments(option: str, length: int, keys: int, batch: int) -> dict[str, jax.Array]:
-    """Padding at the end of each row, with a row of nearly nothing else; or packed examples of several lengths."""
-
-    def padded(count: int) -> np.ndarray:
-        return np.stack([np.arange(count) < (1 if row else max(1, count - 2)) for row in range(batch)])
-
-    def packed(count: int) -> np.ndarray:
-        return np.stack([1 + np.arange(count) // (40 if row else 5) for row in range(batch)])
-
-    make = {'padding': padded, 'segments': packed}
-    found = [make[word] for word in option.split() if word in make]
-    if not found:
-        return {}
-    query, key = (jnp.asarray(found[0](count).astype(np.int32)) for count in (length, keys))
-    return {'query_segments': query, 'key_segments': key}
-
-
-def results(backend: str, text: str, option: str, *shape: Any) -> tuple:
-    """Outputs of a call and the gradients of q, k, v and the bias, also through the log-sum-exp."""
-    arrays, extra = inputs(*shape[:1], option, *shape[1:])
-    bias = extra.pop('bias', None)
-
-    def weighted(q: jax.Array, k: jax.Array, v: jax.Array, bias: Any) -> tuple:
-        out = attend(q, k, v, parse_mechanism(text), backend=backend, bias=bias, **extra)
-        outs = out if isinstance(out, tuple) else (out,)
-        loss = (outs[0] * jnp.sin(jnp.arange(outs[0].size).reshape(outs[0].shape))).sum()
-        return loss + sum(jnp.sin(jnp.where(lse > -1e30, lse, 0.0)).sum() for lse in outs[1:]), outs
-
-    return quick(jax.grad(weighted, (0, 1, 2, 3), has_aux=True))(*arrays, bias)
-
-
-reference = functools.cache(functools.partial(results, 'reference'))
-
-
-def check(backend: str, text: str, option: str, *shape: Any) -> None:
-    """Outputs and gradients equal the reference's."""
-    gradients, outs = results(backend, text, option, *shape)
-    expected_gradients, expected = reference(text, option, *shape)
-    assert_close(outs, expected)
-    assert_close(gradients, expected_gradients, gradient=True)
 
 
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 16 positions: tables with many rows at short lengths."""
-    for module in (blocked, tile_loops, tile_picks):
+    for module in (blocked, tile_picks):
         monkeypatch.setattr(module, 'TILE', 16)
 
 
@@ -152,6 +91,28 @@ def test_backend_equals_the_reference_or_refuses(backend: str, text: str, option
             results(backend, text, option, 65)
         return
     check(backend, text, option, 65)
+
+
+@pytest.mark.parametrize(
+    'text, option', [(text, option) for text, cells in MECHANISM_CELLS.items() for option in cells]
+)
+def test_mechanism_equals_the_reference_or_refuses(text: str, option: str):
+    """Forward and all gradients of what is no pattern, with the same hashes and features; 'auto' refuses as well."""
+    refusal = MECHANISM_CELLS[text][option]
+    if refusal is None:
+        check('blocked', text, option, 20)
+        return
+    with pytest.raises(NotImplementedError, match=refusal):
+        results('blocked', text, option, 20)
+    with pytest.raises(ValueError, match=f'no attention backend serves .* blocked: {refusal}'):
+        results('auto', text, option, 20)
+
+
+@pytest.mark.parametrize('text', MECHANISM_CELLS)
+@pytest.mark.parametrize('backend', ['dense', 'jax_nn'])
+def test_dense_backends_refuse_what_is_no_pattern(backend: str, text: str):
+    with pytest.raises(NotImplementedError, match=f'(computes|serves) Softmax.* not {text.split("(")[0].upper()}'):
+        results(backend, text, 'plain', 20)
 
 
 @pytest.mark.usefixtures('small_tiles')

@@ -1,0 +1,109 @@
+"""One cell of the table of mechanisms and options: inputs, results on a backend, equality with the reference."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from efficient_attention.attention.attend import attend
+from efficient_attention.attention.text_form import parse_mechanism
+from tests.tolerances import assert_close
+
+# The same program compiled in half the time; nothing here is long enough to be slow.
+QUICKLY = {'xla_backend_optimization_level': 0}
+
+
+def quick(fn: Callable) -> Callable:
+    """`fn`, compiled as a whole without much optimising."""
+    return jax.jit(fn, compiler_options=QUICKLY)
+
+
+def slopes(scale: jax.Array, query: Any, key: Any) -> jax.Array:
+    """A bias that falls with distance, by a slope for each head."""
+    return -scale[None, :, None, None] * abs(query - key).astype(jnp.float32)
+
+
+def inputs(length: int, option: str = 'plain', dtype: jnp.dtype = jnp.float32, batch: int = 2, heads: int = 4) -> tuple:
+    """Arrays [B, L, H, 8] and the keyword arguments that the words of `option` add."""
+    has_more_keys = 'cross' in option or 'offset' in option or 'row' in option
+    keys, groups = length + 70 * has_more_keys, (heads // 2 if 'grouped' in option else heads)
+    rngs = jax.random.split(jax.random.key(length), 4)
+    shapes = (batch, length, heads, 8), (batch, keys, groups, 8), (batch, keys, groups, 8)
+    arrays = tuple(jax.random.normal(rng, shape, dtype) for rng, shape in zip(rngs[:3], shapes, strict=True))
+    extra = positions(option, length, keys, batch)
+    extra |= segments(option, length, keys, batch)
+    if 'key bias' in option:
+        extra['bias'] = jax.random.normal(rngs[3], (batch, 1, 1, keys))
+    elif 'function bias' in option:
+        extra['bias'] = jax.tree_util.Partial(slopes, jnp.linspace(0.02, 0.2, heads))
+    elif 'bias' in option:
+        extra['bias'] = jax.random.normal(rngs[3], (1, heads, length, keys))
+    if 'dropout' in option:
+        extra |= {'dropout_rate': 0.3, 'rng': rngs[3]}
+    return arrays, extra | ({'return_lse': True} if 'lse' in option else {})
+
+
+def positions(option: str, length: int, keys: int, batch: int) -> dict[str, Any]:
+    """Queries that continue a sequence whose first 70 keys are cached, or are placed anew in each row."""
+    continued = np.arange(length, dtype=np.int32)[None] + 70
+    if 'traced offset' in option:
+        return {'query_positions': jnp.asarray(continued)}
+    if 'row positions' in option:
+        return {'query_positions': jnp.asarray(continued - 30 * np.arange(batch, dtype=np.int32)[:, None])}
+    if 'offset' in option:
+        return {'query_positions': continued}
+    if 'cross' in option:  # numbered from the same start
+        return {'query_positions': jnp.arange(length)[None], 'key_positions': jnp.arange(keys)[None]}
+    return {}
+
+
+def segments(option: str, length: int, keys: int, batch: int) -> dict[str, jax.Array]:
+    """Padding at the end of each row, with a row of nearly nothing else; or packed examples of several lengths.
+
+    With both words the first row is packed and the second one padded.
+    """
+
+    def padded(row: int, count: int) -> np.ndarray:
+        return np.arange(count) < (1 if row else max(1, count - 2))
+
+    def packed(row: int, count: int) -> np.ndarray:
+        return 1 + np.arange(count) // (40 if row else 5)
+
+    found = [make for word, make in (('segments', packed), ('padding', padded)) if word in option.split()]
+    if not found:
+        return {}
+    query, key = (
+        jnp.asarray([found[row % len(found)](row, count) for row in range(batch)], jnp.int32)
+        for count in (length, keys)
+    )
+    return {'query_segments': query, 'key_segments': key}
+
+
+def results(backend: str, text: str, option: str, *shape: Any) -> tuple:
+    """Outputs of a call and the gradients of q, k, v and the bias, also through the log-sum-exp."""
+    arrays, extra = inputs(*shape[:1], option, *shape[1:])
+    bias, mechanism = extra.pop('bias', None), parse_mechanism(text)
+    extra = ({'rng': jax.random.key(5)} if mechanism.needs_rng else {}) | extra
+
+    def weighted(q: jax.Array, k: jax.Array, v: jax.Array, bias: Any) -> tuple:
+        k = q if mechanism.normalises_keys and k.shape == q.shape else k
+        out = attend(q, k, v, mechanism, backend=backend, bias=bias, **extra)
+        outs = out if isinstance(out, tuple) else (out,)
+        loss = (outs[0] * jnp.sin(jnp.arange(outs[0].size).reshape(outs[0].shape))).sum()
+        return loss + sum(jnp.sin(jnp.where(lse > -1e30, lse, 0.0)).sum() for lse in outs[1:]), outs
+
+    return quick(jax.grad(weighted, (0, 1, 2, 3), has_aux=True))(*arrays, bias)
+
+
+reference = functools.cache(functools.partial(results, 'reference'))
+
+
+def check(backend: str, text: str, option: str, *shape: Any) -> None:
+    """Outputs and gradients equal the reference's."""
+    gradients, outs = results(backend, text, option, *shape)
+    expected_gradients, expected = reference(text, option, *shape)
+    assert_close(outs, expected)
+    assert_close(gradients, expected_gradients, gradient=True)
