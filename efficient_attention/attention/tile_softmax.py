@@ -113,10 +113,10 @@ def is_wide(options: Options, operands: Operands) -> bool:
     Elsewhere chunks are large, and heads may be spread over devices, which a loop over heads would undo.
     """
     batch, groups, _, per_group, size, _ = operands.q_BGnhSK.shape
-    width = max(own.lists.shape[-1] for own in options.own.by_query)
+    width = max(own.lists.shape[-1] for own in (*options.own.by_query, *options.own.by_key))
     row_bytes = 4 * batch * groups * per_group * size * size * width
     is_splittable = groups > 1 and not isinstance(operands.bias, FunctionBias) and len(options.own.patterns) == 1
-    return jax.default_backend() == 'cpu' and is_splittable and row_bytes > max(options.chunk_bytes)
+    return jax.default_backend() == 'cpu' and is_splittable and row_bytes > min(options.chunk_bytes)
 
 
 def visit_by_head(options: Options, operands: Operands, facts: Facts) -> tuple[Array, Array]:
