@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,10 +114,18 @@ class CheckpointReader:
         abstract_state: Any,
         fingerprint: Mapping[str, Any],
         *,
+        complete: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
         changeable: tuple[str, ...] = (),
         advice: str = ADVICE,
     ) -> Restored | None:
         """Returns the newest checkpoint, after comparing its fingerprint with this run's; None where there is none.
+
+        Args:
+            abstract_state: as in `restore`.
+            fingerprint: this run's.
+            complete: adds to a saved fingerprint what has been added to fingerprints since.
+            changeable: see `compare_fingerprints`.
+            advice: likewise.
 
         Raises:
             InputError: as `restore`, or a field of the fingerprint differs (see `compare_fingerprints`).
@@ -125,7 +133,7 @@ class CheckpointReader:
         step = self.latest_step()
         if step is None:
             return None
-        saved = self.record(step).get('fingerprint', {})
+        saved = complete(self.record(step).get('fingerprint', {}))
         compare_fingerprints(saved, fingerprint, where=str(self.folder.parent), changeable=changeable, advice=advice)
         return self.restore(abstract_state, step)
 

@@ -23,7 +23,7 @@ from efficient_attention.training.state import TrainState
 from efficient_attention.training.step_queue import StepQueue
 from efficient_attention.training.stop_signal import StopSignal
 from efficient_attention.training.throughput import Throughput
-from efficient_attention.training.workdir import CHANGEABLE, claim_workdir
+from efficient_attention.training.workdir import CHANGEABLE, claim_workdir, with_new_fields
 
 
 def train(config: RunConfig, workdir: Path) -> dict[str, float]:
@@ -42,7 +42,9 @@ def train(config: RunConfig, workdir: Path) -> dict[str, float]:
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint))
         claim_workdir(workdir, config)
-        restored = CheckpointReader(workdir).resume(run.abstract_state, fingerprint, changeable=CHANGEABLE)
+        restored = CheckpointReader(workdir).resume(
+            run.abstract_state, fingerprint, complete=with_new_fields, changeable=CHANGEABLE
+        )
         state = restored.state if restored else run.fresh_state()
         if jax.process_index() == 0:
             run.task.save_assets(workdir)

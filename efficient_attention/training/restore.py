@@ -7,7 +7,7 @@ from efficient_attention.training.checkpoint_reader import CheckpointReader
 from efficient_attention.training.config import RunConfig, to_dict
 from efficient_attention.training.fingerprint import compare_fingerprints
 from efficient_attention.training.run import Run, build_run
-from efficient_attention.training.workdir import CHANGEABLE, read_config
+from efficient_attention.training.workdir import CHANGEABLE, read_config, with_new_fields
 
 TRAINING_ONLY = ('config.train.*', 'config.optimizer.*')  # what the use of trained parameters does not depend on
 
@@ -35,7 +35,7 @@ def restore_run(workdir: Path, *, step: int | None = None, config: RunConfig | N
     run = build_run(config)
     restored = CheckpointReader(workdir).restore({'params': run.abstract_state.params}, step)
     compare_fingerprints(
-        restored.record.get('fingerprint', {}),
+        with_new_fields(restored.record.get('fingerprint', {})),
         {'config': to_dict(config)} | run.fingerprint,
         where=str(workdir),
         changeable=CHANGEABLE + TRAINING_ONLY,

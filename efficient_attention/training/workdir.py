@@ -1,7 +1,9 @@
 """What lies in a workdir, and whether it belongs to the config given."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -46,6 +48,15 @@ def claim_workdir(workdir: Path, config: RunConfig) -> None:
         write_whole(path, json.dumps(to_dict(config), indent=2) + '\n')
     except OSError as error:
         raise InputError(f'{workdir}: cannot be written ({error.strerror})') from None
+
+
+def with_new_fields(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """A checkpoint's fingerprint, its config completed with the defaults of fields that were added since it was made.
+
+    A new field's default is what the code did before, so such a run may go on.
+    """
+    complete = {'config': to_dict(from_dict(fingerprint['config']))} if 'config' in fingerprint else {}
+    return {**fingerprint, **complete}
 
 
 def read_config(workdir: Path) -> RunConfig:

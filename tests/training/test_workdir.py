@@ -4,7 +4,7 @@ import pytest
 
 from efficient_attention.errors import InputError
 from efficient_attention.training.config import RunConfig, from_dict, to_dict
-from efficient_attention.training.workdir import CHANGEABLE, claim_workdir, read_config
+from efficient_attention.training.workdir import CHANGEABLE, claim_workdir, read_config, with_new_fields
 
 
 def config(**groups) -> RunConfig:
@@ -52,6 +52,13 @@ def test_what_changes_no_number_may_change_and_is_kept(tmp_path):
     }
     claim_workdir(tmp_path, config(**changed))
     assert read_config(tmp_path) == config(**changed)
+
+
+def test_a_run_from_before_a_field_existed_has_its_default():
+    older = {'config': to_dict(config()), 'corpus': 'abc'}
+    del older['config']['model']['tied_output'], older['config']['mesh']
+    assert with_new_fields(older) == {'config': to_dict(config()), 'corpus': 'abc'}
+    assert with_new_fields({}) == {}
 
 
 def test_every_changeable_field_exists():
