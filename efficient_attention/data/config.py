@@ -7,6 +7,9 @@ from efficient_attention.field_checks import check_one_of, check_within
 
 PAIRS = ('none', 'nsp', 'sop')
 MASK_UNITS = ('token', 'word', 'ngram')
+UNITS = ('tokenizer', 'bytes', 'characters')
+SPLITTINGS = ('documents', 'end')
+BATCHES = ('windows', 'streams')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,15 +21,19 @@ class DataConfig:
     """
 
     source: str = 'stdlib'  # or 'text:<glob>', 'jsonl:<glob>#field', 'arrayrecord:<glob>', 'tfds:<name>#field'
-    held_out: float = 0.02  # share of the documents held out for evaluation, chosen by a hash of their text
+    held_out: float = 0.02  # share held out for evaluation, of the documents or, with splitting 'end', of the text
+    splitting: str = 'documents'  # 'documents' = held-out ones by a hash of their text | 'end' = the end of the text
+    test: float = 0.0  # share of the text after the held-out part, kept for a last evaluation; with splitting 'end'
     cache: str = 'cache'  # folder of prepared corpora, one sub-folder for each content and setting
     processes: int = 0  # processes that prepare the corpus; 0 = one, or one for each core if the corpus is large
 
+    units: str = 'tokenizer'  # what a language model predicts: the pieces of a 'tokenizer', 'bytes' or 'characters'
     tokenizer: str = 'train:wordpiece'  # 'train:wordpiece', 'train:unigram', 'train:bpe', or a tokenizer's file
     vocab_size: int = 4096  # tokens, of a trained tokenizer; a loaded one must have exactly this many
     lowercase: bool = True  # lower-case and strip accents before tokenising
 
     length: int = 128  # tokens a row, special tokens included
+    batches: str = 'windows'  # of a language model: random 'windows' | 'streams', a part of the text for each row
     pairs: str = 'none'  # 'none' = documents packed into full rows | 'nsp' next sentence | 'sop' sentence order
     short_sequence_probability: float = 0.1  # share of document passes with a random shorter target length
 
@@ -39,12 +46,22 @@ class DataConfig:
     static_copies: int = 0  # 0 = new masks every epoch (dynamic); n = n fixed sets of masks and pairs, used in turn
 
     workers: int = 0  # processes that build examples; 0 = threads of the training process
-    prefetch: int = 4  # batches kept ready
+    prefetch: int = 4  # batches kept ready; a language model's are read as they are asked for
 
     def __post_init__(self) -> None:
         check_one_of('data.pairs', self.pairs, PAIRS)
         check_one_of('data.mask_unit', self.mask_unit, MASK_UNITS)
-        for name in ('held_out', 'short_sequence_probability', 'mask_rate', 'mask_token_share', 'random_token_share'):
+        check_one_of('data.units', self.units, UNITS)
+        check_one_of('data.splitting', self.splitting, SPLITTINGS)
+        check_one_of('data.batches', self.batches, BATCHES)
+        for name in (
+            'held_out',
+            'test',
+            'short_sequence_probability',
+            'mask_rate',
+            'mask_token_share',
+            'random_token_share',
+        ):
             check_within(f'data.{name}', getattr(self, name), 0, 1)
         for name in ('vocab_size', 'max_masked', 'max_ngram', 'prefetch'):
             check_within(f'data.{name}', getattr(self, name), 1)
@@ -53,3 +70,7 @@ class DataConfig:
         check_within('data.length', self.length, 8)
         if self.mask_token_share + self.random_token_share > 1:
             raise InputError('data.mask_token_share + data.random_token_share is above 1')
+        if self.test and self.splitting != 'end':
+            raise InputError(f'data.test is {self.test}; with data.splitting {self.splitting!r} it must be 0')
+        if self.splitting == 'end' and self.held_out + self.test >= 1:
+            raise InputError(f'data.held_out {self.held_out} and data.test {self.test} leave nothing to train on')

@@ -12,8 +12,10 @@ from efficient_attention.training.sharding import MeshConfig
 from efficient_attention.training.workdir import read_config
 
 
-def evaluate_workdir(workdir: Path, *, checkpoint: str = LAST, batch_size: int | None = None) -> dict[str, float]:
-    """The held-out metrics of a checkpoint and its 'step'; equal up to rounding for every batch size and device count.
+def evaluate_workdir(workdir: Path, *, checkpoint: str = LAST, batch_size: int | None = None) -> dict[str, float | str]:
+    """The held-out metrics of a checkpoint, its 'step' and the task's protocol.
+
+    Equal up to rounding for every batch size and device count.
 
     Args:
         workdir: a folder that train.py wrote.
@@ -38,7 +40,7 @@ def evaluate_workdir(workdir: Path, *, checkpoint: str = LAST, batch_size: int |
     run = trained.run
     batches = run.task.evaluation_batches(jax.process_index(), jax.process_count())
     means = evaluate(run.eval_step(), trained.params, batches, run.on_devices)
-    return {'step': trained.step} | run.task.finish_metrics(means)
+    return {'step': trained.step, **run.task.protocol, **run.task.finish_metrics(means)}
 
 
 def mesh_for(config: MeshConfig, devices: int) -> MeshConfig:

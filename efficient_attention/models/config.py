@@ -12,7 +12,7 @@ REMAT = ('none', 'full', 'dots')
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig(LayerConfig):
-    """An encoder: its layers, embeddings and how the layers are stacked.
+    """An encoder or decoder: its layers, embeddings and how the layers are stacked.
 
     Raises:
         InputError: a field is out of range; names the field, its value and what is allowed.
@@ -21,8 +21,10 @@ class ModelConfig(LayerConfig):
     vocab_size: int = 4096  # V
     max_length: int = 512  # rows of the learned position table
     token_types: int = 2  # rows of the token type table; 0 = none
+    embedding_norm: bool = True  # normalise the sum of the embeddings; GPT-2 does not
     positions: str = 'learned'  # 'learned' | 'sinusoidal' | 'none' (with rotary)
     embedding_width: int = 0  # E of factorised embeddings (ALBERT); 0 = width, without a projection
+    tied_output: bool = True  # a decoder's logits from the token table, or from a dense layer of their own
     layers: int = 2  # N
     sharing: str = 'none'  # 'none' = N separate layers | 'all' = one layer applied N times (ALBERT)
     remat: str = (

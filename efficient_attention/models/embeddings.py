@@ -22,7 +22,7 @@ class Embeddings(nnx.Module):
         self.token = embedding(config, config.vocab_size, width, rngs)
         self.position = embedding(config, config.max_length, width, rngs) if config.positions == 'learned' else None
         self.token_type = embedding(config, config.token_types, width, rngs) if config.token_types else None
-        self.norm = layer_norm(config, width, rngs)
+        self.norm = layer_norm(config, width, rngs) if config.embedding_norm else None
         self.projection = linear(config, width, config.width, rngs) if width != config.width else None
 
     def __call__(
@@ -36,5 +36,5 @@ class Embeddings(nnx.Module):
             x_BLE = x_BLE + sinusoid(positions_BL, self.config.embedding_width).astype(x_BLE.dtype)
         if self.token_type is not None:
             x_BLE = x_BLE + self.token_type(token_types_BL)
-        x_BLE = dropout(self.norm(x_BLE), self.config.dropout_rate, rng)
+        x_BLE = dropout(x_BLE if self.norm is None else self.norm(x_BLE), self.config.dropout_rate, rng)
         return x_BLE if self.projection is None else self.projection(x_BLE)

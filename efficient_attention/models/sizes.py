@@ -9,6 +9,7 @@ BERT_VOCABULARY = 30_522  # bert-base-uncased
 ALBERT_VOCABULARY = 30_000
 ROBERTA_VOCABULARY = 50_265
 BIGBIRD_VOCABULARY = 50_358
+GPT2_VOCABULARY = 50_257
 
 # Devlin et al. 2018, arXiv 1810.04805, section 3; A = H / 64 (Turc et al. 2019, arXiv 1908.08962, the 24 miniatures).
 _BERT_SIZES = {'base': (12, 768), 'large': (24, 1024)} | {
@@ -23,6 +24,9 @@ _ALBERT_SIZES = {
     'xlarge': (24, 2048, 0.1),
     'xxlarge': (12, 4096, 0.0),
 }
+
+# Radford et al. 2019, table 2, with the heads of the released models; all heads are 64 wide.
+_GPT2_SIZES = {'small': (12, 768), 'medium': (24, 1024), 'large': (36, 1280), 'xl': (48, 1600)}
 
 
 def bert_fields(size: str) -> dict[str, Any]:
@@ -80,12 +84,30 @@ def bigbird_fields(size: str) -> dict[str, Any]:
     }
 
 
+def gpt2_fields(size: str) -> dict[str, Any]:
+    """The `model` fields in which the decoder GPT-2 `size` differs from `ModelConfig`'s defaults."""
+    layers, width = _GPT2_SIZES[_known(size, _GPT2_SIZES, 'GPT-2')]
+    return {
+        'layers': layers,
+        'width': width,
+        'heads': width // 64,
+        'vocab_size': GPT2_VOCABULARY,
+        'max_length': 1024,
+        'token_types': 0,
+        'embedding_norm': False,
+        'attention': 'causal',
+        'norm': 'pre',
+        'norm_epsilon': 1e-5,
+    }
+
+
 def named_sizes() -> dict[str, ModelConfig]:
     """Every named size as a complete model config: 'bert_base', 'bert_2x128', ..., 'bigbird_base'."""
     sizes = {f'bert_{name}': ModelConfig(**bert_fields(name)) for name in (*_BERT_SIZES, *_BERT_ALIASES)}
     sizes |= {f'albert_{name}': ModelConfig(**albert_fields(name)) for name in _ALBERT_SIZES}
     sizes['longformer_base'] = ModelConfig(**longformer_fields('base'))
     sizes['bigbird_base'] = ModelConfig(**bigbird_fields('base'))
+    sizes |= {f'gpt2_{name}': ModelConfig(**gpt2_fields(name)) for name in _GPT2_SIZES}
     return sizes
 
 

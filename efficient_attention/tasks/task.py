@@ -19,6 +19,11 @@ class Task(abc.ABC):
     held_out_metrics: frozenset[str]  # names that `finish_metrics` gives for the held-out split
     fingerprint: dict[str, str]  # what a checkpoint is only valid with: name -> SHA-256 of data, tokenizer, ...
 
+    @property
+    def protocol(self) -> dict[str, str | int]:
+        """How the held-out split is evaluated, for the result of an evaluation; empty where there is one way alone."""
+        return {}
+
     @abc.abstractmethod
     def make_model(self, rngs: nnx.Rngs) -> nnx.Module:
         """The model with initial parameters."""

@@ -14,7 +14,23 @@ from efficient_attention.training.checkpoint import CheckpointConfig
 from efficient_attention.training.optimizer_config import OptimizerConfig
 from efficient_attention.training.sharding import MeshConfig
 
-TASKS = ('pretraining',)
+TASKS = ('pretraining', 'language_modelling')
+# Fields that a task does not read, and the value that they must have: nothing that a config asks for is ignored.
+NOT_READ: dict[str, dict[str, Any]] = {
+    'pretraining': {
+        'data.units': 'tokenizer',
+        'data.splitting': 'documents',
+        'data.batches': 'windows',
+        'model.tied_output': True,
+    },
+    'language_modelling': {
+        'data.pairs': 'none',
+        'data.static_copies': 0,
+        'data.workers': 0,
+        'model.token_types': 0,
+        'model.global_tokens': 0,
+    },
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +77,11 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_one_of('task', self.task, TASKS)
+        for name, value in NOT_READ[self.task].items():
+            group, field = name.split('.')
+            found = getattr(getattr(self, group), field)
+            if found != value:
+                raise InputError(f'{name} is {found!r}; the task {self.task} does not read it, so it must be {value!r}')
         if self.model.positions == 'learned' and self.data.length > self.model.max_length:
             raise InputError(
                 f'data.length {self.data.length} is beyond the position table, model.max_length {self.model.max_length}'

@@ -23,6 +23,8 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r'(out|down)/kernel$', ('tensor', 'fsdp')),
     (r'token/embedding$', ('tensor', 'fsdp')),
     (r'masked_lm/bias$', ('tensor',)),
+    (r'head/dense/kernel$', ('fsdp', 'tensor')),
+    (r'head/dense/bias$', ('tensor',)),
     (r'(position|token_type)/embedding$', (None, 'fsdp')),
     (r'kernel$', ('fsdp', None)),
 )

@@ -33,6 +33,12 @@ def test_sum_of_three_rows_normalised():
     assert_close(module(TOKENS, TYPES, POSITIONS), expected)
 
 
+def test_without_a_norm_the_sum_itself_is_given():
+    module = make(embedding_norm=False, positions='none', token_types=0)
+    assert 'norm' not in nnx.to_pure_dict(nnx.state(module))
+    np.testing.assert_array_equal(module(TOKENS, TYPES, POSITIONS), module.token.embedding[...][TOKENS])
+
+
 def test_factorised_tables_are_narrow_and_projected():
     module = make(embedding_width=4)
     assert module.token.embedding.shape == (11, 4) and module.position.embedding.shape == (6, 4)

@@ -12,9 +12,12 @@ class Recorded:
         self.arguments, self.options = arguments, options
 
 
+CLASSES = {'pretraining': 'PretrainingTask', 'language_modelling': 'LanguageModellingTask'}
+
+
 @pytest.mark.parametrize('name', TASKS)
 def test_the_task_gets_what_it_is_made_of(monkeypatch, name: str):
-    monkeypatch.setattr(registry, 'PretrainingTask', Recorded)
+    monkeypatch.setattr(registry, CLASSES[name], Recorded)
     task = make_task(name, 'data', 'model', batch_size=8, eval_batch_size=4, seed=1)
     assert task.arguments == ('data', 'model')
     assert task.options == {'batch_size': 8, 'eval_batch_size': 4, 'seed': 1}

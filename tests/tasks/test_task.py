@@ -2,6 +2,7 @@
 
 import pytest
 
+from efficient_attention.tasks.language_modelling import LanguageModellingTask
 from efficient_attention.tasks.pretraining import PretrainingTask
 from efficient_attention.tasks.task import Task
 
@@ -21,5 +22,6 @@ def test_a_task_that_lacks_a_method_cannot_be_made():
         Task()
 
 
-def test_pretraining_defines_them_all():
-    assert issubclass(PretrainingTask, Task) and not PretrainingTask.__abstractmethods__
+@pytest.mark.parametrize('task', [PretrainingTask, LanguageModellingTask])
+def test_each_task_defines_them_all(task: type[Task]):
+    assert issubclass(task, Task) and not task.__abstractmethods__

@@ -7,7 +7,7 @@ import pytest
 from efficient_attention.data.config import DataConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.config import ModelConfig
-from efficient_attention.training.config import RunConfig, default_fields, from_dict, to_dict
+from efficient_attention.training.config import NOT_READ, RunConfig, default_fields, from_dict, to_dict
 
 
 def test_nothing_given_is_the_default():
@@ -49,7 +49,7 @@ def test_an_integer_serves_where_a_float_is_wanted():
         ({'optimizer': {'no_decay': 3}}, r'^optimizer\.no_decay is 3; it must be a list'),
         ({'optimizer': {'no_decay': [3]}}, r'^optimizer\.no_decay is \[3\]; it must be a list'),
         ([], r'^the config is \[\]; it must be a group of fields$'),
-        ({'task': 'translation'}, r"^task is 'translation'; known: pretraining$"),
+        ({'task': 'translation'}, r"^task is 'translation'; known: pretraining, language_modelling$"),
     ],
 )
 def test_unknown_fields_and_wrong_types_are_named(values: dict, message: str):
@@ -92,3 +92,17 @@ def test_sentence_pairs_need_two_token_types_or_none():
     with pytest.raises(InputError, match=r"^model\.token_types 1 is too few for data\.pairs 'sop'"):
         RunConfig(data=data, model=ModelConfig(token_types=1))
     RunConfig(data=data, model=ModelConfig(token_types=0))
+
+
+@pytest.mark.parametrize('task, field', [(task, field) for task, fields in NOT_READ.items() for field in fields])
+def test_a_field_that_the_task_does_not_read_must_keep_its_value(task: str, field: str):
+    values: dict = {'task': task, 'data': {}, 'model': {'token_types': 0}}
+    from_dict(values)
+    group, name = field.split('.')
+    known = {'pairs': 'sop', 'units': 'bytes', 'splitting': 'end', 'batches': 'streams'}
+    other = known.get(name, NOT_READ[task][field] is not True and 3)
+    values[group][name] = other
+    with pytest.raises(
+        InputError, match=rf'^{group}\.{name} is {other!r}; the task {task} does not read it, so it must'
+    ):
+        from_dict(values)

@@ -1,0 +1,68 @@
+"""Which parts of a source's text train a language model, and which are held out: whole documents, or its end."""
+
+from collections.abc import Callable, Iterator
+
+from efficient_attention.data.config import DataConfig
+from efficient_attention.data.sources import Source
+from efficient_attention.data.splitting import document_hash, held_out_threshold
+from efficient_attention.data.units import Text
+from efficient_attention.errors import InputError
+
+SPLITS = ('train', 'held_out', 'test')
+Parts = Callable[[], Iterator[tuple[str, Text]]]  # (split, a document or a part of one), in the source's order
+
+
+def split_text(source: Source, config: DataConfig) -> Parts:
+    """A function that reads the source and says which split each part of it belongs to; always the same.
+
+    Args:
+        source: read once now, and again at each call of the result.
+        config: `units`, `splitting`, `held_out` and `test` are read.
+
+    Raises:
+        InputError: there is no text, or it is one document and documents are to be split.
+    """
+    split = {'documents': _by_document, 'end': _at_the_end}[config.splitting]
+    try:
+        return split(source, config)
+    except InputError as error:
+        raise InputError(f'data.source {source.text!r}: {error}') from None
+
+
+def _by_document(source: Source, config: DataConfig) -> Parts:
+    hashes = [document_hash(text) for text in source.documents()]
+    if not hashes:
+        raise InputError('no text in it')
+    if len(set(hashes)) == 1 and 0 < config.held_out < 1:
+        raise InputError('it is one document, none is left to hold out; use data.splitting=end')
+    threshold = held_out_threshold(hashes, config.held_out)
+
+    def parts() -> Iterator[tuple[str, Text]]:
+        for text, number in zip(source.documents(), hashes, strict=True):
+            yield 'held_out' if number < threshold else 'train', _counted(text, config)
+
+    return parts
+
+
+def _at_the_end(source: Source, config: DataConfig) -> Parts:
+    total = sum(len(_counted(text, config)) for text in source.documents())
+    if not total:
+        raise InputError('no text in it')
+    ends = (round(total * (1 - config.held_out - config.test)), round(total * (1 - config.test)), total)
+    ranges = list(zip(SPLITS, (0, *ends[:-1]), ends, strict=True))
+
+    def parts() -> Iterator[tuple[str, Text]]:
+        start = 0
+        for document in source.documents():
+            text = _counted(document, config)
+            for split, low, high in ranges:
+                if part := text[max(low - start, 0) : max(high - start, 0)]:
+                    yield split, part
+            start += len(text)
+
+    return parts
+
+
+def _counted(text: str, config: DataConfig) -> Text:
+    """The text in what lengths are counted in: bytes where they are the units, else characters."""
+    return text.encode() if config.units == 'bytes' else text

@@ -1,0 +1,112 @@
+"""The decoder: embeddings, a stack of layers with causal attention, and the logits of each next token."""
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from efficient_attention.attention.mechanisms import FAVOR, LSH, Mechanism, Softmax
+from efficient_attention.attention.patterns import And, Causal, Or, Pattern, PerHead, Without
+from efficient_attention.errors import InputError
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.embeddings import Embeddings
+from efficient_attention.models.encoder import mechanism_rng
+from efficient_attention.models.stack import Stack
+from efficient_attention.modules.layer import fold
+from efficient_attention.modules.parameters import layer_norm, linear
+
+
+class Decoder(nnx.Module):
+    """Token ids to the logits of what follows each of them, [B, L] -> [B, L, V].
+
+    Raises:
+        InputError: an attention of the config reads later positions.
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        check_causal(config)
+        self.config = config
+        self.embeddings = Embeddings(config, rngs=rngs)
+        self.stack = Stack(config, rngs=rngs)
+        # A stack of pre-norm layers leaves its sum unnormalised.
+        self.norm = layer_norm(config, config.width, rngs) if config.norm == 'pre' else None
+        self.head = TiedHead(config, rngs=rngs) if config.tied_output else UntiedHead(config, rngs=rngs)
+
+    def __call__(
+        self,
+        tokens_BL: Array,
+        segments_BL: Array,
+        *,
+        positions_BL: Array | None = None,
+        rng: Array | None = None,
+        step: Array | int = 0,
+    ) -> Array:
+        """float32 logits; those at position t depend on tokens 0 ... t.
+
+        Args:
+            tokens_BL: ids below V.
+            segments_BL: 0 = padding, 1, 2, ... = packed texts, which never read one another.
+            positions_BL: 0, 1, ... by default; below `max_length` where the table is learned.
+            rng: a key, or one for each row; turns dropout on.
+            step: training step, which decides what random mechanisms draw; 0 outside training.
+        """
+        if positions_BL is None:
+            positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
+        x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold(rng, 0))
+        draws = mechanism_rng(self.config, step)
+        x_BLD = self.stack(x_BLD, segments_BL, positions_BL, rng=fold(rng, 1), mechanism_rng=draws)
+        return self.head(x_BLD if self.norm is None else self.norm(x_BLD), self.embeddings.token)
+
+
+class TiedHead(nnx.Module):
+    """Logits from the token table: a dense layer D -> E where they differ, then the table's transpose."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        width = config.embedding_width
+        self.projection = linear(config, config.width, width, rngs) if width != config.width else None
+
+    def __call__(self, x_BLD: Array, table: nnx.Embed) -> Array:
+        """float32 [B, L, V]."""
+        x_BLE = x_BLD if self.projection is None else self.projection(x_BLD)
+        table_VE = table.embedding[...].astype(x_BLE.dtype)
+        return jnp.einsum('BLE,VE->BLV', x_BLE, table_VE, preferred_element_type=jnp.float32)
+
+
+class UntiedHead(nnx.Module):
+    """Logits from a dense layer D -> V."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.dense = linear(config, config.width, config.vocab_size, rngs)
+
+    def __call__(self, x_BLD: Array, table: nnx.Embed) -> Array:  # noqa: ARG002  the tied head's signature
+        """float32 [B, L, V]."""
+        return self.dense(x_BLD).astype(jnp.float32)
+
+
+def check_causal(config: ModelConfig) -> None:
+    """Raises InputError unless every attention of the config is causal by its form, whatever the length."""
+    for text, mechanism in zip(config.attention.split(';'), config.mechanisms, strict=True):
+        if not is_causal(mechanism):
+            is_pattern = isinstance(mechanism, Softmax)
+            advice = f"'causal & ({text.strip()})'" if is_pattern else 'causal=True among its arguments'
+            raise InputError(f'model.attention {text.strip()!r} is not causal, as a decoder needs it; write {advice}')
+
+
+def is_causal(mechanism: Mechanism) -> bool:
+    """Whether the mechanism lets no query read a later key; a pattern counts only if its form says so."""
+    if isinstance(mechanism, Softmax):
+        return is_causal_pattern(mechanism.pattern)
+    return isinstance(mechanism, LSH | FAVOR) and mechanism.causal
+
+
+def is_causal_pattern(pattern: Pattern) -> bool:
+    """Whether `Causal` bounds the pattern: itself, one side of `&`, both of `|`, the left of `-`, every head's."""
+    match pattern:
+        case Causal():
+            return True
+        case And():
+            return any(map(is_causal_pattern, pattern.parts()))
+        case Or() | PerHead():
+            return all(map(is_causal_pattern, pattern.parts()))
+        case Without():
+            return is_causal_pattern(pattern.left)
+    return False

@@ -1,0 +1,187 @@
+"""The decoder: no token sees a later one, padding counts for nothing, and only causal attention is taken."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.attention.mechanisms import Softmax
+from efficient_attention.attention.patterns import dense_mask
+from efficient_attention.attention.text_form import parse_mechanism
+from efficient_attention.errors import InputError
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.decoder import Decoder, check_causal, is_causal
+from tests.tolerances import assert_close
+
+LENGTH = 72
+CONFIG = ModelConfig(
+    width=16, heads=2, vocab_size=LENGTH, layers=2, max_length=LENGTH, token_types=0, attention='causal', norm='pre',
+    tied_output=False, init_std=0.3, attention_dropout_rate=0.0,
+)  # fmt: skip
+MECHANISMS: dict[str, dict[str, Any]] = {
+    'causal': {},
+    'blocked': {'attention_backend': 'blocked'},
+    'window': {'attention': 'causal & window(5)'},
+    'fixed': {'attention': 'sparse_fixed(8, 2)', 'attention_backend': 'blocked'},
+    'strided': {'attention': 'sparse_strided(5)'},
+    'heads': {'attention': 'per_head(causal & window(3), causal)'},
+    'layers': {'attention': 'causal & block(8); causal & summary(8, 2)'},
+    'favor': {'attention': 'favor(16, causal=True, chunk=16)'},
+    'lsh': {'attention': 'lsh(8, 2, causal=True)', 'shared_qk': True},
+}
+ROTARY = {'positions': 'none', 'rotary': True}
+PLACES = (0, 1, 7, 8, 35, LENGTH - 1)
+ORDER = jnp.asarray(np.random.default_rng(0).permutation(LENGTH), jnp.int32)[None]  # each token stands in one place
+ONES = jnp.ones_like(ORDER)
+
+
+@functools.cache
+def decoder_of(**fields: Any) -> tuple[nnx.GraphDef, dict]:
+    graph, state = nnx.split(Decoder(dataclasses.replace(CONFIG, **fields), rngs=nnx.Rngs(0)))
+    return graph, nnx.to_pure_dict(state)
+
+
+def with_table(params: dict, table: jax.Array) -> dict:
+    """The parameters with another token table."""
+    return params | {'embeddings': params['embeddings'] | {'token': {'embedding': table}}}
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def apply(graph: nnx.GraphDef, params: dict, *arrays: jax.Array, **options: Any) -> jax.Array:
+    return nnx.merge(graph, params)(*arrays, **options)
+
+
+@functools.cache
+def influence(**fields: Any) -> np.ndarray:
+    """[places, L]: the norm of the gradient of all logits at each of `PLACES` with respect to the token at each s.
+
+    The gradient goes to the token's row of the embedding table, which no other place and no head reads.
+    """
+    graph, params = decoder_of(**fields)
+
+    def logits_at(table: jax.Array, place: jax.Array) -> jax.Array:
+        logits = nnx.merge(graph, with_table(params, table))(ORDER, ONES)
+        return (logits[0, place] * jnp.arange(1.0, LENGTH + 1)).sum()
+
+    gradient = jax.jit(lambda table: jax.lax.map(lambda t: jax.grad(logits_at)(table, t), jnp.asarray(PLACES)))
+    rows = gradient(params['embeddings']['token']['embedding'])
+    return np.linalg.norm(np.asarray(rows), axis=-1)[:, ORDER[0]]
+
+
+@pytest.mark.parametrize('name', [*MECHANISMS, 'learned positions'])
+def test_no_gradient_reaches_a_later_token(name: str):
+    influences = influence(**MECHANISMS[name], **ROTARY) if name in MECHANISMS else influence()
+    for place, row in zip(PLACES, influences, strict=True):
+        assert not row[place + 1 :].any(), place
+        assert row[place] > 0
+
+
+def test_full_attention_reaches_back_to_the_first_token():
+    assert (influence(**ROTARY)[-1] > 0).all()
+
+
+@pytest.mark.parametrize('name', [name for name in MECHANISMS if name != 'lsh'])
+def test_another_end_leaves_the_logits_before_it_as_they_are(name: str):
+    """LSH is left out: which earlier keys share a chunk with a query depends on the hashes of later tokens."""
+    decoder = decoder_of(**MECHANISMS[name], **ROTARY)
+    before, after = (apply(*decoder, tokens, ONES) for tokens in (ORDER, ORDER.at[0, 40:].set(3)))
+    assert_close(after[:, :40], before[:, :40])
+    assert jnp.abs(after[:, 40:] - before[:, 40:]).max() > 1e-2
+
+
+@pytest.mark.parametrize('name', ['causal', 'favor', 'fixed'])
+def test_padding_at_the_end_equals_a_shorter_text(name: str):
+    decoder = decoder_of(**MECHANISMS[name], **ROTARY)
+    padded = apply(*decoder, ORDER.at[0, 50:].set(0), ONES.at[0, 50:].set(0))
+    assert_close(padded[:, :50], apply(*decoder, ORDER[:, :50], ONES[:, :50]))
+
+
+def test_packed_texts_do_not_read_one_another():
+    decoder = decoder_of(**ROTARY)
+    segments, positions = jnp.where(jnp.arange(LENGTH) < 30, 1, 2)[None], jnp.arange(LENGTH)[None]
+    packed = apply(*decoder, ORDER, segments, positions_BL=jnp.where(positions < 30, positions, positions - 30))
+    assert_close(packed[:, 30:], apply(*decoder, ORDER[:, 30:], ONES[:, 30:]))
+
+
+def test_parameters_of_the_heads():
+    def names(**fields: Any) -> dict[str, tuple[int, ...]]:
+        leaves = jax.tree.leaves_with_path(decoder_of(**fields)[1].get('head', {}))
+        return {jax.tree_util.keystr(path, simple=True, separator='/'): leaf.shape for path, leaf in leaves}
+
+    assert names() == {'dense/kernel': (16, LENGTH), 'dense/bias': (LENGTH,)}
+    assert names(tied_output=True) == {}
+    assert names(tied_output=True, embedding_width=8) == {'projection/kernel': (16, 8), 'projection/bias': (8,)}
+
+
+def test_tied_logits_are_products_with_the_token_table():
+    graph, params = decoder_of(tied_output=True)
+    assert not apply(graph, with_table(params, jnp.zeros((LENGTH, 16))), ORDER, ONES).any()
+
+
+def test_factorised_embeddings_give_logits_of_the_vocabulary():
+    logits = apply(*decoder_of(tied_output=True, embedding_width=8), ORDER, ONES)
+    assert logits.shape == (1, LENGTH, LENGTH) and logits.dtype == jnp.float32
+
+
+@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32
+def test_bfloat16_gives_float32_logits_near_those_of_float32():
+    low, high = (apply(*decoder_of(tied_output=True, dtype=dtype), ORDER, ONES) for dtype in ('bfloat16', 'float32'))
+    assert low.dtype == high.dtype == jnp.float32
+    assert jnp.abs(low - high).max() < 0.1 * jnp.abs(high).max()
+    graph, params = decoder_of(dtype='bfloat16')
+    assert jax.eval_shape(lambda: apply(graph, params, ORDER, ONES)).dtype == jnp.float32
+
+
+def test_dropout_follows_the_key():
+    decoder = decoder_of(dropout_rate=0.3)
+    first, again, other = (apply(*decoder, ORDER, ONES, rng=jax.random.key(seed)) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert jnp.abs(first - other).max() > 1e-2
+
+
+CAUSAL = [
+    'causal',
+    'causal & window(4)',
+    'window(4) & causal',
+    'causal & (block(4) | summary(4, 1))',
+    'causal - block(3)',
+]
+CAUSAL += ['causal & window(2) | causal & strided(4)', 'per_head(causal, causal & window(2))']
+CAUSAL += ['sparse_fixed(4, 1)', 'sparse_strided(4)', 'causal & bigbird(4, 1)']
+NOT_CAUSAL = ['full', 'window(4)', 'block(4)', 'causal & window(2) | global_tokens(1)', 'full - causal']
+NOT_CAUSAL += ['per_head(causal, full)', 'bigbird(4, 1)', 'causal | window(1)']
+
+
+@pytest.mark.parametrize('text', CAUSAL + NOT_CAUSAL)
+def test_what_counts_as_causal_is_what_the_mask_says(text: str):
+    mechanism = parse_mechanism(text)
+    assert isinstance(mechanism, Softmax)
+    mask = dense_mask(mechanism.pattern, 12, 12, heads=2)
+    is_lower = not np.triu(mask, 1).any()
+    assert is_causal(mechanism) == is_lower == (text in CAUSAL)
+
+
+@pytest.mark.parametrize('kind', ['lsh(8, 2{})', 'favor(16{})'])
+def test_other_mechanisms_say_so_themselves(kind: str):
+    assert is_causal(parse_mechanism(kind.format(', causal=True'))) and not is_causal(parse_mechanism(kind.format('')))
+
+
+@pytest.mark.parametrize(
+    'attention, line',
+    [
+        ('window(64)', "'window(64)' is not causal, as a decoder needs it; write 'causal & (window(64))'"),
+        ('causal; full', "'full' is not causal, as a decoder needs it; write 'causal & (full)'"),
+        ('favor(64)', "'favor(64)' is not causal, as a decoder needs it; write causal=True among its arguments"),
+    ],
+)
+def test_an_attention_that_is_not_causal_is_one_line(attention: str, line: str):
+    config = dataclasses.replace(CONFIG, attention=attention)
+    with pytest.raises(InputError) as caught:
+        Decoder(config, rngs=nnx.Rngs(0))
+    assert str(caught.value) == f'model.attention {line}'
+    check_causal(dataclasses.replace(CONFIG, attention='causal'))

@@ -1,0 +1,81 @@
+"""The causal LM objective: next-token loss against a formula of its own, weights, and what padding counts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.decoder import Decoder
+from efficient_attention.objectives.language_modelling import LanguageModelling
+from tests.tolerances import assert_close
+
+CONFIG = ModelConfig(
+    width=16, heads=2, vocab_size=20, layers=1, max_length=12, token_types=0, attention='causal', init_std=0.3
+)
+OBJECTIVE = LanguageModelling()
+
+
+def random_batch(rows: int = 4, length: int = 12) -> dict[str, jax.Array]:
+    """Rows of 6 to 12 tokens and padding, whose targets no weight counts."""
+    rng = np.random.default_rng(0)
+    is_real = np.arange(length) < rng.integers(6, length + 1, rows)[:, None]
+    integers = {'tokens': rng.integers(0, 20, (rows, length)), 'targets': rng.integers(0, 20, (rows, length))}
+    batch = {name: jnp.asarray(array, jnp.int32) for name, array in (integers | {'segments': is_real}).items()}
+    return batch | {'weights': jnp.asarray(is_real, jnp.float32)}
+
+
+BATCH = random_batch()
+
+
+@pytest.fixture(scope='module')
+def model() -> Decoder:
+    return Decoder(CONFIG, rngs=nnx.Rngs(0))
+
+
+def sums_of(model: Decoder, batch: dict, rng: jax.Array | None = None) -> dict:
+    return nnx.jit(OBJECTIVE.sums)(model, batch, rng)['causal_lm']
+
+
+def test_sums_equal_the_logits_own(model):
+    logits = np.asarray(nnx.jit(lambda m: m(BATCH['tokens'], BATCH['segments']))(model), np.float64)
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    targets, weights = np.asarray(BATCH['targets']), np.asarray(BATCH['weights'])
+    chosen = np.take_along_axis(log_p, targets[..., None], -1)[..., 0]
+    sums = sums_of(model, BATCH)
+    np.testing.assert_allclose(sums['loss'], -(chosen * weights).sum(), rtol=1e-5)
+    np.testing.assert_allclose(sums['accuracy'], ((logits.argmax(-1) == targets) * weights).sum())
+
+
+def test_weights_count_predicted_tokens():
+    assert OBJECTIVE.weights(BATCH) == {'causal_lm': float(BATCH['weights'].sum())}
+
+
+def test_what_stands_in_the_padding_counts_for_nothing(model):
+    is_padding = BATCH['weights'] == 0
+    assert is_padding.any()
+    other = BATCH | {name: jnp.where(is_padding, 7, BATCH[name]) for name in ('tokens', 'targets')}
+    assert_close(sums_of(model, other), sums_of(model, BATCH))
+
+
+def test_sums_of_parts_add_up_and_empty_rows_add_nothing(model):
+    whole = sums_of(model, BATCH)
+    halves = [{name: rows[part] for name, rows in BATCH.items()} for part in (slice(2), slice(2, 4))]
+    empty = jax.tree.map(jnp.zeros_like, halves[0])
+    padded = {name: jnp.concatenate([rows, empty[name]]) for name, rows in halves[0].items()}
+    assert_close(jax.tree.map(jnp.add, sums_of(model, padded), sums_of(model, halves[1])), whole)
+
+
+def test_the_unigram_loss_is_summed_where_the_batch_has_it(model):
+    losses = jnp.arange(48.0).reshape(4, 12)
+    sums = sums_of(model, BATCH | {'unigram_losses': losses})
+    np.testing.assert_allclose(sums['unigram_loss'], (losses * BATCH['weights']).sum())
+    assert set(sums_of(model, BATCH)) == {'loss', 'accuracy'}
+
+
+def test_dropout_follows_the_keys_of_the_rows(model):
+    keys, order = jax.random.split(jax.random.key(0), 4), np.asarray([2, 0, 3, 1])
+    dropped = sums_of(model, BATCH, keys)
+    assert_close(sums_of(model, {name: rows[order] for name, rows in BATCH.items()}, keys[order]), dropped)
+    assert abs(dropped['loss'] - sums_of(model, BATCH)['loss']) > 1e-3

@@ -1,0 +1,191 @@
+"""The language modelling task: its batches, its metrics, a run through the train and eval loops, bad input."""
+
+import dataclasses
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from configs.common import language_modelling_config
+from configs.lm import books_characters, enwik8_small
+from efficient_attention.errors import InputError
+from efficient_attention.evaluation.evaluate import evaluate
+from efficient_attention.evaluation.evaluate_workdir import evaluate_workdir
+from efficient_attention.models.decoder import Decoder, check_causal
+from efficient_attention.models.flops import encoder_flops
+from efficient_attention.tasks.language_modelling import LanguageModellingTask
+from efficient_attention.training.config import RunConfig, from_dict
+from efficient_attention.training.loop import train
+from efficient_attention.training.step import make_eval_step
+from tests.training.tiny_run import write_corpus
+
+FIELDS = {
+    'data.units': 'bytes',
+    'data.vocab_size': 256,
+    'data.splitting': 'end',
+    'data.held_out': 0.1,
+    'data.test': 0.05,
+    'data.length': 32,
+    'model.width': 16,
+    'model.max_length': 32,
+    'optimizer.learning_rate': 1e-2,
+    'optimizer.warmup_steps': 2,
+    'train.steps': 12,
+    'train.batch_size': 8,
+    'train.log_every_steps': 4,
+    'checkpoint.every_steps': 6,
+    'eval.every_steps': 6,
+    'eval.batch_size': 8,
+}
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp('language_modelling')
+
+
+@pytest.fixture(scope='module')
+def config(folder) -> RunConfig:
+    return config_of(folder)
+
+
+def config_of(folder, **fields) -> RunConfig:
+    config = language_modelling_config()
+    config.data.source = write_corpus(folder)
+    config.data.cache = str(folder / 'cache')
+    config.update_from_flattened_dict(FIELDS | fields)
+    return from_dict(config.to_dict())
+
+
+def make(config: RunConfig, **model) -> LanguageModellingTask:
+    changed = dataclasses.replace(config.model, **model)
+    return LanguageModellingTask(config.data, changed, batch_size=8, eval_batch_size=5, seed=0)
+
+
+@pytest.fixture(scope='module')
+def task(config) -> LanguageModellingTask:
+    return make(config)
+
+
+def test_every_held_out_token_but_the_first_is_predicted_once(task):
+    for split in ('held_out', 'test'):
+        batches = list(task.evaluation_batches(0, 1, split))
+        targets = np.concatenate([batch['targets'][batch['weights'] > 0] for batch in batches])
+        np.testing.assert_array_equal(targets, task.text.splits[split][1:])
+        assert not batches[-1]['weights'].all(), 'the last batch should need filling up'
+
+
+def test_held_out_batches_carry_the_unigram_models_losses(task):
+    counts = np.bincount(task.text.splits['train'], minlength=256) + 1
+    for batch in task.evaluation_batches(0, 1):
+        expected = -np.log(counts[batch['targets']] / counts.sum())
+        np.testing.assert_allclose(batch['unigram_losses'], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize('batches', ['streams', 'windows'])
+def test_processes_and_restarts_read_the_same_batches(config, batches):
+    task = make(dataclasses.replace(config, data=dataclasses.replace(config.data, batches=batches)))
+    whole = list(task.training_batches(0, 4, 0, 1))
+    halves = [list(task.training_batches(2, 4, process, 2)) for process in (0, 1)]
+    for name in whole[0]:
+        joined = [np.concatenate([left[name], right[name]]) for left, right in zip(*halves, strict=True)]
+        np.testing.assert_array_equal(joined, [batch[name] for batch in whole[2:]])
+
+
+def test_a_uniform_model_scores_exactly_log2_of_the_vocabulary(task):
+    graph, state = nnx.split(task.make_model(nnx.Rngs(0)))
+    params = jax.tree.map(jnp.zeros_like, nnx.to_pure_dict(state))
+    batches = task.evaluation_batches(0, 1)
+    step = jax.jit(make_eval_step(graph, task.objective))
+    metrics = task.finish_metrics(evaluate(step, params, batches, lambda batch: jax.tree.map(jnp.asarray, batch)))
+    assert metrics['bits_per_byte'] == pytest.approx(math.log2(256), rel=1e-7)
+    assert metrics['causal_lm_weight'] == len(task.text.splits['held_out']) - 1
+    assert metrics['causal_lm_below_unigram'] < 0
+
+
+@pytest.mark.parametrize(
+    'units, name, value',
+    [
+        ('bytes', 'bits_per_byte', 3.0),
+        ('characters', 'bits_per_character', 3.0),
+        ('tokenizer', 'causal_lm_perplexity', 8),
+    ],
+)
+def test_each_unit_has_its_metric(folder, units, name, value):
+    task = make(config_of(folder, **{'data.units': units, 'data.tokenizer': 'train:bpe', 'data.vocab_size': 300}))
+    metrics = task.finish_metrics({'causal_lm_loss': math.log(8), 'causal_lm_unigram_loss': math.log(64)})
+    assert metrics[name] == pytest.approx(value) and metrics['causal_lm_below_unigram'] == pytest.approx(0.5)
+    assert name in task.held_out_metrics
+    others = {'bits_per_byte', 'bits_per_character', 'causal_lm_perplexity'} - {name}
+    assert not others & task.held_out_metrics
+
+
+def test_the_protocol_is_named(task):
+    assert task.protocol == {'protocol': 'no_context', 'context': 32, 'stride': 32}
+
+
+def test_a_step_costs_three_forward_passes(task, config):
+    layers = encoder_flops(config.model, 32, predictions=0)
+    assert task.training_flops() == 3 * 8 * (layers + 2 * 32 * 16 * 256)
+    assert make(config, tied_output=False).training_flops() == task.training_flops()
+    factorised = dataclasses.replace(config.model, embedding_width=8)
+    layers = encoder_flops(factorised, 32, predictions=0)
+    assert make(config, embedding_width=8).training_flops() == 3 * 8 * (layers + 2 * 32 * (16 * 8 + 8 * 256))
+
+
+def test_the_vocabulary_is_left_in_the_workdir(folder, tmp_path):
+    task = make(config_of(folder, **{'data.units': 'characters'}))
+    task.save_assets(tmp_path)
+    assert json.loads((tmp_path / 'characters.json').read_text()) == task.text.units.characters
+
+
+def test_the_fingerprint_is_the_texts_own(config, folder, task):
+    assert make(config).fingerprint == task.fingerprint == {'text': task.text.fingerprint}
+    assert make(config_of(folder, **{'data.held_out': 0.2})).fingerprint != task.fingerprint
+
+
+@pytest.mark.parametrize(
+    'fields, line',
+    [
+        ({'data.length': 99_999, 'model.max_length': 99_999}, 'the text to train on has '),
+        ({'data.held_out': 0.0}, 'the held-out text has 0 tokens; nothing can be predicted in it'),
+        ({'model.vocab_size': 256, 'model.attention': 'window(4)'}, "model.attention 'window(4)' is not causal"),
+        ({'data.units': 'characters', 'data.vocab_size': 9}, 'the text has a vocabulary of '),
+        ({'data.vocab_size': 100}, 'the text has a vocabulary of 256 bytes, above model.vocab_size 100'),
+        ({'data.source': 'text:none.txt'}, "data.source 'text:none.txt': no file matches 'none.txt'"),
+    ],
+)
+def test_bad_input_is_one_line(folder, fields, line):
+    with pytest.raises(InputError) as caught:
+        make(config_of(folder, **fields))
+    assert '\n' not in str(caught.value) and str(caught.value).startswith(line)
+
+
+@pytest.mark.parametrize('mechanism', [*enwik8_small.MECHANISMS, 'books'])
+def test_the_configs_are_small_causal_models(mechanism):
+    made = books_characters.get_config() if mechanism == 'books' else enwik8_small.get_config(mechanism)
+    config = from_dict(made.to_dict())
+    check_causal(config.model)
+    shapes = nnx.eval_shape(lambda: Decoder(config.model, rngs=nnx.Rngs(0)))
+    assert 1e6 < sum(leaf.size for leaf in jax.tree.leaves(nnx.state(shapes))) < 3e6
+
+
+def test_an_unknown_mechanism_of_a_config_lists_the_known_ones():
+    with pytest.raises(ValueError, match="unknown mechanism 'dense'; known: full, window, fixed, lsh, favor"):
+        enwik8_small.get_config('dense')
+
+
+@pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+def test_a_run_learns_and_its_workdir_evaluates_to_the_same_numbers(config, folder):
+    workdir = folder / 'run'
+    metrics = train(config, workdir)
+    assert metrics['causal_lm_loss'] < math.log(256) - 1
+    lines = [json.loads(line) for line in (workdir / 'metrics.jsonl').read_text().splitlines()]
+    assert [line['step'] for line in lines if line['split'] == 'held_out'] == [6, 12]
+    assert all('bits_per_byte' in line for line in lines)
+    again = evaluate_workdir(workdir, batch_size=16)
+    assert {name: again[name] for name in metrics} == pytest.approx(metrics, rel=1e-5) and again['step'] == 12
