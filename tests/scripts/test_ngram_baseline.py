@@ -1,0 +1,60 @@
+"""The n-gram baseline of a run's text, through the command."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from efficient_attention.training.config import from_dict
+from efficient_attention.training.workdir import claim_workdir
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = 'Higher and higher the kite went up; and the wind went with it. ' * 40
+
+
+def run(*arguments):
+    command = [sys.executable, str(ROOT / 'scripts' / 'ngram_baseline.py'), *arguments]
+    environment = os.environ | {'PYTHONPATH': str(ROOT)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def make_workdir(folder: Path) -> Path:
+    (folder / 'text.txt').write_text(TEXT)
+    data = {
+        'source': f'text:{folder}/text.txt',
+        'units': 'characters',
+        'splitting': 'end',
+        'held_out': 0.1,
+        'cache': str(folder / 'cache'),
+    }
+    model = {'attention': 'causal', 'token_types': 0}
+    claim_workdir(folder / 'run', from_dict({'task': 'language_modelling', 'data': data, 'model': model}))
+    return folder / 'run'
+
+
+def test_more_context_scores_better_on_the_runs_own_split(tmp_path):
+    result = run('--workdir', str(make_workdir(tmp_path)), '--order', '4')
+    assert result.returncode == 0, result.stderr
+    report = json.loads(result.stdout.splitlines()[-1])
+    bits = list(report['bits_per_token'].values())
+    assert list(report['bits_per_token']) == ['1-gram', '2-gram', '3-gram', '4-gram']
+    assert bits == sorted(bits, reverse=True) and 0 < bits[-1] < 1 and bits[0] < report['uniform']
+    assert report['uniform'] == math.log2(len(set(TEXT)) + 1)  # and the unknown character
+    assert report['predicted_tokens'] + 1 + report['train_tokens'] == len(TEXT)
+    assert report['units'] == 'characters' and report['split'] == 'held_out'
+
+
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path):
+    claim_workdir(tmp_path / 'pretraining', from_dict({}))
+    for arguments, line in [
+        (('--workdir', str(tmp_path / 'none')), 'none'),
+        (('--workdir', str(tmp_path / 'pretraining')), 'is a run of the task pretraining; n-grams need'),
+        (('--workdir', str(make_workdir(tmp_path)), '--split', 'test'), 'the test split has 0 tokens'),
+    ]:
+        result = run(*arguments)
+        assert result.returncode == 2
+        assert line in result.stderr.splitlines()[-1], result.stderr
+        assert result.stderr.splitlines()[-1].startswith('error: ')
+    assert 'must be at least 1' in run('--workdir', 'x', '--order', '0').stderr
