@@ -20,6 +20,11 @@ CHECKPOINT = flags.DEFINE_string(
 BATCH_SIZE = flags.DEFINE_integer(
     'batch_size', None, 'Rows at a time, over all devices; the config decides by default.'
 )
+PROTOCOL = {  # of a language model; the config decides by default
+    'split': flags.DEFINE_enum('split', None, ['held_out', 'test'], 'Part of the text to evaluate on.'),
+    'context': flags.DEFINE_integer('context', None, 'Tokens that the model sees at once.'),
+    'stride': flags.DEFINE_integer('stride', None, 'Tokens by which its window moves on; the context = no overlap.'),
+}
 define_host_flags()
 
 
@@ -32,7 +37,11 @@ def main() -> None:
     )  # after the allocator, before anything large
 
     join_hosts_of_flags()
-    print(json.dumps(evaluate_workdir(Path(WORKDIR.value), checkpoint=CHECKPOINT.value, batch_size=BATCH_SIZE.value)))
+    protocol = {name: flag.value for name, flag in PROTOCOL.items() if flag.value is not None}
+    metrics = evaluate_workdir(
+        Path(WORKDIR.value), checkpoint=CHECKPOINT.value, batch_size=BATCH_SIZE.value, **protocol
+    )
+    print(json.dumps(metrics))
 
 
 if __name__ == '__main__':

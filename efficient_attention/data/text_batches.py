@@ -48,11 +48,19 @@ def text_batches(
 
 
 def text_evaluation_batches(
-    ids: np.ndarray, length: int, *, batch_size: int, process_index: int = 0, process_count: int = 1
+    ids: np.ndarray,
+    length: int,
+    *,
+    stride: int | None = None,
+    batch_size: int,
+    process_index: int = 0,
+    process_count: int = 1,
 ) -> Iterator[Batch]:
-    """Every token but the first predicted exactly once, in independent segments; all processes yield equally many.
+    """Every token but the first predicted exactly once; all processes yield equally many batches.
 
-    The last segment is as short as the text leaves it; it and the last batch are filled up with weight 0.
+    Rows are windows of `length` tokens, each `stride` further on: independent segments where both are the same (the
+    default), else each row after the first predicts its last `stride` tokens, all with at least length - stride tokens
+    before them. The last row is as short as the text leaves it; it and the last batch are filled up with weight 0.
 
     Raises:
         InputError: the batch does not divide over the processes, or there is nothing to predict.
@@ -60,12 +68,21 @@ def text_evaluation_batches(
     block = HostBlock(batch_size, process_index, process_count)
     if len(ids) < 2:
         raise InputError(f'the held-out text has {len(ids)} tokens; nothing can be predicted in it')
-    segments = -(-(len(ids) - 1) // length)
+    stride = length if stride is None else stride
+    windows = 1 + -(-max(0, len(ids) - 1 - length) // stride)
     rows = range(process_index * block.rows, (process_index + 1) * block.rows)
     return (
-        _stack([segment(ids, (first + row) * length, length) for row in rows])
-        for first in range(0, segments, batch_size)
+        _stack([_window(ids, first + row, windows, length, stride) for row in rows])
+        for first in range(0, windows, batch_size)
     )
+
+
+def _window(ids: np.ndarray, number: int, windows: int, length: int, stride: int) -> Row:
+    """The row of window `number`, where what the window before has predicted weighs 0; padding beyond the last one."""
+    row = segment(ids, number * stride if number < windows else len(ids), length)
+    if number:
+        row['weights'][: length - stride] = 0
+    return row
 
 
 def segment(ids: np.ndarray, start: int, length: int) -> Row:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -12,7 +13,9 @@ from efficient_attention.training.sharding import MeshConfig
 from efficient_attention.training.workdir import read_config
 
 
-def evaluate_workdir(workdir: Path, *, checkpoint: str = LAST, batch_size: int | None = None) -> dict[str, float | str]:
+def evaluate_workdir(
+    workdir: Path, *, checkpoint: str = LAST, batch_size: int | None = None, **protocol: Any
+) -> dict[str, float | str]:
     """The held-out metrics of a checkpoint, its 'step' and the task's protocol.
 
     Equal up to rounding for every batch size and device count.
@@ -21,6 +24,7 @@ def evaluate_workdir(workdir: Path, *, checkpoint: str = LAST, batch_size: int |
         workdir: a folder that train.py wrote.
         checkpoint: 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number.
         batch_size: rows at a time, over all devices; None = the config's.
+        protocol: `split`, `context` and `stride` of a language model, in place of the config's (see `EvalConfig`).
 
     Raises:
         InputError: as `restore_run`, there is no such checkpoint, or the batch does not divide over the devices.
@@ -32,7 +36,7 @@ def evaluate_workdir(workdir: Path, *, checkpoint: str = LAST, batch_size: int |
     config = dataclasses.replace(
         config,
         mesh=mesh_for(config.mesh, jax.device_count()),
-        eval=dataclasses.replace(config.eval, batch_size=batch_size),
+        eval=dataclasses.replace(config.eval, batch_size=batch_size, **protocol),
         # Nothing is trained, so the training batch need not divide over these devices.
         train=dataclasses.replace(config.train, batch_size=batch_size, micro_batches=1),
     )

@@ -15,6 +15,7 @@ from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.decoder import Decoder, check_causal
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.objectives.language_modelling import LanguageModelling
+from efficient_attention.tasks.evaluation_config import EvalConfig
 from efficient_attention.tasks.pretraining import unigram_losses
 from efficient_attention.tasks.task import HostBatch, Task
 
@@ -25,7 +26,7 @@ class LanguageModellingTask(Task):
     """Causal language modelling on the bytes, characters or pieces of a text."""
 
     def __init__(
-        self, data: DataConfig, model: ModelConfig, *, batch_size: int, eval_batch_size: int, seed: int
+        self, data: DataConfig, model: ModelConfig, *, batch_size: int, evaluation: EvalConfig, seed: int
     ) -> None:
         """Prepares the text, or opens it where that was done before.
 
@@ -34,7 +35,9 @@ class LanguageModellingTask(Task):
         """
         check_causal(model)
         self.data, self.model, self.seed = data, model, seed
-        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
+        self.batch_size, self.evaluation = batch_size, evaluation
+        self.context = evaluation.context or data.length
+        self.stride = evaluation.stride or self.context
         self.text: TokenText = prepare_text(data)
         size = self.text.units.size
         if size > model.vocab_size:
@@ -67,14 +70,13 @@ class LanguageModellingTask(Task):
             process_count=process_count,
         )
 
-    def evaluation_batches(
-        self, process_index: int, process_count: int, split: str = 'held_out'
-    ) -> Iterator[HostBatch]:
-        """See `Task`; each token but the first of the split ('held_out' or 'test') with its unigram model's loss."""
+    def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
+        """See `Task`; each token but the first of the split with what a unigram model loses on it."""
         batches = text_evaluation_batches(
-            self.text.splits[split],
-            self.data.length,
-            batch_size=self.eval_batch_size,
+            self.text.splits[self.evaluation.split],
+            self.context,
+            stride=self.stride,
+            batch_size=self.evaluation.batch_size,
             process_index=process_index,
             process_count=process_count,
         )
@@ -82,8 +84,9 @@ class LanguageModellingTask(Task):
 
     @property
     def protocol(self) -> dict[str, str | int]:
-        """How the held-out text is evaluated: in segments that know nothing of one another."""
-        return {'protocol': 'no_context', 'context': self.data.length, 'stride': self.data.length}
+        """How the text is evaluated: in segments that know nothing of one another, or by a sliding window."""
+        name = 'no_context' if self.stride == self.context else 'sliding_window'
+        return {'split': self.evaluation.split, 'protocol': name, 'context': self.context, 'stride': self.stride}
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
         """Adds bits per byte or character, or a perplexity; compares with the unigram model where that was counted."""

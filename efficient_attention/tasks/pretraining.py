@@ -17,6 +17,7 @@ from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.objectives.pretraining import Pretraining
+from efficient_attention.tasks.evaluation_config import EvalConfig
 from efficient_attention.tasks.task import HostBatch, Task
 
 
@@ -24,7 +25,7 @@ class PretrainingTask(Task):
     """Masked-LM, with next-sentence (NSP) or sentence-order (SOP) prediction where `data.pairs` asks for it."""
 
     def __init__(
-        self, data: DataConfig, model: ModelConfig, *, batch_size: int, eval_batch_size: int, seed: int
+        self, data: DataConfig, model: ModelConfig, *, batch_size: int, evaluation: EvalConfig, seed: int
     ) -> None:
         """Prepares the corpus, or opens it where that was done before.
 
@@ -32,7 +33,7 @@ class PretrainingTask(Task):
             InputError: the corpus, the tokenizer or the sizes do not serve; names which.
         """
         self.data, self.model, self.seed = data, model, seed
-        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
+        self.batch_size, self.eval_batch_size = batch_size, evaluation.batch_size
         self.corpus: PreparedCorpus = prepare(data)
         if self.corpus.vocabulary.size > model.vocab_size:
             raise InputError(

@@ -4,17 +4,18 @@ from collections.abc import Callable
 
 from efficient_attention.data.config import DataConfig
 from efficient_attention.models.config import ModelConfig
+from efficient_attention.tasks.evaluation_config import EvalConfig
 from efficient_attention.tasks.language_modelling import LanguageModellingTask
 from efficient_attention.tasks.pretraining import PretrainingTask
 from efficient_attention.tasks.task import Task
 
 
 def make_task(
-    name: str, data: DataConfig, model: ModelConfig, *, batch_size: int, eval_batch_size: int, seed: int
+    name: str, data: DataConfig, model: ModelConfig, *, batch_size: int, evaluation: EvalConfig, seed: int
 ) -> Task:
     """The task `name` with its data prepared; raises KeyError for a name that the config check should have refused."""
     kinds: dict[str, Callable[..., Task]] = {
         'pretraining': PretrainingTask,
         'language_modelling': LanguageModellingTask,
     }
-    return kinds[name](data, model, batch_size=batch_size, eval_batch_size=eval_batch_size, seed=seed)
+    return kinds[name](data, model, batch_size=batch_size, evaluation=evaluation, seed=seed)

@@ -10,6 +10,7 @@ from efficient_attention.data.config import DataConfig
 from efficient_attention.errors import InputError
 from efficient_attention.field_checks import check_one_of, check_within
 from efficient_attention.models.config import ModelConfig
+from efficient_attention.tasks.evaluation_config import EvalConfig
 from efficient_attention.training.checkpoint import CheckpointConfig
 from efficient_attention.training.optimizer_config import OptimizerConfig
 from efficient_attention.training.sharding import MeshConfig
@@ -22,6 +23,9 @@ NOT_READ: dict[str, dict[str, Any]] = {
         'data.splitting': 'documents',
         'data.batches': 'windows',
         'model.tied_output': True,
+        'eval.split': 'held_out',
+        'eval.context': 0,
+        'eval.stride': 0,
     },
     'language_modelling': {
         'data.pairs': 'none',
@@ -51,18 +55,6 @@ class TrainConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class EvalConfig:
-    """When to evaluate on the held-out split, and how many rows at a time."""
-
-    every_steps: int = 500
-    batch_size: int = 32
-
-    def __post_init__(self) -> None:
-        check_within('eval.every_steps', self.every_steps, 1)
-        check_within('eval.batch_size', self.batch_size, 1)
-
-
-@dataclasses.dataclass(frozen=True)
 class RunConfig:
     """Everything that defines a run."""
 
@@ -82,9 +74,14 @@ class RunConfig:
             found = getattr(getattr(self, group), field)
             if found != value:
                 raise InputError(f'{name} is {found!r}; the task {self.task} does not read it, so it must be {value!r}')
-        if self.model.positions == 'learned' and self.data.length > self.model.max_length:
+        for name, length in (('data.length', self.data.length), ('eval.context', self.eval.context)):
+            if self.model.positions == 'learned' and length > self.model.max_length:
+                raise InputError(
+                    f'{name} {length} is beyond the position table, model.max_length {self.model.max_length}'
+                )
+        if not self.eval.context and self.eval.stride > self.data.length:
             raise InputError(
-                f'data.length {self.data.length} is beyond the position table, model.max_length {self.model.max_length}'
+                f'eval.stride is {self.eval.stride}, above data.length {self.data.length}: tokens would be left out'
             )
         if self.model.vocab_size < self.data.vocab_size:
             raise InputError(

@@ -88,7 +88,7 @@ def build_run(config: RunConfig, devices: list[jax.Device] | None = None) -> Run
         config.data,
         config.model,
         batch_size=config.train.batch_size,
-        eval_batch_size=config.eval.batch_size,
+        evaluation=config.eval,
         seed=config.train.seed,
     )
     graph, _ = nnx.split(nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0))))

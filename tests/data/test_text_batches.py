@@ -17,8 +17,8 @@ def train(tokens=200, *, batches='streams', batch_size=4, seed=0, start=0, stop=
     return list(text_batches(np.arange(tokens), config, batch_size=batch_size, seed=seed, **steps, **processes))
 
 
-def evaluate(tokens, *, batch_size=4, **processes):
-    return list(text_evaluation_batches(np.arange(tokens), LENGTH, batch_size=batch_size, **processes))
+def evaluate(tokens, *, batch_size=4, **options):
+    return list(text_evaluation_batches(np.arange(tokens), LENGTH, batch_size=batch_size, **options))
 
 
 def joined(blocks):
@@ -102,6 +102,19 @@ def test_evaluation_predicts_every_token_but_the_first_once(tokens, batch_size, 
     np.testing.assert_array_equal(rows['tokens'][is_counted], rows['targets'][is_counted] - 1)
     assert rows['weights'].sum() == tokens - 1
     np.testing.assert_array_equal(rows['segments'], is_counted)
+
+
+@pytest.mark.parametrize('tokens', [2, 8, 9, 10, 17, 64])
+@pytest.mark.parametrize('stride', [1, 3, 7])
+def test_a_sliding_window_predicts_every_token_once_with_enough_before_it(tokens, stride):
+    rows = joined(evaluate(tokens, batch_size=3, stride=stride))
+    row, place = np.nonzero(rows['weights'])
+    targets = rows['targets'][row, place]
+    np.testing.assert_array_equal(np.sort(targets), np.arange(1, tokens))
+    np.testing.assert_array_equal(rows['tokens'][row, place], targets - 1)
+    known = place + 1  # tokens of the row up to the one before the target
+    assert (known >= np.minimum(targets, LENGTH - stride + 1)).all()
+    assert (rows['segments'][row, place] == 1).all()
 
 
 def test_a_segment_beyond_the_text_is_padding():

@@ -9,13 +9,14 @@ from flax import nnx
 
 from efficient_attention.errors import InputError
 from efficient_attention.models.flops import encoder_flops
+from efficient_attention.tasks.evaluation_config import EvalConfig
 from efficient_attention.tasks.pretraining import PretrainingTask, unigram_losses
 from tests.training.tiny_run import tiny_config
 
 
 def make(config, **changes) -> PretrainingTask:
     data = dataclasses.replace(config.data, **changes)
-    return PretrainingTask(data, config.model, batch_size=8, eval_batch_size=5, seed=0)
+    return PretrainingTask(data, config.model, batch_size=8, evaluation=EvalConfig(batch_size=5), seed=0)
 
 
 @pytest.fixture(scope='module')
@@ -109,7 +110,7 @@ def test_the_fingerprint_is_the_corpus_own(config, task):
 def test_a_tokenizer_larger_than_the_models_vocabulary_is_refused(config):
     model = dataclasses.replace(config.model, vocab_size=20)
     with pytest.raises(InputError, match=r'^the tokenizer has \d+ tokens, more than model\.vocab_size 20$'):
-        PretrainingTask(config.data, model, batch_size=8, eval_batch_size=5, seed=0)
+        PretrainingTask(config.data, model, batch_size=8, evaluation=EvalConfig(batch_size=5), seed=0)
 
 
 def test_nothing_held_out_is_said_before_the_first_step(config):

@@ -99,9 +99,9 @@ def test_a_field_that_the_task_does_not_read_must_keep_its_value(task: str, fiel
     values: dict = {'task': task, 'data': {}, 'model': {'token_types': 0}}
     from_dict(values)
     group, name = field.split('.')
-    known = {'pairs': 'sop', 'units': 'bytes', 'splitting': 'end', 'batches': 'streams'}
+    known = {'pairs': 'sop', 'units': 'bytes', 'splitting': 'end', 'batches': 'streams', 'split': 'test'}
     other = known.get(name, NOT_READ[task][field] is not True and 3)
-    values[group][name] = other
+    values.setdefault(group, {})[name] = other
     with pytest.raises(
         InputError, match=rf'^{group}\.{name} is {other!r}; the task {task} does not read it, so it must'
     ):

@@ -1,0 +1,34 @@
+"""When, how many rows at a time and by which protocol a run is evaluated."""
+
+import dataclasses
+
+from efficient_attention.errors import InputError
+from efficient_attention.field_checks import check_one_of, check_within
+
+SPLITS = ('held_out', 'test')
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalConfig:
+    """Evaluation on held-out data.
+
+    Raises:
+        InputError: a field is out of range; names it, its value and what is allowed.
+    """
+
+    every_steps: int = 500
+    batch_size: int = 32
+    split: str = 'held_out'  # of a language model's text: 'held_out' | 'test'
+    context: int = 0  # tokens of text that a language model sees at once; 0 = data.length
+    stride: int = 0  # tokens by which its window moves on, those that it predicts; 0 = the context: no overlap
+
+    def __post_init__(self) -> None:
+        check_within('eval.every_steps', self.every_steps, 1)
+        check_within('eval.batch_size', self.batch_size, 1)
+        check_one_of('eval.split', self.split, SPLITS)
+        check_within('eval.context', self.context, 0)
+        check_within('eval.stride', self.stride, 0)
+        if self.context and self.stride > self.context:
+            raise InputError(
+                f'eval.stride is {self.stride}, above eval.context {self.context}: tokens would be left out'
+            )
