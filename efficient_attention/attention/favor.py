@@ -18,7 +18,6 @@ from efficient_attention.attention.dense import masked_softmax, same_segment
 from efficient_attention.attention.favor_all import attend_all
 from efficient_attention.attention.favor_chunks import FavorState, attend_causal, init_state
 from efficient_attention.attention.favor_features import (
-    SMALLEST_DENOMINATOR,
     draw_features,
     log_features,
     redraw_key,
@@ -95,7 +94,7 @@ def serve_segments(request: Request, query_segments: Array, key_segments: Array)
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     """The implicit weights phi(q) phi(k) / sum over allowed keys, for any positions: the definition of `FAVOR`.
 
-    Written as a masked softmax of log(phi(q) phi(k)), with features relative to each position's largest.
+    Written as a masked softmax of log(phi(q) phi(k)), each a log-sum-exp over the features, query by query.
     """
     if request.bias is not None:
         raise NotImplementedError('FAVOR has no additive bias')
@@ -104,10 +103,12 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     query_logs, key_logs = (
         log_features(x.swapaxes(1, 2), projection, mechanism.kernel) for x in (request.query, key_BMHK)
     )
-    query_top, key_top = (jax.lax.stop_gradient(logs.max(axis=-1, keepdims=True)) for logs in (query_logs, key_logs))
-    query_BHLR, key_BHMR = jnp.exp(query_logs - query_top), jnp.exp(key_logs - key_top)
-    product = jnp.einsum('BHLR,BHMR->BHLM', query_BHLR, key_BHMR, precision=jax.lax.Precision.HIGHEST)
-    logits = jnp.log(jnp.maximum(product, SMALLEST_DENOMINATOR)) + query_top + key_top.swapaxes(2, 3)
+
+    @jax.checkpoint
+    def of_query(query_BHR: Array) -> Array:
+        return jax.nn.logsumexp(query_BHR[:, :, None] + key_logs, axis=-1)
+
+    logits = jnp.moveaxis(jax.lax.map(of_query, jnp.moveaxis(query_logs, 2, 0)), 0, 2)
     allowed = same_segment(request)
     if mechanism.causal:
         query_positions, key_positions = jnp.asarray(request.query_positions), jnp.asarray(request.key_positions)

@@ -2,8 +2,9 @@
 
 There is a masked product inside each chunk and the sums over all keys before it; the maxima that scale the features run
 along with the sums, so what comes later scales nothing but its own chunk. A query whose keys all lie more than a factor
-1e30 below later ones of its chunk, in every feature, gives zeros. With segments in runs, a chunk's sums before it are
-those of the one segment that is open at its start.
+1e30 below later ones of its chunk, in every feature, would be lost to that scale; where the program meets one, it
+computes all again with the logarithms of each pair inside a chunk, slower and without that limit. With segments in
+runs, a chunk's sums before it are those of the one segment that is open at its start.
 
 Everything here has key heads G first and the h = H / G query heads of each behind it; C is the size of a chunk.
 """
@@ -16,13 +17,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.dense import MASKED
+from efficient_attention.attention.dense import MASKED, masked_softmax
 from efficient_attention.attention.favor_features import key_features, log_features, mask_keys, query_features, quotient
 from efficient_attention.attention.mechanisms import FAVOR
 
 Outputs = tuple[Array, Array]
 Step = Callable[[Any, 'Chunk'], tuple[Any, Outputs]]
 Combine = Callable[[Any, Any], Any]
+Read = Callable[[Array, 'Keys', Array, Array | None], Outputs]
 
 
 class FavorState(NamedTuple):
@@ -166,17 +168,42 @@ def attend_causal(
     )
     options: dict[str, Any] = {'projection': projection, 'kernel': mechanism.kernel}
     walk = all_at_once if (jax.default_backend() != 'cpu' if parallel is None else parallel) else one_by_one
-    if segments_BL is None:
-        state, outputs = walk(functools.partial(plain_step, **options), combine, state, chunks)
-    elif reads == 'later':
-        step, run = functools.partial(later_step, **options), Run(state, segments_BL[:, -1], jnp.ones(batch, bool))
-        (state, *_), outputs = walk(step, combine_runs, run, jax.tree.map(jnp.flipud, chunks))
-        outputs = jax.tree.map(jnp.flipud, outputs)
-    else:
-        step, run = functools.partial(segment_step, **options), Run(state, segments_BL[:, 0], jnp.ones(batch, bool))
-        (state, *_), outputs = walk(functools.partial(step, reads=reads), combine_runs, run, chunks)
+    if segments_BL is not None and reads == 'later':
+        run = Run(state, segments_BL[:, -1], jnp.ones(batch, bool))
+        last, outputs = walk(
+            functools.partial(later_step, **options), combine_runs, run, jax.tree.map(jnp.flipud, chunks)
+        )
+        out, lse = (join(jnp.flipud(x), length) for x in outputs)
+        return (out, lse), last.state
+    step: Any = functools.partial(plain_step, **options)
+    start: Any = state
+    merge: Combine = combine
+    if segments_BL is not None:
+        step = functools.partial(segment_step, **options, reads=reads)
+        start, merge = Run(state, segments_BL[:, 0], jnp.ones(batch, bool)), combine_runs
+    after, outputs = walk(functools.partial(step, read=read_chunk), merge, start, chunks)
     out, lse = (join(x, length) for x in outputs)
-    return (out, lse), state
+    if reads == 'earlier':
+
+        @jax.checkpoint
+        def again() -> Outputs:
+            _, (out, lse) = one_by_one(functools.partial(step, read=read_chunk_exactly), merge, start, chunks)
+            return join(out, length), join(lse, length)
+
+        is_lost = (lse <= MASKED / 2) & has_key(state, valid_BL, segments_BL, (batch, length))[..., None]
+        out, lse = jax.lax.cond(is_lost.any(), again, lambda: (out, lse))
+    return (out, lse), after.state if isinstance(after, Run) else after
+
+
+def has_key(state: FavorState, valid_BL: Array | None, segments_BL: Array | None, shape: tuple[int, int]) -> Array:
+    """Booleans [B, L]: whether a query may read some key, of the state or among its segment's up to its own place."""
+    valid = jnp.ones(shape, bool) if valid_BL is None else valid_BL
+    numbers = jnp.arange(shape[1])[None]
+    last_key = jax.lax.cummax(jnp.where(valid, numbers, -1), axis=1)
+    if segments_BL is None:
+        return (last_key >= 0) | (state.stabiliser > MASKED / 2).any(axis=(1, 2))[:, None]
+    is_first = jnp.pad(segments_BL[:, 1:] != segments_BL[:, :-1], ((0, 0), (1, 0)), constant_values=True)
+    return last_key >= jax.lax.cummax(jnp.where(is_first, numbers, 0), axis=1)
 
 
 def one_by_one(step: Step, _: Combine, start: Any, chunks: Chunk) -> tuple[Any, Outputs]:
@@ -207,13 +234,15 @@ def empty_like(carry: Any, chunk: Chunk) -> Any:
     return init_state(*carry.sums.shape)
 
 
-def plain_step(state: FavorState, chunk: Chunk, *, projection: Array, kernel: str) -> tuple[FavorState, Outputs]:
+def plain_step(
+    before: FavorState, chunk: Chunk, *, projection: Array, kernel: str, read: Read
+) -> tuple[FavorState, Outputs]:
     """The state after a chunk, and outputs [B, G, h, C, K] and log-sum-exp [B, G, h, C] of its queries."""
     key_logs = mask_keys(log_features(chunk.key, projection, kernel), chunk.valid)
-    state, key_BGCR = scale_keys(state, key_logs)
+    state, key_BGCR = scale_keys(before, key_logs)
     query_logs = log_features(chunk.query, projection, kernel)
-    outputs = read_chunk(query_logs, key_BGCR, chunk.value, state, earlier(chunk), None)
-    return add_keys(state, key_BGCR, chunk.value), outputs
+    keys = Keys(before, state, key_logs, key_BGCR, chunk.value)
+    return add_keys(state, key_BGCR, chunk.value), read(query_logs, keys, earlier(chunk), None)
 
 
 def earlier(chunk: Chunk) -> Array:
@@ -222,21 +251,54 @@ def earlier(chunk: Chunk) -> Array:
     return jnp.tril(jnp.ones((1, size, size), bool))
 
 
-def read_chunk(
-    query_logs: Array, key_BGCR: Array, value_BGCK: Array, state: FavorState, allowed: Array, reads: Array | None
-) -> Outputs:
-    """Outputs and log-sum-exp of queries over `allowed` [b, C, C] keys of their chunk and, where `reads`, the state.
+def heads_together(x: Array) -> Array:
+    """[B, G, h, ...] as [B, G h, ...]."""
+    return x.reshape(x.shape[0], -1, *x.shape[3:])
 
-    The keys' features are on the state's scale.
-    """
-    query_BGhCR, scale = query_features(query_logs, state.stabiliser[:, :, None, None])
-    inside = jnp.einsum('BGhCR,BGcR->BGhCc', query_BGhCR, key_BGCR)
+
+class Keys(NamedTuple):
+    """What the queries of a chunk read: the state before it, the same on the scale of the chunk, and the chunk's keys
+    as logarithms and, on that scale, as features [B, G, C, R], with their values."""
+
+    before: FavorState
+    scaled: FavorState
+    logs: Array
+    features: Array
+    values: Array
+
+
+def read_chunk(query_logs: Array, keys: Keys, allowed: Array, reads: Array | None) -> Outputs:
+    """Outputs and log-sum-exp of queries over `allowed` [b, C, C] keys of their chunk and, where `reads`, the state."""
+    query_BGhCR, scale = query_features(query_logs, keys.scaled.stabiliser[:, :, None, None])
+    inside = jnp.einsum('BGhCR,BGcR->BGhCc', query_BGhCR, keys.features)
     inside = jnp.where(allowed[:, None, None], inside, 0.0)
-    before, total_before = read_state(query_BGhCR, state)
+    before, total_before = read_state(query_BGhCR, keys.scaled)
     if reads is not None:
         before, total_before = jnp.where(reads[..., None], before, 0.0), jnp.where(reads, total_before, 0.0)
-    numerator = before + jnp.einsum('BGhCc,BGcK->BGhCK', inside, value_BGCK)
+    numerator = before + jnp.einsum('BGhCc,BGcK->BGhCK', inside, keys.values)
     return quotient(numerator, total_before + inside.sum(axis=-1), scale)
+
+
+def read_chunk_exactly(query_logs: Array, keys: Keys, allowed: Array, reads: Array | None) -> Outputs:
+    """`read_chunk` without a common scale: pairs inside the chunk by their logarithms, one query at a time."""
+
+    @jax.checkpoint
+    def pair_logits(query_BGhR: Array) -> Array:
+        return jax.nn.logsumexp(query_BGhR[:, :, :, None] + keys.logs[:, :, None], axis=-1)
+
+    logits = jnp.moveaxis(jax.lax.map(pair_logits, jnp.moveaxis(query_logs, 3, 0)), 0, 3)
+    exists = (keys.logs > MASKED / 2).any(axis=-1)[:, :, None, None]
+    allowed = jnp.broadcast_to(allowed[:, None, None] & exists, logits.shape)
+    weights, inside_lse = (
+        x.reshape(*logits.shape[:3], *x.shape[2:]) for x in masked_softmax(*map(heads_together, (logits, allowed)))
+    )
+    inside = jnp.einsum('BGhCc,BGcK->BGhCK', weights, keys.values)
+    query_BGhCR, scale = query_features(query_logs, keys.before.stabiliser[:, :, None, None])
+    numerator, denominator = read_state(query_BGhCR, keys.before)
+    denominator = denominator if reads is None else jnp.where(reads, denominator, 0.0)
+    before, before_lse = quotient(numerator, denominator, scale)
+    out = before + jax.nn.sigmoid(inside_lse - before_lse)[..., None] * (inside - before)
+    return out, jnp.logaddexp(inside_lse, before_lse)
 
 
 # Causal, with segments
@@ -264,18 +326,19 @@ def keep_rows(state: FavorState, keep_B: Array) -> FavorState:
 
 
 def segment_step(
-    run: Run, chunk: Chunk, *, projection: Array, kernel: str, reads: str = 'earlier'
+    run: Run, chunk: Chunk, *, projection: Array, kernel: str, read: Read, reads: str = 'earlier'
 ) -> tuple[Run, Outputs]:
     """As `plain_step`, where queries read their own segment alone, all of it that is in the chunk for 'chunk'."""
     segments_BC = chunk.segments
     open_BC, last_BC = segments_BC == run.last[:, None], segments_BC == segments_BC[:, -1:]
     key_logs = mask_keys(log_features(chunk.key, projection, kernel), chunk.valid)
-    state, key_logs, levels_BGC = level_segments(run.state, key_logs, segments_BC, open_BC)
-    state, key_BGCR = scale_keys(state, key_logs)
+    before, key_logs, levels_BGC = level_segments(run.state, key_logs, segments_BC, open_BC)
+    state, key_BGCR = scale_keys(before, key_logs)
     query_logs = log_features(chunk.query, projection, kernel)
     allowed = segments_BC[:, :, None] == segments_BC[:, None, :]
     allowed = allowed & earlier(chunk) if reads == 'earlier' else allowed
-    out, lse = read_chunk(query_logs, key_BGCR, chunk.value, state, allowed, open_BC[:, None, None])
+    keys = Keys(before, state, key_logs, key_BGCR, chunk.value)
+    out, lse = read(query_logs, keys, allowed, open_BC[:, None, None])
     # The sums go on for the last segment, no longer relative to its level.
     stabiliser = state.stabiliser + levels_BGC[:, :, -1:]
     state = keep_rows(state, open_BC[:, -1])._replace(stabiliser=stabiliser)
