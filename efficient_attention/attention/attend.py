@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Literal, overload
 
+import jax
 import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
@@ -12,6 +13,14 @@ from jaxtyping import Float, Int
 from efficient_attention.attention import blocked, dense, jax_nn, reference
 from efficient_attention.attention.mechanisms import Mechanism
 from efficient_attention.attention.request import Positions, Request
+from efficient_attention.attention.request_checks import (
+    check_bias,
+    check_keys,
+    check_mechanism,
+    check_positions,
+    check_segments,
+    check_vectors,
+)
 
 Backend = Callable[[Request], tuple[Array, Array | None]]
 
@@ -25,6 +34,7 @@ BACKENDS: dict[str, Backend] = {
 AUTO_ORDER = ('dense', 'blocked')
 # Pairs of positions up to which 'auto' takes the dense backend; beyond them nothing builds [L, M] unless it is named.
 MOST_DENSE_PAIRS = 512 * 512
+DROPOUT_STREAM = 0x64726F70  # folded into a key that dropout shares with a mechanism's own draws
 
 
 @overload
@@ -60,7 +70,7 @@ def attend(  # type: ignore[misc]
     """The attention output, and with `return_lse` also the float32 log-sum-exp of each query's logits.
 
     Args:
-        query: scaled by 1 / sqrt(K) inside.
+        query: scaled by 1 / sqrt(K) inside, but for LSH, whose keys are unit vectors.
         key: H must be a multiple of its G heads; each serves H / G neighbouring query heads.
         value: like `key`.
         mechanism: what to compute, such as `Softmax(Causal())`.
@@ -82,8 +92,8 @@ def attend(  # type: ignore[misc]
     A query that may read no key gives zeros, and zero gradients.
 
     Raises:
-        ValueError: shapes that do not fit, half-given segments, a missing key, an unknown backend, or a combination
-            that no backend serves.
+        ValueError: shapes or types that do not fit, half-given segments, a missing key, an unknown backend, or a
+            combination that no backend serves.
         NotImplementedError: the named backend lacks something; the message says what.
     """
     request = make_request(
@@ -127,17 +137,11 @@ def make_request(
 ) -> Request:
     """The arguments of `attend`, checked and completed; raises ValueError as `attend` says."""
     check_mechanism(mechanism)
-    check_shapes(query, key, value)
-    if (query_segments is None) != (key_segments is None):
-        raise ValueError('query_segments and key_segments go together: give both or neither')
-    if not 0.0 <= dropout_rate < 1.0:
-        raise ValueError(f'dropout_rate is {dropout_rate}; it must lie in [0, 1)')
-    dropout_rng = rng if dropout_rng is None else dropout_rng
-    if dropout_rate > 0.0 and dropout_rng is None:
-        raise ValueError('attention dropout needs dropout_rng or rng, a key')
-    if mechanism.needs_rng and (rng is None or rng.ndim):
-        raise ValueError(f'{mechanism} draws at random and needs rng, one key')
+    check_vectors(query, key, value, mechanism)
+    check_segments(query, key, query_segments, key_segments)
     check_positions(query, key, mechanism, query_positions, key_positions)
+    check_bias(query, key, bias)
+    check_keys(mechanism, query.shape[0], dropout_rate, rng, dropout_rng)
     return Request(
         query=query,
         key=key,
@@ -150,45 +154,25 @@ def make_request(
         key_positions=positions_or_default(key_positions, key.shape[1]),
         dropout_rate=dropout_rate,
         rng=rng,
-        dropout_rng=dropout_rng,
+        dropout_rng=dropout_key(mechanism, rng, dropout_rng),
         return_lse=return_lse,
     )
 
 
-def check_mechanism(mechanism: object) -> None:
-    """Raises ValueError for what is no mechanism, such as a pattern, a text or a class."""
-    if not isinstance(mechanism, Mechanism):
-        raise ValueError(
-            f"mechanism is {mechanism!r}; pass an instance such as Softmax(Causal()) or parse_mechanism('causal')"
-        )
-
-
-def check_shapes(query: Array, key: Array, value: Array) -> None:
-    """Raises ValueError unless [B, L, H, K], [B, M, G, K], [B, M, G, K] fit together with H a multiple of G."""
-    if query.ndim != 4 or key.shape != value.shape or key.ndim != 4:
-        raise ValueError(
-            f'query, key, value must be [B, L, H, K], [B, M, G, K] twice; got {query.shape}, {key.shape}, {value.shape}'
-        )
-    if (query.shape[0], query.shape[3]) != (key.shape[0], key.shape[3]):
-        raise ValueError(f'query {query.shape} and key {key.shape} differ in batch size or head width')
-    if query.shape[2] % key.shape[2]:
-        raise ValueError(f'{query.shape[2]} query heads are not a multiple of {key.shape[2]} key heads')
-
-
-def check_positions(
-    query: Array, key: Array, mechanism: Mechanism, query_positions: Positions | None, key_positions: Positions | None
-) -> None:
-    """Raises ValueError where positions would be compared that lengths alone do not tell."""
-    is_told = query_positions is not None or key_positions is not None
-    if query.shape[1] != key.shape[1] and not is_told and mechanism.compares_positions:
-        raise ValueError(
-            f'{query.shape[1]} queries and {key.shape[1]} keys: {mechanism} compares positions, so give query_positions'
-        )
+def dropout_key(mechanism: Mechanism, rng: Array | None, dropout_rng: Array | None) -> Array | None:
+    """The key of dropout: its own, or one made of `rng`, from which the mechanism may draw something else."""
+    if dropout_rng is not None or rng is None:
+        return dropout_rng
+    return jax.random.fold_in(rng, DROPOUT_STREAM) if mechanism.needs_rng else rng
 
 
 def positions_or_default(positions: Positions | None, length: int) -> Positions:
-    """`positions`, or 0, 1, ... as [1, length]."""
-    return np.arange(length, dtype=np.int32)[None] if positions is None else positions
+    """`positions`, or 0, 1, ... as [1, length]; known rows that are all alike become one."""
+    if positions is None:
+        return np.arange(length, dtype=np.int32)[None]
+    if isinstance(positions, np.ndarray) and (positions == positions[:1]).all():
+        return positions[:1]
+    return positions
 
 
 def attention_weights(
@@ -197,8 +181,14 @@ def attention_weights(
     """The weights by which each query sums the values, for any mechanism: rows sum to 1, or to 0 without keys.
 
     FAVOR's are its implicit matrix, LSH's the union over rounds. Needs memory for all pairs: for pictures and tests.
-    Takes `attend`'s keyword arguments but `backend`, `return_lse` and those of dropout; raises what it raises.
+    Takes `attend`'s keyword arguments but those below; raises what it raises.
+
+    Raises:
+        TypeError: one of `backend`, `return_lse`, `dropout_rate` and `dropout_rng`, which would change nothing here.
     """
+    unused = sorted({'backend', 'return_lse', 'dropout_rate', 'dropout_rng'} & set(options))
+    if unused:
+        raise TypeError(f'attention_weights takes no {", ".join(unused)}: these are the weights before dropout')
     return reference.weights(make_request(query, key, key, mechanism, **options))[0]
 
 

@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
 from efficient_attention.attention.dense import masked_softmax, same_segment
 from efficient_attention.attention.mechanisms import LSH
 from efficient_attention.attention.request import Request
+from efficient_attention.attention.request_checks import same_values
 
 SELF_LOGIT = -1e5  # of a position with itself; trax's value
 SMALLEST_SQUARE = 1e-12  # added to |q|^2, so that a query of zeros has a key of zeros
@@ -88,16 +88,6 @@ def make_layout(request: Request) -> Layout:
         raise NotImplementedError('lsh needs one array as query_segments and key_segments, its keys are the queries')
     has_dropout = request.dropout_rng is not None and request.dropout_rate > 0.0
     return Layout(mechanism, query.shape[1], request.dropout_rate if has_dropout else 0.0)
-
-
-def same_values(left: Any, right: Any) -> bool:
-    """Whether two arrays are one, or are known now, before the program runs, and equal."""
-    return left is right or all(is_known(x) for x in (left, right)) and np.array_equal(left, right)
-
-
-def is_known(x: Any) -> bool:
-    """Whether this process can read the array's values now."""
-    return isinstance(x, np.ndarray) or not isinstance(x, jax.core.Tracer) and x.is_fully_addressable
 
 
 class Rounds(NamedTuple):

@@ -1,8 +1,9 @@
 """What kind of attention is computed; the backends decide how."""
 
 import dataclasses
+from typing import cast
 
-from efficient_attention.attention.patterns import Full, Pattern
+from efficient_attention.attention.patterns import Full, Pattern, is_whole_number
 from efficient_attention.errors import InputError
 
 KERNELS = ('softmax', 'relu')
@@ -49,6 +50,9 @@ class Softmax(Mechanism):
 
     pattern: Pattern = Full()
 
+    def __post_init__(self) -> None:
+        require(isinstance(self.pattern, Pattern), 'softmax pattern', self.pattern, 'a pattern, such as Causal()')
+
     @property
     def compares_positions(self) -> bool:
         """As its pattern does."""
@@ -91,9 +95,10 @@ class LSH(Mechanism):
     sequential: bool = False
 
     def __post_init__(self) -> None:
-        require(self.bucket_size >= 1, 'lsh bucket_size', self.bucket_size, 'at least 1')
-        require(self.rounds >= 1, 'lsh rounds', self.rounds, 'at least 1')
-        require(self.buckets >= 0 and self.buckets % 2 == 0, 'lsh buckets', self.buckets, 'even, or 0 to choose')
+        for name in ('bucket_size', 'rounds'):
+            require_at_least(1, f'lsh {name}', getattr(self, name))
+        require_at_least(0, 'lsh buckets', self.buckets)
+        require(self.buckets % 2 == 0, 'lsh buckets', self.buckets, 'even, or 0 to choose')
 
     @property
     def needs_rng(self) -> bool:
@@ -127,8 +132,8 @@ class FAVOR(Mechanism):
     chunk: int = 128
 
     def __post_init__(self) -> None:
-        require(self.features >= 1, 'favor features', self.features, 'at least 1')
-        require(self.chunk >= 1, 'favor chunk', self.chunk, 'at least 1')
+        for name in ('features', 'chunk'):
+            require_at_least(1, f'favor {name}', getattr(self, name))
         require(self.kernel in KERNELS, 'favor kernel', self.kernel, f'one of {", ".join(KERNELS)}')
 
     @property
@@ -148,6 +153,12 @@ class FAVOR(Mechanism):
 
 
 MECHANISMS: dict[str, type[Mechanism]] = {'lsh': LSH, 'favor': FAVOR}
+
+
+def require_at_least(minimum: int, what: str, value: object) -> None:
+    """Raises an InputError that names the argument unless it is a whole number of at least `minimum`."""
+    require(is_whole_number(value), what, value, 'a whole number')
+    require(cast(int, value) >= minimum, what, value, f'at least {minimum}')
 
 
 def require(holds: bool, what: str, value: object, allowed: str) -> None:

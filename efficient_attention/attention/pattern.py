@@ -73,13 +73,13 @@ class Pattern:
         return any(part.compares_positions for part in self.parts()) if self.parts() else True
 
     def __and__(self, other: 'Pattern') -> 'Pattern':
-        return And(self, other)
+        return And(self, other) if isinstance(other, Pattern) else NotImplemented
 
     def __or__(self, other: 'Pattern') -> 'Pattern':
-        return Or(self, other)
+        return Or(self, other) if isinstance(other, Pattern) else NotImplemented
 
     def __sub__(self, other: 'Pattern') -> 'Pattern':
-        return Without(self, other)
+        return Without(self, other) if isinstance(other, Pattern) else NotImplemented
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +150,9 @@ class PerHead(Pattern):
     def __init__(self, *patterns: Pattern) -> None:
         if not patterns:
             raise InputError('per_head needs at least one pattern')
+        for pattern in patterns:
+            if not isinstance(pattern, Pattern):
+                raise InputError(f'per_head is given {pattern!r}; it takes patterns')
         object.__setattr__(self, 'patterns', patterns)
 
     def __repr__(self) -> str:

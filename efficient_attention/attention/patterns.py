@@ -26,6 +26,9 @@ __all__ = ['And', 'Block', 'Causal', 'Full', 'GlobalTokens', 'Or', 'Pattern', 'P
 __all__ += ['Strided', 'Summary', 'Window', 'Without', 'dense_mask', 'head_patterns']
 
 
+LARGEST = 2**31 - 1  # positions are int32 where JAX computes them
+
+
 @dataclasses.dataclass(frozen=True)
 class Full(Pattern):
     """Every query reads every key."""
@@ -69,6 +72,7 @@ class Window(Pattern):
     def __post_init__(self) -> None:
         require_at_least(0, self, radius=self.radius)
         require_at_least(1, self, dilation=self.dilation)
+        require_at_least(0, self, reach=self.radius * self.dilation)
 
     def __call__(self, query: Any, key: Any) -> Any:
         distance = abs(query - key)
@@ -310,7 +314,15 @@ def multiples(step: int, query: Ranges, key: Ranges) -> SomeAndAll:
 
 
 def require_at_least(minimum: int, pattern: Pattern, **sizes: int) -> None:
-    """Raises an InputError that names the pattern and the argument below `minimum`."""
+    """Raises an InputError that names the pattern and an argument that is no whole number from `minimum` on."""
     for name, size in sizes.items():
-        if size < minimum:
-            raise InputError(f'{type(pattern).__name__}: {name} is {size}; it must be at least {minimum}')
+        what = f'{type(pattern).__name__}: {name} is {size!r}; it must be'
+        if not is_whole_number(size):
+            raise InputError(f'{what} a whole number')
+        if not minimum <= size <= LARGEST:
+            raise InputError(f'{what} at {f"least {minimum}" if size < minimum else f"most {LARGEST}"}')
+
+
+def is_whole_number(value: object) -> bool:
+    """Whether `value` is an integer of Python or NumPy, and no truth value."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
