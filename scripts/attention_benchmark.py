@@ -76,6 +76,9 @@ def check_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespa
     """Ends the program on lengths that are none, and on options that would only show after hours of measuring."""
     if min(arguments.lengths) < 1:
         parser.error(f'length {min(arguments.lengths)}: it must be at least 1')
+    for name, least in (('steps', 1), ('rounds', 1), ('max_seconds', 0.0)):
+        if getattr(arguments, name) < least:
+            parser.error(f'--{name} {getattr(arguments, name)}: it must be at least {least}')
     if arguments.plot and arguments.plot.suffix not in ('.png', '.svg'):
         parser.error(f'--plot {arguments.plot}: it must end in .png or .svg')
     for name, value in vars(arguments).items() if arguments.from_json else ():

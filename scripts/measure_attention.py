@@ -25,14 +25,13 @@ def measure(shape: dict[str, Any]) -> dict[str, Any]:
     baseline = peak_bytes()
     mechanism = parse_mechanism(shape['mechanism'])
     rng = jax.random.key(1) if mechanism.needs_rng else None
-    k = q if mechanism.normalises_keys else k
 
     def forward(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        return attend(q, k, v, mechanism, rng=rng, backend=shape['backend'])
+        return attend(q, q if mechanism.normalises_keys else k, v, mechanism, rng=rng, backend=shape['backend'])
 
     def forward_backward(q: jax.Array, k: jax.Array, v: jax.Array) -> Any:
         if mechanism.normalises_keys:
-            out, pull = jax.vjp(lambda q, v: forward(q, q, v), q, v)
+            out, pull = jax.vjp(lambda q, v: forward(q, k, v), q, v)
         else:
             out, pull = jax.vjp(forward, q, k, v)
         return out, pull(cotangent)

@@ -59,13 +59,14 @@ def scaled_logits(request: Request, dtype: jnp.dtype, precision: jax.lax.Precisi
 
 
 def dense_bias(request: Request) -> Array | None:
-    """The bias as a float32 array that broadcasts to [B, H, L, M]; a function of positions is evaluated on all."""
-    if request.bias is None:
+    """The bias as a float32 array [1 or B, 1 or H, ...] like [B, H, L, M]; a function is evaluated on all positions."""
+    bias = request.bias
+    if bias is None:
         return None
-    if not callable(request.bias):
-        return request.bias.astype(jnp.float32)
-    query_b1L1 = jnp.asarray(request.query_positions)[:, None, :, None]
-    return request.bias(query_b1L1, jnp.asarray(request.key_positions)[:, None, None, :]).astype(jnp.float32)
+    if callable(bias):
+        query_b1L1 = jnp.asarray(request.query_positions)[:, None, :, None]
+        bias = bias(query_b1L1, jnp.asarray(request.key_positions)[:, None, None, :])
+    return bias.astype(jnp.float32).reshape((1,) * (4 - bias.ndim) + bias.shape)
 
 
 def masked_softmax(logits_BHLM: Array, allowed: Array) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L']]:

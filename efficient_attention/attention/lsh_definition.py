@@ -35,6 +35,7 @@ from efficient_attention.attention.request_checks import same_values
 SELF_LOGIT = -1e5  # of a position with itself; trax's value
 SMALLEST_SQUARE = 1e-12  # added to |q|^2, so that a query of zeros has a key of zeros
 MOST_BUCKETS = 128  # beyond it one rotation would cost more than the attention, so two are combined
+HASHED_AT_ONCE = 4096  # positions
 NO_RUN = -1
 
 
@@ -125,8 +126,21 @@ def draw_rotations(rng: Array, buckets: int, rounds: int, heads: int, width: int
 def hash_buckets(query: Float[Array, 'B L H K'], rotations: list[Float[Array, 'H K T _']]) -> Int[Array, 'B H T L']:
     """The bucket of each query in each round: argmax [x R; -x R], in mixed radix where there are several R.
 
-    Vectors at a small angle share a bucket more often than others (Andoni et al. 2015, arXiv 1509.02897).
+    Vectors at a small angle share a bucket more often than others (Andoni et al. 2015, arXiv 1509.02897). The number of
+    directions grows with the length, so the projections of all positions at once would grow faster than it.
     """
+    length = query.shape[1]
+    if length <= HASHED_AT_ONCE:
+        return hash_block(query, rotations)
+    padded = jnp.pad(query, ((0, 0), (0, -length % HASHED_AT_ONCE), (0, 0), (0, 0)))
+    blocks = padded.reshape(query.shape[0], -1, HASHED_AT_ONCE, *query.shape[2:]).swapaxes(0, 1)
+    numbers = jax.lax.map(lambda block: hash_block(block, rotations), blocks)  # [n, B, H, T, block]
+    numbers = jnp.moveaxis(numbers, 0, 3)
+    return numbers.reshape(*numbers.shape[:3], -1)[..., :length]
+
+
+def hash_block(query: Float[Array, 'B L H K'], rotations: list[Float[Array, 'H K T _']]) -> Int[Array, 'B H T L']:
+    """`hash_buckets` of all positions at once."""
     numbers, base = None, 1
     x_BLHK = jax.lax.stop_gradient(query).astype(jnp.float32)
     for rotation in rotations:
@@ -187,13 +201,23 @@ def sort_round(numbers_T: Array, buckets_BHTL: Array, segments_BL: Array | None,
 
 
 def stable_order(numbers: Array, bound: int) -> Array:
-    """The permutation that sorts whole numbers in [0, bound) along the last axis, equal ones by place."""
+    """The permutation that sorts whole numbers in [0, bound) along the last axis, equal ones by place.
+
+    Sorting numbers that carry their place is several times faster than sorting pairs, and takes half the memory; where
+    both do not fit into 32 bits, digit by digit.
+    """
     length = numbers.shape[-1]
-    if bound * length > 2**31:
-        return jnp.argsort(numbers, axis=-1, stable=True).astype(jnp.int32)
-    # Sorting numbers that carry their place is several times faster than sorting pairs.
-    places = jax.lax.broadcasted_iota(jnp.int32, numbers.shape, numbers.ndim - 1)
-    return jnp.sort(numbers * jnp.int32(length) + places, axis=-1) % jnp.int32(length)
+    base, weight = 2**32 // length, 1
+    places = jax.lax.broadcasted_iota(jnp.uint32, numbers.shape, numbers.ndim - 1)
+    order = places.astype(jnp.int32)
+    while weight < bound or weight == 1:
+        digits = take(numbers, order) if weight > 1 else numbers
+        digits = (digits // jnp.int32(weight)) % jnp.int32(min(base, 2**31 - 1))
+        carried = jnp.sort(digits.astype(jnp.uint32) * jnp.uint32(length) + places, axis=-1)
+        by_digit = (carried % jnp.uint32(length)).astype(jnp.int32)
+        order = take(order, by_digit) if weight > 1 else by_digit
+        weight *= base
+    return order
 
 
 def segment_ranks(segments_BL: Array) -> Array:

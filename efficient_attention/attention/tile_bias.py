@@ -73,15 +73,21 @@ class FunctionBias:
         query, key = (x.reshape(*x.shape[:2], rows, -1) for x in (queries, keys))
         if query.shape[1] != 1 or key.shape[1] != 1:
             raise NotImplementedError('blocked has no bias function together with tiles that differ by head')
-        values = jax.vmap(
-            lambda query_b1q, key_b1m: self.function(query_b1q[..., None], key_b1m[..., None, :]),
-            in_axes=2,
-            out_axes=2,
-        )(query, key)
+        values = jax.vmap(self.of_positions, in_axes=2, out_axes=2)(query, key)
         if values.shape[1] == 1:
             return chunk.pairs(values[:, None])
         own = values[:, np.asarray(self.heads)]
         return chunk.pairs(own.reshape(own.shape[0], self.groups, -1, *own.shape[2:]))
+
+    def of_positions(self, query_b1q: Array, key_b1m: Array) -> Array:
+        """float32 values [b, 1 or H, q, m]; raises ValueError where the function returns another shape."""
+        values = self.function(query_b1q[..., None], key_b1m[..., None, :]).astype(jnp.float32)
+        shape = (1,) * (4 - values.ndim) + values.shape
+        pairs = query_b1q.shape[-1], key_b1m.shape[-1]
+        fits = len(shape) == 4 and all(size in (1, full) for size, full in zip(shape[2:], pairs, strict=True))
+        if not fits or 1 < shape[1] <= max(self.heads):
+            raise ValueError(f'the bias function returned {values.shape} for {pairs} pairs; it must be [B, H, L, M]')
+        return jnp.broadcast_to(values.reshape(shape), (*shape[:2], *pairs))
 
 
 TileBias = ArrayBias | FunctionBias

@@ -313,7 +313,7 @@ def query_gradients(options: Options, operands: Operands, facts: Facts, saved: S
         (drows,) = into_bias(sum_to(jnp.where(is_repeat, 0.0, dlogits), values.shape))
         if bias.is_by_row:
             return total, [*arrays, jnp.moveaxis(drows.array, 3, 0)]
-        return jax.tree.map(jnp.add, total, drows), arrays
+        return jax.tree.map(add_gradient, total, drows), arrays
 
     is_by_row = bias is not None and bias.is_by_row
     start = None if bias is None or is_by_row else jax.tree.map(jnp.zeros_like, bias)
@@ -322,7 +322,17 @@ def query_gradients(options: Options, operands: Operands, facts: Facts, saved: S
     dq = with_empty_tile(rows_third(arrays[0]))
     if isinstance(bias, ArrayBias) and is_by_row:
         return dq, bias.from_rows([jnp.concatenate([arrays[1], jnp.zeros_like(arrays[1][:1])])])
-    return dq, total
+    return dq, None if bias is None else jax.tree.map(gradient_of, bias, total)
+
+
+def add_gradient(total: Array, gradient: Any) -> Array:
+    """The sum; whole numbers among a function's parameters have no gradient."""
+    return total if gradient.dtype == jax.dtypes.float0 else total + gradient
+
+
+def gradient_of(parameter: Array, total: Array) -> Any:
+    """`total`, or for whole numbers what JAX takes for their gradient."""
+    return total if jnp.issubdtype(parameter.dtype, jnp.floating) else np.zeros(parameter.shape, jax.dtypes.float0)
 
 
 def sum_to(x: Array, shape: tuple[int, ...]) -> Array:

@@ -43,14 +43,14 @@ def parse_flags(arguments: list[str], required: tuple[str, ...]) -> None:
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Runs `main` and exits: 0 when it returns, 2 after bad input, 1 after another failure that has a
-    clear line, 130 after Ctrl-C outside the training steps, which save first."""
+    """Runs `main` and exits: 0 when it returns, 2 after bad input (also what a named backend does not serve), 1 after
+    another failure that has a clear line, 130 after Ctrl-C outside the training steps, which save first."""
     logging.basicConfig(level=logging.INFO, format='%(message)s')
     for noisy in ('absl', 'jax'):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
         main()
-    except InputError as error:
+    except (InputError, NotImplementedError) as error:
         fail(error, 2)
     except RunError as error:
         fail(error, 1)

@@ -4,6 +4,7 @@ That it equals the reference is tested in test_attend.py.
 """
 
 import functools
+import itertools
 import math
 import re
 
@@ -77,6 +78,23 @@ def test_memory_grows_linearly(text: str):
 def test_memory_grows_linearly_up_to_64k(text: str):
     """At most 2.2 times for each doubling; measured on a CPU: at most 2.03."""
     assert max(growth(text, [2**power for power in range(12, 17)])) <= 2.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('text', ['lsh(64, 4)', 'lsh(64, 4, causal=True)', 'favor(64)', 'favor(64, causal=True)'])
+def test_memory_of_lsh_and_favor_with_segments_grows_linearly_up_to_64k(text: str):
+    mechanism, sizes = parse_mechanism(text), []
+    for length in (2**power for power in range(12, 17)):
+        x, ids = jax.ShapeDtypeStruct((1, length, 2, 16), jnp.float32), jax.ShapeDtypeStruct((1, length), jnp.int32)
+
+        def loss(q: jax.Array, v: jax.Array, segments: jax.Array) -> jax.Array:
+            options = {'rng': jax.random.key(0), 'query_segments': segments, 'key_segments': segments}
+            return attend(q, q, v, mechanism, backend='blocked', **options).sum()
+
+        program = jax.jit(jax.grad(loss, (0, 1))).lower(x, x, ids).compile()
+        sizes.append(program.memory_analysis().temp_size_in_bytes)
+    factors = [later / earlier for earlier, later in itertools.pairwise(sizes)]
+    assert max(factors) <= 2.2, f'{text}: {sizes} bytes, factors {np.round(factors, 2)}'
 
 
 @pytest.fixture

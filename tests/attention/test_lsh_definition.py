@@ -113,6 +113,10 @@ def test_numbers_too_large_to_carry_their_place_sort_alike():
     numbers = jax.random.randint(jax.random.key(0), (3, 200), 0, 50)
     assert np.array_equal(definition.stable_order(numbers, 50), definition.stable_order(numbers, 2**31 - 1))
     assert np.array_equal(definition.stable_order(numbers, 50), np.argsort(np.asarray(numbers), axis=-1, kind='stable'))
+    large = jax.random.randint(jax.random.key(1), (2, 200), 0, 2**31 - 1)
+    large = large.at[:, 50:100].set(large[:, :50])  # digits alike, in the high ones too
+    expected = np.argsort(np.asarray(large), axis=-1, kind='stable')
+    assert np.array_equal(definition.stable_order(large, 2**31 - 1), expected)
 
 
 def test_within_buckets_reads_no_other_bucket():
@@ -166,3 +170,11 @@ def test_recall_rises_with_the_rounds():
     values = list(curve.values())
     assert all(later > earlier + 0.02 for earlier, later in zip(values[:-1], values[1:], strict=True)), curve
     assert values[0] > 2 * 64 / 512  # random chunks would find 64 of 512 keys
+
+
+def test_hashing_in_blocks_gives_the_same_buckets(monkeypatch: pytest.MonkeyPatch):
+    q = jax.random.normal(jax.random.key(0), (2, 50, 2, 4))
+    rotations = definition.draw_rotations(jax.random.key(1), 256, 3, 2, 4)
+    whole = definition.hash_buckets(q, rotations)
+    monkeypatch.setattr(definition, 'HASHED_AT_ONCE', 16)
+    np.testing.assert_array_equal(definition.hash_buckets(q, rotations), whole)

@@ -93,3 +93,36 @@ def test_nothing_is_summed_by_scattering(text: str):
     program = str(jax.make_jaxpr(loss)(q, k, k))
     unique = re.findall(r'scatter[\w-]*\[.*?unique_indices=(\w+)', program, re.DOTALL)
     assert set(unique) <= {'True'} and len(unique) == (6 if text.startswith('per_head') else 0)
+
+
+def looked_up(table: jax.Array, shift: jax.Array, query: jax.Array, key: jax.Array) -> jax.Array:
+    """A bias from a table [H, 9] by clipped distance; the shift is a whole number."""
+    return jnp.moveaxis(table[:, jnp.clip(query - key, -4, 4)[:, 0] + shift], 0, 1)
+
+
+def test_a_bias_function_may_have_whole_numbers_among_its_parameters():
+    q = jax.random.normal(jax.random.key(0), (1, 40, 2, 8))
+    table, shift = jax.random.normal(jax.random.key(1), (2, 9)), jnp.asarray(4)
+
+    def loss(table: jax.Array, backend: str) -> jax.Array:
+        bias = jax.tree_util.Partial(looked_up, table, shift)
+        return (attend(q, q, q, Softmax(parse_pattern('causal')), bias=bias, backend=backend) ** 2).sum()
+
+    assert_close(*(jax.grad(loss)(table, backend) for backend in ('blocked', 'reference')), gradient=True)
+
+
+@pytest.mark.parametrize('shape', [(3, 2, 1, 1, 1), (5, 1), (1, 3, 1, 1)], ids=str)
+def test_a_bias_function_that_returns_another_shape_is_refused(shape: tuple[int, ...]):
+    q = jnp.ones((1, 40, 4, 8))
+    with pytest.raises(ValueError, match='the bias function returned .* it must be'):
+        attend(q, q, q, Softmax(), bias=lambda query, key: jnp.ones(shape), backend='blocked')  # noqa: ARG005
+
+
+def test_a_bias_function_may_return_fewer_axes_and_another_float():
+    q = jax.random.normal(jax.random.key(0), (1, 40, 2, 8))
+
+    def bias(query: jax.Array, key: jax.Array) -> jax.Array:
+        return (query - key)[0, 0].astype(jnp.bfloat16)
+
+    blocked_out, out = (attend(q, q, q, Softmax(), bias=bias, backend=backend) for backend in ('blocked', 'reference'))
+    assert_close(blocked_out, out)
