@@ -2,7 +2,8 @@
 
 python train.py --config configs/lm/enwik8_small.py:full --workdir runs/enwik8_full
 
-The mechanism follows the colon: full (the yardstick), window, fixed, lsh, favor, full_shared. Everything else is equal.
+The mechanism follows the colon: full (the yardstick), window, fixed, lsh, reformer (lsh in a
+reversible stack, feed-forward and loss in chunks), favor, full_shared. Everything else is equal.
 
 Data: 4,154,399 bytes, the first 90 % to train on, the next 5 % held out, the last 5 % for a test; 4 % of enwik8, so
 bits per byte compare only among runs on this excerpt. Held out: every byte but the first, in independent segments of
@@ -19,6 +20,13 @@ MECHANISMS = {
     'window': {'attention': 'causal & window(64)'},
     'fixed': {'attention': 'sparse_fixed(64, 8)'},
     'lsh': {'attention': 'lsh(64, 4, causal=True)', 'shared_qk': True},
+    'reformer': {
+        'attention': 'lsh(64, 4, causal=True)',
+        'shared_qk': True,
+        'stack': 'reversible',
+        'feed_forward_chunk': 128,  # positions
+        'loss_chunk': 128,  # positions
+    },
     'favor': {'attention': 'favor(128, causal=True)'},
     'full_shared': {'attention': 'causal', 'shared_qk': True},  # the yardstick of `lsh`
 }

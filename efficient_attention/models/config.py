@@ -8,6 +8,7 @@ from efficient_attention.modules.config import LayerConfig, require
 POSITIONS = ('learned', 'sinusoidal', 'none')
 SHARING = ('none', 'all')
 REMAT = ('none', 'full', 'dots')
+STACKS = ('plain', 'reversible')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +28,13 @@ class ModelConfig(LayerConfig):
     tied_output: bool = True  # a decoder's logits from the token table, or from a dense layer of their own
     layers: int = 2  # N
     sharing: str = 'none'  # 'none' = N separate layers | 'all' = one layer applied N times (ALBERT)
+    stack: str = (
+        'plain'  # 'plain' | 'reversible' = two streams, whose activations the backward pass recovers (Reformer)
+    )
     remat: str = (
         'none'  # what the backward pass recomputes in a layer: nothing | 'full' all | 'dots' all but matrix products
     )
+    loss_chunk: int = 0  # positions of each row whose logits a decoder's loss holds at a time; 0 = all at once
     attention_seed: int = 0  # of what LSH and FAVOR draw
     attention_redraw_steps: int = 1  # training steps that share one draw; 0 = one draw for the whole run
     scan_unroll: int = 1  # layers unrolled in one step of the scan; more is faster to run and slower to compile
@@ -39,7 +44,7 @@ class ModelConfig(LayerConfig):
         object.__setattr__(self, 'embedding_width', self.embedding_width or self.width)
         for name in ('vocab_size', 'max_length', 'embedding_width', 'layers', 'scan_unroll'):
             require(getattr(self, name) >= 1, f'model.{name}', getattr(self, name), 'at least 1')
-        for name in ('attention_seed', 'attention_redraw_steps'):
+        for name in ('loss_chunk', 'attention_seed', 'attention_redraw_steps'):
             require(getattr(self, name) >= 0, f'model.{name}', getattr(self, name), '0 or more')
         require(self.token_types >= 0, 'model.token_types', self.token_types, '0 or more')
         require(
@@ -58,3 +63,9 @@ class ModelConfig(LayerConfig):
         check_one_of('model.positions', self.positions, POSITIONS)
         check_one_of('model.sharing', self.sharing, SHARING)
         check_one_of('model.remat', self.remat, REMAT)
+        check_one_of('model.stack', self.stack, STACKS)
+        if self.stack == 'reversible':
+            require(self.norm == 'pre', 'model.norm', self.norm, "'pre' in a reversible stack")
+            require(
+                self.remat == 'none', 'model.remat', self.remat, "'none' in a reversible stack, which keeps nothing"
+            )

@@ -1,5 +1,7 @@
 """The decoder: embeddings, a stack of layers with causal attention, and the logits of each next token."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -31,7 +33,11 @@ class Decoder(nnx.Module):
         self.norm = layer_norm(config, config.width, rngs) if config.norm == 'pre' else None
         self.head = TiedHead(config, rngs=rngs) if config.tied_output else UntiedHead(config, rngs=rngs)
 
-    def __call__(
+    def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> Array:
+        """float32 logits; those at position t depend on tokens 0 ... t; arguments as of `hidden`."""
+        return self.logits(self.hidden(tokens_BL, segments_BL, **options))
+
+    def hidden(
         self,
         tokens_BL: Array,
         segments_BL: Array,
@@ -40,7 +46,7 @@ class Decoder(nnx.Module):
         rng: Array | None = None,
         step: Array | int = 0,
     ) -> Array:
-        """float32 logits; those at position t depend on tokens 0 ... t.
+        """The vectors [B, L, D] that `logits` reads, normalised; those at position t depend on tokens 0 ... t.
 
         Args:
             tokens_BL: ids below V.
@@ -54,7 +60,11 @@ class Decoder(nnx.Module):
         x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold(rng, 0))
         draws = mechanism_rng(self.config, step)
         x_BLD = self.stack(x_BLD, segments_BL, positions_BL, rng=fold(rng, 1), mechanism_rng=draws)
-        return self.head(x_BLD if self.norm is None else self.norm(x_BLD), self.embeddings.token)
+        return x_BLD if self.norm is None else self.norm(x_BLD)
+
+    def logits(self, hidden_BLD: Array) -> Array:
+        """float32 [B, L, V] from the vectors of `hidden`, or of any part of their positions."""
+        return self.head(hidden_BLD, self.embeddings.token)
 
 
 class TiedHead(nnx.Module):

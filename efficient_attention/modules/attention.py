@@ -54,12 +54,7 @@ class SelfAttention(nnx.Module):
         """
         config = self.config
         mechanism = parse_mechanism(config.attention.split(';')[0]) if mechanism is None else mechanism
-        q_BLHK, v_BLHK = self.split_heads(self.query(x_BLD)), self.split_heads(self.value(x_BLD))
-        k_BLHK = q_BLHK if self.key is None else self.split_heads(self.key(x_BLD))
-        if config.rotary:
-            q_BLHK, k_BLHK = rotate(q_BLHK, positions_BL), rotate(k_BLHK, positions_BL)
-        if self.key is None and not mechanism.normalises_keys:
-            k_BLHK = unit_keys(k_BLHK)
+        q_BLHK, k_BLHK, v_BLHK = self.project(x_BLD, positions_BL, mechanism)
         options: dict[str, Any] = {
             'dropout_rate': 0.0 if rng is None else config.attention_dropout_rate,
             'rng': mechanism_rng,
@@ -76,6 +71,21 @@ class SelfAttention(nnx.Module):
             own_q, own_k, own_v = (self.split_heads(x) for x in self.global_projections(x_BLD))
             tokens = GlobalTokens(is_global_BL, own_q, own_k, own_v, config.global_tokens)
             out_BLHK = attend_with_global(q_BLHK, k_BLHK, v_BLHK, tokens, mechanism, segments_BL, options)
+        return self.join_heads(out_BLHK)
+
+    def project(self, x_BLD: Array, positions_BL: Array, mechanism: Mechanism) -> tuple[Array, Array, Array]:
+        """Query, key and value [B, L, H, K], rotated where the config says so: what a cache keeps."""
+        q_BLHK, v_BLHK = self.split_heads(self.query(x_BLD)), self.split_heads(self.value(x_BLD))
+        k_BLHK = q_BLHK if self.key is None else self.split_heads(self.key(x_BLD))
+        if self.config.rotary:
+            q_BLHK = rotate(q_BLHK, positions_BL)
+            k_BLHK = q_BLHK if self.key is None else rotate(k_BLHK, positions_BL)
+        if self.key is None and not mechanism.normalises_keys:
+            k_BLHK = unit_keys(k_BLHK)
+        return q_BLHK, k_BLHK, v_BLHK
+
+    def join_heads(self, out_BLHK: Array) -> Array:
+        """The output projection of the heads' results, [B, L, H, K] -> [B, L, D]."""
         return self.out(jax.lax.collapse(out_BLHK, 2))
 
     def split_heads(self, x_BLI: Array) -> Array:

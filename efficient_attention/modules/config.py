@@ -5,7 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 
 from efficient_attention.attention.attend import BACKENDS
-from efficient_attention.attention.mechanisms import Mechanism
+from efficient_attention.attention.mechanisms import Mechanism, Softmax
 from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.errors import InputError
 from efficient_attention.field_checks import check_one_of, check_within
@@ -70,6 +70,10 @@ class LayerConfig:
         check_one_of('model.dtype', self.dtype, DTYPES)
         check_one_of('model.attention_backend', self.attention_backend, ('auto', *BACKENDS))
         require(self.global_tokens >= 0, 'model.global_tokens', self.global_tokens, '0 or more')
+        if self.global_tokens and not all(isinstance(own, Softmax) for own in self.mechanisms):
+            raise InputError(
+                f'model.global_tokens is {self.global_tokens}; model.attention {self.attention!r} has none'
+            )
         for mechanism in self.mechanisms:
             mechanism.check_heads(self.heads)
             require(

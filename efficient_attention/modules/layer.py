@@ -1,6 +1,5 @@
 """One encoder layer: attention and feed-forward, each with its residual, norm and dropout."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -40,18 +39,21 @@ class Layer(nnx.Module):
         self, x_BLD: Array, segments_BL: Array, positions_BL: Array, *, rng: Array | None = None, **attention: Any
     ) -> Array:
         """The layer's output; `rng` (a key, or one a row) turns dropout on; `attention` as in `SelfAttention`."""
+        is_post = self.config.norm == 'post'
+        x_BLD = x_BLD + self.attention_branch(x_BLD, segments_BL, positions_BL, rng=rng, **attention)
+        x_BLD = self.attention_norm(x_BLD) if is_post else x_BLD
+        x_BLD = x_BLD + self.feed_forward_branch(x_BLD, rng=rng)
+        return self.feed_forward_norm(x_BLD) if is_post else x_BLD
 
-        def attend(x: Array) -> Array:
-            return self.attention(x, segments_BL, positions_BL, rng=fold(rng, 0), **attention)
-
-        x_BLD = self.residual(x_BLD, attend, self.attention_norm, fold(rng, 1))
-        return self.residual(x_BLD, self.feed_forward, self.feed_forward_norm, fold(rng, 2))
-
-    def residual(
-        self, x_BLD: Array, sublayer: Callable[[Array], Array], norm: nnx.LayerNorm, rng: Array | None
+    def attention_branch(
+        self, x_BLD: Array, segments_BL: Array, positions_BL: Array, *, rng: Array | None = None, **attention: Any
     ) -> Array:
-        """`x` plus the sub-layer's output, normalised before or after."""
-        rate = self.config.dropout_rate
-        if self.config.norm == 'pre':
-            return x_BLD + dropout(sublayer(norm(x_BLD)), rate, rng)
-        return norm(x_BLD + dropout(sublayer(x_BLD), rate, rng))
+        """What attention adds to `x`: dropout(attention(x)), or of norm(x) in a 'pre' layer."""
+        x_BLD = self.attention_norm(x_BLD) if self.config.norm == 'pre' else x_BLD
+        out_BLD = self.attention(x_BLD, segments_BL, positions_BL, rng=fold(rng, 0), **attention)
+        return dropout(out_BLD, self.config.dropout_rate, fold(rng, 1))
+
+    def feed_forward_branch(self, x_BLD: Array, *, rng: Array | None = None) -> Array:
+        """What the feed-forward sub-layer adds to `x`, likewise."""
+        x_BLD = self.feed_forward_norm(x_BLD) if self.config.norm == 'pre' else x_BLD
+        return dropout(self.feed_forward(x_BLD), self.config.dropout_rate, fold(rng, 2))

@@ -3,7 +3,7 @@
 from jax import Array
 
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.objectives.classification import classification_sums
+from efficient_attention.objectives.chunked_loss import chunked_sums
 from efficient_attention.objectives.objective import Batch, Objective, Sums
 
 
@@ -16,8 +16,8 @@ class LanguageModelling(Objective):
 
     def sums(self, model: Decoder, batch: Batch, rng: Array | None, step: Array | int = 0) -> Sums:
         """Loss (nats) and correct predictions; with `unigram_losses` in the batch also their sum."""
-        logits_BLV = model(batch['tokens'], batch['segments'], rng=rng, step=step)
-        sums = classification_sums(logits_BLV, batch['targets'], batch['weights'])
+        hidden_BLD = model.hidden(batch['tokens'], batch['segments'], rng=rng, step=step)
+        sums = chunked_sums(model.logits, hidden_BLD, batch['targets'], batch['weights'], chunk=model.config.loss_chunk)
         if 'unigram_losses' in batch:  # held-out batches: what a unigram model loses on the same tokens
             sums['unigram_loss'] = (batch['unigram_losses'] * batch['weights']).sum()
         return {'causal_lm': sums}

@@ -23,9 +23,11 @@ NOT_READ: dict[str, dict[str, Any]] = {
         'data.splitting': 'documents',
         'data.batches': 'windows',
         'model.tied_output': True,
+        'model.global_tokens': 0,
         'eval.split': 'held_out',
         'eval.context': 0,
         'eval.stride': 0,
+        'model.loss_chunk': 0,
     },
     'language_modelling': {
         'data.pairs': 'none',

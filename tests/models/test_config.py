@@ -30,6 +30,10 @@ def test_the_layers_own_fields_are_derived_too():
         ({'sharing': 'half'}, "model.sharing is 'half'; known: none, all"),
         ({'remat': 'some'}, "model.remat is 'some'; known: none, full, dots"),
         ({'heads': 0}, 'model.heads is 0'),
+        ({'loss_chunk': -1}, 'model.loss_chunk is -1; it must be 0 or more'),
+        ({'stack': 'reverse'}, "model.stack is 'reverse'; known: plain, reversible"),
+        ({'stack': 'reversible'}, "model.norm is 'post'; it must be 'pre' in a reversible stack"),
+        ({'stack': 'reversible', 'norm': 'pre', 'remat': 'full'}, "model.remat is 'full'; it must be 'none' in a rev"),
     ],
 )
 def test_bad_fields_are_named(fields: dict, message: str):

@@ -33,6 +33,7 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     'layers': {'attention': 'causal & block(8); causal & summary(8, 2)'},
     'favor': {'attention': 'favor(16, causal=True, chunk=16)'},
     'lsh': {'attention': 'lsh(8, 2, causal=True)', 'shared_qk': True},
+    'reversible': {'stack': 'reversible'},
 }
 ROTARY = {'positions': 'none', 'rotary': True}
 PLACES = (0, 1, 7, 8, 35, LENGTH - 1)
@@ -135,6 +136,15 @@ def test_bfloat16_gives_float32_logits_near_those_of_float32():
     assert jnp.abs(low - high).max() < 0.1 * jnp.abs(high).max()
     graph, params = decoder_of(dtype='bfloat16')
     assert jax.eval_shape(lambda: apply(graph, params, ORDER, ONES)).dtype == jnp.float32
+
+
+@pytest.mark.parametrize('tied', [True, False])
+def test_logits_are_those_of_the_hidden_vectors_at_any_positions(tied: bool):
+    graph, params = decoder_of(tied_output=tied, embedding_width=8)
+    decoder = nnx.merge(graph, params)
+    hidden = decoder.hidden(ORDER, ONES)
+    assert hidden.shape == (1, LENGTH, 16)
+    assert_close(decoder.logits(hidden[:, 20:30]), apply(graph, params, ORDER, ONES)[:, 20:30])
 
 
 def test_dropout_follows_the_key():

@@ -1,8 +1,11 @@
 """The attention sub-layer against a plain NumPy computation, and its use of segments, positions and dropout."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 from efficient_attention.modules.attention import SelfAttention
@@ -50,3 +53,54 @@ def test_segments_do_not_read_one_another():
     segments = jnp.asarray([[1, 1, 1, 2, 2, 0]] * 2)
     changed = X.at[:, 3:].add(1.0)
     np.testing.assert_array_equal(module(X, segments, POSITIONS)[:, :3], module(changed, segments, POSITIONS)[:, :3])
+
+
+def softmax_rows(q: np.ndarray, k: np.ndarray, v: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """softmax(q k^T / sqrt(K)) v over allowed pairs, heads of width 4 of [L, 16], in float64."""
+    heads = []
+    for part in (slice(start, start + 4) for start in range(0, 16, 4)):
+        logits = np.where(allowed, q[:, part] @ k[:, part].T / 2.0, -np.inf)
+        weights = np.exp(logits - logits.max(-1, keepdims=True))
+        heads.append(weights / weights.sum(-1, keepdims=True) @ v[:, part])
+    return np.concatenate(heads, -1)
+
+
+def numbers(layer: nnx.Linear, x: np.ndarray) -> np.ndarray:
+    return x @ np.asarray(layer.kernel[...], np.float64)
+
+
+def test_shared_queries_and_keys_have_unit_keys():
+    module = SelfAttention(LayerConfig(width=16, heads=4, init_std=0.3, shared_qk=True), rngs=nnx.Rngs(1))
+    assert module.key is None
+    x = np.asarray(X[0], np.float64)
+    q, v = numbers(module.query, x), numbers(module.value, x)
+    unit = q.reshape(6, 4, 4) / np.linalg.norm(q.reshape(6, 4, 4), axis=-1, keepdims=True)
+    expected = softmax_rows(q, 2.0 * unit.reshape(6, 16), v, np.ones((6, 6), bool))  # logits q . k, not divided by 2
+    out = module(X, SEGMENTS, POSITIONS)[0]
+    np.testing.assert_allclose(out, numbers(module.out, expected), atol=1e-4)
+
+
+@pytest.mark.parametrize('rotary', [False, True])
+def test_lsh_takes_the_module_s_one_projection(rotary: bool):
+    config = LayerConfig(width=16, heads=4, init_std=0.3, shared_qk=True, rotary=rotary, attention='lsh(2, 2)')
+    outs = []
+    for backend in ('auto', 'reference'):
+        module = SelfAttention(dataclasses.replace(config, attention_backend=backend), rngs=nnx.Rngs(1))
+        outs.append(module(X, SEGMENTS, POSITIONS, mechanism_rng=jax.random.key(3)))
+    assert_close(*outs)
+
+
+def test_global_tokens_read_and_are_read_with_projections_of_their_own():
+    config = LayerConfig(width=16, heads=4, init_std=0.3, attention='window(1)', global_tokens=2)
+    module = SelfAttention(config, rngs=nnx.Rngs(1))
+    is_global = jnp.zeros((2, 6), bool).at[:, 3].set(True)
+    out = module(X, SEGMENTS, POSITIONS, is_global_BL=is_global)
+    own = module.global_projections
+    places = np.arange(6)
+    near = (abs(places[:, None] - places) <= 1) | (places == 3)
+    for row in range(2):
+        x = np.asarray(X[row], np.float64)
+        expected = softmax_rows(*(numbers(layer, x) for layer in (module.query, module.key, module.value)), near)
+        whole = softmax_rows(*(numbers(layer, x) for layer in (own.query, own.key, own.value)), np.ones((6, 6), bool))
+        expected[3] = whole[3]
+        np.testing.assert_allclose(out[row], numbers(module.out, expected), atol=1e-4)

@@ -1,0 +1,90 @@
+"""Ids to text while they arrive: what can be said of the text so far, without anything that later ids could change."""
+
+import abc
+import codecs
+
+import numpy as np
+
+from efficient_attention.data.units import Bytes, Characters, Units
+
+HELD_BACK = 8  # characters that a tokenizer's next pieces may still change, such as the spaces around an apostrophe
+PARAGRAPH = '\n\n'  # what stands for a separator of documents that has no text of its own
+
+
+class TextStream(abc.ABC):
+    """The text of ids that are fed in parts; all that was returned, joined, is the text."""
+
+    @abc.abstractmethod
+    def feed(self, ids: np.ndarray) -> str:
+        """More text, as far as it is certain."""
+
+    def finish(self) -> str:
+        """What was held back."""
+        return ''
+
+
+class ByteStream(TextStream):
+    """Bytes: a character is returned once it is complete; what is no UTF-8 becomes the replacement character."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder('utf-8')(errors='replace')
+
+    def feed(self, ids: np.ndarray) -> str:
+        """The characters that these bytes complete."""
+        return self._decoder.decode(ids.astype(np.uint8).tobytes())
+
+    def finish(self) -> str:
+        """The replacement character for one that stayed incomplete."""
+        return self._decoder.decode(b'', final=True)
+
+
+class CharacterStream(TextStream):
+    """Ids that are one character each."""
+
+    def __init__(self, units: Units) -> None:
+        self._units = units
+
+    def feed(self, ids: np.ndarray) -> str:
+        """A character for each."""
+        return self._units.decode(ids)
+
+
+class PieceStream(TextStream):
+    """Pieces whose text depends on their neighbours: all of them are decoded again, the last characters held back."""
+
+    def __init__(self, units: Units) -> None:
+        self._units = units
+        self._ids = np.zeros(0, np.uint32)
+        self._returned = 0  # characters
+
+    def feed(self, ids: np.ndarray) -> str:
+        """The text up to `HELD_BACK` characters before its end."""
+        self._ids = np.concatenate([self._ids, ids.astype(np.uint32)])
+        return self._up_to(-HELD_BACK)
+
+    def finish(self) -> str:
+        """The rest."""
+        return self._up_to(None)
+
+    def _up_to(self, end: int | None) -> str:
+        """The text of all ids but what was returned and what comes after `end`."""
+        more = self._text()[:end][self._returned :]
+        self._returned += len(more)
+        return more
+
+    def _text(self) -> str:
+        """The documents' texts with a blank line between them."""
+        cuts = np.flatnonzero(np.isin(self._ids, self._units.separator))
+        return PARAGRAPH.join(self._units.decode(ids) for ids in _between(self._ids, cuts))
+
+
+def _between(ids: np.ndarray, cuts: np.ndarray) -> list[np.ndarray]:
+    starts, ends = [0, *(cuts + 1)], [*cuts, len(ids)]
+    return [ids[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+def open_stream(units: Units) -> TextStream:
+    """The stream for these units."""
+    if isinstance(units, Bytes):
+        return ByteStream()
+    return CharacterStream(units) if isinstance(units, Characters) else PieceStream(units)

@@ -1,0 +1,52 @@
+"""Cross-entropy without all logits: the logits of a few positions at a time, forward and backward.
+
+The logits of a large vocabulary take V / D times the memory of the vectors that they come from; here only a chunk of
+them exists, and the backward pass computes each chunk again (Kitaev et al. 2020, arXiv 2001.04451, section 3).
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from efficient_attention.objectives.classification import classification_sums
+
+
+def chunked_sums(
+    logits_of: Callable[[Array], Array], hidden_BLD: Array, labels_BL: Array, weights_BL: Array, *, chunk: int
+) -> dict[str, Array]:
+    """The sums of `classification_sums` over all positions, of which `chunk` of each row have logits at a time.
+
+    Args:
+        logits_of: vectors [B, c, D] to float32 logits [B, c, V]; may hold parameters, which get their gradients.
+        hidden_BLD: the vectors.
+        labels_BL: ids below V.
+        weights_BL: how much each position counts.
+        chunk: positions of each row at a time; 0, or L and more = all.
+    """
+    length = hidden_BLD.shape[1]
+    if not chunk or chunk >= length:
+        return classification_sums(logits_of(hidden_BLD), labels_BL, weights_BL)
+
+    @jax.checkpoint
+    def sums_of(part: tuple[Array, Array, Array]) -> dict[str, Array]:
+        hidden, labels, weights = part
+        return classification_sums(logits_of(hidden), labels, weights)
+
+    def add(total: dict[str, Array], part: tuple[Array, Array, Array]) -> tuple[dict[str, Array], None]:
+        return jax.tree.map(jnp.add, total, sums_of(part)), None
+
+    # Rows stay whole, so that a batch that is spread over devices stays where it is. What fills the last chunk up
+    # weighs nothing.
+    parts = by_chunks(hidden_BLD, chunk), by_chunks(labels_BL, chunk), by_chunks(weights_BL, chunk)
+    zero = jnp.zeros((), jnp.float32)
+    return jax.lax.scan(add, {'loss': zero, 'accuracy': zero}, parts)[0]
+
+
+def by_chunks(x: Array, chunk: int) -> Array:
+    """[B, L, ...] to [chunks, B, chunk, ...], zeros after the end."""
+    batch, length = x.shape[:2]
+    chunks = -(-length // chunk)
+    padded = jnp.pad(x, ((0, 0), (0, chunks * chunk - length), *((0, 0),) * (x.ndim - 2)))
+    return padded.reshape(batch, chunks, chunk, *x.shape[2:]).swapaxes(0, 1)

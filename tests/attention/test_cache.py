@@ -1,0 +1,134 @@
+"""Caches: outputs equal the dense definition for every pattern, however they are cut into pieces."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from efficient_attention.attention import cache as caching
+from efficient_attention.attention.attend import attend
+from efficient_attention.attention.cache import CacheSpec, KeyCache, decode, init_cache
+from efficient_attention.attention.mechanisms import FAVOR, LSH, Softmax
+from efficient_attention.attention.text_form import parse_mechanism, parse_pattern
+from efficient_attention.errors import InputError
+from tests.tolerances import assert_close
+
+LENGTH = 48
+PATTERNS = ['causal', 'causal & window(5)', 'causal & window(3, 4)', 'causal & block(8)', 'causal & block(6, 1)']
+PATTERNS += ['sparse_fixed(8, 2)', 'sparse_strided(7)', 'causal & summary(8, 1) | causal & window(2)', 'block(1)']
+PATTERNS += ['causal & longformer(4, 2)', 'causal & bigbird(4, 1)', 'causal - window(3)', 'causal & window(0)']
+PATTERNS += ['causal & (global_tokens(1, 3) | window(1))', 'per_head(causal & window(3), causal & strided(5))']
+FAVORS = ['favor(16, causal=True, chunk=8)', "favor(16, causal=True, kernel='relu')"]
+RNG = jax.random.key(7)
+
+
+def spec_of(text: str, length: int = LENGTH) -> CacheSpec:
+    return CacheSpec(parse_mechanism(text), heads=4, key_heads=2, width=8, max_length=length)
+
+
+@functools.cache
+def arrays(dtype: str = 'float32') -> list[jax.Array]:
+    """Query, key and value of two rows, two query heads a key head."""
+    shapes = [(2, LENGTH, heads, 8) for heads in (4, 2, 2)]
+    keys = jax.random.split(jax.random.key(0), 3)
+    return [jax.random.normal(key, shape).astype(dtype) for key, shape in zip(keys, shapes, strict=True)]
+
+
+POSITIONS = jnp.tile(jnp.arange(LENGTH)[None], (2, 1))
+ONES = jnp.ones_like(POSITIONS)
+
+
+@functools.partial(jax.jit, static_argnames=('spec', 'piece'))
+def in_pieces(spec: CacheSpec, piece: int, *new: jax.Array) -> tuple[jax.Array, caching.Cache]:
+    """The outputs of all tokens of `new`, read `piece` at a time, and the cache after."""
+
+    def cut(x: jax.Array) -> jax.Array:
+        return x.reshape(len(x), -1, piece, *x.shape[2:]).swapaxes(0, 1)
+
+    def step(cache: caching.Cache, part: tuple[jax.Array, ...]) -> tuple[caching.Cache, jax.Array]:
+        out, cache = decode(spec, cache, *part)
+        return cache, out
+
+    start = init_cache(spec, 2, new[0].dtype, RNG)
+    cache, outs = jax.lax.scan(step, start, tuple(map(cut, new)))
+    return outs.swapaxes(0, 1).reshape(new[0].shape), cache
+
+
+CASES = [(1, text) for text in ('causal', 'causal & window(0)', 'sparse_fixed(8, 2)', FAVORS[0])]
+# Four patterns at once, for a head each.
+CASES += [(12, f'per_head({", ".join(texts)})') for texts in (PATTERNS[1:5], PATTERNS[5:9], PATTERNS[10:14])]
+CASES += [(12, text) for text in ('causal & block(6, 1)', PATTERNS[-1], FAVORS[1])]
+
+
+@pytest.mark.parametrize('piece, text', CASES)
+def test_pieces_equal_all_at_once(piece: int, text: str):
+    spec = spec_of(text)
+    out, _ = in_pieces(spec, piece, *arrays(), POSITIONS, ONES)
+    assert_close(out, attend(*arrays(), spec.mechanism, rng=RNG, backend='reference'))
+
+
+@pytest.mark.parametrize('text', ['causal & window(5)', 'sparse_fixed(8, 2)', FAVORS[0]])
+def test_segments_and_padding_are_honoured(text: str):
+    """Packed texts, padding between, before and behind them, in the places that they have in the row."""
+    starts = jnp.asarray([[0, 17, 20, 44], [5, 21, 29, 40]])[:, :, None]
+    segments = jnp.asarray([0, 1, 0, 2, 0])[(POSITIONS[:, None] >= starts).sum(axis=1)]
+    spec = spec_of(text)
+    out, _ = in_pieces(spec, 6, *arrays(), POSITIONS, segments)
+    expected = attend(
+        *arrays(), spec.mechanism, rng=RNG, query_segments=segments, key_segments=segments, backend='reference'
+    )
+    assert_close(out, expected)
+    assert not out[segments == 0].any()
+
+
+def test_favor_reads_pieces_that_are_no_whole_number_of_chunks():
+    spec = spec_of('favor(16, causal=True, chunk=5)')
+    out, _ = in_pieces(spec, 12, *arrays(), POSITIONS, ONES)
+    assert_close(out, attend(*arrays(), spec.mechanism, rng=RNG, backend='reference'))
+
+
+def test_half_precision_stays_near_the_definition():
+    spec = spec_of('causal & window(5)')
+    out, cache = in_pieces(spec, 1, *arrays('bfloat16'), POSITIONS, ONES)
+    assert out.dtype == jnp.bfloat16 and isinstance(cache, KeyCache) and cache.key.dtype == jnp.bfloat16
+    expected = attend(*arrays('bfloat16'), spec.mechanism, backend='reference')
+    assert_close(out, expected, dtype='bfloat16')
+
+
+def test_a_ring_goes_on_beyond_the_length_that_it_was_made_for():
+    spec = spec_of('causal & window(5)', length=8)
+    out, cache = in_pieces(spec, 6, *arrays(), POSITIONS, ONES)
+    assert_close(out, attend(*arrays(), spec.mechanism, backend='reference'))
+    assert cache.key.shape == (2, 2, 6, 8)
+
+
+def test_a_token_that_has_no_slot_is_not_a_number():
+    out, _ = in_pieces(spec_of('sparse_fixed(8, 2)', length=24), 12, *arrays(), POSITIONS, ONES)
+    assert jnp.isfinite(out[:, :24]).all() and jnp.isnan(out[:, 24:]).all()
+
+
+def test_favor_keeps_sums_whatever_the_length():
+    for length in (16, 4096):
+        cache = jax.eval_shape(functools.partial(init_cache, spec_of(FAVORS[0], length), 3, 'float32', RNG))
+        assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(cache)) == 3 * 2 * 16 * (8 + 2) + 16 * 8 + 3
+    with pytest.raises(ValueError, match='draws at random and needs rng'):
+        init_cache(spec_of(FAVORS[0]), 3, 'float32')
+
+
+@pytest.mark.parametrize(
+    'mechanism, line',
+    [
+        (LSH(causal=True), 'lsh attention cannot go on token by token: which keys a query meets depends on the tokens'),
+        (FAVOR(8), 'only causal attention can go on token by token'),
+        (Softmax(parse_pattern('window(3)')), 'only causal attention can go on token by token'),
+        (Softmax(parse_pattern('causal | global_tokens(1)')), 'only causal attention can go on token by token'),
+    ],
+)
+def test_what_cannot_be_decoded_is_one_line(mechanism, line: str):
+    with pytest.raises(InputError, match=line) as caught:
+        CacheSpec(mechanism, 4, 2, 8, LENGTH)
+    assert '\n' not in str(caught.value)
+    with pytest.raises(InputError, match='max_length is 0; it must be at least 1'):
+        CacheSpec(FAVOR(8, causal=True), 4, 2, 8, 0)

@@ -1,0 +1,204 @@
+"""The reversible stack: its formula, gradients against ordinary autodiff, what an inversion loses, memory by depth."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.reversible import backward, forward, inverse_error
+from efficient_attention.models.stack import Context, Stack
+from efficient_attention.modules.layer import Layer, fold
+from tests.tolerances import assert_close
+
+LENGTH = 12
+CONFIG = ModelConfig(
+    width=8, heads=2, layers=3, dropout_rate=0.3, attention_dropout_rate=0.3, norm='pre', stack='reversible',
+    attention='causal', init_std=0.3,
+)  # fmt: skip
+LSH = {'attention': 'lsh(4, 2, causal=True)', 'shared_qk': True, 'attention_dropout_rate': 0.0}
+X = jax.random.normal(jax.random.key(0), (8, LENGTH, 8))
+SEGMENTS = jnp.where(jnp.arange(LENGTH) < 7, 1, 2)[None].repeat(8, 0).at[1, -3:].set(0)
+POSITIONS = jnp.tile(jnp.arange(LENGTH)[None], (8, 1))
+CONTEXT = Context(SEGMENTS, POSITIONS, jax.random.split(jax.random.key(1), 8), jax.random.key(2))
+# Compiles in half the time; where the program itself is looked at, it is compiled as for users.
+QUICKLY = {'xla_backend_optimization_level': 0}
+compiled = functools.partial(jax.jit, compiler_options=QUICKLY)
+COTANGENT = jnp.cos(jnp.arange(X.size, dtype=jnp.float32)).reshape(X.shape)
+
+
+def with_fields(**fields: Any) -> ModelConfig:
+    return dataclasses.replace(CONFIG, **fields)
+
+
+@functools.cache
+def stack_of(config: ModelConfig) -> tuple[nnx.GraphDef, nnx.State]:
+    return nnx.split(compiled(lambda: Stack(config, rngs=nnx.Rngs(0)))())
+
+
+def call(stack: Stack, x: jax.Array, context: Context = CONTEXT) -> jax.Array:
+    segments, positions, rng, mechanism_rng, _ = context
+    return stack(x, segments, positions, rng=rng, mechanism_rng=mechanism_rng)
+
+
+def stored(stack: Stack, x: jax.Array) -> jax.Array:
+    """The same function without an inversion: ordinary autodiff stores what it needs."""
+    first, second = forward(*stack.reversible_parts(), CONTEXT, (x, x))
+    return (first + second) / 2
+
+
+def value_and_gradients(config: ModelConfig, apply: Any) -> tuple[jax.Array, tuple]:
+    graph, state = stack_of(config)
+
+    def loss(state: nnx.State, x: jax.Array) -> jax.Array:
+        return (apply(nnx.merge(graph, state), x) * COTANGENT).sum()
+
+    return compiled(jax.value_and_grad(loss, (0, 1)))(state, X)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    '24 layers': {'layers': 24},
+    '24 layers of LSH': {'layers': 24, **LSH},
+    'shared': {'sharing': 'all', 'attention': 'bigbird(2, 1)'},  # three turns, which differ in what they draw
+    'in turn': {'layers': 4, 'attention': 'causal; window(3)', 'scan_unroll': 4, 'feed_forward_chunk': 5},
+}
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_gradients_equal_those_of_stored_activations(name: str):
+    """With dropout, to the table's 1e-4 of the largest entry of each array (of 1 where all are smaller)."""
+    config = with_fields(**CASES[name])
+    expected = value_and_gradients(config, stored)
+    scales = jax.tree.map(lambda leaf: jnp.maximum(1.0, jnp.abs(leaf).max()), expected)
+    assert max(jax.tree.leaves(scales[1])) > 1
+    actual = value_and_gradients(config, call)
+    assert_close(*(jax.tree.map(jnp.divide, tree, scales) for tree in (actual, expected)), gradient=True)
+
+
+def test_layers_one_after_another_give_the_formula():
+    graph, state = stack_of(CONFIG)
+    layer_graph, _ = nnx.split(nnx.eval_shape(lambda: Layer(CONFIG, rngs=nnx.Rngs(0))))
+
+    def by_hand() -> jax.Array:
+        first = second = X
+        for number in range(CONFIG.layers):
+            layer = nnx.merge(layer_graph, jax.tree.map(lambda leaf, number=number: leaf[number], state['layers']))
+            rng = fold(CONTEXT.rng, number)
+            first = first + layer.attention_branch(second, SEGMENTS, POSITIONS, rng=rng)
+            second = second + layer.feed_forward_branch(first, rng=rng)
+        return (first + second) / 2
+
+    assert_close(compiled(lambda: call(nnx.merge(graph, state), X))(), compiled(by_hand)())
+
+
+def test_the_backward_pass_goes_through_recovered_activations():
+    """Were they stored, what the inversion takes for the last layer's output could not matter."""
+    graph, state = stack_of(CONFIG)
+
+    def recovered(state: nnx.State, shift: jax.Array) -> Any:
+        parts = nnx.merge(graph, state).reversible_parts()
+        first, second = forward(*parts, CONTEXT, (X, X))
+        return backward(*parts, CONTEXT, (first + shift * COTANGENT, second), (COTANGENT, COTANGENT))
+
+    run = compiled(recovered)
+    streams, _, gradients = run(state, jnp.float32(0))
+    assert_close(streams, (X, X))
+    shifted = jax.tree.leaves(run(state, jnp.float32(0.5))[2])
+    assert max(float(jnp.abs(a - b).max()) for a, b in zip(shifted, jax.tree.leaves(gradients), strict=True)) > 1e-2
+
+
+def test_keys_decide_what_is_dropped_and_nothing_else_does():
+    graph, state = stack_of(CONFIG)
+    run = compiled(lambda rng: call(nnx.merge(graph, state), X, CONTEXT._replace(rng=rng)))
+    first, again, other = (run(jax.random.key(seed)) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert jnp.abs(first - other).max() > 1e-2
+
+
+def test_a_mesh_and_a_scan_over_batches_give_the_same_gradients():
+    """Rows over 8 devices; then the rows in two parts under one scan, which adds their gradients up."""
+    graph, state = stack_of(CONFIG)
+
+    def gradients(state: nnx.State, x: jax.Array, context: Context, cotangent: jax.Array) -> Any:
+        return jax.grad(lambda state: (call(nnx.merge(graph, state), x, context) * cotangent).sum())(state)
+
+    expected = compiled(gradients)(state, X, CONTEXT, COTANGENT)
+
+    rows = NamedSharding(Mesh(np.asarray(jax.devices()), ('data',)), PartitionSpec('data'))
+    whole = NamedSharding(rows.mesh, PartitionSpec())
+    x, cotangent, segments, positions, rng = jax.device_put((X, COTANGENT, *CONTEXT[:3]), rows)
+    context = Context(segments, positions, rng, jax.device_put(CONTEXT.mechanism_rng, whole))
+    spread = compiled(gradients)(jax.device_put(state, whole), x, context, cotangent)
+    assert_close(jax.device_get(spread), jax.device_get(expected), gradient=True)
+
+    def add(total: nnx.State, part: Any) -> tuple[nnx.State, None]:
+        x, cotangent, *own = part
+        context = Context(*own, CONTEXT.mechanism_rng)
+        return jax.tree.map(jnp.add, total, gradients(state, x, context, cotangent)), None
+
+    parts = jax.tree.map(lambda leaf: leaf.reshape(2, 4, *leaf.shape[1:]), (X, COTANGENT, *CONTEXT[:3]))
+    zeros = jax.tree.map(jnp.zeros_like, state)
+    assert_close(compiled(lambda: jax.lax.scan(add, zeros, parts)[0])(), expected, gradient=True)
+
+
+@functools.cache
+def error_of(layers: int, dtype: str) -> float:
+    """The inverse error at width 8 with dropout."""
+    graph, state = stack_of(with_fields(layers=layers, init_std=0.1))
+
+    def measure(state: nnx.State) -> jax.Array:
+        return inverse_error(*nnx.merge(graph, state).reversible_parts(), CONTEXT, X, dtype=dtype)
+
+    return float(compiled(measure)(state))
+
+
+def test_inversion_loses_little_in_float32_and_much_in_bfloat16():
+    errors = {(layers, dtype): error_of(layers, dtype) for layers in (6, 24) for dtype in ('float32', 'bfloat16')}
+    print(errors)
+    assert errors[6, 'float32'] <= errors[24, 'float32'] < 1e-5
+    assert 1e-3 < errors[6, 'bfloat16'] <= errors[24, 'bfloat16'] < 1
+
+
+@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32
+def test_streams_are_float32_in_a_bfloat16_model():
+    config = with_fields(dtype='bfloat16')
+    graph, state = stack_of(config)
+    out, kept = jax.eval_shape(
+        lambda: jax.vjp(lambda state: call(nnx.merge(graph, state), X.astype('bfloat16')), state)
+    )
+    assert out.dtype == jnp.bfloat16
+    assert {leaf.dtype for leaf in jax.tree.leaves(kept) if leaf.shape == X.shape} == {jnp.dtype('float32')}
+    exact = dataclasses.replace(config, dtype='float32')
+    low, high = (value_and_gradients(one, call) for one in (config, exact))
+    assert_close(low[0], high[0], dtype='bfloat16')
+
+
+def temporary_bytes(layers: int, stack: str, attention: dict[str, Any]) -> int:
+    """Of the compiled gradient; activations outweigh parameters."""
+    config = with_fields(layers=layers, stack=stack, **attention)
+    graph, state = nnx.split(nnx.eval_shape(lambda: Stack(config, rngs=nnx.Rngs(0))))
+    positions = jnp.arange(256)[None]
+
+    def loss(state: nnx.State, x: jax.Array) -> jax.Array:
+        context = Context(jnp.ones_like(positions), positions, jax.random.key(0), jax.random.key(1))
+        return call(nnx.merge(graph, state), x, context).sum()
+
+    x = jax.ShapeDtypeStruct((1, 256, 8), jnp.float32)
+    return jax.jit(jax.grad(loss)).lower(state, x).compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize(
+    'attention', [pytest.param({}, id='softmax'), pytest.param(LSH, id='lsh', marks=pytest.mark.slow)]
+)
+def test_memory_does_not_grow_with_depth(attention: dict[str, Any]):
+    six, deep = (temporary_bytes(layers, 'reversible', attention) for layers in (6, 24))
+    plain = temporary_bytes(24, 'plain', attention) / temporary_bytes(6, 'plain', attention)
+    print(f'{six} bytes at 6 layers, {deep / six:.3f} times at 24; plain {plain:.3f} times')
+    assert deep <= 1.15 * six
+    assert plain > 2

@@ -1,0 +1,119 @@
+"""The loss in chunks: sums and gradients of the whole loss, and no array of tokens x vocabulary in the program."""
+
+import dataclasses
+import functools
+import math
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.decoder import Decoder
+from efficient_attention.objectives.chunked_loss import by_chunks, chunked_sums
+from efficient_attention.objectives.language_modelling import LanguageModelling
+from tests.tolerances import assert_close
+
+ROWS, LENGTH, WIDTH, VOCABULARY = 8, 13, 8, 50
+KEYS = jax.random.split(jax.random.key(0), 5)
+HIDDEN = jax.random.normal(KEYS[0], (ROWS, LENGTH, WIDTH))
+LABELS = jax.random.randint(KEYS[1], (ROWS, LENGTH), 0, VOCABULARY)
+WEIGHTS = jax.random.uniform(KEYS[2], (ROWS, LENGTH)).at[3, 5:].set(0.0)
+HEAD = {
+    'kernel': jax.random.normal(KEYS[3], (WIDTH, VOCABULARY)),
+    'bias': jax.random.normal(KEYS[4], (VOCABULARY,)),
+}
+
+
+def loss(head: dict, hidden: jax.Array, weights: jax.Array, chunk: int) -> tuple[jax.Array, dict]:
+    """The mean loss and the sums; the head is held by a closure, as a model's is."""
+
+    def logits_of(x: jax.Array) -> jax.Array:
+        return x @ head['kernel'] + head['bias'][None, None]
+
+    sums = chunked_sums(logits_of, hidden, LABELS, weights, chunk=chunk)
+    return sums['loss'] / weights.sum(), sums
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def value_and_gradients(head: dict, hidden: jax.Array, weights: jax.Array, chunk: int) -> Any:
+    return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)(head, hidden, weights, chunk)
+
+
+@pytest.mark.parametrize('chunk', [1, 4, 12, 13, 40])
+def test_sums_and_gradients_equal_those_of_the_whole(chunk: int):
+    """Gradients of the mean loss to 1e-5, with respect to the head, the vectors and the weights."""
+    (value, sums), gradients = value_and_gradients(HEAD, HIDDEN, WEIGHTS, chunk)
+    (whole, whole_sums), whole_gradients = value_and_gradients(HEAD, HIDDEN, WEIGHTS, 0)
+    assert_close((value, sums), (whole, whole_sums))
+    for part, expected in zip(jax.tree.leaves(gradients), jax.tree.leaves(whole_gradients), strict=True):
+        assert jnp.abs(expected).max() > 1e-3
+        np.testing.assert_allclose(part, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_over_eight_devices_give_the_same():
+    rows = NamedSharding(Mesh(np.asarray(jax.devices()), ('data',)), PartitionSpec('data'))
+    spread = value_and_gradients(HEAD, *jax.device_put((HIDDEN, WEIGHTS), rows), 4)
+    assert_close(jax.device_get(spread), jax.device_get(value_and_gradients(HEAD, HIDDEN, WEIGHTS, 4)), gradient=True)
+
+
+def test_chunks_hold_positions_in_order_and_zeros_after_the_end():
+    x = jnp.arange(1, 11).reshape(2, 5)
+    assert by_chunks(x, 2).tolist() == [[[1, 2], [6, 7]], [[3, 4], [8, 9]], [[5, 0], [10, 0]]]
+
+
+# ---- through the decoder and its objective ----
+
+MODEL = ModelConfig(
+    width=8, heads=2, layers=1, vocab_size=1000, max_length=64, token_types=0, attention='causal', norm='pre',
+    init_std=0.3, attention_dropout_rate=0.0, feed_forward_width=8,
+)  # fmt: skip
+
+
+def gradient_program(**fields: Any) -> jax.stages.Compiled:
+    """The objective's gradient for 2 rows of 64 tokens, compiled and not run."""
+    graph, state = nnx.split(nnx.eval_shape(lambda: Decoder(dataclasses.replace(MODEL, **fields), rngs=nnx.Rngs(0))))
+    batch = {name: jax.ShapeDtypeStruct((2, 64), jnp.int32) for name in ('tokens', 'targets', 'segments')}
+    batch |= {'weights': jax.ShapeDtypeStruct((2, 64), jnp.float32)}
+
+    def loss(state: nnx.State, batch: dict) -> jax.Array:
+        return LanguageModelling().sums(nnx.merge(graph, state), batch, None)['causal_lm']['loss']
+
+    return jax.jit(jax.value_and_grad(loss)).lower(state, batch).compile()
+
+
+def largest_buffer(program: jax.stages.Compiled) -> int:
+    """Elements of the largest array that any instruction of a compiled program makes."""
+    shapes = re.findall(r'\b(?:f|bf|s|u|pred)\d*\[([\d,]+)\]', program.as_text())
+    return max(math.prod(map(int, shape.split(','))) for shape in shapes)
+
+
+def test_no_buffer_holds_the_logits_of_all_tokens():
+    """The largest are the attention's 2 x 2 x 64 x 64, the logits of 2 x 8 positions and the table of 1000 x 8."""
+    chunked, untied, whole = (
+        gradient_program(**fields) for fields in ({'loss_chunk': 8}, {'loss_chunk': 8, 'tied_output': False}, {})
+    )
+    assert max(map(largest_buffer, (chunked, untied))) <= 2 * 2 * 64 * 64
+    assert largest_buffer(whole) >= 2 * 64 * 1000
+    sizes = [program.memory_analysis().temp_size_in_bytes for program in (chunked, whole)]
+    assert sizes[0] < 0.5 * sizes[1]
+
+
+def test_the_objective_reads_the_models_chunk():
+    graph, state = nnx.split(jax.jit(lambda: Decoder(MODEL, rngs=nnx.Rngs(0)))())
+    other, _ = nnx.split(nnx.eval_shape(lambda: Decoder(dataclasses.replace(MODEL, loss_chunk=5), rngs=nnx.Rngs(0))))
+    tokens = jax.random.randint(KEYS[0], (2, 13), 0, 1000)
+    batch = {'tokens': tokens, 'targets': tokens[:, ::-1], 'segments': jnp.ones_like(tokens)}
+    batch |= {'weights': jnp.ones((2, 13))}
+
+    def lower(graph: nnx.GraphDef) -> jax.stages.Lowered:
+        return jax.jit(lambda state: LanguageModelling().sums(nnx.merge(graph, state), batch, None)).lower(state)
+
+    whole, chunked = lower(graph), lower(other)
+    assert chunked.as_text().count('stablehlo.while') == whole.as_text().count('stablehlo.while') + 1
+    assert_close(chunked.compile()(state), whole.compile()(state))
