@@ -2,10 +2,10 @@
 
 python train.py --config configs/pretrain/longformer.py --workdir runs/longformer
 
-148,659,456 parameters with pooler and the projections of global tokens (tests/models/test_sizes.py); the latter are left
-out here, because tasks mark tokens as global and pretraining marks none. Sizes, batch (64 rows), steps, rate and warm-up
-are those of Beltagy et al. 2020 (arXiv 2004.05150, section 5), which continues from RoBERTa and decays polynomially;
-here training starts afresh with a linear decay. Not run here at this size; a small one is in
+148,659,456 parameters with pooler and projections of global tokens (tests/models/test_sizes.py); the latter are left
+out here, because tasks mark tokens as global and pretraining marks none. Sizes, batch (64 rows), steps, rate and
+warm-up are those of Beltagy et al. 2020 (arXiv 2004.05150, section 5), which continues from RoBERTa and decays
+polynomially; here training starts afresh with a linear decay. Not run here at this size; a small one is in
 configs/pretrain/books_long.py.
 """
 
