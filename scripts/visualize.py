@@ -153,7 +153,7 @@ def add_legend(figure: Figure, labels: tuple[str, ...], *, columns: int, has_ord
 
 
 def draw_gallery(_: argparse.Namespace) -> Figure:
-    """All named patterns and presets at 64 positions in tiles of 8."""
+    """All named patterns and presets at 128 positions in tiles of 8."""
     figure = Figure(figsize=(9.6, 10.4), layout='constrained')
     for axes, text in zip(figure.subplots(4, 4).ravel(), GALLERY, strict=True):
         pattern = parse_pattern(text).for_keys(GALLERY_LENGTH).for_head(0, 1)
