@@ -76,7 +76,7 @@ def attend_heads(request: Request, group: tuple[int, ...], patterns: tuple[Patte
     passes = schedule(patterns, query_positions, key_positions, TILE)
     if not passes:
         zeros = jnp.zeros_like(query)
-        return zeros, jnp.full(zeros.shape[:3], MASKED).swapaxes(1, 2)
+        return zeros, jnp.full(zeros.shape[:3], MASKED, jnp.float32).swapaxes(1, 2)
     return merge([attend_pass(part, np.asarray(group), own) for own in passes])
 
 

@@ -98,7 +98,8 @@ def sum_keys(kernel: str, inputs: Inputs, projection: Array) -> tuple[Array, Arr
         sums = sums * jnp.exp(before - stabiliser)[:, :, None]
         return (sums + jnp.einsum('BGCV,BGCR->BGVR', value, features), stabiliser), None
 
-    start = jnp.zeros((batch, groups, width, len(projection))), jnp.full((batch, groups, len(projection)), MASKED)
+    sums = jnp.zeros((batch, groups, width, len(projection)), jnp.float32)
+    start = sums, jnp.full((batch, groups, len(projection)), MASKED, jnp.float32)
     return jax.lax.scan(add, start, (inputs.keys, inputs.values, inputs.valid))[0]
 
 

@@ -24,6 +24,7 @@ from efficient_attention.attention.lsh_windows import (
     Positions,
     Rows,
     Window,
+    corner,
     dropout_factor,
     extend,
     make_facts,
@@ -96,7 +97,7 @@ def visit(step: Any, layout: Layout, rounds: Rounds, facts: Facts, start: Any) -
 
 def put(buffer: Array, x: Array, start: tuple[Array, Array]) -> Array:
     """`buffer` [B, H, T, n, ...] with rounds and chunks from `start` on replaced by `x`."""
-    return jax.lax.dynamic_update_slice(buffer, x, (0, 0, *start, *(0,) * (x.ndim - 4)), allow_negative_indices=False)
+    return jax.lax.dynamic_update_slice(buffer, x, corner(start, x.ndim), allow_negative_indices=False)
 
 
 def round_sums(layout: Layout, x: Positions, rounds: Rounds, facts: Facts) -> Sums:
@@ -114,7 +115,7 @@ def round_sums(layout: Layout, x: Positions, rounds: Rounds, facts: Facts) -> Su
         return jax.tree.map(lambda buffer, part: put(buffer, part, window.start), buffers, sums)
 
     shape = (*rounds.order_BHTN.shape[:3], layout.chunks, layout.size)
-    start = Sums(jnp.zeros((*shape, x.v.shape[-1])), jnp.zeros(shape), jnp.zeros(shape))
+    start = Sums(*(jnp.zeros(own, jnp.float32) for own in ((*shape, x.v.shape[-1]), shape, shape)))
     by_slot = visit(step, layout, rounds, facts, start)
     return merge_sums(
         [jax.tree.map(lambda x, n=n: by_position(x[:, :, n], rounds, n), by_slot) for n in axis_numbers(rounds)]
@@ -163,7 +164,8 @@ def over_rounds(fn: Any, combine: Any, start: Any, layout: Layout, rounds: Round
 def all_sums(layout: Layout, x: Positions, rounds: Rounds, facts: Facts) -> Sums:
     """The sums over all rounds, by position."""
     shape = x.q.shape[:3]
-    start = Sums(jnp.zeros(x.v.shape), jnp.full(shape, MASKED), jnp.zeros(shape))
+    zeros = functools.partial(jnp.zeros, dtype=jnp.float32)
+    start = Sums(zeros(x.v.shape), jnp.full(shape, MASKED, jnp.float32), zeros(shape))
     return over_rounds(
         lambda own: round_sums(layout, x, own, facts),
         lambda *pair: merge_sums(list(pair)),
@@ -198,7 +200,7 @@ def backward(layout: Layout, kept: Any, cotangents: tuple[Array, Array]) -> tupl
     delta = (dout.astype(jnp.float32) * out.astype(jnp.float32)).sum(axis=-1) - dlse
     saved = dout, jnp.stack([maximum, per_total, delta], axis=-1)
     x = make_positions(q_BHLK, v_BHLK)
-    start = Rows(*(jnp.zeros(own.shape) for own in (q_BHLK, q_BHLK, v_BHLK)))
+    start = Rows(*(jnp.zeros(own.shape, jnp.float32) for own in (q_BHLK, q_BHLK, v_BHLK)))
     total = over_rounds(
         lambda own: round_gradients(layout, x, own, facts, saved),
         lambda *pair: jax.tree.map(jnp.add, *pair),
@@ -237,7 +239,8 @@ def round_gradients(layout: Layout, x: Positions, rounds: Rounds, facts: Facts, 
         )
 
     def buffer(like: Array, before: int) -> Array:
-        return jnp.zeros((*rounds.order_BHTN.shape[:3], before + layout.chunks, layout.size, like.shape[-1]))
+        shape = (*rounds.order_BHTN.shape[:3], before + layout.chunks, layout.size, like.shape[-1])
+        return jnp.zeros(shape, jnp.float32)
 
     before = layout.before
     totals = visit(step, layout, rounds, facts, Rows(buffer(x.q, 0), buffer(x.q, before), buffer(x.v, before)))

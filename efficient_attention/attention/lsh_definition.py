@@ -118,7 +118,7 @@ def draw_rotations(rng: Array, buckets: int, rounds: int, heads: int, width: int
     """Gaussian directions for each factor of the number of buckets, half as many as buckets; all rows share them."""
     factors = bucket_factors(buckets)
     return [
-        jax.random.normal(key, (heads, width, rounds, factor // 2))
+        jax.random.normal(key, (heads, width, rounds, factor // 2), jnp.float32)
         for key, factor in zip(jax.random.split(rng, len(factors)), factors, strict=True)
     ]
 

@@ -113,10 +113,16 @@ def make_window(
     return Window(start, order, queries, keys, numbers_T, facts.seeds_BH)
 
 
+def corner(start: tuple[Array, Array], axes: int) -> tuple[Array, ...]:
+    """Where round and chunk `start` of an array [B, H, T, n, ...] begin; 32 bits also where JAX counts in 64."""
+    zero = jnp.int32(0)
+    return (zero, zero, *(place.astype(jnp.int32) for place in start), *(zero,) * (axes - 4))
+
+
 def slice_from(x: Array, start: tuple[Array, Array], count: tuple[int, int]) -> Array:
     """`count` rounds and chunks of `x` [B, H, T, n, ...] from `start` on."""
     return jax.lax.dynamic_slice(
-        x, (0, 0, *start, *(0,) * (x.ndim - 4)), (*x.shape[:2], *count, *x.shape[4:]), allow_negative_indices=False
+        x, corner(start, x.ndim), (*x.shape[:2], *count, *x.shape[4:]), allow_negative_indices=False
     )
 
 

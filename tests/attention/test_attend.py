@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention import blocked, tile_picks
-from efficient_attention.attention.attend import BACKENDS, attend, check_mechanism, log_choice
+from efficient_attention.attention.attend import BACKENDS, attend, attention_weights, check_mechanism, log_choice
 from efficient_attention.attention.mechanisms import Mechanism, Softmax
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.text_form import parse_mechanism
@@ -327,3 +327,28 @@ def test_auto_is_dense_for_few_pairs_alone():
 
     assert largest(64) >= 64 * 64
     assert largest(1024) < 1024 * 1024
+
+
+# ---- weights ----
+
+
+@pytest.mark.parametrize(
+    'text', ['causal & window(3)', 'lsh(4, 2)', 'lsh(4, 2, causal=True)', 'favor(16, causal=True)']
+)
+def test_weights_sum_to_1_and_mix_the_values_as_attend_does(text: str):
+    mechanism = parse_mechanism(text)
+    q, k, v = (jax.random.normal(rng, (2, 14, 2, 8)) for rng in jax.random.split(jax.random.key(0), 3))
+    k = q if mechanism.normalises_keys else k
+    segments = jnp.asarray([[1] * 8 + [2] * 6, [1] * 11 + [0] * 3])
+    options = {'rng': jax.random.key(1), 'query_segments': segments, 'key_segments': segments}
+    weights = attention_weights(q, k, mechanism, **options)
+    np.testing.assert_allclose(weights.sum(-1), jnp.broadcast_to(segments[:, None] > 0, (2, 2, 14)), atol=1e-5)
+    assert (weights >= 0).all()
+    assert_close(jnp.einsum('BHLM,BMHK->BLHK', weights, v), attend(q, k, v, mechanism, **options))
+
+
+@pytest.mark.parametrize('option', ['backend', 'return_lse', 'dropout_rate', 'dropout_rng'])
+def test_weights_refuse_what_would_change_nothing(option: str):
+    q = jnp.ones((1, 4, 1, 8))
+    with pytest.raises(TypeError, match=f'attention_weights takes no {option}'):
+        attention_weights(q, q, Softmax(), **{option: 0.5})

@@ -192,3 +192,18 @@ def test_a_mechanism_that_it_does_not_know_is_refused():
     q = jnp.ones((1, 3, 2, 8))
     with pytest.raises(NotImplementedError, match='blocked does not know Mechanism'):
         attend(q, q, q, Mechanism(), backend='blocked')
+
+
+@pytest.mark.parametrize('text', ['causal', 'lsh(16, 2)', 'favor(16)', 'favor(16, causal=True)'])
+@pytest.mark.parametrize('dtype', ['float32', 'float64'])
+def test_programs_of_64_bits_are_served(text: str, dtype: str):
+    """Where JAX counts in 64 bits, what a mechanism makes itself keeps the types that it names."""
+    mechanism = parse_mechanism(text)
+    with jax.enable_x64(True):
+        q, ids = jnp.ones((1, 40, 2, 8), dtype), jnp.ones((1, 40), 'int32')
+
+        def loss(q: jax.Array) -> jax.Array:
+            options = {'rng': jax.random.key(0), 'query_segments': ids, 'key_segments': ids, 'backend': 'blocked'}
+            return attend(q, q, q, mechanism, **options).sum()
+
+        assert jax.eval_shape(jax.grad(loss), q).dtype == dtype
