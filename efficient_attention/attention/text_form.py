@@ -7,6 +7,7 @@ a syntax tree and matched against known names; nothing is evaluated.
 
 import ast
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -104,7 +105,7 @@ def _build_mechanism(node: ast.expr, text: str) -> Mechanism:
         if type(value) is not type(field.default):
             kind = _KINDS[type(field.default)]
             raise InputError(f'attention {text!r}: {name} {field.name} is {value!r}; it must be {kind}')
-    return _call(make, arguments, options, text)
+    return _call(name, make, arguments, options, text)
 
 
 def _named_fields(make: type[Mechanism], options: dict[str, Any]) -> list[tuple[Any, Any]]:
@@ -112,6 +113,8 @@ def _named_fields(make: type[Mechanism], options: dict[str, Any]) -> list[tuple[
 
 
 def _parse(text: str) -> ast.expr:
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f"attention is {text!r}; it must be a text such as 'causal & window(128)'")
     try:
         return ast.parse(text.strip(), mode='eval').body
     except (SyntaxError, ValueError) as error:
@@ -128,17 +131,17 @@ def _build(node: ast.expr, text: str) -> Pattern:
         case ast.BinOp(left=left, op=ast.Sub(), right=right):
             return _build(left, text) - _build(right, text)
         case ast.Name(id=name):
-            return _call(_known(name, text), [], {}, text)
+            return _call(name, _known(name, text), [], {}, text)
         case ast.Call(func=ast.Name(id=name)):
             make = _known(name, text)
             read = _build if name in _TAKES_PATTERNS else _whole_number
-            return _call(make, *_arguments(node, text, read), text)
+            return _call(name, make, *_arguments(node, text, read), text)
     raise InputError(f'attention {text!r}: {ast.unparse(node)!r} is neither a pattern nor a combination of patterns')
 
 
 def _known(name: str, text: str) -> Callable[..., Pattern]:
     if name in MECHANISMS:
-        raise InputError(f'attention {text!r}: {name} is a mechanism of its own, which no pattern can be combined with')
+        raise InputError(f'attention {text!r}: {name} is a mechanism of its own and no pattern, nor part of one')
     if name not in PATTERNS:
         known = ', '.join(sorted((*PATTERNS, *MECHANISMS)))
         raise InputError(f'attention {text!r}: unknown name {name!r}; known: {known}')
@@ -146,26 +149,52 @@ def _known(name: str, text: str) -> Callable[..., Pattern]:
 
 
 def _arguments(node: ast.Call, text: str, read: Callable[[ast.expr, str], Any]) -> tuple[list, dict[str, Any]]:
+    names = [option.arg or '**' for option in node.keywords]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f'attention {text!r}: {name} is given twice')
     options = {option.arg or '**': read(option.value, text) for option in node.keywords}
     return [read(argument, text) for argument in node.args], options
 
 
-def _call(make: Callable[..., Any], arguments: list, options: dict[str, Any], text: str) -> Any:
+def _call(name: str, make: Callable[..., Any], arguments: list, options: dict[str, Any], text: str) -> Any:
+    try:
+        inspect.signature(make).bind(*arguments, **options)
+    except TypeError:
+        raise InputError(f'attention {text!r}: {name} takes ({_parameters(make)})') from None
     try:
         return make(*arguments, **options)
-    except TypeError as error:
-        raise InputError(f'attention {text!r}: {error}') from None
     except InputError as error:
         raise InputError(f'attention {text!r}: {error}') from None
 
 
+def _parameters(make: Callable[..., Any]) -> str:
+    """What a name takes, as one writes it: 'radius, dilation=1'."""
+    parameters = inspect.signature(make).parameters.values()
+    return ', '.join(
+        f'{own.name}, ...'
+        if own.kind is own.VAR_POSITIONAL
+        else own.name
+        if own.default is own.empty
+        else f'{own.name}={own.default!r}'
+        for own in parameters
+    )
+
+
+def _value(node: ast.expr) -> Any:
+    """The constant that a node is, a sign before a number included; None for anything else."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and type(_value(node.operand)) is int:
+        return -_value(node.operand)
+    return node.value if isinstance(node, ast.Constant) else None
+
+
 def _whole_number(node: ast.expr, text: str) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
+    if type(_value(node)) is int:
+        return _value(node)
     raise InputError(f'attention {text!r}: {ast.unparse(node)!r} is not a whole number')
 
 
 def _constant(node: ast.expr, text: str) -> int | bool | str:
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | bool | str):
-        return node.value
+    if isinstance(_value(node), int | bool | str):
+        return _value(node)
     raise InputError(f'attention {text!r}: {ast.unparse(node)!r} is neither a whole number, True, False nor a name')
