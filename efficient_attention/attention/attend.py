@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
-from efficient_attention.attention import blocked, dense, jax_nn, reference
+from efficient_attention.attention import blocked, cudnn, dense, jax_nn, reference
 from efficient_attention.attention.mechanisms import Mechanism
 from efficient_attention.attention.request import Positions, Request
 from efficient_attention.attention.request_checks import (
@@ -30,6 +30,7 @@ BACKENDS: dict[str, Backend] = {
     'dense': dense.serve,
     'blocked': blocked.serve,
     'jax_nn': jax_nn.serve,
+    'cudnn': cudnn.serve,
 }
 AUTO_ORDER = ('dense', 'blocked')
 # Pairs of positions up to which 'auto' takes the dense backend; beyond them nothing builds [L, M] unless it is named.

@@ -17,7 +17,7 @@ from efficient_attention.attention.text_form import parse_mechanism
 from tests.attention.cells import check, inputs, quick, results
 from tests.tolerances import assert_close
 
-OTHERS = [name for name in BACKENDS if name != 'reference']
+OTHERS = [name for name in BACKENDS if name not in ('reference', 'cudnn')]  # cudnn needs a GPU, see test_cudnn.py
 LENGTHS = (1, 7, 63, 64, 65, 127, 1000, 1025)
 # Each adds one thing to a call; what they add is in `cells.inputs`.
 OPTIONS = ('plain', 'padding', 'segments', 'bias', 'key bias', 'function bias', 'dropout', 'cross', 'grouped', 'lse')
