@@ -17,7 +17,8 @@ from efficient_attention.attention.text_form import parse_mechanism
 from tests.attention.cells import check, inputs, quick, results
 from tests.tolerances import assert_close
 
-OTHERS = [name for name in BACKENDS if name not in ('reference', 'cudnn')]  # cudnn needs a GPU, see test_cudnn.py
+HERE = [name for name in BACKENDS if name != 'cudnn']  # that needs a GPU: test_cudnn.py
+OTHERS = [name for name in HERE if name != 'reference']
 LENGTHS = (1, 7, 63, 64, 65, 127, 1000, 1025)
 # Each adds one thing to a call; what they add is in `cells.inputs`.
 OPTIONS = ('plain', 'padding', 'segments', 'bias', 'key bias', 'function bias', 'dropout', 'cross', 'grouped', 'lse')
@@ -173,7 +174,7 @@ def test_short_lengths(backend: str, length: int):
 
 
 @pytest.mark.lenient_promotion  # jax.nn's own backward pass mixes dtypes
-@pytest.mark.parametrize('backend, text', [*((name, 'causal') for name in BACKENDS), ('blocked', 'sparse_strided(9)')])
+@pytest.mark.parametrize('backend, text', [*((name, 'causal') for name in HERE), ('blocked', 'sparse_strided(9)')])
 def test_bfloat16_stays_near_the_float32_reference(backend: str, text: str):
     exact = half_precision('reference', text, jnp.float32)
     for rounded, expected in zip(half_precision(backend, text, jnp.bfloat16), exact, strict=False):
@@ -209,7 +210,7 @@ def test_reference_equals_a_loop_over_queries():
 
 @pytest.mark.lenient_promotion  # jax.nn's own backward pass mixes dtypes
 @pytest.mark.parametrize(
-    'backend, dtype', [*((name, jnp.float32) for name in BACKENDS), ('blocked', jnp.bfloat16), ('jax_nn', jnp.bfloat16)]
+    'backend, dtype', [*((name, jnp.float32) for name in HERE), ('blocked', jnp.bfloat16), ('jax_nn', jnp.bfloat16)]
 )
 def test_a_query_without_keys_gives_zeros_and_zero_gradients(backend: str, dtype: jnp.dtype):
     arrays, _ = inputs(7, dtype=dtype)
@@ -225,7 +226,7 @@ def test_a_query_without_keys_gives_zeros_and_zero_gradients(backend: str, dtype
         assert jnp.isfinite(gradient).all() and not gradient[0].any() and not gradient[1, 5:].any()
 
 
-@pytest.mark.parametrize('backend', BACKENDS)
+@pytest.mark.parametrize('backend', HERE)
 def test_causal_gradient_to_later_positions_is_exactly_zero(backend: str):
     (q, k, v), _ = inputs(64)
 
@@ -240,7 +241,7 @@ def test_causal_gradient_to_later_positions_is_exactly_zero(backend: str):
         assert gradients(position)[1][:, : position + 1].all()
 
 
-@pytest.mark.parametrize('backend', BACKENDS)
+@pytest.mark.parametrize('backend', HERE)
 def test_packed_equals_unpacked(backend: str):
     (q, k, v), _ = inputs(12)
     segments = jnp.asarray([[1] * 5 + [2] * 4 + [0] * 3] * 2)
