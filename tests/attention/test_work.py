@@ -17,7 +17,7 @@ HEADS, WIDTH = 2, 64
 
 
 def traced_products(jaxpr: Any) -> int:
-    """Multiply-adds of all products in a program, loops by their length, branches by the longest of them."""
+    """Multiply-adds of all products in a program, loops by their length; of a branch what is taken as a rule, the least."""
     total = 0
     for equation in jaxpr.eqns:
         if equation.primitive.name == 'dot_general':
@@ -26,7 +26,8 @@ def traced_products(jaxpr: Any) -> int:
             total += equation.outvars[0].aval.size * math.prod(left[axis] for axis in contracted)
         inner = [part for value in equation.params.values() for part in (value if type(value) is tuple else (value,))]
         counts = [traced_products(getattr(part, 'jaxpr', part)) for part in inner if hasattr(part, 'eqns')]
-        total += equation.params.get('length', 1) * (max(counts) if counts else 0)
+        chosen = min if equation.primitive.name == 'cond' else max
+        total += equation.params.get('length', 1) * (chosen(counts) if counts else 0)
     return total
 
 
