@@ -17,7 +17,7 @@ HEADS, WIDTH = 2, 64
 
 
 def traced_products(jaxpr: Any) -> int:
-    """Multiply-adds of all products in a program, loops by their length; of a branch what is taken as a rule, the least."""
+    """Multiply-adds of all products in a program, loops by their length; of branches the least, as is taken mostly."""
     total = 0
     for equation in jaxpr.eqns:
         if equation.primitive.name == 'dot_general':
