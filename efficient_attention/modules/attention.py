@@ -39,6 +39,7 @@ class SelfAttention(nnx.Module):
         mechanism: Mechanism | None = None,
         mechanism_rng: Array | None = None,
         is_global_BL: Array | None = None,
+        bias: Any = None,
     ) -> Array:
         """Attends within segments.
 
@@ -51,6 +52,7 @@ class SelfAttention(nnx.Module):
             mechanism_rng: a key for mechanisms that draw at random.
             is_global_BL: tokens that read all and are read by all, with projections of their own; at most
                 `config.global_tokens` a row.
+            bias: added to the logits: an array or a function of positions, as `attend` takes it.
         """
         config = self.config
         mechanism = parse_mechanism(config.attention.split(';')[0]) if mechanism is None else mechanism
@@ -62,10 +64,11 @@ class SelfAttention(nnx.Module):
             'backend': config.attention_backend,
         }
         if is_global_BL is None:
-            out_BLHK = attend(
-                q_BLHK, k_BLHK, v_BLHK, mechanism, query_segments=segments_BL, key_segments=segments_BL, **options
-            )
+            options |= {'bias': bias, 'query_segments': segments_BL, 'key_segments': segments_BL}
+            out_BLHK = attend(q_BLHK, k_BLHK, v_BLHK, mechanism, **options)
         else:
+            if bias is not None:
+                raise ValueError('is_global and bias do not go together')
             if self.global_projections is None:
                 raise ValueError('is_global needs model.global_tokens, the most global tokens of a row, above 0')
             own_q, own_k, own_v = (self.split_heads(x) for x in self.global_projections(x_BLD))

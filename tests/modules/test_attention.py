@@ -104,3 +104,31 @@ def test_global_tokens_read_and_are_read_with_projections_of_their_own():
         whole = softmax_rows(*(numbers(layer, x) for layer in (own.query, own.key, own.value)), np.ones((6, 6), bool))
         expected[3] = whole[3]
         np.testing.assert_allclose(out[row], numbers(module.out, expected), atol=1e-4)
+
+
+def test_a_bias_is_added_to_the_logits():
+    module = SelfAttention(LayerConfig(width=16, heads=4, init_std=0.3), rngs=nnx.Rngs(1))
+    slopes = 2.0 ** -jnp.arange(1.0, 5.0)
+
+    def alibi(query: jax.Array, key: jax.Array) -> jax.Array:
+        return -slopes[None, :, None, None] * abs(query - key).astype(jnp.float32)
+
+    places = jnp.arange(6)
+    array = alibi(places[None, None, :, None], places[None, None, None, :])
+    plain, biased = (module(X, SEGMENTS, POSITIONS, bias=bias) for bias in (None, alibi))
+    assert_close(biased, module(X, SEGMENTS, POSITIONS, bias=array))
+    assert jnp.abs(biased - plain).max() > 1e-3
+    x = np.asarray(X[0], np.float64)
+    q, k, v = (numbers(layer, x) for layer in (module.query, module.key, module.value))
+    heads = []
+    for head, part in enumerate(slice(start, start + 4) for start in range(0, 16, 4)):
+        weights = np.exp(q[:, part] @ k[:, part].T / 2.0 + np.asarray(array[0, head], np.float64))
+        heads.append(weights / weights.sum(-1, keepdims=True) @ v[:, part])
+    np.testing.assert_allclose(biased[0], numbers(module.out, np.concatenate(heads, -1)), atol=1e-4)
+
+
+def test_a_bias_and_global_tokens_are_refused_together():
+    config = LayerConfig(width=16, heads=4, attention='window(1)', global_tokens=2)
+    module = SelfAttention(config, rngs=nnx.Rngs(1))
+    with pytest.raises(ValueError, match='is_global and bias do not go together'):
+        module(X, SEGMENTS, POSITIONS, is_global_BL=SEGMENTS > 1, bias=jnp.zeros((6, 6)))
