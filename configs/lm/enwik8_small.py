@@ -9,10 +9,10 @@ Data: 4,154,399 bytes, the first 90 % to train on, the next 5 % held out, the la
 bits per byte compare only among runs on this excerpt. Held out: every byte but the first, in independent segments of
 512 (protocol no_context).
 
-Run: full, 2026-11-21, 2 cores of an AMD EPYC beside other work, 8 min 42 s: 2.755 bits per byte held out after 500 steps
-(3.096 after 250), still falling; half a pass over the text. An interpolated 5-gram model counts 3.7 M bytes and scores
-2.597 on the same split (scripts/ngram_baseline.py), so this run is too short to beat it. The others were not run to
-the end yet.
+Run: full, 2026-11-21, 2 cores of an AMD EPYC beside other work, 8 min 42 s: 2.755 bits per byte held out after 500
+steps (3.096 after 250), still falling; half a pass over the text. An interpolated 5-gram model counts 3.7 M bytes and
+scores 2.597 on the same split (scripts/ngram_baseline.py), so this run is too short to beat it. The others were not run
+to the end yet.
 """
 
 from ml_collections import ConfigDict
