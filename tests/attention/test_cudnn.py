@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax._src.cudnn import fused_attention_stablehlo  # what asks this machine for its GPU
+# Private, and only here: it asks this machine for its cuDNN, and no public option lowers a program without one.
+from jax._src.cudnn import fused_attention_stablehlo
 
 from efficient_attention.attention.attend import BACKENDS, attend, make_request
 from efficient_attention.attention.cudnn import check_served, window_radius
