@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 # Private, and only here: it asks this machine for its cuDNN, and no public option lowers a program without one.
 from jax._src.cudnn import fused_attention_stablehlo
 
