@@ -12,12 +12,14 @@ from jaxtyping import Float, Int
 
 from efficient_attention.attention import blocked, cudnn, dense, jax_nn, reference
 from efficient_attention.attention.mechanisms import Mechanism
+from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import Positions, Request
 from efficient_attention.attention.request_checks import (
     check_bias,
     check_keys,
     check_mechanism,
     check_positions,
+    check_relative,
     check_segments,
     check_vectors,
 )
@@ -58,6 +60,7 @@ def attend(  # type: ignore[misc]
     mechanism: Mechanism,
     *,
     bias: Float[Array, '#B #H #L #M'] | Callable[[Any, Any], Any] | None = None,
+    relative: Relative | None = None,
     query_segments: Int[Array, 'B L'] | None = None,
     key_segments: Int[Array, 'B M'] | None = None,
     query_positions: Int[Positions, '#B L'] | None = None,
@@ -78,6 +81,8 @@ def attend(  # type: ignore[misc]
         bias: added to the scaled logits: an array, or a function from query positions [1 or B, 1, L', 1] and key
             positions [1 or B, 1, 1, M'] to an array that broadcasts to [B, H, L', M'] (a `jax.tree_util.Partial`
             where its parameters need gradients), which no backend evaluates on all pairs at once unless it is dense.
+        relative: added to the scaled logits: products of a second query with a vector for each distance
+            (Transformer-XL); positions must then be whole numbers of the text, not only of one order.
         query_segments: a query reads keys of its own segment alone; segment 0 is padding, which nobody reads.
             Give both segment arguments or neither; queries of segment 0 give zeros.
         key_segments: see `query_segments`.
@@ -103,6 +108,7 @@ def attend(  # type: ignore[misc]
         value,
         mechanism,
         bias=bias,
+        relative=relative,
         query_segments=query_segments,
         key_segments=key_segments,
         query_positions=query_positions,
@@ -134,6 +140,7 @@ def make_request(
     rng: Array | None = None,
     dropout_rng: Array | None = None,
     bias: Any = None,
+    relative: Relative | None = None,
     return_lse: bool = False,
 ) -> Request:
     """The arguments of `attend`, checked and completed; raises ValueError as `attend` says."""
@@ -142,6 +149,7 @@ def make_request(
     check_segments(query, key, query_segments, key_segments)
     check_positions(query, key, mechanism, query_positions, key_positions)
     check_bias(query, key, bias)
+    check_relative(query, mechanism, relative)
     check_keys(mechanism, query.shape[0], dropout_rate, rng, dropout_rng)
     return Request(
         query=query,
@@ -149,6 +157,7 @@ def make_request(
         value=value,
         mechanism=mechanism,
         bias=bias,
+        relative=relative,
         query_segments=query_segments,
         key_segments=key_segments,
         query_positions=positions_or_default(query_positions, query.shape[1]),

@@ -42,7 +42,7 @@ def check_served(request: Request) -> None:
         'GPU on this machine': jax.default_backend() != 'gpu',
         f'inputs of type {request.query.dtype}': request.query.dtype not in (jnp.bfloat16, jnp.float16),
         f'heads {width} wide': width % 8 != 0 or width > WIDEST_HEAD,
-        'additive bias': request.bias is not None,
+        'additive bias': request.bias is not None or request.relative is not None,
         'segments': request.query_segments is not None,
         'attention dropout': request.dropout_rate > 0.0,
         'log-sum-exp that can be merged': request.return_lse,

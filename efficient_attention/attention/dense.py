@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from efficient_attention.attention.dropout import keep_mask
 from efficient_attention.attention.mechanisms import Mechanism, Softmax
 from efficient_attention.attention.pattern import Pattern, head_patterns
+from efficient_attention.attention.relative import relative_logits
 from efficient_attention.attention.request import Request
 
 # A finite stand-in for minus infinity: exp(MASKED - maximum) is 0 and no subtraction of two of them gives NaN.
@@ -46,7 +47,10 @@ def same_segment(request: Request) -> Bool[Array, 'b 1 #L #M']:
 
 
 def scaled_logits(request: Request, dtype: jnp.dtype, precision: jax.lax.Precision | None) -> Float[Array, 'B H L M']:
-    """q k^T / sqrt(K) + bias in float32, from products of operands in `dtype`; a key head serves H / G query heads."""
+    """q k^T / sqrt(K) + relative term + bias in float32, from products of operands in `dtype`.
+
+    A key head serves H / G query heads.
+    """
     q_BLHK, k_BMGK = request.query, request.key
     batch, queries, heads, width = q_BLHK.shape
     groups = k_BMGK.shape[2]
@@ -54,6 +58,9 @@ def scaled_logits(request: Request, dtype: jnp.dtype, precision: jax.lax.Precisi
     k_BMGK = k_BMGK.astype(dtype)
     logits = jnp.einsum('BLGhK,BMGK->BGhLM', q_BLGhK, k_BMGK, precision=precision, preferred_element_type=jnp.float32)
     logits_BHLM = logits.reshape(batch, heads, queries, k_BMGK.shape[1])
+    if request.relative is not None:
+        positions = jnp.asarray(request.query_positions), jnp.asarray(request.key_positions)
+        logits_BHLM += relative_logits(request.relative.astype(dtype), *positions, precision)
     bias = dense_bias(request)
     return logits_BHLM if bias is None else logits_BHLM + bias
 

@@ -27,8 +27,8 @@ def check_served(request: Request) -> None:
     """Raises NotImplementedError naming what the library lacks for this request."""
     if not isinstance(request.mechanism, Softmax) or not isinstance(request.mechanism.pattern, Full | Causal):
         raise NotImplementedError(f'jax_nn serves Softmax over full and causal, not {request.mechanism}')
-    if callable(request.bias):
-        raise NotImplementedError('jax_nn has no bias as a function of positions')
+    if callable(request.bias) or request.relative is not None:
+        raise NotImplementedError('jax_nn has no bias as a function of positions and no relative term')
     if request.dropout_rate > 0.0:
         raise NotImplementedError('jax_nn has no attention dropout')
     if request.return_lse:

@@ -7,6 +7,7 @@ import numpy as np
 from jax import Array
 
 from efficient_attention.attention.mechanisms import Mechanism
+from efficient_attention.attention.relative import Relative
 
 Positions = Array | np.ndarray
 
@@ -33,6 +34,7 @@ class Request:
     rng: Array | None
     dropout_rng: Array | None
     return_lse: bool
+    relative: Relative | None = None
 
     @property
     def has_default_positions(self) -> bool:

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from efficient_attention.attention.mechanisms import Mechanism
+from efficient_attention.attention.mechanisms import Mechanism, Softmax
+from efficient_attention.attention.relative import Relative
 
 Positions = Array | np.ndarray
 
@@ -84,6 +85,27 @@ def check_bias(query: Array, key: Array, bias: Any) -> None:
     own = (1,) * (4 - bias.ndim) + bias.shape
     if len(own) > 4 or any(size not in (1, full) for size, full in zip(own, shape, strict=True)):
         raise ValueError(f'bias has shape {bias.shape}; it must broadcast to [B, H, L, M] = {shape}')
+
+
+def check_relative(query: Array, mechanism: Mechanism, relative: Any) -> None:
+    """A `Relative` with a query like `query` and a table [P, H, K] of its dtype, for mechanisms that have logits."""
+    if relative is None:
+        return
+    if not isinstance(relative, Relative):
+        raise ValueError(f'relative is {type(relative).__name__}; pass Relative(query, table)')
+    if not isinstance(mechanism, Softmax):
+        raise ValueError(f'{mechanism} has no relative term; only Softmax has')
+    table = relative.table
+    if relative.query.shape != query.shape or table.shape[1:] != query.shape[2:] or not table.shape[0]:
+        raise ValueError(
+            f'relative has a query {relative.query.shape} and a table {table.shape}; they must be [B, L, H, K] = '
+            f'{query.shape} and [P, H, K]'
+        )
+    if not query.dtype == relative.query.dtype == table.dtype:
+        raise ValueError(
+            f'query, relative.query, relative.table must share one dtype; got {query.dtype}, '
+            f'{relative.query.dtype}, {table.dtype}'
+        )
 
 
 def check_keys(mechanism: Mechanism, batch: int, dropout_rate: float, rng: Any, dropout_rng: Any) -> None:

@@ -39,9 +39,19 @@ class ArrayBias:
         flipped = ArrayBias(self.array.transpose(0, 1, 2, 5, 6, 3, 4)).rows(chunk.pick)
         return chunk.pairs(pick_lists(flipped.array, chunk.pick).swapaxes(-1, -2))
 
-    def from_rows(self, arrays: list[Array]) -> 'ArrayBias':
-        """The gradient of the whole from the gradients of rows [n, b, g, h, S, n, S]."""
-        return ArrayBias(jnp.moveaxis(arrays[0], 0, 3))
+    def start(self) -> Any:
+        """The gradient that all rows share, before the first."""
+        return None if self.is_by_row else jnp.zeros_like(self.array)
+
+    def split(self, gradient: 'ArrayBias') -> tuple[Any, list[Array]]:
+        """A chunk's gradient as what all rows share, and what is complete after it, rows first."""
+        return (None, [jnp.moveaxis(gradient.array, 3, 0)]) if self.is_by_row else (gradient.array, [])
+
+    def join(self, total: Any, arrays: list[Array]) -> 'ArrayBias':
+        """The gradient of the whole from the sum, or from all rows, which lack the empty tile."""
+        if not self.is_by_row:
+            return ArrayBias(total)
+        return ArrayBias(jnp.moveaxis(jnp.concatenate([arrays[0], jnp.zeros_like(arrays[0][:1])]), 0, 3))
 
 
 @jax.tree_util.register_dataclass
@@ -53,10 +63,17 @@ class FunctionBias:
     heads: tuple[int, ...] = dataclasses.field(metadata={'static': True})
     groups: int = dataclasses.field(metadata={'static': True})
 
-    @property
-    def is_by_row(self) -> bool:
-        """All tiles share the parameters."""
-        return False
+    def start(self) -> 'FunctionBias':
+        """The gradient of the parameters, before the first row."""
+        return jax.tree.map(jnp.zeros_like, self)
+
+    def split(self, gradient: 'FunctionBias') -> tuple['FunctionBias', list[Array]]:
+        """A chunk's gradient: all rows share it."""
+        return gradient, []
+
+    def join(self, total: 'FunctionBias', _: list[Array]) -> 'FunctionBias':
+        """The gradient of the whole from the sum."""
+        return jax.tree.map(gradient_of, self, total)
 
     def rows(self, _: Pick) -> 'FunctionBias':
         """All of it."""
@@ -90,10 +107,14 @@ class FunctionBias:
         return jnp.broadcast_to(values.reshape(shape), (*shape[:2], *pairs))
 
 
-TileBias = ArrayBias | FunctionBias
+def gradient_of(parameter: Array, total: Array) -> Any:
+    """`total`, or for whole numbers what JAX takes for their gradient."""
+    return total if jnp.issubdtype(parameter.dtype, jnp.floating) else np.zeros(parameter.shape, jax.dtypes.float0)
 
 
-def make_tile_bias(request: Request, heads: np.ndarray, query_listing: np.ndarray, key_listing: np.ndarray) -> Any:
+def make_tile_bias(
+    request: Request, heads: np.ndarray, query_listing: np.ndarray, key_listing: np.ndarray
+) -> ArrayBias | FunctionBias | None:
     """The request's bias for `heads`, positions listed as given; None without one."""
     bias, groups = request.bias, request.key.shape[2]
     if bias is None:

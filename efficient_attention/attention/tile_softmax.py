@@ -25,7 +25,7 @@ from efficient_attention.attention.dense import MASKED
 from efficient_attention.attention.dropout import fold_index, is_kept, row_seeds
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.schedule import Pass, RowClass
-from efficient_attention.attention.tile_bias import ArrayBias, FunctionBias, TileBias, make_tile_bias
+from efficient_attention.attention.tile_bias import ArrayBias, FunctionBias, make_tile_bias
 from efficient_attention.attention.tile_loops import Loop, run_loop
 from efficient_attention.attention.tile_picks import (
     Chunk,
@@ -37,12 +37,15 @@ from efficient_attention.attention.tile_picks import (
     products,
     reorder,
 )
+from efficient_attention.attention.tile_relative import RelativeBias, make_relative_bias
 
 # Bytes of float32 scores that one step of a loop computes, on a CPU where rows have lists of their own (measured best:
 # what a core's cache holds) or share one (one large product, which gains from more rows), and elsewhere.
 CHUNK_BYTES = {'cpu': 2**20}
 SHARED_CHUNK_BYTES = {'cpu': 4 * 2**20}
 CHUNK_BYTES_ELSEWHERE = 128 * 2**20
+
+Term = ArrayBias | FunctionBias | RelativeBias
 
 
 class Operands(NamedTuple):
@@ -51,7 +54,7 @@ class Operands(NamedTuple):
     q_BGnhSK: Array  # scaled by 1 / sqrt(K)
     k_BGnSK: Array
     v_BGnSK: Array
-    bias: TileBias | None
+    terms: tuple[Term, ...]  # of the logits, besides the products
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +81,7 @@ def attend_pass(request: Request, heads: np.ndarray, own: Pass) -> tuple[Array, 
         into_tiles(q_BLGhK, own.query_listing).transpose(0, 3, 1, 4, 2, 5),
         into_tiles(request.key, own.key_listing).transpose(0, 3, 1, 2, 4),
         into_tiles(request.value, own.key_listing).transpose(0, 3, 1, 2, 4),
-        make_tile_bias(request, heads, own.query_listing, own.key_listing),
+        make_terms(request, heads, own),
     )
     facts = Facts(
         make_side(request.query_positions, request.query_segments, own.query_listing),
@@ -91,6 +94,12 @@ def attend_pass(request: Request, heads: np.ndarray, own: Pass) -> tuple[Array, 
     lse_BHL = lse_BGnhS.swapaxes(2, 3).reshape(batch, len(heads), -1)[..., :queries]
     back = np.argsort(own.query_listing)
     return reorder(out_BLHK, back, 1), reorder(lse_BHL, back, 2)
+
+
+def make_terms(request: Request, heads: np.ndarray, own: Pass) -> tuple[Term, ...]:
+    """What a request adds to the products of queries and keys, for some heads."""
+    bias = make_tile_bias(request, heads, own.query_listing, own.key_listing)
+    return tuple(term for term in (bias, make_relative_bias(request, heads, own)) if term is not None)
 
 
 def chunk_sizes() -> tuple[int, int]:
@@ -115,23 +124,25 @@ def is_wide(options: Options, operands: Operands) -> bool:
     batch, groups, _, per_group, size, _ = operands.q_BGnhSK.shape
     width = max(own.lists.shape[-1] for own in (*options.own.by_query, *options.own.by_key))
     row_bytes = 4 * batch * groups * per_group * size * size * width
-    is_splittable = groups > 1 and not isinstance(operands.bias, FunctionBias) and len(options.own.patterns) == 1
+    has_function = any(isinstance(term, FunctionBias) for term in operands.terms)
+    is_splittable = groups > 1 and not has_function and len(options.own.patterns) == 1
     return jax.default_backend() == 'cpu' and is_splittable and row_bytes > min(options.chunk_bytes)
 
 
 def visit_by_head(options: Options, operands: Operands, facts: Facts) -> tuple[Array, Array]:
     """`visit`, one key head after another."""
     arrays = {'q': operands.q_BGnhSK, 'k': operands.k_BGnSK, 'v': operands.v_BGnSK}
-    if isinstance(operands.bias, ArrayBias) and operands.bias.array.shape[1] > 1:
-        arrays['bias'] = operands.bias.array
+    terms, whole = jax.tree.flatten(operands.terms)
+    arrays |= {str(number): leaf for number, leaf in enumerate(terms) if leaf.shape[1] > 1}
     if facts.dropout_seeds_BGh is not None:
         arrays['seeds'] = facts.dropout_seeds_BGh
 
     def one(head: dict[str, Array]) -> tuple[Array, Array]:
-        bias = ArrayBias(head['bias'][:, None]) if 'bias' in head else operands.bias
+        own = [head[str(number)][:, None] if str(number) in head else leaf for number, leaf in enumerate(terms)]
         q, k, v = (head[name][:, None] for name in ('q', 'k', 'v'))
         seeds = head['seeds'][:, None] if 'seeds' in head else None
-        return visit(options, Operands(q, k, v, bias), facts._replace(dropout_seeds_BGh=seeds))
+        operands_of_head = Operands(q, k, v, jax.tree.unflatten(whole, own))
+        return visit(options, operands_of_head, facts._replace(dropout_seeds_BGh=seeds))
 
     out, lse = jax.lax.map(one, {name: jnp.moveaxis(x, 1, 0) for name, x in arrays.items()})
     return jnp.moveaxis(out[:, :, 0], 0, 1), jnp.moveaxis(lse[:, :, 0], 0, 1)
@@ -150,10 +161,15 @@ def pair_products(chunk: Chunk, queries: Array, keys: Array) -> Array:
     return products(chunk, *((keys, queries) if chunk.by_key else (queries, keys)))
 
 
-def masked_logits(chunk: Chunk, options: Options, operands: Operands, facts: Facts, bias: Array | None) -> Array:
+def term_values(chunk: Chunk, operands: Operands, facts: Facts) -> list[Array]:
+    """What each term adds, over the pairs."""
+    return [term.tiles(chunk, facts) for term in operands.terms]
+
+
+def masked_logits(chunk: Chunk, options: Options, operands: Operands, facts: Facts, added: list[Array]) -> Array:
     """float32 logits over the pairs, MASKED where a pair is not allowed."""
     logits = pair_products(chunk, chunk.queries(operands.q_BGnhSK), chunk.keys(operands.k_BGnSK))
-    logits = logits if bias is None else logits + bias
+    logits = sum(added, logits)
     masks = allowed(chunk, options, facts)
     return jnp.where(functools.reduce(jnp.logical_and, masks), logits, MASKED) if masks else logits
 
@@ -188,8 +204,7 @@ def dropout_factor(chunk: Chunk, options: Options, facts: Facts) -> Array | None
 
 def forward_chunk(chunk: Chunk, options: Options, operands: Operands, facts: Facts) -> tuple[Array, Array]:
     """Output [B, G, t, h, S, K] in the values' dtype and log-sum-exp [B, G, t, h, S] of a chunk of query tiles."""
-    bias = None if operands.bias is None else operands.bias.tiles(chunk, facts)
-    logits = masked_logits(chunk, options, operands, facts, bias)
+    logits = masked_logits(chunk, options, operands, facts, term_values(chunk, operands, facts))
     maximum = logits.max(axis=(-2, -1), keepdims=True)
     weights = jnp.exp(logits - maximum)
     total = weights.sum(axis=(-2, -1))
@@ -215,12 +230,12 @@ class Saved(NamedTuple):
 
 
 def backward_pairs(
-    chunk: Chunk, options: Options, operands: Operands, facts: Facts, saved: Saved, bias: Array | None
+    chunk: Chunk, options: Options, operands: Operands, facts: Facts, saved: Saved, added: list[Array]
 ) -> tuple[Array, Array]:
     """(weights after dropout, gradient of the logits), both float32 over the pairs."""
     lse, delta = (chunk.queries(x) for x in (saved.lse_BGnhS, saved.delta_BGnhS))
     lse, delta = (x[:, :, :, None] if chunk.by_key else x[..., None, None] for x in (lse, delta))
-    weights = jnp.exp(masked_logits(chunk, options, operands, facts, bias) - lse)
+    weights = jnp.exp(masked_logits(chunk, options, operands, facts, added) - lse)
     dweights = pair_products(chunk, chunk.queries(saved.dout_BGnhSK), chunk.keys(operands.v_BGnSK))
     factor = dropout_factor(chunk, options, facts)
     dropped = weights if factor is None else weights * factor
@@ -282,9 +297,9 @@ def visit_backward(options: Options, kept: Any, cotangents: tuple[Array, Array])
         with_empty_tile(dout.astype(operands.q_BGnhSK.dtype)),
         with_empty_tile(delta),
     )
-    dq, dbias = query_gradients(options, operands, facts, saved)
+    dq, dterms = query_gradients(options, operands, facts, saved)
     dk, dv = key_gradients(options, operands, facts, saved)
-    return Operands(dq, dk, dv, dbias), None
+    return Operands(dq, dk, dv, dterms), None
 
 
 visit.defvjp(visit_forward, visit_backward)
@@ -295,44 +310,38 @@ def with_empty_tile(x: Array) -> Array:
     return jnp.pad(x, [(0, int(axis == 2)) for axis in range(x.ndim)])
 
 
-def query_gradients(options: Options, operands: Operands, facts: Facts, saved: Saved) -> tuple[Array, TileBias | None]:
-    """dq [B, G, n, h, S, K] and the gradient of the bias, by query tile."""
-    bias = operands.bias
+def query_gradients(options: Options, operands: Operands, facts: Facts, saved: Saved) -> tuple[Array, tuple[Term, ...]]:
+    """dq [B, G, n, h, S, K] and the gradients of the terms, by query tile."""
+    terms = operands.terms
 
-    def step(pick: Pick, own: RowClass, total: Any) -> tuple[Any, list[Array]]:
+    def step(pick: Pick, own: RowClass, totals: list[Any]) -> tuple[list[Any], list[Array]]:
         chunk = make_chunk(pick, False, own)
-        values, into_bias = None, None
-        if bias is not None:
-            values, into_bias = jax.vjp(lambda rows: rows.of_rows(chunk, facts), bias.rows(pick))
-        _, dlogits = backward_pairs(chunk, options, operands, facts, saved, values)
+        pulled = [jax.vjp(lambda rows: rows.of_rows(chunk, facts), term.rows(pick)) for term in terms]
+        _, dlogits = backward_pairs(chunk, options, operands, facts, saved, [values for values, _ in pulled])
         k = chunk.keys(operands.k_BGnSK)
         arrays = [rows_first(mixtures(chunk, dlogits.astype(k.dtype), k).astype(k.dtype))]
-        if bias is None or into_bias is None or values is None:
-            return total, arrays
-        is_repeat = pick.is_repeat.reshape(-1, 1, 1, 1, 1)
-        (drows,) = into_bias(sum_to(jnp.where(is_repeat, 0.0, dlogits), values.shape))
-        if bias.is_by_row:
-            return total, [*arrays, jnp.moveaxis(drows.array, 3, 0)]
-        return jax.tree.map(add_gradient, total, drows), arrays
+        dlogits = jnp.where(pick.is_repeat.reshape(-1, 1, 1, 1, 1), 0.0, dlogits) if terms else dlogits
+        after = []
+        for term, total, (values, pull) in zip(terms, totals, pulled, strict=True):
+            shared, by_row = term.split(pull(sum_to(dlogits, values.shape))[0])
+            after.append(jax.tree.map(add_gradient, total, shared))
+            arrays += by_row
+        return after, arrays
 
-    is_by_row = bias is not None and bias.is_by_row
-    start = None if bias is None or is_by_row else jax.tree.map(jnp.zeros_like, bias)
+    by_row = [isinstance(term, RelativeBias) or isinstance(term, ArrayBias) and term.is_by_row for term in terms]
     loop = make_loop(options, operands, False)
-    total, arrays = run_loop(loop, step, start, (0.0,) * (1 + is_by_row))
-    dq = with_empty_tile(rows_third(arrays[0]))
-    if isinstance(bias, ArrayBias) and is_by_row:
-        return dq, bias.from_rows([jnp.concatenate([arrays[1], jnp.zeros_like(arrays[1][:1])])])
-    return dq, None if bias is None else jax.tree.map(gradient_of, bias, total)
+    totals, arrays = run_loop(loop, step, [term.start() for term in terms], (0.0,) * (1 + sum(by_row)))
+    dq, *rest = arrays
+    gradients = [
+        term.join(total, [rest.pop(0)] if has_rows else [])
+        for term, total, has_rows in zip(terms, totals, by_row, strict=True)
+    ]
+    return with_empty_tile(rows_third(dq)), tuple(gradients)
 
 
 def add_gradient(total: Array, gradient: Any) -> Array:
     """The sum; whole numbers among a function's parameters have no gradient."""
     return total if gradient.dtype == jax.dtypes.float0 else total + gradient
-
-
-def gradient_of(parameter: Array, total: Array) -> Any:
-    """`total`, or for whole numbers what JAX takes for their gradient."""
-    return total if jnp.issubdtype(parameter.dtype, jnp.floating) else np.zeros(parameter.shape, jax.dtypes.float0)
 
 
 def sum_to(x: Array, shape: tuple[int, ...]) -> Array:
@@ -346,8 +355,8 @@ def key_gradients(options: Options, operands: Operands, facts: Facts, saved: Sav
 
     def step(pick: Pick, own: RowClass, carry: None) -> tuple[None, list[Array]]:
         chunk = make_chunk(pick, True, own)
-        bias = None if operands.bias is None else operands.bias.tiles(chunk, facts)
-        dropped, dlogits = backward_pairs(chunk, options, operands, facts, saved, bias)
+        added = term_values(chunk, operands, facts)
+        dropped, dlogits = backward_pairs(chunk, options, operands, facts, saved, added)
         q, dout = chunk.queries(operands.q_BGnhSK), chunk.queries(saved.dout_BGnhSK)
         dtype = operands.k_BGnSK.dtype
         dk, dv = (mixtures(chunk, x.astype(y.dtype), y).astype(dtype) for x, y in ((dlogits, q), (dropped, dout)))

@@ -147,7 +147,7 @@ def test_a_function_is_evaluated_on_the_positions_of_the_chunk(name: str, by_key
     expected = expected_values(np.broadcast_to(dense_bias(request), (B, H, L, M)), lists, by_key)
     is_real = real_pairs(lists, by_key)
     np.testing.assert_array_equal(np.where(is_real, values, 0), np.where(is_real, expected, 0))
-    assert not own.is_by_row and own.rows(make_pick(lists, by_key)) is own
+    assert own.rows(make_pick(lists, by_key)) is own
 
 
 def test_a_function_without_heads_serves_all_of_them():
@@ -172,5 +172,6 @@ def test_no_bias_is_none():
 
 def test_the_gradient_of_rows_is_put_back_behind_the_heads():
     arrays = jnp.arange(3 * 2 * 1 * 1 * S * 2 * S).reshape(3, 2, 1, 1, S, 2, S)
-    whole = ArrayBias(jnp.zeros(())).from_rows([arrays])
+    whole = ArrayBias(jnp.zeros((2, 1, 1, 4, S, 2, S))).join(None, [arrays])
     np.testing.assert_array_equal(whole.array[:, :, :, 1], arrays[1])
+    assert not whole.array[:, :, :, 3].any()  # the empty tile

@@ -1,0 +1,162 @@
+"""The relative term: the paper's formula on all pairs, by the dense term and by tiles, with every option beside it."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import efficient_attention as ea
+from efficient_attention.attention.relative import Relative, distance_rows, relative_logits
+from tests.tolerances import assert_close
+
+B, H, K = 2, 2, 8
+
+
+def inputs(queries, keys, rows, *, groups=H, dtype=jnp.float32):
+    shapes = (B, queries, H, K), (B, keys, groups, K), (B, keys, groups, K), (B, queries, H, K), (rows, H, K)
+    keys = jax.random.split(jax.random.key(3), len(shapes))
+    return [jax.random.normal(key, shape, dtype) for key, shape in zip(keys, shapes, strict=True)]
+
+
+def term_on_all_pairs(p, table, query_positions, key_positions, first=0):
+    """p_i r_(i - j) / sqrt(K) from a vector for each pair, [L, M, H, K]: the definition."""
+    distance = query_positions[:, None] - key_positions[None, :]
+    r_LMHK = table[np.clip(distance - first, 0, len(table) - 1)]
+    return jnp.einsum('BLHK,LMHK->BHLM', p, r_LMHK) / math.sqrt(K)
+
+
+@pytest.mark.parametrize('first, rows', [(0, 90), (0, 7), (-20, 50), (3, 1)])
+def test_the_dense_term_is_the_formula(first, rows):
+    _, _, _, p, table = inputs(17, 40, rows)
+    query, key = np.arange(23, 40), np.arange(40)
+    term = relative_logits(Relative(p, table, first), jnp.asarray(query)[None], jnp.asarray(key)[None])
+    assert_close(term, term_on_all_pairs(p, table, query, key, first))
+
+
+def test_distances_beyond_the_table_take_its_last_rows():
+    _, _, _, p, table = inputs(3, 9, 4)
+    rows = distance_rows(Relative(p, table), jnp.arange(6, 9)[None], jnp.arange(9)[None])
+    np.testing.assert_array_equal(rows[0, 2], [3, 3, 3, 3, 3, 3, 2, 1, 0])
+
+
+CASES = {
+    # queries, keys, rows of the table, its first distance, pattern
+    'causal': (130, 130, 130, 0, 'causal'),
+    'one tile': (20, 20, 20, 0, 'causal'),
+    'memory': (70, 200, 200, 0, 'causal'),
+    'clamped': (150, 250, 30, 0, 'causal'),
+    'window': (200, 200, 60, 0, 'causal & window(70)'),
+    'window with memory': (100, 165, 66, 0, 'causal & window(64)'),
+    'both ways': (130, 130, 100, -40, 'window(60)'),
+    'full': (70, 130, 190, -60, 'full'),
+    'far ahead': (66, 66, 3, 40, 'full'),
+}
+
+
+@pytest.mark.parametrize('case', CASES)
+@pytest.mark.parametrize('backend', ['blocked', 'dense'])
+def test_output_and_gradients_equal_the_formula(case, backend):
+    queries, keys, rows, first, pattern = CASES[case]
+    arrays = inputs(queries, keys, rows)
+    places = np.arange(keys - queries, keys)[None], np.arange(keys)[None]
+    mechanism = ea.parse_mechanism(pattern)
+    weight = jax.random.normal(jax.random.key(9), (B, queries, H, K))
+
+    def own(q, k, v, p, table):
+        relative = Relative(p, table, first)
+        out, lse = ea.attend(
+            q, k, v, mechanism, relative=relative, query_positions=places[0], key_positions=places[1],
+            backend=backend, return_lse=True,
+        )  # fmt: skip
+        return (out * weight).sum() + lse.sum(), (out, lse)
+
+    def formula(q, k, v, p, table):
+        bias = term_on_all_pairs(p, table, places[0][0], places[1][0], first)
+        out, lse = ea.attend(
+            q, k, v, mechanism, bias=bias, query_positions=places[0], key_positions=places[1],
+            backend='reference', return_lse=True,
+        )  # fmt: skip
+        return (out * weight).sum() + lse.sum(), (out, lse)
+
+    gradient, result = jax.jit(jax.grad(own, argnums=range(5), has_aux=True))(*arrays)
+    expected_gradient, expected = jax.jit(jax.grad(formula, argnums=range(5), has_aux=True))(*arrays)
+    assert_close(result, expected)
+    assert_close(gradient, expected_gradient, gradient=True)
+
+
+@pytest.mark.parametrize('backend', ['blocked', 'dense'])
+def test_with_grouped_heads_bias_segments_and_dropout(backend):
+    q, k, v, p, table = inputs(140, 140, 140, groups=1)
+    segments = jnp.asarray(np.repeat([1, 2, 0], [90, 40, 10])[None].repeat(B, 0))
+    options = {
+        'query_segments': segments,
+        'key_segments': segments,
+        'dropout_rate': 0.3,
+        'dropout_rng': jax.random.key(1),
+    }
+    places = np.arange(140)
+
+    def own(p, table):
+        return ea.attend(
+            q, k, v, ea.Softmax(ea.Causal()), backend=backend, bias=jnp.sin(jnp.arange(140.0))[None, None, None],
+            relative=Relative(p, table), **options,
+        )  # fmt: skip
+
+    def formula(p, table):
+        bias = jnp.sin(jnp.arange(140.0))[None, None, None] + term_on_all_pairs(p, table, places, places)
+        return ea.attend(q, k, v, ea.Softmax(ea.Causal()), backend='reference', bias=bias, **options)
+
+    result = jax.jit(jax.value_and_grad(lambda *x: jnp.sin(own(*x)).sum(), argnums=(0, 1)))(p, table)
+    expected = jax.jit(jax.value_and_grad(lambda *x: jnp.sin(formula(*x)).sum(), argnums=(0, 1)))(p, table)
+    assert_close(result, expected, gradient=True)
+
+
+def test_half_precision_stays_near_the_float32_term():
+    arrays = inputs(130, 130, 130, dtype=jnp.bfloat16)
+
+    def loss(dtype, backend, q, k, v, p, table):
+        q, k, v, p, table = (x.astype(dtype) for x in (q, k, v, p, table))
+        out = ea.attend(q, k, v, ea.Softmax(ea.Causal()), relative=Relative(p, table), backend=backend)
+        assert out.dtype == dtype
+        return jnp.square(out.astype(jnp.float32)).mean()
+
+    half = jax.jit(jax.grad(lambda *x: loss(jnp.bfloat16, 'blocked', *x), argnums=range(5)))(*arrays)
+    full = jax.jit(jax.grad(lambda *x: loss(jnp.float32, 'reference', *x), argnums=range(5)))(*arrays)
+    assert_close(half, full, dtype='bfloat16', gradient=True)
+
+
+def test_no_gradient_flows_to_later_positions():
+    q, k, v, p, table = inputs(130, 130, 130)
+
+    def read(v, k):
+        out = ea.attend(q, k, v, ea.Softmax(ea.Causal()), relative=Relative(p, table), backend='blocked')
+        return out[:, 70].sum()
+
+    for gradient in jax.jit(jax.grad(read, argnums=(0, 1)))(v, k):
+        assert not gradient[:, 71:].any() and gradient[:, :71].any()
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        ({'query': (1, 130, H, K)}, 'must be'),
+        ({'table': (5, H + 1, K)}, 'must be'),
+        ({'dtype': jnp.bfloat16}, 'one dtype'),
+    ],
+)
+def test_what_does_not_fit_is_refused(change, message):
+    q, k, v, p, table = inputs(130, 130, 130)
+    p = jnp.zeros(change.get('query', p.shape))
+    table = jnp.zeros(change.get('table', table.shape), change.get('dtype', jnp.float32))
+    with pytest.raises(ValueError, match=message):
+        ea.attend(q, k, v, ea.Softmax(ea.Causal()), relative=Relative(p, table))
+
+
+def test_other_mechanisms_have_no_relative_term():
+    q, k, v, p, table = inputs(20, 20, 20)
+    with pytest.raises(ValueError, match='no relative term'):
+        ea.attend(q, k, v, ea.FAVOR(), relative=Relative(p, table), rng=jax.random.key(0))
+    with pytest.raises(NotImplementedError, match='relative'):
+        ea.attend(q, k, v, ea.Softmax(ea.Causal()), relative=Relative(p, table), backend='jax_nn')
