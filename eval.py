@@ -24,6 +24,9 @@ PROTOCOL = {  # of a language model; the config decides by default
     'split': flags.DEFINE_enum('split', None, ['held_out', 'test'], 'Part of the text to evaluate on.'),
     'context': flags.DEFINE_integer('context', None, 'Tokens that the model sees at once.'),
     'stride': flags.DEFINE_integer('stride', None, 'Tokens by which its window moves on; the context = no overlap.'),
+    'memory_length': flags.DEFINE_integer('memory_length', None, 'Tokens of memory before each segment of --context.'),
+    'clamp_length': flags.DEFINE_integer('clamp_length', None, 'Farther distances count as this one; 0 = none does.'),
+    'same_length': flags.DEFINE_bool('same_length', None, 'Let each token read as many others as memory is long.'),
 }
 define_host_flags()
 

@@ -4,7 +4,15 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from efficient_attention.models.sizes import albert_fields, bert_fields, bigbird_fields, gpt2_fields, longformer_fields
+from efficient_attention.models.decoder_sizes import (
+    gpt2_fields,
+    gpt3_fields,
+    performer_fields,
+    reformer_fields,
+    sparse_fields,
+    transformer_xl_fields,
+)
+from efficient_attention.models.sizes import albert_fields, bert_fields, bigbird_fields, longformer_fields
 from efficient_attention.training.config import default_fields
 
 __all__ = [
@@ -13,9 +21,15 @@ __all__ = [
     'bigbird_fields',
     'default_config',
     'gpt2_fields',
+    'gpt3_fields',
     'language_modelling_config',
     'longformer_fields',
+    'performer_fields',
+    'reformer_fields',
     'set_fields',
+    'small_decoder_config',
+    'sparse_fields',
+    'transformer_xl_fields',
 ]
 
 
@@ -45,3 +59,66 @@ def set_fields(group: ConfigDict, fields: dict[str, Any]) -> None:
     for name, value in fields.items():
         if group[name] != value:
             group[name] = value
+
+
+# name: the fields of `model` that make a small decoder's mechanism, equal in parameters to 0.1 %: the width of the
+# feed-forward layer makes up for what a mechanism's projections cost or save.
+SMALL_DECODERS: dict[str, dict[str, Any]] = {
+    'full': {'attention': 'causal'},
+    'window': {'attention': 'causal & window(64)'},
+    'fixed': {'attention': 'sparse_fixed(64, 8)'},
+    'lsh': {'attention': 'lsh(64, 4, causal=True)', 'shared_qk': True, 'feed_forward_width': 576},
+    'reformer': {
+        'attention': 'lsh(64, 4, causal=True)',
+        'shared_qk': True,
+        'feed_forward_width': 576,
+        'stack': 'reversible',
+        'feed_forward_chunk': 128,  # positions
+        'loss_chunk': 128,  # positions
+    },
+    'favor': {'attention': 'favor(128, causal=True)'},
+    'transformer_xl': {
+        'relative': 'transformer_xl',
+        'rotary': False,
+        'memory_length': 512,  # tokens
+        'feed_forward_width': 448,
+    },
+    'full_shared': {'attention': 'causal', 'shared_qk': True, 'feed_forward_width': 576},  # the yardstick of `lsh`
+}
+
+
+def small_decoder_config(mechanism: str) -> ConfigDict:
+    """A decoder of 4 layers of 128 with 4 heads, trained on 2 rows of 512 tokens a step for 2,500 steps.
+
+    So small a batch learns more from as many tokens than a larger one, and a CPU loses no speed by it.
+    """
+    if mechanism not in SMALL_DECODERS:
+        raise ValueError(f'unknown mechanism {mechanism!r}; known: {", ".join(SMALL_DECODERS)}')
+    config = language_modelling_config()
+    config.data.length = 512  # tokens
+    config.model.width = 128
+    config.model.heads = 4
+    config.model.layers = 4
+    config.model.rotary = True
+    config.model.positions = 'none'
+    config.model.init_std = 0.05
+    config.model.dropout_rate = 0.0  # less than one pass over the text
+    config.model.attention_dropout_rate = 0.0
+    config.model.scan_unroll = 4
+    set_fields(config.model, SMALL_DECODERS[mechanism])
+
+    config.optimizer.learning_rate = 2e-3
+    config.optimizer.warmup_steps = 50
+    config.optimizer.schedule = 'cosine'
+    config.optimizer.bias_correction = True
+
+    config.train.steps = 2500
+    config.train.batch_size = 2  # rows, 1,024 tokens
+    config.train.log_every_steps = 25
+    config.checkpoint.every_steps = 500
+    config.eval.every_steps = 500
+    config.eval.batch_size = 16
+    if config.model.memory_length:
+        config.data.batches = 'streams'  # each row goes on where it was
+        config.eval.batch_size = 4  # streams, each of which begins without memory
+    return config

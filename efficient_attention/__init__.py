@@ -22,6 +22,7 @@ _PUBLIC = {
     'Softmax': 'attention.mechanisms',
     'LSH': 'attention.mechanisms',
     'FAVOR': 'attention.mechanisms',
+    'Relative': 'attention.relative',
     'parse_mechanism': 'attention.text_form',
     'parse_pattern': 'attention.text_form',
     'Full': 'attention.patterns',

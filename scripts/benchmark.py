@@ -4,6 +4,8 @@
     python scripts/benchmark.py input [--length 128] [--source stdlib]
     python scripts/benchmark.py attention [--lengths 512 ... 65536] [--sides full window ...] [--plot attention.svg]
     python scripts/benchmark.py attention --from_json figures.json --plot attention.svg
+    python scripts/benchmark.py memory [--layers 6 ... 48] [--lengths 12288] [--parts depth] [--plot memory.svg]
+    python scripts/benchmark.py decode [--contexts 512 4096] [--sides causal window fixed favor]
 
 `step`: a BERT with 4 layers of width 256, 4 heads and 8,192 tokens, float32, dropout 0.1, AdamW, 4,096 tokens a step of
 which 15 % are masked; this project against Hugging Face's PyTorch `BertForMaskedLM` (`make peers`). Every measurement
@@ -17,11 +19,19 @@ CPU. Measure on an idle machine: two sides that wait for cores do not slow down 
 heads of 64, batch 1, float32 (`attention_benchmark.py`). With `--from_json` nothing is measured: the figures of an
 earlier run are printed and plotted.
 
+`memory`: temporary and resident memory and time of a decoder's training step: plain, rematerialised and reversible
+against depth; fixed and strided sparse against dense attention at 12,288 positions (`memory_benchmark.py`).
+
+`decode`: tokens/s of generation from caches against reading the whole context again for every token
+(`decode_benchmark.py`).
+
 The file of `--json` is replaced as a whole after every length, so a run that is cut leaves what it measured before.
 """
 
 import argparse
+import datetime
 import functools
+import importlib.metadata
 import json
 import os
 import platform
@@ -35,7 +45,7 @@ from typing import Any
 from efficient_attention.errors import InputError
 from efficient_attention.training.command import show_error
 from efficient_attention.training.whole_file import write_whole
-from scripts import attention_benchmark
+from scripts import attention_benchmark, decode_benchmark, memory_benchmark
 
 ROOT = Path(__file__).resolve().parent.parent
 TOKENS_A_STEP = 4096
@@ -74,8 +84,14 @@ def measure(arguments: argparse.Namespace) -> None:
     load, cores = report['machine']['load'], report['machine']['cores']
     if load > cores / 2:
         print(f'note: the machine is busy (load {load:.1f} on {cores} cores); these figures will not compare')
-    parts = {'step': measure_steps, 'input': measure_input, 'attention': measure_attention}[arguments.command]
-    for figures in parts(arguments):
+    parts = {
+        'step': measure_steps,
+        'input': measure_input,
+        'attention': measure_attention,
+        'memory': measure_memory,
+        'decode': measure_decoding,
+    }
+    for figures in parts[arguments.command](arguments):
         if arguments.json:
             write_whole(arguments.json, json.dumps(report | figures, indent=2) + '\n')
 
@@ -94,18 +110,29 @@ def parse_arguments() -> argparse.Namespace:
     input_.add_argument('--batches', type=int, default=200, help='batches to time')
     attention = commands.add_parser('attention', help='time and memory of attention mechanisms against length')
     attention_benchmark.add_arguments(attention)
+    memory = commands.add_parser('memory', help="memory and time of a decoder's training step, by depth and by pattern")
+    memory_benchmark.add_arguments(memory)
+    decode = commands.add_parser('decode', help='tokens/s of generation with and without caches')
+    decode_benchmark.add_arguments(decode)
     for command in (step, attention):
         default = ROOT / '.venv-peers/bin/python'
         command.add_argument('--peers-python', type=Path, default=default, help='made by `make peers`')
     for command in (step, input_, attention):
         command.add_argument('--steps', type=int, default=10, help='timed steps a process')
+    for command in (step, input_, attention, memory, decode):
         command.add_argument('--allocator', choices=['keep', 'default'], default='keep', help='of both sides')
         command.add_argument('--json', type=Path, help='file for the figures')
     for command in (step, input_):
         command.add_argument('--choices', type=json.loads, default=OUR_CHOICES, help='JSON: fields of our ModelConfig')
     arguments = parser.parse_args()
-    if arguments.command == 'attention':
-        attention_benchmark.check_arguments(attention, arguments)
+    parts = {
+        'attention': (attention, attention_benchmark),
+        'memory': (memory, memory_benchmark),
+        'decode': (decode, decode_benchmark),
+    }
+    if arguments.command in parts:
+        command, part = parts[arguments.command]
+        part.check_arguments(command, arguments)
     check_arguments(parser, arguments)
     return arguments
 
@@ -249,10 +276,28 @@ def measure_attention(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]
         yield {'attention': report}
 
 
+# ---- memory, decoding ----
+
+
+def measure_memory(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Every part at every size; after each, the figures so far."""
+    run = functools.partial(figures_of, allocator=arguments.allocator)
+    for report in memory_benchmark.measure(arguments, memory_benchmark.program([sys.executable]), run):
+        yield {'memory': report}
+
+
+def measure_decoding(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Every mechanism at every context; after each, the figures so far."""
+    run = functools.partial(figures_of, allocator=arguments.allocator)
+    for report in decode_benchmark.measure(arguments, decode_benchmark.program([sys.executable]), run):
+        yield {'decode': report}
+
+
 def machine() -> dict[str, Any]:
-    """What the figures were measured on; `load` is the mean number of running processes in the minute before."""
+    """What the figures were measured on and when; `load`: the mean number of running processes in the minute before."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()
     system = {'platform': platform.platform(), 'python': platform.python_version()}
+    system |= {'jax': importlib.metadata.version('jax'), 'date': datetime.date.today().isoformat()}
     return system | {'cores': cores, 'load': os.getloadavg()[0]}
 
 

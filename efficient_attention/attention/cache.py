@@ -13,7 +13,8 @@ the hashes of all tokens of the row, later ones too, so no token-by-token result
 
 import dataclasses
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -120,6 +121,8 @@ def decode(
     value: Float[Array, 'B n G K'],
     positions: Int[Array, 'B n'],
     segments: Int[Array, 'B n'],
+    *,
+    bias: Callable[[Any, Any], Any] | None = None,
 ) -> tuple[Float[Array, 'B n H K'], Cache]:
     """Outputs of n >= 1 new tokens, which read themselves and those before them, and the cache that includes them.
 
@@ -131,14 +134,17 @@ def decode(
         value: likewise.
         positions: what the pattern sees: places in the row, rising within and between calls but for padding.
         segments: 0 = padding, which is not kept and gets zeros. FAVOR reads the newest run of equal segments alone.
+        bias: added to the scaled logits: a function of positions of queries and keys, as in `attend`.
 
     Outputs at positions from `max_length` on are NaN where the cache has no slots for them.
     """
     positions, segments = positions.astype(jnp.int32), segments.astype(jnp.int32)
     if isinstance(cache, FavorCache):
+        if bias is not None:
+            raise NotImplementedError('FAVOR has no additive bias')
         return decode_favor(spec, cache, query, key, value, segments)
     new = KeyCache(key.swapaxes(1, 2), value.swapaxes(1, 2), positions, segments)
-    out, cache = decode_keys(spec, cache, query, new)
+    out, cache = decode_keys(spec, cache, query, new, bias)
     out = out.astype(query.dtype)
     if not spec.slots.is_ring:
         is_beyond = (positions >= spec.max_length) & (segments != 0)
@@ -146,29 +152,36 @@ def decode(
     return out, cache
 
 
-def decode_keys(spec: CacheSpec, cache: KeyCache, query: Array, new: KeyCache) -> tuple[Array, KeyCache]:
+def decode_keys(
+    spec: CacheSpec, cache: KeyCache, query: Array, new: KeyCache, bias: Callable[[Any, Any], Any] | None
+) -> tuple[Array, KeyCache]:
     """As `decode`, float32 outputs, for softmax attention."""
     if query.shape[1] == 1:
         # Written before it is read, and that once, the cache of a loop over tokens is changed in place, not copied.
         cache = jax.lax.optimization_barrier(write(spec.slots, cache, new))
-        return read_keys(spec, query, new.positions, new.segments, cache)[0], cache
-    parts = [read_keys(spec, query, new.positions, new.segments, keys) for keys in (cache, new)]
+        return read_keys(spec, query, new, cache, bias)[0], cache
+    parts = [read_keys(spec, query, new, keys, bias) for keys in (cache, new)]
     return merge(parts)[0], write(spec.slots, cache, new)
 
 
 def read_keys(
-    spec: CacheSpec, query: Array, positions: Array, segments: Array, keys: KeyCache
+    spec: CacheSpec, query: Array, new: KeyCache, keys: KeyCache, bias: Callable[[Any, Any], Any] | None
 ) -> tuple[Float[Array, 'B n H K'], Float[Array, 'B H n']]:
-    """Float32 outputs and log-sum-exp of queries over these keys alone."""
-    batch, new, heads, width = query.shape
-    q_BGhnK = (query * (1.0 / math.sqrt(width))).reshape(batch, new, spec.key_heads, -1, width).transpose(0, 2, 3, 1, 4)
+    """Float32 outputs and log-sum-exp of the queries of tokens `new` over these keys alone."""
+    batch, count, heads, width = query.shape
+    q_BnGhK = (query * (1.0 / math.sqrt(width))).reshape(batch, count, spec.key_heads, -1, width)
+    q_BGhnK = q_BnGhK.transpose(0, 2, 3, 1, 4)
     logits = jnp.einsum('BGhnK,BGMK->BGhnM', q_BGhnK, keys.key, preferred_element_type=jnp.float32)
-    is_same = (segments[:, None, :, None] == keys.segments[:, None, None]) & (keys.segments != 0)[:, None, None]
-    allowed = allowed_pairs(spec, positions, keys.positions) & is_same
-    weights_BHnM, lse_BHn = dense.masked_softmax(logits.reshape(batch, heads, new, -1), allowed)
+    is_same = (new.segments[:, None, :, None] == keys.segments[:, None, None]) & (keys.segments != 0)[:, None, None]
+    allowed = allowed_pairs(spec, new.positions, keys.positions) & is_same
+    logits_BHnM = logits.reshape(batch, heads, count, -1)
+    if bias is not None:
+        values = bias(new.positions[:, None, :, None], keys.positions[:, None, None, :])
+        logits_BHnM = logits_BHnM + values.astype(jnp.float32)
+    weights_BHnM, lse_BHn = dense.masked_softmax(logits_BHnM, allowed)
     weights = weights_BHnM.astype(query.dtype).reshape(logits.shape)
     out = jnp.einsum('BGhnM,BGMK->BGhnK', weights, keys.value, preferred_element_type=jnp.float32)
-    return out.reshape(batch, heads, new, width).swapaxes(1, 2), lse_BHn
+    return out.reshape(batch, heads, count, width).swapaxes(1, 2), lse_BHn
 
 
 def allowed_pairs(

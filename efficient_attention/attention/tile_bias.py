@@ -43,9 +43,9 @@ class ArrayBias:
         """The gradient that all rows share, before the first."""
         return None if self.is_by_row else jnp.zeros_like(self.array)
 
-    def split(self, gradient: 'ArrayBias') -> tuple[Any, list[Array]]:
-        """A chunk's gradient as what all rows share, and what is complete after it, rows first."""
-        return (None, [jnp.moveaxis(gradient.array, 3, 0)]) if self.is_by_row else (gradient.array, [])
+    def collect(self, total: Any, _: Pick, gradient: 'ArrayBias') -> tuple[Any, list[Array]]:
+        """The sum so far with a chunk's gradient, or what is complete after the chunk, rows first."""
+        return (None, [jnp.moveaxis(gradient.array, 3, 0)]) if self.is_by_row else (total + gradient.array, [])
 
     def join(self, total: Any, arrays: list[Array]) -> 'ArrayBias':
         """The gradient of the whole from the sum, or from all rows, which lack the empty tile."""
@@ -67,9 +67,9 @@ class FunctionBias:
         """The gradient of the parameters, before the first row."""
         return jax.tree.map(jnp.zeros_like, self)
 
-    def split(self, gradient: 'FunctionBias') -> tuple['FunctionBias', list[Array]]:
-        """A chunk's gradient: all rows share it."""
-        return gradient, []
+    def collect(self, total: 'FunctionBias', _: Pick, gradient: 'FunctionBias') -> tuple['FunctionBias', list[Array]]:
+        """The sum so far with a chunk's gradient: all rows share it."""
+        return jax.tree.map(add_gradient, total, gradient), []
 
     def join(self, total: 'FunctionBias', _: list[Array]) -> 'FunctionBias':
         """The gradient of the whole from the sum."""
@@ -105,6 +105,11 @@ class FunctionBias:
         if not fits or 1 < shape[1] <= max(self.heads):
             raise ValueError(f'the bias function returned {values.shape} for {pairs} pairs; it must be [B, H, L, M]')
         return jnp.broadcast_to(values.reshape(shape), (*shape[:2], *pairs))
+
+
+def add_gradient(total: Array, gradient: Any) -> Array:
+    """The sum; whole numbers among a function's parameters have no gradient."""
+    return total if gradient.dtype == jax.dtypes.float0 else total + gradient
 
 
 def gradient_of(parameter: Array, total: Array) -> Any:

@@ -11,7 +11,7 @@ nothing but the vectors of its ends, so that any tile beyond them equals them.
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,30 +23,35 @@ from efficient_attention.attention.schedule import Pass, RowClass
 from efficient_attention.attention.tile_picks import TILE, Chunk, Facts, Pick, into_tiles, pick_own
 
 
+class RelativeRows(NamedTuple):
+    """What a chunk of query tiles reads: its queries, and the tiles of the table that each of its rows meets."""
+
+    q_BGthSK: Array
+    r_GhtnSK: Array
+
+    def of_rows(self, chunk: Chunk, _: Facts) -> Array:
+        """Values over the pairs."""
+        width = chunk.pick.lists.shape[-1]
+        r_GhtcK = jax.lax.collapse(self.r_GhtnSK, 3, 5).astype(self.q_BGthSK.dtype)
+        axes = ((5,), (4,)), ((1, 3, 2), (0, 1, 2))
+        products_GhtBSc = jax.lax.dot_general(self.q_BGthSK, r_GhtcK, axes, preferred_element_type=jnp.float32)
+        shifted = shift(products_GhtBSc, TILE * width).transpose(3, 0, 2, 1, 4, 5)
+        return shifted.reshape(*shifted.shape[:-1], width, TILE)
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class RelativeBias:
-    """The relative term of a pass, or in a loop that of a chunk of query tiles."""
+    """The relative term of a pass."""
 
     q_BGnhSK: Any  # an Array, or what JAX puts in its place while it takes trees of arrays apart
-    table_1GhnSK: Any  # rows of falling distance
+    table_1GhnSK: Any  # float32, so that its gradient is summed in that; rows of falling distance
     diagonal: int = dataclasses.field(metadata={'static': True})  # the table's tile of query tile 0 and key tile 0
+    widest: int = dataclasses.field(metadata={'static': True})  # tiles of the table that a row meets, at most
 
-    def rows(self, pick: Pick) -> 'RelativeBias':
+    def rows(self, pick: Pick) -> RelativeRows:
         """The part that a chunk of query tiles reads."""
-        return dataclasses.replace(self, q_BGnhSK=pick_own(pick, self.q_BGnhSK))
-
-    def of_rows(self, chunk: Chunk, _: Facts) -> Array:
-        """Values over the pairs of a chunk of query tiles whose rows `self` is."""
-        pick = chunk.pick
-        width = pick.lists.shape[-1]
-        starts_t = self.diagonal - pick.rows + first_tiles(pick)
-        r_GhtnSK = self.table_rows(starts_t, width + 1)
-        r_GhtcK = r_GhtnSK.reshape(*r_GhtnSK.shape[:3], -1, r_GhtnSK.shape[-1])
-        axes = ((5,), (4,)), ((1, 3, 2), (0, 1, 2))
-        products_GhtBSc = jax.lax.dot_general(self.q_BGnhSK, r_GhtcK, axes, preferred_element_type=jnp.float32)
-        shifted = shift(products_GhtBSc, TILE * width).transpose(3, 0, 2, 1, 4, 5)
-        return shifted.reshape(*shifted.shape[:-1], width, TILE)
+        return RelativeRows(pick_own(pick, self.q_BGnhSK), self.table_rows(self.starts(pick), pick.lists.shape[-1] + 1))
 
     def tiles(self, chunk: Chunk, facts: Facts) -> Array:
         """Values over the pairs."""
@@ -56,73 +61,58 @@ class RelativeBias:
         width = pick.lists.shape[-1]
         # The first of w query tiles is nearest to the key tile, and its distances come last.
         starts_t = self.diagonal + pick.rows - first_tiles(pick) - (width - 1)
-        r_GhtnSK = self.table_rows(starts_t, width + 1)
+        r_GhtnSK = self.table_rows(starts_t, width + 1).astype(self.q_BGnhSK.dtype)
         windows = jnp.concatenate([r_GhtnSK[:, :, :, :-1], r_GhtnSK[:, :, :, 1:]], axis=4)[:, :, :, ::-1]
         q_BGtwhSK = chunk.queries(self.q_BGnhSK)
         if pick.is_shared:
-            axes = ((5,), (5,)), ((1, 3, 2), (0, 1, 3))
+            shared = ((5,), (5,)), ((1, 3, 2), (0, 1, 3))
             products_GhwBStc = jax.lax.dot_general(
-                q_BGtwhSK[:, :, 0], windows, axes, preferred_element_type=jnp.float32
+                q_BGtwhSK[:, :, 0], windows, shared, preferred_element_type=jnp.float32
             )
             return shift(products_GhwBStc.swapaxes(4, 5), TILE).transpose(3, 0, 4, 6, 2, 1, 5)
         axes = ((6,), (5,)), ((1, 4, 2, 3), (0, 1, 2, 3))
         products_GhtwBSc = jax.lax.dot_general(q_BGtwhSK, windows, axes, preferred_element_type=jnp.float32)
         return shift(products_GhtwBSc, TILE).transpose(4, 0, 2, 6, 3, 1, 5)
 
+    def starts(self, pick: Pick) -> Array:
+        """The first tile of the table that each query tile meets, [t]."""
+        return self.diagonal - pick.rows + first_tiles(pick)
+
     def table_rows(self, starts_t: Array, count: int) -> Array:
-        """`count` tiles of the table from each start, [G, h, t, count, S, K]."""
-        return table_rows(self.table_1GhnSK, starts_t, count)[0].astype(self.q_BGnhSK.dtype)
+        """`count` tiles of the table from each start, [G, h, t, count, S, K]; beyond its ends the tiles there."""
+        places = jnp.clip(starts_t[:, None] + jnp.arange(count)[None], 0, self.table_1GhnSK.shape[3] - 1)
+        return self.table_1GhnSK.at[0, :, :, places].get(mode='promise_in_bounds').transpose(2, 3, 0, 1, 4, 5)
 
     def start(self) -> Array:
-        """The gradient that all rows share, before the first."""
-        return jnp.zeros_like(self.table_1GhnSK)
+        """The table's gradient before the first row, with room for tiles beyond both ends."""
+        shape = list(self.table_1GhnSK.shape[1:])
+        shape[2] += 2 * self.widest
+        return jnp.zeros(shape, jnp.float32)
 
-    def split(self, gradient: 'RelativeBias') -> tuple[Array, list[Array]]:
-        """A chunk's gradient as what all rows share, and what is complete after it, rows first."""
-        return gradient.table_1GhnSK, [jnp.moveaxis(gradient.q_BGnhSK, 2, 0)]
+    def collect(self, total_GhnSK: Array, pick: Pick, gradient: RelativeRows) -> tuple[Array, list[Array]]:
+        """The table's gradient with that of some rows, added one row after another; the queries' gradients."""
+        count, last = gradient.r_GhtnSK.shape[3], total_GhnSK.shape[2] - self.widest
+        places = jnp.clip(self.starts(pick) + self.widest, 0, last)
 
-    def join(self, total: Array, arrays: list[Array]) -> 'RelativeBias':
-        """The gradient of the whole from the sum and from all rows, which lack the empty tile."""
+        def add(row: Array, total: Array) -> Array:
+            own = jax.lax.dynamic_index_in_dim(gradient.r_GhtnSK, row, 2, keepdims=False)
+            there = jax.lax.dynamic_slice_in_dim(total, places[row], count, 2)
+            return jax.lax.dynamic_update_slice_in_dim(total, there + own, places[row], 2)
+
+        total_GhnSK = jax.lax.fori_loop(0, len(pick.rows), add, total_GhnSK)
+        return total_GhnSK, [jnp.moveaxis(gradient.q_BGthSK, 2, 0)]
+
+    def join(self, total_GhnSK: Array, arrays: list[Array]) -> 'RelativeBias':
+        """The gradient of the whole from the table's and from all rows, which lack the empty tile."""
         dq = jnp.moveaxis(jnp.concatenate([arrays[0], jnp.zeros_like(arrays[0][:1])]), 0, 2)
-        return dataclasses.replace(self, q_BGnhSK=dq, table_1GhnSK=total)
+        low, own, high = jnp.split(total_GhnSK, (self.widest, total_GhnSK.shape[2] - self.widest), axis=2)
+        own = own.at[:, :, 0].add(low.sum(axis=2)).at[:, :, -1].add(high.sum(axis=2))
+        return dataclasses.replace(self, q_BGnhSK=dq, table_1GhnSK=own[None])
 
 
 def first_tiles(pick: Pick) -> Array:
     """The first tile of each row's list [t], or [] where rows share one."""
     return jnp.asarray(pick.lists[0] if pick.is_shared else pick.lists[0, :, 0], jnp.int32)
-
-
-def table_rows(table_1GhnSK: Array, starts_t: Array, count: int) -> Array:
-    """`count` tiles of the table from each start, [1, G, h, t, count, S, K]; beyond its ends the tiles there.
-
-    The gradient adds row after row in their order, without scattering.
-    """
-    tiles = table_1GhnSK.shape[3]
-
-    @jax.custom_vjp
-    def pick(table: Array, starts_t: Array) -> Array:
-        places = jnp.clip(starts_t[:, None] + jnp.arange(count)[None], 0, tiles - 1)
-        return table.at[:, :, :, places].get(mode='promise_in_bounds')
-
-    def forward(table: Array, starts_t: Array) -> tuple[Array, Array]:
-        return pick(table, starts_t), starts_t
-
-    def backward(starts_t: Array, gradient: Array) -> tuple[Array, np.ndarray]:
-        places = jnp.clip(starts_t + count, 0, tiles + count)
-        shape = (*table_1GhnSK.shape[:3], tiles + 2 * count, *table_1GhnSK.shape[4:])
-
-        def add(row: Array, total: Array) -> Array:
-            own = jax.lax.dynamic_index_in_dim(gradient, row, 3, keepdims=False)
-            there = jax.lax.dynamic_slice_in_dim(total, places[row], count, 3)
-            return jax.lax.dynamic_update_slice_in_dim(total, there + own, places[row], 3)
-
-        total = jax.lax.fori_loop(0, len(starts_t), add, jnp.zeros(shape, gradient.dtype))
-        low, own, high = jnp.split(total, (count, count + tiles), axis=3)
-        own = own.at[:, :, :, 0].add(low.sum(axis=3)).at[:, :, :, -1].add(high.sum(axis=3))
-        return own, np.zeros(starts_t.shape, jax.dtypes.float0)
-
-    pick.defvjp(forward, backward)
-    return pick(table_1GhnSK, starts_t)
 
 
 def shift(products: Array, columns: int) -> Array:
@@ -152,7 +142,7 @@ def make_relative_bias(request: Request, heads: np.ndarray, own: Pass) -> Relati
     top = offset + TILE - 1 + TILE * diagonal
     tiles = 1 + -(-(top - relative.first) // TILE)
     before = top - relative.first - (rows - 1)
-    table_PHK = relative.table[:, heads].astype(jnp.float32)  # so that its gradient is summed in float32
+    table_PHK = relative.table[:, heads].astype(jnp.float32)
     falling = jnp.concatenate(
         [
             jnp.broadcast_to(table_PHK[-1:], (before, *table_PHK.shape[1:])),
@@ -161,7 +151,8 @@ def make_relative_bias(request: Request, heads: np.ndarray, own: Pass) -> Relati
         ]
     )
     table_1GhnSK = falling.reshape(1, tiles, TILE, groups, -1, width).transpose(0, 3, 4, 1, 2, 5)
-    return RelativeBias(q_BGnhSK.transpose(0, 3, 1, 4, 2, 5), table_1GhnSK, diagonal)
+    widest = 1 + max(rows.lists.shape[-1] for rows in own.by_query)
+    return RelativeBias(q_BGnhSK.transpose(0, 3, 1, 4, 2, 5), table_1GhnSK, diagonal, widest)
 
 
 def check_in_order(request: Request, own: Pass) -> int:

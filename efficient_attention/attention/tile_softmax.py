@@ -323,8 +323,8 @@ def query_gradients(options: Options, operands: Operands, facts: Facts, saved: S
         dlogits = jnp.where(pick.is_repeat.reshape(-1, 1, 1, 1, 1), 0.0, dlogits) if terms else dlogits
         after = []
         for term, total, (values, pull) in zip(terms, totals, pulled, strict=True):
-            shared, by_row = term.split(pull(sum_to(dlogits, values.shape))[0])
-            after.append(jax.tree.map(add_gradient, total, shared))
+            total, by_row = term.collect(total, pick, pull(sum_to(dlogits, values.shape))[0])
+            after.append(total)
             arrays += by_row
         return after, arrays
 
@@ -337,11 +337,6 @@ def query_gradients(options: Options, operands: Operands, facts: Facts, saved: S
         for term, total, has_rows in zip(terms, totals, by_row, strict=True)
     ]
     return with_empty_tile(rows_third(dq)), tuple(gradients)
-
-
-def add_gradient(total: Array, gradient: Any) -> Array:
-    """The sum; whole numbers among a function's parameters have no gradient."""
-    return total if gradient.dtype == jax.dtypes.float0 else total + gradient
 
 
 def sum_to(x: Array, shape: tuple[int, ...]) -> Array:

@@ -1,13 +1,15 @@
 """What a run reads: the fields of a config's `data` group, checked once."""
 
 import dataclasses
+import math
 
 from efficient_attention.errors import InputError
 from efficient_attention.field_checks import check_one_of, check_within
 
 PAIRS = ('none', 'nsp', 'sop')
 MASK_UNITS = ('token', 'word', 'ngram')
-UNITS = ('tokenizer', 'bytes', 'characters')
+UNITS = ('tokenizer', 'bytes', 'characters', 'words', 'pixels')
+IMAGE_SOURCES = ('images', 'tfds')  # the word before the colon of data.source
 SPLITTINGS = ('documents', 'end')
 BATCHES = ('windows', 'streams')
 
@@ -20,20 +22,23 @@ class DataConfig:
         InputError: a field is out of its range; names the field, its value and what is allowed.
     """
 
-    source: str = 'stdlib'  # or 'text:<glob>', 'jsonl:<glob>#field', 'arrayrecord:<glob>', 'tfds:<name>#field'
+    source: str = 'stdlib'  # or text:<glob>, jsonl:<glob>#field, arrayrecord:<glob>, tfds:<name>#field, images:<glob>
     held_out: float = 0.02  # share held out for evaluation, of the documents or, with splitting 'end', of the text
     splitting: str = 'documents'  # 'documents' = held-out ones by a hash of their text | 'end' = the end of the text
     test: float = 0.0  # share of the text after the held-out part, kept for a last evaluation; with splitting 'end'
     cache: str = 'cache'  # folder of prepared corpora, one sub-folder for each content and setting
     processes: int = 0  # processes that prepare the corpus; 0 = one, or one for each core if the corpus is large
 
-    units: str = 'tokenizer'  # what a language model predicts: the pieces of a 'tokenizer', 'bytes' or 'characters'
+    units: str = 'tokenizer'  # what a language model predicts: pieces of a 'tokenizer', or one of the other UNITS
     tokenizer: str = 'train:wordpiece'  # 'train:wordpiece', 'train:unigram', 'train:bpe', or a tokenizer's file
     vocab_size: int = 4096  # tokens, of a trained tokenizer; a loaded one must have exactly this many
-    lowercase: bool = True  # lower-case and strip accents before tokenising
+    lowercase: bool = True  # of a tokenizer and of words: lower-case first; a tokenizer strips accents, too
+    min_count: int = 1  # of words: rarer ones in the train split are <unk>
+    image_shape: tuple[int, ...] = ()  # of pixels: (height, width, channels); channels 3 = RGB, 1 = grey
 
     length: int = 128  # tokens a row, special tokens included
     batches: str = 'windows'  # of a language model: random 'windows' | 'streams', a part of the text for each row
+    cut_at_documents: bool = False  # of a language model: no token reads one of a document before its own
     pairs: str = 'none'  # 'none' = documents packed into full rows | 'nsp' next sentence | 'sop' sentence order
     short_sequence_probability: float = 0.1  # share of document passes with a random shorter target length
 
@@ -63,7 +68,7 @@ class DataConfig:
             'random_token_share',
         ):
             check_within(f'data.{name}', getattr(self, name), 0, 1)
-        for name in ('vocab_size', 'max_masked', 'max_ngram', 'prefetch'):
+        for name in ('vocab_size', 'min_count', 'max_masked', 'max_ngram', 'prefetch'):
             check_within(f'data.{name}', getattr(self, name), 1)
         for name in ('processes', 'static_copies', 'workers'):
             check_within(f'data.{name}', getattr(self, name), 0)
@@ -74,3 +79,27 @@ class DataConfig:
             raise InputError(f'data.test is {self.test}; with data.splitting {self.splitting!r} it must be 0')
         if self.splitting == 'end' and self.held_out + self.test >= 1:
             raise InputError(f'data.held_out {self.held_out} and data.test {self.test} leave nothing to train on')
+        if self.min_count > 1 and self.units != 'words':
+            raise InputError(f'data.min_count is {self.min_count}; with data.units {self.units!r} it must be 1')
+        self._check_images()
+
+    def _check_images(self) -> None:
+        kind = self.source.partition(':')[0]
+        if self.units != 'pixels':
+            for name, found in (('image_shape', self.image_shape), ('source', kind == 'images' and self.source)):
+                if found:
+                    raise InputError(f'data.{name} is {found!r}; with data.units {self.units!r} there are no images')
+            return
+        if kind not in IMAGE_SOURCES:
+            known = 'images:<glob> and tfds:<name>#<field>'
+            raise InputError(f"data.source is {self.source!r}; with data.units 'pixels' there are {known}")
+        if len(self.image_shape) != 3 or min(self.image_shape) < 1 or self.image_shape[2] not in (1, 3):
+            raise InputError(
+                f'data.image_shape is {self.image_shape}; it must be (height, width, channels), 1 or 3 channels'
+            )
+        if self.length != math.prod(self.image_shape):
+            height, width, channels = self.image_shape
+            raise InputError(
+                f'data.length is {self.length}; a row is an image of data.image_shape, '
+                f'{height} x {width} x {channels} = {math.prod(self.image_shape)} bytes'
+            )

@@ -18,21 +18,18 @@ read the novel.
 """
 
 import dataclasses
-import hashlib
-import json
 import os
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from array_record.python import array_record_module
 
+from efficient_attention.data.manifest import check_files, one_line, read_manifest
 from efficient_attention.errors import InputError
 
 FORMAT = 1  # of the folder; part of its fingerprint, so a new format never reads an old cache
-MANIFEST = 'manifest.json'
 TOKENIZER = 'tokenizer.json'
 IS_CONTINUATION = 'is_continuation.npy'
 UNIGRAM_COUNTS = 'unigram_counts.npy'
@@ -70,7 +67,7 @@ class Corpus:
         self.document_starts = self._index('document_starts')
         self._record_starts = self._index('record_starts')
         self._shard_starts = self._index('shard_starts')
-        self._token_type = np.dtype(_read_manifest(self._folder)['token_type'])
+        self._token_type = np.dtype(read_manifest(self._folder, FORMAT, 'corpus')['token_type'])
         self._readers: dict[tuple[int, int], Any] = {}
         self._lock = threading.Lock()
 
@@ -151,9 +148,8 @@ def open_corpus(folder: str | Path) -> PreparedCorpus:
         InputError: there is none, or a file is missing or damaged; names the file and what to do.
     """
     folder = Path(folder)
-    manifest = _read_manifest(folder)
-    for name, expected in manifest['files'].items():
-        _check_file(folder, name, expected)
+    manifest = read_manifest(folder, FORMAT, 'corpus')
+    check_files(folder, manifest, 'corpus')
     is_continuation = np.load(folder / IS_CONTINUATION, allow_pickle=False)
     numbers = manifest['vocabulary'] | {'special': tuple(manifest['vocabulary']['special'])}
     return PreparedCorpus(
@@ -166,56 +162,3 @@ def open_corpus(folder: str | Path) -> PreparedCorpus:
         fingerprint=manifest['fingerprint'],
         tokenizer_file=folder / TOKENIZER,
     )
-
-
-def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
-    """Bytes and SHA-256 of every file below `folder`, by its path relative to it, sorted: the manifest's `files`."""
-    paths = sorted(path for path in folder.rglob('*') if path.is_file())
-    return {
-        path.relative_to(folder).as_posix(): {'bytes': path.stat().st_size, 'sha256': file_sha256(path)}
-        for path in paths
-    }
-
-
-def manifest_checksum(manifest: Mapping[str, Any]) -> str:
-    """SHA-256 over everything in a manifest but its own `checksum`."""
-    content = {name: value for name, value in manifest.items() if name != 'checksum'}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, as hex."""
-    with path.open('rb') as file:
-        return hashlib.file_digest(file, 'sha256').hexdigest()
-
-
-def one_line(error: BaseException) -> str:
-    """An error's message without line breaks."""
-    return ' '.join(str(error).split())
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_bytes())
-        version = manifest['format']
-    except FileNotFoundError:
-        raise InputError(f'{folder}: no prepared corpus there ({MANIFEST} is missing)') from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f'{path}: damaged ({one_line(error)}); delete the folder {folder}') from None
-    if version != FORMAT:
-        raise InputError(f'{path}: format {version}, this version reads {FORMAT}; prepare the corpus again')
-    if manifest.get('checksum') != manifest_checksum(manifest):
-        raise InputError(
-            f'{path}: damaged, its checksum differs; delete the folder {folder} to prepare the corpus again'
-        )
-    return manifest
-
-
-def _check_file(folder: Path, name: str, expected: Mapping[str, Any]) -> None:
-    path = folder / name
-    advice = f'delete the folder {folder} to prepare the corpus again'
-    if not path.is_file():
-        raise InputError(f'{path}: missing from the prepared corpus; {advice}')
-    if path.stat().st_size != expected['bytes'] or file_sha256(path) != expected['sha256']:
-        raise InputError(f'{path}: damaged, its bytes differ from the manifest; {advice}')

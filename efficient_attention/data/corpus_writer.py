@@ -13,14 +13,11 @@ from array_record.python import array_record_module
 
 from efficient_attention.data.corpus import (
     IS_CONTINUATION,
-    MANIFEST,
     UNIGRAM_COUNTS,
     Vocabulary,
-    describe_files,
-    manifest_checksum,
-    one_line,
     shard_path,
 )
+from efficient_attention.data.manifest import MANIFEST, describe_files, manifest_checksum, one_line
 from efficient_attention.errors import InputError
 
 RECORD_TOKENS = 2048  # a record ends with the first sentence that reaches so many

@@ -11,7 +11,8 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from efficient_attention.data.config import DataConfig
-from efficient_attention.data.corpus import Corpus, Vocabulary, one_line
+from efficient_attention.data.corpus import Corpus, Vocabulary
+from efficient_attention.data.manifest import one_line
 from efficient_attention.data.masking import Masker
 from efficient_attention.data.packing import PackingPlan, packed_row, plan_rows
 from efficient_attention.data.pairs import PairPlan, pair_row, plan_pairs

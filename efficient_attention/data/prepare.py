@@ -6,15 +6,12 @@ never meets an old cache. It is built under another name and renamed when comple
 
 import array
 import dataclasses
-import hashlib
 import importlib.metadata
-import json
 import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -23,24 +20,22 @@ from efficient_attention.data.cache import new_folder
 from efficient_attention.data.config import DataConfig
 from efficient_attention.data.corpus import (
     FORMAT,
-    MANIFEST,
     SPLITS,
     TOKENIZER,
     PreparedCorpus,
-    file_sha256,
     open_corpus,
 )
 from efficient_attention.data.corpus_writer import SplitWriter, write_manifest
-from efficient_attention.data.encoding import cut_pieces, encode_documents
+from efficient_attention.data.encoding import encode_documents
+from efficient_attention.data.manifest import MANIFEST, file_sha256, json_sha256
 from efficient_attention.data.progress import Progress
 from efficient_attention.data.sources import Source, open_source
-from efficient_attention.data.splitting import HASHES, document_hash, held_out_threshold
-from efficient_attention.data.tokenizer_training import TRAINERS, train_tokenizer
-from efficient_attention.data.tokenizers import load_tokenizer, vocabulary_of
+from efficient_attention.data.splitting import document_hash, held_out_threshold
+from efficient_attention.data.tokenizer_choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
+from efficient_attention.data.tokenizers import vocabulary_of
 from efficient_attention.errors import InputError
 
 RULES = 1  # of sentence splitting, sources and training; a change of them is a new corpus
-TRAINING_CHARACTERS = 2**25  # that a tokenizer learns from, at most; more changes a vocabulary little
 KEPT_CHARACTERS = 2**24  # of texts kept in memory between the passes over a small source
 PARALLEL_CHARACTERS = 2**24  # smaller corpora are done before other processes have started
 
@@ -67,36 +62,26 @@ def prepare(config: DataConfig, *, show_progress: bool = True) -> PreparedCorpus
 
 def _loaded_tokenizer(config: DataConfig) -> Tokenizer | None:
     """The tokenizer of a file, checked; None where it is to be trained."""
-    kind, is_trained, name = config.tokenizer.partition('train:')
-    if is_trained and not kind:
-        if name not in TRAINERS:
-            known = ', '.join(f'train:{trainer}' for trainer in TRAINERS)
-            raise InputError(f'data.tokenizer is {config.tokenizer!r}; known: {known}, or a file')
-        return None
-    tokenizer = load_tokenizer(config.tokenizer, lowercase=config.lowercase)
-    size = vocabulary_of(tokenizer, config.tokenizer).size
-    if size != config.vocab_size:
-        raise InputError(f'data.vocab_size is {config.vocab_size}; the tokenizer {config.tokenizer} has {size} pieces')
+    tokenizer = loaded_tokenizer(config)
+    if tokenizer:
+        size = vocabulary_of(tokenizer, config.tokenizer).size
+        if size != config.vocab_size:
+            raise InputError(
+                f'data.vocab_size is {config.vocab_size}; the tokenizer {config.tokenizer} has {size} pieces'
+            )
     return tokenizer
 
 
 def _folder_name(config: DataConfig, digest: str) -> str:
-    is_trained = config.tokenizer.startswith('train:')
     key = {
         'format': FORMAT,
         'rules': RULES,
         'source': digest,
         'held_out': config.held_out,
-        'tokenizer': config.tokenizer if is_trained else file_sha256(Path(config.tokenizer)),
-        'suffix': '' if is_trained else Path(config.tokenizer).suffix,
+        **tokenizer_identity(config),
         'vocab_size': config.vocab_size,
-        'lowercase': config.lowercase,
     }
-    return f'{config.source.partition(":")[0]}-{_sha256(key)[:16]}'
-
-
-def _sha256(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    return f'{config.source.partition(":")[0]}-{json_sha256(key)[:16]}'
 
 
 def _build(
@@ -105,7 +90,9 @@ def _build(
     started = time.monotonic()
     survey = _survey(source, config.held_out, progress)
     with new_folder(folder) as partial:
-        tokenizer = tokenizer or _train(config, survey, progress)
+        if not tokenizer:
+            progress.start('learning the vocabulary')
+            tokenizer = trained_tokenizer(config, survey.training_documents, survey.characters)
         tokenizer.save(str(partial / TOKENIZER))
         counts, unigram_counts, content = _encode(partial, config, survey, tokenizer.get_vocab_size(), progress)
         tokenizer_sha256 = file_sha256(partial / TOKENIZER)
@@ -119,7 +106,7 @@ def _build(
         }
         manifest = {
             **identity,
-            'fingerprint': _sha256(identity),
+            'fingerprint': json_sha256(identity),
             'source': config.source,
             'settings': {name: getattr(config, name) for name in ('tokenizer', 'vocab_size', 'lowercase')},
             'characters': survey.characters,
@@ -172,18 +159,6 @@ def _survey(source: Source, held_out: float, progress: Progress) -> _Survey:
     return _Survey(characters, hashes, threshold, documents)
 
 
-def _train(config: DataConfig, survey: _Survey, progress: Progress) -> Tokenizer:
-    progress.start('learning the vocabulary')
-    share = min(1.0, TRAINING_CHARACTERS / survey.characters)
-
-    def texts() -> Iterator[str]:
-        pieces = (piece for text in survey.training_documents() for piece in cut_pieces(text))
-        return (piece for piece in pieces if share == 1 or document_hash(piece) < share * HASHES)
-
-    kind = config.tokenizer.removeprefix('train:')
-    return train_tokenizer(kind, texts, vocab_size=config.vocab_size, lowercase=config.lowercase)
-
-
 def _encode(
     folder: Path, config: DataConfig, survey: _Survey, vocabulary_size: int, progress: Progress
 ) -> tuple[dict[str, dict[str, int]], np.ndarray, str]:
@@ -195,7 +170,7 @@ def _encode(
         writer = held_out if survey.hashes[encoded.document] < survey.threshold else train
         writer.add(encoded.document, encoded.lengths, encoded.ids)
         progress.advance(encoded.characters)
-    content = _sha256([train.digest(), held_out.digest()])
+    content = json_sha256([train.digest(), held_out.digest()])
     return {'train': train.close(), 'held_out': held_out.close()}, train.counts, content
 
 

@@ -1,6 +1,7 @@
 """A source's text to ids in the cache, once: the folder is found by what the text and the settings are."""
 
-import hashlib
+import collections
+import functools
 import json
 import time
 from collections.abc import Iterator
@@ -8,28 +9,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from efficient_attention.data.cache import new_folder
 from efficient_attention.data.config import DataConfig
-from efficient_attention.data.corpus import (
-    MANIFEST,
-    UNIGRAM_COUNTS,
-    describe_files,
-    file_sha256,
-    manifest_checksum,
-)
-from efficient_attention.data.encoding import cut_pieces
-from efficient_attention.data.prepare import TRAINING_CHARACTERS
+from efficient_attention.data.corpus import UNIGRAM_COUNTS
+from efficient_attention.data.images import open_images
+from efficient_attention.data.manifest import MANIFEST, describe_files, json_sha256, manifest_checksum
 from efficient_attention.data.progress import Progress
-from efficient_attention.data.sources import open_source
-from efficient_attention.data.splitting import HASHES, document_hash
+from efficient_attention.data.sources import Source, open_source
 from efficient_attention.data.text_splits import SPLITS, Parts, split_text
-from efficient_attention.data.token_text import FORMAT, TokenText, id_type, ids_path, open_text
-from efficient_attention.data.tokenizer_training import TRAINERS, train_tokenizer
-from efficient_attention.data.tokenizers import load_tokenizer
-from efficient_attention.data.units import SEPARATOR, Bytes, Characters, Pieces, Text, Units
-from efficient_attention.errors import InputError
+from efficient_attention.data.token_text import FORMAT, TokenText, id_type, ids_path, open_text, starts_path
+from efficient_attention.data.tokenizer_choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
+from efficient_attention.data.units import (
+    SEPARATOR,
+    Bytes,
+    Characters,
+    Pieces,
+    Pixels,
+    Text,
+    Units,
+    Words,
+    cut_lines,
+    split_words,
+)
 
 RULES = 1  # of splits, units and separators; a change of them is a new text
 
@@ -39,16 +41,17 @@ def prepare_text(config: DataConfig, *, show_progress: bool = True) -> TokenText
 
     Args:
         config: `source`, `units`, `splitting`, `held_out`, `test` and `cache` are read, with tokenizer units also
-            `tokenizer`, `vocab_size` and `lowercase`.
+            `tokenizer`, `vocab_size` and `lowercase`, with words `min_count` and `lowercase`, with pixels
+            `image_shape`.
         show_progress: a progress bar on the standard error stream, or plain lines where that is no terminal.
 
     Raises:
         InputError: the source, the tokenizer or the cached folder is not as it should be; one line says what.
     """
-    tokenizer = _loaded_tokenizer(config)
-    source = open_source(config.source)
+    tokenizer = loaded_tokenizer(config) if config.units == 'tokenizer' else None
+    source = _open(config)
     settings = _settings(config) | {'format': FORMAT, 'rules': RULES, 'source_sha256': source.digest()}
-    folder = Path(config.cache) / f'{config.units}-{_sha256(settings)[:16]}'
+    folder = Path(config.cache) / f'{config.units}-{json_sha256(settings)[:16]}'
     if not (folder / MANIFEST).is_file():
         with Progress(f'preparing {config.source}', is_shown=show_progress) as progress:
             started = time.monotonic()
@@ -63,52 +66,42 @@ def prepare_text(config: DataConfig, *, show_progress: bool = True) -> TokenText
     return open_text(folder)
 
 
-def _loaded_tokenizer(config: DataConfig) -> Tokenizer | None:
-    """The tokenizer of a file; None where it is to be trained or the units need none."""
-    if config.units != 'tokenizer':
-        return None
-    kind, is_trained, name = config.tokenizer.partition('train:')
-    if not is_trained or kind:
-        return load_tokenizer(config.tokenizer, lowercase=config.lowercase)
-    if name not in TRAINERS:
-        known = ', '.join(f'train:{trainer}' for trainer in TRAINERS)
-        raise InputError(f'data.tokenizer is {config.tokenizer!r}; known: {known}, or a file')
-    return None
+def _open(config: DataConfig) -> Source[str] | Source[bytes]:
+    return open_images(config.source, config.image_shape) if config.units == 'pixels' else open_source(config.source)
 
 
 def _settings(config: DataConfig) -> dict[str, Any]:
     settings = {name: getattr(config, name) for name in ('units', 'splitting', 'held_out', 'test')}
-    if config.units != 'tokenizer':
-        return settings
-    is_trained = config.tokenizer.startswith('train:')
-    return settings | {
-        'tokenizer': config.tokenizer if is_trained else file_sha256(Path(config.tokenizer)),
-        'suffix': '' if is_trained else Path(config.tokenizer).suffix,
-        'vocab_size': config.vocab_size if is_trained else 0,
-        'lowercase': config.lowercase,
-    }
+    if config.units == 'tokenizer':
+        return settings | tokenizer_identity(config)
+    read = {'words': ('min_count', 'lowercase'), 'pixels': ('image_shape',)}.get(config.units, ())
+    return settings | {name: getattr(config, name) for name in read}
 
 
 def _learn(config: DataConfig, parts: Parts, progress: Progress) -> Units:
     """The units of the config, from the train split alone where they are learned."""
-    if config.units == 'bytes':
-        return Bytes()
+    if config.units in ('bytes', 'pixels'):
+        return Bytes() if config.units == 'bytes' else Pixels()
     progress.start('learning the vocabulary')
+    if config.units == 'words':
+        counts = _count_words(parts, lowercase=config.lowercase)
+        return Words.from_counts(counts, min_count=config.min_count, lowercase=config.lowercase)
+    texts = functools.partial(_training_texts, parts)
     if config.units == 'characters':
         characters: set[str] = set()
-        for text in _training_texts(parts):
+        for text in texts():
             characters.update(text)
         return Characters(characters)
-    total = sum(map(len, _training_texts(parts)))
-    share = min(1.0, TRAINING_CHARACTERS / max(total, 1))
+    return Pieces(trained_tokenizer(config, texts, sum(map(len, texts()))), config.tokenizer)
 
-    def pieces() -> Iterator[str]:
-        every = (piece for text in _training_texts(parts) for piece in cut_pieces(text))
-        return (piece for piece in every if share == 1 or document_hash(piece) < share * HASHES)
 
-    name = config.tokenizer.removeprefix('train:')
-    tokenizer = train_tokenizer(name, pieces, vocab_size=config.vocab_size, lowercase=config.lowercase)
-    return Pieces(tokenizer, config.tokenizer)
+def _count_words(parts: Parts, *, lowercase: bool) -> collections.Counter[str]:
+    counts: collections.Counter[str] = collections.Counter()
+    for split, text in parts():
+        if split == 'train' and isinstance(text, str):
+            for lines in cut_lines(text):
+                counts.update(split_words(lines, lowercase=lowercase))
+    return counts
 
 
 def _training_texts(parts: Parts) -> Iterator[str]:
@@ -141,25 +134,29 @@ class IdsWriter:
     def __init__(self, folder: Path, split: str, units: Units) -> None:
         self.unigram_counts = np.zeros(units.size, np.int64)
         self._units = units
-        self._documents = 0
+        self._folder, self._split = folder, split
+        self._starts: list[int] = []
+        self._tokens = 0
         self._file = ids_path(folder, split).open('wb')
 
     def add(self, text: Text) -> None:
         """Appends a document, or the part of one that belongs to the split, with the separator before it."""
-        if self._documents:
+        if self._starts:
             self._append(self._units.separator)
+        self._starts.append(self._tokens)
         for part in self._units.cut(text):
             self._append(self._units.encode(part))
-        self._documents += 1
 
     def close(self) -> dict[str, int]:
         """How much was written."""
         self._file.close()
+        np.save(starts_path(self._folder, self._split), np.array(self._starts, np.int64), allow_pickle=False)
         unknown = int(self.unigram_counts[self._units.unknown]) if self._units.unknown >= 0 else 0
-        return {'documents': self._documents, 'tokens': int(self.unigram_counts.sum()), 'unknown': unknown}
+        return {'documents': len(self._starts), 'tokens': self._tokens, 'unknown': unknown}
 
     def _append(self, ids: np.ndarray) -> None:
-        self._file.write(ids.astype(id_type(self._units.size)).tobytes())
+        self._file.write(ids.astype(id_type(self._units.text_size)).tobytes())
+        self._tokens += len(ids)
         self.unigram_counts += np.bincount(ids, minlength=len(self.unigram_counts))
 
 
@@ -170,14 +167,10 @@ def _write_manifest(folder: Path, settings: dict[str, Any], units: Units, counts
         'format': FORMAT,
         'settings': settings,
         'size': units.size,
-        'id_type': id_type(units.size),
+        'id_type': id_type(units.text_size),
         'counts': counts,
         'files': files,
-        'fingerprint': _sha256([identity, files]),
+        'fingerprint': json_sha256([identity, files]),
     }
     manifest['checksum'] = manifest_checksum(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + '\n', encoding='utf-8')
-
-
-def _sha256(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

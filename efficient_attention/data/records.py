@@ -5,11 +5,12 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from array_record.python import array_record_module
 
-from efficient_attention.data.corpus import one_line
 from efficient_attention.data.files import decode, read_lines
+from efficient_attention.data.manifest import one_line
 from efficient_attention.errors import InputError
 
 RECORDS_AT_ONCE = 256
@@ -79,15 +80,20 @@ def tfds_documents(name: str, split: str, field: str) -> Iterator[str]:
     Raises:
         InputError: TFDS is not installed, has no such data set or split, or the rows have no such text.
     """
+    for index, text in enumerate(tfds_values(name, split, field)):
+        if not isinstance(text, str | bytes):
+            raise InputError(f'tfds:{name}: field {field!r} is {type(text).__name__}, not text')
+        yield decode(text, f'tfds:{name}: row {index}') if isinstance(text, bytes) else text
+
+
+def tfds_values(name: str, split: str, field: str) -> Iterator[Any]:
+    """What `field` of every row of a TFDS data set holds; arguments and errors as for `tfds_documents`."""
     rows = _tfds_rows(name, split)
     for index in range(len(rows)):
         row = rows[index]
         if field not in row:
             raise InputError(f'tfds:{name}: no field {field!r}; known: {", ".join(row)}')
-        if not isinstance(row[field], str | bytes):
-            raise InputError(f'tfds:{name}: field {field!r} is {type(row[field]).__name__}, not text')
-        text = row[field]
-        yield decode(text, f'tfds:{name}: row {index}') if isinstance(text, bytes) else text
+        yield row[field]
 
 
 def _tfds_rows(name: str, split: str) -> Sequence[dict]:
@@ -101,9 +107,10 @@ def _tfds_rows(name: str, split: str) -> Sequence[dict]:
         raise InputError(f'tfds:{name}: {type(error).__name__}: {one_line(error)[:300]}') from None
 
 
-def digest_texts(texts: Iterator[str]) -> str:
-    """SHA-256 over the texts and their order."""
+def digest_texts(texts: Iterator[str] | Iterator[bytes]) -> str:
+    """SHA-256 over the texts, or the bytes of images, and their order."""
     total = hashlib.sha256()
     for text in texts:
-        total.update(hashlib.sha256(text.encode('utf-8', 'surrogatepass')).digest())
+        content = text.encode('utf-8', 'surrogatepass') if isinstance(text, str) else text
+        total.update(hashlib.sha256(content).digest())
     return total.hexdigest()

@@ -16,6 +16,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from efficient_attention.data.files import digest_files, find_files, read_lines, read_text
 from efficient_attention.data.records import digest_texts, json_documents, record_documents, tfds_documents
@@ -28,22 +29,25 @@ FRONT_MATTER = re.compile(
 )  # YAML between lines of dashes
 
 
+Document = TypeVar('Document', str, bytes)
+
+
 @dataclasses.dataclass(frozen=True)
-class Source:
+class Source(Generic[Document]):
     """Documents that can be read again and again, always the same ones in the same order.
 
     Attributes:
         text: the short text.
         digest: reads what identifies the content; SHA-256 hex.
-        documents: the documents' texts, none of them blank.
+        documents: the documents' texts, none of them blank; or the bytes of images (images.py).
     """
 
     text: str
     digest: Callable[[], str]
-    documents: Callable[[], Iterator[str]]
+    documents: Callable[[], Iterator[Document]]
 
 
-def open_source(text: str) -> Source:
+def open_source(text: str) -> Source[str]:
     """The source that a short text means; files are found now and read later.
 
     Raises:
@@ -96,13 +100,18 @@ def _open_records(rest: str) -> _Opened:
 
 
 def _open_tfds(rest: str) -> _Opened:
-    name, _, field = rest.partition('#')
+    documents = functools.partial(tfds_documents, *tfds_parts(rest))
+    return 'tfds', lambda: digest_texts(documents()), documents
+
+
+def tfds_parts(text: str) -> tuple[str, str, str]:
+    """Name, split and field in '<name>[:<split>]#<field>'; raises InputError where one is missing."""
+    name, _, field = text.partition('#')
     if not name or not field:
         raise InputError('name or field is missing; write tfds:<name>[:<split>]#<field>')
     match = re.fullmatch(r'(?P<name>.*?)(?::(?P<split>[A-Za-z_].*))?', name)  # ':1.0.0' is a version, part of the name
     assert match
-    documents = functools.partial(tfds_documents, match['name'], match['split'] or 'train', field)
-    return 'tfds', lambda: digest_texts(documents()), documents
+    return match['name'], match['split'] or 'train', field
 
 
 KINDS = {  # by the word before the colon: how it is written

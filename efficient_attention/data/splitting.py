@@ -8,9 +8,10 @@ from efficient_attention.errors import InputError
 HASHES = 2**64
 
 
-def document_hash(text: str) -> int:
-    """A hash of a document's text, uniform in [0, 2**64)."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], 'big')
+def document_hash(document: str | bytes) -> int:
+    """A hash of a document's text, or of an image's bytes, uniform in [0, 2**64)."""
+    content = document.encode() if isinstance(document, str) else document
+    return int.from_bytes(hashlib.sha256(content).digest()[:8], 'big')
 
 
 def held_out_threshold(hashes: Sequence[int], share: float) -> int:

@@ -1,4 +1,4 @@
-"""Which parts of a source's text train a language model, and which are held out: whole documents, or its end."""
+"""Which parts of a text, or which images, train a language model, and which are held out: documents, or the end."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,7 +12,7 @@ SPLITS = ('train', 'held_out', 'test')
 Parts = Callable[[], Iterator[tuple[str, Text]]]  # (split, a document or a part of one), in the source's order
 
 
-def split_text(source: Source, config: DataConfig) -> Parts:
+def split_text(source: Source[str] | Source[bytes], config: DataConfig) -> Parts:
     """A function that reads the source and says which split each part of it belongs to; always the same.
 
     Args:
@@ -29,8 +29,9 @@ def split_text(source: Source, config: DataConfig) -> Parts:
         raise InputError(f'data.source {source.text!r}: {error}') from None
 
 
-def _by_document(source: Source, config: DataConfig) -> Parts:
-    hashes = [document_hash(text) for text in source.documents()]
+def _by_document(source: Source[str] | Source[bytes], config: DataConfig) -> Parts:
+    documents: Callable[[], Iterator[Text]] = source.documents
+    hashes = [document_hash(text) for text in documents()]
     if not hashes:
         raise InputError('no text in it')
     if len(set(hashes)) == 1 and 0 < config.held_out < 1:
@@ -38,14 +39,15 @@ def _by_document(source: Source, config: DataConfig) -> Parts:
     threshold = held_out_threshold(hashes, config.held_out)
 
     def parts() -> Iterator[tuple[str, Text]]:
-        for text, number in zip(source.documents(), hashes, strict=True):
+        for text, number in zip(documents(), hashes, strict=True):
             yield 'held_out' if number < threshold else 'train', _counted(text, config)
 
     return parts
 
 
-def _at_the_end(source: Source, config: DataConfig) -> Parts:
-    total = sum(len(_counted(text, config)) for text in source.documents())
+def _at_the_end(source: Source[str] | Source[bytes], config: DataConfig) -> Parts:
+    documents: Callable[[], Iterator[Text]] = source.documents
+    total = sum(len(_counted(text, config)) for text in documents())
     if not total:
         raise InputError('no text in it')
     ends = (round(total * (1 - config.held_out - config.test)), round(total * (1 - config.test)), total)
@@ -53,16 +55,26 @@ def _at_the_end(source: Source, config: DataConfig) -> Parts:
 
     def parts() -> Iterator[tuple[str, Text]]:
         start = 0
-        for document in source.documents():
+        for document in documents():
             text = _counted(document, config)
             for split, low, high in ranges:
-                if part := text[max(low - start, 0) : max(high - start, 0)]:
+                if part := text[_cut(text, low - start, config) : _cut(text, high - start, config)]:
                     yield split, part
             start += len(text)
 
     return parts
 
 
-def _counted(text: str, config: DataConfig) -> Text:
+def _counted(text: Text, config: DataConfig) -> Text:
     """The text in what lengths are counted in: bytes where they are the units, else characters."""
-    return text.encode() if config.units == 'bytes' else text
+    return text.encode() if config.units == 'bytes' and isinstance(text, str) else text
+
+
+def _cut(text: Text, place: int, config: DataConfig) -> int:
+    """Where in a document the cut at `place` is: words end their line first, an image is on the side of its middle."""
+    place = min(max(place, 0), len(text))
+    if config.units == 'pixels':
+        return len(text) if 2 * place >= len(text) else 0
+    if config.units == 'words' and isinstance(text, str) and 0 < place < len(text):
+        return text.find('\n', place - 1) + 1 or len(text)
+    return place

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from efficient_attention.data.corpus import Vocabulary, one_line
+from efficient_attention.data.corpus import Vocabulary
 from efficient_attention.data.files import decode
+from efficient_attention.data.manifest import one_line
 from efficient_attention.data.sentencepiece_model import read_sentencepiece
 from efficient_attention.data.special_tokens import ROLES, with_specials
 from efficient_attention.errors import InputError

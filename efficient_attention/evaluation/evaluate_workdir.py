@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 
-from efficient_attention.evaluation.evaluate import evaluate
 from efficient_attention.training.checkpoint_reader import LAST, CheckpointReader
 from efficient_attention.training.restore import restore_run
 from efficient_attention.training.sharding import MeshConfig
@@ -24,7 +23,7 @@ def evaluate_workdir(
         workdir: a folder that train.py wrote.
         checkpoint: 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number.
         batch_size: rows at a time, over all devices; None = the config's.
-        protocol: `split`, `context` and `stride` of a language model, in place of the config's (see `EvalConfig`).
+        protocol: fields of `EvalConfig` that say how a language model is evaluated, in place of the config's.
 
     Raises:
         InputError: as `restore_run`, there is no such checkpoint, or the batch does not divide over the devices.
@@ -42,9 +41,7 @@ def evaluate_workdir(
     )
     trained = restore_run(workdir, step=step, config=config)
     run = trained.run
-    batches = run.task.evaluation_batches(jax.process_index(), jax.process_count())
-    means = evaluate(run.eval_step(), trained.params, batches, run.on_devices)
-    return {'step': trained.step, **run.task.protocol, **run.task.finish_metrics(means)}
+    return {'step': trained.step, **run.task.protocol, **run.evaluate(run.eval_step(), trained.params)}
 
 
 def mesh_for(config: MeshConfig, devices: int) -> MeshConfig:

@@ -86,6 +86,8 @@ class TextGenerator:
             raise InputError(
                 f'{workdir} holds a run of the task {self.config.task!r}; generating text needs language_modelling'
             )
+        if self.config.data.units == 'pixels':
+            raise InputError(f'{workdir} holds a model of images; only text can be generated')
         cache_specs(self.config.model, 1)  # raises before anything is read
         self.units = read_units(self.config.data.units, workdir)
         self.graph, self.params = restore_decoder(workdir, self.config, checkpoint)

@@ -9,9 +9,11 @@ from jax import Array
 from efficient_attention.attention.mechanisms import FAVOR, LSH, Mechanism, Softmax
 from efficient_attention.attention.patterns import And, Causal, Or, Pattern, PerHead, Without
 from efficient_attention.errors import InputError
+from efficient_attention.models.adaptive import AdaptiveHead
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.encoder import mechanism_rng
+from efficient_attention.models.memory import Memory, check_memory
 from efficient_attention.models.stack import Stack
 from efficient_attention.modules.layer import fold
 from efficient_attention.modules.parameters import layer_norm, linear
@@ -26,12 +28,13 @@ class Decoder(nnx.Module):
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         check_causal(config)
+        check_memory(config)
         self.config = config
         self.embeddings = Embeddings(config, rngs=rngs)
-        self.stack = Stack(config, rngs=rngs)
+        self.stack = Stack(config, causal=True, rngs=rngs)
         # A stack of pre-norm layers leaves its sum unnormalised.
         self.norm = layer_norm(config, config.width, rngs) if config.norm == 'pre' else None
-        self.head = TiedHead(config, rngs=rngs) if config.tied_output else UntiedHead(config, rngs=rngs)
+        self.head = make_head(config, rngs)
 
     def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> Array:
         """float32 logits; those at position t depend on tokens 0 ... t; arguments as of `hidden`."""
@@ -62,9 +65,35 @@ class Decoder(nnx.Module):
         x_BLD = self.stack(x_BLD, segments_BL, positions_BL, rng=fold(rng, 1), mechanism_rng=draws)
         return x_BLD if self.norm is None else self.norm(x_BLD)
 
+    def continued(
+        self, tokens_BL: Array, segments_BL: Array, memory: Memory, *, rng: Array | None = None
+    ) -> tuple[Array, Memory]:
+        """The vectors that `logits` reads for the segment that follows on `memory`, and the memory after it.
+
+        Args:
+            tokens_BL: ids below V.
+            segments_BL: 0 = padding; else the number of the text, which the memory's tokens have too if they are of it.
+            memory: of the segments before, `empty_memory` at the start; any length. No gradient flows into it.
+            rng: a key, or one for each row; turns dropout on.
+        """
+        positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
+        x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold(rng, 0))
+        x_BLD, memory = self.stack.continued(x_BLD, segments_BL, memory, rng=fold(rng, 1))
+        return (x_BLD if self.norm is None else self.norm(x_BLD)), memory
+
     def logits(self, hidden_BLD: Array) -> Array:
-        """float32 [B, L, V] from the vectors of `hidden`, or of any part of their positions."""
+        """float32 [B, L, V] from the vectors of `hidden`, or of any part of their positions.
+
+        With `adaptive_cutoffs` they are log-probabilities.
+        """
         return self.head(hidden_BLD, self.embeddings.token)
+
+
+def make_head(config: ModelConfig, rngs: nnx.Rngs) -> nnx.Module:
+    """The output layer: called with the vectors and the token table."""
+    if config.adaptive_cutoffs:
+        return AdaptiveHead(config, rngs=rngs)
+    return TiedHead(config, rngs=rngs) if config.tied_output else UntiedHead(config, rngs=rngs)
 
 
 class TiedHead(nnx.Module):
@@ -73,12 +102,14 @@ class TiedHead(nnx.Module):
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         width = config.embedding_width
         self.projection = linear(config, config.width, width, rngs) if width != config.width else None
+        self.bias = nnx.Param(jnp.zeros(config.vocab_size, jnp.float32)) if config.output_bias else None
 
     def __call__(self, x_BLD: Array, table: nnx.Embed) -> Array:
         """float32 [B, L, V]."""
         x_BLE = x_BLD if self.projection is None else self.projection(x_BLD)
         table_VE = table.embedding[...].astype(x_BLE.dtype)
-        return jnp.einsum('BLE,VE->BLV', x_BLE, table_VE, preferred_element_type=jnp.float32)
+        logits_BLV = jnp.einsum('BLE,VE->BLV', x_BLE, table_VE, preferred_element_type=jnp.float32)
+        return logits_BLV if self.bias is None else logits_BLV + self.bias[...][None, None]
 
 
 class UntiedHead(nnx.Module):

@@ -4,14 +4,19 @@ Logits equal those of the decoder on the whole text: positions are the numbers o
 stand at the end of any piece, counts for nothing. So rows of unequal lengths go on side by side.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jax.tree_util import Partial
 
 from efficient_attention.attention.cache import Cache, CacheSpec, decode, init_cache
+from efficient_attention.attention.dense import softmax_pattern
+from efficient_attention.attention.mechanisms import Softmax
+from efficient_attention.attention.patterns import Window
+from efficient_attention.attention.relative import Relative, relative_logits
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng
@@ -45,6 +50,8 @@ class CachedDecoder:
         self.config = decoder.config
         self.specs = cache_specs(self.config, max_length)
         self.layers = separate_layers(decoder)
+        position_bias = decoder.stack.position_bias
+        self.bias = None if position_bias is None else position_bias.function()
 
     def init_state(self, batch: int, step: int = 0) -> DecodeState:
         """The state before any token; `step` is the training step whose random features the layers draw."""
@@ -68,7 +75,12 @@ class CachedDecoder:
         """
         segments_Bn = jnp.ones_like(tokens_Bn) if segments_Bn is None else segments_Bn
         positions_Bn = state.length_B[:, None] + jnp.arange(tokens_Bn.shape[1], dtype=jnp.int32)[None]
+        # Padding may reach beyond the tables of positions, and a weight of 0 would not undo the NaN that stands there.
+        positions_Bn = jnp.where(segments_Bn != 0, positions_Bn, 0)
         x_BnD = self.decoder.embeddings(tokens_Bn, jnp.zeros_like(tokens_Bn), positions_Bn)
+        if self.config.position_limit is not None:
+            is_beyond_Bn = positions_Bn >= self.config.position_limit
+            x_BnD = jnp.where(is_beyond_Bn[..., None], jnp.nan, x_BnD)
         x_BnD, caches = self.run_layers(x_BnD, state.caches, positions_Bn, segments_Bn)
         x_BnD = x_BnD if self.decoder.norm is None else self.decoder.norm(x_BnD)
         length_B = state.length_B + (segments_Bn != 0).sum(axis=1, dtype=jnp.int32)
@@ -83,7 +95,7 @@ class CachedDecoder:
         first = second = x_BnD.astype(jnp.float32) if is_reversible else x_BnD
         for layer, spec, cache in zip(self.layers, self.specs, caches, strict=True):
             read = layer.attention_norm(second) if not is_post else second
-            attended, cache = attend_cached(layer, spec, cache, read, positions_Bn, segments_Bn)
+            attended, cache = attend_cached(layer, spec, cache, read, positions_Bn, segments_Bn, self.bias)
             after.append(cache)
             first = first + attended.astype(first.dtype)
             first = layer.attention_norm(first) if is_post else first
@@ -97,18 +109,41 @@ class CachedDecoder:
 
 
 def cache_specs(config: ModelConfig, max_length: int) -> tuple[CacheSpec, ...]:
-    """What each layer's cache is for; raises InputError where an attention cannot go on token by token."""
+    """What each layer's cache is for; raises InputError where an attention cannot go on token by token.
+
+    A model with segment memory reads the `memory_length` tokens before each one, as if every segment were one token.
+    """
     heads, width = config.heads, config.head_width
-    return tuple(CacheSpec(mechanism, heads, heads, width, max_length) for mechanism in layer_mechanisms(config))
+    mechanisms = layer_mechanisms(config)
+    if config.memory_length:
+        window = Window(config.memory_length - config.same_length)
+        mechanisms = tuple(Softmax(softmax_pattern(mechanism) & window) for mechanism in mechanisms)
+    return tuple(CacheSpec(mechanism, heads, heads, width, max_length) for mechanism in mechanisms)
 
 
 def attend_cached(
-    layer: Layer, spec: CacheSpec, cache: Cache, x_BnD: Array, positions_Bn: Array, segments_Bn: Array
+    layer: Layer,
+    spec: CacheSpec,
+    cache: Cache,
+    x_BnD: Array,
+    positions_Bn: Array,
+    segments_Bn: Array,
+    bias: Any,
 ) -> tuple[Array, Cache]:
     """The attention sub-layer's output for new tokens, which read the cache and themselves, and the cache after."""
     query, key, value = layer.attention.project(x_BnD, positions_Bn, spec.mechanism)
-    out_BnHK, cache = decode(spec, cache, query, key, value, positions_Bn, segments_Bn)
+    term: Any = bias
+    if layer.attention.distances is not None:
+        distances = spec.slots.count if spec.slots.is_ring else spec.max_length
+        query, relative = layer.attention.distances(query, distances, bias)
+        term = Partial(relative_term, relative)
+    out_BnHK, cache = decode(spec, cache, query, key, value, positions_Bn, segments_Bn, bias=term)
     return layer.attention.join_heads(out_BnHK), cache
+
+
+def relative_term(relative: Relative, query_positions_b1n1: Array, key_positions_b11M: Array) -> Array:
+    """The relative term of the logits [B, H, n, M], as a bias function of positions."""
+    return relative_logits(relative, query_positions_b1n1[:, 0, :, 0], key_positions_b11M[:, 0, 0])
 
 
 def separate_layers(decoder: Decoder) -> tuple[Layer, ...]:

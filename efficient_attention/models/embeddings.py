@@ -1,12 +1,16 @@
 """Token ids to vectors: token, position and type embeddings, norm, dropout, projection of factorised embeddings."""
 
+import math
+from typing import Any
+
 from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.dropout import dropout
+from efficient_attention.models.adaptive import token_table
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.modules.parameters import embedding, layer_norm, linear
-from efficient_attention.modules.positions import sinusoid
+from efficient_attention.modules.positions import AxialPositions, sinusoid
 
 
 class Embeddings(nnx.Module):
@@ -19,8 +23,8 @@ class Embeddings(nnx.Module):
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         width = config.embedding_width
         self.config = config
-        self.token = embedding(config, config.vocab_size, width, rngs)
-        self.position = embedding(config, config.max_length, width, rngs) if config.positions == 'learned' else None
+        self.token: Any = token_table(config, rngs)
+        self.position = learned_positions(config, rngs)
         self.token_type = embedding(config, config.token_types, width, rngs) if config.token_types else None
         self.norm = layer_norm(config, width, rngs) if config.embedding_norm else None
         self.projection = linear(config, width, config.width, rngs) if width != config.width else None
@@ -30,6 +34,8 @@ class Embeddings(nnx.Module):
     ) -> Array:
         """Vectors for each token; `rng` (a key, or one a row) turns dropout on."""
         x_BLE = self.token(tokens_BL)
+        if self.config.embedding_scale:
+            x_BLE = x_BLE * math.sqrt(self.config.width)
         if self.position is not None:
             x_BLE = x_BLE + self.position(positions_BL)
         elif self.config.positions == 'sinusoidal':
@@ -38,3 +44,14 @@ class Embeddings(nnx.Module):
             x_BLE = x_BLE + self.token_type(token_types_BL)
         x_BLE = dropout(x_BLE if self.norm is None else self.norm(x_BLE), self.config.dropout_rate, rng)
         return x_BLE if self.projection is None else self.projection(x_BLE)
+
+
+def learned_positions(config: ModelConfig, rngs: nnx.Rngs) -> nnx.Embed | AxialPositions | None:
+    """The table or tables of learned positions, positions [B, L] -> [B, L, E]; None without any."""
+    width = config.embedding_width
+    if config.positions == 'learned':
+        return embedding(config, config.max_length, width, rngs)
+    if config.positions != 'axial':
+        return None
+    widths = [width] * len(config.axial_shape) if config.axial_sum else config.axial_widths
+    return AxialPositions(config, config.axial_shape, widths, is_sum=config.axial_sum, rngs=rngs)

@@ -1,5 +1,6 @@
 """How many floating-point operations a model's forward pass takes; a multiply-add counts two."""
 
+from efficient_attention.attention.mechanisms import Mechanism
 from efficient_attention.attention.work import attention_products
 from efficient_attention.models.config import ModelConfig
 
@@ -17,9 +18,21 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
     # A shared projection of queries and keys is one, not two.
     projections = (4 - config.shared_qk) * config.width * inner + 2 * config.width * config.feed_forward_width
     turns = config.mechanisms
-    scores = (config.layers // len(turns)) * sum(
-        attention_products(mechanism, length, config.heads, config.head_width) for mechanism in turns
-    )
+    scores = (config.layers // len(turns)) * sum(attention_of(config, mechanism, length) for mechanism in turns)
+    # Keys and values of the memory; the distances' projection is one for all rows and left out.
+    memory = 2 * config.memory_length * config.layers * config.width * inner
     factorised = config.embedding_width * config.width if config.embedding_width != config.width else 0
     head = config.width * config.embedding_width + config.embedding_width * config.vocab_size
-    return 2.0 * (length * (config.layers * projections + factorised) + scores + predictions * head)
+    return 2.0 * (length * (config.layers * projections + factorised) + scores + memory + predictions * head)
+
+
+def attention_of(config: ModelConfig, mechanism: Mechanism, length: int) -> float:
+    """Multiply-adds of one layer's attention over `length` tokens that follow on the config's memory.
+
+    The pairs of queries in memory are taken off those of the whole; relative attention has a third product.
+    """
+    whole, before = (
+        attention_products(mechanism, count, config.heads, config.head_width) if count else 0
+        for count in (config.memory_length + length, config.memory_length)
+    )
+    return (whole - before) * (1.5 if config.relative == 'transformer_xl' else 1.0)

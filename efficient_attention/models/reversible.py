@@ -20,7 +20,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-# (a layer's parameters, what all layers read, the layer's number, x [B, L, D]) -> f(x), of any float dtype
+# ((a layer's own parameters, those that all layers read), context, the layer's number, x [B, L, D]) -> f(x), of any
+# float dtype
 Branch = Callable[[Any, Any, Array, Array], Array]
 Streams = tuple[Array, Array]
 
@@ -51,8 +52,8 @@ def reversible(plan: Plan, own: Any, shared: Any, context: Any, x_BLD: Array) ->
 
     Args:
         plan: branches and depth.
-        own: parameters of each layer, leaves [steps, turns, ...]; None where all layers share theirs.
-        shared: parameters of all layers; None where each has its own.
+        own: parameters of each layer, leaves [steps, turns, ...]; None where layers have none of their own.
+        shared: what all layers read and get the gradient of: parameters, a bias computed from some; may be None.
         context: arrays and keys that all layers read; no gradient flows into them.
         x_BLD: the input.
     """
@@ -67,7 +68,7 @@ def forward(plan: Plan, own: Any, shared: Any, context: Any, streams: Streams) -
     def step(streams: Streams, part: tuple[Any, Array]) -> tuple[Streams, None]:
         own, numbers = part
         for turn, (f, g) in enumerate(plan.branches):
-            arguments = parameters_of(own, shared, turn), context, numbers[turn]
+            arguments = (own_of(own, turn), shared), context, numbers[turn]
             first, second = streams
             first = first + f(*arguments, second).astype(first.dtype)
             streams = first, second + g(*arguments, first).astype(second.dtype)
@@ -86,11 +87,10 @@ def backward(
         own, numbers = part
         gradients: list[Any] = []
         for turn in reversed(range(len(plan.branches))):
-            arguments = parameters_of(own, shared, turn), context, numbers[turn]
+            arguments = (own_of(own, turn), shared), context, numbers[turn]
             streams, cotangents, gradient = undo(plan.branches[turn], arguments, streams, cotangents)
-            gradients.insert(0, gradient)
-        if own is None:
-            return (streams, cotangents, jax.tree.map(lambda *leaves: sum(leaves), total, *gradients)), None
+            gradients.insert(0, gradient[0])
+            total = jax.tree.map(jnp.add, total, gradient[1])
         return (streams, cotangents, total), jax.tree.map(lambda *leaves: jnp.stack(leaves), *gradients)
 
     start = streams, cotangents, jax.tree.map(jnp.zeros_like, shared)
@@ -119,9 +119,9 @@ def undo(
     return (first - added, second), (d_first, d_second + d_input), gradient
 
 
-def parameters_of(own: Any, shared: Any, turn: int) -> Any:
-    """The parameters of one turn of a step, `own` with leaves [turns, ...]."""
-    return shared if own is None else jax.tree.map(lambda leaf: leaf[turn], own)
+def own_of(own: Any, turn: int) -> Any:
+    """The parameters of one turn's own, from those of a step with leaves [turns, ...]."""
+    return jax.tree.map(lambda leaf: leaf[turn], own)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

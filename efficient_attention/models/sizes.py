@@ -1,15 +1,14 @@
-"""The papers' model sizes by name; their exact parameter counts are asserted in the test."""
+"""The papers' encoders by name, and all named sizes; their exact parameter counts are asserted in the test."""
 
 from typing import Any
 
-from efficient_attention.errors import InputError
 from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.decoder_sizes import decoder_sizes, known_size
 
 BERT_VOCABULARY = 30_522  # bert-base-uncased
 ALBERT_VOCABULARY = 30_000
 ROBERTA_VOCABULARY = 50_265
 BIGBIRD_VOCABULARY = 50_358
-GPT2_VOCABULARY = 50_257
 
 # Devlin et al. 2018, arXiv 1810.04805, section 3; A = H / 64 (Turc et al. 2019, arXiv 1908.08962, the 24 miniatures).
 _BERT_SIZES = {'base': (12, 768), 'large': (24, 1024)} | {
@@ -25,19 +24,16 @@ _ALBERT_SIZES = {
     'xxlarge': (12, 4096, 0.0),
 }
 
-# Radford et al. 2019, table 2, with the heads of the released models; all heads are 64 wide.
-_GPT2_SIZES = {'small': (12, 768), 'medium': (24, 1024), 'large': (36, 1280), 'xl': (48, 1600)}
-
 
 def bert_fields(size: str) -> dict[str, Any]:
     """The `model` fields in which BERT `size` differs from `ModelConfig`'s defaults."""
-    layers, width = _BERT_SIZES[_known(_BERT_ALIASES.get(size, size), _BERT_SIZES, 'BERT')]
+    layers, width = _BERT_SIZES[known_size(_BERT_ALIASES.get(size, size), _BERT_SIZES, 'BERT')]
     return {'layers': layers, 'width': width, 'heads': width // 64, 'vocab_size': BERT_VOCABULARY}
 
 
 def albert_fields(size: str) -> dict[str, Any]:
     """The `model` fields in which ALBERT `size` differs from `ModelConfig`'s defaults."""
-    layers, width, dropout = _ALBERT_SIZES[_known(size, _ALBERT_SIZES, 'ALBERT')]
+    layers, width, dropout = _ALBERT_SIZES[known_size(size, _ALBERT_SIZES, 'ALBERT')]
     return {
         'layers': layers,
         'width': width,
@@ -56,7 +52,7 @@ def longformer_fields(size: str) -> dict[str, Any]:
     RoBERTa's body (its position table has two rows more than positions) with projections for global tokens; Beltagy
     et al. 2020, arXiv 2004.05150, section 5, and its released code, whose window of 256 is on each side.
     """
-    layers, width = {'base': (12, 768)}[_known(size, {'base': ()}, 'Longformer')]
+    layers, width = {'base': (12, 768)}[known_size(size, {'base': ()}, 'Longformer')]
     return {
         'layers': layers,
         'width': width,
@@ -73,7 +69,7 @@ def longformer_fields(size: str) -> dict[str, Any]:
 
 def bigbird_fields(size: str) -> dict[str, Any]:
     """The `model` fields in which BigBird-ITC `size` differs (Zaheer et al. 2020, arXiv 2007.14062, appendix E)."""
-    layers, width = {'base': (12, 768)}[_known(size, {'base': ()}, 'BigBird')]
+    layers, width = {'base': (12, 768)}[known_size(size, {'base': ()}, 'BigBird')]
     return {
         'layers': layers,
         'width': width,
@@ -84,34 +80,10 @@ def bigbird_fields(size: str) -> dict[str, Any]:
     }
 
 
-def gpt2_fields(size: str) -> dict[str, Any]:
-    """The `model` fields in which the decoder GPT-2 `size` differs from `ModelConfig`'s defaults."""
-    layers, width = _GPT2_SIZES[_known(size, _GPT2_SIZES, 'GPT-2')]
-    return {
-        'layers': layers,
-        'width': width,
-        'heads': width // 64,
-        'vocab_size': GPT2_VOCABULARY,
-        'max_length': 1024,
-        'token_types': 0,
-        'embedding_norm': False,
-        'attention': 'causal',
-        'norm': 'pre',
-        'norm_epsilon': 1e-5,
-    }
-
-
 def named_sizes() -> dict[str, ModelConfig]:
-    """Every named size as a complete model config: 'bert_base', 'bert_2x128', ..., 'bigbird_base'."""
+    """Every named size as a complete model config: 'bert_base', 'bert_2x128', ..., 'gpt2_small', ..."""
     sizes = {f'bert_{name}': ModelConfig(**bert_fields(name)) for name in (*_BERT_SIZES, *_BERT_ALIASES)}
     sizes |= {f'albert_{name}': ModelConfig(**albert_fields(name)) for name in _ALBERT_SIZES}
     sizes['longformer_base'] = ModelConfig(**longformer_fields('base'))
     sizes['bigbird_base'] = ModelConfig(**bigbird_fields('base'))
-    sizes |= {f'gpt2_{name}': ModelConfig(**gpt2_fields(name)) for name in _GPT2_SIZES}
-    return sizes
-
-
-def _known(size: str, sizes: dict, family: str) -> str:
-    if size not in sizes:
-        raise InputError(f'unknown {family} size {size!r}; known: {", ".join(sizes)}')
-    return size
+    return sizes | decoder_sizes()

@@ -1,6 +1,7 @@
 """What one transformer layer is made of: the fields that every module reads."""
 
 import dataclasses
+import math
 
 import jax.numpy as jnp
 
@@ -13,6 +14,9 @@ from efficient_attention.field_checks import check_one_of, check_within
 ACTIVATIONS = ('gelu_tanh', 'gelu_erf', 'gelu_sigmoid', 'relu')
 NORMS = ('post', 'pre')
 DTYPES = ('float32', 'bfloat16')
+RELATIVE = ('none', 'alibi', 't5', 'tupe', 'tupe_r', 'transformer_xl')
+BUCKETED = ('t5', 'tupe_r')  # those with a table by the distance of query and key
+UNTIED = ('tupe', 'tupe_r')  # those with a product of positions of their own beside that of contents
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +33,18 @@ class LayerConfig:
     feed_forward_width: int = 0  # F; 0 = 4 x width
     attention: str = 'full'  # a mechanism's text form, or several with ';', which the layers take in turn
     attention_backend: str = 'auto'
+    attention_bias: bool = True  # biases in the query, key, value and output projections; Reformer has none
     shared_qk: bool = False  # one projection for queries and keys, keys of unit length; LSH needs it
     global_tokens: int = 0  # most tokens of a row that data may mark as global; above 0 adds their projections
     rotary: bool = False  # rotate queries and keys by position (Su et al. 2021, arXiv 2104.09864)
+    # What positions add to the logits: 'none' | 'alibi' | 't5' | 'tupe' | 'tupe_r' | 'transformer_xl'.
+    relative: str = 'none'
+    relative_buckets: int = 32  # rows of the table of 't5' and 'tupe_r'; both directions share them in an encoder
+    relative_max_distance: int = 128  # positions from which on all distances share a row
+    relative_shared_biases: bool = True  # of 'transformer_xl': one u and v for all layers, or one for each
+    clamp_length: int = 0  # of 'transformer_xl': positions from which on all distances count as this one; 0 = none
+    same_length: bool = False  # with memory: each query reads as many keys as memory is long, not the whole segment too
+    relative_cls_reset: bool = True  # 'tupe', 'tupe_r': position 0 of an encoder's text, [CLS], has no place
     activation: str = 'gelu_tanh'  # 'gelu_tanh' (BERT, ALBERT) | 'gelu_erf' (ELECTRA) | 'gelu_sigmoid' | 'relu'
     norm: str = 'post'  # normalise after the residual sum ('post', BERT) or before each sub-layer ('pre')
     norm_epsilon: float = 1e-12
@@ -74,6 +87,7 @@ class LayerConfig:
             raise InputError(
                 f'model.global_tokens is {self.global_tokens}; model.attention {self.attention!r} has none'
             )
+        check_relative(self)
         for mechanism in self.mechanisms:
             mechanism.check_heads(self.heads)
             require(
@@ -95,9 +109,44 @@ class LayerConfig:
         return tuple(parse_mechanism(text) for text in self.attention.split(';'))
 
     @property
+    def query_scale(self) -> float:
+        """What queries are multiplied by beside attention's 1 / sqrt(K).
+
+        Untied positions add a second product to the logits and halve both variances (Ke et al. 2020, equation 7).
+        """
+        return math.sqrt(0.5) if self.relative in UNTIED else 1.0
+
+    @property
     def compute_dtype(self) -> jnp.dtype:
         """The dtype of activations and matrix products."""
         return jnp.dtype(self.dtype)
+
+
+def check_relative(config: LayerConfig) -> None:
+    """Raises InputError where the fields of relative positions are out of range, or have nobody who reads them."""
+    kind = config.relative
+    check_one_of('model.relative', kind, RELATIVE)
+    if kind != 'none' and not all(isinstance(own, Softmax) for own in config.mechanisms):
+        raise InputError(f'model.relative is {kind!r}; attention {config.attention!r} takes no bias on its logits')
+    if kind != 'none' and config.global_tokens:
+        raise InputError(f"model.relative is {kind!r}; it must be 'none' with model.global_tokens")
+    readers: dict[str, tuple[str, ...]] = {
+        'relative_buckets': BUCKETED,
+        'relative_max_distance': BUCKETED,
+        'relative_cls_reset': UNTIED,
+        'relative_shared_biases': ('transformer_xl',),
+        'clamp_length': ('transformer_xl',),
+    }
+    for name, kinds in readers.items():
+        value, default = getattr(config, name), getattr(LayerConfig, name)
+        is_read = f'{default!r} with model.relative {kind!r}, which does not read it'
+        require(kind in kinds or value == default, f'model.{name}', value, is_read)
+    require(config.clamp_length >= 0, 'model.clamp_length', config.clamp_length, '0 or more')
+    even = kind != 'transformer_xl' or config.width % 2 == 0
+    require(even, 'model.width', config.width, 'even for the sinusoids of transformer_xl')
+    count, most = config.relative_buckets, config.relative_max_distance
+    require(count >= 4 and count % 2 == 0, 'model.relative_buckets', count, 'even and at least 4')
+    require(most > count // 2, 'model.relative_max_distance', most, 'above half of model.relative_buckets')
 
 
 def require(holds: bool, field: str, value: object, allowed: str) -> None:

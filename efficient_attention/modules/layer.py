@@ -49,7 +49,11 @@ class Layer(nnx.Module):
         self, x_BLD: Array, segments_BL: Array, positions_BL: Array, *, rng: Array | None = None, **attention: Any
     ) -> Array:
         """What attention adds to `x`: dropout(attention(x)), or of norm(x) in a 'pre' layer."""
-        x_BLD = self.attention_norm(x_BLD) if self.config.norm == 'pre' else x_BLD
+        if self.config.norm == 'pre':
+            x_BLD = self.attention_norm(x_BLD)
+            memory = attention.get('memory')
+            if memory is not None:
+                attention['memory'] = memory._replace(states_BMD=self.attention_norm(memory.states_BMD))
         out_BLD = self.attention(x_BLD, segments_BL, positions_BL, rng=fold(rng, 0), **attention)
         return dropout(out_BLD, self.config.dropout_rate, fold(rng, 1))
 

@@ -14,10 +14,16 @@ def weight_init(config: LayerConfig) -> Callable[..., jax.Array]:
     return jax.nn.initializers.truncated_normal(config.init_std)
 
 
-def linear(config: LayerConfig, inputs: int, outputs: int, rngs: nnx.Rngs) -> nnx.Linear:
-    """A dense layer [..., inputs] -> [..., outputs] with bias."""
+def linear(config: LayerConfig, inputs: int, outputs: int, rngs: nnx.Rngs, *, use_bias: bool = True) -> nnx.Linear:
+    """A dense layer [..., inputs] -> [..., outputs]."""
     return nnx.Linear(
-        inputs, outputs, dtype=config.compute_dtype, param_dtype=jnp.float32, kernel_init=weight_init(config), rngs=rngs
+        inputs,
+        outputs,
+        use_bias=use_bias,
+        dtype=config.compute_dtype,
+        param_dtype=jnp.float32,
+        kernel_init=weight_init(config),
+        rngs=rngs,
     )
 
 

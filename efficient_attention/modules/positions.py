@@ -1,7 +1,44 @@
-"""Where a token stands: sinusoidal tables and rotary phases. Learned tables are an embedding (embeddings.py)."""
+"""Where a token stands: sinusoidal tables, rotary phases, a learned table for each axis of a shape.
+
+One learned table for all positions is an embedding (models/embeddings.py).
+"""
+
+import math
+from collections.abc import Sequence
 
 import jax.numpy as jnp
+from flax import nnx
 from jax import Array
+
+from efficient_attention.modules.config import LayerConfig
+from efficient_attention.modules.parameters import embedding
+
+
+class AxialPositions(nnx.Module):
+    """A vector for each position of a shape from one learned table an axis, [B, L] -> [B, L, E].
+
+    Positions fill the shape row by row, the last axis fastest. The vectors of the axes are joined, so that E is the sum
+    of `widths` (Reformer: Kitaev et al. 2020, arXiv 2001.04451, released code), or with `is_sum` added, so that all
+    `widths` are E (Sparse Transformer: Child et al. 2019, arXiv 1904.10509, section 5.3). Tables start like all others,
+    at the config's `init_std`, so that positions weigh as much as tokens; Reformer's code starts them at 1.
+    """
+
+    def __init__(
+        self, config: LayerConfig, shape: Sequence[int], widths: Sequence[int], *, is_sum: bool, rngs: nnx.Rngs
+    ) -> None:
+        self.shape = tuple(shape)
+        self.is_sum = is_sum
+        tables = [embedding(config, size, width, rngs) for size, width in zip(shape, widths, strict=True)]
+        self.tables = nnx.List(tables)
+
+    def __call__(self, positions_BL: Array) -> Array:
+        """Vectors of positions below the product of the shape; NaN for those beyond."""
+        parts = []
+        for axis, table in enumerate(self.tables):
+            place_BL = positions_BL // math.prod(self.shape[axis + 1 :])
+            # The first axis is not wrapped around: a position beyond the shape is beyond its table.
+            parts.append(table(place_BL % self.shape[axis] if axis else place_BL))
+        return sum(parts[1:], parts[0]) if self.is_sum else jnp.concatenate(parts, axis=-1)
 
 
 def angles(positions: Array, frequencies: int, base: float = 10_000.0) -> Array:

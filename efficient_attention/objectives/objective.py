@@ -28,6 +28,16 @@ class Objective(abc.ABC):
         `rng` (a key for each row) turns dropout on; `step` decides what random attention mechanisms draw.
         """
 
+    def initial_carry(self, rows: int) -> Any:  # noqa: ARG002  most steps know nothing of one another
+        """What the first step of a stream of batches gets from before: a tree of arrays [rows, ...], or None."""
+        return None
+
+    def sums_after(
+        self, model: Any, batch: Batch, carry: Any, rng: Array | None, step: Array | int = 0
+    ) -> tuple[Sums, Any]:
+        """`sums` of the batch that follows on `carry`, and what the next batch gets."""
+        return self.sums(model, batch, rng, step), carry
+
 
 def total_loss(sums: Sums, weights: dict[str, Array]) -> Array:
     """The sum of the terms' mean losses; a term without any weight counts 0."""

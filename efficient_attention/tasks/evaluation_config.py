@@ -21,6 +21,9 @@ class EvalConfig:
     split: str = 'held_out'  # of a language model's text: 'held_out' | 'test'
     context: int = 0  # tokens of text that a language model sees at once; 0 = data.length
     stride: int = 0  # tokens by which its window moves on, those that it predicts; 0 = the context: no overlap
+    memory_length: int = -1  # tokens of memory before a segment of `context` tokens; -1 = model.memory_length
+    clamp_length: int = -1  # as model.clamp_length, which -1 stands for
+    same_length: bool = False  # as model.same_length; either turns it on
 
     def __post_init__(self) -> None:
         check_within('eval.every_steps', self.every_steps, 1)
@@ -28,6 +31,8 @@ class EvalConfig:
         check_one_of('eval.split', self.split, SPLITS)
         check_within('eval.context', self.context, 0)
         check_within('eval.stride', self.stride, 0)
+        check_within('eval.memory_length', self.memory_length, -1)
+        check_within('eval.clamp_length', self.clamp_length, -1)
         if self.context and self.stride > self.context:
             raise InputError(
                 f'eval.stride is {self.stride}, above eval.context {self.context}: tokens would be left out'

@@ -1,5 +1,6 @@
 """Language modelling with a decoder: each token of a text from those before it."""
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,22 +9,25 @@ from flax import nnx
 
 from efficient_attention.data.config import DataConfig
 from efficient_attention.data.prepare_text import prepare_text
-from efficient_attention.data.text_batches import check_length, text_batches, text_evaluation_batches
+from efficient_attention.data.text_batches import memory_evaluation_batches, text_batches, text_evaluation_batches
+from efficient_attention.data.text_rows import TextRows, check_rows
 from efficient_attention.data.token_text import TokenText
 from efficient_attention.errors import InputError
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.decoder import Decoder, check_causal
 from efficient_attention.models.flops import encoder_flops
+from efficient_attention.models.memory import check_memory
 from efficient_attention.objectives.language_modelling import LanguageModelling
 from efficient_attention.tasks.evaluation_config import EvalConfig
 from efficient_attention.tasks.pretraining import unigram_losses
 from efficient_attention.tasks.task import HostBatch, Task
 
-BITS = {'bytes': 'bits_per_byte', 'characters': 'bits_per_character'}  # a tokenizer's pieces have a perplexity
+BITS = {'bytes': 'bits_per_byte', 'characters': 'bits_per_character', 'pixels': 'bits_per_dimension'}
+PERPLEXITIES = {'tokenizer': 'causal_lm_perplexity', 'words': 'word_perplexity'}
 
 
 class LanguageModellingTask(Task):
-    """Causal language modelling on the bytes, characters or pieces of a text."""
+    """Causal language modelling on the bytes, characters, words or pieces of a text, or the bytes of images."""
 
     def __init__(
         self, data: DataConfig, model: ModelConfig, *, batch_size: int, evaluation: EvalConfig, seed: int
@@ -36,6 +40,8 @@ class LanguageModellingTask(Task):
         check_causal(model)
         self.data, self.model, self.seed = data, model, seed
         self.batch_size, self.evaluation = batch_size, evaluation
+        self.evaluation_model = evaluation_model(model, evaluation)
+        check_memory(self.evaluation_model)
         self.context = evaluation.context or data.length
         self.stride = evaluation.stride or self.context
         self.text: TokenText = prepare_text(data)
@@ -44,9 +50,14 @@ class LanguageModellingTask(Task):
             raise InputError(
                 f'the text has a vocabulary of {size} {data.units}, above model.vocab_size {model.vocab_size}'
             )
-        check_length(self.text.splits['train'], data.length)
+        check_rows(self.rows('train', data.length))
+        if data.units == 'pixels' and (self.context, self.stride) != (data.length, data.length):
+            raise InputError(
+                f'eval.context {self.context} and eval.stride {self.stride} cut images; with data.units '
+                f"'pixels' they must be 0 or {data.length}"
+            )
         self.evaluation_batches(0, 1)  # raises now what would else end the run at its first evaluation
-        self.objective = LanguageModelling()
+        self.objective = LanguageModelling(model)
         self.held_out_metrics = self.metric_names()
         self.fingerprint = {'text': self.text.fingerprint}
         self.unigram_losses_V = unigram_losses(self.text.unigram_counts)
@@ -55,13 +66,22 @@ class LanguageModellingTask(Task):
         """The decoder."""
         return Decoder(self.model, rngs=rngs)
 
+    def make_evaluation_model(self, rngs: nnx.Rngs) -> Decoder:
+        """The decoder with the evaluation's memory."""
+        return Decoder(self.evaluation_model, rngs=rngs)
+
+    @property
+    def evaluation_objective(self) -> LanguageModelling:
+        """The objective with the evaluation's memory."""
+        return LanguageModelling(self.evaluation_model)
+
     def training_batches(
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[HostBatch]:
         """See `Task`."""
         return text_batches(
-            self.text.splits['train'],
-            self.data,
+            self.rows('train', self.data.length),
+            self.data.batches,
             batch_size=self.batch_size,
             seed=self.seed,
             start_step=start_step,
@@ -72,30 +92,40 @@ class LanguageModellingTask(Task):
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
         """See `Task`; each token but the first of the split with what a unigram model loses on it."""
-        batches = text_evaluation_batches(
-            self.text.splits[self.evaluation.split],
-            self.context,
-            stride=self.stride,
-            batch_size=self.evaluation.batch_size,
-            process_index=process_index,
-            process_count=process_count,
-        )
+        rows, size = self.rows(self.evaluation.split, self.context), self.evaluation.batch_size
+        processes = {'process_index': process_index, 'process_count': process_count}
+        if self.evaluation_model.memory_length:
+            batches = memory_evaluation_batches(rows, streams=size, **processes)
+        else:
+            batches = text_evaluation_batches(rows, stride=self.stride, batch_size=size, **processes)
         return (batch | {'unigram_losses': self.unigram_losses_V[batch['targets']]} for batch in batches)
+
+    def rows(self, split: str, length: int) -> TextRows:
+        """A split as rows of `length` tokens, with the config's document boundaries."""
+        return self.text.rows(split, length, cut_at_documents=self.data.cut_at_documents)
 
     @property
     def protocol(self) -> dict[str, str | int]:
-        """How the text is evaluated: in segments that know nothing of one another, or by a sliding window."""
+        """How the text is evaluated: by segments with memory, by segments without, or by a sliding window.
+
+        With memory the text is cut into `streams` equal parts, each of which begins without any.
+        """
+        model = self.evaluation_model
+        facts: dict[str, str | int] = {'split': self.evaluation.split, 'protocol': 'memory', 'context': self.context}
+        if model.memory_length:
+            facts |= {'memory_length': model.memory_length, 'clamp_length': model.clamp_length}
+            return facts | {'same_length': model.same_length, 'streams': self.evaluation.batch_size}
         name = 'no_context' if self.stride == self.context else 'sliding_window'
-        return {'split': self.evaluation.split, 'protocol': name, 'context': self.context, 'stride': self.stride}
+        return facts | {'protocol': name, 'stride': self.stride}
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
-        """Adds bits per byte or character, or a perplexity; compares with the unigram model where that was counted."""
+        """Adds the units' bits or perplexity; compares with the unigram model where that was counted."""
         metrics = dict(means)
         loss = metrics['causal_lm_loss']
         if self.data.units in BITS:
             metrics[BITS[self.data.units]] = loss / math.log(2)
         else:
-            metrics['causal_lm_perplexity'] = math.exp(min(loss, 700.0))
+            metrics[PERPLEXITIES[self.data.units]] = math.exp(min(loss, 700.0))
         if metrics.get('causal_lm_unigram_loss'):
             metrics['causal_lm_below_unigram'] = 1.0 - loss / metrics['causal_lm_unigram_loss']
         return metrics
@@ -116,3 +146,22 @@ class LanguageModellingTask(Task):
     def save_assets(self, workdir: Path) -> None:
         """Writes the vocabulary, where there is one."""
         self.text.units.save(workdir)
+
+
+def evaluation_model(model: ModelConfig, evaluation: EvalConfig) -> ModelConfig:
+    """The model's config with the evaluation's memory.
+
+    Raises:
+        InputError: a stride together with memory, which gives every token its context already.
+    """
+    chosen = {name: getattr(evaluation, name) for name in ('memory_length', 'clamp_length')}
+    chosen = {name: value for name, value in chosen.items() if value >= 0}
+    if evaluation.same_length:
+        chosen['same_length'] = True
+    model = dataclasses.replace(model, **chosen)
+    if model.memory_length and evaluation.stride:
+        raise InputError(
+            f'eval.stride is {evaluation.stride} with a memory of {model.memory_length} tokens; set one of '
+            'eval.stride and eval.memory_length to 0'
+        )
+    return model

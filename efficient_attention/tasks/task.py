@@ -20,6 +20,15 @@ class Task(abc.ABC):
     fingerprint: dict[str, str]  # what a checkpoint is only valid with: name -> SHA-256 of data, tokenizer, ...
 
     @property
+    def evaluation_objective(self) -> Objective:
+        """The objective of an evaluation: by default the same."""
+        return self.objective
+
+    def make_evaluation_model(self, rngs: nnx.Rngs) -> nnx.Module:
+        """The model as an evaluation runs it, with the same parameters: by default the same."""
+        return self.make_model(rngs)
+
+    @property
     def protocol(self) -> dict[str, str | int]:
         """How the held-out split is evaluated, for the result of an evaluation; empty where there is one way alone."""
         return {}

@@ -22,11 +22,18 @@ NOT_READ: dict[str, dict[str, Any]] = {
         'data.units': 'tokenizer',
         'data.splitting': 'documents',
         'data.batches': 'windows',
+        'data.cut_at_documents': False,
         'model.tied_output': True,
+        'model.output_bias': False,
+        'model.adaptive_cutoffs': (),
         'model.global_tokens': 0,
         'eval.split': 'held_out',
         'eval.context': 0,
         'eval.stride': 0,
+        'eval.memory_length': -1,
+        'eval.clamp_length': -1,
+        'eval.same_length': False,
+        'model.memory_length': 0,
         'model.loss_chunk': 0,
     },
     'language_modelling': {
@@ -37,6 +44,8 @@ NOT_READ: dict[str, dict[str, Any]] = {
         'model.global_tokens': 0,
     },
 }
+
+LISTED = {str: 'texts', int: 'whole numbers'}  # what a field that is a list may hold, in words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,14 +85,15 @@ class RunConfig:
             found = getattr(getattr(self, group), field)
             if found != value:
                 raise InputError(f'{name} is {found!r}; the task {self.task} does not read it, so it must be {value!r}')
-        for name, length in (('data.length', self.data.length), ('eval.context', self.eval.context)):
-            if self.model.positions == 'learned' and length > self.model.max_length:
-                raise InputError(
-                    f'{name} {length} is beyond the position table, model.max_length {self.model.max_length}'
-                )
+        self.check_positions()
         if not self.eval.context and self.eval.stride > self.data.length:
             raise InputError(
                 f'eval.stride is {self.eval.stride}, above data.length {self.data.length}: tokens would be left out'
+            )
+        if self.model.memory_length and self.data.batches != 'streams':
+            raise InputError(
+                f'data.batches is {self.data.batches!r}; with model.memory_length {self.model.memory_length} it must '
+                "be 'streams', so that each row goes on where it was"
             )
         if self.model.vocab_size < self.data.vocab_size:
             raise InputError(
@@ -94,6 +104,19 @@ class RunConfig:
                 f'model.token_types {self.model.token_types} is too few for data.pairs {self.data.pairs!r}; '
                 'use 2, or 0 for none'
             )
+
+    def check_positions(self) -> None:
+        """Raises InputError where rows are longer than what the model has positions for, or fill no axial shape."""
+        model, limit = self.model, self.model.position_limit
+        if model.positions == 'axial' and self.data.length != limit:
+            raise InputError(
+                f'model.axial_shape {model.axial_shape} has {limit} positions; their number must be '
+                f'data.length {self.data.length}'
+            )
+        table = 'model.axial_shape' if model.positions == 'axial' else 'model.max_length'
+        for name, length in (('data.length', self.data.length), ('eval.context', self.eval.context)):
+            if limit is not None and length > limit:
+                raise InputError(f'{name} {length} is beyond the position table, {table} {limit}')
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -133,9 +156,10 @@ def from_dict(values: Mapping[str, Any], kind: type = RunConfig, group: str = ''
 def _convert(value: Any, kind: Any, field: str) -> Any:
     if dataclasses.is_dataclass(kind):
         return from_dict(value, typing.cast(type, kind), f'{field}.')
-    if isinstance(kind, types.GenericAlias):  # tuple[str, ...]
-        if not isinstance(value, (list, tuple)) or not all(isinstance(entry, str) for entry in value):
-            raise InputError(f'{field} is {value!r}; it must be a list of texts')
+    if isinstance(kind, types.GenericAlias):  # tuple[str, ...] or tuple[int, ...]
+        of = typing.get_args(kind)[0]
+        if not isinstance(value, (list, tuple)) or not all(type(entry) is of for entry in value):
+            raise InputError(f'{field} is {value!r}; it must be a list of {LISTED[of]}')
         return tuple(value)
     if kind is float and type(value) is int:
         return float(value)

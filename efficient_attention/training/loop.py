@@ -8,7 +8,6 @@ from typing import Any
 import jax
 
 from efficient_attention.errors import InputError
-from efficient_attention.evaluation.evaluate import evaluate
 from efficient_attention.training.checkpoint import Checkpoints
 from efficient_attention.training.checkpoint_reader import CheckpointReader
 from efficient_attention.training.config import RunConfig, to_dict
@@ -140,8 +139,7 @@ class Trainer:
     def evaluate(self, step: int, state: TrainState) -> dict[str, float]:
         """Writes and returns the metrics of the whole held-out split."""
         with self.throughput.paused():
-            batches = self.run.task.evaluation_batches(jax.process_index(), jax.process_count())
-            metrics = self.run.task.finish_metrics(evaluate(self.eval_step, state.params, batches, self.run.on_devices))
+            metrics = self.run.evaluate(self.eval_step, state.params)
             self.log.write(step, 'held_out', metrics)
             shown = '  '.join(f'{name} {value:.4g}' for name, value in metrics.items())
             self.progress.say(f'step {step} held out: {shown}')

@@ -7,17 +7,25 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from efficient_attention.errors import InputError
+from efficient_attention.evaluation.evaluate import evaluate
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.tasks.task import HostBatch, Task
 from efficient_attention.training.config import RunConfig
 from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
-from efficient_attention.training.sharding import check_divisible, make_mesh, state_shardings, to_devices
+from efficient_attention.training.sharding import (
+    batch_sharding,
+    check_divisible,
+    make_mesh,
+    state_shardings,
+    to_devices,
+)
 from efficient_attention.training.state import TrainState, initial_state
 from efficient_attention.training.step import StepFn, make_eval_step, make_train_step
 
@@ -61,8 +69,16 @@ class Run:
         return f'{self.parameter_count():,} parameters on {self.mesh.size} {kind} device(s) ({shape})'
 
     def eval_step(self) -> Any:
-        """The jitted evaluation step, from parameters and a batch to sums and weights."""
-        return jax.jit(make_eval_step(self.graph, self.task.objective))
+        """The jitted evaluation step, from parameters and a batch to sums and weights (`make_eval_step`)."""
+        graph, _ = nnx.split(nnx.eval_shape(lambda: self.task.make_evaluation_model(nnx.Rngs(0))))
+        return jax.jit(make_eval_step(graph, self.task.evaluation_objective))
+
+    def evaluate(self, eval_step: Any, params: Any) -> dict[str, float]:
+        """The held-out metrics of these parameters by the task's protocol."""
+        batches = self.task.evaluation_batches(jax.process_index(), jax.process_count())
+        shapes = jax.eval_shape(lambda: self.task.evaluation_objective.initial_carry(self.config.eval.batch_size))
+        carry = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=batch_sharding(self.mesh)), shapes)
+        return self.task.finish_metrics(evaluate(eval_step, params, batches, self.on_devices, carry))
 
     def on_devices(self, batch: HostBatch) -> dict[str, jax.Array]:
         """The global batch of this process's rows."""
@@ -121,7 +137,8 @@ def first_process_first(make: Callable[..., Task], *arguments: Any, **options: A
 def make_state(task: Task, config: RunConfig) -> TrainState:
     """Initial parameters from the seed, and the optimizer's state for them."""
     params = nnx.to_pure_dict(nnx.state(task.make_model(nnx.Rngs(config.train.seed))))
-    return initial_state(params, optimizer_of(config), config.train.seed)
+    carry = task.objective.initial_carry(config.train.batch_size)
+    return initial_state(params, optimizer_of(config), config.train.seed, carry)
 
 
 def optimizer_of(config: RunConfig) -> Any:

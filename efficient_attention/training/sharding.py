@@ -116,9 +116,14 @@ def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
 
 
 def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
-    """A NamedSharding for each leaf of a state (parameters, optimizer moments, counters) by the rules on names."""
+    """A NamedSharding for each leaf of a state (parameters, optimizer moments, counters) by the rules on names.
+
+    What is carried from step to step lies with the rows of the batch.
+    """
 
     def sharding(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+        if path_name(path).startswith('carry/'):
+            return batch_sharding(mesh)
         return NamedSharding(mesh, partition_spec(path_name(path), leaf.shape, mesh))
 
     return jax.tree_util.tree_map_with_path(sharding, abstract_state)

@@ -20,9 +20,10 @@ class TrainState:
     skipped: Array  # int32 [], steps skipped so far because a loss or gradient was not finite
     skipped_in_row: Array  # int32 [], the same since the last step that was not skipped
     key: Array  # uint32 key data from which every step's randomness is derived
+    carry: Any = None  # what an objective hands from step to step, such as segment memory: arrays [rows, ...]
 
 
-def initial_state(params: Any, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
+def initial_state(params: Any, optimizer: optax.GradientTransformation, seed: int, carry: Any = None) -> TrainState:
     """Step 0 with these parameters."""
     return TrainState(
         step=jnp.zeros((), jnp.int32),
@@ -31,4 +32,5 @@ def initial_state(params: Any, optimizer: optax.GradientTransformation, seed: in
         skipped=jnp.zeros((), jnp.int32),
         skipped_in_row=jnp.zeros((), jnp.int32),
         key=jax.random.key_data(jax.random.key(seed)),
+        carry=carry,
     )

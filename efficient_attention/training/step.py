@@ -6,7 +6,7 @@ model runs.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,17 +26,18 @@ def make_train_step(
     """A function from (state, batch) to (next state, metrics of this step), to be jitted by the caller.
 
     Metrics: 'loss', the objective's means, 'gradient_norm' (before clipping), 'skipped' (all skipped steps so far). A
-    step whose loss or gradient is not finite changes nothing but the counters.
+    step whose loss or gradient is not finite changes nothing but the counters, and hands nothing on to the next.
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         weights = objective.weights(batch)
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
 
-        def sums_of(params: Any, part: Batch, keys: Array) -> Sums:
-            return objective.sums(nnx.merge(graph, params), part, keys, state.step)
+        def sums_of(params: Any, part: Part) -> tuple[Sums, Any]:
+            return objective.sums_after(nnx.merge(graph, params), part.batch, part.carry, part.keys, state.step)
 
-        (loss, sums), gradients = accumulate(sums_of, state.params, batch, weights, key, micro_batches)
+        whole = Part(batch, row_keys(key, batch), state.carry)
+        (loss, sums), gradients, carry = accumulate(sums_of, state.params, whole, weights, micro_batches)
         gradient_norm = optax.tree.norm(gradients)
         is_finite = jnp.isfinite(loss) & jnp.isfinite(gradient_norm)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
@@ -50,6 +51,7 @@ def make_train_step(
             skipped=state.skipped + skip,
             skipped_in_row=(state.skipped_in_row + skip) * skip,
             key=state.key,
+            carry=jax.tree.map(lambda leaf: jnp.where(is_finite, leaf, jnp.zeros_like(leaf)), carry),
         )
         counters = {'skipped': next_state.skipped, 'skipped_in_row': next_state.skipped_in_row}
         return next_state, mean_metrics(sums, weights) | {'loss': loss, 'gradient_norm': gradient_norm} | counters
@@ -57,51 +59,77 @@ def make_train_step(
     return train_step
 
 
-def make_eval_step(graph: nnx.GraphDef, objective: Objective) -> Callable[[Any, Batch], tuple[Sums, dict[str, Array]]]:
-    """A function from (parameters, batch) to the batch's sums and weights, without dropout."""
+def make_eval_step(graph: nnx.GraphDef, objective: Objective) -> Callable[..., tuple]:
+    """A function from (parameters, batch) to the batch's sums and weights, without dropout.
 
-    def eval_step(params: Any, batch: Batch) -> tuple[Sums, dict[str, Array]]:
-        return objective.sums(nnx.merge(graph, params), batch, None), objective.weights(batch)
+    Given what the batch before handed on as a third argument, it returns what the next one gets as a third result.
+    """
+
+    def eval_step(params: Any, batch: Batch, carry: Any = None) -> tuple:
+        sums, carry = objective.sums_after(nnx.merge(graph, params), batch, carry, None)
+        result = sums, objective.weights(batch)
+        return result if carry is None else (*result, carry)
 
     return eval_step
 
 
-def accumulate(
-    sums_of: Callable[[Any, Batch, Array], Sums],
-    params: Any,
-    batch: Batch,
-    weights: dict[str, Array],
-    key: Array,
-    micro_batches: int,
-) -> tuple[tuple[Array, Sums], Any]:
-    """Loss, sums and gradients of the whole batch, computed over `micro_batches` parts one after another.
+class Part(NamedTuple):
+    """Rows that are computed together: a batch, a key for each row, and what the rows before handed on."""
 
-    sums_of: an objective's sums from parameters, a part of the batch and one key a row.
-    """
+    batch: Batch
+    keys: Array
+    carry: Any
+
+
+def row_keys(key: Array, batch: Batch) -> Array:
+    """One key for each row of a batch."""
     rows = jax.tree.leaves(batch)[0].shape[0]
-    keys_B = jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows))
+    return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows))
 
-    def loss_and_sums(params: Any, part: Batch, keys: Array) -> tuple[Array, Sums]:
-        sums = sums_of(params, part, keys)
-        return total_loss(sums, weights), sums
 
-    gradient = jax.value_and_grad(loss_and_sums, has_aux=True)
+def accumulate(
+    sums_of: Callable[[Any, Part], tuple[Sums, Any]],
+    params: Any,
+    whole: Part,
+    weights: dict[str, Array],
+    micro_batches: int,
+) -> tuple[tuple[Array, Sums], Any, Any]:
+    """(Loss, sums), gradients and carry of the whole batch, computed over `micro_batches` parts one after another.
+
+    sums_of: an objective's sums, and what it hands on, from parameters and a part of the batch.
+    """
+
+    def loss_and_sums(params: Any, part: Part) -> tuple[Array, tuple[Sums, Any]]:
+        sums, carry = sums_of(params, part)
+        return total_loss(sums, weights), (sums, carry)
+
+    def gradient(params: Any, part: Part) -> tuple[tuple[Any, Any], Any]:
+        (loss, (sums, carry)), gradients = jax.value_and_grad(loss_and_sums, has_aux=True)(params, part)
+        return ((loss, sums), gradients), carry
+
     if micro_batches == 1:
-        return gradient(params, batch, keys_B)
+        result, carry = gradient(params, whole)
+        return *result, carry
 
-    def add_part(total: Any, part: tuple[Batch, Array]) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, gradient(params, *part)), None
+    def add_part(total: Any, part: Part) -> tuple[Any, Any]:
+        result, carry = gradient(params, part)
+        return jax.tree.map(jnp.add, total, result), carry
 
-    parts = jax.tree.map(lambda x: split_rows(x, micro_batches), (batch, keys_B))
-    shapes = jax.eval_shape(gradient, params, *jax.tree.map(lambda x: x[0], parts))
+    parts = jax.tree.map(lambda x: split_rows(x, micro_batches), whole)
+    shapes, _ = jax.eval_shape(gradient, params, jax.tree.map(lambda x: x[0], parts))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    total, _ = jax.lax.scan(add_part, zeros, parts)
-    return total
+    total, carries = jax.lax.scan(add_part, zeros, parts)
+    return *total, jax.tree.map(join_rows, carries)
 
 
 def split_rows(x: Array, parts: int) -> Array:
     """[B, ...] to [parts, B / parts, ...]; part i takes rows i, i + parts, ..., so that devices keep their rows."""
     return x.reshape(x.shape[0] // parts, parts, *x.shape[1:]).swapaxes(0, 1)
+
+
+def join_rows(x: Array) -> Array:
+    """[parts, B / parts, ...] to [B, ...], the inverse of `split_rows`."""
+    return jax.lax.collapse(x.swapaxes(0, 1), 0, 2)
 
 
 def select(condition: Array, chosen: Any, other: Any) -> Any:

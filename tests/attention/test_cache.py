@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,15 +41,15 @@ POSITIONS = jnp.tile(jnp.arange(LENGTH)[None], (2, 1))
 ONES = jnp.ones_like(POSITIONS)
 
 
-@functools.partial(jax.jit, static_argnames=('spec', 'piece'))
-def in_pieces(spec: CacheSpec, piece: int, *new: jax.Array) -> tuple[jax.Array, caching.Cache]:
+@functools.partial(jax.jit, static_argnames=('spec', 'piece', 'bias'))
+def in_pieces(spec: CacheSpec, piece: int, *new: jax.Array, bias: Any = None) -> tuple[jax.Array, caching.Cache]:
     """The outputs of all tokens of `new`, read `piece` at a time, and the cache after."""
 
     def cut(x: jax.Array) -> jax.Array:
         return x.reshape(len(x), -1, piece, *x.shape[2:]).swapaxes(0, 1)
 
     def step(cache: caching.Cache, part: tuple[jax.Array, ...]) -> tuple[caching.Cache, jax.Array]:
-        out, cache = decode(spec, cache, *part)
+        out, cache = decode(spec, cache, *part, bias=bias)
         return cache, out
 
     start = init_cache(spec, 2, new[0].dtype, RNG)
@@ -81,6 +82,24 @@ def test_segments_and_padding_are_honoured(text: str):
     )
     assert_close(out, expected)
     assert not out[segments == 0].any()
+
+
+def slopes(query: jax.Array, key: jax.Array) -> jax.Array:
+    """A bias for each head, by the positions of both."""
+    rates = jnp.asarray([0.1, 0.2, 0.4, 0.8])[None, :, None, None]
+    return rates * (key - query).astype(jnp.float32) + jnp.sin(query.astype(jnp.float32) + key.astype(jnp.float32))
+
+
+@pytest.mark.parametrize('piece, text', [(1, 'causal & window(5)'), (12, 'sparse_fixed(8, 2)')])
+def test_a_bias_sees_the_positions_of_what_the_slots_hold(piece: int, text: str):
+    spec = spec_of(text)
+    out, _ = in_pieces(spec, piece, *arrays(), POSITIONS, ONES, bias=slopes)
+    assert_close(out, attend(*arrays(), spec.mechanism, bias=slopes, backend='reference'))
+
+
+def test_favor_has_no_bias():
+    with pytest.raises(NotImplementedError, match='FAVOR has no additive bias'):
+        in_pieces(spec_of(FAVORS[0]), 1, *arrays(), POSITIONS, ONES, bias=slopes)
 
 
 def test_favor_reads_pieces_that_are_no_whole_number_of_chunks():

@@ -1,14 +1,13 @@
 """What the tiled relative term does not serve, and the pieces that it is made of."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import efficient_attention as ea
 from efficient_attention.attention.relative import Relative
-from efficient_attention.attention.tile_picks import TILE
-from efficient_attention.attention.tile_relative import shift, table_rows
+from efficient_attention.attention.tile_picks import TILE, Pick
+from efficient_attention.attention.tile_relative import RelativeBias, RelativeRows, shift
 
 
 def test_shift_moves_each_row_to_its_own_keys():
@@ -20,14 +19,17 @@ def test_shift_moves_each_row_to_its_own_keys():
 
 def test_tiles_beyond_the_table_are_its_ends_and_send_their_gradient_there():
     table = jnp.arange(5.0).reshape(1, 1, 1, 5, 1, 1)
-    starts = jnp.asarray([-9, -1, 1, 4, 40])
-    picked, pull = jax.vjp(lambda table: table_rows(table, starts, 3), table)
+    own = RelativeBias(jnp.zeros((1, 1, 6, 1, 1, 1)), table, diagonal=40, widest=4)
+    rows, firsts = jnp.asarray([49, 41, 39, 36, 0]), jnp.zeros(5, jnp.int32)
+    pick = Pick(rows, firsts[None, :, None] + jnp.arange(2)[None, None], jnp.zeros(5, bool))
+    picked = own.table_rows(own.starts(pick), 3)
     expected = [[0, 0, 0], [0, 0, 1], [1, 2, 3], [4, 4, 4], [4, 4, 4]]
     np.testing.assert_array_equal(picked.reshape(5, 3), expected)
-    weights = jnp.arange(15.0).reshape(picked.shape)
-    total = np.zeros(5)
-    np.add.at(total, np.asarray(expected).reshape(-1), np.arange(15.0))
-    np.testing.assert_array_equal(pull(weights)[0].reshape(5), total)
+    gradient = RelativeRows(jnp.zeros((1, 1, 5, 1, 1, 1)), jnp.arange(15.0).reshape(picked.shape))
+    total, arrays = own.collect(own.start(), pick, gradient)
+    sums = np.zeros(5)
+    np.add.at(sums, np.asarray(expected).reshape(-1), np.arange(15.0))
+    np.testing.assert_array_equal(own.join(total, arrays).table_1GhnSK.reshape(5), sums)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from efficient_attention.data import corpus as module
-from efficient_attention.data.corpus import Corpus, Vocabulary, file_sha256, manifest_checksum, open_corpus
+from efficient_attention.data.corpus import Corpus, Vocabulary, open_corpus
 from efficient_attention.data.corpus_writer import SplitWriter, write_manifest
+from efficient_attention.data.manifest import file_sha256, manifest_checksum
 from efficient_attention.errors import InputError
 
 DOCUMENTS, SENTENCES, TOKENS = 6, 5, 700  # three sentences a record: every document has two

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from efficient_attention.data import encoding
+from efficient_attention.data import encoding, tokenizer_choice
 from efficient_attention.data import prepare as module
 from efficient_attention.data.config import DataConfig
 from efficient_attention.data.prepare import describe_counts, prepare
@@ -187,7 +187,7 @@ def test_a_corpus_that_is_not_kept_in_memory_is_the_same(monkeypatch):
 
 
 def test_a_tokenizer_learns_from_a_part_of_a_large_corpus(monkeypatch):
-    monkeypatch.setattr(module, 'TRAINING_CHARACTERS', 2000)
+    monkeypatch.setattr(tokenizer_choice, 'TRAINING_CHARACTERS', 2000)
     first = made(cache='one')
     assert first.manifest['files'] == made(cache='two').manifest['files']
     assert first.vocabulary.size == 120
@@ -216,7 +216,7 @@ def test_two_preparations_at_the_same_time():
 
 KILLED = """
 import os, signal, sys
-from efficient_attention.data import encoding
+from efficient_attention.data import encoding, tokenizer_choice
 from efficient_attention.data import prepare as module
 module.write_manifest = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 module.prepare(module.DataConfig(source='text:books/*.txt', vocab_size=120, held_out=0.2))

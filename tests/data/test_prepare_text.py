@@ -43,6 +43,21 @@ def test_characters_are_those_of_the_train_split(config):
     assert (text.splits['test'] == 0).sum() == test.count('\ufffd')
 
 
+def test_words_are_those_of_the_train_split(config, tmp_path):
+    lines = [f'The dog sees number {number % 7} .' for number in range(60)] + ['A zebra .'] * 5
+    (tmp_path / 'a.txt').write_text('\n'.join(lines))
+    text = prepare(config, units='words', lowercase=False)
+    assert '\n'.join(lines) + '\n' == ''.join(text.units.decode(text.splits[split]) for split in text.splits).replace(
+        '<unk> <unk> .', 'A zebra .'
+    )
+    assert text.manifest['counts']['train']['unknown'] == 0 < text.manifest['counts']['test']['unknown']
+    assert text.unigram_counts[0] == text.units.decode(text.splits['train']).count('\n')
+    assert (np.diff(text.unigram_counts[1:]) <= 0).all()
+    rare = prepare(config, units='words', lowercase=False, min_count=9)
+    assert rare.units.size < text.units.size and rare.manifest['counts']['train']['unknown'] > 0
+    assert 'the' in prepare(config, units='words').units.words and 'the' not in text.units.words
+
+
 def test_documents_are_separated_and_held_out_whole(config, tmp_path):
     documents = [f'Paragraph {number} ends.' for number in range(20)]
     (tmp_path / 'b.txt').write_text('\n\n'.join(documents))
@@ -88,7 +103,7 @@ def test_built_elsewhere_it_is_the_same_text(config, tmp_path):
     assert prepare(config, cache=str(tmp_path / 'other')).fingerprint == prepare(config).fingerprint
 
 
-@pytest.mark.parametrize('fields', [{'units': 'characters'}, {'held_out': 0.2}, {'test': 0.0}])
+@pytest.mark.parametrize('fields', [{'units': 'characters'}, {'held_out': 0.2}, {'test': 0.0}, {'units': 'words'}])
 def test_another_setting_is_another_text(config, fields):
     assert prepare(config, **fields).folder != prepare(config).folder
 

@@ -8,7 +8,13 @@ import types
 import pytest
 from array_record.python import array_record_module
 
-from efficient_attention.data.records import digest_texts, json_documents, record_documents, tfds_documents
+from efficient_attention.data.records import (
+    digest_texts,
+    json_documents,
+    record_documents,
+    tfds_documents,
+    tfds_values,
+)
 from efficient_attention.errors import InputError
 
 
@@ -92,6 +98,7 @@ def test_tfds_rows():
         list(tfds_documents('reviews', 'train', 'label'))
     with pytest.raises(InputError, match='tfds:nothing: KeyError'):
         list(tfds_documents('nothing', 'train', 'text'))
+    assert list(tfds_values('reviews', 'train', 'label')) == [1, 0]
 
 
 def test_a_missing_tfds_is_said(monkeypatch):
@@ -103,4 +110,5 @@ def test_a_missing_tfds_is_said(monkeypatch):
 def test_the_digest_of_texts_depends_on_their_bounds_and_order():
     digests = {digest_texts(iter(texts)) for texts in (['a', 'b'], ['b', 'a'], ['ab'], ['ab', ''], [])}
     assert len(digests) == 5
+    assert digest_texts(iter([b'a', b'b'])) == digest_texts(iter(['a', 'b']))
     assert digest_texts(iter(['a', 'b'])) == digest_texts(iter(['a', 'b']))

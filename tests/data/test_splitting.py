@@ -14,6 +14,10 @@ def held_out(texts, share):
     return {text for text in texts if document_hash(text) < threshold}
 
 
+def test_an_image_hashes_as_its_bytes():
+    assert document_hash(b'document 0') == document_hash('document 0') == HASHES[0]
+
+
 def test_the_share_is_kept():
     for share in (0.02, 0.1, 0.5):
         expected = share * len(TEXTS)

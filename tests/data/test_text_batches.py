@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from efficient_attention.data.config import DataConfig
-from efficient_attention.data.text_batches import segment, text_batches, text_evaluation_batches
+from efficient_attention.data.text_batches import memory_evaluation_batches, text_batches, text_evaluation_batches
+from efficient_attention.data.text_rows import TextRows
 from efficient_attention.errors import InputError
 
 LENGTH = 8
@@ -12,13 +12,20 @@ KINDS = ('streams', 'windows')
 
 
 def train(tokens=200, *, batches='streams', batch_size=4, seed=0, start=0, stop=6, **processes):
-    config = DataConfig(length=LENGTH, batches=batches)
     steps = {'start_step': start, 'stop_step': stop}
-    return list(text_batches(np.arange(tokens), config, batch_size=batch_size, seed=seed, **steps, **processes))
+    return list(text_batches(rows_of(tokens), batches, batch_size=batch_size, seed=seed, **steps, **processes))
 
 
 def evaluate(tokens, *, batch_size=4, **options):
-    return list(text_evaluation_batches(np.arange(tokens), LENGTH, batch_size=batch_size, **options))
+    return list(text_evaluation_batches(rows_of(tokens), batch_size=batch_size, **options))
+
+
+def rows_of(tokens, **fields):
+    return TextRows(np.arange(tokens), LENGTH, **{'document_starts': np.zeros(1, np.int64)} | fields)
+
+
+def images(count):
+    return rows_of(count * LENGTH, document_starts=np.arange(count) * LENGTH, start=10**6)
 
 
 def joined(blocks):
@@ -117,9 +124,105 @@ def test_a_sliding_window_predicts_every_token_once_with_enough_before_it(tokens
     assert (rows['segments'][row, place] == 1).all()
 
 
-def test_a_segment_beyond_the_text_is_padding():
-    for start in (19, 20, 100):
-        assert not any(array.any() for array in segment(np.arange(20), start, LENGTH).values())
+@pytest.mark.parametrize('tokens', [2, 8, 33, 34, 64, 65, 97, 200])
+@pytest.mark.parametrize('streams, count', [(1, 1), (4, 1), (4, 2), (6, 3)])
+def test_memory_evaluation_reads_every_stream_in_order_and_predicts_each_token_once(tokens, streams, count):
+    blocks = [
+        list(memory_evaluation_batches(rows_of(tokens), streams=streams, process_index=index, process_count=count))
+        for index in range(count)
+    ]
+    assert len({len(block) for block in blocks}) == 1
+    batches = [joined(each) for each in zip(*blocks, strict=True)]
+    assert_same(batches, list(memory_evaluation_batches(rows_of(tokens), streams=streams)))
+    read = []
+    for stream in range(streams):
+        rows = {name: np.concatenate([batch[name][stream] for batch in batches]) for name in batches[0]}
+        is_counted = rows['weights'] > 0
+        assert (np.diff(rows['targets'][is_counted]) == 1).all()
+        assert not is_counted[is_counted.sum() :].any(), 'padding should come last'
+        np.testing.assert_array_equal(rows['tokens'][is_counted], rows['targets'][is_counted] - 1)
+        np.testing.assert_array_equal(rows['segments'], is_counted)
+        read.append(rows['targets'][is_counted])
+    np.testing.assert_array_equal(np.concatenate(read), np.arange(1, tokens))
+    longest = -(-(tokens - 1) // streams)
+    assert max(map(len, read)) == longest and len(batches) == -(-longest // LENGTH)
+
+
+STARTS = np.array([0, 3, 20, 21, 50, 90])
+
+
+def document_of(tokens):
+    return np.searchsorted(STARTS, tokens, side='right')
+
+
+def cut_rows(tokens=100):
+    return rows_of(tokens, document_starts=STARTS, cut_at_documents=True)
+
+
+def test_windows_number_the_documents_of_a_row_from_1():
+    options = {'batch_size': 4, 'seed': 0, 'start_step': 0, 'stop_step': 20}
+    batches = [*text_batches(cut_rows(), 'windows', **options), *text_evaluation_batches(cut_rows(), batch_size=4)]
+    for batch in batches:
+        documents = document_of(batch['tokens'])
+        expected = np.where(batch['weights'] > 0, documents - documents[:, :1] + 1, 0)
+        np.testing.assert_array_equal(batch['segments'], expected)
+    assert max(batch['segments'].max() for batch in batches) > 1
+
+
+@pytest.mark.parametrize('cut', [True, False])
+def test_stream_segments_are_equal_exactly_within_a_document_of_one_reading(cut):
+    rows = cut_rows() if cut else rows_of(100)
+    options = {'batch_size': 3, 'seed': 0, 'start_step': 0, 'stop_step': 13}  # 4 steps read a stream once
+    batches = list(text_batches(rows, 'streams', **options))
+    for stream in range(3):
+        segments = np.concatenate([batch['segments'][stream] for batch in batches])
+        documents = document_of(np.concatenate([batch['tokens'][stream] for batch in batches]))
+        reading = np.repeat(np.arange(13) // 4, LENGTH)
+        known = {}
+        for segment, key in zip(segments, zip(documents * cut, reading, strict=True), strict=True):
+            assert known.setdefault(key, segment) == segment > 0
+        assert len(set(known.values())) == len(known)
+
+
+def test_memory_evaluation_keeps_a_documents_number_from_segment_to_segment():
+    for batch in memory_evaluation_batches(cut_rows(), streams=3):
+        np.testing.assert_array_equal(
+            batch['segments'], np.where(batch['weights'] > 0, document_of(batch['tokens']), 0)
+        )
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_rows_of_images_are_whole_and_every_byte_is_a_target(kind):
+    options = {'batch_size': 3, 'seed': 0, 'start_step': 0, 'stop_step': 9}
+    seen = set()
+    for batch in text_batches(images(7), kind, **options):
+        assert (batch['targets'][:, 0] % LENGTH == 0).all() and (batch['weights'] == 1).all()
+        np.testing.assert_array_equal(batch['targets'] - batch['targets'][:, :1], [np.arange(LENGTH)] * 3)
+        assert (batch['tokens'][:, 0] == 10**6).all()
+        np.testing.assert_array_equal(batch['tokens'][:, 1:], batch['targets'][:, :-1])
+        seen |= {int(first) // LENGTH for first in batch['targets'][:, 0]}
+    assert seen == (set(range(7)) if kind == 'windows' else set(range(6)))
+
+
+@pytest.mark.parametrize('read', [text_evaluation_batches, memory_evaluation_batches])
+def test_all_bytes_of_held_out_images_are_predicted_once(read):
+    size = {'batch_size' if read is text_evaluation_batches else 'streams': 4}
+    rows = joined(list(read(images(7), **size)))
+    is_counted = rows['weights'] > 0
+    np.testing.assert_array_equal(np.sort(rows['targets'][is_counted]), np.arange(7 * LENGTH))
+    assert (is_counted.all(axis=1) | ~is_counted.any(axis=1)).all()
+    assert (rows['tokens'][is_counted.any(axis=1), 0] == 10**6).all()
+
+
+def test_too_few_images_are_refused():
+    options = {'batch_size': 4, 'seed': 0, 'start_step': 0, 'stop_step': 1}
+    line = r'^there are 3 images to train on, too few for 4 streams \(train.batch_size\)$'
+    with pytest.raises(InputError, match=line):
+        text_batches(images(3), 'streams', **options)
+    with pytest.raises(InputError, match='^there is no image to train on$'):
+        text_batches(images(0), 'windows', **options)
+    with pytest.raises(InputError, match='^no image is held out; nothing can be predicted$'):
+        text_evaluation_batches(images(0), batch_size=4)
 
 
 @pytest.mark.parametrize('kind', KINDS)

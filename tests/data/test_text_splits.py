@@ -55,6 +55,23 @@ def test_bytes_are_cut_where_the_share_says_even_inside_a_character():
     assert parts['train'] == ['é'.encode() * 4 + b'\xc3'] and parts['held_out'] == [b'\xa9']
 
 
+@pytest.mark.parametrize('held_out', [0.05, 0.2, 0.5, 0.9])
+def test_words_are_cut_behind_a_whole_line(held_out):
+    documents = ['one two\n\nthree', 'four\nfive six\nseven\n', 'eight']
+    parts = parts_of(documents, splitting='end', held_out=held_out, test=0.05, units='words')
+    lines = [line for split in SPLITS for text in parts[split] for line in text.removesuffix('\n').split('\n')]
+    assert lines == ['one two', '', 'three', 'four', 'five six', 'seven', 'eight']
+
+
+def test_images_are_cut_between_two_of_them():
+    images = [bytes([number]) * 12 for number in range(1, 11)]
+    fields = {'units': 'pixels', 'source': 'images:*', 'image_shape': (2, 2, 3), 'length': 12, 'splitting': 'end'}
+    for held_out, test, sizes in [(0.1, 0.1, [8, 1, 1]), (0.26, 0.0, [7, 3, 0]), (0.02, 0.02, [10, 0, 0])]:
+        parts = parts_of(images, held_out=held_out, test=test, **fields)
+        assert [image for split in SPLITS for image in parts[split]] == images
+        assert [len(parts[split]) for split in SPLITS] == sizes
+
+
 @pytest.mark.parametrize(
     'documents, fields, line',
     [

@@ -136,6 +136,26 @@ def test_pieces_may_end_a_document_but_are_no_other_special_token(tmp_path):
     assert ''.join(generator('the old dog', max_tokens=3)).startswith('the old dog')
 
 
+def test_a_text_of_words_goes_on_in_the_line_of_the_prompt(tmp_path):
+    generator = TextGenerator(workdir_of(tmp_path, **{'data.units': 'words'}))
+    may_follow = np.asarray(generator.may_follow_V)
+    assert may_follow[0] and not may_follow[generator.units.unknown] and may_follow.sum() == generator.units.size - 1
+    text = ''.join(generator('The  old dog', max_tokens=6))
+    words = text.replace('\n', ' <eos> ').split()
+    assert text.startswith('the old dog') and len(words) == 9 and set(words) <= set(generator.units.words)
+    with pytest.raises(InputError, match="the prompt has 'zebra', which the vocabulary of the run lacks"):
+        generator('the zebra dog')
+
+
+def test_a_model_of_images_writes_no_text(workdir, tmp_path):
+    shutil.copytree(workdir, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / 'config.json').read_text(encoding='utf-8'))
+    config['data'] |= {'units': 'pixels', 'source': 'images:*.png', 'image_shape': [4, 2, 3], 'length': 24}
+    (tmp_path / 'config.json').write_text(json.dumps(config), encoding='utf-8')
+    with pytest.raises(InputError, match=f'^{tmp_path} holds a model of images; only text can be generated$'):
+        TextGenerator(tmp_path)
+
+
 def test_the_checkpoint_is_the_users_choice(generator, workdir, tmp_path):
     shutil.copytree(workdir, tmp_path, dirs_exist_ok=True)
     metric = 'causal_lm_loss'

@@ -124,6 +124,14 @@ def test_tied_logits_are_products_with_the_token_table():
     assert not apply(graph, with_table(params, jnp.zeros((LENGTH, 16))), ORDER, ONES).any()
 
 
+def test_the_output_bias_is_added_to_tied_logits():
+    graph, params = decoder_of(tied_output=True, output_bias=True)
+    bias = jnp.arange(float(LENGTH))
+    assert not params['head']['bias'].any()
+    logits = apply(graph, params | {'head': {'bias': bias}}, ORDER, ONES) - apply(graph, params, ORDER, ONES)
+    assert_close(logits[0, 3], bias)
+
+
 def test_factorised_embeddings_give_logits_of_the_vocabulary():
     logits = apply(*decoder_of(tied_output=True, embedding_width=8), ORDER, ONES)
     assert logits.shape == (1, LENGTH, LENGTH) and logits.dtype == jnp.float32

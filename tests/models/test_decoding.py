@@ -36,6 +36,20 @@ MODELS: dict[str, dict[str, Any]] = {  # two layers of different attention each
         'attention': 'causal & window(3, 2); causal & block(8)', 'stack': 'reversible', 'shared_qk': True,
         'tied_output': False,
     },
+    'alibi': {'attention': 'causal & window(5); causal', 'relative': 'alibi', 'rotary': False},
+    't5 and axial': {
+        'attention': 'causal; sparse_fixed(8, 2)', 'relative': 't5', 'relative_max_distance': 20, 'positions': 'axial',
+        'axial_shape': (5, 8), 'axial_widths': (4, 12), 'rotary': False,
+    },
+    'transformer_xl': {
+        'attention': 'causal; causal & window(5)', 'relative': 'transformer_xl', 'rotary': False, 'clamp_length': 9,
+        'norm': 'post',
+    },
+    'transformer_xl, own biases': {
+        'relative': 'transformer_xl', 'rotary': False, 'relative_shared_biases': False,
+        'attention': 'causal & window(7)',
+    },
+    'tupe': {'relative': 'tupe_r', 'stack': 'reversible', 'sharing': 'all', 'rotary': False},
 }  # fmt: skip
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 32, (2, LENGTH)), jnp.int32)
 ONES = jnp.ones_like(TOKENS)
@@ -110,6 +124,17 @@ def test_a_long_prompt_is_read_in_pieces():
         assert_close(left, right, gradient=True)
 
 
+def test_padding_behind_the_position_table_changes_nothing():
+    """The last piece of the prompt reaches beyond it."""
+    model = decoder_of(**MODELS['learned'])
+    segments = (jnp.arange(LENGTH)[None] < LENGTH - 1).astype(jnp.int32).repeat(2, 0)
+    state = cached_of(*model).init_state(2)
+    read = jax.jit(lambda params, state: read_prompt(cached_of(model[0], params), state, TOKENS, segments, piece=9))
+    logits, state = read_piece(*model, read(model[1], state), TOKENS[:, -1:], ONES[:, -1:])
+    assert_close(logits[:, 0], whole(*model, TOKENS, ONES)[:, -1], gradient=True)
+    assert jnp.isnan(read_piece(*model, state, TOKENS[:, :1], ONES[:, :1])[0]).all()
+
+
 def test_packed_texts_do_not_read_one_another():
     """One of them begins in the middle of a piece."""
     model = decoder_of(**MODELS['rotary'])
@@ -140,3 +165,14 @@ def test_lsh_is_refused_in_one_line():
     decoder = nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0)))
     with pytest.raises(InputError, match='lsh attention cannot go on token by token: which keys a query meets'):
         CachedDecoder(decoder, 8)
+
+
+@pytest.mark.parametrize('same_length', [False, True])
+def test_a_model_with_memory_reads_so_many_tokens_before_each(same_length: bool):
+    xl = {'relative': 'transformer_xl', 'rotary': False}
+    graph, params = decoder_of(**xl, memory_length=6, same_length=same_length)
+    window, _ = decoder_of(**xl, attention=f'causal & window({6 - same_length})')
+    cached = cached_of(graph, params)
+    logits, state = by_token(graph, params, cached.init_state(2), TOKENS)
+    assert_close(logits, whole(window, params, TOKENS, ONES), dtype='float32', gradient=True)
+    assert all(cache.key.shape[2] == 7 - same_length for cache in state.caches)

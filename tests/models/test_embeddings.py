@@ -54,9 +54,23 @@ def test_sinusoidal_positions_need_no_table():
     assert_close(module(TOKENS, TYPES, POSITIONS), expected)
 
 
+@pytest.mark.parametrize('fields', [{'axial_widths': (6, 10)}, {'axial_sum': True}], ids=['joined', 'added'])
+def test_axial_positions_are_added_to_the_tokens(fields: dict):
+    module = make(positions='axial', axial_shape=(2, 2), token_types=0, embedding_norm=False, **fields)
+    assert_close(module(TOKENS, TYPES, POSITIONS), module.token(TOKENS) + module.position(POSITIONS))
+    assert [table.embedding.shape for table in module.position.tables] == [
+        (2, width) for width in fields.get('axial_widths', (16, 16))
+    ]
+
+
 def test_without_positions_and_types_only_the_token_counts():
     module = make(positions='none', token_types=0)
     np.testing.assert_array_equal(module(TOKENS, TYPES, POSITIONS), module(TOKENS, 1 - TYPES, POSITIONS + 1))
+
+
+def test_scaled_tokens_are_multiplied_by_the_root_of_the_width():
+    module = make(embedding_scale=True, embedding_norm=False, positions='none', token_types=0)
+    assert_close(module(TOKENS, TYPES, POSITIONS), 4.0 * module.token.embedding[...][TOKENS])
 
 
 @pytest.mark.parametrize('embedding_width', [16, 8])

@@ -51,10 +51,20 @@ def encode(
     return apply(*encoder_of(**fields), tokens, segments, **options)
 
 
-@pytest.mark.parametrize('norm', NORMS.values(), ids=NORMS)
-@pytest.mark.parametrize('positions', POSITIONS.values(), ids=POSITIONS)
-def test_packed_documents_equal_the_documents_alone(positions: dict, norm: dict):
-    fields = positions | norm
+AXIAL = {'positions': 'axial', 'axial_shape': (3, 4), 'axial_widths': (6, 10)}
+CASES = [
+    pytest.param(fields | norm, id=f'{name}, {kind}')
+    for name, fields in POSITIONS.items()
+    for kind, norm in NORMS.items()
+]
+CASES += [
+    pytest.param(AXIAL | {'relative': 't5'}, id='t5'),
+    pytest.param({'positions': 'none', 'relative': 'tupe_r'}, id='tupe'),
+]
+
+
+@pytest.mark.parametrize('fields', CASES)
+def test_packed_documents_equal_the_documents_alone(fields: dict):
     packed = encode(fields)[0]
     # Each document in a row of its own, with a padding that differs from what stood beside it.
     bounds = np.cumsum([0, *LENGTHS])

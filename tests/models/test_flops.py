@@ -52,3 +52,13 @@ def test_each_layer_counts_its_own_mechanism():
 
     assert flops('full; block(64)') == (flops('full') + flops('block(64)')) / 2
     assert flops('full') - flops('block(64)') == 2 * 2 * 2 * 256 * 512 * (512 - 64)  # two layers, as above
+
+
+def test_memory_adds_its_keys_values_and_pairs():
+    decoder = dataclasses.replace(CONFIG, attention='causal', positions='none', token_types=0)
+    memory = dataclasses.replace(decoder, memory_length=128)
+    relative = dataclasses.replace(memory, relative='transformer_xl')
+    plain, longer, more = (encoder_flops(config, 64, predictions=0) for config in (decoder, memory, relative))
+    pairs = 2 * 256 * 64 * 128  # two products of 64 queries with 128 keys, all heads
+    assert longer - plain == 2 * 2 * (pairs + 2 * 128 * 256 * 256)
+    assert more - longer == 2 * 2 * (pairs + 2 * 256 * 64 * 64) / 2  # its own tile of 64 x 64 pairs is computed whole

@@ -43,13 +43,14 @@ def stack_of(config: ModelConfig) -> tuple[nnx.GraphDef, nnx.State]:
 
 
 def call(stack: Stack, x: jax.Array, context: Context = CONTEXT) -> jax.Array:
-    segments, positions, rng, mechanism_rng, _ = context
+    segments, positions, rng, mechanism_rng = context[:4]
     return stack(x, segments, positions, rng=rng, mechanism_rng=mechanism_rng)
 
 
 def stored(stack: Stack, x: jax.Array) -> jax.Array:
     """The same function without an inversion: ordinary autodiff stores what it needs."""
-    first, second = forward(*stack.reversible_parts(), CONTEXT, (x, x))
+    bias = None if stack.position_bias is None else stack.position_bias(POSITIONS)
+    first, second = forward(*stack.reversible_parts(bias), CONTEXT, (x, x))
     return (first + second) / 2
 
 
@@ -67,6 +68,8 @@ CASES: dict[str, dict[str, Any]] = {
     '24 layers of LSH': {'layers': 24, **LSH},
     'shared': {'sharing': 'all', 'attention': 'bigbird(2, 1)'},  # three turns, which differ in what they draw
     'in turn': {'layers': 4, 'attention': 'causal; window(3)', 'scan_unroll': 4, 'feed_forward_chunk': 5},
+    'a bias in turn': {'layers': 4, 'attention': 'causal; window(3)', 'relative': 't5'},
+    'a bias, shared': {'sharing': 'all', 'relative': 'tupe_r', 'positions': 'none'},
 }
 
 
@@ -78,6 +81,9 @@ def test_gradients_equal_those_of_stored_activations(name: str):
     scales = jax.tree.map(lambda leaf: jnp.maximum(1.0, jnp.abs(leaf).max()), expected)
     assert max(jax.tree.leaves(scales[1])) > 1
     actual = value_and_gradients(config, call)
+    biases = jax.tree.leaves(nnx.to_pure_dict(actual[1][0]).get('position_bias', {}))
+    assert len(biases) == {'t5': 1, 'tupe_r': 9}.get(config.relative, 0)
+    assert all(jnp.abs(leaf).max() > 0 for leaf in biases)
     assert_close(*(jax.tree.map(jnp.divide, tree, scales) for tree in (actual, expected)), gradient=True)
 
 

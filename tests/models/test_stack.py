@@ -105,6 +105,43 @@ def test_separate_layers_start_from_different_numbers():
     assert jnp.abs(kernels[0] - kernels[1]).max() > 0.01
 
 
+@pytest.mark.parametrize(
+    'change',
+    [{'sharing': 'all', 'remat': 'full'}, {'layers': 4, 'attention': 'causal; window(2)', 'remat': 'dots'}],
+    ids=['shared', 'in turn'],
+)
+def test_one_bias_of_positions_serves_all_layers_and_gets_the_gradients_of_all(change: dict):
+    config = with_fields(relative='t5', relative_buckets=4, relative_max_distance=4, **change)
+    graph, shapes = abstract_stack(config)
+    rng = np.random.default_rng(3)
+    parameters = jax.tree.map(lambda leaf: 0.3 * rng.standard_normal(leaf.shape, np.float32), nnx.to_pure_dict(shapes))
+    layer_graph, _ = nnx.split(nnx.eval_shape(lambda: Layer(config, rngs=nnx.Rngs(0))))
+
+    def scanned(parameters: dict) -> jax.Array:
+        return nnx.merge(graph, parameters)(X, SEGMENTS, POSITIONS, rng=KEYS)
+
+    def one_by_one(parameters: dict) -> jax.Array:
+        x, bias = X, nnx.merge(graph, parameters).position_bias(POSITIONS)
+        for number, mechanism in enumerate(layer_mechanisms(config)):
+            own = parameters['layers']
+            if config.sharing == 'none':
+                own = jax.tree.map(lambda leaf, number=number: leaf[number], own)
+            layer = nnx.merge(layer_graph, own)
+            x = layer(x, SEGMENTS, POSITIONS, rng=fold(KEYS, number), mechanism=mechanism, bias=bias)
+        return x
+
+    def loss(apply: Any, parameters: dict) -> jax.Array:
+        return (apply(parameters) * jnp.cos(jnp.arange(X.size)).reshape(X.shape)).sum()
+
+    actual, expected = (
+        jax.jit(jax.grad(functools.partial(loss, apply)), compiler_options={'xla_backend_optimization_level': 0})
+        for apply in (scanned, one_by_one)
+    )
+    gradients = actual(parameters)
+    assert jnp.abs(gradients['position_bias']['table']).max() > 1e-2
+    assert_close(gradients, expected(parameters), gradient=True)
+
+
 def lowered_gradient(config: ModelConfig, length: int) -> jax.stages.Lowered:
     graph, state = abstract_stack(config)
     positions = jnp.arange(length)[None]

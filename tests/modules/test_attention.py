@@ -34,6 +34,16 @@ def test_equals_a_loop_over_heads():
     )
 
 
+@pytest.mark.parametrize('has_bias', [True, False])
+def test_biases_of_all_projections_can_be_left_out(has_bias: bool):
+    config = dataclasses.replace(CONFIG, attention_bias=has_bias, global_tokens=1)
+    paths = [
+        jax.tree_util.keystr(path)
+        for path, _ in jax.tree.leaves_with_path(nnx.state(SelfAttention(config, rngs=nnx.Rngs(1))))
+    ]
+    assert sum('bias' in path for path in paths) == 7 * has_bias and sum('kernel' in path for path in paths) == 7
+
+
 def test_rotary_attention_sees_distances_not_places():
     module = SelfAttention(LayerConfig(width=16, heads=4, rotary=True, init_std=0.3), rngs=nnx.Rngs(1))
     assert_close(module(X, SEGMENTS, POSITIONS), module(X, SEGMENTS, POSITIONS + 11))

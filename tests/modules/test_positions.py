@@ -1,10 +1,12 @@
-"""Sinusoidal and rotary positions: their formulas and the properties they exist for."""
+"""Sinusoidal, rotary and axial positions: their formulas and the properties they exist for."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
-from efficient_attention.modules.positions import rotate, sinusoid
+from efficient_attention.modules.config import LayerConfig
+from efficient_attention.modules.positions import AxialPositions, rotate, sinusoid
 from tests.tolerances import assert_close
 
 
@@ -34,3 +36,28 @@ def test_rotation_keeps_lengths_and_is_nothing_at_position_0():
     assert_close(jnp.linalg.norm(rotate(x, positions), axis=-1), jnp.linalg.norm(x, axis=-1))
     assert_close(rotate(x, positions)[:, 0], x[:, 0])
     assert rotate(x.astype(jnp.bfloat16), positions).dtype == jnp.bfloat16
+
+
+def axial(shape: tuple[int, ...], widths: tuple[int, ...], *, is_sum: bool) -> tuple[AxialPositions, list[np.ndarray]]:
+    module = AxialPositions(LayerConfig(), shape, widths, is_sum=is_sum, rngs=nnx.Rngs(0))
+    return module, [np.asarray(table.embedding[...]) for table in module.tables]
+
+
+def test_axial_vectors_are_those_of_the_places_in_the_shape():
+    shape, positions = (2, 3, 4), jnp.arange(24).reshape(2, 12)
+    joined, joined_tables = axial(shape, (5, 2, 1), is_sum=False)
+    added, added_tables = axial(shape, (6, 6, 6), is_sum=True)
+    for position, place in enumerate(np.ndindex(shape)):
+        parts, terms = ([t[i] for t, i in zip(own, place, strict=True)] for own in (joined_tables, added_tables))
+        np.testing.assert_array_equal(joined(positions).reshape(24, 8)[position], np.concatenate(parts))
+        np.testing.assert_allclose(added(positions).reshape(24, 6)[position], np.sum(terms, axis=0), rtol=1e-6)
+
+
+def test_axial_tables_are_small_and_end_with_their_shape():
+    """enwik8 in Reformer's released settings: 65,536 positions of width 1,024."""
+    module = nnx.eval_shape(
+        lambda: AxialPositions(LayerConfig(), (128, 512), (256, 768), is_sum=False, rngs=nnx.Rngs(0))
+    )
+    assert sum(leaf.size for leaf in jax.tree.leaves(nnx.state(module))) == 128 * 256 + 512 * 768
+    module, _ = axial((2, 3), (1, 1), is_sum=False)
+    assert jnp.isfinite(module(jnp.asarray([[5]]))).all() and jnp.isnan(module(jnp.asarray([[6]]))[0, 0, 0])

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from PIL import Image
 
-from configs.common import language_modelling_config
+from configs.common import SMALL_DECODERS, language_modelling_config
 from configs.lm import books_characters, enwik8_small
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.evaluate import evaluate
@@ -115,6 +116,7 @@ def test_a_uniform_model_scores_exactly_log2_of_the_vocabulary(task):
         ('bytes', 'bits_per_byte', 3.0),
         ('characters', 'bits_per_character', 3.0),
         ('tokenizer', 'causal_lm_perplexity', 8),
+        ('words', 'word_perplexity', 8),
     ],
 )
 def test_each_unit_has_its_metric(folder, units, name, value):
@@ -122,8 +124,44 @@ def test_each_unit_has_its_metric(folder, units, name, value):
     metrics = task.finish_metrics({'causal_lm_loss': math.log(8), 'causal_lm_unigram_loss': math.log(64)})
     assert metrics[name] == pytest.approx(value) and metrics['causal_lm_below_unigram'] == pytest.approx(0.5)
     assert name in task.held_out_metrics
-    others = {'bits_per_byte', 'bits_per_character', 'causal_lm_perplexity'} - {name}
+    others = {'bits_per_byte', 'bits_per_character', 'causal_lm_perplexity', 'word_perplexity'} - {name}
     assert not others & task.held_out_metrics
+
+
+def image_config(folder, **fields) -> RunConfig:
+    folder.mkdir(exist_ok=True)
+    for number in range(30):
+        pixels = np.random.default_rng(number).integers(0, 256, (4, 2, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f'{number:02d}.png')
+    images = {'data.units': 'pixels', 'data.source': f'images:{folder}/*.png', 'data.image_shape': (4, 2, 3)}
+    return config_of(folder, **images | {'data.length': 24, 'data.vocab_size': 257, 'model.max_length': 24} | fields)
+
+
+def test_every_byte_of_a_held_out_image_is_predicted_and_measured(folder):
+    task = make(image_config(folder / 'images'))
+    rows = list(task.evaluation_batches(0, 1))
+    images = len(task.text.splits['held_out']) // 24
+    assert images == 3 and sum(batch['weights'].sum() for batch in rows) == images * 24
+    assert task.finish_metrics({'causal_lm_loss': math.log(8)})['bits_per_dimension'] == pytest.approx(3)
+    assert {int(batch['tokens'][row, 0]) for batch in rows for row in np.flatnonzero(batch['weights'][:, 0])} == {256}
+
+
+def test_images_are_never_cut_by_an_evaluation(folder):
+    config = image_config(folder / 'images')
+    line = "eval.context 12 and eval.stride 12 cut images; with data.units 'pixels' they must be 0 or 24"
+    with pytest.raises(InputError, match=f'^{line}$'):
+        make_evaluated(config, context=12)
+    assert make_evaluated(config, context=24).protocol['stride'] == 24
+
+
+def test_documents_are_cut_in_training_and_evaluation_where_asked(folder):
+    fields = {'data.splitting': 'documents', 'data.test': 0.0, 'data.held_out': 0.5, 'data.batches': 'streams'}
+    for cut in (False, True):
+        config = config_of(folder / 'documents', **fields | {'data.cut_at_documents': cut})
+        task = make(config)
+        for batches in (task.training_batches(0, 40, 0, 1), task.evaluation_batches(0, 1)):
+            kinds = {len(set(row[row > 0])) for batch in batches for row in batch['segments']}
+            assert (max(kinds) > 1) == cut
 
 
 def test_the_protocol_is_named(task):
@@ -183,6 +221,7 @@ def test_the_fingerprint_is_the_texts_own(config, folder, task):
         ({'data.held_out': 0.0}, 'the held-out text has 0 tokens; nothing can be predicted in it'),
         ({'model.vocab_size': 256, 'model.attention': 'window(4)'}, "model.attention 'window(4)' is not causal"),
         ({'data.units': 'characters', 'data.vocab_size': 9}, 'the text has a vocabulary of '),
+        ({'data.units': 'words', 'data.vocab_size': 9}, 'the text has a vocabulary of '),
         ({'data.vocab_size': 100}, 'the text has a vocabulary of 256 bytes, above model.vocab_size 100'),
         ({'data.source': 'text:none.txt'}, "data.source 'text:none.txt': no file matches 'none.txt'"),
     ],
@@ -193,13 +232,13 @@ def test_bad_input_is_one_line(folder, fields, line):
     assert '\n' not in str(caught.value) and str(caught.value).startswith(line)
 
 
-@pytest.mark.parametrize('mechanism', [*enwik8_small.MECHANISMS, 'books'])
+@pytest.mark.parametrize('mechanism', [*SMALL_DECODERS, 'books'])
 def test_the_configs_are_small_causal_models(mechanism):
     made = books_characters.get_config() if mechanism == 'books' else enwik8_small.get_config(mechanism)
     config = from_dict(made.to_dict())
     check_causal(config.model)
     shapes = nnx.eval_shape(lambda: Decoder(config.model, rngs=nnx.Rngs(0)))
-    assert 1e6 < sum(leaf.size for leaf in jax.tree.leaves(nnx.state(shapes))) < 3e6
+    assert 7e5 < sum(leaf.size for leaf in jax.tree.leaves(nnx.state(shapes))) < 1e6
 
 
 def test_an_unknown_mechanism_of_a_config_lists_the_known_ones():

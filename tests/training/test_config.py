@@ -1,6 +1,7 @@
 """From nested dicts to a run's config and back, and one line for each field that does not serve."""
 
 import json
+import re
 
 import pytest
 
@@ -82,6 +83,23 @@ def test_rows_longer_than_the_position_table_are_refused():
     RunConfig(data=data, model=ModelConfig(max_length=32, positions='sinusoidal'))
 
 
+def test_an_axial_shape_has_the_length_of_the_rows():
+    axial = {'positions': 'axial', 'axial_shape': (4, 16), 'axial_widths': (64, 64)}
+    line = r'^model\.axial_shape \(4, 16\) has 64 positions; their number must be data\.length 128$'
+    with pytest.raises(InputError, match=line):
+        RunConfig(data=DataConfig(length=128), model=ModelConfig(**axial))
+    config = RunConfig(data=DataConfig(length=64), model=ModelConfig(**axial))
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+    with pytest.raises(InputError, match=r'^model\.axial_shape is \[4, 16\.0\]; it must be a list of whole numbers$'):
+        from_dict({'model': axial | {'axial_shape': [4, 16.0]}})
+
+
+def test_rows_longer_than_the_table_of_untied_positions_are_refused():
+    model = ModelConfig(max_length=32, positions='none', relative='tupe')
+    with pytest.raises(InputError, match=r'^data\.length 64 is beyond the position table, model\.max_length 32$'):
+        RunConfig(data=DataConfig(length=64), model=model)
+
+
 def test_the_models_vocabulary_holds_the_tokenizers():
     with pytest.raises(InputError, match=r'^model\.vocab_size 100 is below data\.vocab_size 200$'):
         RunConfig(data=DataConfig(vocab_size=200), model=ModelConfig(vocab_size=100))
@@ -100,9 +118,11 @@ def test_a_field_that_the_task_does_not_read_must_keep_its_value(task: str, fiel
     from_dict(values)
     group, name = field.split('.')
     known = {'pairs': 'sop', 'units': 'bytes', 'splitting': 'end', 'batches': 'streams', 'split': 'test'}
-    other = known.get(name, NOT_READ[task][field] is not True and 3)
+    usual = NOT_READ[task][field]
+    other = known.get(name, not usual if isinstance(usual, bool) else [7] if isinstance(usual, tuple) else 3)
+    shown = tuple(other) if isinstance(other, list) else other
     values.setdefault(group, {})[name] = other
     with pytest.raises(
-        InputError, match=rf'^{group}\.{name} is {other!r}; the task {task} does not read it, so it must'
+        InputError, match=rf'^{group}\.{name} is {re.escape(repr(shown))}; the task {task} does not read it, so it must'
     ):
         from_dict(values)

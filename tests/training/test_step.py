@@ -19,7 +19,15 @@ from efficient_attention.training.optimizer import make_optimizer
 from efficient_attention.training.optimizer_config import OptimizerConfig
 from efficient_attention.training.sharding import MeshConfig, make_mesh, state_shardings, to_devices
 from efficient_attention.training.state import initial_state
-from efficient_attention.training.step import accumulate, make_eval_step, make_train_step, split_rows
+from efficient_attention.training.step import (
+    Part,
+    accumulate,
+    join_rows,
+    make_eval_step,
+    make_train_step,
+    row_keys,
+    split_rows,
+)
 from tests.training.tiny_batch import random_batch
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
@@ -50,10 +58,14 @@ def model() -> tuple[nnx.GraphDef, dict]:
 def compiled(micro_batches: int) -> Callable:
     graph = model()[0]
 
-    def sums_of(params: dict, part: Batch, keys: jax.Array) -> Sums:
-        return OBJECTIVE.sums(nnx.merge(graph, params), part, keys)
+    def sums_of(params: dict, part: Part) -> tuple[Sums, None]:
+        return OBJECTIVE.sums(nnx.merge(graph, params), part.batch, part.keys), None
 
-    return jax.jit(functools.partial(accumulate, sums_of, micro_batches=micro_batches))
+    def gradients(params: dict, batch: Batch, weights: dict, key: jax.Array) -> tuple:
+        whole = Part(batch, row_keys(key, batch), None)
+        return accumulate(sums_of, params, whole, weights, micro_batches)[:2]
+
+    return jax.jit(gradients)
 
 
 def loss_and_gradients(params: dict, batch: Batch, micro_batches: int = 1) -> tuple:
@@ -106,6 +118,7 @@ def test_dropout_is_on_in_training_and_off_in_evaluation():
 
 def test_each_part_takes_every_nth_row():
     assert split_rows(jnp.arange(6), 2).tolist() == [[0, 2, 4], [1, 3, 5]]
+    assert join_rows(split_rows(jnp.arange(6), 2)).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 # Losses of the first three steps: recorded with jax 0.10.2 on a CPU, equal with 0.12.
@@ -204,3 +217,45 @@ def test_a_run_with_a_skipped_step_goes_on_as_if_it_had_not_been():
     for batch in (batch_of(1.0), batch_of(9.0)):
         other, _ = step(other, batch)
     jax.tree.map(np.testing.assert_array_equal, (state.params, state.opt_state), (other.params, other.opt_state))
+
+
+# ---- what a step hands to the next ----
+
+
+class Totals(Roots):
+    """Rows add up what they have seen; the loss reads it."""
+
+    def initial_carry(self, rows: int) -> jax.Array:
+        return jnp.zeros(rows)
+
+    def sums_after(self, model, batch, carry, rng, step=0):
+        del rng, step
+        carry = carry + batch['x']
+        return {'root': {'loss': (model.slope[...] * carry * batch['weights']).sum()}}, carry
+
+
+@pytest.mark.parametrize('micro_batches', [1, 2])
+def test_each_row_gets_what_it_handed_on(micro_batches: int):
+    optimizer = optax.sgd(0.0)
+    step = jax.jit(make_train_step(graph_of(Line()), Totals(), optimizer, micro_batches=micro_batches))
+    state = initial_state({'slope': jnp.float32(2.0)}, optimizer, 0, Totals().initial_carry(4))
+    losses = []
+    for batch in (batch_of(1.0, 2.0, 3.0, 4.0), batch_of(10.0, 20.0, 30.0, 40.0)):
+        state, metrics = step(state, batch)
+        losses.append(float(metrics['loss']))
+    assert state.carry.tolist() == [11, 22, 33, 44]
+    assert losses == [2 * 10 / 4, 2 * 110 / 4]
+
+
+def test_a_step_that_is_not_finite_hands_nothing_on():
+    optimizer = optax.sgd(0.0)
+    step = jax.jit(make_train_step(graph_of(Line()), Totals(), optimizer))
+    state = initial_state({'slope': jnp.float32(2.0)}, optimizer, 0, Totals().initial_carry(2))
+    state, _ = step(state, batch_of(1.0, np.inf))
+    assert state.skipped == 1 and state.carry.tolist() == [0, 0]
+
+
+def test_evaluation_hands_on_too():
+    eval_step = jax.jit(make_eval_step(graph_of(Line()), Totals()))
+    sums, weights, carry = eval_step({'slope': jnp.float32(2.0)}, batch_of(1.0, 2.0), jnp.asarray([5.0, 6.0]))
+    assert (sums['root']['loss'], weights['root'], carry.tolist()) == (28, 2, [6, 8])

@@ -1,0 +1,87 @@
+"""Images as documents: the bytes of each one, row by row, each pixel's channels together; all of one shape.
+
+images:<globs>                 files that Pillow reads, such as PNG and JPEG; glob by glob, each in the order of paths
+tfds:<name>[:<split>]#<field>  a TensorFlow Datasets set, without TensorFlow, e.g. tfds:cifar10#image
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from efficient_attention.data.files import digest_files, find_files
+from efficient_attention.data.manifest import one_line
+from efficient_attention.data.records import digest_texts, tfds_values
+from efficient_attention.data.sources import Source, tfds_parts
+from efficient_attention.errors import InputError
+
+MODES = {1: 'L', 3: 'RGB'}  # Pillow's names by the number of channels
+Shape = tuple[int, ...]
+
+
+def open_images(text: str, shape: Shape) -> Source[bytes]:
+    """The images that a source's short text means; files are found now and read later.
+
+    Args:
+        text: see above.
+        shape: (height, width, channels) that every image must have; 1 or 3 channels.
+
+    Raises:
+        InputError: unknown kind, or no file matches; later, an image that cannot be read or is of another shape.
+    """
+    kind, _, rest = text.partition(':')
+    opener = {'images': _open_files, 'tfds': _open_tfds}.get(kind)
+    if not opener:
+        raise InputError(f'data.source is {text!r}; images are read from images:<glob> and tfds:<name>#<field>')
+    try:
+        digest, documents = opener(rest, shape)
+    except InputError as error:
+        raise InputError(f'data.source {text!r}: {error}') from None
+    return Source(text, lambda: hashlib.sha256(f'{kind} {digest()}'.encode()).hexdigest(), documents)
+
+
+_Opened = tuple[Callable[[], str], Callable[[], Iterator[bytes]]]  # digest of what is read; the images
+
+
+def _open_files(rest: str, shape: Shape) -> _Opened:
+    files = tuple(dict.fromkeys(path for pattern in rest.split(',') for path in find_files(pattern)))
+    return functools.partial(digest_files, files), functools.partial(_read_files, files, shape)
+
+
+def _open_tfds(rest: str, shape: Shape) -> _Opened:
+    documents = functools.partial(_tfds_images, *tfds_parts(rest), shape)
+    return lambda: digest_texts(documents()), documents
+
+
+def _read_files(files: Sequence[Path], shape: Shape) -> Iterator[bytes]:
+    for path in files:
+        try:
+            yield _read_file(path, shape)
+        except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+            raise InputError(f'{path}: not an image that can be read ({one_line(error)})') from None
+
+
+def _read_file(path: Path, shape: Shape) -> bytes:
+    height, width, channels = shape
+    with Image.open(path) as image:  # reads the header alone
+        if (image.height, image.width, image.mode) != (height, width, MODES[channels]):
+            raise InputError(_misshapen(path, f'{image.height} x {image.width} {image.mode}', shape))
+        return image.tobytes()
+
+
+def _tfds_images(name: str, split: str, field: str, shape: Shape) -> Iterator[bytes]:
+    for index, value in enumerate(tfds_values(name, split, field)):
+        where = f'tfds:{name}: row {index}'
+        if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
+            raise InputError(f'{where}: field {field!r} is no image of bytes')
+        if value.shape != shape:
+            raise InputError(_misshapen(where, ' x '.join(map(str, value.shape)), shape))
+        yield value.tobytes()
+
+
+def _misshapen(where: str | Path, found: str, shape: Shape) -> str:
+    height, width, channels = shape
+    return f'{where}: the image is {found}; data.image_shape {shape} asks for {height} x {width} {MODES[channels]}'

@@ -1,0 +1,61 @@
+"""Which tokenizer does a config mean? That of a file, or one that is trained on the text to train on."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from efficient_attention.data.config import DataConfig
+from efficient_attention.data.encoding import cut_pieces
+from efficient_attention.data.manifest import file_sha256
+from efficient_attention.data.splitting import HASHES, document_hash
+from efficient_attention.data.tokenizer_training import TRAINERS, train_tokenizer
+from efficient_attention.data.tokenizers import load_tokenizer
+from efficient_attention.errors import InputError
+
+TRAINING_CHARACTERS = 2**25  # that a tokenizer learns from, at most; more changes a vocabulary little
+
+
+def loaded_tokenizer(config: DataConfig) -> Tokenizer | None:
+    """The tokenizer of a file; None where it is to be trained.
+
+    Raises:
+        InputError: there is no such kind to train, or the file is not a tokenizer's.
+    """
+    kind, is_trained, name = config.tokenizer.partition('train:')
+    if not is_trained or kind:
+        return load_tokenizer(config.tokenizer, lowercase=config.lowercase)
+    if name not in TRAINERS:
+        known = ', '.join(f'train:{trainer}' for trainer in TRAINERS)
+        raise InputError(f'data.tokenizer is {config.tokenizer!r}; known: {known}, or a file')
+    return None
+
+
+def tokenizer_identity(config: DataConfig) -> dict[str, Any]:
+    """What decides the tokenizer beside the text: its kind or its file's content, and the fields that are read."""
+    is_trained = config.tokenizer.startswith('train:')
+    return {
+        'tokenizer': config.tokenizer if is_trained else file_sha256(Path(config.tokenizer)),
+        'suffix': '' if is_trained else Path(config.tokenizer).suffix,
+        'vocab_size': config.vocab_size if is_trained else 0,
+        'lowercase': config.lowercase,
+    }
+
+
+def trained_tokenizer(config: DataConfig, texts: Callable[[], Iterable[str]], characters: int) -> Tokenizer:
+    """The tokenizer that the config wants trained.
+
+    Args:
+        config: `tokenizer`, `vocab_size` and `lowercase` are read.
+        texts: reads the text to train on; a share of it, by hash, is used where it is long.
+        characters: of the whole text.
+    """
+    share = min(1.0, TRAINING_CHARACTERS / max(characters, 1))
+
+    def pieces() -> Iterator[str]:
+        every = (piece for text in texts() for piece in cut_pieces(text))
+        return (piece for piece in every if share == 1 or document_hash(piece) < share * HASHES)
+
+    kind = config.tokenizer.removeprefix('train:')
+    return train_tokenizer(kind, pieces, vocab_size=config.vocab_size, lowercase=config.lowercase)

@@ -1,0 +1,200 @@
+"""The papers' decoders by name; their parameter counts, exact or with the difference stated, are in the test."""
+
+from typing import Any
+
+from efficient_attention.errors import InputError
+from efficient_attention.models.config import ModelConfig
+
+GPT2_VOCABULARY = 50_257
+IMAGE_VOCABULARY = 257  # the byte values, and the id that stands before an image's first byte
+TRAX_BYTE_VOCABULARY = 258  # bytes after two ids that Reformer's code keeps for itself
+ENWIK8_VOCABULARY = 204  # byte values that occur in enwik8
+WIKITEXT_VOCABULARY = 267_735  # words of WikiText-103, with <eos>
+
+# Layers, width, most positions. GPT-2: Radford et al. 2019, table 2, with the heads of the released models. GPT-3:
+# Brown et al. 2020, arXiv 2005.14165, table 2.1, its smallest; all heads are 64 wide.
+_GPT2_SIZES = {'small': (12, 768, 1024), 'medium': (24, 1024, 1024), 'large': (36, 1280, 1024), 'xl': (48, 1600, 1024)}
+_GPT3_SIZES = {'small': (12, 768, 2048)}
+
+# Layers, vocabulary, most positions: Choromanski et al. 2021, arXiv 2009.14794, section 4.
+_PERFORMER_SIZES = {
+    'regular': (6, 256, 8192),
+    'imagenet64_6': (6, IMAGE_VOCABULARY, 12_288),
+    'imagenet64_12': (12, IMAGE_VOCABULARY, 12_288),
+}
+
+# What differs among the published configurations of Kitaev et al. 2020, arXiv 2001.04451; 'enwik8_ablation' is section
+# 5's model, the other two those of the authors' code in November 2019.
+_TEXT = {'vocab_size': TRAX_BYTE_VOCABULARY, 'axial_shape': (128, 512), 'axial_widths': (256, 768)}
+_LOCAL = 'causal & window(128)'
+_REFORMER_SIZES: dict[str, dict[str, Any]] = {
+    'enwik8_ablation': _TEXT
+    | {'layers': 3, 'head_width': 64, 'attention': 'lsh(128, 4, causal=True)', 'dropout_rate': 0.1}
+    | {'attention_dropout_rate': 0.0, 'activation': 'relu'},
+    'enwik8': _TEXT
+    | {'layers': 12, 'head_width': 128, 'attention': f'{_LOCAL}; {_LOCAL}; lsh(256, 2, causal=True); {_LOCAL}'}
+    | {'dropout_rate': 0.2, 'attention_dropout_rate': 0.2, 'activation': 'relu'},
+    'imagenet64': {
+        'layers': 6,
+        'head_width': 64,
+        'attention': 'lsh(128, 2, causal=True)',
+        'dropout_rate': 0.0,
+        'attention_dropout_rate': 0.0,
+        'activation': 'gelu_tanh',
+        'vocab_size': IMAGE_VOCABULARY,
+        'axial_shape': (64, 64, 3),
+        'axial_widths': (384, 384, 256),
+    },
+}
+
+# Layers, width, heads, feed-forward width / width, attention, tables of positions, dropout, vocabulary: Child et al.
+# 2019, arXiv 1904.10509, section 7. The stride for CIFAR-10, one row of an image, is that of the authors' later code.
+_SPARSE_SIZES = {
+    'enwik8': (30, 512, 8, 4, 'sparse_fixed(128, 32)', (96, 128), 0.4, 256),
+    'cifar10': (128, 256, 2, 2, 'sparse_strided(96)', (32, 32, 3), 0.25, IMAGE_VOCABULARY),
+    'imagenet64': (48, 512, 16, 4, 'sparse_strided(128)', (64, 64, 3), 0.01, IMAGE_VOCABULARY),
+}
+
+# Layers, width, heads, head width, feed-forward width, dropout, attention dropout: Dai et al. 2019, arXiv 1901.02860,
+# and its released scripts.
+_TRANSFORMER_XL_SIZES = {
+    'enwik8_12': (12, 512, 8, 64, 2048, 0.1, 0.0),
+    'enwik8_24': (24, 1024, 8, 128, 3072, 0.15, 0.15),
+    'wikitext103_base': (16, 410, 10, 41, 2100, 0.1, 0.0),
+    'wikitext103_large': (18, 1024, 16, 64, 4096, 0.2, 0.2),
+}
+
+
+def gpt2_fields(size: str) -> dict[str, Any]:
+    """The `model` fields in which the decoder GPT-2 `size` differs from `ModelConfig`'s defaults."""
+    return _gpt_fields(*_GPT2_SIZES[known_size(size, _GPT2_SIZES, 'GPT-2')])
+
+
+def gpt3_fields(size: str) -> dict[str, Any]:
+    """The `model` fields in which the decoder GPT-3 `size` differs from `ModelConfig`'s defaults.
+
+    Every layer reads all earlier positions; the paper's take turns with layers of local bands, whose width it leaves
+    open.
+    """
+    return _gpt_fields(*_GPT3_SIZES[known_size(size, _GPT3_SIZES, 'GPT-3')])
+
+
+def _gpt_fields(layers: int, width: int, max_length: int) -> dict[str, Any]:
+    return _pre_norm_fields() | {
+        'layers': layers,
+        'width': width,
+        'heads': width // 64,
+        'vocab_size': GPT2_VOCABULARY,
+        'max_length': max_length,
+        'attention': 'causal',
+    }
+
+
+def _pre_norm_fields() -> dict[str, Any]:
+    return {'token_types': 0, 'embedding_norm': False, 'norm': 'pre', 'norm_epsilon': 1e-5}
+
+
+def performer_fields(size: str) -> dict[str, Any]:
+    """The `model` fields in which the causal Performer `size` differs from `ModelConfig`'s defaults.
+
+    The paper names heads, layers and widths. Sinusoidal positions, norms before the sub-layers and one table for input
+    and output are our choice.
+    """
+    layers, vocabulary, max_length = _PERFORMER_SIZES[known_size(size, _PERFORMER_SIZES, 'Performer')]
+    return _pre_norm_fields() | {
+        'layers': layers,
+        'width': 512,
+        'heads': 8,
+        'feed_forward_width': 2048,
+        'vocab_size': vocabulary,
+        'max_length': max_length,
+        'positions': 'sinusoidal',
+        'attention': 'favor(256, causal=True)',
+        'attention_dropout_rate': 0.0,
+    }
+
+
+def reformer_fields(size: str) -> dict[str, Any]:
+    """The `model` fields in which Reformer `size` differs from `ModelConfig`'s defaults.
+
+    Unlike the authors' code, the two streams are averaged before the last norm, not joined; local layers share one
+    projection of queries and keys as LSH layers do, and their window of 128 earlier positions stands for a chunk of
+    128 and the one before it; weights start from `init_std`.
+    """
+    return (
+        _pre_norm_fields()
+        | {'norm_epsilon': 1e-6, 'width': 1024, 'heads': 8, 'feed_forward_width': 4096}
+        | {'stack': 'reversible', 'shared_qk': True, 'attention_bias': False, 'positions': 'axial'}
+        | {'tied_output': False}
+        | _REFORMER_SIZES[known_size(size, _REFORMER_SIZES, 'Reformer')]
+    )
+
+
+def sparse_fields(size: str) -> dict[str, Any]:
+    """The `model` fields in which the Sparse Transformer `size` differs from `ModelConfig`'s defaults.
+
+    Its tables of positions (of rows and columns, or rows, columns and channels) are added. Unlike the paper's, the
+    queries and keys of 'cifar10' are as wide as its values, not half of it; weights start from `init_std`.
+    """
+    row = _SPARSE_SIZES[known_size(size, _SPARSE_SIZES, 'Sparse Transformer')]
+    layers, width, heads, factor, attention, shape, dropout, vocabulary = row
+    return _pre_norm_fields() | {
+        'layers': layers,
+        'width': width,
+        'heads': heads,
+        'feed_forward_width': factor * width,
+        'vocab_size': vocabulary,
+        'positions': 'axial',
+        'axial_shape': shape,
+        'axial_sum': True,
+        'attention': attention,
+        'activation': 'gelu_sigmoid',
+        'tied_output': False,
+        'dropout_rate': dropout,
+        'attention_dropout_rate': 0.0,
+    }
+
+
+def transformer_xl_fields(size: str) -> dict[str, Any]:
+    """The `model` fields in which Transformer-XL `size` differs from `ModelConfig`'s defaults.
+
+    All layers share the biases u and v. The two for WikiText-103 have clusters of words, which the large one also gives
+    narrower vectors.
+    """
+    row = _TRANSFORMER_XL_SIZES[known_size(size, _TRANSFORMER_XL_SIZES, 'Transformer-XL')]
+    names = ('layers', 'width', 'heads', 'head_width', 'feed_forward_width', 'dropout_rate', 'attention_dropout_rate')
+    fields: dict[str, Any] = dict(zip(names, row, strict=True)) | {
+        'vocab_size': ENWIK8_VOCABULARY,
+        'token_types': 0,
+        'embedding_norm': False,
+        'embedding_scale': True,
+        'positions': 'none',
+        'relative': 'transformer_xl',
+        'attention': 'causal',
+        'attention_bias': False,
+        'output_bias': True,
+        'activation': 'relu',
+        'norm_epsilon': 1e-5,
+    }
+    if size.startswith('wikitext103'):
+        fields |= {'vocab_size': WIKITEXT_VOCABULARY, 'adaptive_cutoffs': (20_000, 40_000, 200_000)}
+        fields |= {'adaptive_divisor': 4 if size == 'wikitext103_large' else 1}
+    return fields
+
+
+def decoder_sizes() -> dict[str, ModelConfig]:
+    """Every named decoder as a complete model config: 'gpt2_small', ..., 'transformer_xl_wikitext103_large'."""
+    sizes = {f'gpt2_{name}': ModelConfig(**gpt2_fields(name)) for name in _GPT2_SIZES}
+    sizes |= {f'gpt3_{name}': ModelConfig(**gpt3_fields(name)) for name in _GPT3_SIZES}
+    sizes |= {f'performer_{name}': ModelConfig(**performer_fields(name)) for name in _PERFORMER_SIZES}
+    sizes |= {f'reformer_{name}': ModelConfig(**reformer_fields(name)) for name in _REFORMER_SIZES}
+    sizes |= {f'sparse_{name}': ModelConfig(**sparse_fields(name)) for name in _SPARSE_SIZES}
+    sizes |= {f'transformer_xl_{name}': ModelConfig(**transformer_xl_fields(name)) for name in _TRANSFORMER_XL_SIZES}
+    return sizes
+
+
+def known_size(size: str, sizes: dict[str, Any], family: str) -> str:
+    """The size's name; raises InputError, which lists the known ones, where there is none of it."""
+    if size not in sizes:
+        raise InputError(f'unknown {family} size {size!r}; known: {", ".join(sizes)}')
+    return size

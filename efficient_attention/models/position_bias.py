@@ -1,0 +1,214 @@
+"""What do positions add to the logits of attention? ALiBi's slopes, T5's buckets of distance, TUPE's untied product.
+
+One `PositionBias` serves all layers of a stack. It gives a function of places in the row, which backends evaluate on
+the pairs that they visit, so that no [L, L] exists where attention has none.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+from jax.tree_util import Partial
+
+from efficient_attention.attention.attend import MOST_DENSE_PAIRS
+from efficient_attention.errors import InputError
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.modules.config import BUCKETED, UNTIED
+from efficient_attention.modules.parameters import embedding, layer_norm, linear, weight_init
+
+
+class PositionBias(nnx.Module):
+    """The bias of `config.relative` on the logits; `causal` says that no query reads a later key.
+
+    'alibi' and 't5' read differences of places, so texts packed into a row need nothing else. 'tupe' and 'tupe_r' read
+    positions, and treat position 0 as [CLS] unless `relative_cls_reset` is False or the stack is causal, as a decoder
+    has no [CLS].
+    """
+
+    def __init__(self, config: ModelConfig, *, causal: bool, rngs: nnx.Rngs) -> None:
+        self.config = config
+        self.causal = causal
+        is_untied = config.relative in UNTIED
+        has_reset = is_untied and config.relative_cls_reset and not causal
+        self.untied = UntiedPositions(config, rngs=rngs) if is_untied else None
+        self.resets = nnx.Param(jnp.zeros((2, config.heads), jnp.float32)) if has_reset else None
+        rows = config.relative_buckets + has_reset
+        table_RH = weight_init(config)(rngs.params(), (rows, config.heads)) if config.relative in BUCKETED else None
+        self.table = None if table_RH is None else nnx.Param(table_RH)
+
+    def __call__(self, positions_BL: Array) -> Any:
+        """The bias for rows of these positions, as `attend` takes it.
+
+        A function of places; of 't5' an array [1, H, L, L], made once for all layers, where attention is dense anyway.
+
+        Raises:
+            InputError: a row is longer than the table of 'tupe'.
+        """
+        length, config = positions_BL.shape[1], self.config
+        is_dense = length * length <= MOST_DENSE_PAIRS and config.attention_backend not in ('blocked', 'cudnn')
+        if config.relative == 't5' and is_dense:
+            return all_differences(self.by_difference(), length)
+        if self.untied is not None and length > config.max_length:
+            table = f'the position table, model.max_length {config.max_length}'
+            raise InputError(f'a row of {length} positions is beyond {table}')
+        return self.function(positions_BL)
+
+    def function(self, positions_BL: Array | None = None) -> Partial:
+        """A function of places of queries and keys; without `positions_BL` places are positions below `max_length`."""
+        if self.config.relative == 'alibi':
+            return Partial(Alibi(self.config.heads))
+        if self.untied is None:
+            return Partial(of_differences, self.by_difference())
+        query_BLHK, key_BLHK = self.untied(positions_BL)
+        by_difference = None if self.table is None else self.by_difference()
+        if self.resets is None or positions_BL is None:
+            return Partial(of_places, Places(query_BLHK, key_BLHK, by_difference))
+        is_first_BL = (positions_BL == 0).astype(jnp.float32)
+        return Partial(of_places, Places(query_BLHK, key_BLHK, by_difference, is_first_BL, self.reset_values()))
+
+    def by_difference(self) -> Array:
+        """float32 [2 d + 1, H] for differences -d ... d of key and query, d = `relative_max_distance`."""
+        assert self.table is not None
+        count, most = self.config.relative_buckets, self.config.relative_max_distance
+        return self.table[...][bucket_numbers(np.arange(-most, most + 1), count, most, causal=self.causal)]
+
+    def reset_values(self) -> Array:
+        """float32 [2, H]: the whole bias from [CLS] to any key, and that from any other query to [CLS].
+
+        In a table of buckets both directions, one row has no difference that falls into it, the first of later keys;
+        it serves [CLS] as a query, and the row behind the buckets serves [CLS] as a key.
+        """
+        assert self.resets is not None
+        if self.table is None:
+            return self.resets[...]
+        count = self.config.relative_buckets
+        return self.resets[...] + self.table[...][np.asarray([count // 2, count])]
+
+
+class UntiedPositions(nnx.Module):
+    """Queries and keys of the positions themselves, one projection of each for all layers and none of the contents.
+
+    (norm(p_i) U_Q + b_Q) (norm(p_j) U_K + b_K)^T / sqrt(2 K) for each head.
+    Source: Ke et al. 2020, arXiv 2006.15595, equation 7, and its released code, which normalises p.
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        inner = config.heads * config.head_width
+        self.heads = config.heads
+        self.position = embedding(config, config.max_length, config.width, rngs)
+        self.norm = layer_norm(config, config.width, rngs)
+        self.query = linear(config, config.width, inner, rngs)
+        self.key = linear(config, config.width, inner, rngs)
+
+    def __call__(self, positions_BL: Array | None) -> tuple[Array, Array]:
+        """Scaled queries and keys [B, L, H, K] of these positions, or [1, max_length, H, K] of all."""
+        table_LD = self.norm(self.position.embedding[...])
+        query_LI, key_LI = self.query(table_LD), self.key(table_LD)
+        scale = 1.0 / math.sqrt(2.0 * query_LI.shape[1] / self.heads)
+
+        def rows(x_LI: Array) -> Array:
+            x_BLI = x_LI[None] if positions_BL is None else jnp.take(x_LI, positions_BL, axis=0)
+            return x_BLI.reshape(*x_BLI.shape[:2], self.heads, -1)
+
+        return rows(query_LI * scale), rows(key_LI)
+
+
+class Places(NamedTuple):
+    """What `of_places` reads: by place in the row, by difference, and for [CLS]; floats alone, all get gradients."""
+
+    query_BLHK: Array
+    key_BLHK: Array
+    by_difference_dH: Array | None = None
+    is_first_BL: Array | None = None  # 1.0 where a text begins
+    resets_2H: Array | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Alibi:
+    """-slope x distance for each head (Press et al. 2021, arXiv 2108.12409, section 3)."""
+
+    heads: int
+
+    def __call__(self, query_b1L1: Array, key_b11M: Array) -> Array:
+        """float32 [b, H, L, M]."""
+        slopes_H = jnp.asarray(alibi_slopes(self.heads), jnp.float32)
+        return -slopes_H[None, :, None, None] * abs(query_b1L1 - key_b11M).astype(jnp.float32)
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """2^(-8 h / H) for h = 1 ... H where H is a power of two.
+
+    Otherwise those of the power of two below it, and for the heads that are left every other one of the next power,
+    from its first on (the rule of the paper's released code).
+    """
+    below = 2 ** int(math.log2(heads))
+    more = [2.0 ** (-8.0 * h / (2 * below)) for h in range(1, 2 * below, 2)]
+    return [2.0 ** (-8.0 * h / below) for h in range(1, below + 1)] + more[: heads - below]
+
+
+def bucket_numbers(differences: np.ndarray, count: int, max_distance: int, *, causal: bool) -> np.ndarray:
+    """int [...], the row of T5's table for each difference of key and query places.
+
+    Half of the buckets hold one distance each, the others widen logarithmically up to `max_distance`; the last holds
+    all beyond. In both directions, the upper half of the table is for keys after the query; in a causal stack all of it
+    is for those before, and later keys, which nobody reads, fall into bucket 0.
+    Source: Raffel et al. 2019, arXiv 1910.10683, section 2.1, and its released code.
+    """
+    own = count if causal else count // 2
+    exact = own // 2
+    distances = np.maximum(-differences, 0) if causal else abs(differences)
+    steps = np.log(np.maximum(distances, 1) / exact) / math.log(max_distance / exact) * (own - exact)
+    # A whole number of steps, as at twice the exact distances, must not fall below itself by rounding.
+    wide = np.minimum(exact + np.floor(steps + 1e-9).astype(np.int32), own - 1)
+    numbers = np.where(distances < exact, distances, wide)
+    return numbers if causal else numbers + np.where(differences > 0, own, 0)
+
+
+def of_differences(by_difference_dH: Array, query_b1L1: Array, key_b11M: Array) -> Array:
+    """[b, H, L, M]: the row for each difference key - query, the outermost rows for all beyond."""
+    most = by_difference_dH.shape[0] // 2
+    rows_bLM = jnp.clip(key_b11M - query_b1L1, -most, most)[:, 0] + most
+    return jnp.moveaxis(by_difference_dH.at[rows_bLM].get(mode='promise_in_bounds'), -1, 1)
+
+
+def all_differences(by_difference_dH: Array, length: int) -> Array:
+    """[1, H, L, L]: as `of_differences` for places 0 ... L - 1, without a gather of all pairs.
+
+    Each row is the one before it moved on by one: [H, L, 2 L - 1] is cut from repetitions of 2 L values in a row.
+    """
+    most = by_difference_dH.shape[0] // 2
+    rows = np.clip(np.arange(-length + 1, length), -most, most) + most
+    values_HP = jnp.pad(by_difference_dH[rows].T, ((0, 0), (0, 1)))
+    repeated = jnp.tile(values_HP, (1, length))[:, :-length]
+    return repeated.reshape(-1, length, 2 * length - 1)[None, :, :, length - 1 :]
+
+
+def of_places(places: Places, query_b1L1: Array, key_b11M: Array) -> Array:
+    """float32 [B, H, L, M]: the untied product, what the difference adds, and the values of [CLS] in place of both."""
+    at_queries, at_keys = (functools.partial(rows_at, places=own) for own in (query_b1L1, key_b11M))
+    values_BHLM = jnp.einsum(
+        'BLHK,BMHK->BHLM', at_queries(places.query_BLHK), at_keys(places.key_BLHK), preferred_element_type=jnp.float32
+    )
+    if places.by_difference_dH is not None:
+        values_BHLM = values_BHLM + of_differences(places.by_difference_dH, query_b1L1, key_b11M)
+    if places.is_first_BL is None or places.resets_2H is None:
+        return values_BHLM
+    from_first, to_first = places.resets_2H[:, None, :, None, None]
+    is_query_BL, is_key_BM = at_queries(places.is_first_BL) > 0.5, at_keys(places.is_first_BL) > 0.5
+    values_BHLM = jnp.where(is_key_BM[:, None, None, :], to_first, values_BHLM)
+    return jnp.where(is_query_BL[:, None, :, None], from_first, values_BHLM)
+
+
+def rows_at(x: Array, places: Array) -> Array:
+    """[B or b, n, ...] from `x` [B, L, ...] at places [b, 1, n, 1] or alike; those of tiles' padding are clipped."""
+    places_bn = jax.lax.collapse(places, 1)
+    if x.shape[0] == 1:
+        return x[0].at[places_bn].get(mode='clip')
+    index = places_bn.reshape(*places_bn.shape, *(1,) * (x.ndim - 2))
+    return jnp.take_along_axis(x, index, axis=1, mode='clip')

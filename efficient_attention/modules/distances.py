@@ -1,0 +1,61 @@
+"""Transformer-XL's relative attention: what a layer adds to its logits for the distance of query and key."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from efficient_attention.attention.relative import Relative
+from efficient_attention.modules.config import LayerConfig
+from efficient_attention.modules.parameters import linear, weight_init
+from efficient_attention.modules.positions import sinusoid
+
+
+class Biases(NamedTuple):
+    """u and v [H, K], added to the queries that meet contents and distances."""
+
+    content_HK: Array
+    distance_HK: Array
+
+
+class DistanceBiases(nnx.Module):
+    """The parameters u and v, of one layer or of all."""
+
+    def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
+        shape = config.heads, config.head_width
+        self.content = nnx.Param(weight_init(config)(rngs.params(), shape))
+        self.distance = nnx.Param(weight_init(config)(rngs.params(), shape))
+
+    def __call__(self, _: Any = None) -> Biases:
+        """u and v, whatever the positions of a row."""
+        return Biases(self.content[...], self.distance[...])
+
+    def function(self) -> Biases:
+        """The same: what a stack hands to its layers."""
+        return self()
+
+
+class DistanceTerm(nnx.Module):
+    """The relative term of one layer, logits_ij = ((q_i + u) k_j + (q_i + v) W sinusoid(i - j)) / sqrt(K).
+
+    Dai et al. 2019, arXiv 1901.02860, section 3.3. With `clamp_length` = c, farther distances count as c. Unlike the
+    released code, dropout does not act on the sinusoids: one mask for all rows would depend on how a batch is split.
+    """
+
+    def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
+        self.config = config
+        self.projection = linear(config, config.width, config.heads * config.head_width, rngs, use_bias=False)
+        self.biases = None if config.relative_shared_biases else DistanceBiases(config, rngs=rngs)
+
+    def __call__(self, q_BLHK: Array, distances: int, shared: Biases | None) -> tuple[Array, Relative]:
+        """q + u, and the term by distances 0 ... `distances` - 1; `shared` are u and v where layers have none."""
+        config = self.config
+        biases = shared if self.biases is None else self.biases()
+        if biases is None:
+            raise ValueError("relative 'transformer_xl' with shared biases needs them as `bias`, a Biases")
+        rows = min(distances, config.clamp_length + 1) if config.clamp_length else distances
+        sinusoids_PD = sinusoid(jnp.arange(rows), config.width).astype(config.compute_dtype)
+        table_PHK = self.projection(sinusoids_PD).reshape(rows, config.heads, config.head_width)
+        content_BLHK, distance_BLHK = (q_BLHK + bias_HK.astype(q_BLHK.dtype)[None, None] for bias_HK in biases)
+        return content_BLHK, Relative(distance_BLHK, table_PHK)

@@ -1,0 +1,128 @@
+"""The `decode` part of `scripts/benchmark.py`: tokens/s of predicting token by token, with and without a memory.
+
+A comparison has two ways of predicting the same tokens from the same context: a fast one that keeps something, and a
+slow one that reads the context again for every token. Every (mechanism, context, way) is a process of its own.
+"""
+
+import argparse
+import dataclasses
+import statistics
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+MEBIBYTE = 2**20
+# configs/lm/enwik8_small.py without its dropout.
+MODEL = {
+    'layers': 4,
+    'width': 192,
+    'heads': 6,
+    'vocab_size': 256,
+    'norm': 'pre',
+    'positions': 'none',
+    'rotary': True,
+    'dropout_rate': 0.0,
+    'attention_dropout_rate': 0.0,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Two ways of scripts/measure_decoding.py, for some mechanisms (name -> fields of ModelConfig) and contexts."""
+
+    fast: str
+    slow: str
+    sides: dict[str, dict[str, Any]]
+    contexts: tuple[int, ...]  # positions that a prediction may read
+
+
+CACHE = Comparison(
+    fast='cached',
+    slow='recomputed',
+    sides={
+        'causal': {'attention': 'causal'},
+        'window': {'attention': 'causal & window(64)'},
+        'fixed': {'attention': 'sparse_fixed(64, 8)'},
+        'favor': {'attention': 'favor(128, causal=True)'},
+    },
+    contexts=(512, 4096),
+)
+COMPARISONS = {'cache': CACHE}
+
+Figures = dict[str, dict[int, dict[str, Any]]]  # side, context, what `compare` returns
+Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process, returns its figures
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's own options."""
+    sides = list(dict.fromkeys(side for comparison in COMPARISONS.values() for side in comparison.sides))
+    parser.add_argument('--parts', nargs='+', choices=list(COMPARISONS), default=list(COMPARISONS), help='comparisons')
+    parser.add_argument('--sides', nargs='+', choices=sides, default=sides, help='mechanisms')
+    parser.add_argument('--contexts', type=int, nargs='+', help='positions before a token; default: those of the part')
+    parser.add_argument('--rounds', type=int, default=1, help='processes of each row')
+    parser.add_argument('--calls', type=int, default=10, help='timed calls a process')
+
+
+def check_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Ends the program on numbers that are none."""
+    for name in ('contexts', 'rounds', 'calls'):
+        given = getattr(arguments, name)
+        least = min(given) if isinstance(given, list) else given
+        if least is not None and least < 1:
+            parser.error(f'--{name} {least}: it must be at least 1')
+
+
+def measure(arguments: argparse.Namespace, command: list[str], run: Run) -> Iterator[dict[str, Any]]:
+    """After every context of every comparison, the report on all so far."""
+    report: dict[str, Any] = {'model': MODEL}
+    for part in arguments.parts:
+        comparison = COMPARISONS[part]
+        figures: Figures = {side: {} for side in arguments.sides if side in comparison.sides}
+        report[part] = {'fast': comparison.fast, 'slow': comparison.slow, 'sides': figures}
+        print_titles(comparison)
+        for context in sorted(arguments.contexts or comparison.contexts):
+            for side in figures:
+                model = MODEL | comparison.sides[side]
+                shape = {'model': model, 'context': context, 'calls': arguments.calls}
+                figures[side][context] = compare(comparison, shape, arguments.rounds, lambda shape: run(command, shape))
+                print_row(context, side, figures[side][context])
+            yield report
+
+
+def compare(
+    comparison: Comparison, shape: dict[str, Any], rounds: int, run: Callable[[dict[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """Median and range of tokens/s of both ways, which take turns, and the ratio of fast to slow, median and range."""
+    children: dict[str, list[dict[str, Any]]] = {comparison.fast: [], comparison.slow: []}
+    for number in range(rounds):
+        for way in list(children)[:: -1 if number % 2 else 1]:
+            children[way].append(run(shape | {'way': way}))
+    rates = {way: [child['tokens_per_second'] for child in runs] for way, runs in children.items()}
+    by_round = [fast / slow for fast, slow in zip(rates[comparison.fast], rates[comparison.slow], strict=True)]
+    return {
+        'tokens_per_second': {way: statistics.median(values) for way, values in rates.items()},
+        'range': {way: [min(values), max(values)] for way, values in rates.items()},
+        'state_bytes': children[comparison.fast][0]['state_bytes'],
+        'ratio': statistics.median(by_round),
+        'ratio_range': [min(by_round), max(by_round)],
+    }
+
+
+def print_titles(comparison: Comparison) -> None:
+    """The first line of a table."""
+    ways = f'{comparison.fast + " tokens/s":>22} {comparison.slow + " tokens/s":>22}'
+    print(f'{"context":>7} {"side":<10} {ways} {"ratio":>8} {"(range)":>18} {"state MiB":>10}')
+
+
+def print_row(context: int, side: str, row: dict[str, Any]) -> None:
+    """One line of the table."""
+    ways = ' '.join(f'{rate:>22,.1f}' for rate in row['tokens_per_second'].values())
+    between = '{:.1f} to {:.1f}'.format(*row['ratio_range'])
+    state = row['state_bytes'] / MEBIBYTE
+    print(f'{context:>7} {side:<10} {ways} {row["ratio"]:>8.1f} {between:>18} {state:>10.2f}', flush=True)
+
+
+def program(python: list[str]) -> list[str]:
+    """The program that measures one row."""
+    return [*python, str(ROOT / 'scripts/measure_decoding.py')]

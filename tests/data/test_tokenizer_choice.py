@@ -1,0 +1,46 @@
+"""The tokenizer that a config means: a file's, whose content counts and not its name, or a trained one."""
+
+import dataclasses
+
+import pytest
+
+from efficient_attention.data import tokenizer_choice
+from efficient_attention.data.config import DataConfig
+from efficient_attention.data.tokenizer_choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
+from efficient_attention.errors import InputError
+
+TEXTS = [f'the small dog {number} sleeps near the old tree.\n\n' for number in range(50)]
+CONFIG = DataConfig(tokenizer='train:bpe', vocab_size=300)
+
+
+def trained(characters: int = 1):
+    return trained_tokenizer(CONFIG, lambda: iter(TEXTS), characters)
+
+
+def test_a_trained_one_is_not_loaded():
+    assert loaded_tokenizer(CONFIG) is None and trained().get_vocab_size() == 300
+
+
+def test_a_file_is_loaded_and_identified_by_its_content(tmp_path):
+    identities = []
+    for name in ('a.json', 'b.json'):
+        trained().save(str(tmp_path / name))
+        config = dataclasses.replace(CONFIG, tokenizer=str(tmp_path / name))
+        assert loaded_tokenizer(config).get_vocab() == trained().get_vocab()
+        identities.append(tokenizer_identity(config))
+    assert identities[0] == identities[1] != tokenizer_identity(CONFIG)
+    assert tokenizer_identity(CONFIG) != tokenizer_identity(dataclasses.replace(CONFIG, lowercase=False))
+
+
+def test_of_a_long_text_a_share_is_read(monkeypatch):
+    read = []
+    monkeypatch.setattr(tokenizer_choice, 'train_tokenizer', lambda _kind, pieces, **_: read.append(list(pieces())))
+    monkeypatch.setattr(tokenizer_choice, 'TRAINING_CHARACTERS', 500)
+    trained(500)
+    trained(1000)
+    assert len(read[0]) == 50 and 10 < len(read[1]) < 40 and set(read[1]) < set(read[0])
+
+
+def test_an_unknown_kind_lists_the_known_ones():
+    with pytest.raises(InputError, match="^data.tokenizer is 'train:words'; known: train:.*, or a file$"):
+        loaded_tokenizer(DataConfig(tokenizer='train:words'))

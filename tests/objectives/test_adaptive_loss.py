@@ -1,0 +1,130 @@
+"""The adaptive softmax's loss in chunks: sums and gradients of the dense log-probabilities, and tails left out."""
+
+import dataclasses
+import functools
+import math
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from efficient_attention.models.adaptive import Part
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.decoder import Decoder
+from efficient_attention.objectives.adaptive_loss import clusters_of
+from efficient_attention.objectives.classification import classification_sums
+from efficient_attention.objectives.language_modelling import output_sums
+from tests.tolerances import assert_close
+
+ROWS, LENGTH, VOCABULARY = 8, 13, 60
+CONFIG = ModelConfig(
+    width=16, heads=2, vocab_size=VOCABULARY, layers=1, token_types=0, positions='none', attention='causal', norm='pre',
+    init_std=0.5, attention_dropout_rate=0.0, adaptive_cutoffs=(6, 20), output_bias=True, feed_forward_width=16,
+)  # fmt: skip
+KEYS = jax.random.split(jax.random.key(0), 3)
+HIDDEN = jax.random.normal(KEYS[0], (ROWS, LENGTH, 16))
+ANY = jax.random.randint(KEYS[1], (ROWS, LENGTH), 0, VOCABULARY)
+TARGETS = {
+    'any': ANY,
+    'first cluster': ANY % 6,
+    'last tail': 20 + ANY % 40,
+    'rows of one cluster': jnp.where(jnp.arange(ROWS)[:, None] < 4, ANY % 6, 6 + ANY % 14),
+}
+WEIGHTS = jax.random.uniform(KEYS[2], (ROWS, LENGTH)).at[3, 5:].set(0.0)
+KINDS: dict[str, dict[str, Any]] = {
+    'one table': {},
+    'narrow tails': {'adaptive_divisor': 2},
+    'untied': {'adaptive_divisor': 2, 'tied_output': False, 'output_bias': False},
+}
+
+
+@functools.cache
+def parts_of(chunk: int, name: str) -> tuple[nnx.GraphDef, nnx.State]:
+    config = dataclasses.replace(CONFIG, loss_chunk=chunk, **KINDS[name])
+    return nnx.split(Decoder(config, rngs=nnx.Rngs(0)))
+
+
+@functools.partial(jax.jit, static_argnums=(0,))
+def value_and_gradients(graph: nnx.GraphDef, state: nnx.State, *arrays: jax.Array) -> Any:
+    """The mean loss, with its gradients for parameters and vectors."""
+    hidden, targets, weights = arrays
+
+    def loss(state: nnx.State, hidden: jax.Array) -> jax.Array:
+        return output_sums(nnx.merge(graph, state), hidden, targets, weights)['loss'] / weights.sum()
+
+    return jax.value_and_grad(loss, (0, 1))(state, hidden)
+
+
+def dense_sums(model: Decoder, targets: jax.Array) -> dict[str, jax.Array]:
+    """Sums over all words' log-probabilities; the accuracy among the words of the target's cluster and the first."""
+    log_p = model.logits(HIDDEN)
+    cluster, words = np.searchsorted((6, 20), targets, side='right'), np.arange(VOCABULARY)
+    of_words = np.searchsorted((6, 20), words, side='right')
+    is_seen = (of_words == 0) | (of_words == cluster[..., None])
+    sums = classification_sums(log_p, targets, WEIGHTS)
+    return sums | {'accuracy': classification_sums(jnp.where(is_seen, log_p, -1e9), targets, WEIGHTS)['accuracy']}
+
+
+@pytest.mark.parametrize('name, chunk', [('one table', 4), ('narrow tails', 40), ('narrow tails', 4), ('untied', 4)])
+def test_loss_and_gradients_equal_those_of_all_log_probabilities(name: str, chunk: int):
+    whole, chunked = parts_of(0, name), parts_of(chunk, name)
+    for targets in TARGETS.values():
+        expected = value_and_gradients(*whole, HIDDEN, targets, WEIGHTS)
+        assert_close(value_and_gradients(*chunked, HIDDEN, targets, WEIGHTS), expected, gradient=True)
+        assert jnp.abs(expected[1][1]).max() > 1e-3
+
+
+@pytest.mark.parametrize('targets', TARGETS)
+def test_sums(targets: str):
+    model = nnx.merge(*parts_of(4, 'narrow tails'))
+    sums = nnx.jit(output_sums)(model, HIDDEN, TARGETS[targets], WEIGHTS)
+    assert_close(sums, dense_sums(model, TARGETS[targets]))
+
+
+def test_the_most_probable_words_are_all_correct():
+    model = nnx.merge(*parts_of(4, 'one table'))
+    best = model.logits(HIDDEN).argmax(axis=-1)
+    assert len(np.unique(np.searchsorted((6, 20), best, side='right'))) == 3
+    assert_close(output_sums(model, HIDDEN, best, WEIGHTS)['accuracy'], WEIGHTS.sum())
+
+
+def test_rows_over_eight_devices_give_the_same():
+    rows = NamedSharding(Mesh(np.asarray(jax.devices()), ('data',)), PartitionSpec('data'))
+    graph, state = parts_of(4, 'narrow tails')
+    spread = value_and_gradients(graph, state, *jax.device_put((HIDDEN, ANY, WEIGHTS), rows))
+    assert_close(
+        jax.device_get(spread), jax.device_get(value_and_gradients(graph, state, HIDDEN, ANY, WEIGHTS)), gradient=True
+    )
+
+
+def test_clusters_of_targets():
+    tables = [jnp.zeros((rows, 2)) for rows in (5 + 2, 3, 4)]
+    parts = tuple(Part(table, None, None) for table in tables)
+    cluster, place = clusters_of(jnp.asarray([[0, 4, 5, 7, 8, 11]]), parts)
+    assert cluster.tolist() == [[0, 0, 1, 1, 2, 2]] and place.tolist() == [[0, 4, 0, 2, 0, 3]]
+
+
+def test_a_chunk_leaves_out_the_tails_that_no_target_of_it_is_in():
+    """NaN in a tail's table reaches the loss only when a target, of a weight above 0, is in that tail."""
+    graph, state = parts_of(4, 'narrow tails')
+    broken = nnx.merge(graph, jax.tree.map(lambda x: x, state))
+    table = broken.embeddings.token.tables[2].embedding
+    table[...] = jnp.full_like(table[...], jnp.nan)
+    weights = jnp.where(ANY < 20, WEIGHTS, 0.0)
+    sums = output_sums(broken, HIDDEN, ANY, weights)
+    assert_close(sums['loss'], output_sums(nnx.merge(graph, state), HIDDEN, ANY, weights)['loss'])
+    assert jnp.isnan(output_sums(broken, HIDDEN, ANY, jnp.ones_like(weights))['loss'])
+
+
+def test_no_buffer_holds_the_logits_of_all_tokens():
+    config = dataclasses.replace(CONFIG, vocab_size=2000, adaptive_cutoffs=(100, 500), loss_chunk=8, adaptive_divisor=2)
+    graph, state = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
+    arrays = [jax.ShapeDtypeStruct((2, 64, *rest), dtype) for rest, dtype in (((16,), 'float32'), ((), 'int32'))]
+    program = value_and_gradients.lower(graph, state, *arrays, jax.ShapeDtypeStruct((2, 64), 'float32')).compile()
+    shapes = re.findall(r'\b(?:f|bf|s|u|pred)\d*\[([\d,]+)\]', program.as_text())
+    assert max(math.prod(map(int, shape.split(','))) for shape in shapes) <= 2 * 8 * 1500

@@ -1,0 +1,142 @@
+"""The memory benchmark: its ratios and growth, its command line, and one real measurement; nothing is timed here."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from efficient_attention.models.config import ModelConfig
+from scripts import benchmark as command
+from scripts import measure_memory
+from scripts import memory_benchmark as benchmark
+
+
+def fake_run(program: list[str], shape: dict[str, Any]) -> dict[str, Any]:
+    """Figures by formula, in place of a process."""
+    assert program[-1].endswith('measure_memory.py')
+    model = shape['model']
+    layers = model.get('layers', 0)
+    grows = model.get('stack', 'plain') == 'plain'
+    bytes_ = (10 * layers if grows else 20) * 2**20
+    figures = {'name': 'fake', 'parameters': 100 * layers, 'temporary_bytes': bytes_, 'argument_bytes': 1}
+    seconds = {'causal': 4.0, 'sparse_fixed(128, 32)': 2.0, 'sparse_strided(128)': 1.0}[model['attention']]
+    if not shape['steps']:
+        return figures
+    return figures | {'seconds': [seconds, 3 * seconds, seconds / 2], 'peak_bytes': bytes_ + 5}
+
+
+def measure(run: benchmark.Run = fake_run, **changes: Any) -> list[dict[str, Any]]:
+    fields = {'parts': list(benchmark.PARTS), 'layers': None, 'lengths': None, 'vocab_size': None, 'rounds': 2}
+    arguments = argparse.Namespace(**(fields | {'steps': 3, 'quick': False, 'plot': None} | changes))
+    return [json.loads(json.dumps(report)) for report in benchmark.measure(arguments, ['measure_memory.py'], run)]
+
+
+def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """The exit code of `benchmark.py memory`, with figures by formula."""
+    monkeypatch.setattr(command, 'figures_of', lambda program, shape, allocator: fake_run(program, shape))  # noqa: ARG005
+    monkeypatch.setattr('sys.argv', ['benchmark.py', 'memory', *map(str, arguments)])
+    return command.main()
+
+
+def test_growth_and_ratios_follow_from_the_figures():
+    report = measure()[-1]
+    assert report['depth']['growth']['plain'] == {'6': 1.0, '12': 2.0, '24': 4.0, '48': 8.0}
+    assert set(report['depth']['growth']['reversible'].values()) == {1.0}
+    rows = {(row['side'], row['size']): row for row in report['depth']['ratios']}
+    assert rows['reversible', 24]['temporary_bytes'] == pytest.approx(20 / 240)
+    rows = {row['side']: row for row in report['patterns']['ratios']}
+    assert rows['fixed']['seconds'] == 0.5 and rows['strided']['seconds'] == 0.25
+    assert rows['fixed']['against'] == 'dense' and rows['fixed']['size'] == 12288
+    assert report['patterns']['growth'] == {}
+
+
+def test_without_steps_there_are_no_times_and_no_resident_memory(capsys: pytest.CaptureFixture[str]):
+    report = measure(parts=['depth'], layers=[2, 4], steps=0)[-1]
+    row = report['depth']['sides']['plain']['4']
+    assert (row['seconds'], row['range'], row['peak_bytes']) == (None, None, None)
+    ratios = capsys.readouterr().out.splitlines()
+    assert '      4 remat / plain: 1.000 x the temporary memory' in ratios
+
+
+def test_quick_and_the_vocabulary_size_change_what_is_measured():
+    shapes = []
+
+    def run(program: list[str], shape: dict[str, Any]) -> dict[str, Any]:
+        shapes.append(shape)
+        return fake_run(program, shape)
+
+    measure(run, quick=True, vocab_size=256, rounds=1)
+    assert {shape['model']['vocab_size'] for shape in shapes} == {256}
+    assert all(shape['rows'] == shape['steps'] == 1 and shape['length'] <= 256 for shape in shapes)
+    assert {shape['model']['layers'] for shape in shapes} == {1, 2}
+
+
+def test_every_size_is_reported_when_it_is_done():
+    reports = measure(layers=[4, 2, 2])
+    assert [list(report['depth']['sides']['plain']) for report in reports] == [['2'], ['2', '4'], ['2', '4']]
+    assert ['patterns' in report for report in reports] == [False, False, True]
+
+
+def test_sides_take_turns():
+    asked = []
+
+    def run(program: list[str], shape: dict[str, Any]) -> dict[str, Any]:
+        asked.append(shape['model']['attention'])
+        return fake_run(program, shape)
+
+    measure(run, parts=['patterns'], rounds=2)
+    assert asked[:3] == asked[3:][::-1] and len(set(asked)) == 3
+
+
+def test_every_row_is_a_model_and_differs_from_the_yardstick_in_its_choice_alone():
+    for part in benchmark.PARTS.values():
+        shapes = {side: part.shape(side, part.sizes[0], 1) for side in part.sides}
+        models = [ModelConfig(**shape['model']) for shape in shapes.values()]
+        assert len(set(models)) == len(part.sides)
+        assert len({(shape['rows'], shape['length']) for shape in shapes.values()}) == 1
+        for side, shape in shapes.items():
+            choice = part.sides[side].keys() - {'attention'}
+            rest = {name: value for name, value in shape['model'].items() if name not in {*choice, 'attention'}}
+            first = shapes[next(iter(part.sides))]['model']
+            assert rest == {name: value for name, value in first.items() if name != 'attention'}
+
+
+def test_figures_and_picture_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    figures, plot = tmp_path / 'memory.json', tmp_path / 'memory.svg'
+    assert run_command(monkeypatch, '--layers', 2, 4, '--lengths', 64, '--json', figures, '--plot', plot) == 0
+    report = json.loads(figures.read_text(encoding='utf-8'))
+    assert report['machine']['date'] and report['machine']['jax'] == jax.__version__
+    assert list(report['memory']['patterns']['sides']['fixed']) == ['64']
+    assert 'svg' in plot.read_text(encoding='utf-8')[:500]
+
+
+@pytest.mark.parametrize(
+    'options, message',
+    [
+        (['--layers', '0'], '--layers 0: it must be at least 1'),
+        (['--vocab_size', '0'], '--vocab_size 0: it must be at least 1'),
+        (['--steps', '-1'], '--steps -1: it must be at least 0'),
+        (['--parts', 'depth', '--lengths', '64'], '--lengths has no effect without --parts patterns'),
+        (['--plot', 'plot.txt'], '--plot plot.txt: it must end in .png or .svg'),
+        (['--json', 'nowhere/figures.json'], 'nowhere/figures.json: there is no folder nowhere'),
+    ],
+)
+def test_bad_options_are_refused_at_once(options, message, monkeypatch, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        run_command(monkeypatch, *options)
+    assert exit_.value.code == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.lenient_promotion
+def test_real_steps_add_about_what_the_compiler_says():
+    shape = benchmark.DEPTH.shape('plain', 1, steps=1) | {'rows': 16, 'length': 128}
+    found = measure_memory.measure(shape)
+    assert len(found['seconds']) == 1 and found['parameters'] > 3e5
+    # All logits are among it: enough for what else the process does meanwhile to weigh little.
+    assert found['temporary_bytes'] > 4 * 16 * 128 * 4096
+    if found['peak_bytes'] is not None:
+        assert 0.5 * found['temporary_bytes'] < found['peak_bytes'] < 3 * found['temporary_bytes']

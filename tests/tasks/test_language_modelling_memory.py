@@ -1,0 +1,144 @@
+"""Language modelling with segment memory, through the train and eval loops: streams, going on, protocols, refusals."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from configs.common import language_modelling_config
+from efficient_attention.errors import InputError
+from efficient_attention.evaluation.evaluate_workdir import evaluate_workdir
+from efficient_attention.models.decoder import Decoder
+from efficient_attention.tasks.evaluation_config import EvalConfig
+from efficient_attention.tasks.language_modelling import LanguageModellingTask
+from efficient_attention.training.checkpoint_reader import CheckpointReader
+from efficient_attention.training.config import RunConfig, from_dict
+from efficient_attention.training.loop import train
+from efficient_attention.training.run import build_run
+from tests.training.tiny_run import write_corpus
+
+pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+
+MEMORY, SEGMENT = 24, 16
+FIELDS = {
+    'data.units': 'bytes',
+    'data.vocab_size': 256,
+    'data.splitting': 'end',
+    'data.held_out': 0.05,
+    'data.length': SEGMENT,
+    'data.batches': 'streams',
+    'model.width': 16,
+    'model.init_std': 0.2,
+    'model.positions': 'none',
+    'model.relative': 'transformer_xl',
+    'model.memory_length': MEMORY,
+    'train.steps': 6,
+    'train.batch_size': 8,
+    'train.micro_batches': 2,
+    'train.log_every_steps': 3,
+    'mesh.fsdp': 2,
+    'mesh.tensor': 2,
+    'checkpoint.every_steps': 3,
+    'eval.every_steps': 6,
+    'eval.batch_size': 4,
+}
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp('memory')
+
+
+def config_of(folder, **fields) -> RunConfig:
+    config = language_modelling_config()
+    config.data.source = write_corpus(folder)
+    config.data.cache = str(folder / 'cache')
+    config.update_from_flattened_dict(FIELDS | fields)
+    return from_dict(config.to_dict())
+
+
+@pytest.fixture(scope='module')
+def workdir(folder):
+    """A run of 6 steps, with dropout and two micro-batches, over a mesh of 2 x 2 x 2 devices."""
+    train(config_of(folder), folder / 'run')
+    return folder / 'run'
+
+
+def state_of(config: RunConfig, workdir, step):
+    return CheckpointReader(workdir).restore(build_run(config).abstract_state, step).state
+
+
+def test_a_run_that_goes_on_has_the_memory_of_one_that_never_stopped(folder, workdir, monkeypatch):
+    config = config_of(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr('efficient_attention.training.loop.StopSignal.is_due', lambda _, step: step == 3)
+        train(config, folder / 'stopped')
+    saved = state_of(config, folder / 'stopped', 3).carry
+    assert saved.segments_BM.all() and np.abs(saved.states_BNMD).max() > 0.1
+    train(config, folder / 'stopped')
+    left, right = (state_of(config, path, 6) for path in (workdir, folder / 'stopped'))
+    jax.tree.map(np.testing.assert_array_equal, left, right)
+
+
+def evaluation_losses(config: RunConfig, params, **evaluation) -> float:
+    """Nats over the held-out text by the task's protocol."""
+    config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, **evaluation))
+    run = build_run(config, jax.devices()[:1])
+    return run.evaluate(run.eval_step(), params)['causal_lm_loss']
+
+
+@pytest.mark.parametrize('streams', [1, 2])
+def test_evaluation_with_memory_is_one_pass_over_each_stream(folder, streams: int):
+    """With memory for all of the text, segments in a row score what a single pass does; every token counts once."""
+    config = config_of(folder, **{'mesh.fsdp': 1, 'mesh.tensor': 1, 'data.held_out': 0.01})
+    task = LanguageModellingTask(config.data, config.model, batch_size=4, evaluation=EvalConfig(), seed=0)
+    ids = np.asarray(task.text.splits['held_out'], np.int32)
+    decoder = Decoder(config.model, rngs=nnx.Rngs(1))
+    params = nnx.to_pure_dict(nnx.state(decoder))
+    loss = evaluation_losses(config, params, memory_length=len(ids), batch_size=streams)
+    part = -(-(len(ids) - 1) // streams)
+    total = 0.0
+    for start in range(0, len(ids) - 1, part):
+        text = jnp.asarray(ids[None, start : start + part + 1])
+        log_p = jax.nn.log_softmax(decoder(text[:, :-1], jnp.ones_like(text[:, :-1])))
+        total -= float(jnp.take_along_axis(log_p, text[:, 1:, None], axis=2).sum())
+    assert loss == pytest.approx(total / (len(ids) - 1), rel=1e-5)
+
+
+def test_the_result_names_its_protocol(workdir):
+    usual = evaluate_workdir(workdir)
+    assert {name: usual[name] for name in ('protocol', 'context', 'memory_length', 'streams')} == {
+        'protocol': 'memory',
+        'context': SEGMENT,
+        'memory_length': MEMORY,
+        'streams': 4,
+    }
+    without = evaluate_workdir(workdir, memory_length=0)
+    assert (without['protocol'], without['stride']) == ('no_context', SEGMENT)
+    clamped = evaluate_workdir(workdir, memory_length=40, clamp_length=20, same_length=True)
+    assert (clamped['memory_length'], clamped['clamp_length'], clamped['same_length']) == (40, 20, True)
+    scores = {result['bits_per_byte'] for result in (usual, without, clamped)}
+    assert len(scores) == 3 and all(math.isfinite(score) for score in scores)
+    assert usual['causal_lm_weight'] == without['causal_lm_weight']
+
+
+@pytest.mark.parametrize(
+    'fields, message',
+    [
+        ({'data.batches': 'windows'}, "data.batches is 'windows'; with model.memory_length 24"),
+        ({'eval.stride': 8}, 'eval.stride is 8 with a memory of 24 tokens'),
+        ({'model.attention': 'favor(8, causal=True)', 'model.relative': 'none'}, 'keeps no memory'),
+        ({'model.memory_length': 0, 'model.same_length': True}, 'model.same_length is True'),
+        ({'model.memory_length': -3}, 'model.memory_length is -3'),
+        ({'model.relative': 'none', 'model.rotary': True, 'model.clamp_length': 9}, 'model.clamp_length is 9'),
+    ],
+)
+def test_what_does_not_fit_is_one_line(folder, fields, message):
+    dropout = {'model.attention_dropout_rate': 0.0} if 'model.attention' in fields else {}
+    with pytest.raises(InputError, match=message) as caught:
+        build_run(config_of(folder, **fields | dropout))
+    assert '\n' not in str(caught.value)
