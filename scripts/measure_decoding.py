@@ -4,6 +4,7 @@
 predicting (`WAYS`) is a function from a decoder and the shape to a call that makes some tokens, and what it keeps.
 """
 
+import dataclasses
 import json
 import os
 import statistics
@@ -22,6 +23,9 @@ from efficient_attention.evaluation.generate import STREAMED, proceed, start
 from efficient_attention.evaluation.sampling import Sampling, sample
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.decoder import Decoder
+from efficient_attention.models.memory import Memory, empty_memory
+
+SEGMENT = 80  # tokens of a segment in evaluation with memory, as in the released code for enwik8
 
 
 class Work(NamedTuple):
@@ -90,6 +94,26 @@ def sliding(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
     return Work(lambda: window(params, tokens_1L), 1, 0)
 
 
+def with_memory(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
+    """Evaluation in segments of `SEGMENT` tokens, each after a memory of `context` tokens, whose next it predicts."""
+    tokens_1L = random_tokens(shape, SEGMENT)
+    memory = empty_memory(dataclasses.replace(ModelConfig(**shape['model']), memory_length=shape['context']), 1)
+    memory = Memory(memory.states_BNMD, jnp.ones_like(memory.segments_BM))
+
+    @jax.jit
+    def segment(params: Any, memory: Memory) -> tuple[Array, Memory]:
+        decoder = nnx.merge(graph, params)
+        hidden_BLD, memory = decoder.continued(tokens_1L, jnp.ones_like(tokens_1L), memory)
+        return decoder.logits(hidden_BLD), memory
+
+    def call() -> Array:
+        nonlocal memory
+        logits_1LV, memory = segment(params, memory)
+        return logits_1LV
+
+    return Work(call, SEGMENT, memory.states_BNMD.nbytes)
+
+
 def last_logits(decoder: Decoder, tokens_BL: Array) -> Array:
     """float32 logits [B, V] of what follows the last token; those of earlier ones are never computed."""
     hidden_BLD = decoder.hidden(tokens_BL, jnp.ones_like(tokens_BL))
@@ -106,6 +130,7 @@ WAYS: dict[str, Callable[[nnx.GraphDef, Any, dict[str, Any]], Work]] = {
     'cached': cached,
     'recomputed': recomputed,
     'sliding': sliding,
+    'memory': with_memory,
 }
 
 

@@ -109,10 +109,11 @@ class TextGenerator:
         return self.stream(ids, max_tokens, sampling or Sampling(), seed)
 
     def check_room(self, prompt: int, more: int) -> None:
-        """Raises InputError where a learned position table is too short for so many tokens; the last needs no place."""
-        room = self.config.model.max_length + 1 - prompt
-        if self.config.model.positions == 'learned' and more > room:
-            line = f'the prompt has {prompt} tokens and model.max_length, the position table, is {prompt + room - 1}'
+        """Raises InputError where the model has too few positions for so many tokens; the last needs none."""
+        limit = self.config.model.position_limit
+        room = more if limit is None else limit + 1 - prompt
+        if more > room:
+            line = f'the prompt has {prompt} tokens and the model has {limit} positions'
             raise InputError(f'{line}: ' + (f'max_tokens can be {room} at most' if room > 0 else 'it is too long'))
 
     def stream(self, ids: np.ndarray, max_tokens: int, sampling: Sampling, seed: int) -> Iterator[str]:

@@ -180,8 +180,8 @@ def test_the_checkpoint_is_the_users_choice(generator, workdir, tmp_path):
         ('\udcff', {}, 'the prompt is not UTF-8'),
         ('dog', {'max_tokens': 0}, r'max_tokens is 0; it must lie in \[1, inf\)'),
         ('dog', {'seed': -1}, r'seed is -1; it must lie in \[0, 2147483647\]'),
-        ('dog', {'max_tokens': 31}, 'the position table, is 32: max_tokens can be 30 at most'),
-        ('dog ' * 9, {'max_tokens': 1}, 'the prompt has 36 tokens and model.max_length, the position table, is 32: it'),
+        ('dog', {'max_tokens': 31}, 'the model has 32 positions: max_tokens can be 30 at most'),
+        ('dog ' * 9, {'max_tokens': 1}, 'the prompt has 36 tokens and the model has 32 positions: it'),
     ],
 )
 def test_bad_requests_are_named_before_anything_is_made(generator, prompt: str, options: dict, line: str):

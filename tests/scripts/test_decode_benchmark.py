@@ -23,7 +23,7 @@ TINY = benchmark.MODEL | {'layers': 1, 'width': 8, 'heads': 2, 'vocab_size': 11,
 def fake_run(program: list[str], shape: dict[str, Any]) -> dict[str, Any]:
     """Figures by formula, in place of a process."""
     assert program[-1].endswith('measure_decoding.py')
-    rate = {'cached': 1000.0, 'recomputed': 1e5 / shape['context']}[shape['way']]
+    rate = {'cached': 1000.0, 'memory': 1000.0}.get(shape['way'], 1e5 / shape['context'])
     return {'name': 'fake', 'tokens_per_second': rate, 'rates': [rate], 'state_bytes': shape['context']}
 
 
@@ -91,3 +91,10 @@ def test_a_cached_call_makes_as_many_tokens_as_it_says_and_keeps_the_context():
     work = work_of('cached')
     assert jnp.shape(work.call()) == (1, STREAMED) == (1, work.tokens)
     assert work.state_bytes >= 2 * 4 * 16 * TINY['width']  # keys and values in float32
+
+
+def test_a_segment_goes_on_where_the_one_before_ended():
+    work = work_of('memory')
+    first, second = np.asarray(work.call()), np.asarray(work.call())
+    assert first.shape == (1, work.tokens, TINY['vocab_size']) and (first != second).any()  # the memory has changed
+    assert work.state_bytes == 4 * 16 * TINY['width']  # one layer's inputs for the context
