@@ -2,12 +2,14 @@
 
 import importlib
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
 import pytest
 from flax import nnx
 
+from configs.common import SMALL_DECODERS, small_decoder_config
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.training.config import from_dict
@@ -23,6 +25,8 @@ NAMES = [
 def variants(name: str) -> list[str]:
     """The arguments that a config file takes after its colon; '' where it takes none."""
     module = importlib.import_module(name)
+    if hasattr(module, 'small_decoder_config'):
+        return ['', *SMALL_DECODERS]
     known = next((getattr(module, table) for table in ('MECHANISMS', 'SIZES') if hasattr(module, table)), None)
     return list(known) if known and inspect.signature(module.get_config).parameters else ['']
 
@@ -38,5 +42,20 @@ def test_a_config_makes_a_model(name: str, argument: str):
             return Decoder(config.model, rngs=rngs)
         return PretrainingModel(config.model, has_pairs=config.data.pairs != 'none', rngs=rngs)
 
+    assert count(build) > 10_000
+
+
+def count(build: Callable[[], nnx.Module]) -> int:
+    """How many parameters a model has."""
     params = nnx.state(nnx.eval_shape(build), nnx.Param)
-    assert sum(leaf.size for leaf in jax.tree.leaves(params)) > 10_000
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def test_small_decoders_have_equally_many_parameters():
+    def count_of(mechanism: str) -> int:
+        model = from_dict(small_decoder_config(mechanism).to_dict()).model
+        return count(lambda: Decoder(model, rngs=nnx.Rngs(0)))
+
+    assert {mechanism: count_of(mechanism) for mechanism in SMALL_DECODERS} == {
+        mechanism: pytest.approx(count_of('full'), rel=1e-3) for mechanism in SMALL_DECODERS
+    }
