@@ -120,5 +120,7 @@ def small_decoder_config(mechanism: str) -> ConfigDict:
     config.eval.batch_size = 16
     if config.model.memory_length:
         config.data.batches = 'streams'  # each row goes on where it was
+        config.data.length = 128  # tokens; 8 short segments of as many places in the text teach more than 2 long ones
+        config.train.batch_size = 8
         config.eval.batch_size = 4  # streams, each of which begins without memory
     return config

@@ -27,4 +27,5 @@ def get_config(mechanism: str = 'full') -> ConfigDict:
     config.data.held_out = 0.002  # of the books: one, of 187,000 characters
     config.model.adaptive_cutoffs = (2000, 6000)
     config.model.adaptive_divisor = 2
+    config.model.loss_chunk = 64  # positions
     return config

@@ -28,7 +28,7 @@ SIZES = {
 # name: tokens of a segment, tokens of memory and the largest distance in evaluation
 EVALUATION = {
     'enwik8_12': (80, 2100, 820),
-    'enwik8_24': (80, 3800, 1000),
+    'enwik8_24': (128, 3800, 1000),
     'wikitext103_base': (64, 640, 400),
     'wikitext103_large': (128, 1600, 1000),
 }

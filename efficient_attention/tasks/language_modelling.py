@@ -140,7 +140,9 @@ class LanguageModellingTask(Task):
         """See `Task`; backward counts twice the forward, and every position is predicted."""
         model, length = self.model, self.data.length
         width = model.embedding_width if model.tied_output else model.width
-        head = width * model.vocab_size + (model.width * width if width != model.width else 0)
+        # The tails of an adaptive softmax are computed where they are needed, and left out.
+        words = model.adaptive_cutoffs[0] + len(model.adaptive_cutoffs) if model.adaptive_cutoffs else model.vocab_size
+        head = width * words + (model.width * width if width != model.width else 0)
         return 3.0 * self.batch_size * (encoder_flops(model, length, predictions=0) + 2.0 * length * head)
 
     def save_assets(self, workdir: Path) -> None:

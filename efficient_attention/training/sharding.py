@@ -18,11 +18,12 @@ from efficient_attention.errors import InputError
 # (pattern on the parameter's path, axes of its trailing dimensions); the first that matches decides, and what matches
 # none is copied. Leading dimensions, such as the stacked layers', stay whole. Optimizer moments carry the same paths.
 RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
-    (r'(query|key|value|up)/kernel$', ('fsdp', 'tensor')),
+    (r'(query|key|value|up|distances/projection)/kernel$', ('fsdp', 'tensor')),
     (r'(query|key|value|up)/bias$', ('tensor',)),
     (r'(out|down)/kernel$', ('tensor', 'fsdp')),
     (r'token/embedding$', ('tensor', 'fsdp')),
-    (r'masked_lm/bias$', ('tensor',)),
+    (r'(tables/\d+|head/own)/embedding$', ('tensor', 'fsdp')),
+    (r'(masked_lm|head)/bias$', ('tensor',)),
     (r'head/dense/kernel$', ('fsdp', 'tensor')),
     (r'head/dense/bias$', ('tensor',)),
     (r'(position|token_type)/embedding$', (None, 'fsdp')),
