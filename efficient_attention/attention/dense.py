@@ -59,7 +59,7 @@ def scaled_logits(request: Request, dtype: jnp.dtype, precision: jax.lax.Precisi
     logits = jnp.einsum('BLGhK,BMGK->BGhLM', q_BLGhK, k_BMGK, precision=precision, preferred_element_type=jnp.float32)
     logits_BHLM = logits.reshape(batch, heads, queries, k_BMGK.shape[1])
     if request.relative is not None:
-        positions = jnp.asarray(request.query_positions), jnp.asarray(request.key_positions)
+        positions = request.query_positions, request.key_positions
         logits_BHLM += relative_logits(request.relative.astype(dtype), *positions, precision)
     bias = dense_bias(request)
     return logits_BHLM if bias is None else logits_BHLM + bias

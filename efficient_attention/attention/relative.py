@@ -12,6 +12,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
@@ -40,18 +41,64 @@ class Relative:
 
 def relative_logits(
     relative: Relative,
-    query_positions: Int[Array, 'b L'],
-    key_positions: Int[Array, 'b M'],
+    query_positions: Int[Array | np.ndarray, 'b L'],
+    key_positions: Int[Array | np.ndarray, 'b M'],
     precision: jax.lax.Precision | None = None,
 ) -> Float[Array, 'B H L M']:
-    """The term on all pairs, float32; through the products with every row of the table, [B, H, L, P]."""
+    """The term on all pairs, float32, through products [B, H, L, distances].
+
+    Where positions are known and rise by 1, each row of the products is shifted to its keys; else entries are picked.
+    """
     q_BLHK = relative.query * jnp.asarray(1.0 / math.sqrt(relative.query.shape[-1]), relative.query.dtype)
-    products_BHLP = jnp.einsum(
-        'BLHK,PHK->BHLP', q_BLHK, relative.table, precision=precision, preferred_element_type=jnp.float32
-    )
-    rows_b1LM = distance_rows(relative, query_positions, key_positions)[:, None]
-    shape = (*products_BHLP.shape[:3], rows_b1LM.shape[3])
-    return jnp.take_along_axis(products_BHLP, jnp.broadcast_to(rows_b1LM, shape), axis=3)
+    starts = first_position(query_positions), first_position(key_positions)
+    if starts[0] is None or starts[1] is None:
+        products_BHLP = products(q_BLHK, relative.table, precision)
+        rows_b1LM = distance_rows(relative, jnp.asarray(query_positions), jnp.asarray(key_positions))[:, None]
+        shape = (*products_BHLP.shape[:3], rows_b1LM.shape[3])
+        return jnp.take_along_axis(products_BHLP, jnp.broadcast_to(rows_b1LM, shape), axis=3)
+    queries, keys = query_positions.shape[1], key_positions.shape[1]
+    farthest = starts[0] - starts[1] + queries - 1
+    table_cHK = falling(relative.table, farthest - relative.first, queries + keys)
+    return shift(products(q_BLHK, table_cHK, precision), keys)
+
+
+def products(q_BLHK: Array, table_PHK: Array, precision: jax.lax.Precision | None) -> Float[Array, 'B H L P']:
+    """float32 products of each query with each row."""
+    return jnp.einsum('BLHK,PHK->BHLP', q_BLHK, table_PHK, precision=precision, preferred_element_type=jnp.float32)
+
+
+def first_position(positions: Array | np.ndarray) -> int | None:
+    """The first of positions that are known, the same in all rows and rise by 1; None for others."""
+    if not isinstance(positions, np.ndarray) or len(positions) != 1 or (np.diff(positions[0]) != 1).any():
+        return None
+    return int(positions[0, 0])
+
+
+def falling(table_PHK: Array, top: int, count: int) -> Float[Array, 'c H K']:
+    """Rows `top`, `top` - 1, ... of a table, `count` of them; beyond its ends the rows there.
+
+    Made of whole pieces, so that its gradient is sums and slices.
+    """
+    rows = table_PHK.shape[0]
+    places = np.clip(top - np.arange(count), 0, rows - 1)
+    above, below = int((places == rows - 1).sum()), int((places == 0).sum())
+    shape = table_PHK.shape[1:]
+    if rows == 1:
+        return jnp.broadcast_to(table_PHK, (count, *shape))
+    middle = places[(places > 0) & (places < rows - 1)]
+    parts = [jnp.broadcast_to(table_PHK[-1:], (above, *shape))]
+    if len(middle):
+        parts.append(table_PHK[int(middle[-1]) : int(middle[0]) + 1][::-1])
+    parts.append(jnp.broadcast_to(table_PHK[:1], (below, *shape)))
+    return jnp.concatenate(parts)
+
+
+def shift(x: Float[Array, '*lead S c'], columns: int) -> Float[Array, '*lead S {columns}']:
+    """Of [..., S, c] the first `columns` of each row a after it was moved left by S - 1 - a; c >= columns + S."""
+    lead, rows, width = x.shape[:-2], x.shape[-2], x.shape[-1]
+    flat = x.reshape(*lead, rows * width)
+    # In a row of c - 1 every entry stands one place further left than in the row before.
+    return flat[..., rows - 1 : rows * width - 1].reshape(*lead, rows, width - 1)[..., :columns]
 
 
 def distance_rows(

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from efficient_attention.attention.relative import falling, first_position, shift
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.schedule import Pass, RowClass
 from efficient_attention.attention.tile_picks import TILE, Chunk, Facts, Pick, into_tiles, pick_own
@@ -115,14 +116,6 @@ def first_tiles(pick: Pick) -> Array:
     return jnp.asarray(pick.lists[0] if pick.is_shared else pick.lists[0, :, 0], jnp.int32)
 
 
-def shift(products: Array, columns: int) -> Array:
-    """Of [..., S, c] the first `columns` of each row a after it was moved left by S - 1 - a; c = columns + S."""
-    lead, width = products.shape[:-2], products.shape[-1]
-    flat = products.reshape(*lead, TILE * width)
-    # In a row of c - 1 every entry stands one place further left than in the row before.
-    return flat[..., TILE - 1 : TILE * width - 1].reshape(*lead, TILE, width - 1)[..., :columns]
-
-
 def make_relative_bias(request: Request, heads: np.ndarray, own: Pass) -> RelativeBias | None:
     """The request's relative term for `heads`, in tiles; None without one.
 
@@ -141,27 +134,17 @@ def make_relative_bias(request: Request, heads: np.ndarray, own: Pass) -> Relati
     diagonal = -(-(relative.first + rows - 1 - offset) // TILE)
     top = offset + TILE - 1 + TILE * diagonal
     tiles = 1 + -(-(top - relative.first) // TILE)
-    before = top - relative.first - (rows - 1)
-    table_PHK = relative.table[:, heads].astype(jnp.float32)
-    falling = jnp.concatenate(
-        [
-            jnp.broadcast_to(table_PHK[-1:], (before, *table_PHK.shape[1:])),
-            table_PHK[::-1],
-            jnp.broadcast_to(table_PHK[:1], (tiles * TILE - rows - before, *table_PHK.shape[1:])),
-        ]
-    )
-    table_1GhnSK = falling.reshape(1, tiles, TILE, groups, -1, width).transpose(0, 3, 4, 1, 2, 5)
+    falling_cHK = falling(relative.table[:, heads].astype(jnp.float32), top - relative.first, tiles * TILE)
+    table_1GhnSK = falling_cHK.reshape(1, tiles, TILE, groups, -1, width).transpose(0, 3, 4, 1, 2, 5)
     widest = 1 + max(rows.lists.shape[-1] for rows in own.by_query)
     return RelativeBias(q_BGnhSK.transpose(0, 3, 1, 4, 2, 5), table_1GhnSK, diagonal, widest)
 
 
 def check_in_order(request: Request, own: Pass) -> int:
     """The first query's position minus the first key's, where all positions and tiles are one after another."""
-    starts = []
-    for positions in (request.query_positions, request.key_positions):
-        if not isinstance(positions, np.ndarray) or len(positions) != 1 or (np.diff(positions[0]) != 1).any():
-            raise NotImplementedError('blocked has relative attention for known positions that rise by 1 alone')
-        starts.append(int(positions[0, 0]))
+    starts = first_position(request.query_positions), first_position(request.key_positions)
+    if starts[0] is None or starts[1] is None:
+        raise NotImplementedError('blocked has relative attention for known positions that rise by 1 alone')
     listings = own.query_listing, own.key_listing
     is_listed = all((np.diff(listing) == 1).all() for listing in listings)
     query_tiles, key_tiles = (-(-len(listing) // TILE) for listing in listings)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import efficient_attention as ea
-from efficient_attention.attention.relative import Relative
+from efficient_attention.attention.relative import Relative, shift
 from efficient_attention.attention.tile_picks import TILE, Pick
-from efficient_attention.attention.tile_relative import RelativeBias, RelativeRows, shift
+from efficient_attention.attention.tile_relative import RelativeBias, RelativeRows
 
 
 def test_shift_moves_each_row_to_its_own_keys():

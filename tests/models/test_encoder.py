@@ -12,6 +12,7 @@ from flax import nnx
 
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.encoder import Encoder
+from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
 CONFIG = ModelConfig(width=16, heads=2, vocab_size=30, layers=2, max_length=12, init_std=0.3)
@@ -29,12 +30,13 @@ TYPES = jnp.zeros_like(TOKENS)
 
 
 @functools.cache
-def encoder_of(**fields: Any) -> tuple[nnx.GraphDef, nnx.State]:
-    return nnx.split(Encoder(dataclasses.replace(CONFIG, **fields), rngs=nnx.Rngs(0)))
+def encoder_of(**fields: Any) -> tuple[nnx.GraphDef, dict]:
+    config = dataclasses.replace(CONFIG, **fields)
+    return drawn(lambda: Encoder(config, rngs=nnx.Rngs(0)))
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def apply(graph: nnx.GraphDef, state: nnx.State, *arrays: jax.Array, **options: jax.Array | None) -> jax.Array:
+def apply(graph: nnx.GraphDef, state: dict, *arrays: jax.Array, **options: jax.Array | None) -> jax.Array:
     return nnx.merge(graph, state)(*arrays, **options)
 
 
@@ -109,11 +111,11 @@ def test_what_stands_in_the_padding_changes_nothing():
 def test_the_padding_gets_no_gradient():
     graph, state = encoder_of()
 
-    def loss(state: nnx.State) -> jax.Array:
+    def loss(state: dict) -> jax.Array:
         x_BLD = nnx.merge(graph, state)(TOKENS, SEGMENTS)
         return jnp.where(SEGMENTS > 0, x_BLD[..., 0], 0.0).sum()
 
-    table = jax.jit(jax.grad(loss))(state)['embeddings']['token']['embedding'][...]
+    table = jax.jit(jax.grad(loss))(state)['embeddings']['token']['embedding']
     assert not table[28].any()  # a token that stands in the padding alone
     assert table[TOKENS[0, 0]].any()
 
@@ -130,7 +132,7 @@ def test_permuting_the_batch_permutes_the_output_under_dropout_too():
 def test_bfloat16_computes_near_float32_with_parameters_in_float32():
     graph, state = encoder_of(dtype='bfloat16')
 
-    def first(state: nnx.State) -> jax.Array:
+    def first(state: dict) -> jax.Array:
         return nnx.merge(graph, state)(TOKENS, SEGMENTS)[0, 0, 0].astype(jnp.float32)
 
     gradient = jax.eval_shape(jax.grad(first), state)
@@ -143,6 +145,8 @@ def test_bfloat16_computes_near_float32_with_parameters_in_float32():
 
 def test_only_a_pre_norm_encoder_ends_with_a_norm():
     assert nnx.merge(*encoder_of()).norm is None
-    last = encode({'norm': 'pre'})
+    graph, state = encoder_of(norm='pre')
+    state = state | {'norm': {'scale': jnp.ones(16), 'bias': jnp.zeros(16)}}
+    last = apply(graph, state, TOKENS, SEGMENTS, positions_BL=RESTARTING, token_types_BL=TYPES, rng=None)
     np.testing.assert_allclose(last.mean(-1), 0, atol=1e-5)
     np.testing.assert_allclose(last.std(-1), 1, atol=1e-4)

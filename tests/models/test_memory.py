@@ -1,5 +1,7 @@
 """Segment memory: segments in a row are one long pass, and what the memory holds, cuts and does not send back."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.memory import Memory, empty_memory
+from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
 VOCABULARY, LENGTH, SEGMENTS = 20, 12, 3
@@ -40,8 +43,17 @@ KINDS = {
 }
 
 
+@functools.cache
+def made(fields: tuple) -> Decoder:
+    return nnx.merge(*drawn(lambda: Decoder(ModelConfig(**dict(fields)), rngs=nnx.Rngs(0))))
+
+
 def make(**fields) -> Decoder:
-    return Decoder(ModelConfig(**SMALL | fields), rngs=nnx.Rngs(0))
+    return made(tuple((SMALL | fields).items()))
+
+
+# Compiled once for all calls with the same model and shapes.
+continued, whole = nnx.jit(Decoder.continued), nnx.jit(Decoder.hidden)
 
 
 def some_tokens(length: int = LENGTH * SEGMENTS, rows: int = 2):
@@ -51,7 +63,6 @@ def some_tokens(length: int = LENGTH * SEGMENTS, rows: int = 2):
 def by_segments(decoder: Decoder, tokens_BL, segments_BL, memory=None):
     """The vectors of all segments side by side, and the memory after each."""
     memory = empty_memory(decoder.config, len(tokens_BL)) if memory is None else memory
-    continued = nnx.jit(Decoder.continued)
     hidden, memories = [], []
     for start in range(0, tokens_BL.shape[1], LENGTH):
         part = slice(start, start + LENGTH)
@@ -66,10 +77,10 @@ def test_segments_with_enough_memory_equal_one_pass_at_all_layers(kind):
     decoder, tokens = make(**KINDS[kind]), some_tokens()
     segments = jnp.ones_like(tokens)
     hidden, memories = by_segments(decoder, tokens, segments)
-    assert_close(hidden, decoder.hidden(tokens, segments))
+    assert_close(hidden, whole(decoder, tokens, segments))
     # A pass over all the text with an empty memory as long leaves every layer's inputs behind.
-    whole = Memory(*(jnp.zeros_like(x) for x in (memories[-1].states_BNMD, memories[-1].segments_BM)))
-    _, after = decoder.continued(tokens, segments, whole)
+    empty = Memory(*(jnp.zeros_like(x) for x in (memories[-1].states_BNMD, memories[-1].segments_BM)))
+    _, after = continued(decoder, tokens, segments, empty)
     assert_close(memories[-1], after)
 
 
@@ -86,9 +97,9 @@ def test_a_layer_reaches_as_far_as_its_memory_and_no_further():
 def test_no_memory_is_memory_of_length_0():
     decoder = make(**XL | {'memory_length': 0})
     tokens = some_tokens(LENGTH)
-    hidden, memory = decoder.continued(tokens, jnp.ones_like(tokens), empty_memory(decoder.config, 2))
+    hidden, memory = continued(decoder, tokens, jnp.ones_like(tokens), empty_memory(decoder.config, 2))
     assert memory.length == 0
-    assert_close(hidden, decoder.hidden(tokens, jnp.ones_like(tokens)))
+    assert_close(hidden, whole(decoder, tokens, jnp.ones_like(tokens)))
 
 
 def with_table(decoder: Decoder, table) -> Decoder:
@@ -107,6 +118,7 @@ def test_no_gradient_flows_into_the_memory():
     decoder, tokens = make(**XL), some_tokens(LENGTH)
     segments = jnp.ones_like(tokens)
 
+    @jax.jit
     def second(table, first_table):
         """The second segment's vectors by `table` after a first by `first_table`."""
         empty = empty_memory(decoder.config, 2)
@@ -128,7 +140,7 @@ def test_a_text_ends_where_the_segment_number_changes():
     one, _ = by_segments(decoder, tokens, jnp.ones_like(tokens))
     assert_close(hidden[1], one[1])  # the other row goes on
     assert_close(hidden[0, : LENGTH + 5], one[0, : LENGTH + 5])
-    alone = decoder.hidden(tokens[:1, LENGTH + 5 :], jnp.ones((1, 2 * LENGTH - 5), jnp.int32))
+    alone = whole(decoder, tokens[:1, LENGTH + 5 :], jnp.ones((1, 2 * LENGTH - 5), jnp.int32))
     assert_close(hidden[:1, LENGTH + 5 :], alone)
 
 
@@ -144,7 +156,7 @@ def test_same_length_lets_each_query_read_as_many_keys_as_memory_is_long():
     decoder, window = make(**fields, same_length=True), make(**fields | {'attention': f'causal & window({LENGTH - 1})'})
     tokens = some_tokens()
     segments = jnp.ones_like(tokens)
-    assert_close(by_segments(decoder, tokens, segments)[0], window.hidden(tokens, segments))
+    assert_close(by_segments(decoder, tokens, segments)[0], whole(window, tokens, segments))
 
 
 @pytest.mark.parametrize('kind', ['transformer_xl', 'two mechanisms in turn', 't5'])
