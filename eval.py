@@ -18,7 +18,9 @@ CHECKPOINT = flags.DEFINE_string(
     'checkpoint', 'last', 'Checkpoint to evaluate: last, best (by checkpoint.best_metric of its config), or a step.'
 )
 BATCH_SIZE = flags.DEFINE_integer(
-    'batch_size', None, 'Rows at a time, over all devices; the config decides by default.'
+    'batch_size',
+    None,
+    'Rows at a time, over all devices, or with memory the streams of the text; the config decides by default.',
 )
 PROTOCOL = {  # of a language model; the config decides by default
     'split': flags.DEFINE_enum('split', None, ['held_out', 'test'], 'Part of the text to evaluate on.'),

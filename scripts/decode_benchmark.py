@@ -74,12 +74,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Ends the program on numbers that are none."""
+    """Ends the program on numbers that are none, and on a part with nothing to measure."""
     for name in ('contexts', 'rounds', 'calls'):
         given = getattr(arguments, name)
         least = min(given) if isinstance(given, list) else given
         if least is not None and least < 1:
             parser.error(f'--{name} {least}: it must be at least 1')
+    for part in arguments.parts:
+        if not set(arguments.sides) & set(COMPARISONS[part].sides):
+            parser.error(f'--parts {part} has none of --sides {" ".join(arguments.sides)}; name the parts you want')
 
 
 def measure(arguments: argparse.Namespace, command: list[str], run: Run) -> Iterator[dict[str, Any]]:

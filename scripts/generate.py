@@ -11,7 +11,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description='Go on with a text, with a trained language model.')
     parser.add_argument('--workdir', type=Path, required=True, help='folder of the run')
     parser.add_argument('--prompt', required=True, help='the text to go on with')
-    parser.add_argument('--max_tokens', type=int, default=200, help='bytes, characters or pieces to add')
+    parser.add_argument('--max_tokens', type=int, default=200, help='bytes, characters, words or pieces to add')
     parser.add_argument('--temperature', type=float, default=1.0, help='0 = always the most probable token')
     parser.add_argument('--top_k', type=int, default=0, help='draw among the k most probable tokens; 0 = all')
     parser.add_argument('--top_p', type=float, default=1.0, help='draw from the nucleus of this probability; 1 = all')

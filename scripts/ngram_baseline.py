@@ -31,6 +31,8 @@ def score(arguments: argparse.Namespace) -> dict[str, object]:
     config = read_config(arguments.workdir)
     if config.task != 'language_modelling':
         raise InputError(f'{arguments.workdir} is a run of the task {config.task}; n-grams need language_modelling')
+    if config.data.units == 'pixels':
+        raise InputError('n-grams would run from one image to the next; this baseline is for texts')
     text = prepare_text(config.data)
     train, held_out = text.splits['train'][: arguments.train_tokens], text.splits[arguments.split]
     if len(held_out) < 2:
@@ -46,6 +48,7 @@ def score(arguments: argparse.Namespace) -> dict[str, object]:
         'train_tokens': len(train),
         'predicted_tokens': len(held_out) - 1,
         'bits_per_token': bits,
+        'perplexity': {name: 2**value for name, value in bits.items()},
         'uniform': math.log2(text.units.size),
     }
 

@@ -16,7 +16,7 @@ BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_book
 
 
 def get_config(mechanism: str = 'full') -> ConfigDict:
-    """4 layers of 128 with 4 heads, 0.8 M parameters, 2 windows or streams of 512 characters a step."""
+    """4 layers of 128 with 4 heads, 0.8 M parameters, 1,024 characters a step."""
     config = small_decoder_config(mechanism)
     config.data.source = BOOKS
     config.data.units = 'characters'

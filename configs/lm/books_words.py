@@ -17,7 +17,7 @@ BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_book
 
 
 def get_config(mechanism: str = 'full') -> ConfigDict:
-    """4 layers of 128 with 4 heads, 2 windows or streams of 512 words a step."""
+    """4 layers of 128 with 4 heads, 1,024 words a step."""
     config = small_decoder_config(mechanism)
     config.data.source = BOOKS
     config.data.units = 'words'

@@ -3,7 +3,7 @@
 python train.py --config configs/lm/enwik8_small.py:full --workdir runs/enwik8_full
 
 The mechanism follows the colon: full (the yardstick), window, fixed, lsh, reformer (lsh in a reversible stack,
-feed-forward and loss in chunks), favor, transformer_xl, full_shared. Data, steps and, to 0.1 %, parameters are equal.
+feed-forward and loss in chunks), favor, transformer_xl, full_shared. Tokens, steps and, to 0.1 %, parameters are equal.
 
 Data: 4,154,399 bytes, the first 90 % to train on, the next 5 % held out, the last 5 % for a test; 4 % of enwik8, so
 bits per byte compare only among runs on this excerpt.
@@ -15,7 +15,7 @@ from configs.common import small_decoder_config
 
 
 def get_config(mechanism: str = 'full') -> ConfigDict:
-    """4 layers of 128 with 4 heads, 0.8 M parameters, 2 windows or streams of 512 bytes a step."""
+    """4 layers of 128 with 4 heads, 0.8 M parameters, 1,024 bytes a step."""
     config = small_decoder_config(mechanism)
     config.data.source = 'text:data/enwik8/enwik8_first_4154399_bytes'
     config.data.units = 'bytes'

@@ -84,4 +84,5 @@ def _tfds_images(name: str, split: str, field: str, shape: Shape) -> Iterator[by
 
 def _misshapen(where: str | Path, found: str, shape: Shape) -> str:
     height, width, channels = shape
-    return f'{where}: the image is {found}; data.image_shape {shape} asks for {height} x {width} {MODES[channels]}'
+    wanted = f'{height} x {width} {MODES[channels]}'
+    return f'{where}: the image is {found} (height x width); data.image_shape {shape} asks for {wanted}'

@@ -23,8 +23,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Each metric's mean, named '<term>_<metric>', and each term's sum of weights, '<term>_weight'.
 
-    The result does not depend on batch size, device count or process count: each example has its own weight, and rows
-    that fill up a batch have weight 0.
+    Unless steps hand something on, the result does not depend on batch size, device count or process count: each
+    example has its own weight, and rows that fill up a batch have weight 0.
 
     Args:
         eval_step: from parameters and a global batch to its sums and weights.

@@ -17,7 +17,8 @@ def evaluate_workdir(
 ) -> dict[str, float | str]:
     """The held-out metrics of a checkpoint, its 'step' and the task's protocol.
 
-    Equal up to rounding for every batch size and device count.
+    Equal up to rounding for every batch size and device count, but for a language model's with memory: there the batch
+    size is the number of parts that the text is cut into, each of which begins without any.
 
     Args:
         workdir: a folder that train.py wrote.

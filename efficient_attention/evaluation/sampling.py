@@ -39,7 +39,8 @@ def filter_logits(logits_BV: Array, sampling: Sampling) -> Array:
     if sampling.temperature == 0:
         is_best = jnp.arange(logits_BV.shape[1])[None] == logits_BV.argmax(axis=1, keepdims=True)
         return jnp.where(is_best, logits_BV, MASKED)
-    logits_BV = logits_BV / sampling.temperature
+    # The largest at 0: no temperature, however small, makes it infinite.
+    logits_BV = (logits_BV - logits_BV.max(axis=1, keepdims=True)) / sampling.temperature
     if not sampling.top_k and sampling.top_p == 1:
         return logits_BV
     order_BV = jnp.argsort(-logits_BV, axis=1, stable=True)

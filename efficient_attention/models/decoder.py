@@ -13,7 +13,7 @@ from efficient_attention.models.adaptive import AdaptiveHead
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.encoder import mechanism_rng
-from efficient_attention.models.memory import Memory, check_memory
+from efficient_attention.models.memory import Memory, check_keeps_memory, check_memory
 from efficient_attention.models.stack import Stack
 from efficient_attention.modules.layer import fold
 from efficient_attention.modules.parameters import layer_norm, linear
@@ -74,8 +74,13 @@ class Decoder(nnx.Module):
             tokens_BL: ids below V.
             segments_BL: 0 = padding; else the number of the text, which the memory's tokens have too if they are of it.
             memory: of the segments before, `empty_memory` at the start; any length. No gradient flows into it.
+                Padding takes up places like tokens do, so it belongs where a row's text has ended.
             rng: a key, or one for each row; turns dropout on.
+
+        Raises:
+            InputError: the attention, positions or stack of the config keep no memory.
         """
+        check_keeps_memory(self.config)
         positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
         x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold(rng, 0))
         x_BLD, memory = self.stack.continued(x_BLD, segments_BL, memory, rng=fold(rng, 1))

@@ -5,14 +5,13 @@ into which no gradient flows. Memory goes in and comes out of a call as arrays; 
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.mechanisms import Softmax
-from efficient_attention.attention.patterns import Causal, Full, Pattern, Strided, Window
+from efficient_attention.attention.patterns import And, Causal, Full, Pattern, Strided, Window
 from efficient_attention.errors import InputError
 from efficient_attention.models.config import ModelConfig
 
@@ -52,30 +51,41 @@ def empty_memory(config: ModelConfig, rows: int) -> Memory:
 def check_memory(config: ModelConfig) -> None:
     """Raises InputError where the config asks for memory, or for relative attention, that its layers cannot have."""
     if config.relative == 'transformer_xl' and not all(
-        isinstance(own, Softmax) and is_by_distance(own.pattern, Causal | Full | Window) for own in config.mechanisms
+        isinstance(own, Softmax) and is_band(own.pattern) for own in config.mechanisms
     ):
         raise InputError(
             f"model.relative is 'transformer_xl'; model.attention {config.attention!r} must be causal or "
             'causal & window(w)'
         )
-    if not config.memory_length:
-        return
-    is_kept = all(isinstance(own, Softmax) and is_by_distance(own.pattern) for own in config.mechanisms)
-    if not is_kept:
+    if config.memory_length:
+        check_keeps_memory(config)
+
+
+def check_keeps_memory(config: ModelConfig) -> None:
+    """Raises InputError unless the layers can read what was before a segment as they read the segment."""
+    asked = f'model.memory_length is {config.memory_length}; ' if config.memory_length else ''
+    if not all(isinstance(own, Softmax) and is_by_distance(own.pattern) for own in config.mechanisms):
         raise InputError(
-            f'model.memory_length is {config.memory_length}; model.attention {config.attention!r} keeps no memory: '
-            'use causal, window or strided attention, which go by distance'
+            f'{asked}model.attention {config.attention!r} keeps no memory: use causal, window or strided attention, '
+            'which go by distance'
         )
     if config.stack != 'plain':
-        raise InputError(f'model.memory_length is {config.memory_length}; a {config.stack} stack keeps no memory')
+        raise InputError(f'{asked}a {config.stack} stack (model.stack) keeps no memory')
     if config.positions != 'none' or config.relative in ('tupe', 'tupe_r'):
         raise InputError(
-            f'model.memory_length is {config.memory_length}; positions must go by distance (model.positions none, '
-            'with model.relative or model.rotary), as those of a text in memory are not known'
+            f'{asked}positions must go by distance (model.positions none, with model.relative or model.rotary), as '
+            'those of a text in memory are not known'
         )
 
 
-def is_by_distance(pattern: Pattern, kinds: Any = Causal | Full | Window | Strided) -> bool:
-    """Whether the pattern goes by the distance of query and key alone, as far as its parts are of these kinds."""
+def is_by_distance(pattern: Pattern) -> bool:
+    """Whether the pattern goes by the distance of query and key alone, as far as its parts are known to."""
     parts = pattern.parts()
-    return all(is_by_distance(part, kinds) for part in parts) if parts else isinstance(pattern, kinds)
+    return all(map(is_by_distance, parts)) if parts else isinstance(pattern, Causal | Full | Window | Strided)
+
+
+def is_band(pattern: Pattern) -> bool:
+    """Whether the pattern is one run of distances: `Causal`, windows without gaps, and what they have in common."""
+    if isinstance(pattern, And):
+        return all(map(is_band, pattern.parts()))
+    return isinstance(pattern, Causal | Full) or isinstance(pattern, Window) and pattern.dilation == 1

@@ -86,6 +86,7 @@ class Stack(nnx.Module):
         positions_BL = jnp.broadcast_to(jnp.arange(x_BLD.shape[1]), x_BLD.shape[:2])
         bias = None if self.position_bias is None else self.position_bias.function()
         context = Context(segments_BL, positions_BL, rng, bias=bias)
+        memory = jax.lax.stop_gradient(memory)
         x_BLD, inputs_NBLD = self.run(x_BLD, context, memory)
         return x_BLD, memory.after(inputs_NBLD, segments_BL)
 

@@ -19,7 +19,7 @@ def adaptive_sums(
     """Sums over all positions: 'loss' (nats) and 'accuracy', each position times its weight.
 
     'accuracy' counts a target that is the most probable among the words of the first cluster and of its own; whether a
-    word of another tail is more probable still is not looked at, so that it is at most a little too high.
+    word of another tail is more probable still is not looked at, so that it may be too high.
 
     Args:
         parts: of `AdaptiveHead.parts`.

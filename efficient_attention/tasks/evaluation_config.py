@@ -17,13 +17,13 @@ class EvalConfig:
     """
 
     every_steps: int = 500
-    batch_size: int = 32
+    batch_size: int = 32  # rows at a time; with memory the parts that the text is cut into, each without any at first
     split: str = 'held_out'  # of a language model's text: 'held_out' | 'test'
     context: int = 0  # tokens of text that a language model sees at once; 0 = data.length
     stride: int = 0  # tokens by which its window moves on, those that it predicts; 0 = the context: no overlap
     memory_length: int = -1  # tokens of memory before a segment of `context` tokens; -1 = model.memory_length
     clamp_length: int = -1  # as model.clamp_length, which -1 stands for
-    same_length: bool = False  # as model.same_length; either turns it on
+    same_length: bool = False  # as model.same_length; either turns it on, where there is memory
 
     def __post_init__(self) -> None:
         check_within('eval.every_steps', self.every_steps, 1)

@@ -51,16 +51,27 @@ class LanguageModellingTask(Task):
                 f'the text has a vocabulary of {size} {data.units}, above model.vocab_size {model.vocab_size}'
             )
         check_rows(self.rows('train', data.length))
+        if data.units == 'pixels' and (model.memory_length or self.evaluation_model.memory_length):
+            raise InputError("memory_length must be 0 with data.units 'pixels': memory would go from image to image")
         if data.units == 'pixels' and (self.context, self.stride) != (data.length, data.length):
             raise InputError(
                 f'eval.context {self.context} and eval.stride {self.stride} cut images; with data.units '
                 f"'pixels' they must be 0 or {data.length}"
             )
+        self.check_evaluation()
         self.evaluation_batches(0, 1)  # raises now what would else end the run at its first evaluation
         self.objective = LanguageModelling(model)
         self.held_out_metrics = self.metric_names()
         self.fingerprint = {'text': self.text.fingerprint}
         self.unigram_losses_V = unigram_losses(self.text.unigram_counts)
+
+    def check_evaluation(self) -> None:
+        """Raises InputError where there is too little text for the evaluation that is asked for."""
+        split, tokens = self.evaluation.split, len(self.text.splits[self.evaluation.split])
+        if split == 'test' and not tokens:
+            raise InputError("the run has no test split: it needs data.test above 0, with data.splitting 'end'")
+        if self.evaluation.context >= max(tokens, 2):
+            raise InputError(f'eval.context is {self.evaluation.context}; the {split} text has {tokens} tokens')
 
     def make_model(self, rngs: nnx.Rngs) -> Decoder:
         """The decoder."""
@@ -111,12 +122,18 @@ class LanguageModellingTask(Task):
         With memory the text is cut into `streams` equal parts, each of which begins without any.
         """
         model = self.evaluation_model
-        facts: dict[str, str | int] = {'split': self.evaluation.split, 'protocol': 'memory', 'context': self.context}
+        name = 'no_context' if self.stride == self.context else 'sliding_window'
+        facts: dict[str, str | int] = {
+            'split': self.evaluation.split,
+            'protocol': 'memory' if model.memory_length else name,
+            'context': self.context,
+            'stride': self.stride,
+            'cut_at_documents': self.data.cut_at_documents,
+        }
         if model.memory_length:
             facts |= {'memory_length': model.memory_length, 'clamp_length': model.clamp_length}
-            return facts | {'same_length': model.same_length, 'streams': self.evaluation.batch_size}
-        name = 'no_context' if self.stride == self.context else 'sliding_window'
-        return facts | {'protocol': name, 'stride': self.stride}
+            facts |= {'same_length': model.same_length, 'streams': self.evaluation.batch_size}
+        return facts
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
         """Adds the units' bits or perplexity; compares with the unigram model where that was counted."""
@@ -140,8 +157,9 @@ class LanguageModellingTask(Task):
         """See `Task`; backward counts twice the forward, and every position is predicted."""
         model, length = self.model, self.data.length
         width = model.embedding_width if model.tied_output else model.width
-        # The tails of an adaptive softmax are computed where they are needed, and left out.
-        words = model.adaptive_cutoffs[0] + len(model.adaptive_cutoffs) if model.adaptive_cutoffs else model.vocab_size
+        # In chunks, the tails of an adaptive softmax are computed where they are needed, and left out here.
+        cutoffs = model.adaptive_cutoffs if model.loss_chunk else ()
+        words = cutoffs[0] + len(cutoffs) if cutoffs else model.vocab_size
         head = width * words + (model.width * width if width != model.width else 0)
         return 3.0 * self.batch_size * (encoder_flops(model, length, predictions=0) + 2.0 * length * head)
 
@@ -158,12 +176,12 @@ def evaluation_model(model: ModelConfig, evaluation: EvalConfig) -> ModelConfig:
     """
     chosen = {name: getattr(evaluation, name) for name in ('memory_length', 'clamp_length')}
     chosen = {name: value for name, value in chosen.items() if value >= 0}
-    if evaluation.same_length:
-        chosen['same_length'] = True
+    has_memory = chosen.get('memory_length', model.memory_length) > 0
+    chosen['same_length'] = has_memory and (model.same_length or evaluation.same_length)
     model = dataclasses.replace(model, **chosen)
     if model.memory_length and evaluation.stride:
         raise InputError(
             f'eval.stride is {evaluation.stride} with a memory of {model.memory_length} tokens; set one of '
-            'eval.stride and eval.memory_length to 0'
+            'eval.stride and eval.memory_length to 0 (eval.py: --memory_length 0)'
         )
     return model

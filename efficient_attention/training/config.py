@@ -10,6 +10,7 @@ from efficient_attention.data.config import DataConfig
 from efficient_attention.errors import InputError
 from efficient_attention.field_checks import check_one_of, check_within
 from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.memory import check_memory
 from efficient_attention.tasks.evaluation_config import EvalConfig
 from efficient_attention.training.checkpoint import CheckpointConfig
 from efficient_attention.training.optimizer_config import OptimizerConfig
@@ -40,6 +41,15 @@ NOT_READ: dict[str, dict[str, Any]] = {
         'data.pairs': 'none',
         'data.static_copies': 0,
         'data.workers': 0,
+        'data.processes': 0,
+        'data.prefetch': 4,
+        'data.mask_rate': 0.15,
+        'data.max_masked': 20,
+        'data.mask_unit': 'token',
+        'data.max_ngram': 3,
+        'data.mask_token_share': 0.8,
+        'data.random_token_share': 0.1,
+        'data.short_sequence_probability': 0.1,
         'model.token_types': 0,
         'model.global_tokens': 0,
     },
@@ -90,6 +100,7 @@ class RunConfig:
             raise InputError(
                 f'eval.stride is {self.eval.stride}, above data.length {self.data.length}: tokens would be left out'
             )
+        check_memory(self.model)
         if self.model.memory_length and self.data.batches != 'streams':
             raise InputError(
                 f'data.batches is {self.data.batches!r}; with model.memory_length {self.model.memory_length} it must '

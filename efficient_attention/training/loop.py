@@ -101,7 +101,7 @@ class Trainer:
             state, metrics = train_step(state, self.run.on_devices(self.next_batch(batches)))
             if step == start + 1:  # the first step holds the compilation
                 jax.block_until_ready(metrics)
-                self.throughput.restart()
+                self.throughput.restart(untimed=1)
             self.queue.push(step, metrics)
             for skipped in self.queue.take_skipped():
                 self.progress.say(f'step {skipped} skipped: its loss or gradient is not finite')

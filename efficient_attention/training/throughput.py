@@ -55,10 +55,14 @@ class Throughput:
         """Returns the rates over the `steps` made since the last call, and starts anew.
 
         Keys: steps_per_second, tokens_per_second, waiting_share (of the time, 0 to 1) and, where the peak is known,
-        flops_utilisation (operations the model needs / operations the devices could have made).
+        flops_utilisation (operations the model needs / operations the devices could have made). Empty if all of the
+        steps came before a `restart`.
         """
-        seconds = max(self._clock() - self._start, 1e-9)
-        rate = steps / seconds
+        timed, seconds = steps - self._untimed, max(self._clock() - self._start, 1e-9)
+        if timed < 1:
+            self.restart()
+            return {}
+        rate = timed / seconds
         rates = {
             'steps_per_second': rate,
             'tokens_per_second': rate * self._tokens_per_step,
@@ -69,7 +73,8 @@ class Throughput:
         self.restart()
         return rates
 
-    def restart(self) -> None:
-        """Begins a new interval now, without what came before."""
+    def restart(self, untimed: int = 0) -> None:
+        """Begins a new interval now; of the steps in it, `untimed` were made before."""
         self._start = self._clock()
         self._waited = 0.0
+        self._untimed = untimed

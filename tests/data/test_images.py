@@ -61,7 +61,7 @@ def test_grey_images_have_one_channel(tmp_path):
 )
 def test_an_image_of_another_shape_is_named_with_what_it_is_and_should_be(tmp_path, shape, found):
     source = open_images(write(tmp_path, [*images_of(1), *images_of(1, shape)]), SHAPE)
-    line = f'{tmp_path}/001.png: the image is {found}; data.image_shape (4, 3, 3) asks for 4 x 3 RGB'
+    line = f'{tmp_path}/001.png: the image is {found} (height x width); data.image_shape (4, 3, 3) asks for 4 x 3 RGB'
     with pytest.raises(InputError) as caught:
         list(source.documents())
     assert str(caught.value) == line
@@ -100,7 +100,7 @@ def test_images_of_tfds(monkeypatch):
     assert not list(open_images('tfds:cifar10:test#image', SHAPE).documents())
     with pytest.raises(InputError, match="tfds:labels: row 0: field 'image' is no image of bytes"):
         list(open_images('tfds:labels#image', SHAPE).documents())
-    with pytest.raises(InputError, match='tfds:wide: row 0: the image is 3 x 3 x 4; data.image_shape'):
+    with pytest.raises(InputError, match='tfds:wide: row 0: the image is 3 x 3 x 4 '):
         list(open_images('tfds:wide#image', SHAPE).documents())
 
 

@@ -38,7 +38,7 @@ KINDS = {
     'shared layers': XL | {'sharing': 'all'},
     'rotary': {'rotary': True, 'scan_unroll': 2},
     'rotary, shared QK': {'rotary': True, 'shared_qk': True},
-    'alibi': {'relative': 'alibi'},
+    'alibi, per head': {'relative': 'alibi', 'attention': 'per_head(causal, causal & window(5))'},
     't5': {'relative': 't5'},
 }
 
@@ -82,6 +82,14 @@ def test_segments_with_enough_memory_equal_one_pass_at_all_layers(kind):
     empty = Memory(*(jnp.zeros_like(x) for x in (memories[-1].states_BNMD, memories[-1].segments_BM)))
     _, after = continued(decoder, tokens, segments, empty)
     assert_close(memories[-1], after)
+
+
+@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes the two
+def test_half_precision_memory_is_half_precision_and_near_one_pass():
+    decoder, tokens = make(**XL | {'dtype': 'bfloat16'}), some_tokens()
+    hidden, memories = by_segments(decoder, tokens, jnp.ones_like(tokens))
+    assert memories[-1].states_BNMD.dtype == jnp.bfloat16
+    assert_close(hidden, decoder.hidden(tokens, jnp.ones_like(tokens)), dtype='bfloat16', gradient=True)
 
 
 def test_a_layer_reaches_as_far_as_its_memory_and_no_further():
@@ -129,6 +137,9 @@ def test_no_gradient_flows_into_the_memory():
     table = table_of(decoder)
     into_second, into_first = jax.jit(jax.grad(second, argnums=(0, 1)))(table, table)
     assert not into_first.any() and into_second.any()
+    memory = empty_memory(decoder.config, 2)
+    into_memory = jax.grad(lambda memory: decoder.continued(tokens, segments, memory)[0].sum(), allow_int=True)(memory)
+    assert not into_memory.states_BNMD.any()
     assert second(table, table) != second(table, table[::-1])  # though the memory is read
 
 
@@ -179,11 +190,29 @@ def test_the_gradient_to_later_tokens_is_zero_with_memory(kind):
         ({'attention': 'favor(8, causal=True)'}, 'keeps no memory'),
         ({'attention': 'lsh(8, 1, causal=True)', 'shared_qk': True}, 'keeps no memory'),
         ({'attention': 'sparse_fixed(8, 2)'}, 'keeps no memory'),
-        ({'stack': 'reversible', 'norm': 'pre', 'rotary': True}, 'reversible stack keeps no memory'),
+        ({'stack': 'reversible', 'norm': 'pre', 'rotary': True}, r'reversible stack \(model.stack\) keeps no memory'),
         ({'positions': 'learned'}, 'positions must go by distance'),
         (XL | {'attention': 'causal & strided(4)', 'memory_length': 0}, 'must be causal or'),
+        (XL | {'attention': 'causal & window(3, 2)', 'memory_length': 0}, 'must be causal or'),
+        (XL | {'attention': 'causal & window(3) | causal & window(9)'}, 'must be causal or'),
     ],
 )
 def test_what_keeps_no_memory_is_refused(fields, message):
     with pytest.raises(InputError, match=message):
         make(**fields)
+
+
+@pytest.mark.parametrize(
+    'fields, message',
+    [
+        ({'stack': 'reversible', 'norm': 'pre'}, '^a reversible stack'),
+        ({'attention': 'sparse_fixed(5, 1)'}, "^model.attention 'sparse_fixed"),
+        ({'attention': 'favor(8, causal=True)'}, "^model.attention 'favor"),
+        ({'positions': 'sinusoidal'}, '^positions must go by distance'),
+        ({'relative': 'tupe'}, '^positions must go by distance'),
+    ],
+)
+def test_a_decoder_without_memory_in_its_config_is_not_continued_unless_it_could_keep_one(fields, message):
+    decoder, tokens = make(**{'memory_length': 0} | fields), some_tokens(4)
+    with pytest.raises(InputError, match=message):
+        decoder.continued(tokens, jnp.ones_like(tokens), empty_memory(decoder.config, 2))

@@ -36,7 +36,12 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 
 def test_figures_are_written_with_their_ratio(tmp_path: Path, monkeypatch, capsys):
     path = tmp_path / 'decode.json'
-    assert run_command(monkeypatch, '--contexts', 100, 400, '--sides', 'causal', 'favor', '--json', path) == 0
+    assert (
+        run_command(
+            monkeypatch, '--parts', 'cache', '--contexts', 100, 400, '--sides', 'causal', 'favor', '--json', path
+        )
+        == 0
+    )
     report = json.loads(path.read_text(encoding='utf-8'))['decode']['cache']
     assert list(report['sides']) == ['causal', 'favor']
     assert {context: row['ratio'] for context, row in report['sides']['causal'].items()} == {'100': 1.0, '400': 4.0}
@@ -68,6 +73,12 @@ def test_numbers_below_one_are_refused_at_once(options, monkeypatch, capsys):
         run_command(monkeypatch, *options)
     assert exit_.value.code == 2
     assert f'{options[0]} 0: it must be at least 1' in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_part_without_any_of_the_sides_is_refused(monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        run_command(monkeypatch, '--parts', 'memory', '--sides', 'favor')
+    assert '--parts memory has none of --sides favor' in capsys.readouterr().err
 
 
 def work_of(way: str) -> measure_decoding.Work:

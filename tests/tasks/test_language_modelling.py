@@ -23,6 +23,7 @@ from efficient_attention.tasks.language_modelling import LanguageModellingTask
 from efficient_attention.training.config import RunConfig, from_dict
 from efficient_attention.training.loop import train
 from efficient_attention.training.step import make_eval_step
+from tests.training.shared_programs import programs  # noqa: F401  a fixture of all tests here
 from tests.training.tiny_run import write_corpus
 
 FIELDS = {
@@ -103,7 +104,9 @@ def test_a_uniform_model_scores_exactly_log2_of_the_vocabulary(task):
     graph, state = nnx.split(task.make_model(nnx.Rngs(0)))
     params = jax.tree.map(jnp.zeros_like, nnx.to_pure_dict(state))
     batches = task.evaluation_batches(0, 1)
-    step = jax.jit(make_eval_step(graph, task.objective))
+    # Compiled as for users: the suite's quick programs add up the losses in an order that rounds by more than this.
+    options = {'xla_backend_optimization_level': 3}
+    step = jax.jit(make_eval_step(graph, task.objective), compiler_options=options)
     metrics = task.finish_metrics(evaluate(step, params, batches, lambda batch: jax.tree.map(jnp.asarray, batch)))
     assert metrics['bits_per_byte'] == pytest.approx(math.log2(256), rel=1e-7)
     assert metrics['causal_lm_weight'] == len(task.text.splits['held_out']) - 1
@@ -165,7 +168,8 @@ def test_documents_are_cut_in_training_and_evaluation_where_asked(folder):
 
 
 def test_the_protocol_is_named(task):
-    assert task.protocol == {'split': 'held_out', 'protocol': 'no_context', 'context': 32, 'stride': 32}
+    expected = {'split': 'held_out', 'protocol': 'no_context', 'context': 32, 'stride': 32, 'cut_at_documents': False}
+    assert task.protocol == expected
 
 
 def make_evaluated(config: RunConfig, **fields) -> LanguageModellingTask:
@@ -176,11 +180,14 @@ def make_evaluated(config: RunConfig, **fields) -> LanguageModellingTask:
 def test_stride_1_is_each_token_given_as_many_as_the_window_holds(config):
     """Brute force: one row for each token, with the 15 tokens before it, or all there are."""
     task = make_evaluated(config, split='test', context=16, stride=1)
-    assert task.protocol == {'split': 'test', 'protocol': 'sliding_window', 'context': 16, 'stride': 1}
+    expected = {'split': 'test', 'protocol': 'sliding_window', 'context': 16, 'stride': 1, 'cut_at_documents': False}
+    assert task.protocol == expected
     ids = np.asarray(task.text.splits['test'], np.int32)[:60]
     task.text.splits['test'] = ids
     graph, params = nnx.split(task.make_model(nnx.Rngs(0)), nnx.Param)
-    means = evaluate(make_eval_step(graph, task.objective), params, task.evaluation_batches(0, 1), jax.device_put)
+    means = evaluate(
+        jax.jit(make_eval_step(graph, task.objective)), params, task.evaluation_batches(0, 1), jax.device_put
+    )
     assert means['causal_lm_weight'] == len(ids) - 1
     model = nnx.merge(graph, params)
     read = jax.jit(lambda tokens, segments: jax.nn.log_softmax(model(tokens, segments)))

@@ -19,6 +19,8 @@ from efficient_attention.training.checkpoint_reader import CheckpointReader
 from efficient_attention.training.config import RunConfig, from_dict
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
+from tests.tolerances import assert_close
+from tests.training.shared_programs import programs  # noqa: F401  a fixture of all tests here
 from tests.training.tiny_run import write_corpus
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
@@ -109,6 +111,22 @@ def test_evaluation_with_memory_is_one_pass_over_each_stream(folder, streams: in
     assert loss == pytest.approx(total / (len(ids) - 1), rel=1e-5)
 
 
+def test_a_model_that_knows_nothing_scores_8_bits_a_byte_with_memory(folder):
+    config = config_of(folder, **{'mesh.fsdp': 1, 'mesh.tensor': 1, 'data.held_out': 0.01})
+    params = jax.tree.map(jnp.zeros_like, nnx.to_pure_dict(nnx.state(Decoder(config.model, rngs=nnx.Rngs(1)))))
+    assert evaluation_losses(config, params, batch_size=2) == pytest.approx(math.log(256), rel=1e-6)
+
+
+def test_one_device_and_one_micro_batch_make_the_same_step_and_memory(folder, workdir):
+    config = config_of(folder, **{'mesh.fsdp': 1, 'mesh.tensor': 1, 'train.micro_batches': 1})
+    run = build_run(config, jax.devices()[:1])
+    state, batches = run.fresh_state(), run.task.training_batches(0, 3, 0, 1)
+    step = run.train_step()
+    for batch in batches:
+        state, _ = step(state, run.on_devices(batch))
+    assert_close(state.carry, state_of(config_of(folder), workdir, 3).carry, gradient=True)
+
+
 def test_the_result_names_its_protocol(workdir):
     usual = evaluate_workdir(workdir)
     assert {name: usual[name] for name in ('protocol', 'context', 'memory_length', 'streams')} == {
@@ -119,6 +137,7 @@ def test_the_result_names_its_protocol(workdir):
     }
     without = evaluate_workdir(workdir, memory_length=0)
     assert (without['protocol'], without['stride']) == ('no_context', SEGMENT)
+    assert evaluate_workdir(workdir, memory_length=0, same_length=True)['protocol'] == 'no_context'
     clamped = evaluate_workdir(workdir, memory_length=40, clamp_length=20, same_length=True)
     assert (clamped['memory_length'], clamped['clamp_length'], clamped['same_length']) == (40, 20, True)
     scores = {result['bits_per_byte'] for result in (usual, without, clamped)}

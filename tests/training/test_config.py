@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -118,8 +119,10 @@ def test_a_field_that_the_task_does_not_read_must_keep_its_value(task: str, fiel
     from_dict(values)
     group, name = field.split('.')
     known = {'pairs': 'sop', 'units': 'bytes', 'splitting': 'end', 'batches': 'streams', 'split': 'test'}
+    known |= {'mask_unit': 'word', 'max_ngram': 2}
     usual = NOT_READ[task][field]
-    other = known.get(name, not usual if isinstance(usual, bool) else [7] if isinstance(usual, tuple) else 3)
+    by_type: dict[type, Any] = {bool: not usual, tuple: [7], float: 0.05}
+    other = known.get(name, by_type.get(type(usual), 3))
     shown = tuple(other) if isinstance(other, list) else other
     values.setdefault(group, {})[name] = other
     with pytest.raises(

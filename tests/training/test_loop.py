@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.evaluate_workdir import evaluate_workdir
@@ -24,6 +23,7 @@ from efficient_attention.training.metrics_log import read_metrics
 from efficient_attention.training.run import build_run
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step_queue import TrainingStopped
+from tests.training.shared_programs import programs  # noqa: F401  a fixture of all tests here
 from tests.training.tiny_run import tiny_config
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
@@ -33,21 +33,6 @@ MESH = {'mesh.data': 2, 'mesh.fsdp': 2, 'mesh.tensor': 2}
 LINES = [(4, 'train'), (8, 'train'), (8, 'held_out'), (10, 'train'), (12, 'train'), (16, 'train'), (16, 'held_out')]
 LINES += [(20, 'train'), (20, 'held_out')]
 RATES = {'steps_per_second', 'tokens_per_second', 'waiting_share', 'flops_utilisation'}
-
-
-@pytest.fixture(scope='module', autouse=True)
-def programs(tmp_path_factory):
-    """Runs of the same config share their compiled programs, in other processes too."""
-    folder = tmp_path_factory.mktemp('programs')
-    options = {'jax_compilation_cache_dir': str(folder), 'jax_persistent_cache_min_compile_time_secs': 0}
-    before = {name: getattr(jax.config, name) for name in options}
-    for name, value in options.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield {name.upper(): str(value) for name, value in options.items()}
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope='module')
@@ -140,7 +125,7 @@ KILLED = """
 """
 
 
-def test_a_run_that_was_killed_and_goes_on_equals_one_that_was_not(folder, unbroken, programs):
+def test_a_run_that_was_killed_and_goes_on_equals_one_that_was_not(folder, unbroken, programs):  # noqa: F811
     workdir = folder / 'killed'
     command = [sys.executable, '-c', textwrap.dedent(KILLED), str(folder), str(workdir)]
     process = subprocess.run(command, cwd=ROOT, env=os.environ | programs, capture_output=True, text=True, check=False)

@@ -64,3 +64,14 @@ def test_waiting_counts_only_if_the_device_is_idle_at_its_end(clock):
         with throughput.waiting(lambda is_idle=is_idle: is_idle):
             clock.now += 2
     assert throughput.measure(1)['waiting_share'] == 0.5
+
+
+def test_a_step_before_the_interval_has_no_share_in_its_rate(clock):
+    throughput = Throughput(tokens_per_step=10, clock=clock)
+    throughput.restart(untimed=1)
+    clock.now += 2
+    assert throughput.measure(3)['steps_per_second'] == 1.0
+    throughput.restart(untimed=1)
+    assert throughput.measure(1) == {}
+    clock.now += 2
+    assert throughput.measure(1)['steps_per_second'] == 0.5
