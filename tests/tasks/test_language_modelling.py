@@ -263,3 +263,16 @@ def test_a_run_learns_and_its_workdir_evaluates_to_the_same_numbers(config, fold
     assert all('bits_per_byte' in line for line in lines)
     again = evaluate_workdir(workdir, batch_size=16)
     assert {name: again[name] for name in metrics} == pytest.approx(metrics, rel=1e-5) and again['step'] == 12
+
+
+@pytest.mark.parametrize(
+    'split, context, message',
+    [
+        ('test', 0, r'^the run has no test split: it needs data\.test above 0'),
+        ('held_out', 10**6, r'^eval\.context is 1000000; the held_out text has \d+ tokens$'),
+    ],
+)
+def test_an_evaluation_that_the_text_has_too_little_for_is_refused(folder, split, context, message):
+    config = config_of(folder, **{'data.test': 0.0})
+    with pytest.raises(InputError, match=message):
+        make_evaluated(config, split=split, context=context)
