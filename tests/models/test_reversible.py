@@ -39,7 +39,7 @@ def with_fields(**fields: Any) -> ModelConfig:
 
 @functools.cache
 def stack_of(config: ModelConfig) -> tuple[nnx.GraphDef, nnx.State]:
-    return nnx.split(compiled(lambda: Stack(config, rngs=nnx.Rngs(0)))())
+    return nnx.split(compiled(lambda: Stack(config, causal=config.relative == 'transformer_xl', rngs=nnx.Rngs(0)))())
 
 
 def call(stack: Stack, x: jax.Array, context: Context = CONTEXT) -> jax.Array:
@@ -69,6 +69,7 @@ CASES: dict[str, dict[str, Any]] = {
     'shared': {'sharing': 'all', 'attention': 'bigbird(2, 1)'},  # three turns, which differ in what they draw
     'in turn': {'layers': 4, 'attention': 'causal; window(3)', 'scan_unroll': 4, 'feed_forward_chunk': 5},
     'a bias in turn': {'layers': 4, 'attention': 'causal; window(3)', 'relative': 't5'},
+    'distances': {'attention': 'causal', 'relative': 'transformer_xl'},
     'a bias, shared': {'sharing': 'all', 'relative': 'tupe_r', 'positions': 'none'},
 }
 
@@ -82,7 +83,7 @@ def test_gradients_equal_those_of_stored_activations(name: str):
     assert max(jax.tree.leaves(scales[1])) > 1
     actual = value_and_gradients(config, call)
     biases = jax.tree.leaves(nnx.to_pure_dict(actual[1][0]).get('position_bias', {}))
-    assert len(biases) == {'t5': 1, 'tupe_r': 9}.get(config.relative, 0)
+    assert len(biases) == {'t5': 1, 'tupe_r': 9, 'transformer_xl': 2}.get(config.relative, 0)
     assert all(jnp.abs(leaf).max() > 0 for leaf in biases)
     assert_close(*(jax.tree.map(jnp.divide, tree, scales) for tree in (actual, expected)), gradient=True)
 
