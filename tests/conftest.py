@@ -6,6 +6,7 @@ update parameters through it carry the mark `lenient_promotion`; it covers their
 
 import contextlib
 import os
+from pathlib import Path
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 # Most of the suite's time goes into compiling programs that run once, and without LLVM's optimisations they compile in
@@ -17,6 +18,7 @@ import jax  # noqa: E402  the variables above count only before JAX starts
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 
+MOST_MAPPINGS = 20_000
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 # Before any test imports the package: the shapes in the signatures of attention/ are checked at every call.
@@ -39,3 +41,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for platform in ('gpu', 'tpu'):
         if item.get_closest_marker(platform) and jax.default_backend() != platform:
             pytest.skip(f'needs a {platform.upper()}')
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """At the end of a file drops the compiled programs where they hold many of the process's memory mappings.
+
+    Linux gives a process 65,530 by default; a program takes some, and the compiler crashes when there are no more.
+    """
+    maps = Path('/proc/self/maps')
+    is_end = nextitem is None or nextitem.path != item.path
+    if is_end and maps.exists() and maps.read_bytes().count(b'\n') > MOST_MAPPINGS:
+        jax.clear_caches()
