@@ -16,29 +16,34 @@ def main() -> None:
     parser.add_argument('metric', help='name in metrics.jsonl, such as masked_lm_loss')
     parser.add_argument('output', type=Path, help='SVG file to write')
     parser.add_argument('workdirs', type=Path, nargs='+', metavar='WORKDIR', help='folders of runs')
+    parser.add_argument('--split', help='draw only this one, such as held_out')
     arguments = parser.parse_args()
     if arguments.output.suffix != '.svg':
         raise InputError(f'{arguments.output}: the picture is an SVG; name a file that ends in .svg')
     lines, baseline = {}, None
     for workdir in arguments.workdirs:
-        found, unigram = read_lines(workdir, arguments.metric)
+        found, unigram = read_lines(workdir, arguments.metric, arguments.split)
         is_only = len(arguments.workdirs) == 1
-        lines |= {split if is_only else f'{workdir.name} {split}': series for split, series in found.items()}
+        name = '{run}' if arguments.split and not is_only else '{split}' if is_only else '{run} {split}'
+        lines |= {name.format(run=workdir.name, split=split): series for split, series in found.items()}
         baseline = unigram if is_only else None
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(line_chart(arguments.metric, lines, baseline), encoding='utf-8')
     print(arguments.output)
 
 
-def read_lines(workdir: Path, metric: str) -> tuple[dict[str, Series], float | None]:
-    """Steps and values of a metric for each split of a run, and the last value of its unigram baseline."""
+def read_lines(workdir: Path, metric: str, only: str | None = None) -> tuple[dict[str, Series], float | None]:
+    """Steps and values of a metric for each split of a run, or one, and the last value of its unigram baseline."""
     rows = read_metrics(workdir)
     if not rows:
         raise InputError(f'{workdir}: no metrics there (metrics.jsonl is missing or empty)')
     series = series_of(rows)
     if metric not in series:
         raise InputError(f'{workdir}: no metric {metric!r}; known: {", ".join(sorted(series))}')
-    return series[metric], baselines_of(rows).get(metric)
+    lines = {split: line for split, line in series[metric].items() if only in (None, split)}
+    if not lines:
+        raise InputError(f'{workdir}: no split {only!r} of {metric}; known: {", ".join(series[metric])}')
+    return lines, baselines_of(rows).get(metric)
 
 
 if __name__ == '__main__':

@@ -30,6 +30,12 @@ def test_lines_and_baseline(workdir: Path):
     assert baseline == 6.0
 
 
+def test_one_split_alone(workdir: Path):
+    assert read_lines(workdir, 'masked_lm_loss', 'held_out')[0] == {'held_out': ([20], [4.5])}
+    with pytest.raises(InputError, match="no split 'test' of masked_lm_loss; known: train, held_out"):
+        read_lines(workdir, 'masked_lm_loss', 'test')
+
+
 def test_an_unknown_metric_lists_the_known_ones(workdir: Path):
     with pytest.raises(InputError, match="no metric 'los'; known: masked_lm_loss, masked_lm_unigram_loss"):
         read_lines(workdir, 'los')
