@@ -22,11 +22,12 @@ from efficient_attention.attention.pattern import (
 )
 from efficient_attention.errors import InputError
 
-__all__ = ['And', 'Block', 'Causal', 'Full', 'GlobalTokens', 'Or', 'Pattern', 'PerHead', 'RandomTiles', 'Ranges']
-__all__ += ['Strided', 'Summary', 'Window', 'Without', 'dense_mask', 'head_patterns']
+__all__ = ['And', 'Block', 'Causal', 'Full', 'GlobalTokens', 'ListedTiles', 'Or', 'Pattern', 'PerHead', 'RandomTiles']
+__all__ += ['Ranges', 'Strided', 'Summary', 'Window', 'Without', 'dense_mask', 'head_patterns']
 
 
 LARGEST = 2**31 - 1  # positions are int32 where JAX computes them
+MOST_TILES = 2**13  # that `ListedTiles` numbers: its table has a byte for each pair of them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,6 +300,58 @@ def _draw_tiles(pattern: RandomTiles) -> np.ndarray:
     chosen = np.zeros((count, count), bool)
     np.put_along_axis(chosen, drawn, np.take_along_axis(scores, drawn, 1) < 2.0, 1)
     return chosen
+
+
+@dataclasses.dataclass(frozen=True)
+class ListedTiles(Pattern):
+    """The pairs of tiles of `size` positions that `pairs` lists: query tile, key tile, query tile, key tile, ...
+
+    For a plan that was drawn elsewhere, such as the random blocks of a BigBird checkpoint's training run; with
+    `PerHead` each head has its own.
+    """
+
+    size: int
+    pairs: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, size=self.size)
+        for number in self.pairs:
+            require_at_least(0, self, tile=number)
+        if not self.pairs or len(self.pairs) % 2:
+            raise InputError(f'ListedTiles: {len(self.pairs)} tile numbers; they must be pairs of query and key tile')
+        if max(self.pairs) >= MOST_TILES:
+            raise InputError(f'ListedTiles: tile {max(self.pairs)}; it must be below {MOST_TILES}')
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        table = _listed_table(self)
+        rows, columns = query // self.size, key // self.size
+        if isinstance(query, np.ndarray) and isinstance(key, np.ndarray):
+            return table[np.minimum(rows, len(table) - 1), np.minimum(columns, table.shape[1] - 1)]
+        import jax.numpy as jnp  # NumPy users of this file need no JAX
+
+        return jnp.asarray(table)[jnp.minimum(rows, len(table) - 1), jnp.minimum(columns, table.shape[1] - 1)]
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """By how many listed tiles lie in the rectangle between both ranges."""
+        table = _listed_table(self)
+        sums = np.pad(table.astype(np.int64), ((1, 0), (1, 0))).cumsum(0).cumsum(1)
+        ends = [
+            (np.minimum(own.low // self.size, limit), np.minimum(own.high // self.size + 1, limit))
+            for own, limit in zip((query, key), table.shape, strict=True)
+        ]
+        (top, bottom), (left, right) = ends
+        found = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+        rows = query.high // self.size + 1 - query.low // self.size
+        return found > 0, found == rows * (key.high // self.size + 1 - key.low // self.size)
+
+
+@functools.lru_cache(maxsize=1024)
+def _listed_table(pattern: ListedTiles) -> np.ndarray:
+    """Booleans [query tiles, key tiles], with an empty last row and column for all tiles beyond."""
+    pairs = np.asarray(pattern.pairs).reshape(-1, 2)
+    table = np.zeros(pairs.max(axis=0) + 2, bool)
+    table[pairs[:, 0], pairs[:, 1]] = True
+    return table
 
 
 def multiples(step: int, query: Ranges, key: Ranges) -> SomeAndAll:

@@ -23,6 +23,7 @@ class ModelConfig(LayerConfig):
 
     vocab_size: int = 4096  # V
     max_length: int = 512  # rows of the learned position table, and of that of 'tupe'
+    position_offset: int = 0  # rows of the learned table before that of position 0, which nobody reads (RoBERTa: 2)
     token_types: int = 2  # rows of the token type table; 0 = none
     embedding_norm: bool = True  # normalise the sum of the embeddings; GPT-2 does not
     positions: str = 'learned'  # 'learned' | 'sinusoidal' | 'axial' | 'none' (with rotary or relative)
@@ -37,6 +38,8 @@ class ModelConfig(LayerConfig):
     adaptive_divisor: int = 1  # cluster i has vectors of width E / divisor^i; 1 = one table
     layers: int = 2  # N
     sharing: str = 'none'  # 'none' = N separate layers | 'all' = one layer applied N times (ALBERT)
+    layer_groups: int = 1  # of sharing 'all': parts of the stack, each of which shares layers of its own
+    inner_layers: int = 1  # of sharing 'all': different layers that a part applies in turn, again and again
     stack: str = (
         'plain'  # 'plain' | 'reversible' = two streams, whose activations the backward pass recovers (Reformer)
     )
@@ -67,6 +70,7 @@ class ModelConfig(LayerConfig):
         )
         self.check_clusters()
         self.check_positions()
+        self.check_groups()
         turns = len(self.mechanisms)
         require(
             self.layers % turns == 0,
@@ -108,10 +112,44 @@ class ModelConfig(LayerConfig):
         """How many positions the model has a place for; None where any number of them."""
         if self.positions == 'axial':
             return math.prod(self.axial_shape)
-        return self.max_length if self.positions == 'learned' or self.relative in UNTIED else None
+        is_limited = self.positions == 'learned' or self.relative in UNTIED
+        return self.max_length - self.position_offset if is_limited else None
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether the stack has several layers' parameters, along a leading axis, or one layer's for all."""
+        return self.sharing == 'none' or self.layer_groups * self.inner_layers > 1
+
+    @property
+    def layer_numbers(self) -> tuple[int, ...]:
+        """Which of the stack's layers of parameters each of the N layers uses.
+
+        A group's share of the stack goes by ALBERT's released code, where the number of rounds need not divide.
+        """
+        if self.sharing == 'none':
+            return tuple(range(self.layers))
+        inner, rounds = self.inner_layers, self.layers // self.inner_layers
+        return tuple(i // inner * self.layer_groups // rounds * inner + i % inner for i in range(self.layers))
+
+    def check_groups(self) -> None:
+        """Raises InputError where the fields of shared layers do not fit together."""
+        for name in ('layer_groups', 'inner_layers'):
+            value = getattr(self, name)
+            require(value >= 1, f'model.{name}', value, 'at least 1')
+            require(self.sharing == 'all' or value == 1, f'model.{name}', value, "1 without model.sharing 'all'")
+        inner = self.inner_layers
+        require(self.layers % inner == 0, 'model.inner_layers', inner, f'a divisor of model.layers {self.layers}')
+        most = self.layers // inner
+        allowed = f'at most {most}, the rounds of model.layers {self.layers}'
+        require(self.layer_groups <= most, 'model.layer_groups', self.layer_groups, allowed)
 
     def check_positions(self) -> None:
         """Raises InputError where the fields of positions do not fit together."""
+        offset = self.position_offset
+        fits = 0 <= offset < self.max_length
+        require(fits, 'model.position_offset', offset, f'0 or more and below model.max_length {self.max_length}')
+        is_read = offset == 0 or self.positions == 'learned'
+        require(is_read, 'model.position_offset', offset, "0 without model.positions 'learned'")
         require(
             self.relative not in UNTIED or self.positions == 'none',
             'model.positions',

@@ -37,7 +37,7 @@ class Embeddings(nnx.Module):
         if self.config.embedding_scale:
             x_BLE = x_BLE * math.sqrt(self.config.width)
         if self.position is not None:
-            x_BLE = x_BLE + self.position(positions_BL)
+            x_BLE = x_BLE + self.position(positions_BL + self.config.position_offset)
         elif self.config.positions == 'sinusoidal':
             x_BLE = x_BLE + sinusoid(positions_BL, self.config.embedding_width).astype(x_BLE.dtype)
         if self.token_type is not None:

@@ -59,6 +59,7 @@ def longformer_fields(size: str) -> dict[str, Any]:
         'heads': width // 64,
         'vocab_size': ROBERTA_VOCABULARY,
         'max_length': 4098,
+        'position_offset': 2,
         'token_types': 1,
         'activation': 'gelu_erf',
         'norm_epsilon': 1e-5,

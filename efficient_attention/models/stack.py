@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import Array
 
@@ -60,7 +61,7 @@ class Stack(nnx.Module):
     def __init__(self, config: ModelConfig, *, causal: bool = False, rngs: nnx.Rngs) -> None:
         self.config = config
         self.position_bias = make_position_bias(config, causal, rngs)
-        self.layers = Layer(config, rngs=rngs) if config.sharing == 'all' else stacked_layers(config, rngs)
+        self.layers = stacked_layers(config, rngs) if config.is_stacked else Layer(config, rngs=rngs)
 
     def __call__(
         self,
@@ -122,8 +123,11 @@ class Stack(nnx.Module):
         count = len(mechanisms)
         unroll = max(1, min(config.scan_unroll // count, config.layers // count))
         parameters = nnx.state(self.layers)
-        if config.sharing == 'all':
+        if not config.is_stacked:
             return mechanisms, (None, parameters), unroll
+        if config.sharing == 'all':  # groups: each layer gets a copy of its group's, their gradients are summed
+            numbers = np.asarray(config.layer_numbers)
+            parameters = jax.tree.map(lambda leaf: leaf[numbers], parameters)
         return (
             mechanisms,
             (jax.tree.map(lambda leaf: leaf.reshape(-1, count, *leaf.shape[1:]), parameters), None),
@@ -213,9 +217,10 @@ def make_position_bias(config: ModelConfig, causal: bool, rngs: nnx.Rngs) -> Pos
 
 
 def stacked_layers(config: ModelConfig, rngs: nnx.Rngs) -> Layer:
-    """N layers with independent initial parameters, each array stacked along a leading axis of size N."""
+    """Layers with independent initial parameters, each array stacked along a leading axis: N, or those of groups."""
+    count = len(set(config.layer_numbers))
 
-    @nnx.split_rngs(splits=config.layers)
+    @nnx.split_rngs(splits=count)
     @nnx.vmap(in_axes=0, out_axes=0)
     def create(rngs: nnx.Rngs) -> Layer:
         return Layer(config, rngs=rngs)

@@ -12,6 +12,7 @@ from efficient_attention.attention.patterns import (
     Causal,
     Full,
     GlobalTokens,
+    ListedTiles,
     Pattern,
     RandomTiles,
     Strided,
@@ -40,6 +41,7 @@ DEFINITIONS: dict[str, Callable[[int, int], bool]] = {
     'global_tokens(2)': lambda q, k: q < 2 or k < 2,
     'global_tokens(2, last=3)': lambda q, k: q < 2 or k < 2 or q >= M - 3 or k >= M - 3,
     'global_tokens(0, last=1)': lambda q, k: M - 1 in (q, k),
+    'listed_tiles(4, 0, 2, 3, 1, 3, 5)': lambda q, k: (q // 4, k // 4) in ((0, 2), (3, 1), (3, 5)),
     'causal & window(4)': lambda q, k: 0 <= q - k <= 4,
     'window(4) | strided(7)': lambda q, k: abs(q - k) <= 4 or (q - k) % 7 == 0,
     'full - window(4)': lambda q, k: abs(q - k) > 4,
@@ -201,6 +203,11 @@ def test_orders_and_whether_positions_count():
         (lambda: RandomTiles(0, 4), 'RandomTiles: per_row is 0'),
         (lambda: RandomTiles(1, 0), 'RandomTiles: size is 0'),
         (lambda: RandomTiles(1, 4, seed=-1), 'RandomTiles: seed is -1'),
+        (lambda: ListedTiles(0, (1, 2)), 'ListedTiles: size is 0'),
+        (lambda: ListedTiles(4, ()), 'ListedTiles: 0 tile numbers; they must be pairs'),
+        (lambda: ListedTiles(4, (1, 2, 3)), 'ListedTiles: 3 tile numbers; they must be pairs'),
+        (lambda: ListedTiles(4, (1, -2)), 'ListedTiles: tile is -2'),
+        (lambda: ListedTiles(4, (1, 2**20)), 'ListedTiles: tile 1048576; it must be below 8192'),
     ],
 )
 def test_sizes_that_make_no_sense_are_named(make: Callable[[], Pattern], message: str):

@@ -9,6 +9,7 @@ from efficient_attention.attention.patterns import (
     Causal,
     Full,
     GlobalTokens,
+    ListedTiles,
     Or,
     Pattern,
     PerHead,
@@ -34,6 +35,7 @@ TEXTS: dict[str, Pattern] = {
     'global_tokens(2, last=1)': GlobalTokens(2, 1),
     'random_tiles(2, 16)': RandomTiles(2, 16),
     'random_tiles(per_row=2, size=16, seed=7)': RandomTiles(2, 16, 7),
+    'listed_tiles(16, 2, 5, 3, 7)': ListedTiles(16, (2, 5, 3, 7)),
     'causal & (window(128) | global_tokens(2))': And(Causal(), Or(Window(128), GlobalTokens(2))),
     'causal & window(1) | full': Or(And(Causal(), Window(1)), Full()),  # & binds before |
     'full - window(1) & causal': And(Without(Full(), Window(1)), Causal()),  # - binds before &
@@ -70,7 +72,7 @@ def test_mechanisms_are_read(text: str, mechanism: Mechanism):
 
 
 BAD = {
-    'windw(3)': "unknown name 'windw'; known: bigbird, block, causal, favor, full, global_tokens, longformer, lsh, ",
+    'windw(3)': "unknown name 'windw'; known: bigbird, block, causal, favor, full, global_tokens, listed_tiles, ",
     'causal & windw(3)': "unknown name 'windw'; known: ",
     'causal &': 'cannot be read',
     '': "attention is ''; it must be a text such as",

@@ -26,6 +26,22 @@ AXIAL = {'positions': 'axial', 'axial_shape': (4, 4), 'axial_widths': (64, 64)}
 def test_how_many_positions_there_are(fields: dict, limit: int | None):
     assert ModelConfig(**fields).position_limit == limit
     assert ModelConfig(positions='none', relative='tupe', max_length=7).position_limit == 7
+    assert ModelConfig(max_length=9, position_offset=2).position_limit == 7
+
+
+@pytest.mark.parametrize(
+    'fields, numbers',
+    [
+        ({}, (0, 1, 2, 3, 4, 5)),
+        ({'sharing': 'all'}, (0,) * 6),
+        ({'sharing': 'all', 'layer_groups': 2}, (0, 0, 0, 1, 1, 1)),
+        ({'sharing': 'all', 'layer_groups': 4}, (0, 0, 1, 2, 2, 3)),  # 6 rounds do not divide by 4
+        ({'sharing': 'all', 'inner_layers': 3}, (0, 1, 2, 0, 1, 2)),
+        ({'sharing': 'all', 'inner_layers': 2, 'layer_groups': 3}, (0, 1, 2, 3, 4, 5)),
+    ],
+)
+def test_which_layers_share_parameters(fields: dict, numbers: tuple[int, ...]):
+    assert ModelConfig(layers=6, **fields).layer_numbers == numbers
 
 
 @pytest.mark.parametrize(
@@ -64,6 +80,17 @@ def test_how_many_positions_there_are(fields: dict, limit: int | None):
             {'output_bias': True, 'tied_output': False},
             'model.output_bias is True; it must be False with a dense output',
         ),
+        ({'position_offset': -1}, 'model.position_offset is -1; it must be 0 or more'),
+        ({'position_offset': 512}, 'model.position_offset is 512; .* below model.max_length 512'),
+        (
+            {'position_offset': 2, 'positions': 'none', 'rotary': True},
+            "is 2; it must be 0 without model.positions 'lea",
+        ),
+        ({'layer_groups': 2}, "model.layer_groups is 2; it must be 1 without model.sharing 'all'"),
+        ({'inner_layers': 2}, "model.inner_layers is 2; it must be 1 without model.sharing 'all'"),
+        ({'sharing': 'all', 'layer_groups': 0}, 'model.layer_groups is 0; it must be at least 1'),
+        ({'sharing': 'all', 'layer_groups': 3}, 'model.layer_groups is 3; it must be at most 2, the rounds'),
+        ({'sharing': 'all', 'layers': 4, 'inner_layers': 3}, 'model.inner_layers is 3; it must be a divisor of'),
         ({'stack': 'reverse'}, "model.stack is 'reverse'; known: plain, reversible"),
         ({'stack': 'reversible'}, "model.norm is 'post'; it must be 'pre' in a reversible stack"),
         ({'stack': 'reversible', 'norm': 'pre', 'remat': 'full'}, "model.remat is 'full'; it must be 'none' in a rev"),

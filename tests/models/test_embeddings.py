@@ -33,6 +33,13 @@ def test_sum_of_three_rows_normalised():
     assert_close(module(TOKENS, TYPES, POSITIONS), expected)
 
 
+def test_positions_may_begin_behind_rows_that_nobody_reads():
+    plain, shifted = make(max_length=4), make(max_length=6, position_offset=2)
+    shifted.token, shifted.token_type = plain.token, plain.token_type
+    shifted.position.embedding[...] = jnp.pad(plain.position.embedding[...], ((2, 0), (0, 0)), constant_values=9.0)
+    np.testing.assert_array_equal(shifted(TOKENS, TYPES, POSITIONS), plain(TOKENS, TYPES, POSITIONS))
+
+
 def test_without_a_norm_the_sum_itself_is_given():
     module = make(embedding_norm=False, positions='none', token_types=0)
     assert 'norm' not in nnx.to_pure_dict(nnx.state(module))

@@ -99,6 +99,19 @@ def test_a_shared_layers_gradient_is_the_sum_over_the_layers():
     assert_close(shared_gradient, jax.tree.map(lambda leaf: leaf.sum(0), gradients), gradient=True)
 
 
+@pytest.mark.parametrize('fields', [{'layer_groups': 2}, {'inner_layers': 2}], ids=['groups', 'inner'])
+def test_groups_equal_separate_layers_with_copies_and_get_the_sum_of_their_gradients(fields: dict):
+    config = with_fields(sharing='all', layers=4, **fields)
+    numbers, parameters = np.asarray(config.layer_numbers), random_parameters(config)
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(parameters)} == {2}
+    value, (gradients, _) = value_and_gradients(config, parameters)
+    copies = jax.tree.map(lambda leaf: leaf[numbers], parameters)
+    expected_value, (separate, _) = value_and_gradients(with_fields(layers=4), copies)
+    assert_close(value, expected_value)
+    sums = jax.tree.map(lambda leaf: jnp.stack([leaf[numbers == group].sum(axis=0) for group in (0, 1)]), separate)
+    assert_close(gradients, sums, gradient=True)
+
+
 def test_separate_layers_start_from_different_numbers():
     kernels = Stack(with_fields(layers=2), rngs=nnx.Rngs(0)).layers.feed_forward.up.kernel
     assert kernels.shape == (2, 16, 64)
