@@ -8,6 +8,8 @@ from efficient_attention.models.config import ModelConfig
 from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.parameters import layer_norm, linear
 
+POOLER_FUNCTIONS = {'tanh': jnp.tanh} | ACTIVATION_FUNCTIONS
+
 
 class MaskedLMHead(nnx.Module):
     """Logits over the vocabulary: dense D -> E, activation, norm, then the token table (tied) and a bias."""
@@ -27,14 +29,15 @@ class MaskedLMHead(nnx.Module):
 
 
 class Pooler(nnx.Module):
-    """tanh of a dense layer on the first position's vector, [B, L, D] -> [B, D]."""
+    """tanh, or another activation, of a dense layer on the first position's vector, [B, L, D] -> [B, D]."""
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, *, activation: str = 'tanh', rngs: nnx.Rngs) -> None:
         self.dense = linear(config, config.width, config.width, rngs)
+        self.activation = activation
 
     def __call__(self, x_BLD: Array) -> Array:
         """One vector a row."""
-        return jnp.tanh(self.dense(x_BLD[:, 0]))
+        return POOLER_FUNCTIONS[self.activation](self.dense(x_BLD[:, 0]))
 
 
 class PairHead(nnx.Module):

@@ -17,6 +17,8 @@ Sums = dict[str, dict[str, Array]]  # term -> metric -> sum over the batch
 class Objective(abc.ABC):
     """A loss made of terms, each a weighted mean over its own examples; the terms' means are added."""
 
+    has_outputs = False  # an evaluation gathers what the model says of each row, see `outputs`
+
     @abc.abstractmethod
     def weights(self, batch: Batch) -> dict[str, Array]:
         """Each term's float32 sum of weights over the batch; needs no model."""
@@ -37,6 +39,14 @@ class Objective(abc.ABC):
     ) -> tuple[Sums, Any]:
         """`sums` of the batch that follows on `carry`, and what the next batch gets."""
         return self.sums(model, batch, rng, step), carry
+
+    def outputs(self, model: Any, batch: Batch, rng: Array | None = None, step: Array | int = 0) -> dict[str, Array]:
+        """What the model says of each row [B, ...], where `has_outputs`."""
+        raise NotImplementedError(f'{type(self).__name__} has no outputs')
+
+    def sums_of(self, outputs: dict[str, Array], batch: Batch) -> Sums:
+        """`sums` from `outputs`; no terms where the batch has no labels."""
+        raise NotImplementedError(f'{type(self).__name__} has no outputs')
 
 
 def total_loss(sums: Sums, weights: dict[str, Array]) -> Array:

@@ -1,7 +1,7 @@
 """What the train and eval loops know of a task."""
 
 import abc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +50,19 @@ class Task(abc.ABC):
     @abc.abstractmethod
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
         """The metrics to report, from the means of the objective's sums."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What happened to the data that a user should know, a line each, such as rows that were cut."""
+        return []
+
+    def scores(self, outputs: Sequence[dict[str, np.ndarray]]) -> dict[str, float]:  # noqa: ARG002
+        """Metrics of the held-out split from what the model says of each row, for an objective with outputs."""
+        return {}
+
+    def tokens_per_step(self) -> float | None:
+        """Tokens of a training batch, padding included; None = every row has `data.length`."""
+        return None
 
     @abc.abstractmethod
     def training_flops(self) -> float:

@@ -1,0 +1,99 @@
+"""The model that is fine-tuned: an encoder with a head for rows, tokens, spans, choices or multi-hop answers."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from efficient_attention.attention.dropout import dropout
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.head_config import HeadConfig
+from efficient_attention.models.heads import Pooler
+from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
+from efficient_attention.modules.layer import fold
+from efficient_attention.modules.parameters import layer_norm, linear
+
+POOLED = ('sequence', 'choice')  # kinds that read the first token's vector
+ANSWER_TYPES = 3  # of 'multi_hop': a span of the text, yes, no
+
+
+class FineTuningModel(nnx.Module):
+    """An encoder, the pooler that its pretraining may have left, and a head."""
+
+    def __init__(self, config: ModelConfig, head: HeadConfig, *, rngs: nnx.Rngs) -> None:
+        self.encoder = Encoder(config, rngs=rngs)
+        has_pooler = head.kind in POOLED and head.transform != 'none'
+        self.pooler = Pooler(config, activation=head.transform, rngs=rngs) if has_pooler else None
+        self.head = Head(config, head, rngs=rngs)
+
+    def __call__(self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0) -> dict[str, Array]:
+        """The head's float32 outputs for a batch.
+
+        Args:
+            batch: 'tokens', 'segments' and 'token_types' [B, L], of choices [B, A, L]; 'is_global' where tokens are.
+            rng: a key for each row; turns dropout on.
+            step: training step, which decides what random attention mechanisms draw.
+
+        Returns:
+            'logits' [B, C] ('sequence'), [B, L, C] ('token'), [B, L, 2] ('span', 'multi_hop') or [B, A] ('choice');
+            of 'multi_hop' also 'type' [B, 3] and 'support' [B, L].
+        """
+        kind = self.head.config.kind
+        if kind == 'choice':
+            return {'logits': self.choice_logits(batch, rng, step)}
+        x_BLD = self.encode(batch, fold(rng, 0), step)
+        return self.head(self.pooled(x_BLD) if kind in POOLED else x_BLD, rng=fold(rng, 1))
+
+    def encode(self, batch: dict[str, Array], rng: Array | None = None, step: Array | int = 0) -> Array:
+        """The encoder's vectors [B, L, D]; token types are left out where the model has none."""
+        has_types = self.encoder.config.token_types > 1
+        return self.encoder(
+            batch['tokens'],
+            batch['segments'],
+            token_types_BL=batch['token_types'] if has_types else None,
+            rng=rng,
+            step=step,
+            is_global_BL=batch.get('is_global'),
+        )
+
+    def pooled(self, x_BLD: Array) -> Array:
+        """The first token's vector [B, D], through the pooler where there is one."""
+        return x_BLD[:, 0] if self.pooler is None else self.pooler(x_BLD)
+
+    def choice_logits(self, batch: dict[str, Array], rng: Array | None, step: Array | int) -> Array:
+        """One number for each choice, [B, A]: the choices are rows of their own."""
+        rows, choices, _ = batch['tokens'].shape
+        names = ('tokens', 'segments', 'token_types', 'is_global')
+        flat = {name: jax.lax.collapse(batch[name], 0, 2) for name in names if name in batch}
+        keys = None
+        if rng is not None:
+            keys = jax.vmap(lambda key: jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(choices)))(rng)
+            keys = keys.reshape(-1)
+        x_BLD = self.encode(flat, fold(keys, 0), step)
+        return self.head(self.pooled(x_BLD), rng=fold(keys, 1))['logits'].reshape(rows, choices)
+
+
+class Head(nnx.Module):
+    """Dropout and a dense layer on the vector of a row or of each token, with what `HeadConfig` adds."""
+
+    def __init__(self, config: ModelConfig, head: HeadConfig, *, rngs: nnx.Rngs) -> None:
+        outputs = {'span': 2, 'multi_hop': 2, 'choice': 1}.get(head.kind, head.outputs)
+        self.config, self.activation = head, config.activation
+        self.inner = linear(config, config.width, config.feed_forward_width, rngs) if head.feed_forward else None
+        self.outer = linear(config, config.feed_forward_width, config.width, rngs) if head.feed_forward else None
+        self.norm = layer_norm(config, config.width, rngs) if head.feed_forward else None
+        self.out = linear(config, config.width, outputs, rngs)
+        self.type = linear(config, config.width, ANSWER_TYPES, rngs) if head.kind == 'multi_hop' else None
+        self.support = linear(config, config.width, 1, rngs) if head.kind == 'multi_hop' else None
+
+    def __call__(self, x: Array, *, rng: Array | None = None) -> dict[str, Array]:
+        """float32 outputs from vectors [B, D] or [B, L, D], as `FineTuningModel` gives them."""
+        x = dropout(x, self.config.dropout_rate, rng)
+        if self.inner is not None and self.outer is not None and self.norm is not None:
+            x = self.norm(x + self.outer(ACTIVATION_FUNCTIONS[self.activation](self.inner(x))))
+        outputs = {'logits': self.out(x).astype(jnp.float32)}
+        if self.type is not None and self.support is not None:
+            outputs['type'] = self.type(x[:, 0]).astype(jnp.float32)
+            outputs['support'] = self.support(x)[..., 0].astype(jnp.float32)
+        return outputs

@@ -1,0 +1,183 @@
+"""Fine-tuning: a text task's rows as batches, and its official metrics as those of a run."""
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+from efficient_attention.data.config import DataConfig
+from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.data.feature_batches import FeatureBatches
+from efficient_attention.data.files import digest_files, find_files
+from efficient_attention.data.text_encoder import TextEncoder, text_encoder
+from efficient_attention.errors import InputError
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.models.flops import encoder_flops
+from efficient_attention.models.head_config import HeadConfig
+from efficient_attention.objectives.fine_tuning import TERM, FineTuning
+from efficient_attention.tasks.evaluation_config import EvalConfig
+from efficient_attention.tasks.task import HostBatch, Task
+from efficient_attention.tasks.text_task import Feature, TextTask
+from efficient_attention.tasks.text_tasks import make_text_task
+
+
+class Rows:
+    """The rows of a text task's splits, read and encoded when first asked for, and kept."""
+
+    def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
+        self.task: TextTask[Any, Any] = make_text_task(config, encoder, length)
+
+    @functools.cached_property
+    def train(self) -> list[Feature]:
+        """Training rows.
+
+        Raises:
+            InputError: there are none.
+        """
+        features = self.task.encode(self.task.read('train'), is_training=True)
+        if not features:
+            raise InputError(f'examples.train {self.task.config.train!r} gives no row to train on')
+        return features
+
+    @functools.cached_property
+    def dev_examples(self) -> dict[str, list[Any]]:
+        """The examples of each dev split."""
+        return {split: self.task.read(split) for split in self.task.dev_splits}
+
+    @functools.cached_property
+    def dev(self) -> dict[str, list[Feature]]:
+        """The rows of each dev split."""
+        return {split: self.task.encode(examples) for split, examples in self.dev_examples.items()}
+
+
+@functools.lru_cache(maxsize=2)  # the completion of a config reads the rows before the run does
+def load_rows(config: ExamplesConfig, tokenizer: str, lowercase: bool, length: int) -> Rows:
+    """The rows of a config's examples for the tokenizer in a file.
+
+    Raises:
+        InputError: the tokenizer or the config does not serve.
+    """
+    return Rows(config, text_encoder(Path(tokenizer), lowercase=lowercase), length)
+
+
+class FineTuningTask(Task):
+    """One text task with one model."""
+
+    def __init__(
+        self,
+        data: DataConfig,
+        model: ModelConfig,
+        *,
+        batch_size: int,
+        evaluation: EvalConfig,
+        seed: int,
+        examples: ExamplesConfig,
+        head: HeadConfig,
+    ) -> None:
+        """Reads the dev splits; the training files when they are first trained on.
+
+        Raises:
+            InputError: files, labels, tokenizer or model do not serve; names which.
+        """
+        self.data, self.model, self.head, self.examples = data, model, head, examples
+        self.rows = load_rows(examples, data.tokenizer, data.lowercase, data.length)
+        self.text_task = self.rows.task
+        check_head(self.text_task, head)
+        encoder = self.text_task.encoder
+        if encoder.size > model.vocab_size:
+            raise InputError(f'the tokenizer has {encoder.size} tokens, more than model.vocab_size {model.vocab_size}')
+        if examples.global_question and not model.global_tokens:
+            raise InputError('examples.global_question is True; it needs model.global_tokens above 0')
+        self.batch_size, self.seed, self.eval_batch_size = batch_size, seed, evaluation.batch_size
+        self.objective = FineTuning(head)
+        self.held_out_metrics = self.text_task.metric_names | {f'{TERM}_loss'}
+        self.dev = [feature for features in self.rows.dev.values() for feature in features]
+        self.fingerprint = {'tokenizer': tokenizer_digest(encoder), 'examples': files_digest(examples)}
+
+    def batches(self, features: Sequence[Feature], batch_size: int) -> FeatureBatches:
+        """Batches of these rows."""
+        return FeatureBatches(
+            features, self.examples.buckets, self.data.length, batch_size, self.text_task.encoder.pad, self.seed
+        )
+
+    @functools.cached_property
+    def training(self) -> FeatureBatches:
+        """Batches of the training rows."""
+        return self.batches(self.rows.train, self.batch_size)
+
+    def make_model(self, rngs: nnx.Rngs) -> FineTuningModel:
+        """The encoder with its head."""
+        return FineTuningModel(self.model, self.head, rngs=rngs)
+
+    def training_batches(
+        self, start_step: int, stop_step: int, process_index: int, process_count: int
+    ) -> Iterator[HostBatch]:
+        """See `Task`."""
+        return self.training.training(start_step, stop_step, process_index, process_count)
+
+    def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
+        """See `Task`; the rows of all dev splits, one split after another."""
+        return self.batches(self.dev, self.eval_batch_size).evaluation(process_index, process_count)
+
+    def scores(self, outputs: Sequence[dict[str, np.ndarray]]) -> dict[str, float]:
+        """The official metrics of each dev split."""
+        scores: dict[str, float] = {}
+        start = 0
+        for split, examples in self.rows.dev_examples.items():
+            features = self.rows.dev[split]
+            predictions = self.text_task.decode(examples, features, outputs[start : start + len(features)])
+            scores |= self.text_task.score(examples, predictions, split)
+            start += len(features)
+        return scores
+
+    @property
+    def notes(self) -> list[str]:
+        """See `Task`."""
+        return list(getattr(self.text_task, 'notes', []))
+
+    def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
+        """The means as they are."""
+        return means
+
+    def tokens_per_step(self) -> float:
+        """See `Task`."""
+        return self.training.tokens_per_step()
+
+    def training_flops(self) -> float:
+        """See `Task`; backward counts twice the forward, at the mean length of a batch."""
+        length = max(int(self.tokens_per_step() / self.batch_size), 1)
+        return 3.0 * self.batch_size * encoder_flops(self.model, length, predictions=0)
+
+    def save_assets(self, workdir: Path) -> None:
+        """Writes the tokenizer."""
+        self.text_task.encoder.tokenizer.save(str(workdir / 'tokenizer.json'))
+
+
+def check_head(task: TextTask[Any, Any], head: HeadConfig) -> None:
+    """Raises InputError where the head is not of the kind or size that the text task needs."""
+    if head.kind != task.head:
+        raise InputError(f'head.kind is {head.kind!r}; examples.problem {task.config.problem!r} needs {task.head!r}')
+    if head.kind in ('sequence', 'token') and head.outputs != task.outputs:
+        raise InputError(f'head.outputs is {head.outputs}; the examples have {task.outputs} ({", ".join(task.labels)})')
+
+
+def files_digest(config: ExamplesConfig) -> str:
+    """SHA-256 of the training and dev files; of a TFDS set of its name, which holds its version."""
+    total = hashlib.sha256()
+    for text in (config.train, config.dev):
+        for part in filter(None, text.split(',')):
+            name = part.strip().split('#')[0]
+            digest = name if name.startswith('tfds:') else digest_files(find_files(name))
+            total.update(f'{digest}\n'.encode())
+    return total.hexdigest()
+
+
+def tokenizer_digest(encoder: TextEncoder) -> str:
+    """SHA-256 of the tokenizer."""
+    return hashlib.sha256(json.dumps(json.loads(encoder.tokenizer.to_str()), sort_keys=True).encode()).hexdigest()

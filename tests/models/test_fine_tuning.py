@@ -1,0 +1,108 @@
+"""The fine-tuned model: what each head gives, from what it reads, and that padding changes nothing."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.models.head_config import HeadConfig
+from tests.tolerances import assert_close
+
+CONFIG = ModelConfig(width=16, heads=2, layers=2, vocab_size=13, max_length=16, init_std=0.3, norm_epsilon=1e-5)
+ROWS, LENGTH = 3, 7
+HEADS = {
+    'sequence': HeadConfig(kind='sequence', outputs=3),
+    'plain': HeadConfig(kind='sequence', outputs=3, transform='none'),
+    'relu': HeadConfig(kind='sequence', outputs=1, transform='relu'),
+    'token': HeadConfig(kind='token', outputs=4),
+    'span': HeadConfig(kind='span'),
+    'deep_span': HeadConfig(kind='span', feed_forward=True),
+    'multi_hop': HeadConfig(kind='multi_hop'),
+}
+
+
+def model_of(head: HeadConfig) -> FineTuningModel:
+    return FineTuningModel(CONFIG, head, rngs=nnx.Rngs(0))
+
+
+def batch_of(length: int = LENGTH, padded_to: int = LENGTH) -> dict[str, jax.Array]:
+    tokens = jax.random.randint(jax.random.key(1), (ROWS, length), 0, 13)
+    pad = ((0, 0), (0, padded_to - length))
+    return {
+        'tokens': jnp.pad(tokens, pad),
+        'segments': jnp.pad(jnp.ones_like(tokens), pad),
+        'token_types': jnp.pad(tokens % 2, pad),
+    }
+
+
+@pytest.mark.parametrize(
+    'name, shapes',
+    [
+        ('sequence', {'logits': (3, 3)}),
+        ('relu', {'logits': (3, 1)}),
+        ('token', {'logits': (3, 7, 4)}),
+        ('span', {'logits': (3, 7, 2)}),
+        ('multi_hop', {'logits': (3, 7, 2), 'type': (3, 3), 'support': (3, 7)}),
+    ],
+)
+def test_shapes(name: str, shapes: dict):
+    outputs = jax.eval_shape(model_of(HEADS[name]), batch_of())
+    assert {key: value.shape for key, value in outputs.items()} == shapes
+    assert {value.dtype for value in outputs.values()} == {jnp.dtype('float32')}
+
+
+@pytest.mark.parametrize('name', ['sequence', 'plain', 'relu'])
+def test_a_rows_logits_are_those_of_its_first_vector(name: str):
+    model = model_of(HEADS[name])
+    first_BD = model.encode(batch_of())[:, 0]
+    if model.pooler is not None:
+        inner = first_BD @ model.pooler.dense.kernel[...]  # biases start at 0
+        first_BD = jnp.tanh(inner) if name == 'sequence' else jax.nn.relu(inner)
+    assert (model.pooler is None) == (name == 'plain')
+    assert_close(model(batch_of())['logits'], first_BD @ model.head.out.kernel[...])
+
+
+def test_padding_changes_no_token():
+    model = model_of(HEADS['token'])
+    assert_close(model(batch_of(5, 5))['logits'], model(batch_of(5, 9))['logits'][:, :5])
+
+
+def test_a_feed_forward_layer_stands_before_bigbirds_spans():
+    model = model_of(HEADS['deep_span'])
+    x_BLD = model.encode(batch_of())
+    inner = jax.nn.gelu(x_BLD @ model.head.inner.kernel[...], approximate=True)
+    x_BLD = model.head.norm(x_BLD + inner @ model.head.outer.kernel[...])
+    assert_close(model(batch_of())['logits'], x_BLD @ model.head.out.kernel[...])
+
+
+def choices_of(batch: dict[str, jax.Array], choices: int) -> dict[str, jax.Array]:
+    return {name: jnp.stack([jnp.roll(array, i, axis=0) for i in range(choices)], 1) for name, array in batch.items()}
+
+
+def test_each_choice_is_a_row_of_its_own():
+    model = model_of(HeadConfig(kind='choice'))
+    alone = model.head(model.pooled(model.encode(batch_of())))['logits'][:, 0]
+    logits_BA = model(choices_of(batch_of(), 4))['logits']
+    assert_close(logits_BA, jnp.stack([jnp.roll(alone, i) for i in range(4)], axis=1))
+
+
+def test_dropout_is_drawn_for_each_row_and_choice():
+    model = model_of(HeadConfig(kind='choice', dropout_rate=0.5))
+    same = {name: jnp.stack([array] * 2, axis=1) for name, array in batch_of().items()}
+    keys = jax.random.split(jax.random.key(3), ROWS)
+    drawn = np.asarray(model(same, rng=keys)['logits'])
+    assert (drawn[:, 0] != drawn[:, 1]).all()
+    np.testing.assert_array_equal(drawn, model(same, rng=keys)['logits'])
+    still = np.asarray(model(same)['logits'])
+    np.testing.assert_array_equal(still[:, 0], still[:, 1])
+
+
+def test_a_model_without_token_types_takes_batches_that_have_them():
+    config = dataclasses.replace(CONFIG, token_types=0)
+    model = FineTuningModel(config, HEADS['span'], rngs=nnx.Rngs(0))
+    assert model(batch_of())['logits'].shape == (ROWS, LENGTH, 2)

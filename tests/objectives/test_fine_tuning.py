@@ -1,0 +1,92 @@
+"""The losses of fine-tuning against their formulas row by row, and what does not count."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.models.head_config import HeadConfig
+from efficient_attention.objectives.fine_tuning import NOWHERE, TERM, FineTuning
+from tests.tolerances import assert_close
+
+WEIGHTS = jnp.array([1.0, 1.0, 0.0])
+
+
+def random(*shape: int) -> jax.Array:
+    return jax.random.normal(jax.random.key(0), shape)
+
+
+def sums_of(head: HeadConfig, outputs: dict, **batch: jax.Array) -> dict:
+    return FineTuning(head).sums_of(outputs, {'weights': WEIGHTS, **batch})[TERM]
+
+
+def cross_entropy(logits: jax.Array, label: int) -> float:
+    return float(-jax.nn.log_softmax(logits)[label])
+
+
+def test_classes():
+    logits, labels = random(3, 4), jnp.array([1, 3, 0])
+    sums = sums_of(HeadConfig(kind='sequence', outputs=4), {'logits': logits}, label=labels)
+    assert_close(sums['loss'], sum(cross_entropy(logits[i], int(labels[i])) for i in range(2)))
+    assert_close(sums['accuracy'], sum(float(logits[i].argmax() == labels[i]) for i in range(2)))
+
+
+def test_one_output_is_a_number():
+    logits, labels = random(3, 1), jnp.array([0.5, -2.0, 9.0])
+    sums = sums_of(HeadConfig(kind='sequence', outputs=1), {'logits': logits}, label=labels)
+    assert_close(sums, {'loss': float((logits[0, 0] - 0.5) ** 2 + (logits[1, 0] + 2.0) ** 2)})
+
+
+def test_tags_count_where_there_are_any():
+    logits, labels = random(3, 5, 2), jnp.array([[-1, 0, -1, 1, -1], [1, -1, -1, -1, -1], [0, 0, 0, 0, 0]])
+    objective = FineTuning(HeadConfig(kind='token', outputs=2))
+    batch = {'weights': WEIGHTS, 'labels': labels}
+    expected = cross_entropy(logits[0, 1], 0) + cross_entropy(logits[0, 3], 1) + cross_entropy(logits[1, 0], 1)
+    assert_close(objective.sums_of({'logits': logits}, batch)[TERM]['loss'], expected)
+    assert float(objective.weights(batch)[TERM]) == 3.0
+
+
+def test_spans_are_two_softmaxes_over_positions():
+    logits, start, end = random(3, 6, 2), jnp.array([1, 0, 5]), jnp.array([2, 0, 5])
+    sums = sums_of(HeadConfig(kind='span'), {'logits': logits}, start=start, end=end)
+    expected = [
+        (cross_entropy(logits[i, :, 0], int(start[i])) + cross_entropy(logits[i, :, 1], int(end[i]))) / 2
+        for i in range(2)
+    ]
+    assert_close(sums['loss'], sum(expected))
+
+
+def test_multi_hop_adds_the_type_and_the_sentences_and_takes_spans_where_they_are_the_answer():
+    outputs = {'logits': random(3, 6, 2), 'type': random(3, 3) * 2.0, 'support': random(3, 6) * 3.0}
+    support = jnp.array([[-1, 1, -1, 0, -1, -1], [-1, -1, -1, -1, -1, -1], [1, 1, 1, 1, 1, 1]], jnp.float32)
+    zeros = jnp.zeros(3, jnp.int32)
+    kind = jnp.array([0, 2, 0])
+    sums = sums_of(HeadConfig(kind='multi_hop'), outputs, start=zeros, end=zeros, type=kind, support=support)
+    span = (cross_entropy(outputs['logits'][0, :, 0], 0) + cross_entropy(outputs['logits'][0, :, 1], 0)) / 2
+    types = cross_entropy(outputs['type'][0], 0) + cross_entropy(outputs['type'][1], 2)
+    sentence = -jax.nn.log_sigmoid(outputs['support'][0, 1]) - jax.nn.log_sigmoid(-outputs['support'][0, 3])
+    assert_close(sums['loss'], span + types + float(sentence) / 2)
+
+
+class Fixed:
+    """A model that says the same of every batch."""
+
+    def __init__(self, outputs: dict) -> None:
+        self.said = outputs
+
+    def __call__(self, *_: object, **__: object) -> dict:
+        return dict(self.said)
+
+
+@pytest.mark.parametrize('kind, shape', [('span', (2, 3, 2)), ('choice', (2, 3))])
+def test_padding_is_out_of_reach(kind: str, shape: tuple):
+    segments = np.array([[1, 1, 0], [1, 1, 1]])
+    segments = segments if kind == 'span' else segments[:, :, None] * np.ones(4, int)
+    outputs = FineTuning(HeadConfig(kind=kind)).outputs(Fixed({'logits': random(*shape)}), {'segments': segments})
+    logits = np.asarray(outputs['logits'])
+    assert (logits[0, 2] == NOWHERE).all() and (logits[0, :2] > NOWHERE).all() and (logits[1] > NOWHERE).all()
+
+
+def test_rows_without_labels_have_outputs_and_no_loss():
+    objective, batch = FineTuning(HeadConfig(kind='span')), {'weights': WEIGHTS}
+    assert objective.sums_of({'logits': random(3, 6, 2)}, batch) == objective.weights(batch) == {}

@@ -1,0 +1,33 @@
+"""Encoders for tests: one with BERT's rows and one with RoBERTa's that marks spaces; pieces are single characters."""
+
+import string
+
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from efficient_attention.data.text_encoder import TextEncoder
+from efficient_attention.data.tokenizers import word_piece
+
+SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '[unused1]', '[unused2]')
+
+
+def letters(special: tuple[str, ...] = SPECIAL) -> TextEncoder:
+    """BERT's tokenizer, each letter, digit and mark a piece; a word with any other character is [UNK]."""
+    characters = string.ascii_lowercase + string.digits
+    pieces = [*special, *characters, *(f'##{one}' for one in characters), *string.punctuation]
+    tokenizer = word_piece({piece: id for id, piece in enumerate(pieces)}, lowercase=True)
+    tokenizer.encode_special_tokens = True
+    return TextEncoder(tokenizer, pad=0, cls=2, sep=3, mask=4, size=len(pieces))
+
+
+def spaced_letters() -> TextEncoder:
+    """Pieces are letters and '▁', which stands for a space; rows are '<s> a </s></s> b </s>', all of type 0."""
+    pieces = ['<s>', '<pad>', '</s>', '<unk>', '<mask>', *(f'▁{one}' for one in string.ascii_lowercase)]
+    pieces += [*string.ascii_lowercase, '▁']
+    scores = [(piece, 0.0 if len(piece) == 2 else -1.0) for piece in pieces]
+    tokenizer = Tokenizer(models.Unigram(scores, unk_id=3))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single='<s> $A </s>', pair='<s> $A </s> </s> $B </s>', special_tokens=[('<s>', 0), ('</s>', 2)]
+    )
+    tokenizer.encode_special_tokens = True
+    return TextEncoder(tokenizer, pad=1, cls=0, sep=2, mask=4, size=len(pieces))

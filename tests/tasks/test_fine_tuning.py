@@ -1,0 +1,80 @@
+"""A whole fine-tuning run on a tiny table: it learns, resumes, stops early, and its result depends on no batch size."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.evaluation.evaluate_workdir import evaluate_workdir
+from efficient_attention.tasks.fine_tuning import load_rows
+from efficient_attention.training.checkpoint_reader import CheckpointReader
+from efficient_attention.training.loop import train
+from efficient_attention.training.metrics_log import read_metrics
+from efficient_attention.training.run import build_run
+from efficient_attention.training.workdir import read_config
+from tests.training.tiny_fine_tuning import ROWS, tiny_config
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp('tuned')
+    train(tiny_config(folder), folder / 'workdir')
+    return folder / 'workdir'
+
+
+def test_it_learns_what_the_labels_say(trained: Path):
+    [*_, last] = [line for line in read_metrics(trained) if line['split'] == 'held_out']
+    assert last['step'] == 80 and last['accuracy'] >= 0.9 and last['fine_tuning_weight'] == ROWS['dev']
+    assert last['fine_tuning_accuracy'] == pytest.approx(last['accuracy'])
+
+
+@pytest.mark.parametrize('batch_size', [8, 16])
+def test_a_result_depends_on_no_batch_size(trained: Path, batch_size: int):
+    found = evaluate_workdir(trained, batch_size=batch_size)
+    [*_, last] = [line for line in read_metrics(trained) if line['split'] == 'held_out']
+    assert found['accuracy'] == last['accuracy']
+    assert found['fine_tuning_loss'] == pytest.approx(last['fine_tuning_loss'], rel=1e-5)
+
+
+def test_a_result_depends_on_no_device_count(trained: Path):
+    config = read_config(trained)
+    alone = dataclasses.replace(
+        config,
+        train=dataclasses.replace(config.train, batch_size=5),
+        eval=dataclasses.replace(config.eval, batch_size=5),
+    )
+    run = build_run(alone, jax.devices()[:1])
+    state = CheckpointReader(trained).restore({'params': run.abstract_state.params}, None).state
+    found = run.evaluate(run.eval_step(), state['params'])
+    whole = evaluate_workdir(trained, batch_size=16)
+    assert found['accuracy'] == whole['accuracy']
+    assert found['fine_tuning_loss'] == pytest.approx(whole['fine_tuning_loss'], rel=1e-5)
+
+
+def test_the_workdir_knows_labels_and_tokenizer(trained: Path):
+    config = json.loads((trained / 'config.json').read_text())
+    assert config['examples']['labels'] == ['bad', 'good']
+    assert (trained / 'tokenizer.json').is_file()
+
+
+def test_a_run_that_gets_no_better_ends_early(tmp_path: Path):
+    fields = {'train.early_stop': 2, 'eval.every_steps': 2, 'optimizer.learning_rate': 0.0}
+    config = tiny_config(tmp_path, **fields)
+    train(config, tmp_path / 'workdir')
+    steps = [line['step'] for line in read_metrics(tmp_path / 'workdir') if line['split'] == 'held_out']
+    assert steps == [2, 4, 6]
+    train(config, tmp_path / 'workdir')  # the same command has nothing to add
+    assert max(line['step'] for line in read_metrics(tmp_path / 'workdir')) == 6
+
+
+def test_a_run_goes_on_with_the_files_it_began_with(tmp_path: Path):
+    config = tiny_config(tmp_path, **{'train.steps': 1})
+    train(config, tmp_path / 'workdir')
+    path = tmp_path / 'dev.tsv'
+    path.write_text(path.read_text(encoding='utf-8') + 'the good film\tgood\n', encoding='utf-8')
+    load_rows.cache_clear()
+    with pytest.raises(InputError, match='examples'):
+        train(config, tmp_path / 'workdir')
