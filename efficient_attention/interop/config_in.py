@@ -1,0 +1,242 @@
+"""A Hugging Face config.json as our configs: model, head, labels, problem; what we do not follow is refused."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.errors import InputError
+from efficient_attention.interop.config_fields import (
+    ACTIVATIONS,
+    FIELDS,
+    FIXED,
+    GLOBAL_TOKENS,
+    INERT,
+    OWN_FIELDS,
+    OWN_KEY,
+    SHIFTED,
+    SHIFTED_PAD,
+    text_of,
+)
+from efficient_attention.interop.families import FAMILIES, Family
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.head_config import HeadConfig
+
+CONFIG = 'config.json'
+# End of the class's name -> kind of head, problem as in `ExamplesConfig`.
+ARCHITECTURES = {
+    'Model': ('none', 'none'),
+    'ForMaskedLM': ('none', 'fill_mask'),
+    'ForPreTraining': ('none', 'fill_mask'),
+    'ForNextSentencePrediction': ('none', 'none'),
+    'ForSequenceClassification': ('sequence', 'classification'),
+    'ForTokenClassification': ('token', 'token_classification'),
+    'ForMultipleChoice': ('choice', 'multiple_choice'),
+    'ForQuestionAnswering': ('span', 'question_answering'),
+}
+DROPOUTS = {  # of a head: the first key that has a number; DistilBERT has one for each kind
+    'sequence': ('seq_classif_dropout',),
+    'choice': ('seq_classif_dropout',),
+    'span': ('qa_dropout',),
+}
+HEAD_DROPOUTS = ('classifier_dropout', 'classifier_dropout_prob')
+Values = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """What a config.json says."""
+
+    family: Family
+    ending: str  # of the class's name, a key of ARCHITECTURES
+    model: ModelConfig
+    head: HeadConfig
+    labels: tuple[str, ...]
+    problem: str
+
+
+def read_values(folder: Path) -> dict[str, Any]:
+    """The keys of a folder's config.json; raises InputError where it is missing or no JSON object."""
+    path = folder / CONFIG
+    try:
+        values = json.loads(path.read_text(encoding='utf-8'))
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f'{folder}: no checkpoint there ({CONFIG} is missing)') from None
+    except OSError as error:
+        raise InputError(f'{path}: cannot be read ({error.strerror})') from None
+    except ValueError as error:
+        raise InputError(f'{path}: not JSON ({error})') from None
+    if not isinstance(values, dict):
+        raise InputError(f'{path}: no JSON object')
+    return values
+
+
+def describe(values: Values) -> Description:
+    """What the keys of a config.json mean.
+
+    Raises:
+        InputError: an unknown family or architecture, a missing key, or a setting that we do not follow.
+    """
+    family, ending = family_of(values)
+    for key, inert in INERT.items():
+        if key in values and values[key] not in inert and not _is_moot(key, values, ending):
+            raise InputError(f'{key} is {values[key]!r}; read here: {" or ".join(map(repr, inert)) or "without it"}')
+    own = values.get(OWN_KEY, {})
+    model = model_of(values, family)
+    kind, problem = ARCHITECTURES[ending]
+    if own.get('problem') == 'multi_hop':
+        kind, problem = 'multi_hop', 'multi_hop'
+    if family.detector and ending == 'ForPreTraining':
+        problem = 'none'  # it detects replaced tokens
+    labels, count = labels_of(values)
+    if kind == 'sequence' and count == 1:
+        problem = 'regression'
+    has_labels = kind in ('sequence', 'token') and problem != 'regression'
+    head = head_of(values, family, model, kind, count)
+    return Description(family, ending, model, head, labels if has_labels else (), problem)
+
+
+def _is_moot(key: str, values: Values, ending: str) -> bool:
+    """Whether a key that we do not follow has nobody who reads it."""
+    if key == 'tie_word_embeddings':
+        return ending not in ('ForMaskedLM', 'ForPreTraining')
+    if key == 'problem_type':
+        return ending != 'ForSequenceClassification'
+    if key == 'summary_type':
+        return ending != 'ForMultipleChoice'
+    if key == 'attention_dilation':
+        return set(values[key]) == {1}
+    return key == 'use_bias' and values.get('model_type') != 'big_bird'
+
+
+def family_of(values: Values) -> tuple[Family, str]:
+    """The family, and the end of the architecture's name."""
+    names = values.get('architectures') or []
+    name = names[0] if names else ''
+    kind = values.get('model_type')
+    families = [own for own in FAMILIES.values() if kind == own.model_type or (not kind and name.startswith(own.stem))]
+    if not families:
+        raise InputError(f'model_type is {kind!r}; read here: {", ".join(FAMILIES)}')
+    family = families[0]
+    if not name:
+        return family, 'Model'
+    ending = name.removeprefix(family.stem)
+    if not name.startswith(family.stem) or ending not in ARCHITECTURES:
+        known = ', '.join(f'{family.stem}{end}' for end in ARCHITECTURES)
+        raise InputError(f'architectures is {name!r}; read here: {known}')
+    return family, ending
+
+
+def model_of(values: Values, family: Family) -> ModelConfig:
+    """Our encoder's config.
+
+    Raises:
+        InputError: a key is missing or has a value that we do not know.
+    """
+    kind = family.model_type
+    fields: dict[str, Any] = dict(FIXED[kind])
+    for field, (key, default) in FIELDS[kind].items():
+        fields[field] = activation_of(values, key, default) if field == 'activation' else value_of(values, key, default)
+    if kind in SHIFTED:
+        fields['position_offset'] = value_of(values, 'pad_token_id', SHIFTED_PAD) + 1
+    if kind == 'albert':
+        fields['layers'] *= fields['inner_layers']
+        if fields['embedding_width'] == fields['width']:
+            raise InputError(f'embedding_size is {fields["width"]}, as hidden_size is; read here: another for albert')
+    if kind == 'longformer':
+        fields |= {'attention': windows_of(values), 'global_tokens': GLOBAL_TOKENS}
+    if kind == 'big_bird' and value_of(values, 'attention_type', 'block_sparse') == 'block_sparse':
+        block, random = value_of(values, 'block_size', 64), value_of(values, 'num_random_blocks', 3)
+        fields['attention'] = f'bigbird({block}, {random})'
+    return dataclasses.replace(ModelConfig(**fields), **own_fields(values))
+
+
+def value_of(values: Values, key: str, default: Any) -> Any:
+    """The value of a key, of its default's type; a whole number where there is none."""
+    value = values.get(key, default)
+    kind = int if default is None else type(default)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        words = {int: 'a whole number', float: 'a number', bool: 'true or false', str: 'a text'}[kind]
+        what = 'missing' if key not in values else f'{value!r}'
+        raise InputError(f'{key} is {what}; it must be {words}')
+    return value
+
+
+def activation_of(values: Values, key: str, default: str) -> str:
+    """Our name of an activation."""
+    name = value_of(values, key, default)
+    if name not in ACTIVATIONS:
+        raise InputError(f'{key} is {name!r}; read here: {", ".join(ACTIVATIONS)}')
+    return ACTIVATIONS[name]
+
+
+def windows_of(values: Values) -> str:
+    """The text form of a Longformer's windows, whose widths count both sides."""
+    windows = values.get('attention_window', 512)
+    layers = value_of(values, 'num_hidden_layers', None)
+    windows = [windows] * layers if isinstance(windows, int) else windows
+    is_list = isinstance(windows, list) and len(windows) == layers
+    if not is_list or not all(type(own) is int and own > 0 and own % 2 == 0 for own in windows):
+        raise InputError(
+            f'attention_window is {windows!r}; it must be an even number above 0, or one for each of {layers} layers'
+        )
+    return text_of([f'window({own // 2})' for own in windows])
+
+
+def own_fields(values: Values) -> dict[str, Any]:
+    """The fields under our own key."""
+    fields = values.get(OWN_KEY, {}).get('model', {})
+    for name, value in fields.items():
+        if name not in OWN_FIELDS:
+            raise InputError(f'{OWN_KEY}.model.{name} is unknown; known: {", ".join(OWN_FIELDS)}')
+        kind = type(ModelConfig.__dataclass_fields__[name].default)
+        if type(value) is not kind:
+            raise InputError(f'{OWN_KEY}.model.{name} is {value!r}; it must be of type {kind.__name__}')
+    return dict(fields)
+
+
+def head_of(values: Values, family: Family, model: ModelConfig, kind: str, count: int) -> HeadConfig:
+    """The head; of a checkpoint without one the form that its family gives to new ones."""
+    pooled = family.choice if kind == 'choice' else family.sequence
+    transform = pooled.activation or model.activation
+    if kind == 'choice' and family.model_type == 'electra':
+        transform = summary_of(values)
+    keys = (*DROPOUTS.get(kind, ()), *HEAD_DROPOUTS)
+    rates = [values[key] for key in keys if values.get(key) is not None]
+    return HeadConfig(
+        kind=kind,
+        outputs=count if kind in ('sequence', 'token') else HeadConfig.outputs,
+        transform=transform,
+        feed_forward=len(family.span) > 1 and kind in ('none', 'span', 'multi_hop'),
+        dropout_rate=float(rates[0]) if rates else model.dropout_rate,
+    )
+
+
+def summary_of(values: Values) -> str:
+    """The activation of ELECTRA's summary of a choice."""
+    if not value_of(values, 'summary_use_proj', True):
+        return 'none'
+    name = values.get('summary_activation', 'gelu')
+    known = {'tanh': 'tanh', **ACTIVATIONS}
+    if name not in known:
+        raise InputError(f'summary_activation is {name!r}; read here: {", ".join(known)}')
+    return known[name]
+
+
+def labels_of(values: Values) -> tuple[tuple[str, ...], int]:
+    """The labels in the order of the outputs, () where they have no names of their own, and how many outputs."""
+    labels = values.get('id2label')
+    if labels is None:
+        return (), value_of(values, 'num_labels', 2)
+    try:
+        names = {int(number): str(name) for number, name in labels.items()}
+    except (AttributeError, ValueError):
+        raise InputError(f'id2label is {labels!r}; it must give each number its label') from None
+    if sorted(names) != list(range(len(names))):
+        raise InputError(f'id2label has the numbers {sorted(names)}; they must be 0 to {len(names) - 1}')
+    ordered = tuple(names[number] for number in range(len(names)))
+    return (() if all(re.fullmatch(r'LABEL_\d+', name) for name in ordered) else ordered), len(ordered)

@@ -1,0 +1,186 @@
+"""Our configs as a Hugging Face config.json: which family can say it, what goes under our own key, what is refused."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from efficient_attention.attention.mechanisms import Softmax
+from efficient_attention.attention.patterns import Block, GlobalTokens, Or, RandomTiles, Window
+from efficient_attention.attention.text_form import parse_mechanism
+from efficient_attention.errors import InputError
+from efficient_attention.interop.config_fields import (
+    ACTIVATIONS,
+    FIELDS,
+    OWN_FIELDS,
+    OWN_KEY,
+    SHIFTED,
+)
+from efficient_attention.interop.config_in import ARCHITECTURES, DROPOUTS, HEAD_DROPOUTS, model_of
+from efficient_attention.interop.families import FAMILIES, Family
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.head_config import HeadConfig
+
+# In which order families are tried for a model of no family; the first with the fewest fields of our own wins.
+ORDER = ('bert', 'albert', 'roberta', 'distilbert', 'electra', 'big_bird', 'longformer')
+ENDINGS = {kind: ending for ending, (kind, _) in reversed(ARCHITECTURES.items()) if kind != 'none'}
+ENDINGS['multi_hop'] = ENDINGS['span']
+THEIR_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+LABEL_KEYS = ('id2label', 'label2id', 'num_labels', 'problem_type')
+Values = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Said:
+    """A model in a family's words."""
+
+    values: Values
+    own: Values  # fields that these words leave out, for our own key
+    refused: tuple[str, ...]  # fields with their values that cannot be said, and nobody may leave out
+    is_possible: bool = True  # the family has models of these sizes
+
+    @property
+    def distance(self) -> tuple[bool, int, int]:
+        """How far the family is from having the model."""
+        return not self.is_possible, len(self.refused), len(self.own)
+
+
+def config_values(
+    model: ModelConfig,
+    head: HeadConfig,
+    parts: frozenset[str],
+    *,
+    family: str = '',
+    labels: tuple[str, ...] = (),
+    extra: Mapping[str, Any] | None = None,
+) -> Values:
+    """The keys of a config.json.
+
+    Args:
+        model: the encoder's config.
+        head: the head's.
+        parts: names of the groups of parameters: 'encoder', 'masked_lm', 'pooler', 'pair', 'detector', 'head'.
+        family: its `model_type`; '' = the one that leaves the fewest fields to our own key.
+        labels: of the outputs.
+        extra: keys of the config.json that the model came with, such as its special tokens' ids.
+
+    Raises:
+        InputError: no family, or not this one, has the model or the head; names the fields.
+    """
+    extra = dict(extra or {})
+    choices = {name: fit(FAMILIES[name], model, head, parts, extra) for name in ([family] if family else ORDER)}
+    name = min(choices, key=lambda own: choices[own].distance)
+    said, chosen = choices[name], FAMILIES[name]
+    if said.refused:
+        raise InputError(f'no Hugging Face {family or "family"} has {", ".join(said.refused)}')
+    left_out = LABEL_KEYS if head.kind != 'none' else ()
+    values = {key: value for key, value in extra.items() if key not in (OWN_KEY, *left_out)}
+    values |= said.values | {'model_type': name, 'architectures': [architecture(chosen, head, parts)]}
+    values |= head_values(chosen, model, head, labels)
+    own: Values = {'model': said.own} if said.own else {}
+    if head.kind == 'multi_hop':
+        own['problem'] = 'multi_hop'
+    return values | ({OWN_KEY: own} if own else {})
+
+
+def fit(family: Family, model: ModelConfig, head: HeadConfig, parts: frozenset[str], extra: Mapping[str, Any]) -> Said:
+    """The model in the words of one family, with all that it cannot say of encoder and heads."""
+    said = said_by(family, model, extra)
+    return dataclasses.replace(said, refused=(*said.refused, *head_misfits(family, model, head, parts)))
+
+
+def said_by(family: Family, model: ModelConfig, extra: Mapping[str, Any]) -> Said:
+    """The model in the words of one family: what it says is read again, and what then differs it has not said."""
+    kind = family.model_type
+    values: Values = {}
+    for field, (key, _) in FIELDS[kind].items():
+        values[key] = getattr(model, field)
+    values[FIELDS[kind]['activation'][0]] = THEIR_ACTIVATIONS[model.activation]
+    if kind == 'albert':
+        values['num_hidden_layers'] = model.layers // model.inner_layers
+    if kind in SHIFTED:
+        values['pad_token_id'] = max(model.position_offset - 1, 0)
+    values |= attention_values(kind, model, extra)
+    try:
+        read = model_of(values, family)
+    except InputError as error:
+        return Said(values, {}, (f'such a model ({error})',), is_possible=False)
+    differing = {
+        field.name: getattr(model, field.name)
+        for field in dataclasses.fields(ModelConfig)
+        if getattr(model, field.name) != getattr(read, field.name)
+    }
+    own = {name: value for name, value in differing.items() if name in OWN_FIELDS}
+    lost = [name for name in differing if name not in OWN_FIELDS]
+    if kind != 'distilbert' and not model.token_types:  # the others look up a row for each token
+        lost.append('token_types')
+    if kind == 'longformer' and not model.global_tokens:  # it has their projections whether data use them or not
+        lost.append('global_tokens')
+    return Said(values, own, tuple(f'model.{name} {getattr(model, name)!r}' for name in lost))
+
+
+def attention_values(kind: str, model: ModelConfig, extra: Mapping[str, Any]) -> Values:
+    """The keys of a family with an attention of its own."""
+    patterns = [own.pattern if isinstance(own, Softmax) else None for own in model.mechanisms]
+    if kind == 'longformer':
+        radii = [own.radius if isinstance(own, Window) and own.dilation == 1 else 0 for own in patterns]
+        if not all(radii):  # our own key has the pattern; their window is what they ran with, or their default
+            return {'attention_window': extra.get('attention_window', 512)}
+        return {'attention_window': [2 * radii[layer % len(radii)] for layer in range(model.layers)]}
+    if kind == 'big_bird':
+        match patterns:
+            case [Or(Or(Block(size=block), GlobalTokens()), RandomTiles(per_row=count))] if model.attention == (
+                f'bigbird({block}, {count})'
+            ):
+                return {'attention_type': 'block_sparse', 'block_size': block, 'num_random_blocks': count}
+        if model.mechanisms == (parse_mechanism('full'),):
+            return {'attention_type': 'original_full'}
+        return {'attention_type': extra.get('attention_type', 'original_full')}
+    return {}
+
+
+def architecture(family: Family, head: HeadConfig, parts: frozenset[str]) -> str:
+    """The name of the class that has these parts."""
+    if head.kind != 'none':
+        return f'{family.stem}{ENDINGS[head.kind]}'
+    if 'detector' in parts or {'masked_lm', 'pair'} <= parts:
+        ending = 'ForPreTraining'
+    elif 'pair' in parts:
+        ending = 'ForNextSentencePrediction'
+    else:
+        ending = 'ForMaskedLM' if 'masked_lm' in parts else 'Model'
+    return f'{family.stem}{ending}'
+
+
+def head_values(family: Family, model: ModelConfig, head: HeadConfig, labels: tuple[str, ...]) -> Values:
+    """The keys that a head's labels, dropout and activation have."""
+    values: Values = {}
+    if head.kind in ('sequence', 'token'):
+        names = labels if len(labels) == head.outputs else [f'LABEL_{number}' for number in range(head.outputs)]
+        values['id2label'] = {str(number): name for number, name in enumerate(names)}
+        values['label2id'] = {name: number for number, name in enumerate(names)}
+    if head.kind == 'sequence':
+        values['problem_type'] = 'regression' if head.outputs == 1 else 'single_label_classification'
+    if head.kind != 'none' or head.dropout_rate != model.dropout_rate:
+        keys = DROPOUTS.get(head.kind, ()) if family.model_type == 'distilbert' else ()
+        keys = keys or (HEAD_DROPOUTS[family.model_type == 'albert'],)
+        values |= dict.fromkeys(keys, head.dropout_rate)
+    if family.model_type == 'electra' and head.kind == 'choice':
+        values['summary_use_proj'] = head.transform != 'none'
+        values['summary_activation'] = (THEIR_ACTIVATIONS | {'tanh': 'tanh'}).get(head.transform, 'gelu')
+    return values
+
+
+def head_misfits(family: Family, model: ModelConfig, head: HeadConfig, parts: frozenset[str]) -> list[str]:
+    """Fields with their values for which the family's heads compute something else than ours."""
+    misfits = []
+    if 'masked_lm' in parts and family.is_masked_lm_erf and model.activation != 'gelu_erf':
+        misfits.append(f"model.activation {model.activation!r} where the masked-LM head has 'gelu_erf'")
+    if 'pair' in parts and not family.pair:
+        misfits.append('a head for sentence pairs')
+    if head.kind in ('span', 'multi_hop') and head.feed_forward != ('head/inner' in family.span):
+        misfits.append(f'head.feed_forward {head.feed_forward!r}')
+    pooled = {'sequence': family.sequence, 'choice': family.choice}.get(head.kind)
+    is_free = family.model_type == 'electra' and head.kind == 'choice'
+    if pooled and not is_free and head.transform != (pooled.activation or model.activation):
+        misfits.append(f'head.transform {head.transform!r}')
+    return misfits

@@ -1,0 +1,218 @@
+"""What does Hugging Face call the parts of each family of encoders? One table a family, no logic.
+
+A table maps paths of our modules to names of theirs, '{group}' and '{layer}' standing for numbers. A name that begins
+with a dot lies inside the base model, and so behind its prefix ('bert.') in a model with a head.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+Names = Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pooled:
+    """A head on the first token's vector: names of 'pooler/dense' and 'head/out', and the activation between."""
+
+    names: Names
+    activation: str  # as `HeadConfig.transform`; '' = the model's own
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """One `model_type` of config.json."""
+
+    model_type: str
+    stem: str  # of the class names: 'Bert' of 'BertForMaskedLM'
+    prefix: str  # of tensors of the base model in a model with a head
+    encoder: Names
+    masked_lm: Names
+    sequence: Pooled
+    choice: Pooled
+    span: Names
+    token: Names = dataclasses.field(default_factory=lambda: {'head/out': 'classifier'})
+    pooler: str = ''  # '' = the family has none
+    pair: str = ''  # the sentence-pair classifier of its pretraining; '' = none
+    detector: Names = dataclasses.field(default_factory=dict)  # of replaced tokens (ELECTRA)
+    is_masked_lm_erf: bool = False  # its masked-LM head has the exact GELU whatever the layers have
+
+
+EMBEDDINGS = {
+    'encoder/embeddings/token': '.embeddings.word_embeddings',
+    'encoder/embeddings/position': '.embeddings.position_embeddings',
+    'encoder/embeddings/token_type': '.embeddings.token_type_embeddings',
+    'encoder/embeddings/norm': '.embeddings.LayerNorm',
+}
+_LAYER, _OURS = '.encoder.layer.{layer}', 'encoder/stack/layers'
+# Projections of global tokens are Longformer's; a model of another family that was given them keeps its names.
+BERT_LAYERS = {
+    f'{_OURS}/attention/query': f'{_LAYER}.attention.self.query',
+    f'{_OURS}/attention/key': f'{_LAYER}.attention.self.key',
+    f'{_OURS}/attention/value': f'{_LAYER}.attention.self.value',
+    f'{_OURS}/attention/global_projections/query': f'{_LAYER}.attention.self.query_global',
+    f'{_OURS}/attention/global_projections/key': f'{_LAYER}.attention.self.key_global',
+    f'{_OURS}/attention/global_projections/value': f'{_LAYER}.attention.self.value_global',
+    f'{_OURS}/attention/out': f'{_LAYER}.attention.output.dense',
+    f'{_OURS}/attention_norm': f'{_LAYER}.attention.output.LayerNorm',
+    f'{_OURS}/feed_forward/up': f'{_LAYER}.intermediate.dense',
+    f'{_OURS}/feed_forward/down': f'{_LAYER}.output.dense',
+    f'{_OURS}/feed_forward_norm': f'{_LAYER}.output.LayerNorm',
+}
+_GROUP = '.encoder.albert_layer_groups.{group}.albert_layers.{layer}'
+ALBERT_LAYERS = {
+    f'{_OURS}/attention/query': f'{_GROUP}.attention.query',
+    f'{_OURS}/attention/key': f'{_GROUP}.attention.key',
+    f'{_OURS}/attention/value': f'{_GROUP}.attention.value',
+    f'{_OURS}/attention/global_projections/query': f'{_GROUP}.attention.query_global',
+    f'{_OURS}/attention/global_projections/key': f'{_GROUP}.attention.key_global',
+    f'{_OURS}/attention/global_projections/value': f'{_GROUP}.attention.value_global',
+    f'{_OURS}/attention/out': f'{_GROUP}.attention.dense',
+    f'{_OURS}/attention_norm': f'{_GROUP}.attention.LayerNorm',
+    f'{_OURS}/feed_forward/up': f'{_GROUP}.ffn',
+    f'{_OURS}/feed_forward/down': f'{_GROUP}.ffn_output',
+    f'{_OURS}/feed_forward_norm': f'{_GROUP}.full_layer_layer_norm',
+}
+_BLOCK = '.transformer.layer.{layer}'
+DISTILBERT_LAYERS = {
+    f'{_OURS}/attention/query': f'{_BLOCK}.attention.q_lin',
+    f'{_OURS}/attention/key': f'{_BLOCK}.attention.k_lin',
+    f'{_OURS}/attention/value': f'{_BLOCK}.attention.v_lin',
+    f'{_OURS}/attention/global_projections/query': f'{_BLOCK}.attention.q_lin_global',
+    f'{_OURS}/attention/global_projections/key': f'{_BLOCK}.attention.k_lin_global',
+    f'{_OURS}/attention/global_projections/value': f'{_BLOCK}.attention.v_lin_global',
+    f'{_OURS}/attention/out': f'{_BLOCK}.attention.out_lin',
+    f'{_OURS}/attention_norm': f'{_BLOCK}.sa_layer_norm',
+    f'{_OURS}/feed_forward/up': f'{_BLOCK}.ffn.lin1',
+    f'{_OURS}/feed_forward/down': f'{_BLOCK}.ffn.lin2',
+    f'{_OURS}/feed_forward_norm': f'{_BLOCK}.output_layer_norm',
+}
+BERT_MASKED_LM = {
+    'masked_lm': 'cls.predictions',
+    'masked_lm/transform': 'cls.predictions.transform.dense',
+    'masked_lm/norm': 'cls.predictions.transform.LayerNorm',
+}
+ROBERTA_MASKED_LM = {
+    'masked_lm': 'lm_head',
+    'masked_lm/transform': 'lm_head.dense',
+    'masked_lm/norm': 'lm_head.layer_norm',
+}
+TWO_LAYERS = {'pooler/dense': 'classifier.dense', 'head/out': 'classifier.out_proj'}
+
+
+def _with_pooler(name: str) -> Pooled:
+    return Pooled({'pooler/dense': name, 'head/out': 'classifier'}, 'tanh')
+
+
+SPAN = {'head/out': 'qa_outputs'}
+BERT_POOLER = '.pooler.dense'
+_BEFORE_CLASSIFIER = Pooled({'pooler/dense': 'pre_classifier', 'head/out': 'classifier'}, 'relu')
+
+FAMILIES = {
+    family.model_type: family
+    for family in (
+        Family(
+            'bert',
+            'Bert',
+            'bert',
+            encoder=EMBEDDINGS | BERT_LAYERS,
+            masked_lm=BERT_MASKED_LM,
+            sequence=_with_pooler(BERT_POOLER),
+            choice=_with_pooler(BERT_POOLER),
+            span=SPAN,
+            pooler=BERT_POOLER,
+            pair='cls.seq_relationship',
+        ),
+        Family(
+            'roberta',
+            'Roberta',
+            'roberta',
+            encoder=EMBEDDINGS | BERT_LAYERS,
+            masked_lm=ROBERTA_MASKED_LM,
+            sequence=Pooled(TWO_LAYERS, 'tanh'),
+            choice=_with_pooler(BERT_POOLER),
+            span=SPAN,
+            pooler=BERT_POOLER,
+            is_masked_lm_erf=True,
+        ),
+        Family(
+            'distilbert',
+            'DistilBert',
+            'distilbert',
+            encoder=EMBEDDINGS | DISTILBERT_LAYERS,
+            masked_lm={
+                'masked_lm': 'vocab_projector',
+                'masked_lm/transform': 'vocab_transform',
+                'masked_lm/norm': 'vocab_layer_norm',
+            },
+            sequence=_BEFORE_CLASSIFIER,
+            choice=_BEFORE_CLASSIFIER,
+            span=SPAN,
+        ),
+        Family(
+            'electra',
+            'Electra',
+            'electra',
+            encoder=EMBEDDINGS | BERT_LAYERS | {'encoder/embeddings/projection': '.embeddings_project'},
+            masked_lm={
+                'masked_lm': 'generator_lm_head',
+                'masked_lm/transform': 'generator_predictions.dense',
+                'masked_lm/norm': 'generator_predictions.LayerNorm',
+            },
+            sequence=Pooled(TWO_LAYERS, 'gelu_erf'),
+            choice=Pooled({'pooler/dense': 'sequence_summary.summary', 'head/out': 'classifier'}, 'gelu_erf'),
+            span=SPAN,
+            detector={
+                'detector/dense': 'discriminator_predictions.dense',
+                'detector/out': 'discriminator_predictions.dense_prediction',
+            },
+            is_masked_lm_erf=True,
+        ),
+        Family(
+            'albert',
+            'Albert',
+            'albert',
+            encoder=EMBEDDINGS
+            | ALBERT_LAYERS
+            | {'encoder/embeddings/projection': '.encoder.embedding_hidden_mapping_in'},
+            masked_lm={
+                'masked_lm': 'predictions',
+                'masked_lm/transform': 'predictions.dense',
+                'masked_lm/norm': 'predictions.LayerNorm',
+            },
+            sequence=_with_pooler('.pooler'),
+            choice=_with_pooler('.pooler'),
+            span=SPAN,
+            pooler='.pooler',
+            pair='sop_classifier.classifier',
+        ),
+        Family(
+            'big_bird',
+            'BigBird',
+            'bert',
+            encoder=EMBEDDINGS | BERT_LAYERS,
+            masked_lm=BERT_MASKED_LM,
+            sequence=Pooled(TWO_LAYERS, ''),
+            choice=_with_pooler('.pooler'),
+            span={
+                'head/inner': 'qa_classifier.intermediate.dense',
+                'head/outer': 'qa_classifier.output.dense',
+                'head/norm': 'qa_classifier.output.LayerNorm',
+                'head/out': 'qa_classifier.qa_outputs',
+            },
+            pooler='.pooler',
+            pair='cls.seq_relationship',
+        ),
+        Family(
+            'longformer',
+            'Longformer',
+            'longformer',
+            encoder=EMBEDDINGS | BERT_LAYERS,
+            masked_lm=ROBERTA_MASKED_LM,
+            sequence=Pooled(TWO_LAYERS, 'tanh'),
+            choice=_with_pooler(BERT_POOLER),
+            span=SPAN,
+            pooler=BERT_POOLER,
+            is_masked_lm_erf=True,
+        ),
+    )
+}

@@ -1,0 +1,78 @@
+"""A pretrained encoder with more positions and another attention, so that a short model reads long documents."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from efficient_attention.errors import InputError
+from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.models.config import ModelConfig
+
+PROJECTIONS = ('query', 'key', 'value')
+
+
+def lengthen(
+    pretrained: Pretrained, *, length: int | None = None, attention: str | None = None, global_tokens: int | None = None
+) -> Pretrained:
+    """The same encoder with `length` positions, this attention and projections for global tokens.
+
+    The table of positions becomes copies of itself one after another, as Longformer began from RoBERTa's (Beltagy et
+    al. 2020, arXiv 2004.05150, section 5); rows that no position uses stay in front. Global tokens begin with copies
+    of the ordinary projections, likewise. A row within the old length whose tokens all lie in each other's window has
+    the same vectors as before.
+
+    Args:
+        pretrained: the encoder.
+        length: most tokens of a row; None = as before.
+        attention: a mechanism's text form, or several with ';'; None = as before.
+        global_tokens: most of a row that data may mark as global; None = as before.
+
+    Raises:
+        InputError: the encoder learned no positions or has this many, or the attention cannot be read.
+    """
+    model = pretrained.model
+    fields: dict[str, Any] = {}
+    if length is not None:
+        check_length(model, length)
+        fields['max_length'] = length + model.position_offset
+    if attention is not None:
+        fields['attention'] = attention
+    if global_tokens is not None:
+        fields['global_tokens'] = global_tokens
+    longer = dataclasses.replace(model, **fields)
+    return dataclasses.replace(
+        pretrained, model=longer, params=lambda: longer_params(pretrained.params(), model, longer)
+    )
+
+
+def check_length(model: ModelConfig, length: int) -> None:
+    """Raises InputError unless the model has a table of fewer positions."""
+    if model.positions != 'learned':
+        raise InputError(f'model.positions is {model.positions!r}; only a learned table can be made longer')
+    if length <= (model.position_limit or 0):
+        raise InputError(f'{length} positions; the model has {model.position_limit} already')
+
+
+def longer_params(params: dict[str, Any], before: ModelConfig, after: ModelConfig) -> dict[str, Any]:
+    """The parameters with the longer table and the new projections."""
+    encoder = params['encoder']
+    embeddings, stack = encoder['embeddings'], encoder['stack']
+    if before.max_length != after.max_length:
+        table_LE = embeddings['position']['embedding']
+        longer_LE = tiled(table_LE, before.position_offset, after.max_length)
+        embeddings = embeddings | {'position': {'embedding': longer_LE}}
+    attention = dict(stack['layers']['attention'])
+    if after.global_tokens and not before.global_tokens:
+        attention['global_projections'] = {name: attention[name] for name in PROJECTIONS}
+    elif before.global_tokens and not after.global_tokens:
+        del attention['global_projections']
+    layers = stack['layers'] | {'attention': attention}
+    return params | {'encoder': encoder | {'embeddings': embeddings, 'stack': stack | {'layers': layers}}}
+
+
+def tiled(table_LE: np.ndarray, offset: int, rows: int) -> np.ndarray:
+    """`rows` rows: the first `offset`, then the others again and again; the last copy is cut."""
+    own_LE = table_LE[offset:]
+    copies = -(-(rows - offset) // len(own_LE))
+    return np.concatenate([table_LE[:offset], np.tile(own_LE, (copies, 1))])[:rows]

@@ -1,0 +1,173 @@
+"""A trained encoder from outside or from a workdir, as one value that tasks start from and `save_pretrained` writes."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.errors import InputError
+from efficient_attention.interop.config_fields import SHIFTED
+from efficient_attention.interop.config_in import CONFIG, Description, describe, read_values
+from efficient_attention.interop.config_out import config_values
+from efficient_attention.interop.families import FAMILIES, Family
+from efficient_attention.interop.tensor_files import TensorFolder, write_tensors
+from efficient_attention.interop.tensors import Parts, has_all, plain_names, read_tensors, tensors_of, written_tensors
+from efficient_attention.interop.tokenizer_files import carry_tokenizer, is_lowercase, padding_id, tokenizer_file
+from efficient_attention.interop.workdir import encoder_run, workdir_params
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.head_config import HeadConfig
+
+TOKENIZER = 'tokenizer.json'  # of a workdir
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+    """A trained encoder with the heads that its checkpoint has; opening one reads no numbers."""
+
+    model: ModelConfig
+    head: HeadConfig  # kind 'none' for a bare encoder or a pretraining model
+    labels: tuple[str, ...]  # in the order of the outputs; () where they have no names
+    problem: str  # as `ExamplesConfig.problem`; 'fill_mask' with a masked-LM head alone, 'none' for a bare encoder
+    family: str  # a `model_type` of `FAMILIES`; '' for a workdir's
+    tokenizer: Path | None  # its file
+    lowercase: bool
+    # Nested dicts of float32 NumPy arrays by the paths of our modules: 'encoder', and what there is of 'masked_lm',
+    # 'pooler', 'pair', 'head' and, of ELECTRA's discriminator, 'detector'.
+    params: Callable[[], dict[str, Any]]
+    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the keys of its config.json
+
+
+def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
+    """The checkpoint of a Hugging Face folder or of a workdir.
+
+    Args:
+        path: the folder.
+        checkpoint: of a workdir: 'last', 'best' or a step; '' = best where its config names a metric, else last.
+
+    Raises:
+        InputError: the folder has no config.json, or one that we do not follow; `params` raises it where tensors are
+            missing, left over, wrong-sized, or no safetensors.
+    """
+    values = read_values(path)
+    if 'task' in values:
+        return _of_workdir(path, checkpoint)
+    if checkpoint:
+        raise InputError(f'checkpoint is {checkpoint!r}; {path} is no workdir and has but one')
+    try:
+        known = describe(values)
+    except InputError as error:
+        raise InputError(f'{path / CONFIG}: {error}') from None
+    return Pretrained(
+        model=known.model,
+        head=known.head,
+        labels=known.labels,
+        problem=known.problem,
+        family=known.family.model_type,
+        tokenizer=tokenizer_file(path),
+        lowercase=is_lowercase(path),
+        params=lambda: _read_params(path, known),
+        extra=values,
+    )
+
+
+def _of_workdir(path: Path, checkpoint: str) -> Pretrained:
+    config = encoder_run(path)
+    is_fine_tuned = config.task == 'fine_tuning'
+    file = path / TOKENIZER
+    return Pretrained(
+        model=config.model,
+        head=config.head if is_fine_tuned else HeadConfig(),
+        labels=config.examples.labels if is_fine_tuned else (),
+        problem=config.examples.problem if is_fine_tuned else 'fill_mask',
+        family='',
+        tokenizer=file if file.is_file() else None,
+        lowercase=config.data.lowercase,
+        params=lambda: workdir_params(path, config, checkpoint),
+    )
+
+
+def _read_params(path: Path, known: Description) -> dict[str, Any]:
+    folder = TensorFolder(path)
+    parts = parts_in(known, plain_names(known.family, folder.shapes))
+    return read_tensors(known.family, tensors_of(known.family, known.model, parts), folder)
+
+
+def parts_in(known: Description, found: Mapping[str, str]) -> Parts:
+    """What a file has beside the encoder: what its architecture must have, and heads of pretraining that are there."""
+    family, ending = known.family, known.ending
+    if known.head.kind != 'none':
+        return Parts(known.head)
+    if family.detector and ending == 'ForPreTraining':
+        return Parts(has_detector=True)
+    is_both = ending == 'ForPreTraining' and bool(family.pair)
+    has_pair = bool(family.pair) and (
+        is_both or ending == 'ForNextSentencePrediction' or has_all(family, {'pair': family.pair}, found)
+    )
+    return Parts(
+        has_masked_lm=is_both or ending == 'ForMaskedLM' or has_all(family, family.masked_lm, found),
+        has_pooler=bool(family.pooler) and (has_pair or has_all(family, {'pooler': family.pooler}, found)),
+        has_pair=has_pair,
+    )
+
+
+def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None = None) -> None:
+    """Writes config.json, model.safetensors and the tokenizer's files, as transformers reads them.
+
+    Args:
+        folder: made where it is missing.
+        pretrained: as `open_pretrained` gives it, or made for a model in memory.
+        tokenizer: its file; None = `pretrained.tokenizer`.
+
+    Raises:
+        InputError: no Hugging Face family has such a model, or the folder cannot be written.
+    """
+    params = pretrained.params()
+    tokenizer = pretrained.tokenizer if tokenizer is None else tokenizer
+    values = config_values(
+        pretrained.model,
+        pretrained.head,
+        frozenset(params),
+        family=pretrained.family,
+        labels=pretrained.labels,
+        extra=pretrained.extra,
+    )
+    family = FAMILIES[values['model_type']]
+    check_padding(family, pretrained.model, tokenizer)
+    tensors = written_tensors(
+        family,
+        tensors_of(family, pretrained.model, parts_from(pretrained, frozenset(params))),
+        params,
+        is_bare=values['architectures'][0] == f'{family.stem}Model',
+    )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_tensors(folder, tensors)
+        carry_tokenizer(tokenizer, folder, pretrained.model.position_limit or pretrained.model.max_length)
+        (folder / CONFIG).write_text(json.dumps(values, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
+    except OSError as error:
+        raise InputError(f'{folder}: cannot be written ({error.strerror})') from None
+
+
+def check_padding(family: Family, model: ModelConfig, tokenizer: Path | None) -> None:
+    """Raises InputError where transformers would count positions from another place, as it does by the padding's id."""
+    if family.model_type not in SHIFTED or tokenizer is None or tokenizer.suffix != '.json':
+        return
+    pad = padding_id(tokenizer)
+    if pad is not None and pad != model.position_offset - 1:
+        raise InputError(
+            f'model.position_offset is {model.position_offset}; {family.model_type} needs {pad + 1}, as the id of '
+            f'padding in {tokenizer} is {pad}'
+        )
+
+
+def parts_from(pretrained: Pretrained, names: frozenset[str]) -> Parts:
+    """What a model has beside its encoder, by the names of its groups of parameters."""
+    if pretrained.head.kind != 'none':
+        return Parts(pretrained.head)
+    return Parts(
+        has_masked_lm='masked_lm' in names,
+        has_pooler='pooler' in names,
+        has_pair='pair' in names,
+        has_detector='detector' in names,
+    )

@@ -1,0 +1,105 @@
+"""The tensors of a checkpoint's folder: one safetensors file or its shards, read one by one, and written.
+
+Nothing here, or anywhere in this package, loads a pickle: it may run code when it is opened.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from efficient_attention.errors import InputError
+
+SINGLE = 'model.safetensors'
+INDEX = 'model.safetensors.index.json'
+PICKLES = ('*.bin', '*.pt', '*.pth', '*.ckpt', '*.pkl')
+OTHERS = ('*.h5', '*.msgpack', '*.ckpt.index')
+FLOATS = ('F64', 'F32', 'F16', 'BF16')
+HOW = "load it where it came from with transformers and save it by save_pretrained('folder', safe_serialization=True)"
+
+
+class TensorFolder:
+    """The tensors of a folder by name, with their shapes; `read` gives the numbers.
+
+    Raises:
+        InputError: the folder has no safetensors, or they are damaged or incomplete; names the file.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files: dict[str, Path] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        listed = shards_of(folder)
+        for path in sorted({*listed.values()}) if listed else [single_file(folder)]:
+            with opened(path) as file:
+                for name in file.keys():  # noqa: SIM118  no mapping
+                    self.files[name], self.shapes[name] = path, tuple(file.get_slice(name).get_shape())
+        lost = sorted(name for name, path in listed.items() if self.files.get(name) != path)
+        if lost:
+            raise InputError(f'{folder / INDEX}: {lost[0]} is not in {listed[lost[0]].name}, where it should be')
+
+    def read(self, name: str) -> np.ndarray:
+        """float32, whatever the file holds.
+
+        Raises:
+            InputError: the tensor holds no floating-point numbers.
+        """
+        path = self.files[name]
+        with opened(path) as file:
+            kind = file.get_slice(name).get_dtype()
+            if kind not in FLOATS:
+                raise InputError(f'{path}: {name} holds {kind}, no floating-point numbers')
+            return np.asarray(file.get_tensor(name)).astype(np.float32)
+
+
+def shards_of(folder: Path) -> dict[str, Path]:
+    """The file of each tensor by the index of shards; empty where there is no index."""
+    path = folder / INDEX
+    if not path.is_file():
+        return {}
+    try:
+        names = json.loads(path.read_text(encoding='utf-8'))['weight_map']
+        if not all(type(file) is str and Path(file).name == file for file in names.values()):
+            raise ValueError('a file name with a folder in it')
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise InputError(f'{path}: no index of shards ({type(error).__name__}: {error})') from None
+    for file in sorted(set(names.values())):
+        if not (folder / file).is_file():
+            raise InputError(f'{folder}: the shard {file} is missing')
+    return {name: folder / file for name, file in names.items()}
+
+
+def single_file(folder: Path) -> Path:
+    """The one file of a folder without shards; raises InputError where it is missing, with what to do about it."""
+    path = folder / SINGLE
+    if path.is_file():
+        return path
+    for kind, why in ((PICKLES, 'a pickle, which may run code when it is opened, so it is never loaded'), (OTHERS, '')):
+        found = sorted(file.name for pattern in kind for file in folder.glob(pattern))
+        if found:
+            what = why or 'of another framework'
+            raise InputError(f'{folder}: no {SINGLE}; {found[0]} is {what}; {HOW}')
+    raise InputError(f'{folder}: no {SINGLE}')
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """An open safetensors file; turns what reading it raises into one line."""
+    try:
+        with safe_open(path, framework='np') as file:
+            yield file
+    except (SafetensorError, OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f'{path}: cannot be read ({str(error).splitlines()[0][:200]})') from None
+
+
+def write_tensors(folder: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Writes the tensors as one file; `format: pt` is what transformers looks for in it."""
+    whole = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in sorted(tensors.items())}
+    save_file(whole, folder / SINGLE, metadata={'format': 'pt'})

@@ -1,0 +1,257 @@
+"""Which tensor of a checkpoint is which parameter of ours? Names, shapes and leftovers, checked both ways."""
+
+import dataclasses
+import fnmatch
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+
+from efficient_attention.errors import InputError
+from efficient_attention.interop.families import Family, Names
+from efficient_attention.interop.tensor_files import TensorFolder
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.models.head_config import HeadConfig
+from efficient_attention.models.heads import MaskedLMHead, PairHead, Pooler
+from efficient_attention.modules.parameters import linear
+
+LEAVES = {'kernel': 'weight', 'embedding': 'weight', 'scale': 'weight', 'bias': 'bias'}
+OLD_LEAVES = {'gamma': 'weight', 'beta': 'bias'}  # of normalisations in the first releases
+LAYERS = 'encoder/stack/layers/'
+# What released files hold beside parameters: buffers that can be computed, poolers of models that use none.
+HARMLESS = ('*.position_ids', '*.token_type_ids', 'position_ids', 'pooler.*', '*.pooler.*')
+MOST_NAMED = 12  # tensors in a message
+Flat = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """A parameter of ours, `path`, and the tensors that it is made of: one for each layer, or one."""
+
+    path: str
+    names: tuple[str, ...]  # without the prefix; '.' in front = inside the base model
+    shape: tuple[int, ...]  # of each
+    is_stacked: bool
+    is_transposed: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """What a checkpoint has beside its encoder."""
+
+    head: HeadConfig = HeadConfig()
+    has_masked_lm: bool = False
+    has_pooler: bool = False  # of pretraining; the one below a head is the head's
+    has_pair: bool = False
+    has_detector: bool = False
+
+
+def tensors_of(family: Family, model: ModelConfig, parts: Parts) -> list[Tensor]:
+    """All tensors of a checkpoint.
+
+    Raises:
+        InputError: the family has no place for a parameter of the model; names it.
+    """
+    names = names_of(family, parts)
+    tensors = []
+    for path, leaf in flat(parameter_shapes(model, parts)).items():
+        module, _, kind = path.rpartition('/')
+        if module not in names:
+            raise InputError(f'{family.model_type} checkpoints have no place for {path}')
+        tensors.append(_tensor(path, f'{names[module]}.{LEAVES[kind]}', leaf.shape, model))
+    return tensors
+
+
+def names_of(family: Family, parts: Parts) -> Names:
+    """Their name of each module of ours that these parts may have."""
+    kind = parts.head.kind
+    heads: dict[str, Names] = {
+        'sequence': family.sequence.names,
+        'choice': family.choice.names,
+        'token': family.token,
+        'span': family.span,
+        'multi_hop': {**family.span, 'head/type': 'head.type', 'head/support': 'head.support'},
+    }
+    names = dict(family.encoder) | dict(heads.get(kind, {})) | dict(family.detector)
+    if parts.has_pooler:
+        names['pooler/dense'] = family.pooler
+    if parts.has_pair:
+        names['pair/dense'] = family.pair
+    return names | dict(family.masked_lm)
+
+
+def parameter_shapes(model: ModelConfig, parts: Parts) -> dict[str, Any]:
+    """Nested dicts of the shapes of our parameters."""
+
+    def make() -> dict[str, Any]:
+        rngs = nnx.Rngs(0)
+        if parts.head.kind != 'none':
+            return nnx.to_pure_dict(nnx.state(FineTuningModel(model, parts.head, rngs=rngs)))
+        modules: dict[str, Any] = {'encoder': Encoder(model, rngs=rngs)}
+        if parts.has_masked_lm:
+            modules['masked_lm'] = MaskedLMHead(model, rngs=rngs)
+        if parts.has_pooler:
+            modules['pooler'] = Pooler(model, rngs=rngs)
+        if parts.has_pair:
+            modules['pair'] = PairHead(model, rngs=rngs)
+        states = {name: nnx.to_pure_dict(nnx.state(module)) for name, module in modules.items()}
+        if parts.has_detector:
+            layers = {
+                'dense': linear(model, model.width, model.width, rngs),
+                'out': linear(model, model.width, 1, rngs),
+            }
+            states['detector'] = {name: nnx.to_pure_dict(nnx.state(layer)) for name, layer in layers.items()}
+        return states
+
+    return jax.eval_shape(make)
+
+
+def _tensor(path: str, name: str, shape: tuple[int, ...], model: ModelConfig) -> Tensor:
+    is_layer = path.startswith(LAYERS)
+    is_stacked = is_layer and model.is_stacked
+    inner = model.inner_layers if model.sharing == 'all' else 1
+    count = shape[0] if is_stacked else 1
+    names = [name]
+    if is_layer:
+        has_groups = '{group}' in name
+        numbers = [(i // inner, i % inner) if has_groups else (0, i) for i in range(count)]
+        names = [name.format(group=group, layer=layer) for group, layer in numbers]
+    shape = shape[1:] if is_stacked else shape
+    is_transposed = path.endswith('/kernel')
+    return Tensor(path, tuple(names), shape[::-1] if is_transposed else shape, is_stacked, is_transposed)
+
+
+def read_tensors(family: Family, tensors: Iterable[Tensor], folder: TensorFolder) -> dict[str, Any]:
+    """Nested dicts of our parameters, float32.
+
+    Raises:
+        InputError: a tensor is missing, left over or of another shape; lists them all by name.
+    """
+    tensors = list(tensors)
+    found = plain_names(family, folder.shapes)
+    faults = faults_of(family, tensors, found, folder)
+    lines = [f'{kind}: {listed(names)}' for kind, names in faults.items() if names]
+    if lines:
+        raise InputError(f'{folder.folder}: its tensors are not those of its config.json; {"; ".join(lines)}')
+    arrays = {}
+    for tensor in tensors:
+        rows = [folder.read(found[name.lstrip('.')]) for name in tensor.names]
+        rows = [row.T if tensor.is_transposed else row for row in rows]
+        arrays[tensor.path] = np.stack(rows) if tensor.is_stacked else rows[0]
+    return nested(arrays)
+
+
+def faults_of(
+    family: Family, tensors: list[Tensor], found: Mapping[str, str], folder: TensorFolder
+) -> dict[str, list[str]]:
+    """The names of tensors that are missing, of another shape, and unexpected."""
+    wanted = {name.lstrip('.'): tensor.shape for tensor in tensors for name in tensor.names}
+    shapes = {name: folder.shapes[own] for name, own in found.items()}
+    others = [name for name, shape in wanted.items() if name in found and shapes[name] != shape]
+    left = {name for name in found if name not in wanted and not is_harmless(name)}
+    left -= check_tied(family, left, found, folder)
+    return {
+        'missing': [name for name in wanted if name not in found],
+        'of another shape': [f'{found[name]} {shapes[name]}, not {wanted[name]}' for name in others],
+        'unexpected': sorted(found[name] for name in left),
+    }
+
+
+def written_tensors(family: Family, tensors: Iterable[Tensor], params: Mapping[str, Any], *, is_bare: bool) -> Flat:
+    """The tensors of our parameters by their names in a file; `is_bare`: of a base model, whose names have no prefix.
+
+    Raises:
+        InputError: parameters are missing, of another shape, or have no name there; lists them.
+    """
+    arrays, written = flat(params), {}
+    faults = []
+    for tensor in tensors:
+        array = arrays.pop(tensor.path, None)
+        whole = tensor.shape[::-1] if tensor.is_transposed else tensor.shape
+        whole = (len(tensor.names), *whole) if tensor.is_stacked else whole
+        if array is None or array.shape != whole:
+            faults.append(f'{tensor.path} is {"missing" if array is None else f"{array.shape}, not {whole}"}')
+            continue
+        for name, row in zip(tensor.names, array if tensor.is_stacked else [array], strict=True):
+            inside = name.lstrip('.') if is_bare else f'{family.prefix}{name}'
+            written[inside if name.startswith('.') else name] = row.T if tensor.is_transposed else row
+    faults += [f'{path} has no name in a {family.model_type} checkpoint' for path in arrays]
+    if faults:
+        raise InputError(f'the parameters do not fit: {listed(faults)}')
+    return written
+
+
+def plain_names(family: Family, names: Iterable[str]) -> dict[str, str]:
+    """From each tensor's name without prefix and in today's words to its name in the file."""
+    plain: dict[str, str] = {}
+    for name in names:
+        own = name.removeprefix(f'{family.prefix}.')
+        stem, _, leaf = own.rpartition('.')
+        own = f'{stem}.{OLD_LEAVES.get(leaf, leaf)}' if stem else own
+        if own in plain:
+            raise InputError(f'{name} and {plain[own]} are the same tensor under two names')
+        plain[own] = name
+    stem = family.masked_lm['masked_lm']
+    if f'{stem}.bias' not in plain and f'{stem}.decoder.bias' in plain:  # one of two names of a shared tensor is kept
+        plain[f'{stem}.bias'] = plain.pop(f'{stem}.decoder.bias')
+    return plain
+
+
+def is_harmless(name: str) -> bool:
+    """Whether a tensor that no parameter needs may be there all the same."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in HARMLESS)
+
+
+def check_tied(family: Family, left: set[str], found: Mapping[str, str], folder: TensorFolder) -> set[str]:
+    """The copies of the token table and of the output's bias among `left`, that some files hold beside them.
+
+    Raises:
+        InputError: a copy differs from what it should be a copy of.
+    """
+    stem = family.masked_lm['masked_lm']
+    table = family.encoder['encoder/embeddings/token'].lstrip('.') + '.weight'
+    copies = {f'{stem}.decoder.weight': table, f'{stem}.weight': table, f'{stem}.decoder.bias': f'{stem}.bias'}
+    tied = set()
+    for copy, original in copies.items():
+        if copy in left and original in found:
+            tied.add(copy)
+            if not np.array_equal(folder.read(found[copy]), folder.read(found[original])):
+                raise InputError(f'{folder.folder}: {found[copy]} differs from {found[original]}: untied outputs')
+    return tied
+
+
+def has_all(family: Family, names: Names, found: Mapping[str, str]) -> bool:
+    """Whether a file has the weight of each of these modules, whose heads are then read."""
+    stem = family.masked_lm.get('masked_lm')
+    modules = [name.lstrip('.') for name in names.values() if name and name != stem]
+    return bool(modules) and all(f'{name}.weight' in found for name in modules)
+
+
+def listed(names: list[str]) -> str:
+    """The names with commas; the rest of a long list as a number."""
+    more = f' and {len(names) - MOST_NAMED} more' if len(names) > MOST_NAMED else ''
+    return ', '.join(names[:MOST_NAMED]) + more
+
+
+def flat(tree: Mapping[str, Any], before: str = '') -> dict[str, Any]:
+    """'a/b/c' -> leaf, for nested dicts."""
+    leaves: dict[str, Any] = {}
+    for name, value in tree.items():
+        leaves |= flat(value, f'{before}{name}/') if isinstance(value, Mapping) else {f'{before}{name}': value}
+    return leaves
+
+
+def nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested dicts of 'a/b/c' -> leaf."""
+    tree: dict[str, Any] = {}
+    for path, leaf in leaves.items():
+        *folders, last = path.split('/')
+        inner = tree
+        for folder in folders:
+            inner = inner.setdefault(folder, {})
+        inner[last] = leaf
+    return tree

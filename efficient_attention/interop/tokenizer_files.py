@@ -1,0 +1,118 @@
+"""The tokenizer of a checkpoint's folder: which file it is, what belongs to it, and how it travels."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+from efficient_attention.data.special_tokens import ROLES, with_specials
+from efficient_attention.data.tokenizers import load_tokenizer
+from efficient_attention.errors import InputError
+
+MAIN = ('tokenizer.json', 'vocab.txt')  # the first that is there, else a SentencePiece model
+PAIR = ('vocab.json', 'merges.txt')
+CARRIED = (
+    *MAIN,
+    *PAIR,
+    'tokenizer_config.json',
+    'special_tokens_map.json',
+    'added_tokens.json',
+)
+PIECES = '*.model'
+SETTINGS = 'tokenizer_config.json'
+THEIR_ROLES = {'pad': 'pad_token', 'unknown': 'unk_token', 'cls': 'cls_token', 'sep': 'sep_token', 'mask': 'mask_token'}
+
+
+def tokenizer_file(folder: Path) -> Path | None:
+    """tokenizer.json, vocab.txt, a `*.model` or vocab.json (with merges.txt); None where there is none of them."""
+    names = [folder / name for name in MAIN] + sorted(folder.glob(PIECES))
+    if all((folder / name).is_file() for name in PAIR):
+        names.append(folder / PAIR[0])
+    return next((path for path in names if path.is_file()), None)
+
+
+def is_lowercase(folder: Path) -> bool:
+    """Whether text is lower-cased, by tokenizer_config.json; BERT's and ALBERT's default is that it is."""
+    return bool(settings_of(folder).get('do_lower_case', True))
+
+
+def settings_of(folder: Path) -> dict[str, Any]:
+    """The keys of tokenizer_config.json; empty where there is none."""
+    path = folder / SETTINGS
+    if not path.is_file():
+        return {}
+    try:
+        values = json.loads(path.read_text(encoding='utf-8'))
+    except ValueError as error:
+        raise InputError(f'{path}: not JSON ({error})') from None
+    if not isinstance(values, dict):
+        raise InputError(f'{path}: no JSON object')
+    return values
+
+
+def byte_level(folder: Path) -> Tokenizer:
+    """RoBERTa's tokenizer from vocab.json and merges.txt: byte-level BPE, '<s> a </s></s> b </s>'.
+
+    Raises:
+        InputError: the files cannot be read, or do not belong together.
+    """
+    try:
+        tokenizer = Tokenizer(models.BPE.from_file(*(str(folder / name) for name in PAIR)))
+    except Exception as error:  # the Rust library raises bare Exception
+        raise InputError(f'{folder}: {" and ".join(PAIR)} are no tokenizer ({str(error)[:200]})') from None
+    has_prefix = bool(settings_of(folder).get('add_prefix_space', False))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=has_prefix)
+    tokenizer.decoder = decoders.ByteLevel()
+    known = tokenizer.get_vocab()
+    if not {'<s>', '</s>'} <= known.keys():
+        raise InputError(f'{folder / PAIR[0]}: no <s> and </s> in its vocabulary')
+    with_specials(tokenizer, [name for names in ROLES.values() for name in names if name in known])
+    first, last = ('<s>', known['<s>']), ('</s>', known['</s>'])
+    tokenizer.post_processor = processors.RobertaProcessing(sep=last, cls=first, add_prefix_space=has_prefix)
+    return tokenizer
+
+
+def carry_tokenizer(source: Path | None, folder: Path, longest: int) -> None:
+    """Copies a tokenizer with what lies beside it, or writes what transformers needs to know of a lone one.
+
+    Args:
+        source: a file as `tokenizer_file` finds it; None = no tokenizer.
+        folder: where to.
+        longest: most tokens of a row.
+    """
+    if source is None:
+        return
+    names = [source.parent / name for name in CARRIED] + list(source.parent.glob(PIECES))
+    for path in names:
+        if path.is_file() and path.parent != folder:
+            shutil.copyfile(path, folder / path.name)
+    if not (folder / source.name).is_file():  # a file of the user's own with another name
+        shutil.copyfile(source, folder / {'.txt': MAIN[1], '.json': MAIN[0]}.get(source.suffix, source.name))
+    if source.name == PAIR[0] and not (folder / MAIN[0]).is_file():
+        byte_level(source.parent).save(str(folder / MAIN[0]))
+    settings = settings_of(folder)
+    if not settings and (folder / MAIN[0]).is_file():
+        settings = {'tokenizer_class': 'PreTrainedTokenizerFast'} | special_names(folder / MAIN[0])
+    if settings:
+        settings['model_max_length'] = longest
+        (folder / SETTINGS).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
+
+
+def special_names(path: Path) -> dict[str, str]:
+    """The special tokens of a tokenizer.json under their names in tokenizer_config.json."""
+    vocabulary = pieces_of(path)
+    found = {role: next((name for name in names if name in vocabulary), None) for role, names in ROLES.items()}
+    return {THEIR_ROLES[role]: name for role, name in found.items() if name is not None}
+
+
+def padding_id(path: Path) -> int | None:
+    """The id of the padding token in a tokenizer.json or vocab.json; None where it has none."""
+    vocabulary = byte_level(path.parent).get_vocab() if path.name == PAIR[0] else pieces_of(path)
+    return next((vocabulary[name] for name in ROLES['pad'] if name in vocabulary), None)
+
+
+def pieces_of(path: Path) -> dict[str, int]:
+    """The ids of all pieces of a tokenizer.json; raises InputError where it is none."""
+    return load_tokenizer(path, lowercase=False).get_vocab(with_added_tokens=True)

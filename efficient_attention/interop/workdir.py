@@ -1,0 +1,69 @@
+"""The model in a workdir of ours: config, parameters of its best or last checkpoint, tokenizer."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from efficient_attention.errors import InputError
+from efficient_attention.interop.tensors import Parts, flat, listed, parameter_shapes
+from efficient_attention.training.checkpoint_reader import BEST, LAST, STATE, CheckpointReader
+from efficient_attention.training.config import RunConfig
+from efficient_attention.training.workdir import read_config
+
+ENCODERS = ('pretraining', 'fine_tuning')
+PARAMS = 'params'
+
+
+def encoder_run(workdir: Path) -> RunConfig:
+    """The config of a run that trained an encoder.
+
+    Raises:
+        InputError: there is no run, or it trained a decoder.
+    """
+    config = read_config(workdir)
+    if config.task not in ENCODERS:
+        raise InputError(
+            f'{workdir} holds a run of the task {config.task!r}; checkpoints go out of {", ".join(ENCODERS)}'
+        )
+    return config
+
+
+def parts_of(config: RunConfig) -> Parts:
+    """What the run's model has beside its encoder."""
+    if config.task == 'fine_tuning':
+        return Parts(config.head)
+    has_pairs = config.data.pairs != 'none'
+    return Parts(has_masked_lm=True, has_pooler=has_pairs, has_pair=has_pairs)
+
+
+def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> dict[str, Any]:
+    """Nested dicts of float32 NumPy arrays.
+
+    Args:
+        workdir: the folder.
+        config: its config.
+        checkpoint: 'last', 'best' or a step; '' = the best where one is known, else the last.
+
+    Raises:
+        InputError: no such checkpoint, or its parameters are not those of the config.
+    """
+    reader = CheckpointReader(workdir)
+    metric, mode = config.checkpoint.best_metric, config.checkpoint.best_mode
+    has_best = bool(metric) and reader.best_step(metric, mode) is not None
+    step = reader.chosen_step(checkpoint or (BEST if has_best else LAST), metric=metric, mode=mode)
+    step = reader.latest_step() if step is None else step
+    if step is None:
+        raise InputError(f'there is no checkpoint in {reader.folder}')
+    expected = flat(parameter_shapes(config.model, parts_of(config)))
+    saved = ocp.PyTreeCheckpointHandler().metadata(reader.folder / str(step) / STATE).tree[PARAMS]
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), saved)
+    found = {name: leaf.shape for name, leaf in flat(shapes).items()}
+    wrong = [name for name in {**expected, **found} if found.get(name) != getattr(expected.get(name), 'shape', None)]
+    if wrong:
+        raise InputError(f'{workdir}: its parameters are not those of its config.json: {listed(wrong)}')
+    params = reader.restore({PARAMS: shapes}, step).state[PARAMS]
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)

@@ -1,0 +1,47 @@
+"""Runs where transformers is installed: loads exported folders there and prints how far their outputs are off.
+
+python tests/interop/load_exports.py FOLDER ... ; each holds an exported checkpoint and, as `inputs_and_outputs` and
+`ending`, what transformers computed before. The last line is a JSON object: folder -> largest difference.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors.torch import load_file
+
+
+def difference(folder: Path) -> float:
+    """The largest difference of any output on positions that are no padding; raises where tensors do not fit."""
+    ending = (folder / 'ending').read_text()
+    arrays = load_file(folder / 'inputs_and_outputs.safetensors')
+    name = json.loads((folder / 'config.json').read_text())['architectures'][0]
+    model, found = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
+    if found['missing_keys'] or found['mismatched_keys']:
+        raise ValueError(f'{folder}: {found}')
+    inputs = {own.removeprefix('input/'): value.long() for own, value in arrays.items() if own.startswith('input/')}
+    if ending == 'ForMultipleChoice':
+        inputs = {own: value[None] for own, value in inputs.items()}
+    model.eval()
+    with torch.no_grad():
+        outputs = {'hidden': 'last_hidden_state'} if ending == 'Model' else {}
+        given = dict(model(**inputs, return_dict=True))
+    worst = 0.0
+    for own, theirs in arrays.items():
+        if not own.startswith('output/hidden' if ending == 'Model' else f'output/{ending}/'):
+            continue
+        ours = given[outputs.get('hidden', own.rpartition('/')[2])]
+        ours = ours[0] if ending == 'ForMultipleChoice' else ours
+        ours = ours[:, : theirs.shape[1]] if theirs.ndim > 1 else ours
+        mask = arrays['input/attention_mask'] == 1
+        if theirs.ndim > 1 and theirs.shape[1] in (6, mask.shape[1]):
+            mask = mask[:, : theirs.shape[1]]
+            ours, theirs = ours[mask], theirs[mask]
+        worst = max(worst, float((ours.float() - theirs).abs().max()))
+    return worst
+
+
+if __name__ == '__main__':
+    print(json.dumps({name: difference(Path(name)) for name in sys.argv[1:]}))

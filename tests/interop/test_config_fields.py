@@ -1,0 +1,34 @@
+"""The tables of config keys: every family has every size, and all fields exist."""
+
+import dataclasses
+
+import pytest
+
+from efficient_attention.interop.config_fields import ACTIVATIONS, FIELDS, FIXED, OWN_FIELDS, text_of
+from efficient_attention.interop.families import FAMILIES
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.modules.config import ACTIVATIONS as OURS
+
+KNOWN = {field.name for field in dataclasses.fields(ModelConfig)}
+
+
+@pytest.mark.parametrize('kind', FAMILIES)
+def test_every_family_gives_every_size(kind: str):
+    sizes = {'vocab_size', 'width', 'layers', 'heads', 'feed_forward_width', 'max_length', 'activation'}
+    assert sizes <= FIELDS[kind].keys() <= KNOWN
+    assert FIXED[kind].keys() <= KNOWN - FIELDS[kind].keys()
+
+
+def test_every_activation_of_ours_has_a_name_of_theirs():
+    assert set(ACTIVATIONS.values()) == set(OURS)
+
+
+def test_no_field_is_both_theirs_and_our_own():
+    for fields in FIELDS.values():
+        assert not set(OWN_FIELDS) & fields.keys()
+    assert set(OWN_FIELDS) <= KNOWN
+
+
+def test_one_text_for_layers_that_agree():
+    assert text_of(['full', 'full']) == 'full'
+    assert text_of(['full', 'window(2)']) == 'full; window(2)'

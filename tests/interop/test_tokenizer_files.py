@@ -1,0 +1,114 @@
+"""The tokenizer of a folder: which file it is, and that it travels whole."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from efficient_attention.data.text_encoder import text_encoder
+from efficient_attention.data.tokenizers import word_piece
+from efficient_attention.errors import InputError
+from efficient_attention.interop.tokenizer_files import (
+    byte_level,
+    carry_tokenizer,
+    is_lowercase,
+    padding_id,
+    special_names,
+    tokenizer_file,
+)
+
+PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a', 'b']
+BYTES = ['<s>', '<pad>', '</s>', '<unk>', *'abĠ', 'Ġa', '<mask>']
+
+
+def lone(path: Path) -> Path:
+    """A tokenizer.json with nothing beside it."""
+    word_piece({piece: number for number, piece in enumerate(PIECES)}, lowercase=True).save(str(path))
+    return path
+
+
+def roberta(folder: Path) -> Path:
+    """vocab.json and merges.txt alone."""
+    (folder / 'vocab.json').write_text(json.dumps({piece: number for number, piece in enumerate(BYTES)}))
+    (folder / 'merges.txt').write_text('#version: 0.2\nĠ a\n', encoding='utf-8')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ('files', 'expected'),
+    [
+        ((), None),
+        (('vocab.txt',), 'vocab.txt'),
+        (('vocab.txt', 'tokenizer.json'), 'tokenizer.json'),
+        (('spiece.model',), 'spiece.model'),
+        (('vocab.json',), None),
+        (('vocab.json', 'merges.txt'), 'vocab.json'),
+    ],
+)
+def test_which_file_it_is(tmp_path: Path, files: tuple[str, ...], expected: str | None):
+    for name in files:
+        (tmp_path / name).touch()
+    assert tokenizer_file(tmp_path) == (tmp_path / expected if expected else None)
+
+
+def test_case_is_as_the_settings_say(tmp_path: Path):
+    assert is_lowercase(tmp_path)
+    (tmp_path / 'tokenizer_config.json').write_text('{"do_lower_case": false}')
+    assert not is_lowercase(tmp_path)
+    for content, message in (('{', 'not JSON'), ('3', 'no JSON object')):
+        (tmp_path / 'tokenizer_config.json').write_text(content)
+        with pytest.raises(InputError, match=f'tokenizer_config.json: {message}'):
+            is_lowercase(tmp_path)
+
+
+def test_robertas_files_make_its_tokenizer(tmp_path: Path):
+    tokenizer = byte_level(roberta(tmp_path))
+    assert tokenizer.encode('a ab').tokens == ['<s>', 'a', 'Ġa', 'b', '</s>']
+    assert tokenizer.encode('a', 'b').tokens == ['<s>', 'a', '</s>', '</s>', 'b', '</s>']
+    assert tokenizer.encode('a <mask>').tokens == ['<s>', 'a', '<mask>', '</s>']  # which eats the space before it
+    assert tokenizer.decode(tokenizer.encode('ab a').ids) == 'ab a'
+    (tmp_path / 'merges.txt').write_text('#version: 0.2\nx y\n')
+    with pytest.raises(InputError, match='vocab.json and merges.txt are no tokenizer'):
+        byte_level(tmp_path)
+
+
+def test_robertas_files_travel_with_a_tokenizer_json(tmp_path: Path):
+    source, target = tmp_path / 'from', tmp_path / 'to'
+    source.mkdir()
+    target.mkdir()
+    carry_tokenizer(tokenizer_file(roberta(source)), target, 16)
+    assert {path.name for path in target.iterdir()} >= {'vocab.json', 'merges.txt', 'tokenizer.json'}
+    encoder = text_encoder(tokenizer_file(target))
+    assert (encoder.cls, encoder.pad, encoder.sep, encoder.size) == (0, 1, 2, len(BYTES))
+    assert padding_id(source / 'vocab.json') == padding_id(target / 'tokenizer.json') == 1
+
+
+def test_all_files_travel_and_the_longest_row_is_noted(tmp_path: Path):
+    source, target = tmp_path / 'from', tmp_path / 'to'
+    source.mkdir()
+    target.mkdir()
+    names = ['spiece.model', 'special_tokens_map.json', 'vocab.txt', 'readme.txt']
+    for name in names:
+        (source / name).write_text(name)
+    (source / 'tokenizer_config.json').write_text('{"do_lower_case": false, "model_max_length": 8}')
+    carry_tokenizer(source / 'vocab.txt', target, 16)
+    assert {path.name for path in target.iterdir()} == {*names[:3], 'tokenizer_config.json'}
+    settings = json.loads((target / 'tokenizer_config.json').read_text())
+    assert settings == {'do_lower_case': False, 'model_max_length': 16}
+
+
+def test_a_lone_tokenizer_gets_what_transformers_needs_to_know(tmp_path: Path):
+    target = tmp_path / 'to'
+    target.mkdir()
+    carry_tokenizer(lone(tmp_path / 'mine.json'), target, 16)
+    settings = json.loads((target / 'tokenizer_config.json').read_text())
+    assert settings['tokenizer_class'] == 'PreTrainedTokenizerFast' and settings['model_max_length'] == 16
+    assert settings['cls_token'] == '[CLS]' and settings['pad_token'] == '[PAD]'
+    assert Tokenizer.from_file(str(target / 'tokenizer.json')).encode('a b').tokens == ['[CLS]', 'a', 'b', '[SEP]']
+    assert special_names(target / 'tokenizer.json')['mask_token'] == '[MASK]'
+
+
+def test_no_tokenizer_is_nothing_to_carry(tmp_path: Path):
+    carry_tokenizer(None, tmp_path, 16)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,63 @@
+"""Checkpoints out of a workdir: parameters as they were saved, and one line for what is no encoder's run."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+from efficient_attention.interop.workdir import encoder_run, workdir_params
+from tests.training.tiny_run import fresh_workdir
+
+pytestmark = pytest.mark.lenient_promotion  # building a run makes its optimizer
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory) -> Path:
+    return fresh_workdir(tmp_path_factory.mktemp('interop'))
+
+
+def test_parameters_are_those_of_the_checkpoint(workdir: Path):
+    config = encoder_run(workdir)
+    params = workdir_params(workdir, config)
+    assert params.keys() == {'encoder', 'masked_lm', 'pooler', 'pair'}
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {'float32'}
+    table = params['encoder']['embeddings']['token']['embedding']
+    assert table.shape == (config.model.vocab_size, 16) and table.std() > 0.01
+
+
+def test_it_goes_out_and_comes_back_to_the_bit(workdir: Path, tmp_path: Path):
+    before = open_pretrained(workdir)
+    assert (before.problem, before.family, before.tokenizer) == ('fill_mask', '', workdir / 'tokenizer.json')
+    save_pretrained(tmp_path / 'out', before)
+    after = open_pretrained(tmp_path / 'out')
+    assert (after.model, after.problem, after.family) == (before.model, 'fill_mask', 'bert')
+    assert jax.tree.all(jax.tree.map(np.array_equal, before.params(), after.params()))
+    assert after.extra['architectures'] == ['BertForPreTraining']
+    assert after.tokenizer == tmp_path / 'out' / 'tokenizer.json'
+
+
+def test_a_checkpoint_that_is_not_there_is_named(workdir: Path):
+    with pytest.raises(InputError, match='there is no checkpoint of step 7'):
+        workdir_params(workdir, encoder_run(workdir), '7')
+
+
+def test_parameters_of_another_config_are_named(workdir: Path):
+    config = encoder_run(workdir)
+    other = dataclasses.replace(config, model=dataclasses.replace(config.model, max_length=64))
+    with pytest.raises(InputError, match='are not those of its config.json: encoder/embeddings/position/embedding'):
+        workdir_params(workdir, other)
+
+
+def test_decoders_stay(workdir: Path, tmp_path: Path):
+    values = json.loads((workdir / 'config.json').read_text())
+    values['task'] = 'language_modelling'
+    values['data'] |= {'pairs': 'none', 'max_masked': 20}
+    values['model'] |= {'token_types': 0}
+    (tmp_path / 'config.json').write_text(json.dumps(values))
+    with pytest.raises(InputError, match="a run of the task 'language_modelling'; its checkpoints go out after pretr"):
+        encoder_run(tmp_path)

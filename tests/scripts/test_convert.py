@@ -1,0 +1,80 @@
+"""Converting from the command line: folders to folders, longer models, and one line for bad input."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from efficient_attention.interop.pretrained import open_pretrained
+from tests.interop.folders import FIXTURES, copied
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, tmp_path: Path):
+    """Runs the script in this process: exit code, errors."""
+
+    def run(source: Path, *arguments: str) -> tuple[int, str]:
+        words = ['--source', str(source), '--to', str(tmp_path / 'out'), *arguments]
+        monkeypatch.setattr(sys, 'argv', ['convert.py', *words])
+        code = 0
+        try:
+            runpy.run_path(str(ROOT / 'scripts' / 'convert.py'), run_name='__main__')
+        except SystemExit as exited:
+            code = exited.code
+        return code, capfd.readouterr().err
+
+    return run
+
+
+def test_a_folder_becomes_a_folder(call, tmp_path: Path):
+    assert call(FIXTURES / 'albert_1')[0] == 0
+    before, after = open_pretrained(FIXTURES / 'albert_1'), open_pretrained(tmp_path / 'out')
+    assert before.model == after.model
+    assert jax.tree.all(jax.tree.map(np.array_equal, before.params(), after.params()))
+
+
+def test_a_longer_model(call, tmp_path: Path):
+    pattern = 'window(8) | global_tokens(1)'
+    code, _ = call(FIXTURES / 'bert_1', '--to-long', '64', '--pattern', pattern, '--global-tokens', '2')
+    after = open_pretrained(tmp_path / 'out')
+    assert code == 0
+    assert (after.model.max_length, after.model.attention, after.model.global_tokens) == (64, pattern, 2)
+    assert after.params()['encoder']['embeddings']['position']['embedding'].shape == (64, 16)
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (('--to-long', '8'), 'error: 8 positions; the model has 24 already'),
+        (('--to-long', '64', '--pattern', 'windw(8)'), "error: attention 'windw(8)': unknown name 'windw'"),
+        (('--checkpoint', 'best'), "error: checkpoint is 'best'"),
+    ],
+)
+def test_bad_input_gives_one_line(call, tmp_path: Path, arguments: tuple[str, ...], message: str):
+    code, errors = call(FIXTURES / 'bert_1', *arguments)
+    assert code == 2 and errors.startswith(message) and errors.count('\n') == 1
+    assert not (tmp_path / 'out').exists()
+
+
+def test_a_folder_that_is_no_checkpoint(call, tmp_path: Path):
+    code, errors = call(tmp_path)
+    assert code == 2 and 'no checkpoint there' in errors and errors.count('\n') == 1
+
+
+def test_a_pickle_is_refused(call, tmp_path: Path):
+    folder = copied('bert_1', tmp_path / 'in')
+    (folder / 'model.safetensors').rename(folder / 'pytorch_model.bin')
+    code, errors = call(folder)
+    assert code == 2 and 'pytorch_model.bin is a pickle' in errors and errors.count('\n') == 1
+
+
+def test_nothing_is_overwritten(call, tmp_path: Path):
+    (tmp_path / 'out').mkdir()
+    (tmp_path / 'out' / 'mine').touch()
+    code, errors = call(FIXTURES / 'bert_1')
+    assert code == 2 and 'there is something already' in errors
