@@ -21,12 +21,12 @@ def main() -> None:
     """Reads the flags and trains."""
     parse_flags(sys.argv, required=('config', 'workdir'))
     print(keep_freed_memory(), file=sys.stderr)
-    from efficient_attention.training.config import from_dict  # after the allocator, before anything large
+    from efficient_attention.training.complete import run_config  # after the allocator, before anything large
     from efficient_attention.training.loop import train
 
     join_hosts_of_flags()
 
-    train(from_dict(CONFIG.value.to_dict()), Path(WORKDIR.value))
+    train(run_config(CONFIG.value.to_dict()), Path(WORKDIR.value))
 
 
 if __name__ == '__main__':

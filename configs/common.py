@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, config_dict
 
 from efficient_attention.models.decoder_sizes import (
     gpt2_fields,
@@ -20,6 +20,7 @@ __all__ = [
     'bert_fields',
     'bigbird_fields',
     'default_config',
+    'fine_tuning_config',
     'gpt2_fields',
     'gpt3_fields',
     'language_modelling_config',
@@ -51,6 +52,30 @@ def language_modelling_config() -> ConfigDict:
     config.model.norm_epsilon = 1e-5
     config.model.token_types = 0
     config.checkpoint.best_metric = 'causal_lm_loss'
+    return config
+
+
+def fine_tuning_config() -> ConfigDict:
+    """Every field of a fine-tuning run; those that are None are filled in when the run starts.
+
+    `model` and `head` follow the checkpoint `train.start_from`, its tokenizer too; `train.steps` and
+    `optimizer.warmup_steps` follow `examples.epochs` and `examples.warmup_share`. A field that is set stays.
+    """
+    config = default_config()
+    config.task = 'fine_tuning'
+    config.data = ConfigDict(default_fields()['data'])
+    config.data.tokenizer = config_dict.placeholder(str)
+    for group in ('model', 'head'):
+        open_fields = {name: config_dict.placeholder(type(value)) for name, value in default_fields()[group].items()}
+        config[group] = ConfigDict(open_fields)
+    config.train.steps = config_dict.placeholder(int)
+    config.optimizer.warmup_steps = config_dict.placeholder(int)
+    config.optimizer.schedule = 'linear'
+    config.optimizer.bias_correction = True  # fine-tuning is short: Mosbach et al. 2020, arXiv 2006.04884, section 5
+    config.train.log_every_steps = 50
+    config.checkpoint.best_mode = 'max'
+    config.checkpoint.keep = 1
+    config.eval.batch_size = 64
     return config
 
 

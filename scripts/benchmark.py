@@ -5,6 +5,7 @@
     python scripts/benchmark.py attention [--lengths 512 ... 65536] [--sides full window ...] [--plot attention.svg]
     python scripts/benchmark.py attention --from_json figures.json --plot attention.svg
     python scripts/benchmark.py memory [--layers 6 ... 48] [--lengths 12288] [--parts depth] [--plot memory.svg]
+    python scripts/benchmark.py finetune [--lengths 128 384] [--ways train infer] [--json finetune.json]
     python scripts/benchmark.py decode [--contexts 512 4096] [--sides causal window fixed favor]
 
 `step`: a BERT with 4 layers of width 256, 4 heads and 8,192 tokens, float32, dropout 0.1, AdamW, 4,096 tokens a step of
@@ -24,6 +25,9 @@ against depth; fixed and strided sparse against dense attention at 12,288 positi
 
 `decode`: tokens/s of generation from caches against reading the whole context again for every token
 (`decode_benchmark.py`).
+
+`finetune`: examples/s of fine-tuning and inference of a 6-layer BERT of width 384 against Hugging Face's PyTorch
+`BertForSequenceClassification` (`finetune_benchmark.py`).
 
 The file of `--json` is replaced as a whole after every length, so a run that is cut leaves what it measured before.
 """
@@ -45,7 +49,7 @@ from typing import Any
 from efficient_attention.errors import InputError
 from efficient_attention.training.command import show_error
 from efficient_attention.training.whole_file import write_whole
-from scripts import attention_benchmark, decode_benchmark, memory_benchmark
+from scripts import attention_benchmark, decode_benchmark, finetune_benchmark, memory_benchmark
 
 ROOT = Path(__file__).resolve().parent.parent
 TOKENS_A_STEP = 4096
@@ -90,6 +94,7 @@ def measure(arguments: argparse.Namespace) -> None:
         'attention': measure_attention,
         'memory': measure_memory,
         'decode': measure_decoding,
+        'finetune': measure_fine_tuning,
     }
     for figures in parts[arguments.command](arguments):
         if arguments.json:
@@ -114,12 +119,14 @@ def parse_arguments() -> argparse.Namespace:
     memory_benchmark.add_arguments(memory)
     decode = commands.add_parser('decode', help='tokens/s of generation with and without caches')
     decode_benchmark.add_arguments(decode)
-    for command in (step, attention):
+    finetune = commands.add_parser('finetune', help='examples/s of fine-tuning and inference, ours and the peer')
+    finetune_benchmark.add_arguments(finetune)
+    for command in (step, attention, finetune):
         default = ROOT / '.venv-peers/bin/python'
         command.add_argument('--peers-python', type=Path, default=default, help='made by `make peers`')
     for command in (step, input_, attention):
         command.add_argument('--steps', type=int, default=10, help='timed steps a process')
-    for command in (step, input_, attention, memory, decode):
+    for command in (step, input_, attention, memory, decode, finetune):
         command.add_argument('--allocator', choices=['keep', 'default'], default='keep', help='of both sides')
         command.add_argument('--json', type=Path, help='file for the figures')
     for command in (step, input_):
@@ -129,6 +136,7 @@ def parse_arguments() -> argparse.Namespace:
         'attention': (attention, attention_benchmark),
         'memory': (memory, memory_benchmark),
         'decode': (decode, decode_benchmark),
+        'finetune': (finetune, finetune_benchmark),
     }
     if arguments.command in parts:
         command, part = parts[arguments.command]
@@ -155,7 +163,7 @@ def needs_peers(arguments: argparse.Namespace) -> bool:
     """Whether the command runs programs of the peers' environment."""
     if arguments.command == 'attention':
         return not arguments.from_json and any(attention_benchmark.SIDES[name].peer for name in arguments.sides)
-    return arguments.command == 'step'
+    return arguments.command in ('step', 'finetune')
 
 
 # ---- the step ----
@@ -291,6 +299,17 @@ def measure_decoding(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     run = functools.partial(figures_of, allocator=arguments.allocator)
     for report in decode_benchmark.measure(arguments, decode_benchmark.program([sys.executable]), run):
         yield {'decode': report}
+
+
+# ---- fine-tuning ----
+
+
+def measure_fine_tuning(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Both sides at every length and way; after each, the figures so far."""
+    run = functools.partial(figures_of, allocator=arguments.allocator)
+    both = finetune_benchmark.commands([sys.executable], arguments.peers_python)
+    for report in finetune_benchmark.measure(arguments, both, run):
+        yield {'finetune': report}
 
 
 def machine() -> dict[str, Any]:

@@ -11,8 +11,10 @@ from flax import nnx
 
 from configs.common import SMALL_DECODERS, small_decoder_config
 from efficient_attention.models.decoder import Decoder
+from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.pretraining import PretrainingModel
-from efficient_attention.training.config import from_dict
+from efficient_attention.training.complete import with_open_fields
+from efficient_attention.training.config import default_fields, from_dict
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = [
@@ -27,22 +29,34 @@ def variants(name: str) -> list[str]:
     module = importlib.import_module(name)
     if hasattr(module, 'small_decoder_config'):
         return ['', *SMALL_DECODERS]
-    known = next((getattr(module, table) for table in ('MECHANISMS', 'SIZES') if hasattr(module, table)), None)
+    tables = ('MECHANISMS', 'SIZES', 'TASKS', 'FILES', 'SETS', 'METRICS')
+    known = next((getattr(module, table) for table in tables if hasattr(module, table)), None)
     return list(known) if known and inspect.signature(module.get_config).parameters else ['']
 
 
 @pytest.mark.parametrize('name, argument', [(name, argument) for name in NAMES for argument in variants(name)])
 def test_a_config_makes_a_model(name: str, argument: str):
     get_config = importlib.import_module(name).get_config
-    config = from_dict((get_config(argument) if argument else get_config()).to_dict())
+    config = from_dict(filled((get_config(argument) if argument else get_config()).to_dict()))
 
     def build() -> nnx.Module:
         rngs = nnx.Rngs(0)
         if config.task == 'language_modelling':
             return Decoder(config.model, rngs=rngs)
+        if config.task == 'fine_tuning':
+            return FineTuningModel(config.model, config.head, rngs=rngs)
         return PretrainingModel(config.model, has_pairs=config.data.pairs != 'none', rngs=rngs)
 
     assert count(build) > 10_000
+
+
+def filled(values: dict) -> dict:
+    """The values with what a fine-tuning config leaves to checkpoint and files."""
+    if values['task'] != 'fine_tuning':
+        return values
+    defaults = default_fields()
+    stand_ins = {name: defaults[name] for name in ('data', 'model', 'head')}
+    return with_open_fields(values, stand_ins | {'train': {'steps': 9}, 'optimizer': {'warmup_steps': 1}})
 
 
 def count(build: Callable[[], nnx.Module]) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 
 from efficient_attention.objectives.objective import Batch, Sums
 from efficient_attention.tasks.task import HostBatch
@@ -33,15 +34,73 @@ def evaluate(
         to_devices: makes the global batch of them.
         carry: what the first batch gets from before, for steps that hand something on.
     """
-    sums: dict[str, float] = defaultdict(float)
-    weights: dict[str, float] = defaultdict(float)
+    totals = Totals()
     for batch_sums, batch_weights in finished(steps(eval_step, params, map(to_devices, batches), carry)):
-        for term, metrics in batch_sums.items():
-            weights[term] += float(np.asarray(batch_weights[term], np.float64))
+        totals.add(batch_sums, batch_weights)
+    return totals.means()
+
+
+def evaluate_outputs(
+    eval_step: EvalStep,
+    params: Any,
+    batches: Iterable[HostBatch],
+    to_devices: Callable[[HostBatch], Batch],
+) -> tuple[dict[str, float], list[dict[str, np.ndarray]]]:
+    """The means as `evaluate` gives them, and what the model says of each row, in the order of the rows' 'index'.
+
+    Outputs with an axis of tokens are cut to the row's own tokens. All processes get all rows.
+
+    Args:
+        eval_step: from parameters and a global batch to its sums, weights and outputs.
+        params: the parameters, sharded as the step expects.
+        batches: this process's rows of each batch.
+        to_devices: makes the global batch of them.
+    """
+    totals = Totals()
+    rows: dict[int, dict[str, np.ndarray]] = {}
+
+    def results() -> Iterator[tuple]:
+        for batch in batches:
+            own = to_devices(batch)
+            yield *eval_step(params, own), own['index'], own['segments']
+
+    for sums, weights, outputs, index, segments in map(on_host, ahead(results())):
+        totals.add(sums, weights)
+        lengths = (segments > 0).reshape(len(index), -1).sum(axis=1)
+        for place in np.flatnonzero(index >= 0):
+            rows[int(index[place])] = {
+                name: output[place][: lengths[place]] if output.shape[1:2] == segments.shape[1:] else output[place]
+                for name, output in outputs.items()
+            }
+    return totals.means(), [rows[number] for number in sorted(rows)]
+
+
+class Totals:
+    """Sums and weights of batches, added in float64."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = defaultdict(float)
+        self._weights: dict[str, float] = defaultdict(float)
+
+    def add(self, sums: Sums, weights: dict[str, Any]) -> None:
+        """Adds a batch."""
+        for term, metrics in sums.items():
+            self._weights[term] += float(np.asarray(weights[term], np.float64))
             for metric, value in metrics.items():
-                sums[f'{term}_{metric}'] += float(np.asarray(value, np.float64))
-    means = {name: value / max(weights[_term(name, weights)], 1.0) for name, value in sums.items()}
-    return means | {f'{term}_weight': weight for term, weight in weights.items()}
+                self._sums[f'{term}_{metric}'] += float(np.asarray(value, np.float64))
+
+    def means(self) -> dict[str, float]:
+        """Each sum over its term's weight, and the weights."""
+        weights = self._weights
+        means = {name: value / max(weights[_term(name, weights)], 1.0) for name, value in self._sums.items()}
+        return means | {f'{term}_weight': weight for term, weight in weights.items()}
+
+
+def on_host(result: Any) -> Any:
+    """A result as NumPy arrays, of which each process has its part or all, gathered from all processes."""
+    if jax.process_count() > 1:
+        return multihost_utils.process_allgather(result, tiled=True)
+    return jax.device_get(result)
 
 
 def steps(eval_step: EvalStep, params: Any, batches: Iterable[Batch], carry: Any) -> Iterator[tuple[Sums, Any]]:
@@ -55,13 +114,18 @@ def steps(eval_step: EvalStep, params: Any, batches: Iterable[Batch], carry: Any
 
 
 def finished(results: Iterable[Any]) -> Iterator[Any]:
-    """The results on the host, in their order; the last `RUN_AHEAD` that were asked for stay with the device."""
+    """The results on the host, in their order."""
+    return map(jax.device_get, ahead(results))
+
+
+def ahead(results: Iterable[Any]) -> Iterator[Any]:
+    """The results in their order; the last `RUN_AHEAD` that were asked for stay with the device."""
     running: deque[Any] = deque()
     for result in results:
         running.append(result)
         if len(running) > RUN_AHEAD:
-            yield jax.device_get(running.popleft())
-    yield from map(jax.device_get, running)
+            yield running.popleft()
+    yield from running
 
 
 def _term(name: str, terms: Iterable[str]) -> str:

@@ -6,15 +6,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from tokenizers import Tokenizer
 
 from efficient_attention.data.tokenizers import load_tokenizer, vocabulary_of
 from efficient_attention.errors import InputError
+from efficient_attention.evaluation.pretrained_models import pretrained_module, row_length
+from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.pretraining import PretrainingModel
-from efficient_attention.training.checkpoint_reader import LAST, CheckpointReader
-from efficient_attention.training.config import RunConfig
-from efficient_attention.training.workdir import read_config
 
 
 class Candidate(NamedTuple):
@@ -25,22 +23,25 @@ class Candidate(NamedTuple):
 
 
 class MaskFiller:
-    """A pretrained model from its workdir, ready to fill masks; needs no data and one device.
+    """A pretrained model from its workdir or a Hugging Face folder, ready to fill masks; needs no data and one device.
 
-    `checkpoint` is 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number.
+    `checkpoint` of a workdir is 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number.
 
     Raises:
-        InputError: there is no pretraining run in the workdir, or no such checkpoint.
+        InputError: there is no model with a masked-LM head in the folder, no tokenizer, or no such checkpoint.
     """
 
-    def __init__(self, workdir: Path, *, checkpoint: str = LAST) -> None:
-        self.config: RunConfig = read_config(workdir)
-        if self.config.task != 'pretraining':
-            raise InputError(f'{workdir} holds a run of the task {self.config.task!r}; filling masks needs pretraining')
-        path = workdir / 'tokenizer.json'
-        self.tokenizer: Tokenizer = load_tokenizer(path, lowercase=self.config.data.lowercase)
-        self.vocabulary = vocabulary_of(self.tokenizer, str(path))
-        self.model = restore_model(workdir, self.config, checkpoint)
+    def __init__(self, path: Path, *, checkpoint: str = '', pretrained: Pretrained | None = None) -> None:
+        pretrained = pretrained or open_pretrained(path, checkpoint)
+        if pretrained.problem != 'fill_mask':
+            raise InputError(f'{path} holds a model for {pretrained.problem!r}; filling masks needs pretraining')
+        if pretrained.tokenizer is None:
+            raise InputError(f'{path}: no tokenizer there')
+        self.tokenizer: Tokenizer = load_tokenizer(pretrained.tokenizer, lowercase=pretrained.lowercase)
+        self.vocabulary = vocabulary_of(self.tokenizer, str(pretrained.tokenizer))
+        self.length = row_length(path, pretrained)
+        model = pretrained.model
+        self.model = pretrained_module(lambda rngs: PretrainingModel(model, has_pairs=False, rngs=rngs), pretrained)
 
     def __call__(self, text: str, top: int = 5) -> list[list[Candidate]]:
         """The `top` most probable tokens for each [MASK] in `text`, best first; special tokens are no candidates.
@@ -60,8 +61,8 @@ class MaskFiller:
         places = [place for place, id in enumerate(ids) if id == vocabulary.mask]
         if not places:
             raise InputError(f'no [MASK] in the text {text!r}')
-        if len(ids) > self.config.data.length:
-            raise InputError(f'the text has {len(ids)} tokens; the model was trained on {self.config.data.length}')
+        if len(ids) > self.length:
+            raise InputError(f'the text has {len(ids)} tokens; the model takes {self.length}')
         logits_PV = self.logits(ids, places)
         logits_PV[:, list(vocabulary.special)] = -np.inf
         logits_PV[:, vocabulary.size :] = -np.inf  # rows of the table that no token uses
@@ -86,17 +87,3 @@ class MaskFiller:
         tokens_1L = jnp.asarray([ids], jnp.int32)
         x_1LD = self.model.encoder(tokens_1L, jnp.ones_like(tokens_1L))
         return np.array(self.model.masked_logits(x_1LD, jnp.asarray([places], jnp.int32))[0])
-
-
-def restore_model(workdir: Path, config: RunConfig, checkpoint: str) -> PretrainingModel:
-    """The model with the parameters of a checkpoint ('last', 'best' or a step), on the first device."""
-    reader = CheckpointReader(workdir)
-    step = reader.chosen_step(checkpoint, metric=config.checkpoint.best_metric, mode=config.checkpoint.best_mode)
-    has_pairs = config.data.pairs != 'none'
-    shapes = nnx.eval_shape(lambda: PretrainingModel(config.model, has_pairs=has_pairs, rngs=nnx.Rngs(0)))
-    graph, state = nnx.split(shapes)
-    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    abstract = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), nnx.to_pure_dict(state)
-    )
-    return nnx.merge(graph, reader.restore({'params': abstract}, step).state['params'])

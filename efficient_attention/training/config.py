@@ -7,35 +7,57 @@ from collections.abc import Mapping
 from typing import Any
 
 from efficient_attention.data.config import DataConfig
+from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
 from efficient_attention.field_checks import check_one_of, check_within
 from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.models.memory import check_memory
 from efficient_attention.tasks.evaluation_config import EvalConfig
 from efficient_attention.training.checkpoint import CheckpointConfig
 from efficient_attention.training.optimizer_config import OptimizerConfig
 from efficient_attention.training.sharding import MeshConfig
 
-TASKS = ('pretraining', 'language_modelling')
+TASKS = ('pretraining', 'language_modelling', 'fine_tuning')
+
+
+def defaults_of(group: str, kind: type, *, read: tuple[str, ...] = ()) -> dict[str, Any]:
+    """'<group>.<field>' -> its default, for all fields but those that are `read`."""
+    return {f'{group}.{field.name}': field.default for field in dataclasses.fields(kind) if field.name not in read}
+
+
+ONE_SPLIT = {  # what evaluations without a protocol of their own do not read
+    'eval.split': 'held_out',
+    'eval.context': 0,
+    'eval.stride': 0,
+    'eval.memory_length': -1,
+    'eval.clamp_length': -1,
+    'eval.same_length': False,
+}
+ENCODER = {  # what an encoder does not read
+    'model.tied_output': True,
+    'model.output_bias': False,
+    'model.adaptive_cutoffs': (),
+    'model.memory_length': 0,
+    'model.loss_chunk': 0,
+}
+NO_FINE_TUNING = defaults_of('examples', ExamplesConfig) | defaults_of('head', HeadConfig) | {'train.early_stop': 0}
 # Fields that a task does not read, and the value that they must have: nothing that a config asks for is ignored.
 NOT_READ: dict[str, dict[str, Any]] = {
+    'fine_tuning': {
+        **defaults_of('data', DataConfig, read=('length', 'tokenizer', 'lowercase')),
+        **ONE_SPLIT,
+        **ENCODER,
+    },
     'pretraining': {
         'data.units': 'tokenizer',
         'data.splitting': 'documents',
         'data.batches': 'windows',
         'data.cut_at_documents': False,
-        'model.tied_output': True,
-        'model.output_bias': False,
-        'model.adaptive_cutoffs': (),
         'model.global_tokens': 0,
-        'eval.split': 'held_out',
-        'eval.context': 0,
-        'eval.stride': 0,
-        'eval.memory_length': -1,
-        'eval.clamp_length': -1,
-        'eval.same_length': False,
-        'model.memory_length': 0,
-        'model.loss_chunk': 0,
+        **ONE_SPLIT,
+        **ENCODER,
+        **NO_FINE_TUNING,
     },
     'language_modelling': {
         'data.pairs': 'none',
@@ -52,6 +74,7 @@ NOT_READ: dict[str, dict[str, Any]] = {
         'data.short_sequence_probability': 0.1,
         'model.token_types': 0,
         'model.global_tokens': 0,
+        **NO_FINE_TUNING,
     },
 }
 
@@ -66,6 +89,9 @@ class TrainConfig:
     batch_size: int = 32  # rows of the global batch, over all devices and micro-batches
     micro_batches: int = 1  # parts of a batch computed one after another, to save memory
     seed: int = 0
+    start_from: str = ''  # where parameters come from at step 0: a Hugging Face folder or a workdir; '' = drawn
+    start_random: bool = False  # draw them all the same, and take sizes and tokenizer alone from `start_from`
+    early_stop: int = 0  # evaluations in a row without a better checkpoint.best_metric that end the run; 0 = none do
     log_every_steps: int = 20
     max_skipped_in_row: int = 10  # stop when this many steps in a row have a loss or gradient that is not finite
 
@@ -73,6 +99,9 @@ class TrainConfig:
         for name in ('steps', 'batch_size', 'micro_batches', 'log_every_steps', 'max_skipped_in_row'):
             check_within(f'train.{name}', getattr(self, name), 1)
         check_within('train.seed', self.seed, 0, 2**31)
+        check_within('train.early_stop', self.early_stop, 0)
+        if self.start_random and not self.start_from:
+            raise InputError('train.start_random is True; it needs train.start_from, whose sizes it takes')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +110,8 @@ class RunConfig:
 
     task: str = 'pretraining'
     data: DataConfig = DataConfig()
+    examples: ExamplesConfig = ExamplesConfig()
+    head: HeadConfig = HeadConfig()
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     mesh: MeshConfig = MeshConfig()
@@ -106,7 +137,11 @@ class RunConfig:
                 f'data.batches is {self.data.batches!r}; with model.memory_length {self.model.memory_length} it must '
                 "be 'streams', so that each row goes on where it was"
             )
-        if self.model.vocab_size < self.data.vocab_size:
+        if self.train.early_stop and not self.checkpoint.best_metric:
+            raise InputError(f'train.early_stop is {self.train.early_stop}; it needs checkpoint.best_metric')
+        if self.task == 'fine_tuning' and self.examples.problem == 'none':
+            raise InputError("examples.problem is 'none'; the task fine_tuning needs one")
+        if self.task != 'fine_tuning' and self.model.vocab_size < self.data.vocab_size:
             raise InputError(
                 f'model.vocab_size {self.model.vocab_size} is below data.vocab_size {self.data.vocab_size}'
             )

@@ -11,6 +11,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.training.checkpoint import Checkpoints
 from efficient_attention.training.checkpoint_reader import CheckpointReader
 from efficient_attention.training.config import RunConfig, to_dict
+from efficient_attention.training.early_stop import Patience
 from efficient_attention.training.environment import write_environment
 from efficient_attention.training.metrics_log import MetricsLog, read_metrics
 from efficient_attention.training.peak_flops import peak_flops
@@ -54,6 +55,8 @@ def train(config: RunConfig, workdir: Path) -> dict[str, float]:
         progress = stack.enter_context(show_progress(config.train.steps, start_step=start))
         progress.say(f'{run.describe()}; {f"resumed at step {start}" if restored else "new run"} in {workdir}')
         stop = stack.enter_context(StopSignal())
+        for note in run.task.notes:
+            progress.say(note)
         held_out = Trainer(run, checkpoints, log, progress, {'fingerprint': fingerprint}).run_steps(state, stop)
     return held_out
 
@@ -81,10 +84,13 @@ class Trainer:
         self.checkpoints, self.log, self.progress, self.record = checkpoints, log, progress, record
         self.eval_step = run.eval_step()
         self.schedule = make_schedule(self.config.optimizer, self.config.train.steps)
+        lines = [line for line in read_metrics(log.workdir) if line['step'] <= log.start_step]
+        earlier = [line for line in lines if line['split'] == 'held_out']
+        self.patience = Patience(self.config.train.early_stop, self.config.checkpoint, earlier)
         self.queue = StepQueue(self.config.train.max_skipped_in_row)
         device_peak = peak_flops(jax.devices()[0].device_kind)
         self.throughput = Throughput(
-            tokens_per_step=self.config.train.batch_size * self.config.data.length,
+            tokens_per_step=run.task.tokens_per_step() or self.config.train.batch_size * self.config.data.length,
             flops_per_step=run.task.training_flops(),
             peak_flops=device_peak * run.mesh.size if device_peak else None,
         )
@@ -92,8 +98,8 @@ class Trainer:
     def run_steps(self, state: TrainState, stop: StopSignal) -> dict[str, float]:
         """Takes the steps to the last, or to a stop signal, and saves; returns the last held-out metrics."""
         start, last = int(state.step), self.config.train.steps
-        if start == last:
-            return self.evaluate(last, state)
+        if start == last or self.patience.is_over:
+            return self.evaluate(start, state)
         batches = self.run.task.training_batches(start, last, jax.process_index(), jax.process_count())
         train_step = self.run.train_step()
         held_out: dict[str, float] = {}
@@ -114,11 +120,15 @@ class Trainer:
                 self.log_interval(step)
             if is_evaluated:
                 held_out = self.evaluate(step, state)
+                self.patience.add(held_out)
+                if self.patience.is_over:
+                    self.progress.say(f'stopped early after step {step}: {self.patience.describe()}')
+                    is_end = is_saved = True
             if is_saved:
                 self.checkpoints.save(step, state, record=self.record, metrics=held_out if is_evaluated else None)
             if is_end:
                 break
-        if step < last:
+        if step < last and not self.patience.is_over:
             self.progress.say(f'stopped after step {step}, which is saved; the same command goes on from there')
         return held_out
 

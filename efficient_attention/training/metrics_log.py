@@ -39,6 +39,7 @@ class MetricsLog:
     """
 
     def __init__(self, workdir: Path, *, start_step: int = 0) -> None:
+        self.workdir, self.start_step = workdir, start_step
         self._is_writer = jax.process_index() == 0
         if not self._is_writer:
             return

@@ -20,6 +20,7 @@ from efficient_attention.training.schedules import make_schedule
 from efficient_attention.training.sharding import path_name
 
 STACKED_LAYERS = r'(^|/)layers/'  # parameters of a stack whose layers are scanned over: their first axis counts layers
+EMBEDDINGS = r'(^|/)embeddings/'
 
 
 def make_optimizer(config: OptimizerConfig, total_steps: int, *, stacked: str | None) -> optax.GradientTransformation:
@@ -40,7 +41,59 @@ def make_optimizer(config: OptimizerConfig, total_steps: int, *, stacked: str | 
     ]
     if config.name == 'lamb':
         parts.append(optax.masked(scale_by_trust_ratio(stacked), lambda params: decays(params, config.no_decay)))
+    if config.layer_decay != 1 or config.frozen_layers or config.frozen:
+        parts.append(scale_by_layer(config, stacked))
     return optax.chain(*parts, optax.scale_by_learning_rate(make_schedule(config, total_steps)))
+
+
+def scale_by_layer(config: OptimizerConfig, stacked: str | None) -> optax.GradientTransformation:
+    """Returns updates times the share of the learning rate that each parameter has: 0 where it is frozen.
+
+    With N layers and decay d: heads 1, layer i of 1 to N d^(N + 1 - i), embeddings d^(N + 1) (Clark et al. 2020, arXiv
+    2003.10555, appendix B, and its released code).
+
+    Args:
+        config: `layer_decay`, `frozen_layers` and `frozen` are read.
+        stacked: as in `make_optimizer`; a model without stacked layers has layers that are shared, with one rate.
+    """
+
+    def scaled(params: optax.Params, updates: optax.Updates) -> optax.Updates:
+        layers = layer_count(params, stacked)
+        return jax.tree_util.tree_map_with_path(
+            lambda path, update: update * layer_scale(path_name(path), update, config, layers), updates
+        )
+
+    def update(
+        updates: optax.Updates, state: optax.EmptyState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.EmptyState]:
+        if params is None:
+            raise ValueError('a rate for each layer needs the parameters: call update(gradients, state, params)')
+        return scaled(params, updates), state
+
+    return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+
+
+def layer_count(params: optax.Params, stacked: str | None) -> int:
+    """Returns N, the first axis of the parameters of stacked layers; 1 where all layers share theirs."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if stacked is not None and re.search(stacked, path_name(path)):
+            return leaf.shape[0]
+    return 1
+
+
+def layer_scale(name: str, update: jax.Array, config: OptimizerConfig, layers: int) -> jax.Array:
+    """Returns the factor of a parameter's update, [] or, for a stack of layers, [N, 1, ...]."""
+    dtype = update.dtype
+    if any(re.search(pattern, name) for pattern in config.frozen):
+        return jnp.zeros((), dtype)
+    if re.search(EMBEDDINGS, name):
+        return jnp.asarray(0.0 if config.frozen_layers else config.layer_decay ** (layers + 1), dtype)
+    if re.search(STACKED_LAYERS, name):
+        numbers = jnp.arange(layers)
+        scale_N = jnp.asarray(config.layer_decay, dtype) ** (layers - numbers).astype(dtype)
+        scale_N = scale_N * (numbers >= config.frozen_layers).astype(dtype)
+        return scale_N.reshape(layers, *[1] * (update.ndim - 1)) if layers > 1 else scale_N[0]
+    return jnp.ones((), dtype)
 
 
 def decays(params: optax.Params, no_decay: tuple[str, ...]) -> optax.Params:

@@ -32,6 +32,10 @@ class OptimizerConfig:
     clip_norm: float = 1.0  # largest norm of all gradients together, before the update rule; 0 = no clipping
     no_decay: tuple[str, ...] = (r'(^|/)bias$', r'(^|/)scale$')  # regexes in paths: neither decay nor trust ratio
 
+    layer_decay: float = 1.0  # each layer's learning rate over that of the layer above it; embeddings are below all
+    frozen_layers: int = 0  # lowest layers that stay as they are, the embeddings too; 0 = none
+    frozen: tuple[str, ...] = ()  # regexes in paths of parameters that stay as they are
+
     def __post_init__(self) -> None:
         check_one_of('optimizer.name', self.name, NAMES)
         check_one_of('optimizer.schedule', self.schedule, SCHEDULES)
@@ -46,14 +50,17 @@ class OptimizerConfig:
                 f'optimizer.end_learning_rate_ratio is {self.end_learning_rate_ratio}, '
                 f'but the schedule {self.schedule!r} has no end; it must be 0'
             )
-        _check_patterns(self.no_decay)
+        check_within('optimizer.layer_decay', self.layer_decay, 0, 1, low_is_open=True)
+        check_within('optimizer.frozen_layers', self.frozen_layers, 0)
+        _check_patterns('optimizer.no_decay', self.no_decay)
+        _check_patterns('optimizer.frozen', self.frozen)
 
 
-def _check_patterns(patterns: tuple[str, ...]) -> None:
+def _check_patterns(field: str, patterns: tuple[str, ...]) -> None:
     if isinstance(patterns, str):
-        raise InputError(f'optimizer.no_decay is the text {patterns!r}; it must be a tuple of regular expressions')
+        raise InputError(f'{field} is the text {patterns!r}; it must be a tuple of regular expressions')
     for pattern in patterns:
         try:
             re.compile(pattern)
         except re.error as error:
-            raise InputError(f'optimizer.no_decay has {pattern!r}, which is no regular expression: {error}') from None
+            raise InputError(f'{field} has {pattern!r}, which is no regular expression: {error}') from None

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,7 +15,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from efficient_attention.errors import InputError
-from efficient_attention.evaluation.evaluate import evaluate
+from efficient_attention.evaluation.evaluate import evaluate, evaluate_outputs
+from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.tasks.task import HostBatch, Task
 from efficient_attention.training.config import RunConfig
@@ -26,6 +28,7 @@ from efficient_attention.training.sharding import (
     state_shardings,
     to_devices,
 )
+from efficient_attention.training.start import started_params
 from efficient_attention.training.state import TrainState, initial_state
 from efficient_attention.training.step import StepFn, make_eval_step, make_train_step
 
@@ -50,9 +53,21 @@ class Run:
         return sum(leaf.size for leaf in jax.tree.leaves(self.abstract_state.params))
 
     def fresh_state(self) -> TrainState:
-        """The state at step 0, made on its devices."""
+        """The state at step 0, made on its devices: parameters of `train.start_from`, or drawn.
+
+        Raises:
+            InputError: the checkpoint to start from does not fit the model.
+        """
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
-        return jax.jit(lambda: make_state(self.task, self.config), out_shardings=shardings)()
+        state = jax.jit(lambda: make_state(self.task, self.config), out_shardings=shardings)()
+        if not self.config.train.start_from or self.config.train.start_random:
+            return state
+        start = Path(self.config.train.start_from)
+        pretrained = open_pretrained(start)
+        params = pretrained.params()
+        if not has_same_labels(pretrained, self.config):
+            params.pop('head', None)  # numbers for other labels, even if they are as many
+        return dataclasses.replace(state, params=started_params(state.params, params, start))
 
     def train_step(self) -> StepFn:
         """The jitted training step; it takes its state's memory over."""
@@ -76,6 +91,9 @@ class Run:
     def evaluate(self, eval_step: Any, params: Any) -> dict[str, float]:
         """The held-out metrics of these parameters by the task's protocol."""
         batches = self.task.evaluation_batches(jax.process_index(), jax.process_count())
+        if self.task.evaluation_objective.has_outputs:
+            means, outputs = evaluate_outputs(eval_step, params, batches, self.on_devices)
+            return self.task.finish_metrics(means) | self.task.scores(outputs)
         shapes = jax.eval_shape(lambda: self.task.evaluation_objective.initial_carry(self.config.eval.batch_size))
         carry = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=batch_sharding(self.mesh)), shapes)
         return self.task.finish_metrics(evaluate(eval_step, params, batches, self.on_devices, carry))
@@ -106,6 +124,7 @@ def build_run(config: RunConfig, devices: list[jax.Device] | None = None) -> Run
         batch_size=config.train.batch_size,
         evaluation=config.eval,
         seed=config.train.seed,
+        fine_tuning=(config.examples, config.head),
     )
     graph, _ = nnx.split(nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0))))
     shapes = jax.eval_shape(lambda: make_state(task, config))
@@ -114,6 +133,11 @@ def build_run(config: RunConfig, devices: list[jax.Device] | None = None) -> Run
         lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), shapes, shardings
     )
     return Run(config, task, mesh, graph, abstract)
+
+
+def has_same_labels(pretrained: Pretrained, config: RunConfig) -> bool:
+    """Whether a checkpoint's head means what the config's examples mean."""
+    return pretrained.problem == config.examples.problem and pretrained.labels == config.examples.labels
 
 
 def first_process_first(make: Callable[..., Task], *arguments: Any, **options: Any) -> Task:

@@ -22,7 +22,7 @@ class Throughput:
     def __init__(
         self,
         *,
-        tokens_per_step: int,
+        tokens_per_step: float,
         flops_per_step: float | None = None,
         peak_flops: float | None = None,
         clock: Callable[[], float] = time.perf_counter,

@@ -18,6 +18,7 @@ CHANGEABLE = (
     'config.checkpoint.*',
     'config.eval.*',
     'config.mesh.*',
+    'config.train.early_stop',
     'config.train.log_every_steps',
     'config.train.max_skipped_in_row',
     'config.data.cache',

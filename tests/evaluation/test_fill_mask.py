@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.fill_mask import MaskFiller
+from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.training.checkpoint import Checkpoints
+from efficient_attention.training.workdir import read_config
 from tests.tolerances import assert_close
 from tests.training.tiny_run import fresh_workdir
 
@@ -73,18 +74,19 @@ def test_bad_texts_are_named(fill, text: str, message: str):
 def test_the_checkpoint_is_the_users_choice(fill, workdir, tmp_path):
     """Of the steps 0, 1 and 3 the last is not the best, and the first was not evaluated."""
     shutil.copytree(workdir, tmp_path, dirs_exist_ok=True)
-    params = nnx.to_pure_dict(nnx.state(fill.model))
-    with Checkpoints(tmp_path, fill.config.checkpoint) as checkpoints:
+    params = open_pretrained(workdir).params()
+    config = read_config(tmp_path)
+    with Checkpoints(tmp_path, config.checkpoint) as checkpoints:
         for step, loss in ((1, 1.5), (3, 2.5)):
             state = {'params': jax.tree.map(lambda leaf, step=step: leaf + jnp.float32(step), params)}
-            checkpoints.save(step, state, record={}, metrics={fill.config.checkpoint.best_metric: loss})
+            checkpoints.save(step, state, record={}, metrics={config.checkpoint.best_metric: loss})
     for checkpoint, step in (('last', 3), ('best', 1), ('0', 0)):
         found = MaskFiller(tmp_path, checkpoint=checkpoint).model.encoder.embeddings.token.embedding[...]
         assert_close(found, fill.model.encoder.embeddings.token.embedding[...] + jnp.float32(step))
 
 
 def test_a_folder_without_a_run_is_named(tmp_path):
-    with pytest.raises(InputError, match='no run there'):
+    with pytest.raises(InputError, match='no checkpoint there'):
         MaskFiller(tmp_path)
 
 

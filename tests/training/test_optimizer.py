@@ -16,6 +16,7 @@ from efficient_attention.training.optimizer import STACKED_LAYERS, decays, make_
 from efficient_attention.training.optimizer_config import OptimizerConfig
 from efficient_attention.training.schedules import make_schedule
 from efficient_attention.training.sharding import path_name
+from tests.tolerances import assert_close
 
 CONFIG = OptimizerConfig(learning_rate=0.1, warmup_steps=2, schedule='linear', weight_decay=0.1, clip_norm=1.0)
 FLAT = dataclasses.replace(CONFIG, schedule='constant', warmup_steps=0, weight_decay=0.0, clip_norm=0.0)
@@ -210,3 +211,55 @@ def test_the_stacked_layers_of_a_real_model_are_found_and_nothing_else():
     stacked = {path_name(path): leaf.shape[0] for path, leaf in leaves if re.search(STACKED_LAYERS, path_name(path))}
     assert len(stacked) == 16 and set(stacked.values()) == {3}
     assert all(name.startswith('encoder/stack/layers/') for name in stacked)
+
+
+def fine_tuned(**fields: object) -> dict:
+    """The first SGD-like updates of a small encoder: Adam's sign of the gradient times the rate of each parameter."""
+    config = OptimizerConfig(
+        learning_rate=1.0,
+        warmup_steps=0,
+        schedule='constant',
+        weight_decay=0.0,
+        bias_correction=True,
+        clip_norm=0.0,
+        **fields,
+    )
+    params = {
+        'encoder': {
+            'embeddings': {'token': {'embedding': jnp.ones((5, 2))}},
+            'stack': {'layers': {'attention': {'kernel': jnp.ones((3, 2, 2))}, 'norm': {'bias': jnp.ones((3, 2))}}},
+        },
+        'pooler': {'kernel': jnp.ones((2, 2))},
+        'head': {'out': {'kernel': jnp.ones((2, 2))}},
+    }
+    optimizer = make_optimizer(config, 10, stacked=STACKED_LAYERS)
+    gradients = jax.tree.map(lambda leaf: 1e3 * leaf, params)
+    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    return {path_name(path): -leaf for path, leaf in jax.tree_util.tree_leaves_with_path(updates)}
+
+
+@OPTAX_ADAM
+def test_lower_layers_learn_more_slowly():
+    rates = fine_tuned(layer_decay=0.5)
+    assert_close(rates['head/out/kernel'], jnp.ones((2, 2)))
+    assert_close(rates['pooler/kernel'], jnp.ones((2, 2)))
+    for name in ('attention/kernel', 'norm/bias'):
+        rate = rates[f'encoder/stack/layers/{name}']
+        assert_close(rate.reshape(3, -1)[:, 0], jnp.array([0.125, 0.25, 0.5]))
+        assert_close(rate, jnp.broadcast_to(rate[..., :1], rate.shape))
+    assert_close(rates['encoder/embeddings/token/embedding'], jnp.full((5, 2), 0.0625))
+
+
+@OPTAX_ADAM
+def test_frozen_layers_and_parameters_stay_as_they_are():
+    rates = fine_tuned(frozen_layers=2, frozen=('^pooler/', 'norm/bias$'))
+    assert not rates['encoder/embeddings/token/embedding'].any() and not rates['pooler/kernel'].any()
+    assert not rates['encoder/stack/layers/norm/bias'].any()
+    kernel = rates['encoder/stack/layers/attention/kernel']
+    assert not kernel[:2].any() and (kernel[2] > 0.9).all()
+    assert (rates['head/out/kernel'] > 0.9).all()
+
+
+@OPTAX_ADAM
+def test_without_either_the_rates_are_one():
+    assert all((rate > 0.9).all() for rate in fine_tuned().values())

@@ -32,6 +32,10 @@ def test_defaults_are_the_published_ones_of_bert():
         ('clip_norm', -1.0),
         ('no_decay', ('(',)),
         ('no_decay', 'bias'),
+        ('frozen', ('(',)),
+        ('layer_decay', 0.0),
+        ('layer_decay', 1.5),
+        ('frozen_layers', -1),
     ],
 )
 def test_a_bad_value_names_its_field(field, value):

@@ -1,0 +1,42 @@
+"""Multiple choice from any checkpoint: SWAG, CODAH's five folds, RACE.
+
+python train.py --config configs/finetune/choice.py:swag --workdir runs/swag --config.train.start_from=<checkpoint>
+
+SWAG: Zellers et al. 2018, arXiv 1808.05326. CODAH: Chen et al. 2019, arXiv 1904.04365; 'codah_0' to 'codah_4' are its
+folds. RACE: Lai et al. 2017, arXiv 1704.04683. Results: docs/finetuning.md.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.common import fine_tuning_config
+
+SETS = {  # set: format, train files, dev files, most tokens a row
+    'swag': ('swag', 'data/swag/train.csv', 'data/swag/val.csv', 80),
+    'race': ('race', 'data/race/train/*/*.txt', 'data/race/dev/*/*.txt', 512),
+} | {
+    f'codah_{fold}': (
+        'swag',
+        f'data/codah/cv_split/fold_{fold}/train.tsv',
+        f'data/codah/cv_split/fold_{fold}/test.tsv',
+        80,
+    )
+    for fold in range(5)
+}
+
+
+def get_config(name: str = 'swag') -> ConfigDict:
+    """3 epochs of batches of 16 questions; each choice is a row of its own behind what comes before it."""
+    if name not in SETS:
+        raise ValueError(f'unknown set {name!r}; known: {", ".join(SETS)}')
+    config = fine_tuning_config()
+
+    config.examples.problem = 'multiple_choice'
+    config.examples.format, config.examples.train, config.examples.dev, config.data.length = SETS[name]
+    config.examples.epochs = 3.0
+
+    config.optimizer.learning_rate = 5e-5
+    config.train.batch_size = 16  # questions
+    config.eval.every_steps = 500
+    config.checkpoint.every_steps = 500
+    config.checkpoint.best_metric = 'accuracy'
+    return config

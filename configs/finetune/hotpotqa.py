@@ -1,0 +1,35 @@
+"""HotpotQA (Yang et al. 2018, arXiv 1809.09600): a question and all its paragraphs in one long row.
+
+python scripts/convert.py --source <checkpoint> --to checkpoints/long --to-long 2048 --pattern 'window(128)'
+python train.py --config configs/finetune/hotpotqa.py --workdir runs/hotpotqa --config.train.start_from=checkpoints/long
+
+The question's tokens read all and are read by all, as Longformer does (Beltagy et al. 2020, arXiv 2004.05150, section
+6.2). Results: docs/finetuning.md.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.common import fine_tuning_config
+
+
+def get_config() -> ConfigDict:
+    """5 epochs of batches of 8 at 2,048 tokens; answers and supporting sentences."""
+    config = fine_tuning_config()
+
+    config.examples.problem = 'multi_hop'
+    config.examples.format = 'hotpotqa'
+    config.examples.train = 'data/hotpotqa/hotpot_train_v1.1.json'
+    config.examples.dev = 'data/hotpotqa/hotpot_dev_distractor_v1.json'
+    config.examples.overlong = 'truncate'
+    config.examples.global_question = True
+    config.examples.epochs = 5.0
+    config.data.length = 2048  # tokens, question and special tokens included
+    config.model.global_tokens = 128  # most tokens of a question, markers included
+
+    config.optimizer.learning_rate = 3e-5
+    config.train.batch_size = 8  # rows
+    config.eval.every_steps = 1_000
+    config.eval.batch_size = 8
+    config.checkpoint.every_steps = 1_000
+    config.checkpoint.best_metric = 'joint_f1'
+    return config

@@ -1,0 +1,33 @@
+"""Your own texts and labels from a CSV, TSV or JSONL file, from any checkpoint.
+
+python train.py --config configs/finetune/table.py --workdir runs/mine --config.train.start_from=<checkpoint> \
+  --config.examples.train=train.csv --config.examples.dev=dev.csv --config.examples.text=review
+
+Columns: examples.text, examples.text_pair for pairs, examples.label. With the argument 'regression' labels are numbers:
+--config configs/finetune/table.py:regression.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.common import fine_tuning_config
+
+METRICS = {'classification': 'accuracy', 'regression': 'spearman'}
+
+
+def get_config(problem: str = 'classification') -> ConfigDict:
+    """3 epochs of batches of 32; texts of more than 128 tokens are cut, and it is said how many."""
+    if problem not in METRICS:
+        raise ValueError(f'unknown problem {problem!r}; known: {", ".join(METRICS)}')
+    config = fine_tuning_config()
+
+    config.examples.problem = problem
+    config.examples.epochs = 3.0
+    config.examples.overlong = 'truncate'
+    config.data.length = 128  # tokens
+
+    config.optimizer.learning_rate = 5e-5
+    config.train.batch_size = 32  # rows
+    config.eval.every_steps = 200
+    config.checkpoint.every_steps = 200
+    config.checkpoint.best_metric = METRICS[problem]
+    return config

@@ -1,0 +1,46 @@
+"""A label for each word, from any checkpoint: entities (WNUT-17) or parts of speech (Universal Dependencies).
+
+python train.py --config configs/finetune/tags.py:wnut17 --workdir runs/wnut17 --config.train.start_from=<checkpoint>
+
+Your own CoNLL files: --config.examples.train=... --config.examples.dev=... Results: docs/finetuning.md.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.common import fine_tuning_config
+
+SETS = {  # set: train, dev, test files and the metric that picks the best checkpoint
+    'wnut17': (
+        'data/wnut17/wnut17train.conll',
+        'data/wnut17/emerging.dev.conll',
+        'data/wnut17/emerging.test.annotated',
+        'f1',
+    ),
+    'ud_english': (
+        'data/ud_english_ewt/en_ewt-ud-train.conllu',
+        'data/ud_english_ewt/en_ewt-ud-dev.conllu',
+        'data/ud_english_ewt/en_ewt-ud-test.conllu',
+        'accuracy',
+    ),
+}
+
+
+def get_config(name: str = 'wnut17') -> ConfigDict:
+    """4 epochs of batches of 32; a sentence of more than 128 tokens is read in windows."""
+    if name not in SETS:
+        raise ValueError(f'unknown set {name!r}; known: {", ".join(SETS)}')
+    config = fine_tuning_config()
+
+    config.examples.problem = 'token_classification'
+    config.examples.format = 'conll'
+    config.examples.train, config.examples.dev, config.examples.test, metric = SETS[name]
+    config.examples.overlong = 'windows'
+    config.examples.epochs = 4.0
+    config.data.length = 128  # tokens
+
+    config.optimizer.learning_rate = 5e-5
+    config.train.batch_size = 32  # rows
+    config.eval.every_steps = 200
+    config.checkpoint.every_steps = 200
+    config.checkpoint.best_metric = metric
+    return config

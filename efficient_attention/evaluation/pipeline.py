@@ -1,0 +1,182 @@
+"""Plain Python in, plain Python out: what a fine-tuned or pretrained checkpoint says of texts."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.data.text_encoder import TextEncoder, arrays_of, text_encoder
+from efficient_attention.errors import InputError
+from efficient_attention.evaluation.fill_mask import MaskFiller
+from efficient_attention.evaluation.predictor import Predictor
+from efficient_attention.evaluation.pretrained_models import pretrained_module, row_length
+from efficient_attention.interop.pretrained import Pretrained, open_pretrained
+from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.objectives.fine_tuning import FineTuning
+from efficient_attention.objectives.vectors import Vectors
+from efficient_attention.tasks.text_task import Feature
+from efficient_attention.tasks.text_tasks import make_text_task
+from efficient_attention.training.workdir import read_config
+
+POOLING = ('none', 'first', 'mean')
+# what a user calls it: the problems of examples that it serves
+PROBLEMS = {
+    'text-classification': ('classification', 'regression'),
+    'token-classification': ('token_classification',),
+    'question-answering': ('question_answering', 'multi_hop'),
+    'multiple-choice': ('multiple_choice',),
+}
+FORMATS = {'question_answering': 'squad', 'multi_hop': 'hotpotqa'}  # of other problems: a table
+
+
+def pipeline(task: str, path: str | Path, *, batch_size: int = 32, length: int = 0, **options: Any) -> Any:
+    """A function from an input, or a list of them, to what the checkpoint says of each, in the same form.
+
+    Texts that are longer than a row are read in windows, never cut.
+
+        'question-answering'    {'question', 'context'} -> {'answer', 'score', 'start', 'end'}, in characters
+        'text-classification'   text, or (text, text) -> {'label', 'score', 'scores'}, or {'score'} of a regression
+        'token-classification'  text -> [{'word', 'label', 'score', 'start', 'end'}, ...]
+        'multiple-choice'       {'context', 'choices'} -> {'choice', 'score', 'scores'}
+        'fill-mask'             text with [MASK] -> for each mask [{'token', 'score'}, ...]
+        'feature-extraction'    text -> vectors [tokens, D]; [D] with pooling='first' or 'mean'
+
+    Args:
+        task: one of the names above.
+        path: a Hugging Face folder or a workdir.
+        batch_size: rows at a time.
+        length: most tokens a row; 0 = as many as the model has positions for.
+        options: of 'fill-mask' `top`, of 'feature-extraction' `pooling`, of the others fields of a config's `examples`
+            group.
+
+    Raises:
+        InputError: unknown task, or a checkpoint without what the task needs.
+    """
+    pretrained = open_pretrained(Path(path))
+    known = ('fill-mask', 'feature-extraction', *PROBLEMS)
+    if task not in known:
+        raise InputError(f'pipeline {task!r} is unknown; known: {", ".join(known)}')
+    if pretrained.tokenizer is None:
+        raise InputError(f'{path}: no tokenizer there (tokenizer.json, vocab.txt or *.model)')
+    if task == 'fill-mask':
+        return MaskPipeline(pretrained, Path(path), **options)
+    encoder = text_encoder(pretrained.tokenizer, lowercase=pretrained.lowercase)
+    limit = pretrained.model.position_limit
+    if limit is not None and length > limit:
+        raise InputError(f'length is {length}; the model has {limit} positions')
+    size: dict[str, Any] = {'length': length or row_length(Path(path), pretrained), 'batch_size': batch_size}
+    if task == 'feature-extraction':
+        return VectorPipeline(pretrained, encoder, **size, **options)
+    if pretrained.problem not in PROBLEMS[task]:
+        raise InputError(f'{path} was trained for {pretrained.problem!r}; {task} needs {" or ".join(PROBLEMS[task])}')
+    return TextPipeline(pretrained, encoder, examples_of(Path(path), pretrained, options), **size)
+
+
+def examples_of(path: Path, pretrained: Pretrained, options: dict[str, Any]) -> ExamplesConfig:
+    """The examples group that a checkpoint was trained with, where it is a workdir, without its files."""
+    own = ExamplesConfig() if pretrained.family else read_config(path).examples
+    fixed: dict[str, Any] = {'problem': pretrained.problem, 'labels': pretrained.labels, 'overlong': 'windows'}
+    unread: dict[str, Any] = {'train': '', 'dev': '', 'test': '', 'name': '', 'format': FORMATS.get(pretrained.problem, 'table')}
+    try:
+        return dataclasses.replace(own, **unread, **fixed | options)
+    except TypeError:
+        fields = ', '.join(field.name for field in dataclasses.fields(ExamplesConfig))
+        raise InputError(f'unknown option among {", ".join(options)}; known: {fields}') from None
+
+
+class TextPipeline:
+    """A fine-tuned model's answers by its text task."""
+
+    def __init__(
+        self, pretrained: Pretrained, encoder: TextEncoder, examples: ExamplesConfig, *, length: int, batch_size: int
+    ) -> None:
+        self.encoder, self.examples, self.length = encoder, examples, length
+        config, head = pretrained.model, pretrained.head
+        model = pretrained_module(lambda rngs: FineTuningModel(config, head, rngs=rngs), pretrained)
+        self.predict = Predictor(
+            model, FineTuning(pretrained.head), length=length, pad=encoder.pad, batch_size=batch_size
+        )
+
+    def __call__(self, inputs: Any) -> Any:
+        """The answer to an input, or a list of answers to a list."""
+        if not isinstance(inputs, list):
+            return self([inputs])[0]
+        is_pair = bool(inputs) and not isinstance(inputs[0], str) and 'text_pair' in pair_fields(inputs[0])
+        column = self.examples.text_pair or ('text_pair' if is_pair else '')
+        task = make_text_task(dataclasses.replace(self.examples, text_pair=column), self.encoder, self.length)
+        examples = [task.example(value) for value in inputs]
+        features = task.encode(examples)
+        predictions = task.decode(examples, features, self.predict(features))
+        return [task.answer(prediction) for prediction in predictions]
+
+
+def pair_fields(value: Any) -> tuple[str, ...]:
+    """The names of an input's fields; a tuple of two is a pair of texts."""
+    if isinstance(value, dict):
+        return tuple(value)
+    return ('text', 'text_pair') if isinstance(value, tuple) and len(value) == 2 else ()
+
+
+class VectorPipeline:
+    """An encoder's vectors of texts."""
+
+    def __init__(
+        self, pretrained: Pretrained, encoder: TextEncoder, *, length: int, batch_size: int, pooling: str = 'none'
+    ) -> None:
+        if pooling not in POOLING:
+            raise InputError(f'pooling is {pooling!r}; known: {", ".join(POOLING)}')
+        self.encoder, self.length, self.pooling = encoder, length, pooling
+        model = pretrained_module(lambda rngs: EncoderAlone(pretrained.model, rngs=rngs), pretrained).encoder
+        self.predict = Predictor(model, Vectors(), length=length, pad=encoder.pad, batch_size=batch_size)
+
+    def __call__(self, inputs: str | list[str]) -> Any:
+        """float32 [tokens, D] of a text, special tokens included, or [D] if pooled; a list of them for a list."""
+        if not isinstance(inputs, list):
+            return self([inputs])[0]
+        for number, text in enumerate(inputs):
+            if not isinstance(text, str) or not text.strip():
+                raise InputError(f'input {number} is {text!r}; it must be a text')
+        features = [self.features(text) for text in inputs]
+        outputs = iter(self.predict([feature for rows in features for feature in rows]))
+        return [self.pooled([next(outputs)['vectors'] for _ in rows]) for rows in features]
+
+    def features(self, text: str) -> list[Feature]:
+        """The rows of a text: windows next to one another where it is longer than one."""
+        [encoding] = self.encoder.encode([text])
+        encoding.truncate(self.length - self.encoder.added(is_pair=False))
+        return [arrays_of(self.encoder.row(window)) for window in (encoding, *encoding.overflowing)]
+
+    def pooled(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
+        """A text's vectors from those of its windows."""
+        if self.pooling == 'first':
+            return vectors[0][0]
+        joined = np.concatenate(vectors)
+        return joined.mean(axis=0) if self.pooling == 'mean' else joined
+
+
+class EncoderAlone(nnx.Module):
+    """An encoder under the path that checkpoints have it at."""
+
+    def __init__(self, config: Any, *, rngs: nnx.Rngs) -> None:
+        self.encoder = Encoder(config, rngs=rngs)
+
+
+class MaskPipeline:
+    """A masked language model's tokens for each mask."""
+
+    def __init__(self, pretrained: Pretrained, path: Path, *, top: int = 5) -> None:
+        self.fill, self.top = MaskFiller(path, pretrained=pretrained), top
+
+    def __call__(self, inputs: str | list[str]) -> Any:
+        """For each mask of a text its best tokens; a list of these for a list of texts."""
+        if not isinstance(inputs, list):
+            return self([inputs])[0]
+        return [
+            [[{'token': one.token, 'score': one.probability} for one in candidates] for candidates in masks]
+            for masks in (self.fill(text, self.top) for text in inputs)
+        ]

@@ -1,0 +1,75 @@
+"""What a fine-tuned checkpoint says of whole files, in the form that official scripts and servers want."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.errors import InputError
+from efficient_attention.evaluation.pipeline import PROBLEMS, TextPipeline, pipeline
+from efficient_attention.interop.pretrained import open_pretrained
+from efficient_attention.tasks.text_task import TextTask
+from efficient_attention.tasks.text_tasks import make_text_task
+from efficient_attention.training.workdir import read_config
+
+SPLITS = ('dev', 'test')
+
+
+def predict_files(
+    path: Path, folder: Path, *, split: str = 'test', batch_size: int = 32, length: int = 0, **fields: Any
+) -> dict[str, Any]:
+    """Writes predictions into `folder`; returns 'files', 'notes' and, of the dev files, the official 'metrics'.
+
+    Args:
+        path: a workdir, or a Hugging Face folder with a head.
+        folder: made where it is missing.
+        split: 'dev', or 'test', whose labels are not looked at.
+        batch_size: rows at a time.
+        length: most tokens a row; 0 = as in training.
+        fields: of a config's `examples` group in place of the run's own, such as `test='my.csv'` and `text='review'`.
+
+    Raises:
+        InputError: there are no such files or labels, or the checkpoint has no head.
+    """
+    if split not in SPLITS:
+        raise InputError(f'split is {split!r}; known: {", ".join(SPLITS)}')
+    run: TextPipeline = pipeline(kind_of(path), path, batch_size=batch_size, length=length or own_length(path))
+    own = run.examples if open_pretrained(path).family else read_config(path).examples
+    task = make_text_task(dataclasses.replace(own, **fields), run.encoder, run.length)
+    if not getattr(task.config, split):
+        raise InputError(f'{path} names no files for examples.{split}; name them (--files)')
+    files: list[Path] = []
+    metrics: dict[str, float] = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in task.dev_splits if split == 'dev' else (split,):
+        files += predict_split(task, run, name, folder, metrics if split == 'dev' else None)
+    return {'files': [str(file) for file in files], 'notes': list(getattr(task, 'notes', [])), 'metrics': metrics}
+
+
+def predict_split(
+    task: TextTask[Any, Any], run: TextPipeline, split: str, folder: Path, metrics: dict[str, float] | None
+) -> list[Path]:
+    """The files written for one split; adds its scores to `metrics` where given."""
+    examples = task.read(split)
+    features = task.encode(examples)
+    predictions = task.decode(examples, features, run.predict(features))
+    if metrics is not None:
+        metrics |= task.score(examples, predictions, split)
+    return task.write(examples, predictions, split, folder)
+
+
+def kind_of(path: Path) -> str:
+    """The name of the pipeline that serves a checkpoint.
+
+    Raises:
+        InputError: it has no head of a text task.
+    """
+    problem = open_pretrained(path).problem
+    for kind, problems in PROBLEMS.items():
+        if problem in problems:
+            return kind
+    raise InputError(f'{path} was trained for {problem!r}; it has no head to predict with')
+
+
+def own_length(path: Path) -> int:
+    """The row length of a run of ours; 0 for a checkpoint from outside."""
+    return 0 if open_pretrained(path).family else read_config(path).data.length

@@ -1,0 +1,42 @@
+"""When has a run stopped getting better?"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from efficient_attention.training.checkpoint import CheckpointConfig
+
+
+class Patience:
+    """Counts evaluations in a row without a better value of `checkpoint.best_metric`.
+
+    Args:
+        evaluations: as many end the run; 0 = none do.
+        config: names the metric, and which way it is better.
+        earlier: the metrics of a resumed run's evaluations so far, the oldest first.
+    """
+
+    def __init__(self, evaluations: int, config: CheckpointConfig, earlier: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._evaluations, self._name = evaluations, config.best_metric
+        self._sign = 1.0 if config.best_mode == 'max' else -1.0
+        self._best, self._since_best = -math.inf, 0
+        for metrics in earlier:
+            self.add(metrics)
+
+    def add(self, metrics: Mapping[str, Any]) -> None:
+        """Counts an evaluation with these metrics."""
+        if not self._evaluations:
+            return
+        value = self._sign * metrics.get(self._name, -math.inf)
+        is_better = value > self._best
+        self._best = value if is_better else self._best
+        self._since_best = 0 if is_better else self._since_best + 1
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run should end."""
+        return 0 < self._evaluations <= self._since_best
+
+    def describe(self) -> str:
+        """The reason in a few words."""
+        return f'{self._since_best} evaluations without a better {self._name} than {self._sign * self._best:.4g}'

@@ -1,0 +1,82 @@
+"""How far does a result depend on the seed? One config trained with several, and the spread of its metrics."""
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from efficient_attention.errors import InputError
+from efficient_attention.training.checkpoint import CheckpointConfig
+from efficient_attention.training.complete import run_config
+from efficient_attention.training.loop import train
+from efficient_attention.training.metrics_log import read_metrics
+from efficient_attention.training.whole_file import write_whole
+
+COMPILED = 'compiled'  # folder of the programs that the seeds share
+
+
+def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) -> dict[str, Any]:
+    """The metrics of each seed's best evaluation, and mean and standard deviation of each metric over seeds.
+
+    The best evaluation is that with the best `checkpoint.best_metric`; the last one where none is named.
+
+    Args:
+        values: a config file's.
+        workdir: has a workdir for each seed, and seeds.json.
+        seeds: whole numbers as text.
+
+    Raises:
+        InputError: a seed is no whole number or comes twice, or what `train` raises.
+    """
+    if not seeds or len(set(seeds)) < len(seeds) or not all(seed.isdigit() for seed in seeds):
+        raise InputError(f'--seeds is {",".join(seeds)!r}; it must be different whole numbers with commas')
+    jax.config.update('jax_compilation_cache_dir', str((workdir / COMPILED).absolute()))
+    runs: dict[str, dict[str, float]] = {}
+    for seed in seeds:
+        config = run_config({**values, 'train': {**values['train'], 'seed': int(seed)}})
+        folder = workdir / f'seed_{seed}'
+        train(config, folder)
+        runs[seed] = best_evaluation(folder, config.checkpoint)
+    summary = {'seeds': runs, **spread(list(runs.values()))}
+    if jax.process_index() == 0:
+        write_whole(workdir / 'seeds.json', json.dumps(summary, indent=2) + '\n')
+    return summary
+
+
+def best_evaluation(workdir: Path, config: CheckpointConfig) -> dict[str, float]:
+    """The metrics, and the step, of the evaluation that `config` calls best."""
+    evaluations = [line for line in read_metrics(workdir) if line['split'] == 'held_out']
+    sign = 1.0 if config.best_mode == 'max' else -1.0
+
+    def rank(line: Mapping[str, Any]) -> float:
+        value = sign * line.get(config.best_metric, -math.inf)
+        return -math.inf if math.isnan(value) else value
+
+    best = max(evaluations, key=rank) if config.best_metric else evaluations[-1]
+    return {name: value for name, value in best.items() if name != 'split'}
+
+
+def spread(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """'mean' and 'deviation' (of the sample; 0 for one run) of each metric over runs."""
+    names = [name for name in runs[0] if name != 'step']
+    values = {name: [run[name] for run in runs] for name in names}
+    return {
+        'mean': {name: statistics.fmean(own) for name, own in values.items()},
+        'deviation': {name: statistics.stdev(own) if len(own) > 1 else 0.0 for name, own in values.items()},
+    }
+
+
+def table(summary: Mapping[str, Any]) -> str:
+    """A line for each metric: its value for each seed, mean and deviation."""
+    seeds = list(summary['seeds'])
+    rows = [['metric', *(f'seed {seed}' for seed in seeds), 'mean', 'deviation']]
+    for name in summary['mean']:
+        numbers = [summary['seeds'][seed][name] for seed in seeds]
+        numbers += [summary['mean'][name], summary['deviation'][name]]
+        rows.append([name, *(f'{number:.4f}' for number in numbers)])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return '\n'.join('  '.join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)

@@ -1,0 +1,75 @@
+"""One process, one measurement: fine-tuning steps, or inference, of Hugging Face's PyTorch BERT classifier.
+
+Runs in the environment of `make peers`; `scripts/benchmark.py` starts it and gives the shape as one JSON object. It
+prints one JSON object. The peer gets its faster ways: PyTorch's own attention kernel, the fused AdamW, no clipping,
+inference mode, rows padded to the longest of their batch.
+"""
+
+import json
+import sys
+import time
+
+import numpy as np
+import torch
+import transformers
+
+
+def padded_batches(shape: dict) -> list[dict[str, torch.Tensor]]:
+    """Batches of random ids of the given lengths."""
+    rng = np.random.default_rng(0)
+    batches = []
+    for lengths in shape['batches']:
+        mask = np.arange(max(lengths)) < np.array(lengths)[:, None]
+        tokens = rng.integers(5, shape['model']['vocab_size'], mask.shape) * mask
+        arrays = {'input_ids': tokens, 'attention_mask': mask.astype(np.int64), 'labels': np.array(lengths) % 2}
+        batches.append({name: torch.from_numpy(array) for name, array in arrays.items()})
+    return batches
+
+
+def make_model(shape: dict) -> torch.nn.Module:
+    """The classifier."""
+    model = shape['model']
+    config = transformers.BertConfig(
+        vocab_size=model['vocab_size'],
+        num_hidden_layers=model['layers'],
+        hidden_size=model['width'],
+        num_attention_heads=model['heads'],
+        intermediate_size=model['feed_forward_width'],
+        hidden_dropout_prob=model['dropout_rate'],
+        attention_probs_dropout_prob=model['dropout_rate'],
+        num_labels=2,
+    )
+    return transformers.BertForSequenceClassification(config)
+
+
+def measure(shape: dict) -> dict:
+    """Examples/s over all batches, after one that is not timed."""
+    torch.manual_seed(0)
+    is_training = shape['way'] == 'train'
+    model = make_model(shape).train(is_training)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, eps=1e-6, weight_decay=0.01, fused=True)
+    batches = padded_batches(shape)
+
+    def step(batch: dict) -> None:
+        if is_training:
+            loss = model(**batch).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            assert np.isfinite(loss.item())
+        else:
+            with torch.inference_mode():
+                assert np.isfinite(model(**batch).logits.numpy()).all()
+
+    step(batches[0])
+    start = time.perf_counter()
+    for batch in batches:
+        step(batch)
+    seconds = time.perf_counter() - start
+    examples = sum(map(len, shape['batches']))
+    name = f'transformers {transformers.__version__}, torch {torch.__version__}'
+    return {'name': name, 'examples_per_second': examples / seconds}
+
+
+if __name__ == '__main__':
+    print(json.dumps(measure(json.loads(sys.argv[1]))))

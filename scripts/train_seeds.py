@@ -1,0 +1,36 @@
+"""One experiment with several seeds: mean and standard deviation of its metrics, as a table.
+
+python scripts/train_seeds.py --config configs/finetune/glue.py:rte --workdir runs/rte --seeds 0,1,2,3,4
+
+Each seed has a workdir of its own, <workdir>/seed_<n>, and goes on from there when the command is given again. The last
+line is one JSON object; it is also in <workdir>/seeds.json.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from absl import flags
+from ml_collections import config_flags
+
+from efficient_attention.training.allocator import keep_freed_memory
+from efficient_attention.training.command import parse_flags, run_command
+
+CONFIG = config_flags.DEFINE_config_file('config', None, 'A file of configs/, as for train.py.')
+WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the workdirs of all seeds.')
+SEEDS = flags.DEFINE_list('seeds', ['0', '1', '2', '3', '4'], 'Seeds, with commas.')
+
+
+def main() -> None:
+    """Reads the flags, trains with each seed and prints the table."""
+    parse_flags(sys.argv, required=('config', 'workdir'))
+    print(keep_freed_memory(), file=sys.stderr)
+    from efficient_attention.training.seeds import table, train_seeds  # after the allocator
+
+    summary = train_seeds(CONFIG.value.to_dict(), Path(WORKDIR.value), SEEDS.value)
+    print(table(summary))
+    print(json.dumps(summary))
+
+
+if __name__ == '__main__':
+    run_command(main)

@@ -1,0 +1,53 @@
+"""Predictions for files: those of the run or others, with metrics where there are labels."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.evaluation.predict_files import predict_files
+from tests.evaluation.tiny_checkpoint import LABELS, random_text, write_checkpoint
+
+
+@pytest.fixture(scope='module')
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp('checkpoint'), 'classification')
+
+
+def write_rows(path: Path, *, labelled: bool) -> str:
+    rows = [{'review': random_text(4, seed), 'number': f'r{seed}'} for seed in range(5)]
+    labels = LABELS['classification']
+    lines = [json.dumps(row | ({'label': labels[place % 3]} if labelled else {})) for place, row in enumerate(rows)]
+    path.write_text('\n'.join(lines) + '\n', encoding='utf-8')
+    return str(path)
+
+
+def test_one_prediction_a_row(checkpoint: Path, tmp_path: Path):
+    files = write_rows(tmp_path / 'rows.jsonl', labelled=False)
+    found = predict_files(checkpoint, tmp_path / 'out', test=files, text='review', id='number')
+    [path] = found['files']
+    rows = [json.loads(line) for line in Path(path).read_text(encoding='utf-8').splitlines()]
+    assert [row['id'] for row in rows] == ['r0', 'r1', 'r2', 'r3', 'r4']
+    assert all(row['label'] in LABELS['classification'] for row in rows) and found['metrics'] == {}
+
+
+def test_dev_files_are_scored(checkpoint: Path, tmp_path: Path):
+    files = write_rows(tmp_path / 'rows.jsonl', labelled=True)
+    found = predict_files(checkpoint, tmp_path / 'out', split='dev', dev=files, text='review')
+    rows = [json.loads(line) for line in Path(found['files'][0]).read_text(encoding='utf-8').splitlines()]
+    right = sum(row['label'] == LABELS['classification'][place % 3] for place, row in enumerate(rows))
+    assert found['metrics']['accuracy'] == pytest.approx(right / 5)
+
+
+def test_files_must_be_named(checkpoint: Path, tmp_path: Path):
+    with pytest.raises(InputError, match=r'names no files for examples\.test; name them \(--files\)$'):
+        predict_files(checkpoint, tmp_path / 'out')
+    with pytest.raises(InputError, match=r"^split is 'train'; known: dev, test$"):
+        predict_files(checkpoint, tmp_path / 'out', split='train')
+
+
+def test_a_checkpoint_without_a_head_predicts_nothing(tmp_path: Path):
+    path = write_checkpoint(tmp_path, 'fill_mask')
+    with pytest.raises(InputError, match=r"was trained for 'fill_mask'; it has no head to predict with$"):
+        predict_files(path, tmp_path / 'out')

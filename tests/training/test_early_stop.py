@@ -1,0 +1,44 @@
+"""When a run ends because nothing gets better, also over a restart."""
+
+import pytest
+
+from efficient_attention.training.checkpoint import CheckpointConfig
+from efficient_attention.training.early_stop import Patience
+
+BEST = CheckpointConfig(best_metric='f1', best_mode='max')
+
+
+def after(values: list[float], evaluations: int, mode: str = 'max') -> Patience:
+    config = CheckpointConfig(best_metric='f1', best_mode=mode)
+    return Patience(evaluations, config, [{'f1': value} for value in values])
+
+
+@pytest.mark.parametrize(
+    'values, evaluations, mode, is_over',
+    [
+        ([0.1, 0.2, 0.2], 2, 'max', False),
+        ([0.1, 0.2, 0.2, 0.1], 2, 'max', True),
+        ([0.1, 0.2, 0.1, 0.3], 2, 'max', False),
+        ([0.3, 0.2, 0.1], 2, 'min', False),
+        ([0.1, 0.2, 0.3], 2, 'min', True),
+        ([0.3, 0.2, 0.1, 0.0], 0, 'max', False),
+        ([float('nan'), float('nan')], 2, 'max', True),
+        ([], 1, 'max', False),
+    ],
+)
+def test_evaluations_without_a_better_value(values: list, evaluations: int, mode: str, is_over: bool):
+    assert after(values, evaluations, mode).is_over is is_over
+
+
+def test_earlier_evaluations_count_as_if_there_was_no_restart():
+    resumed, whole = after([0.5, 0.4], 3), after([0.5, 0.4, 0.3], 3)
+    resumed.add({'f1': 0.3})
+    assert resumed.is_over == whole.is_over
+    resumed.add({'f1': 0.2})
+    assert resumed.is_over and resumed.describe() == '3 evaluations without a better f1 than 0.5'
+
+
+def test_a_metric_that_is_missing_is_no_better():
+    patience = Patience(1, BEST, [{'f1': 0.1}])
+    patience.add({'loss': 0.0})
+    assert patience.is_over

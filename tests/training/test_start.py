@@ -1,0 +1,94 @@
+"""Parameters of a checkpoint in a new run: what is taken over, what is drawn, what is refused."""
+
+import dataclasses
+import json
+import logging
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.interop.pretrained import open_pretrained
+from efficient_attention.training.complete import run_config
+from efficient_attention.training.run import build_run
+from efficient_attention.training.start import started_params
+from efficient_attention.training.workdir import read_config
+from tests.evaluation.tiny_checkpoint import LABELS, random_text, write_checkpoint
+from tests.training.tiny_fine_tuning import tiny_values
+from tests.training.tiny_run import fresh_workdir
+
+DRAWN = {
+    'encoder': {'a': jnp.zeros((2, 3)), 'b': jnp.zeros(4)},
+    'head': {'out': {'kernel': jnp.zeros((3, 2)), 'bias': jnp.zeros(2)}},
+}
+FOLDER = Path('somewhere')
+
+
+def pretrained(**head: np.ndarray) -> dict:
+    encoder = {'a': np.arange(6.0).reshape(2, 3), 'b': np.ones(4)}
+    return {'encoder': encoder, 'masked_lm': {'bias': np.ones(7)}} | ({'head': {'out': head}} if head else {})
+
+
+def test_what_fits_is_taken_and_the_rest_is_named(caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.WARNING):
+        params = started_params(DRAWN, pretrained(kernel=np.full((3, 2), 5.0), bias=np.ones(3)), FOLDER)
+    np.testing.assert_array_equal(params['encoder']['a'], np.arange(6.0).reshape(2, 3))
+    np.testing.assert_array_equal(params['head']['out']['kernel'], 5.0)
+    np.testing.assert_array_equal(params['head']['out']['bias'], 0.0)
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype('float32')}
+    drawn, left = (record.getMessage() for record in caplog.records)
+    assert drawn == 'somewhere has no such parameters, so they are drawn: head/out/bias'
+    assert left == 'somewhere: left out, the model has no place for them: masked_lm/bias'
+
+
+@pytest.mark.parametrize(
+    'own, message',
+    [
+        (np.ones(5), r'^train\.start_from somewhere: encoder/b has the shape \(5,\), not \(4,\)$'),
+        (None, r'^train\.start_from somewhere: encoder/b is missing$'),
+    ],
+)
+def test_an_encoder_that_does_not_fit_is_refused(own: np.ndarray | None, message: str):
+    found = pretrained()
+    found['encoder'] = {'a': found['encoder']['a']} | ({} if own is None else {'b': own})
+    with pytest.raises(InputError, match=message):
+        started_params(DRAWN, found, FOLDER)
+
+
+@pytest.mark.lenient_promotion
+def test_a_fine_tuning_run_starts_from_a_pretraining_run(tmp_path: Path):
+    pretrained = fresh_workdir(tmp_path / 'pretraining')
+    values = tiny_values(tmp_path / 'tuning', **{'train.start_from': str(pretrained), 'examples.epochs': 0.1})
+    values['data']['tokenizer'] = None
+    values['model'] = dict.fromkeys(values['model'])
+    config = run_config(values)
+    assert config.data.tokenizer == str(pretrained / 'tokenizer.json')
+    assert config.model == read_config(pretrained).model
+    run = build_run(config)
+    params, saved = run.fresh_state().params, open_pretrained(pretrained).params()
+    for part in ('encoder', 'pooler'):
+        jax.tree.map(np.testing.assert_array_equal, params[part], saved[part])
+    drawn = build_run(dataclasses.replace(config, train=dataclasses.replace(config.train, start_random=True)))
+    kernel = drawn.fresh_state().params['pooler']['dense']['kernel']
+    assert kernel.shape == params['pooler']['dense']['kernel'].shape
+    assert not np.array_equal(kernel, params['pooler']['dense']['kernel'])
+
+
+@pytest.mark.lenient_promotion
+@pytest.mark.parametrize('labels, is_taken', [(LABELS['classification'], True), (('a', 'b', 'c'), False)])
+def test_a_head_for_other_labels_is_drawn_anew(tmp_path: Path, labels: tuple, is_taken: bool):
+    checkpoint = write_checkpoint(tmp_path / 'made', 'classification')
+    rows = [{'text': random_text(4, seed), 'label': labels[seed % 3]} for seed in range(6)]
+    (tmp_path / 'rows.jsonl').write_text(''.join(f'{json.dumps(row)}\n' for row in rows), encoding='utf-8')
+    values = tiny_values(tmp_path / 'tuning', **{'train.start_from': str(checkpoint)})
+    values['examples'] |= {'train': str(tmp_path / 'rows.jsonl'), 'dev': str(tmp_path / 'rows.jsonl')}
+    values['data']['tokenizer'] = None
+    values['model'], values['head'] = dict.fromkeys(values['model']), dict.fromkeys(values['head'])
+    config = run_config(values)
+    assert config.examples.labels == labels
+    own = build_run(config).fresh_state().params['head']['out']['kernel']
+    saved = open_pretrained(checkpoint).params()['head']['out']['kernel']
+    assert np.array_equal(own, saved) is is_taken
