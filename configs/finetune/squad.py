@@ -24,6 +24,7 @@ def get_config(version: str = 'v1') -> ConfigDict:
     config.examples.problem = 'question_answering'
     config.examples.format = 'squad'
     config.examples.train, config.examples.dev = FILES[version]
+    config.examples.overlong = 'windows'
     config.examples.has_no_answer = version == 'v2'
     config.examples.epochs = 2.0
     config.data.length = 384  # tokens, question and special tokens included
