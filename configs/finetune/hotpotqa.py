@@ -24,7 +24,7 @@ def get_config() -> ConfigDict:
     config.examples.global_question = True
     config.examples.epochs = 5.0
     config.data.length = 2048  # tokens, question and special tokens included
-    config.model.global_tokens = 128  # most tokens of a question, markers included
+    config.model.global_tokens = 192  # most tokens of a question and its markers of titles and sentences
 
     config.optimizer.learning_rate = 3e-5
     config.train.batch_size = 8  # rows

@@ -17,8 +17,8 @@ PROBLEMS = (
 FORMATS = ('table', 'glue', 'conll', 'swag', 'race', 'squad', 'hotpotqa')
 OVERLONG = ('truncate', 'error', 'skip', 'windows')
 # Each at most 1.5 times the one before: a compiled program for each, and little padding.
-BUCKETS = (8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
-BUCKETS += (768, 1024, 1536, 2048, 3072, 4096)
+_UP_TO_512 = (8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
+BUCKETS = (*_UP_TO_512, 768, 1024, 1536, 2048, 3072, 4096)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class ExamplesConfig:
     answer_length: int = 30  # most tokens of an answer
     best_count: int = 20  # candidates kept for each question
     has_no_answer: bool = False  # questions may have no answer (SQuAD 2.0)
-    global_question: bool = False  # [CLS] and question tokens read all and are read by all; needs model.global_tokens
+    global_question: bool = False  # question tokens (and markers of sentences) are global; needs model.global_tokens
     epochs: float = 3.0  # passes over the training rows, where train.steps is left open (None)
     warmup_share: float = 0.1  # of the steps, where optimizer.warmup_steps is left open (None)
     buckets: tuple[int, ...] = BUCKETS  # row lengths to pad to

@@ -88,7 +88,7 @@ def tfds_documents(name: str, split: str, field: str) -> Iterator[str]:
 
 def tfds_values(name: str, split: str, field: str) -> Iterator[Any]:
     """What `field` of every row of a TFDS data set holds; arguments and errors as for `tfds_documents`."""
-    rows = _tfds_rows(name, split)
+    rows = tfds_rows(name, split)
     for index in range(len(rows)):
         row = rows[index]
         if field not in row:
@@ -96,7 +96,7 @@ def tfds_values(name: str, split: str, field: str) -> Iterator[Any]:
         yield row[field]
 
 
-def _tfds_rows(name: str, split: str) -> Sequence[dict]:
+def tfds_rows(name: str, split: str) -> Sequence[dict]:
     try:
         import tensorflow_datasets as tfds  # optional, and slow to import
     except ImportError as error:

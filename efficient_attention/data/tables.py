@@ -14,7 +14,7 @@ from typing import Any
 
 from efficient_attention.data.files import decode, find_files, read_lines, read_text
 from efficient_attention.data.json_rows import SURROGATE, read_json_lines
-from efficient_attention.data.records import _tfds_rows as tfds_rows
+from efficient_attention.data.records import tfds_rows
 from efficient_attention.errors import InputError
 
 SUFFIXES = ('.csv', '.tsv', '.jsonl', '.txt')

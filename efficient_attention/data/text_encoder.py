@@ -30,7 +30,7 @@ class TextEncoder:
         return self.tokenizer.encode_batch(texts, add_special_tokens=False)
 
     def row(self, first: Encoding, second: Encoding | None = None) -> Encoding:
-        """One text or a pair with special tokens around; `.type_ids`, `.sequence_ids` (None for special tokens).
+        """One text or a pair with special tokens around: `.ids`, `.type_ids`, `.offsets`.
 
         The offsets stay those of the own text. The arguments are not changed.
         """

@@ -1,7 +1,7 @@
 """Plain Python in, plain Python out: what a fine-tuned or pretrained checkpoint says of texts."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.objectives.fine_tuning import FineTuning
 from efficient_attention.objectives.vectors import Vectors
-from efficient_attention.tasks.text_task import Feature
+from efficient_attention.tasks.text_task import Feature, TextTask
 from efficient_attention.tasks.text_tasks import make_text_task
+from efficient_attention.training.metrics_log import best_evaluation
 from efficient_attention.training.workdir import read_config
 
 POOLING = ('none', 'first', 'mean')
@@ -74,14 +75,16 @@ def pipeline(task: str, path: str | Path, *, batch_size: int = 32, length: int =
         return VectorPipeline(pretrained, encoder, **size, **options)
     if pretrained.problem not in PROBLEMS[task]:
         raise InputError(f'{path} was trained for {pretrained.problem!r}; {task} needs {" or ".join(PROBLEMS[task])}')
-    return TextPipeline(pretrained, encoder, examples_of(Path(path), pretrained, options), **size)
+    examples = examples_of(Path(path), pretrained, options)
+    return TextPipeline(pretrained, encoder, examples, thresholds=thresholds_of(Path(path), pretrained), **size)
 
 
 def examples_of(path: Path, pretrained: Pretrained, options: dict[str, Any]) -> ExamplesConfig:
     """The examples group that a checkpoint was trained with, where it is a workdir, without its files."""
     own = ExamplesConfig() if pretrained.family else read_config(path).examples
     fixed: dict[str, Any] = {'problem': pretrained.problem, 'labels': pretrained.labels, 'overlong': 'windows'}
-    unread: dict[str, Any] = {'train': '', 'dev': '', 'test': '', 'name': '', 'format': FORMATS.get(pretrained.problem, 'table')}
+    unread: dict[str, Any] = {'train': '', 'dev': '', 'test': '', 'name': ''}
+    unread['format'] = FORMATS.get(pretrained.problem, 'table')
     try:
         return dataclasses.replace(own, **unread, **fixed | options)
     except TypeError:
@@ -89,18 +92,37 @@ def examples_of(path: Path, pretrained: Pretrained, options: dict[str, Any]) -> 
         raise InputError(f'unknown option among {", ".join(options)}; known: {fields}') from None
 
 
+def thresholds_of(path: Path, pretrained: Pretrained) -> dict[str, float]:
+    """The metrics of a run's best evaluation, among them the thresholds that were chosen on its dev files."""
+    return {} if pretrained.family else best_evaluation(path, read_config(path).checkpoint)
+
+
 class TextPipeline:
-    """A fine-tuned model's answers by its text task."""
+    """A fine-tuned model's answers by its text task, with the thresholds that were chosen for it."""
 
     def __init__(
-        self, pretrained: Pretrained, encoder: TextEncoder, examples: ExamplesConfig, *, length: int, batch_size: int
+        self,
+        pretrained: Pretrained,
+        encoder: TextEncoder,
+        examples: ExamplesConfig,
+        *,
+        thresholds: Mapping[str, float],
+        length: int,
+        batch_size: int,
     ) -> None:
-        self.encoder, self.examples, self.length = encoder, examples, length
+        self.encoder, self.examples, self.length, self.thresholds = encoder, examples, length, thresholds
         config, head = pretrained.model, pretrained.head
         model = pretrained_module(lambda rngs: FineTuningModel(config, head, rngs=rngs), pretrained)
         self.predict = Predictor(
             model, FineTuning(pretrained.head), length=length, pad=encoder.pad, batch_size=batch_size
         )
+
+    def task(self, examples: ExamplesConfig) -> TextTask[Any, Any]:
+        """The text task of these examples."""
+        task = make_text_task(examples, self.encoder, self.length)
+        for name in task.thresholds:
+            task.thresholds[name] = self.thresholds.get(name, task.thresholds[name])
+        return task
 
     def __call__(self, inputs: Any) -> Any:
         """The answer to an input, or a list of answers to a list."""
@@ -108,7 +130,7 @@ class TextPipeline:
             return self([inputs])[0]
         is_pair = bool(inputs) and not isinstance(inputs[0], str) and 'text_pair' in pair_fields(inputs[0])
         column = self.examples.text_pair or ('text_pair' if is_pair else '')
-        task = make_text_task(dataclasses.replace(self.examples, text_pair=column), self.encoder, self.length)
+        task = self.task(dataclasses.replace(self.examples, text_pair=column))
         examples = [task.example(value) for value in inputs]
         features = task.encode(examples)
         predictions = task.decode(examples, features, self.predict(features))

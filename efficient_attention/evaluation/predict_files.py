@@ -8,7 +8,6 @@ from efficient_attention.errors import InputError
 from efficient_attention.evaluation.pipeline import PROBLEMS, TextPipeline, pipeline
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.tasks.text_task import TextTask
-from efficient_attention.tasks.text_tasks import make_text_task
 from efficient_attention.training.workdir import read_config
 
 SPLITS = ('dev', 'test')
@@ -34,7 +33,7 @@ def predict_files(
         raise InputError(f'split is {split!r}; known: {", ".join(SPLITS)}')
     run: TextPipeline = pipeline(kind_of(path), path, batch_size=batch_size, length=length or own_length(path))
     own = run.examples if open_pretrained(path).family else read_config(path).examples
-    task = make_text_task(dataclasses.replace(own, **fields), run.encoder, run.length)
+    task = run.task(dataclasses.replace(own, **fields))
     if not getattr(task.config, split):
         raise InputError(f'{path} names no files for examples.{split}; name them (--files)')
     files: list[Path] = []
@@ -42,7 +41,7 @@ def predict_files(
     folder.mkdir(parents=True, exist_ok=True)
     for name in task.dev_splits if split == 'dev' else (split,):
         files += predict_split(task, run, name, folder, metrics if split == 'dev' else None)
-    return {'files': [str(file) for file in files], 'notes': list(getattr(task, 'notes', [])), 'metrics': metrics}
+    return {'files': [str(file) for file in files], 'notes': task.notes, 'metrics': metrics}
 
 
 def predict_split(

@@ -14,7 +14,6 @@ from efficient_attention.objectives.objective import Objective
 from efficient_attention.tasks.text_task import Feature
 from efficient_attention.training.step import make_eval_step
 
-
 READ = ('tokens', 'token_types', 'lengths', 'is_global')  # of a feature; labels are not
 
 

@@ -70,7 +70,7 @@ def byte_level(folder: Path) -> Tokenizer:
         raise InputError(f'{folder / PAIR[0]}: no <s> and </s> in its vocabulary')
     with_specials(tokenizer, [name for names in ROLES.values() for name in names if name in known])
     first, last = ('<s>', known['<s>']), ('</s>', known['</s>'])
-    tokenizer.post_processor = processors.RobertaProcessing(sep=last, cls=first, add_prefix_space=has_prefix)
+    tokenizer.post_processor = processors.RobertaProcessing(last, first, add_prefix_space=has_prefix)
     return tokenizer
 
 

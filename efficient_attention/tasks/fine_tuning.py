@@ -98,6 +98,7 @@ class FineTuningTask(Task):
         self.objective = FineTuning(head)
         self.held_out_metrics = self.text_task.metric_names | {f'{TERM}_loss'}
         self.dev = [feature for features in self.rows.dev.values() for feature in features]
+        check_global(self.dev, model)
         self.fingerprint = {'tokenizer': tokenizer_digest(encoder), 'examples': files_digest(examples)}
 
     def batches(self, features: Sequence[Feature], batch_size: int) -> FeatureBatches:
@@ -109,6 +110,7 @@ class FineTuningTask(Task):
     @functools.cached_property
     def training(self) -> FeatureBatches:
         """Batches of the training rows."""
+        check_global(self.rows.train, self.model)
         return self.batches(self.rows.train, self.batch_size)
 
     def make_model(self, rngs: nnx.Rngs) -> FineTuningModel:
@@ -139,7 +141,7 @@ class FineTuningTask(Task):
     @property
     def notes(self) -> list[str]:
         """See `Task`."""
-        return list(getattr(self.text_task, 'notes', []))
+        return self.text_task.notes
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
         """The means as they are."""
@@ -165,6 +167,13 @@ def check_head(task: TextTask[Any, Any], head: HeadConfig) -> None:
         raise InputError(f'head.kind is {head.kind!r}; examples.problem {task.config.problem!r} needs {task.head!r}')
     if head.kind in ('sequence', 'token') and head.outputs != task.outputs:
         raise InputError(f'head.outputs is {head.outputs}; the examples have {task.outputs} ({", ".join(task.labels)})')
+
+
+def check_global(features: Sequence[Feature], model: ModelConfig) -> None:
+    """Raises InputError where a row has more global tokens than the model has places for."""
+    most = max((int(feature['is_global'].sum()) for feature in features if 'is_global' in feature), default=0)
+    if most > model.global_tokens:
+        raise InputError(f'a row has {most} global tokens; model.global_tokens {model.global_tokens} must be as many')
 
 
 def files_digest(config: ExamplesConfig) -> str:

@@ -82,7 +82,6 @@ class MultiHop(TextTask[MultiHopQuestion, MultiHopPrediction]):
         super().__init__(config, encoder, length)
         if config.format != 'hotpotqa':
             raise InputError(f"examples.format is {config.format!r}; 'multi_hop' reads 'hotpotqa'")
-        self.notes: list[str] = []
         self.thresholds: dict[str, float] = {THRESHOLD: 0.5}
         least = config.question_length + self.template.added + 2
         if length < least:
@@ -163,9 +162,11 @@ class MultiHop(TextTask[MultiHopQuestion, MultiHopPrediction]):
         """Notes what was cut or left out, and where the answer is not in the row."""
         if overlong:
             what = 'left out' if self.config.overlong == 'skip' else f'cut to {self.length} tokens'
-            self.notes.append(f'{len(overlong)} of {count} rows are {what}, the first: {overlong[0]}')
+            line = f'{len(overlong)} of {count} rows are {what}, the first: {overlong[0]}'
+            self._notes[line] = line
         if lost:
-            self.notes.append(f'{len(lost)} of {count} rows do not hold their answer, the first: {lost[0]}')
+            line = f'{len(lost)} of {count} rows do not hold their answer, the first: {lost[0]}'
+            self._notes[line] = line
 
     def decode(
         self, examples: Sequence[MultiHopQuestion], features: Sequence[Feature], outputs: Sequence[Outputs]

@@ -50,12 +50,6 @@ class MultipleChoice(TextTask[ChoiceQuestion, ChoicePrediction | None]):
         self.rule = LengthRule(config.overlong, config.stride, length)
         self.room = self.rule.room(self.template.added, 2)
         self.dev_splits = ('dev',) if config.dev else ()
-        self._notes: dict[str, str] = {}
-
-    @property
-    def notes(self) -> list[str]:
-        """What happened to rows that the user should know, one line each."""
-        return list(self._notes.values())
 
     def read(self, split: str) -> list[ChoiceQuestion]:
         """See `TextTask`."""

@@ -54,7 +54,6 @@ class QuestionAnswering(TextTask[Question, SpanPrediction]):
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
         super().__init__(config, encoder, length)
         check_config(config)
-        self.notes: list[str] = []
         self.thresholds: dict[str, float] = {THRESHOLD: 0.0}
         self.best_metric = 'f1'
         names = (
@@ -90,7 +89,7 @@ class QuestionAnswering(TextTask[Question, SpanPrediction]):
             check_identifiers((question.id, question.place) for question in questions)
             return questions
         questions, notes = well_placed(questions)
-        self.notes += notes
+        self._notes |= {note: note for note in notes}
         return questions
 
     def encode(self, examples: Sequence[Question], *, is_training: bool = False) -> list[Feature]:

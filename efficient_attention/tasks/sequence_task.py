@@ -37,12 +37,6 @@ class SequenceTask(TextTask[LabelledText, Prediction], abc.ABC):
         self.templates = {texts: row_template(encoder, is_pair=texts == 2) for texts in (1, 2)}  # by number of texts
         self.rule.room(self.templates[self.text_count].added, self.text_count)  # raises early
         self.dev_splits = self._dev_splits()
-        self._notes: dict[str, str] = {}
-
-    @property
-    def notes(self) -> list[str]:
-        """What happened to rows that the user should know: cut, left out, broken; one line each."""
-        return list(self._notes.values())
 
     @property
     def fields(self) -> tuple[str, ...]:

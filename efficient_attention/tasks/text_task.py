@@ -26,6 +26,7 @@ Prediction = TypeVar('Prediction')
 #     'start', 'end' int32 [] ('span', 'multi_hop'): positions of the first and the last token of the answer
 #     'type' int32 [] (0 span, 1 yes, 2 no), 'support' float32 [l] (0 or 1, -1 = no sentence marker) ('multi_hop')
 #   'is_global' bool [l], absent where no token is
+# and arrays of the task's own that stay on the host, such as offsets.
 Feature = dict[str, np.ndarray]
 
 # What the model says of one row, without padding, float32, by name: 'logits' [C] ('sequence'), [l, C] ('token'),
@@ -50,6 +51,13 @@ class TextTask(abc.ABC, Generic[Example, Prediction]):
             InputError: the config names no files, or labels that do not serve.
         """
         self.config, self.encoder, self.length = config, encoder, length
+        self._notes: dict[str, str] = {}
+        self.thresholds: dict[str, float] = {}  # what `score` has chosen on a dev split, for predictions on others
+
+    @property
+    def notes(self) -> list[str]:
+        """What happened to examples that a user should know (cut, left out, broken), a line each."""
+        return list(self._notes.values())
 
     @property
     def outputs(self) -> int:

@@ -62,18 +62,12 @@ class TokenClassification(TextTask[Sentence, TagPrediction | None]):
         self.is_about_entities = has_entities(self.labels)
         names = ('f1', 'precision', 'recall', 'accuracy') if self.is_about_entities else ('accuracy',)
         self.metric_names, self.best_metric = frozenset(names), names[0]
-        self._notes: dict[str, str] = {}
 
     def _found_labels(self) -> tuple[str, ...]:
         found = {tag for sentence in read_sentences(self.config, 'train') for tag in sentence.tags or ()}
         if not found:
             raise InputError('examples.labels is empty, and examples.train gives no tags to take labels from')
         return tuple(sorted(found))
-
-    @property
-    def notes(self) -> list[str]:
-        """What happened to sentences that the user should know, one line each."""
-        return list(self._notes.values())
 
     def read(self, split: str) -> list[Sentence]:
         """See `TextTask`."""

@@ -17,6 +17,7 @@ import numpy as np
 from tensorboardX import SummaryWriter
 
 from efficient_attention.errors import InputError
+from efficient_attention.training.checkpoint import CheckpointConfig
 from efficient_attention.training.whole_file import write_whole
 
 FILE_NAME = 'metrics.jsonl'
@@ -98,6 +99,21 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
         return []
     *lines, _unfinished = path.read_bytes().split(b'\n')
     return [_parse(line, f'{path}, line {number}') for number, line in enumerate(lines, 1)]
+
+
+def best_evaluation(workdir: Path, config: CheckpointConfig) -> dict[str, float]:
+    """The metrics, and the step, of the evaluation that `config` calls best, else the last; {} where there is none."""
+    evaluations = [line for line in read_metrics(workdir) if line['split'] == 'held_out']
+    sign = 1.0 if config.best_mode == 'max' else -1.0
+    if not evaluations:
+        return {}
+
+    def rank(line: Mapping[str, Any]) -> float:
+        value = sign * line.get(config.best_metric, -math.inf)
+        return -math.inf if math.isnan(value) else value
+
+    best = max(evaluations, key=rank) if config.best_metric else evaluations[-1]
+    return {name: value for name, value in best.items() if name != 'split'}
 
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """How far does a result depend on the seed? One config trained with several, and the spread of its metrics."""
 
 import json
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,10 +9,9 @@ from typing import Any
 import jax
 
 from efficient_attention.errors import InputError
-from efficient_attention.training.checkpoint import CheckpointConfig
 from efficient_attention.training.complete import run_config
 from efficient_attention.training.loop import train
-from efficient_attention.training.metrics_log import read_metrics
+from efficient_attention.training.metrics_log import best_evaluation
 from efficient_attention.training.whole_file import write_whole
 
 COMPILED = 'compiled'  # folder of the programs that the seeds share
@@ -45,19 +43,6 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
     if jax.process_index() == 0:
         write_whole(workdir / 'seeds.json', json.dumps(summary, indent=2) + '\n')
     return summary
-
-
-def best_evaluation(workdir: Path, config: CheckpointConfig) -> dict[str, float]:
-    """The metrics, and the step, of the evaluation that `config` calls best."""
-    evaluations = [line for line in read_metrics(workdir) if line['split'] == 'held_out']
-    sign = 1.0 if config.best_mode == 'max' else -1.0
-
-    def rank(line: Mapping[str, Any]) -> float:
-        value = sign * line.get(config.best_metric, -math.inf)
-        return -math.inf if math.isnan(value) else value
-
-    best = max(evaluations, key=rank) if config.best_metric else evaluations[-1]
-    return {name: value for name, value in best.items() if name != 'split'}
 
 
 def spread(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:

@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.data.text_encoder import text_encoder
 from efficient_attention.errors import InputError
+from efficient_attention.evaluation.pipeline import TextPipeline
 from efficient_attention.evaluation.predict_files import predict_files
+from efficient_attention.interop.pretrained import open_pretrained
 from tests.evaluation.tiny_checkpoint import LABELS, random_text, write_checkpoint
 
 
@@ -51,3 +55,24 @@ def test_a_checkpoint_without_a_head_predicts_nothing(tmp_path: Path):
     path = write_checkpoint(tmp_path, 'fill_mask')
     with pytest.raises(InputError, match=r"was trained for 'fill_mask'; it has no head to predict with$"):
         predict_files(path, tmp_path / 'out')
+
+
+def test_thresholds_chosen_on_dev_are_used(tmp_path: Path):
+    path = write_checkpoint(tmp_path, 'question_answering')
+    question = {'question': 'the dog', 'context': random_text(9), 'id': 'q'}
+    pretrained = open_pretrained(path)
+    encoder = text_encoder(pretrained.tokenizer)
+    examples = ExamplesConfig(
+        problem='question_answering',
+        format='squad',
+        overlong='windows',
+        has_no_answer=True,
+        question_length=8,
+        stride=6,
+    )
+    answers = {}
+    for threshold in (-1e6, 1e6):  # always none, never none
+        chosen = {'no_answer_threshold': threshold, 'f1': 0.5}
+        run = TextPipeline(pretrained, encoder, examples, thresholds=chosen, length=24, batch_size=4)
+        answers[threshold] = run(question)['answer']
+    assert answers[-1e6] == '' != answers[1e6]

@@ -12,7 +12,8 @@ from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.models.pretraining import PretrainingModel
 
 SPECIALS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
-WORDS = 'the a red old small river house dog king tree road falls sleeps runs sings waits near under over with . ,'.split()
+WORDS = 'the a red old small river house dog king tree road falls sleeps runs sings waits near under over with'.split()
+WORDS += ['.', ',']
 MODEL = ModelConfig(
     width=16, heads=2, layers=2, vocab_size=len(SPECIALS + WORDS), max_length=24, init_std=0.5, activation='gelu_erf'
 )

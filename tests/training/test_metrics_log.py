@@ -2,13 +2,15 @@
 
 import json
 import math
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.training.metrics_log import MetricsLog, read_metrics
+from efficient_attention.training.checkpoint import CheckpointConfig
+from efficient_attention.training.metrics_log import MetricsLog, best_evaluation, read_metrics
 
 
 def write(workdir, steps, *, start_step: int = 0, split: str = 'train') -> None:
@@ -90,3 +92,25 @@ def test_only_the_first_process_writes(tmp_path, monkeypatch):
     monkeypatch.setattr('jax.process_index', lambda: 1)
     write(tmp_path, [1])
     assert list(tmp_path.iterdir()) == []
+
+
+LINES = [
+    {'step': 1, 'split': 'train', 'f1': 9.0},
+    {'step': 1, 'split': 'held_out', 'f1': 0.5, 'loss': 3.0},
+    {'step': 2, 'split': 'held_out', 'f1': 0.3, 'loss': 2.0},
+    {'step': 3, 'split': 'held_out', 'f1': 0.75, 'loss': 4.0},
+    {'step': 4, 'split': 'held_out', 'f1': 0.25, 'loss': 5.0},
+    {'step': 5, 'split': 'held_out', 'f1': math.nan, 'loss': math.nan},
+]
+
+
+@pytest.mark.parametrize('metric, mode, step', [('f1', 'max', 3), ('f1', 'min', 4), ('loss', 'min', 2)])
+def test_the_best_evaluation_counts(tmp_path: Path, metric: str, mode: str, step: int):
+    lines = ''.join(json.dumps(line).replace('NaN', '"nan"') + '\n' for line in LINES)
+    (tmp_path / 'metrics.jsonl').write_text(lines)
+    best = best_evaluation(tmp_path, CheckpointConfig(best_metric=metric, best_mode=mode))
+    assert best == {name: value for name, value in LINES[step].items() if name != 'split'}
+
+
+def test_without_an_evaluation_there_is_no_best(tmp_path: Path):
+    assert best_evaluation(tmp_path, CheckpointConfig(best_metric='f1')) == {}

@@ -1,7 +1,5 @@
 """The spread of a result over seeds: which evaluation counts, and the arithmetic."""
 
-import json
-import math
 import statistics
 from pathlib import Path
 
@@ -9,25 +7,7 @@ import pytest
 
 from configs.common import default_config
 from efficient_attention.errors import InputError
-from efficient_attention.training.checkpoint import CheckpointConfig
-from efficient_attention.training.seeds import best_evaluation, spread, table, train_seeds
-
-LINES = [
-    {'step': 1, 'split': 'train', 'f1': 9.0},
-    {'step': 1, 'split': 'held_out', 'f1': 0.5, 'loss': 3.0},
-    {'step': 2, 'split': 'held_out', 'f1': 0.3, 'loss': 2.0},
-    {'step': 3, 'split': 'held_out', 'f1': 0.75, 'loss': 4.0},
-    {'step': 4, 'split': 'held_out', 'f1': 0.25, 'loss': 5.0},
-    {'step': 5, 'split': 'held_out', 'f1': math.nan, 'loss': math.nan},
-]
-
-
-@pytest.mark.parametrize('metric, mode, step', [('f1', 'max', 3), ('f1', 'min', 4), ('loss', 'min', 2)])
-def test_the_best_evaluation_counts(tmp_path: Path, metric: str, mode: str, step: int):
-    lines = ''.join(json.dumps(line).replace('NaN', '"nan"') + '\n' for line in LINES)
-    (tmp_path / 'metrics.jsonl').write_text(lines)
-    best = best_evaluation(tmp_path, CheckpointConfig(best_metric=metric, best_mode=mode))
-    assert best == {name: value for name, value in LINES[step].items() if name != 'split'}
+from efficient_attention.training.seeds import spread, table, train_seeds
 
 
 def test_mean_and_deviation():
