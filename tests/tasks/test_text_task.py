@@ -1,0 +1,20 @@
+"""What all text tasks share: outputs follow labels, notes are said once, thresholds begin empty."""
+
+from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.tasks.classification import Classification, Regression
+from tests.tasks.letters import letters
+
+
+def test_there_are_as_many_outputs_as_labels_and_one_without():
+    assert Regression(ExamplesConfig(problem='regression'), letters(), 8).outputs == 1
+    config = ExamplesConfig(problem='classification', labels=('a', 'b', 'c'))
+    assert Classification(config, letters(), 8).outputs == 3
+
+
+def test_a_note_is_said_once_for_each_input():
+    task = Regression(ExamplesConfig(problem='regression', overlong='truncate'), letters(), 8)
+    assert task.notes == [] and task.thresholds == {}
+    long = [task.example('many letters in one row')]
+    for _ in range(2):
+        task.encode(long)
+    assert len(task.notes) == 1 and 'cut' in task.notes[0]
