@@ -68,6 +68,7 @@ def fine_tuning_config() -> ConfigDict:
     for group in ('model', 'head'):
         open_fields = {name: config_dict.placeholder(type(value)) for name, value in default_fields()[group].items()}
         config[group] = ConfigDict(open_fields)
+    config.examples.has_global = config_dict.placeholder(bool)  # as the model has places for global tokens
     config.train.steps = config_dict.placeholder(int)
     config.optimizer.warmup_steps = config_dict.placeholder(int)
     config.optimizer.schedule = 'linear'

@@ -55,7 +55,8 @@ def filled(values: dict) -> dict:
     if values['task'] != 'fine_tuning':
         return values
     defaults = default_fields()
-    stand_ins = {name: defaults[name] for name in ('data', 'model', 'head')}
+    stand_ins = {name: defaults[name] for name in ('data', 'head')} | {'examples': {'has_global': False}}
+    stand_ins['model'] = defaults['model'] | {'max_length': 4096}
     return with_open_fields(values, stand_ins | {'train': {'steps': 9}, 'optimizer': {'warmup_steps': 1}})
 
 

@@ -21,7 +21,6 @@ def get_config() -> ConfigDict:
     config.examples.train = 'data/hotpotqa/hotpot_train_v1.1.json'
     config.examples.dev = 'data/hotpotqa/hotpot_dev_distractor_v1.json'
     config.examples.overlong = 'truncate'
-    config.examples.global_question = True
     config.examples.epochs = 5.0
     config.data.length = 2048  # tokens, question and special tokens included
     config.model.global_tokens = 192  # most tokens of a question and its markers of titles and sentences

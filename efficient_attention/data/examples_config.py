@@ -46,7 +46,7 @@ class ExamplesConfig:
     answer_length: int = 30  # most tokens of an answer
     best_count: int = 20  # candidates kept for each question
     has_no_answer: bool = False  # questions may have no answer (SQuAD 2.0)
-    global_question: bool = False  # question tokens (and markers of sentences) are global; needs model.global_tokens
+    has_global: bool = False  # [CLS], and a question's tokens, read all and are read by all; needs model.global_tokens
     epochs: float = 3.0  # passes over the training rows, where train.steps is left open (None)
     warmup_share: float = 0.1  # of the steps, where optimizer.warmup_steps is left open (None)
     buckets: tuple[int, ...] = BUCKETS  # row lengths to pad to

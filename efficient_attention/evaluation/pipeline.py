@@ -82,6 +82,8 @@ def pipeline(task: str, path: str | Path, *, batch_size: int = 32, length: int =
 def examples_of(path: Path, pretrained: Pretrained, options: dict[str, Any]) -> ExamplesConfig:
     """The examples group that a checkpoint was trained with, where it is a workdir, without its files."""
     own = ExamplesConfig() if pretrained.family else read_config(path).examples
+    if pretrained.family:
+        own = dataclasses.replace(own, has_global=pretrained.model.global_tokens > 0)
     fixed: dict[str, Any] = {'problem': pretrained.problem, 'labels': pretrained.labels, 'overlong': 'windows'}
     unread: dict[str, Any] = {'train': '', 'dev': '', 'test': '', 'name': ''}
     unread['format'] = FORMATS.get(pretrained.problem, 'table')

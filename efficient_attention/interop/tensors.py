@@ -2,6 +2,7 @@
 
 import dataclasses
 import fnmatch
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -84,6 +85,7 @@ def names_of(family: Family, parts: Parts) -> Names:
     return names | dict(family.masked_lm)
 
 
+@functools.lru_cache(maxsize=8)
 def parameter_shapes(model: ModelConfig, parts: Parts) -> dict[str, Any]:
     """Nested dicts of the shapes of our parameters."""
 

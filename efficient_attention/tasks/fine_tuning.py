@@ -92,8 +92,11 @@ class FineTuningTask(Task):
         encoder = self.text_task.encoder
         if encoder.size > model.vocab_size:
             raise InputError(f'the tokenizer has {encoder.size} tokens, more than model.vocab_size {model.vocab_size}')
-        if examples.global_question and not model.global_tokens:
-            raise InputError('examples.global_question is True; it needs model.global_tokens above 0')
+        if examples.has_global != (model.global_tokens > 0):
+            raise InputError(
+                f'examples.has_global is {examples.has_global} with model.global_tokens {model.global_tokens}; '
+                'tokens are marked where the model has places for them, and nowhere else'
+            )
         self.batch_size, self.seed, self.eval_batch_size = batch_size, seed, evaluation.batch_size
         self.objective = FineTuning(head)
         self.held_out_metrics = self.text_task.metric_names | {f'{TERM}_loss'}

@@ -1,7 +1,7 @@
 """Questions over several paragraphs in one long row: the answer, its type and the sentences that support it.
 
 A row is '[CLS] question [SEP]' and then the paragraphs, '[unused1] title [unused2] sentence [unused2] sentence ...',
-'[SEP]'. Whether a sentence supports the answer is read off its marker. With `examples.global_question` the first token,
+'[SEP]'. Whether a sentence supports the answer is read off its marker. With `examples.has_global` the first token,
 the question and the markers are global, as in Longformer's set-up for HotpotQA (Beltagy et al. 2020, 2004.05150, D.1).
 """
 
@@ -153,7 +153,7 @@ class MultiHop(TextTask[MultiHopQuestion, MultiHopPrediction]):
         for name in FOR_PREDICTION:
             row[name] = np.full(len(row['tokens']), -1, np.int32)
             row[name][inside] = body[name]
-        if self.config.global_question:
+        if self.config.has_global:
             row['is_global'] = np.arange(len(row['tokens'])) < start - len(self.template.between['tokens'])
             row['is_global'][inside] = body['is_marker'] == 1
         return row

@@ -101,7 +101,7 @@ class MultipleChoice(TextTask[ChoiceQuestion, ChoicePrediction | None]):
                 feature[name][place, : lengths[place]] = row[name]
         if question.answer is not None:
             feature['label'] = np.array(question.answer, np.int32)
-        return feature
+        return self.with_global(feature)
 
     def decode(
         self, examples: Sequence[ChoiceQuestion], features: Sequence[Feature], outputs: Sequence[Outputs]

@@ -118,7 +118,7 @@ class QuestionAnswering(TextTask[Question, SpanPrediction]):
         is_best = maximum_context(len(context), spans)
         for (start, stop), is_best_P in zip(spans, is_best, strict=True):
             row = self.template.row(question_ids, context.ids[start:stop])
-            if self.config.global_question:
+            if self.config.has_global:
                 row['is_global'] = np.arange(len(row['tokens'])) < before - len(self.template.between['tokens'])
             if label is not None:
                 is_inside = start <= label[0] and label[1] < stop

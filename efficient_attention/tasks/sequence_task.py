@@ -86,7 +86,7 @@ class SequenceTask(TextTask[LabelledText, Prediction], abc.ABC):
         return [[next(ids) for _ in example.texts] for example in examples]
 
     def _feature(self, row: Feature, example: LabelledText, index: int) -> Feature:
-        feature = row | {'example': np.array(index, np.int32)}
+        feature = self.with_global(row | {'example': np.array(index, np.int32)})
         return feature if example.label is None else feature | {'label': self.label_array(example)}
 
     @abc.abstractmethod

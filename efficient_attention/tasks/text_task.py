@@ -54,6 +54,13 @@ class TextTask(abc.ABC, Generic[Example, Prediction]):
         self._notes: dict[str, str] = {}
         self.thresholds: dict[str, float] = {}  # what `score` has chosen on a dev split, for predictions on others
 
+    def with_global(self, feature: Feature) -> Feature:
+        """The feature with its first token marked as global, [CLS], where the config asks for global tokens."""
+        if self.config.has_global:
+            feature['is_global'] = np.zeros(feature['tokens'].shape, bool)
+            feature['is_global'][..., 0] = True
+        return feature
+
     @property
     def notes(self) -> list[str]:
         """What happened to examples that a user should know (cut, left out, broken), a line each."""

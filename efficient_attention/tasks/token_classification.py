@@ -121,7 +121,7 @@ class TokenClassification(TextTask[Sentence, TagPrediction | None]):
         if sentence.tags is not None:
             numbers = np.array([self._numbers[tag] for tag in sentence.tags], np.int32)
             feature['labels'] = np.where(words >= 0, numbers[words], np.int32(-1))
-        return feature
+        return self.with_global(feature)
 
     def decode(
         self, examples: Sequence[Sentence], features: Sequence[Feature], outputs: Sequence[Outputs]

@@ -31,6 +31,7 @@ def run_config(values: Mapping[str, Any]) -> RunConfig:
     pretrained = open_pretrained(Path(start)) if start else None
     fill(filled['model'], to_dict(pretrained.model) if pretrained else default_fields()['model'])
     fill_tokenizer(filled['data'], pretrained)
+    fill(filled['examples'], {'has_global': filled['model']['global_tokens'] > 0})
     steps = {'train': {'steps': 1}, 'optimizer': {'warmup_steps': 0}, 'head': default_fields()['head']}
     known = from_dict(with_open_fields(filled, steps))  # checks all that is there before files are read
     rows = load_rows(known.examples, known.data.tokenizer, known.data.lowercase, known.data.length)

@@ -19,7 +19,9 @@ def difference(folder: Path) -> float:
     arrays = load_file(folder / 'inputs_and_outputs.safetensors')
     name = json.loads((folder / 'config.json').read_text())['architectures'][0]
     model, found = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
-    if found['missing_keys'] or found['mismatched_keys']:
+    # Some of BigBird's classes have a pooler that they do not use.
+    missing = [own for own in found['missing_keys'] if 'pooler' not in own]
+    if missing or found['mismatched_keys']:
         raise ValueError(f'{folder}: {found}')
     inputs = {own.removeprefix('input/'): value.long() for own, value in arrays.items() if own.startswith('input/')}
     if ending == 'ForMultipleChoice':

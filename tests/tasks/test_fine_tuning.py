@@ -78,3 +78,20 @@ def test_a_run_goes_on_with_the_files_it_began_with(tmp_path: Path):
     load_rows.cache_clear()
     with pytest.raises(InputError, match='examples'):
         train(config, tmp_path / 'workdir')
+
+
+@pytest.mark.parametrize('has_global, places', [(True, 0), (False, 2)])
+def test_global_tokens_are_marked_where_the_model_has_places(tmp_path: Path, has_global: bool, places: int):
+    fields = {'examples.has_global': has_global, 'model.global_tokens': places}
+    with pytest.raises(
+        InputError, match=rf'^examples\.has_global is {has_global} with model\.global_tokens {places}; '
+    ):
+        build_run(tiny_config(tmp_path, **fields))
+
+
+def test_a_model_with_global_tokens_gets_them_marked(tmp_path: Path):
+    config = tiny_config(tmp_path, **{'model.global_tokens': 1, 'model.attention': 'window(2)'})
+    assert config.examples.has_global
+    run = build_run(config)
+    batch = next(run.task.training_batches(0, 1, 0, 1))
+    assert batch['is_global'][:, 0].all() and not batch['is_global'][:, 1:].any()

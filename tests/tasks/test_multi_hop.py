@@ -43,7 +43,7 @@ EXAMPLES = [
 
 
 def test_a_row():
-    task = make_task(global_question=True)
+    task = make_task(has_global=True)
     feature = task.encode([EXAMPLES[0]])[0]
     tokens = feature['tokens'].tolist()
     assert tokens[:1] + tokens[4:6] == [2, 3, 5] and tokens[-1] == 3
@@ -136,7 +136,7 @@ def test_long_rows_may_be_left_out_or_refused():
 
 def test_long_rows_may_be_read_in_windows():
     whole = make_task().encode(EXAMPLES)
-    task = make_task(length=30, overlong='windows', stride=9, global_question=True)
+    task = make_task(length=30, overlong='windows', stride=9, has_global=True)
     features = task.encode(EXAMPLES)
     capacity = 30 - 3 - 3
     assert max(len(feature['tokens']) for feature in features) == 30 and not task.notes

@@ -82,7 +82,7 @@ def test_a_row_is_never_too_long_and_the_question_is_cut():
 
 
 def test_global_tokens_are_the_first_and_the_question():
-    (feature,) = make_task(global_question=True).encode([question('abc', 'b', text='who')])
+    (feature,) = make_task(has_global=True).encode([question('abc', 'b', text='who')])
     assert np.flatnonzero(feature['is_global']).tolist() == [0, 1, 2, 3]
 
 

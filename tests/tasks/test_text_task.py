@@ -11,6 +11,15 @@ def test_there_are_as_many_outputs_as_labels_and_one_without():
     assert Classification(config, letters(), 8).outputs == 3
 
 
+def test_the_first_token_is_global_where_tokens_are():
+    for has_global in (False, True):
+        config = ExamplesConfig(problem='regression', has_global=has_global)
+        task = Regression(config, letters(), 8)
+        [feature] = task.encode([task.example('abc')])
+        assert ('is_global' in feature) is has_global
+        assert not has_global or feature['is_global'].tolist() == [True, False, False, False, False]
+
+
 def test_a_note_is_said_once_for_each_input():
     task = Regression(ExamplesConfig(problem='regression', overlong='truncate'), letters(), 8)
     assert task.notes == [] and task.thresholds == {}
