@@ -1,0 +1,37 @@
+"""Long documents: IMDB's reviews (Maas et al. 2011), cut at 512 tokens or whole through a sparse pattern.
+
+python train.py --config configs/finetune/imdb.py:short --workdir runs/imdb_short --config.train.start_from=<checkpoint>
+python scripts/convert.py --source <checkpoint> --to checkpoints/long --to-long 2048 \
+  --pattern 'window(128) | global_tokens(1)'
+python train.py --config configs/finetune/imdb.py:long --workdir runs/imdb_long --config.train.start_from=checkpoints/long
+
+A file is a review, and its folder its label. Results: docs/finetuning.md.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.common import fine_tuning_config
+
+SETS = {'short': 512, 'long': 2048}  # most tokens a row
+
+
+def get_config(name: str = 'short') -> ConfigDict:
+    """2 epochs of batches of 16; reviews beyond the row are cut, and it is said how many."""
+    if name not in SETS:
+        raise ValueError(f'unknown set {name!r}; known: {", ".join(SETS)}')
+    config = fine_tuning_config()
+
+    config.examples.problem = 'classification'
+    config.examples.train = 'data/imdb/aclImdb/train/neg/*.txt,data/imdb/aclImdb/train/pos/*.txt'
+    config.examples.dev = 'data/imdb/aclImdb/test/neg/*.txt,data/imdb/aclImdb/test/pos/*.txt'
+    config.examples.overlong = 'truncate'
+    config.examples.epochs = 2.0
+    config.data.length = SETS[name]
+
+    config.optimizer.learning_rate = 5e-5
+    config.train.batch_size = 16  # rows
+    config.eval.every_steps = 1_000
+    config.eval.batch_size = 16
+    config.checkpoint.every_steps = 1_000
+    config.checkpoint.best_metric = 'accuracy'
+    return config
