@@ -33,6 +33,7 @@ _PUBLIC = {
     'Summary': 'attention.patterns',
     'GlobalTokens': 'attention.patterns',
     'RandomTiles': 'attention.patterns',
+    'ListedTiles': 'attention.patterns',
     'PerHead': 'attention.patterns',
     'dense_mask': 'attention.patterns',
     'longformer': 'attention.text_form',

@@ -28,8 +28,8 @@ RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
 KNOWS_NO_DATA = ('attention', 'modules', 'models')
 # What a user of the mechanisms alone has to install.
 THIRD_PARTY = {'attention': {'jax', 'jaxtyping', 'numpy'}, 'modules': {'flax', 'jax', 'jaxtyping', 'numpy'}}
-HEAVY = ('array_record', 'grain', 'matplotlib', 'optax', 'orbax', 'rich', 'sentencepiece', 'tensorboardX', 'tensorflow')
-HEAVY += ('tensorflow_datasets', 'tokenizers')
+HEAVY = ('array_record', 'grain', 'matplotlib', 'optax', 'orbax', 'rich', 'safetensors', 'sentencepiece')
+HEAVY += ('tensorboardX', 'tensorflow', 'tensorflow_datasets', 'tokenizers')
 UNSAFE_MODULES = {'cloudpickle', 'dill', 'joblib', 'marshal', 'pickle', 'shelve'}
 UNSAFE_CALLS = {'eval', 'exec', 'yaml.load', 'yaml.unsafe_load', 'torch.load'}
 

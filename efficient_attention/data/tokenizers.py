@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from efficient_attention.data.byte_level import PAIR, byte_level
 from efficient_attention.data.corpus import Vocabulary
 from efficient_attention.data.files import decode
 from efficient_attention.data.manifest import one_line
@@ -21,7 +22,7 @@ WORD_STARTS = ('▁', 'Ġ', 'Ċ', 'ĉ', 'č')  # SentencePiece's space; byte-lev
 
 
 def load_tokenizer(path: str | Path, *, lowercase: bool) -> Tokenizer:
-    """The tokenizer in a `vocab.txt`, `tokenizer.json` or SentencePiece `*.model` file.
+    """The tokenizer in a `vocab.txt`, `tokenizer.json`, SentencePiece `*.model`, or `vocab.json` beside `merges.txt`.
 
     Args:
         path: what it is follows from its suffix.
@@ -32,6 +33,8 @@ def load_tokenizer(path: str | Path, *, lowercase: bool) -> Tokenizer:
         InputError: no such file, unknown kind, or damaged; names the file and what is wrong in it.
     """
     path = Path(path)
+    if path.name == PAIR[0]:
+        return byte_level(path.parent)
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -42,7 +45,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool) -> Tokenizer:
         return _load_json(decode(data, str(path)), path)
     if path.suffix == '.model':
         return read_sentencepiece(data, str(path), lowercase=lowercase)
-    raise InputError(f'tokenizer {path}: known files: vocab.txt, tokenizer.json, *.model')
+    raise InputError(f'tokenizer {path}: known files: vocab.txt, tokenizer.json, vocab.json with merges.txt, *.model')
 
 
 def word_piece(vocabulary: dict[str, int], *, lowercase: bool) -> Tokenizer:

@@ -148,12 +148,13 @@ def relative_term(relative: Relative, query_positions_b1n1: Array, key_positions
 
 def separate_layers(decoder: Decoder) -> tuple[Layer, ...]:
     """The layers of the decoder's stack one by one, whether their parameters are stacked or shared by all."""
-    layers, count = decoder.stack.layers, decoder.config.layers
-    if decoder.config.sharing == 'all':
-        return (layers,) * count
+    layers, config = decoder.stack.layers, decoder.config
+    if not config.is_stacked:
+        return (layers,) * config.layers
     graph, parameters = nnx.split(layers)
     return tuple(
-        nnx.merge(graph, jax.tree.map(lambda leaf, number=number: leaf[number], parameters)) for number in range(count)
+        nnx.merge(graph, jax.tree.map(lambda leaf, number=number: leaf[number], parameters))
+        for number in config.layer_numbers
     )
 
 

@@ -167,5 +167,5 @@ def make_state(task: Task, config: RunConfig) -> TrainState:
 
 def optimizer_of(config: RunConfig) -> Any:
     """The config's optimizer, over the whole length of the run."""
-    stacked = None if config.model.sharing == 'all' else STACKED_LAYERS
+    stacked = STACKED_LAYERS if config.model.is_stacked else None
     return make_optimizer(config.optimizer, config.train.steps, stacked=stacked)

@@ -10,29 +10,21 @@ from efficient_attention.data.text_encoder import text_encoder
 from efficient_attention.data.tokenizers import word_piece
 from efficient_attention.errors import InputError
 from efficient_attention.interop.tokenizer_files import (
-    byte_level,
     carry_tokenizer,
     is_lowercase,
     padding_id,
     special_names,
     tokenizer_file,
 )
+from tests.data.test_byte_level import BYTES, roberta
 
 PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a', 'b']
-BYTES = ['<s>', '<pad>', '</s>', '<unk>', *'abĠ', 'Ġa', '<mask>']
 
 
 def lone(path: Path) -> Path:
     """A tokenizer.json with nothing beside it."""
     word_piece({piece: number for number, piece in enumerate(PIECES)}, lowercase=True).save(str(path))
     return path
-
-
-def roberta(folder: Path) -> Path:
-    """vocab.json and merges.txt alone."""
-    (folder / 'vocab.json').write_text(json.dumps({piece: number for number, piece in enumerate(BYTES)}))
-    (folder / 'merges.txt').write_text('#version: 0.2\nĠ a\n', encoding='utf-8')
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -60,18 +52,6 @@ def test_case_is_as_the_settings_say(tmp_path: Path):
         (tmp_path / 'tokenizer_config.json').write_text(content)
         with pytest.raises(InputError, match=f'tokenizer_config.json: {message}'):
             is_lowercase(tmp_path)
-
-
-def test_robertas_files_make_its_tokenizer(tmp_path: Path):
-    tokenizer = byte_level(roberta(tmp_path))
-    assert tokenizer.encode('a ab').tokens == ['<s>', 'a', 'Ġa', 'b', '</s>']
-    assert tokenizer.encode('a', 'b').tokens == ['<s>', 'a', '</s>', '</s>', 'b', '</s>']
-    expected = [tokenizer.token_to_id(piece) for piece in ('<s>', 'a', '<mask>', '</s>')]
-    assert tokenizer.encode('a <mask>').ids == expected  # the mask takes the space before it
-    assert tokenizer.decode(tokenizer.encode('ab a').ids) == 'ab a'
-    (tmp_path / 'merges.txt').write_text('#version: 0.2\nx y\n')
-    with pytest.raises(InputError, match='vocab.json and merges.txt are no tokenizer'):
-        byte_level(tmp_path)
 
 
 def test_robertas_files_travel_with_a_tokenizer_json(tmp_path: Path):

@@ -1,0 +1,49 @@
+"""RoBERTa's and GPT-2's tokenizer files, vocab.json with merges.txt, and the settings that lie beside them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+from efficient_attention.data.special_tokens import ROLES, with_specials
+from efficient_attention.errors import InputError
+
+PAIR = ('vocab.json', 'merges.txt')
+SETTINGS = 'tokenizer_config.json'
+
+
+def settings_of(folder: Path) -> dict[str, Any]:
+    """The keys of tokenizer_config.json; empty where there is none."""
+    path = folder / SETTINGS
+    if not path.is_file():
+        return {}
+    try:
+        values = json.loads(path.read_text(encoding='utf-8'))
+    except ValueError as error:
+        raise InputError(f'{path}: not JSON ({error})') from None
+    if not isinstance(values, dict):
+        raise InputError(f'{path}: no JSON object')
+    return values
+
+
+def byte_level(folder: Path) -> Tokenizer:
+    """RoBERTa's tokenizer from vocab.json and merges.txt: byte-level BPE, '<s> a </s></s> b </s>'.
+
+    Raises:
+        InputError: the files cannot be read, or do not belong together.
+    """
+    try:
+        tokenizer = Tokenizer(models.BPE.from_file(*(str(folder / name) for name in PAIR)))
+    except Exception as error:  # the Rust library raises bare Exception
+        raise InputError(f'{folder}: {" and ".join(PAIR)} are no tokenizer ({str(error)[:200]})') from None
+    has_prefix = bool(settings_of(folder).get('add_prefix_space', False))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=has_prefix)
+    tokenizer.decoder = decoders.ByteLevel()
+    known = tokenizer.get_vocab()
+    if not {'<s>', '</s>'} <= known.keys():
+        raise InputError(f'{folder / PAIR[0]}: no <s> and </s> in its vocabulary')
+    with_specials(tokenizer, [name for names in ROLES.values() for name in names if name in known])
+    first, last = ('<s>', known['<s>']), ('</s>', known['</s>'])
+    tokenizer.post_processor = processors.RobertaProcessing(last, first, add_prefix_space=has_prefix)
+    return tokenizer
