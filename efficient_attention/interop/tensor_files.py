@@ -102,4 +102,8 @@ def opened(path: Path) -> Iterator[Any]:
 def write_tensors(folder: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Writes the tensors as one file; `format: pt` is what transformers looks for in it."""
     whole = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in sorted(tensors.items())}
-    save_file(whole, folder / SINGLE, metadata={'format': 'pt'})
+    path = folder / SINGLE
+    path.touch()  # with the mode that the user's other files get; the library alone would hide it from other users
+    mode = path.stat().st_mode
+    save_file(whole, path, metadata={'format': 'pt'})
+    path.chmod(mode)

@@ -93,3 +93,10 @@ def test_a_bad_index_is_named(tmp_path: Path, content: str, message: str):
     (tmp_path / 'model.safetensors.index.json').write_text(content)
     with pytest.raises(InputError, match=message):
         TensorFolder(tmp_path)
+
+
+def test_other_users_may_read_what_is_written(tmp_path: Path):
+    plain = tmp_path / 'plain'
+    plain.touch()
+    write_tensors(tmp_path, {'a': np.ones(2, np.float32)})
+    assert (tmp_path / 'model.safetensors').stat().st_mode == plain.stat().st_mode
