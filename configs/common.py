@@ -76,6 +76,7 @@ def fine_tuning_config() -> ConfigDict:
     config.train.log_every_steps = 50
     config.checkpoint.best_mode = 'max'
     config.checkpoint.keep = 1
+    config.checkpoint.save_best = True
     config.eval.batch_size = 64
     return config
 

@@ -25,12 +25,15 @@ class Patience:
 
     def add(self, metrics: Mapping[str, Any]) -> None:
         """Counts an evaluation with these metrics."""
-        if not self._evaluations:
-            return
         value = self._sign * metrics.get(self._name, -math.inf)
         is_better = value > self._best
         self._best = value if is_better else self._best
         self._since_best = 0 if is_better else self._since_best + 1
+
+    @property
+    def is_best(self) -> bool:
+        """Whether the last evaluation was the best so far."""
+        return self._since_best == 0
 
     @property
     def is_over(self) -> bool:

@@ -121,6 +121,7 @@ class Trainer:
             if is_evaluated:
                 held_out = self.evaluate(step, state)
                 self.patience.add(held_out)
+                is_saved = is_saved or (self.config.checkpoint.save_best and self.patience.is_best)
                 if self.patience.is_over:
                     self.progress.say(f'stopped early after step {step}: {self.patience.describe()}')
                     is_end = is_saved = True

@@ -70,6 +70,14 @@ def test_a_run_that_gets_no_better_ends_early(tmp_path: Path):
     assert max(line['step'] for line in read_metrics(tmp_path / 'workdir')) == 6
 
 
+def test_the_best_evaluation_is_saved_whatever_the_interval_of_checkpoints(tmp_path: Path):
+    fields = {'eval.every_steps': 2, 'train.steps': 5, 'checkpoint.best_metric': 'fine_tuning_loss'}
+    train(tiny_config(tmp_path, **fields, **{'checkpoint.best_mode': 'max'}), tmp_path / 'workdir')
+    losses = [line['fine_tuning_loss'] for line in read_metrics(tmp_path / 'workdir') if line['split'] == 'held_out']
+    assert max(losses) == losses[0] > losses[-1]
+    assert CheckpointReader(tmp_path / 'workdir').steps() == [2, 5]  # the best by this metric, the last
+
+
 def test_a_run_goes_on_with_the_files_it_began_with(tmp_path: Path):
     config = tiny_config(tmp_path, **{'train.steps': 1})
     train(config, tmp_path / 'workdir')

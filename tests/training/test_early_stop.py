@@ -42,3 +42,12 @@ def test_a_metric_that_is_missing_is_no_better():
     patience = Patience(1, BEST, [{'f1': 0.1}])
     patience.add({'loss': 0.0})
     assert patience.is_over
+
+
+def test_the_last_evaluation_may_be_the_best_so_far():
+    patience = Patience(0, BEST)
+    found = []
+    for value in (0.1, 0.3, 0.2, 0.3, 0.4):
+        patience.add({'f1': value})
+        found.append(patience.is_best)
+    assert found == [True, True, False, False, True]
