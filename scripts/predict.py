@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument('--split', choices=['dev', 'test'], default='test')
     parser.add_argument('--files', default='', help="in place of the run's own; a path or glob, several with commas")
     parser.add_argument('--set', nargs='*', default=[], metavar='FIELD=VALUE', help='fields of the examples group')
+    parser.add_argument('--checkpoint', default='', help='of a workdir: last, best (the default) or a step')
     parser.add_argument('--batch_size', type=int, default=32, help='rows at a time')
     parser.add_argument('--length', type=int, default=0, help='most tokens a row; 0 = as in training')
     arguments = parser.parse_args()
@@ -31,19 +32,26 @@ def main() -> None:
     fields = dict(parse_field(text) for text in arguments.set)
     if arguments.files:
         fields[arguments.split] = arguments.files
-    sizes = {'batch_size': arguments.batch_size, 'length': arguments.length}
-    print(json.dumps(predict_files(arguments.model, arguments.output, split=arguments.split, **sizes, **fields)))
+    options = {'batch_size': arguments.batch_size, 'length': arguments.length, 'checkpoint': arguments.checkpoint}
+    print(json.dumps(predict_files(arguments.model, arguments.output, split=arguments.split, **options, **fields)))
 
 
-def parse_field(text: str) -> tuple[str, str]:
-    """Name and value of 'name=value'; raises InputError where it is not of this form or names no text field."""
+def parse_field(text: str) -> tuple[str, str | int | bool]:
+    """Name and value of 'name=value'; raises InputError where it is not of this form, or not of the field's type."""
     from efficient_attention.data.examples_config import ExamplesConfig
 
     name, is_there, value = text.partition('=')
-    known = [field for field, default in vars(ExamplesConfig()).items() if isinstance(default, str)]
+    known = {field: type(default) for field, default in vars(ExamplesConfig()).items()}
+    known = {field: kind for field, kind in known.items() if kind in (str, int, bool)}
     if not is_there or name not in known:
         raise InputError(f'--set {text!r}: write FIELD=VALUE with one of {", ".join(known)}')
-    return name, value
+    if known[name] is bool and value in ('True', 'False'):
+        return name, value == 'True'
+    if known[name] is int and value.isdecimal():
+        return name, int(value)
+    if known[name] is str:
+        return name, value
+    raise InputError(f'--set {text!r}: {name} is {"True or False" if known[name] is bool else "a whole number"}')
 
 
 if __name__ == '__main__':

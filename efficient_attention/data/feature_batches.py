@@ -5,6 +5,7 @@ programs; rows of similar length mean little padding.
 """
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -104,7 +105,16 @@ class FeatureBatches:
         length = self.bucket(rows)
         first = block.process_index * block.rows
         own = rows[first : first + block.rows]
-        return arrays_of_rows([self.features[row] for row in own], own, length, self.pad, block.rows, self.features[0])
+        return arrays_of_rows([self.features[row] for row in own], own, length, self.pad, block.rows, self.like)
+
+    @functools.cached_property
+    def like(self) -> Feature:
+        """One array of each name that any row has, so that all batches have the same."""
+        merged: Feature = {}
+        for feature in self.features:
+            if feature.keys() - merged.keys():
+                merged = feature | merged
+        return merged
 
 
 def arrays_of_rows(
@@ -113,7 +123,8 @@ def arrays_of_rows(
     """Arrays [rows, ...] padded to `length`, filled up with rows of weight 0.
 
     Beside the features' own: 'segments' int32 (1 = token, 0 = padding), 'weights' float32 [rows] (1 = has a label),
-    'index' int32 [rows], the rows' `numbers` (-1 = filled up). `like` tells which arrays there are if there is no row.
+    'index' int32 [rows], the rows' `numbers` (-1 = filled up). `like` has one array of each name there is; a row
+    without one of them, such as a label, gets what is behind the end of a row, or 0.
     """
     batch: Batch = {'index': np.full(rows, -1, np.int32), 'weights': np.zeros(rows, np.float32)}
     batch['index'][: len(features)] = numbers
@@ -123,12 +134,13 @@ def arrays_of_rows(
         if name in like:
             array = np.full((rows, *choices, length), pad if fill is None else fill, like[name].dtype)
             for row, feature in enumerate(features):
-                array[row, ..., : feature[name].shape[-1]] = feature[name]
+                if name in feature:
+                    array[row, ..., : feature[name].shape[-1]] = feature[name]
             batch[name] = array
     for name in SCALARS:
         if name in like:
             batch[name] = np.zeros(rows, like[name].dtype)
-            batch[name][: len(features)] = [feature[name] for feature in features]
+            batch[name][: len(features)] = [feature.get(name, 0) for feature in features]
     batch['segments'] = np.zeros((rows, *choices, length), np.int32)
     for row, feature in enumerate(features):
         own = feature.get('lengths', np.array(feature['tokens'].shape[-1]))

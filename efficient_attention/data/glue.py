@@ -57,6 +57,7 @@ GLUE = {
     'wnli': GlueTask('WNLI', SENTENCES, 'label', BINARY, ('accuracy',)),
     'ax': GlueTask('AX', SENTENCES, 'label', INFERENCE, ('matthews',), tfds_texts=PREMISE),
 }
+TFDS_DIAGNOSTIC = 'glue/ax'  # the name of its data set
 SPLIT_FILES = {  # in the folder of a task, as the benchmark ships them
     'train': ('train.tsv',),
     'dev': ('dev.tsv', 'dev_matched.tsv', 'dev_mismatched.tsv'),
@@ -92,7 +93,11 @@ def glue_sources(sources: str, split: str) -> list[str]:
 
 def part_of(name: str) -> str:
     """'mismatched', 'diagnostic' or '' (matched, or a task that has one part), by the name of a file or TFDS split."""
-    last = tfds_parts(name)[1] if name.startswith(TFDS) else Path(name).name
+    if name.startswith(TFDS):
+        data_set, split = tfds_parts(name)
+        last = f'{DIAGNOSTIC if data_set.split(":")[0] == TFDS_DIAGNOSTIC else data_set} {split}'
+    else:
+        last = Path(name).name
     return next((part for part in (MISMATCHED, DIAGNOSTIC) if part in last), '')
 
 

@@ -45,16 +45,18 @@ def evaluate_outputs(
     params: Any,
     batches: Iterable[HostBatch],
     to_devices: Callable[[HostBatch], Batch],
+    token_outputs: frozenset[str],
 ) -> tuple[dict[str, float], list[dict[str, np.ndarray]]]:
     """The means as `evaluate` gives them, and what the model says of each row, in the order of the rows' 'index'.
 
-    Outputs with an axis of tokens are cut to the row's own tokens. All processes get all rows.
+    All processes get all rows.
 
     Args:
         eval_step: from parameters and a global batch to its sums, weights and outputs.
         params: the parameters, sharded as the step expects.
         batches: this process's rows of each batch.
         to_devices: makes the global batch of them.
+        token_outputs: names of outputs [B, L, ...], which are cut to the row's own tokens.
     """
     totals = Totals()
     rows: dict[int, dict[str, np.ndarray]] = {}
@@ -69,7 +71,7 @@ def evaluate_outputs(
         lengths = (segments > 0).reshape(len(index), -1).sum(axis=1)
         for place in np.flatnonzero(index >= 0):
             rows[int(index[place])] = {
-                name: output[place][: lengths[place]] if output.shape[1:2] == segments.shape[1:] else output[place]
+                name: output[place][: lengths[place]] if name in token_outputs else output[place]
                 for name, output in outputs.items()
             }
     return totals.means(), [rows[number] for number in sorted(rows)]

@@ -1,5 +1,6 @@
 """What a pretrained encoder puts in the place of [MASK]."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ from efficient_attention.errors import InputError
 from efficient_attention.evaluation.pretrained_models import pretrained_module, row_length
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.pretraining import PretrainingModel
+
+Row = tuple[list[int], list[int]]  # ids with special tokens, places of the masks
 
 
 class Candidate(NamedTuple):
@@ -47,31 +50,53 @@ class MaskFiller:
         """The `top` most probable tokens for each [MASK] in `text`, best first; special tokens are no candidates.
 
         Raises:
-            InputError: `top` is below 1, the text has no [MASK], or is longer than the model's positions.
+            InputError: `top` is below 1, or the text has no [MASK].
         """
+        return self.fill([text], top)[0]
+
+    def fill(self, texts: Sequence[str], top: int = 5, *, batch_size: int = 32) -> list[list[list[Candidate]]]:
+        """The same for each of several texts, `batch_size` rows at a time."""
         if top < 1:
             raise InputError(f'top is {top}; it must be at least 1')
-        vocabulary = self.vocabulary
-        mask = self.token(vocabulary.mask)
-        ids = [
-            vocabulary.cls,
-            *self.tokenizer.encode(text.replace('[MASK]', mask), add_special_tokens=False).ids,
-            vocabulary.sep,
+        rows_of_text = [self.rows(text) for text in texts]
+        rows = [row for own in rows_of_text for row in own]
+        logits = [
+            logits_PV
+            for start in range(0, len(rows), batch_size)
+            for logits_PV in self.logits(rows[start : start + batch_size])
         ]
+        found = (self.candidates(logits_V, top) for logits_PV in logits for logits_V in logits_PV)
+        return [[next(found) for _, places in own for _ in places] for own in rows_of_text]
+
+    def rows(self, text: str) -> list[Row]:
+        """The text as a row with the places of its masks; a longer one as a window around each mask.
+
+        Raises:
+            InputError: the text has no [MASK].
+        """
+        vocabulary, room = self.vocabulary, self.length - 2
+        text = text.replace('[MASK]', self.token(vocabulary.mask))
+        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
         places = [place for place, id in enumerate(ids) if id == vocabulary.mask]
         if not places:
             raise InputError(f'no [MASK] in the text {text!r}')
-        if len(ids) > self.length:
-            raise InputError(f'the text has {len(ids)} tokens; the model takes {self.length}')
-        logits_PV = self.logits(ids, places)
-        logits_PV[:, list(vocabulary.special)] = -np.inf
-        logits_PV[:, vocabulary.size :] = -np.inf  # rows of the table that no token uses
-        probabilities_PV = np.asarray(jax.nn.softmax(logits_PV, axis=-1))
-        best = np.argsort(-probabilities_PV, axis=-1)[:, :top]
+        windows = [(0, places)]
+        if len(ids) > room:
+            starts = [min(max(place - room // 2, 0), len(ids) - room) for place in places]
+            windows = [(start, [place]) for start, place in zip(starts, places, strict=True)]
         return [
-            [Candidate(self.readable(int(id)), float(row[id])) for id in ids_of_row]
-            for row, ids_of_row in zip(probabilities_PV, best, strict=True)
+            ([vocabulary.cls, *ids[start : start + room], vocabulary.sep], [place - start + 1 for place in own])
+            for start, own in windows
         ]
+
+    def candidates(self, logits_V: np.ndarray, top: int) -> list[Candidate]:
+        """The best tokens for one mask."""
+        logits_V = logits_V.copy()
+        logits_V[list(self.vocabulary.special)] = -np.inf
+        logits_V[self.vocabulary.size :] = -np.inf  # rows of the table that no token uses
+        probabilities_V = np.asarray(jax.nn.softmax(logits_V))
+        best = np.argsort(-probabilities_V, kind='stable')[:top]
+        return [Candidate(self.readable(int(id)), float(probabilities_V[id])) for id in best]
 
     def token(self, id: int) -> str:
         """A token's text as its tokenizer writes it."""
@@ -82,8 +107,15 @@ class MaskFiller:
         text = self.tokenizer.decode([id], skip_special_tokens=False).strip() or self.token(id)
         return f'##{text.removeprefix("##")}' if self.vocabulary.is_continuation[id] else text
 
-    def logits(self, ids: list[int], places: list[int]) -> np.ndarray:
-        """float32 [P, V] at `places` of one text of `ids`."""
-        tokens_1L = jnp.asarray([ids], jnp.int32)
-        x_1LD = self.model.encoder(tokens_1L, jnp.ones_like(tokens_1L))
-        return np.array(self.model.masked_logits(x_1LD, jnp.asarray([places], jnp.int32))[0])
+    def logits(self, rows: Sequence[Row]) -> list[np.ndarray]:
+        """float32 [P, V] at the places of each row, padded to the longest."""
+        length, count = max(len(ids) for ids, _ in rows), max(len(places) for _, places in rows)
+        tokens_BL = np.full((len(rows), length), self.vocabulary.pad, np.int32)
+        segments_BL = np.zeros((len(rows), length), np.int32)
+        places_BP = np.zeros((len(rows), count), np.int32)
+        for number, (ids, places) in enumerate(rows):
+            tokens_BL[number, : len(ids)], segments_BL[number, : len(ids)] = ids, 1
+            places_BP[number, : len(places)] = places
+        x_BLD = self.model.encoder(jnp.asarray(tokens_BL), jnp.asarray(segments_BL))
+        logits_BPV = np.asarray(self.model.masked_logits(x_BLD, jnp.asarray(places_BP)))
+        return [own[: len(places)] for own, (_, places) in zip(logits_BPV, rows, strict=True)]

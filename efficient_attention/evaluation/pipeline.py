@@ -9,19 +9,21 @@ import numpy as np
 from flax import nnx
 
 from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.data.glue import glue_task
 from efficient_attention.data.text_encoder import TextEncoder, arrays_of, text_encoder
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.fill_mask import MaskFiller
 from efficient_attention.evaluation.predictor import Predictor
 from efficient_attention.evaluation.pretrained_models import pretrained_module, row_length
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
+from efficient_attention.interop.workdir import checkpoint_metrics
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.objectives.fine_tuning import FineTuning
 from efficient_attention.objectives.vectors import Vectors
+from efficient_attention.tasks.fine_tuning import check_global
 from efficient_attention.tasks.text_task import Feature, TextTask
 from efficient_attention.tasks.text_tasks import make_text_task
-from efficient_attention.training.metrics_log import best_evaluation
 from efficient_attention.training.workdir import read_config
 
 POOLING = ('none', 'first', 'mean')
@@ -35,7 +37,9 @@ PROBLEMS = {
 FORMATS = {'question_answering': 'squad', 'multi_hop': 'hotpotqa'}  # of other problems: a table
 
 
-def pipeline(task: str, path: str | Path, *, batch_size: int = 32, length: int = 0, **options: Any) -> Any:
+def pipeline(
+    task: str, path: str | Path, *, checkpoint: str = '', batch_size: int = 32, length: int = 0, **options: Any
+) -> Any:
     """A function from an input, or a list of them, to what the checkpoint says of each, in the same form.
 
     Texts that are longer than a row are read in windows, never cut.
@@ -50,6 +54,7 @@ def pipeline(task: str, path: str | Path, *, batch_size: int = 32, length: int =
     Args:
         task: one of the names above.
         path: a Hugging Face folder or a workdir.
+        checkpoint: of a workdir: 'last', 'best' or a step; '' = the best where one is known, else the last.
         batch_size: rows at a time.
         length: most tokens a row; 0 = as many as the model has positions for.
         options: of 'fill-mask' `top`, of 'feature-extraction' `pooling`, of the others fields of a config's `examples`
@@ -58,25 +63,27 @@ def pipeline(task: str, path: str | Path, *, batch_size: int = 32, length: int =
     Raises:
         InputError: unknown task, or a checkpoint without what the task needs.
     """
-    pretrained = open_pretrained(Path(path))
+    pretrained = open_pretrained(Path(path), checkpoint)
     known = ('fill-mask', 'feature-extraction', *PROBLEMS)
     if task not in known:
         raise InputError(f'pipeline {task!r} is unknown; known: {", ".join(known)}')
     if pretrained.tokenizer is None:
         raise InputError(f'{path}: no tokenizer there (tokenizer.json, vocab.txt or *.model)')
-    if task == 'fill-mask':
-        return MaskPipeline(pretrained, Path(path), **options)
     encoder = text_encoder(pretrained.tokenizer, lowercase=pretrained.lowercase)
     limit = pretrained.model.position_limit
     if limit is not None and length > limit:
         raise InputError(f'length is {length}; the model has {limit} positions')
     size: dict[str, Any] = {'length': length or row_length(Path(path), pretrained), 'batch_size': batch_size}
+    if task == 'fill-mask':
+        return MaskPipeline(pretrained, Path(path), **size, **options)
     if task == 'feature-extraction':
         return VectorPipeline(pretrained, encoder, **size, **options)
     if pretrained.problem not in PROBLEMS[task]:
         raise InputError(f'{path} was trained for {pretrained.problem!r}; {task} needs {" or ".join(PROBLEMS[task])}')
     examples = examples_of(Path(path), pretrained, options)
-    return TextPipeline(pretrained, encoder, examples, thresholds=thresholds_of(Path(path), pretrained), **size)
+    return TextPipeline(
+        pretrained, encoder, examples, thresholds=thresholds_of(Path(path), pretrained, checkpoint), **size
+    )
 
 
 def examples_of(path: Path, pretrained: Pretrained, options: dict[str, Any]) -> ExamplesConfig:
@@ -86,6 +93,8 @@ def examples_of(path: Path, pretrained: Pretrained, options: dict[str, Any]) -> 
         own = dataclasses.replace(own, has_global=pretrained.model.global_tokens > 0)
     fixed: dict[str, Any] = {'problem': pretrained.problem, 'labels': pretrained.labels, 'overlong': 'windows'}
     unread: dict[str, Any] = {'train': '', 'dev': '', 'test': '', 'name': ''}
+    if own.format == 'glue' and len(glue_task(own.name).texts) == 2:
+        unread['text_pair'] = 'text_pair'
     unread['format'] = FORMATS.get(pretrained.problem, 'table')
     try:
         return dataclasses.replace(own, **unread, **fixed | options)
@@ -94,9 +103,9 @@ def examples_of(path: Path, pretrained: Pretrained, options: dict[str, Any]) -> 
         raise InputError(f'unknown option among {", ".join(options)}; known: {fields}') from None
 
 
-def thresholds_of(path: Path, pretrained: Pretrained) -> dict[str, float]:
-    """The metrics of a run's best evaluation, among them the thresholds that were chosen on its dev files."""
-    return {} if pretrained.family else best_evaluation(path, read_config(path).checkpoint)
+def thresholds_of(path: Path, pretrained: Pretrained, checkpoint: str) -> dict[str, float]:
+    """The metrics of a run's checkpoint, among them the thresholds that were chosen on its dev files."""
+    return {} if pretrained.family else checkpoint_metrics(path, read_config(path), checkpoint)
 
 
 class TextPipeline:
@@ -113,17 +122,24 @@ class TextPipeline:
         batch_size: int,
     ) -> None:
         self.encoder, self.examples, self.length, self.thresholds = encoder, examples, length, thresholds
-        config, head = pretrained.model, pretrained.head
+        self.config, head = pretrained.model, pretrained.head
+        config = self.config
         model = pretrained_module(lambda rngs: FineTuningModel(config, head, rngs=rngs), pretrained)
         self.predict = Predictor(
             model, FineTuning(pretrained.head), length=length, pad=encoder.pad, batch_size=batch_size
         )
+
+    def outputs(self, features: Sequence[Feature]) -> list[dict[str, np.ndarray]]:
+        """What the model says of rows; raises InputError where one has more global tokens than the model has places."""
+        check_global(features, self.config)
+        return self.predict(features)
 
     def task(self, examples: ExamplesConfig) -> TextTask[Any, Any]:
         """The text task of these examples."""
         task = make_text_task(examples, self.encoder, self.length)
         for name in task.thresholds:
             task.thresholds[name] = self.thresholds.get(name, task.thresholds[name])
+            task.chooses_thresholds = task.chooses_thresholds and name not in self.thresholds
         return task
 
     def __call__(self, inputs: Any) -> Any:
@@ -135,7 +151,7 @@ class TextPipeline:
         task = self.task(dataclasses.replace(self.examples, text_pair=column))
         examples = [task.example(value) for value in inputs]
         features = task.encode(examples)
-        predictions = task.decode(examples, features, self.predict(features))
+        predictions = task.decode(examples, features, self.outputs(features))
         return [task.answer(prediction) for prediction in predictions]
 
 
@@ -193,8 +209,9 @@ class EncoderAlone(nnx.Module):
 class MaskPipeline:
     """A masked language model's tokens for each mask."""
 
-    def __init__(self, pretrained: Pretrained, path: Path, *, top: int = 5) -> None:
-        self.fill, self.top = MaskFiller(path, pretrained=pretrained), top
+    def __init__(self, pretrained: Pretrained, path: Path, *, length: int, batch_size: int, top: int = 5) -> None:
+        self.filler, self.top, self.batch_size = MaskFiller(path, pretrained=pretrained), top, batch_size
+        self.filler.length = length
 
     def __call__(self, inputs: str | list[str]) -> Any:
         """For each mask of a text its best tokens; a list of these for a list of texts."""
@@ -202,5 +219,5 @@ class MaskPipeline:
             return self([inputs])[0]
         return [
             [[{'token': one.token, 'score': one.probability} for one in candidates] for candidates in masks]
-            for masks in (self.fill(text, self.top) for text in inputs)
+            for masks in self.filler.fill(inputs, self.top, batch_size=self.batch_size)
         ]

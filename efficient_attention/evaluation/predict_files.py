@@ -14,14 +14,22 @@ SPLITS = ('dev', 'test')
 
 
 def predict_files(
-    path: Path, folder: Path, *, split: str = 'test', batch_size: int = 32, length: int = 0, **fields: Any
+    path: Path,
+    folder: Path,
+    *,
+    split: str = 'test',
+    checkpoint: str = '',
+    batch_size: int = 32,
+    length: int = 0,
+    **fields: Any,
 ) -> dict[str, Any]:
     """Writes predictions into `folder`; returns 'files', 'notes' and, of the dev files, the official 'metrics'.
 
     Args:
         path: a workdir, or a Hugging Face folder with a head.
         folder: made where it is missing.
-        split: 'dev', or 'test', whose labels are not looked at.
+        split: 'dev', or 'test', whose labels are not looked at. Thresholds stay as a run chose them on its dev files.
+        checkpoint: of a workdir, as `pipeline` takes it.
         batch_size: rows at a time.
         length: most tokens a row; 0 = as in training.
         fields: of a config's `examples` group in place of the run's own, such as `test='my.csv'` and `text='review'`.
@@ -31,7 +39,8 @@ def predict_files(
     """
     if split not in SPLITS:
         raise InputError(f'split is {split!r}; known: {", ".join(SPLITS)}')
-    run: TextPipeline = pipeline(kind_of(path), path, batch_size=batch_size, length=length or own_length(path))
+    size = {'batch_size': batch_size, 'length': length or own_length(path)}
+    run: TextPipeline = pipeline(kind_of(path), path, checkpoint=checkpoint, **size)
     own = run.examples if open_pretrained(path).family else read_config(path).examples
     task = run.task(dataclasses.replace(own, **fields))
     if not getattr(task.config, split):
@@ -50,7 +59,7 @@ def predict_split(
     """The files written for one split; adds its scores to `metrics` where given."""
     examples = task.read(split)
     features = task.encode(examples)
-    predictions = task.decode(examples, features, run.predict(features))
+    predictions = task.decode(examples, features, run.outputs(features))
     if metrics is not None:
         metrics |= task.score(examples, predictions, split)
     return task.write(examples, predictions, split, folder)

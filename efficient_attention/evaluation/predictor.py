@@ -28,6 +28,7 @@ class Predictor:
         graph, state = nnx.split(model)
         self.params = nnx.to_pure_dict(state)
         self.length, self.pad, self.batch_size = length, pad, batch_size
+        self.token_outputs = objective.token_outputs
         self.step = jax.jit(make_eval_step(graph, objective))
 
     def __call__(self, features: Sequence[Feature]) -> list[dict[str, np.ndarray]]:
@@ -37,4 +38,4 @@ class Predictor:
         rows = [{name: array for name, array in feature.items() if name in READ} for feature in features]
         batches = FeatureBatches(rows, BUCKETS, self.length, min(self.batch_size, len(rows)), self.pad)
         to_devices = lambda batch: jax.tree.map(jnp.asarray, batch)  # noqa: E731
-        return evaluate_outputs(self.step, self.params, batches.evaluation(0, 1), to_devices)[1]
+        return evaluate_outputs(self.step, self.params, batches.evaluation(0, 1), to_devices, self.token_outputs)[1]

@@ -39,6 +39,23 @@ def parts_of(config: RunConfig) -> Parts:
     return Parts(has_masked_lm=True, has_pooler=has_pairs, has_pair=has_pairs)
 
 
+def checkpoint_step(reader: CheckpointReader, config: RunConfig, checkpoint: str = '') -> int:
+    """The step of the checkpoint that is read; arguments and errors as `workdir_params`."""
+    metric, mode = config.checkpoint.best_metric, config.checkpoint.best_mode
+    has_best = bool(metric) and reader.best_step(metric, mode) is not None
+    step = reader.chosen_step(checkpoint or (BEST if has_best else LAST), metric=metric, mode=mode)
+    step = reader.latest_step() if step is None else step
+    if step is None:
+        raise InputError(f'there is no checkpoint in {reader.folder}')
+    return step
+
+
+def checkpoint_metrics(workdir: Path, config: RunConfig, checkpoint: str = '') -> dict[str, float]:
+    """The held-out metrics of the checkpoint that is read; {} where it was not evaluated. Else as `workdir_params`."""
+    reader = CheckpointReader(workdir)
+    return dict(reader.record(checkpoint_step(reader, config, checkpoint)).get('metrics', {}))
+
+
 def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> dict[str, Any]:
     """Nested dicts of float32 NumPy arrays.
 
@@ -51,12 +68,7 @@ def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> di
         InputError: no such checkpoint, or its parameters are not those of the config.
     """
     reader = CheckpointReader(workdir)
-    metric, mode = config.checkpoint.best_metric, config.checkpoint.best_mode
-    has_best = bool(metric) and reader.best_step(metric, mode) is not None
-    step = reader.chosen_step(checkpoint or (BEST if has_best else LAST), metric=metric, mode=mode)
-    step = reader.latest_step() if step is None else step
-    if step is None:
-        raise InputError(f'there is no checkpoint in {reader.folder}')
+    step = checkpoint_step(reader, config, checkpoint)
     expected = flat(parameter_shapes(config.model, parts_of(config)))
     saved = ocp.PyTreeCheckpointHandler().metadata(reader.folder / str(step) / STATE).tree[PARAMS]
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])

@@ -13,6 +13,11 @@ from efficient_attention.objectives.objective import Batch, Objective, Sums
 
 NOWHERE = -1e9  # the logit of a position or choice that is padding
 TERM = 'fine_tuning'
+TOKEN_OUTPUTS = {
+    'token': frozenset({'logits'}),
+    'span': frozenset({'logits'}),
+    'multi_hop': frozenset({'logits', 'support'}),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +32,11 @@ class FineTuning(Objective):
     head: HeadConfig
 
     has_outputs = True
+
+    @property
+    def token_outputs(self) -> frozenset[str]:  # type: ignore[override]
+        """The outputs with an axis of tokens."""
+        return TOKEN_OUTPUTS.get(self.head.kind, frozenset())
 
     def weights(self, batch: Batch) -> dict[str, Array]:
         """Rows with a label, or tokens with a tag; no terms where the batch has no labels."""

@@ -18,6 +18,7 @@ class Objective(abc.ABC):
     """A loss made of terms, each a weighted mean over its own examples; the terms' means are added."""
 
     has_outputs = False  # an evaluation gathers what the model says of each row, see `outputs`
+    token_outputs: frozenset[str] = frozenset()  # those outputs whose second axis are the tokens of the row
 
     @abc.abstractmethod
     def weights(self, batch: Batch) -> dict[str, Array]:

@@ -11,6 +11,7 @@ class Vectors(Objective):
     """No loss; what an encoder says of a row is its last layer's vectors."""
 
     has_outputs = True
+    token_outputs = frozenset({'vectors'})
 
     def weights(self, batch: Batch) -> dict[str, Array]:  # noqa: ARG002
         """No terms."""

@@ -14,6 +14,7 @@ from efficient_attention.data.config import DataConfig
 from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.data.feature_batches import FeatureBatches
 from efficient_attention.data.files import digest_files, find_files
+from efficient_attention.data.glue import glue_sources
 from efficient_attention.data.text_encoder import TextEncoder, text_encoder
 from efficient_attention.errors import InputError
 from efficient_attention.models.config import ModelConfig
@@ -25,6 +26,8 @@ from efficient_attention.tasks.evaluation_config import EvalConfig
 from efficient_attention.tasks.task import HostBatch, Task
 from efficient_attention.tasks.text_task import Feature, TextTask
 from efficient_attention.tasks.text_tasks import make_text_task
+
+SELECTED = ('squad', 'hotpotqa')  # formats whose files may have a selection, see data/selections.py
 
 
 class Rows:
@@ -88,6 +91,8 @@ class FineTuningTask(Task):
         self.data, self.model, self.head, self.examples = data, model, head, examples
         self.rows = load_rows(examples, data.tokenizer, data.lowercase, data.length)
         self.text_task = self.rows.task
+        if not examples.dev.strip():
+            raise InputError('examples.dev is empty; it must name files to evaluate on')
         check_head(self.text_task, head)
         encoder = self.text_task.encoder
         if encoder.size > model.vocab_size:
@@ -180,14 +185,22 @@ def check_global(features: Sequence[Feature], model: ModelConfig) -> None:
 
 
 def files_digest(config: ExamplesConfig) -> str:
-    """SHA-256 of the training and dev files; of a TFDS set of its name, which holds its version."""
+    """SHA-256 of the training and dev files; of a TFDS set that of its name."""
     total = hashlib.sha256()
-    for text in (config.train, config.dev):
-        for part in filter(None, text.split(',')):
-            name = part.strip().split('#')[0]
+    for split in ('train', 'dev'):
+        for name in file_names(config, split):
             digest = name if name.startswith('tfds:') else digest_files(find_files(name))
             total.update(f'{digest}\n'.encode())
     return total.hexdigest()
+
+
+def file_names(config: ExamplesConfig, split: str) -> list[str]:
+    """The globs and TFDS names of a split, without selections and with folders of GLUE as files."""
+    text = getattr(config, split)
+    if config.format == 'glue':
+        return glue_sources(text, split)
+    names = [part.strip() for part in text.split(',') if part.strip()]
+    return [name.split('#')[0] for name in names] if config.format in SELECTED else names
 
 
 def tokenizer_digest(encoder: TextEncoder) -> str:

@@ -95,15 +95,14 @@ class QuestionAnswering(TextTask[Question, SpanPrediction]):
     def encode(self, examples: Sequence[Question], *, is_training: bool = False) -> list[Feature]:
         """See `TextTask`; a row for each window. Rows to train on have no arrays for predictions.
 
-        Rows are labelled if every example's answer, if it has one, stands where it says.
+        The rows of an example are labelled if its answer, where it has one, stands where it says.
         """
         contexts = list(dict.fromkeys(example.context for example in examples))
         pieces = dict(zip(contexts, pieces_of(self.encoder, contexts), strict=True))
         questions = pieces_of(self.encoder, [example.question for example in examples])
-        is_labelled = all(map(has_label, examples))
         features = []
         for number, (example, question) in enumerate(zip(examples, questions, strict=True)):
-            label = label_of(example, pieces[example.context]) if is_labelled else None
+            label = label_of(example, pieces[example.context]) if has_label(example) else None
             for row in self.rows(question, pieces[example.context], label, is_training):
                 features.append(row | {'example': np.array(number, np.int32)})
         return features
@@ -169,14 +168,14 @@ class QuestionAnswering(TextTask[Question, SpanPrediction]):
     ) -> dict[str, float]:
         """See `TextTask`; the scores of the official script of version 1.1, or of 2.0 with `has_no_answer`.
 
-        On a dev split the threshold is chosen first, so that 'f1' is 'best_f1'; on others it is what it was.
+        Where `chooses_thresholds`, that of a dev split is chosen first, so that 'f1' is 'best_f1'.
         """
         golds = [[answer.text for answer in example.answers or ()] for example in examples]
         texts = [prediction.best.text for prediction in predictions]
         if not self.config.has_no_answer:
             return squad_scores(texts, golds)
         odds = [prediction.null_odds or 0.0 for prediction in predictions]
-        if split in self.dev_splits:
+        if self.chooses_thresholds and split in self.dev_splits:
             self.thresholds = {THRESHOLD: chosen_threshold(texts, golds, odds)}
         report = squad2_scores(texts, golds, odds, threshold=self.thresholds[THRESHOLD])
         return {name: value for name, value in report.items() if not name.endswith('total')} | self.thresholds

@@ -43,6 +43,7 @@ class TextTask(abc.ABC, Generic[Example, Prediction]):
     best_metric: str  # the one by which checkpoints are compared ...
     best_mode: str = 'max'  # ... and which way
     dev_splits: tuple[str, ...] = ('dev',)  # MNLI has two
+    chooses_thresholds = True  # `score` chooses them on a dev split; False once they are chosen
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
         """`length`: most tokens of a row, special tokens included.

@@ -12,6 +12,7 @@ from typing import Any
 
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
+from efficient_attention.models.fine_tuning import POOLED
 from efficient_attention.tasks.fine_tuning import Rows, load_rows
 from efficient_attention.training.config import RunConfig, default_fields, from_dict, to_dict
 
@@ -36,7 +37,8 @@ def run_config(values: Mapping[str, Any]) -> RunConfig:
     known = from_dict(with_open_fields(filled, steps))  # checks all that is there before files are read
     rows = load_rows(known.examples, known.data.tokenizer, known.data.lowercase, known.data.length)
     labels = rows.task.labels
-    if pretrained and pretrained.problem == known.examples.problem and set(pretrained.labels) == set(labels):
+    is_known = pretrained and pretrained.problem == known.examples.problem and set(pretrained.labels) == set(labels)
+    if pretrained and is_known and not known.examples.labels:
         labels = pretrained.labels  # a checkpoint that knows these labels keeps its order of them
         rows = load_rows(
             dataclasses.replace(known.examples, labels=labels),
@@ -85,6 +87,8 @@ def fill_head(head: Values, rows: Rows, pretrained: Pretrained | None) -> None:
     if pretrained is not None:
         form = {name: getattr(pretrained.head, name) for name in ('transform', 'feed_forward', 'dropout_rate')}
         form['feed_forward'] = form['feed_forward'] and task.head == 'span'
+        if task.head not in POOLED:
+            del form['transform']
     fill(head, needed | form)
     fill(head, default_fields()['head'])
 

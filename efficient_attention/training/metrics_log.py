@@ -112,7 +112,8 @@ def best_evaluation(workdir: Path, config: CheckpointConfig) -> dict[str, float]
         value = sign * line.get(config.best_metric, -math.inf)
         return -math.inf if math.isnan(value) else value
 
-    best = max(evaluations, key=rank) if config.best_metric else evaluations[-1]
+    # Of equals the newest, as the checkpoint that is kept for it.
+    best = max(reversed(evaluations), key=rank) if config.best_metric else evaluations[-1]
     return {name: value for name, value in best.items() if name != 'split'}
 
 

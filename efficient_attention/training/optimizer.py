@@ -9,12 +9,14 @@ excluded from LAMB's trust ratio |w| / |u| as well. The weight norm passes throu
 0 the ratio is 1.
 """
 
+import dataclasses
 import re
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from efficient_attention.errors import InputError
 from efficient_attention.training.optimizer_config import OptimizerConfig
 from efficient_attention.training.schedules import make_schedule
 from efficient_attention.training.sharding import path_name
@@ -34,14 +36,17 @@ def make_optimizer(config: OptimizerConfig, total_steps: int, *, stacked: str | 
             LAMB takes one trust ratio for each layer of these, so that a stack gets the same updates as layers that are
             held separately.
     """
+    has_rates = config.layer_decay != 1 or config.frozen_layers or config.frozen
     parts = [
+        # What stays as it is does not count in the norm of what moves.
+        scale_by_layer(dataclasses.replace(config, layer_decay=1.0), stacked) if has_rates else optax.identity(),
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
         _scale_by_moments(config),
         optax.add_decayed_weights(config.weight_decay, mask=lambda params: decays(params, config.no_decay)),
     ]
     if config.name == 'lamb':
         parts.append(optax.masked(scale_by_trust_ratio(stacked), lambda params: decays(params, config.no_decay)))
-    if config.layer_decay != 1 or config.frozen_layers or config.frozen:
+    if has_rates:
         parts.append(scale_by_layer(config, stacked))
     return optax.chain(*parts, optax.scale_by_learning_rate(make_schedule(config, total_steps)))
 
@@ -49,8 +54,8 @@ def make_optimizer(config: OptimizerConfig, total_steps: int, *, stacked: str | 
 def scale_by_layer(config: OptimizerConfig, stacked: str | None) -> optax.GradientTransformation:
     """Returns updates times the share of the learning rate that each parameter has: 0 where it is frozen.
 
-    With N layers and decay d: heads 1, layer i of 1 to N d^(N + 1 - i), embeddings d^(N + 1) (Clark et al. 2020, arXiv
-    2003.10555, appendix B, and its released code).
+    With N layers and decay d: heads 1, layer i of 1 to N d^(N + 1 - i), embeddings d^(N + 1), after Clark et al. 2020,
+    arXiv 2003.10555, appendix B. Its released code has one power more below the head: d^(N + 2 - i) and d^(N + 2).
 
     Args:
         config: `layer_decay`, `frozen_layers` and `frozen` are read.
@@ -71,6 +76,18 @@ def scale_by_layer(config: OptimizerConfig, stacked: str | None) -> optax.Gradie
         return scaled(params, updates), state
 
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
+
+
+def check_frozen(config: OptimizerConfig, params: optax.Params, stacked: str | None) -> None:
+    """Raises InputError where what is to stay as it is is not there."""
+    names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    for pattern in config.frozen:
+        if not any(re.search(pattern, name) for name in names):
+            raise InputError(f'optimizer.frozen has {pattern!r}, which is found in the path of no parameter')
+    layers = layer_count(params, stacked)
+    if config.frozen_layers > layers or (config.frozen_layers and stacked is None):
+        kind = 'layers' if stacked else 'layer, which all share'
+        raise InputError(f'optimizer.frozen_layers is {config.frozen_layers}; the model has {layers} {kind}')
 
 
 def layer_count(params: optax.Params, stacked: str | None) -> int:

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ from jax.sharding import Mesh
 
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.evaluate import evaluate, evaluate_outputs
+from efficient_attention.interop.lengthen import lengthen
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.tasks.task import HostBatch, Task
 from efficient_attention.training.config import RunConfig
-from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
+from efficient_attention.training.optimizer import STACKED_LAYERS, check_frozen, make_optimizer
 from efficient_attention.training.sharding import (
     batch_sharding,
     check_divisible,
@@ -63,10 +65,13 @@ class Run:
         if not self.config.train.start_from or self.config.train.start_random:
             return state
         start = Path(self.config.train.start_from)
-        pretrained = open_pretrained(start)
+        pretrained, places = open_pretrained(start), self.config.model.global_tokens
+        if places and not pretrained.model.global_tokens:
+            pretrained = lengthen(pretrained, global_tokens=places)  # projections of global tokens begin as copies
         params = pretrained.params()
         if not has_same_labels(pretrained, self.config):
-            params.pop('head', None)  # numbers for other labels, even if they are as many
+            if params.pop('head', None) is not None:  # numbers for other labels, even if they are as many
+                logging.getLogger(__name__).warning('%s: its head is for other labels and is not used', start)
         return dataclasses.replace(state, params=started_params(state.params, params, start))
 
     def train_step(self) -> StepFn:
@@ -92,7 +97,8 @@ class Run:
         """The held-out metrics of these parameters by the task's protocol."""
         batches = self.task.evaluation_batches(jax.process_index(), jax.process_count())
         if self.task.evaluation_objective.has_outputs:
-            means, outputs = evaluate_outputs(eval_step, params, batches, self.on_devices)
+            token_outputs = self.task.evaluation_objective.token_outputs
+            means, outputs = evaluate_outputs(eval_step, params, batches, self.on_devices, token_outputs)
             return self.task.finish_metrics(means) | self.task.scores(outputs)
         shapes = jax.eval_shape(lambda: self.task.evaluation_objective.initial_carry(self.config.eval.batch_size))
         carry = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=batch_sharding(self.mesh)), shapes)
@@ -128,6 +134,7 @@ def build_run(config: RunConfig, devices: list[jax.Device] | None = None) -> Run
     )
     graph, _ = nnx.split(nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0))))
     shapes = jax.eval_shape(lambda: make_state(task, config))
+    check_frozen(config.optimizer, shapes.params, stacked_of(config))
     shardings = state_shardings(shapes, mesh)
     abstract = jax.tree.map(
         lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), shapes, shardings
@@ -167,5 +174,9 @@ def make_state(task: Task, config: RunConfig) -> TrainState:
 
 def optimizer_of(config: RunConfig) -> Any:
     """The config's optimizer, over the whole length of the run."""
-    stacked = STACKED_LAYERS if config.model.is_stacked else None
-    return make_optimizer(config.optimizer, config.train.steps, stacked=stacked)
+    return make_optimizer(config.optimizer, config.train.steps, stacked=stacked_of(config))
+
+
+def stacked_of(config: RunConfig) -> str | None:
+    """What the paths of parameters have in them that hold an array for each layer; None where all layers share one."""
+    return STACKED_LAYERS if config.model.is_stacked else None

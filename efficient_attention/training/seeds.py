@@ -30,7 +30,7 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
     Raises:
         InputError: a seed is no whole number or comes twice, or what `train` raises.
     """
-    if not seeds or len(set(seeds)) < len(seeds) or not all(seed.isdigit() for seed in seeds):
+    if not seeds or not all(seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
         raise InputError(f'--seeds is {",".join(seeds)!r}; it must be different whole numbers with commas')
     jax.config.update('jax_compilation_cache_dir', str((workdir / COMPILED).absolute()))
     runs: dict[str, dict[str, float]] = {}
@@ -47,7 +47,7 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
 
 def spread(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """'mean' and 'deviation' (of the sample; 0 for one run) of each metric over runs."""
-    names = [name for name in runs[0] if name != 'step']
+    names = [name for name in runs[0] if name != 'step' and all(name in run for run in runs)]
     values = {name: [run[name] for run in runs] for name in names}
     return {
         'mean': {name: statistics.fmean(own) for name, own in values.items()},

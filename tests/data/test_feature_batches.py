@@ -96,3 +96,11 @@ def test_rows_without_labels_have_no_weight():
 def test_nothing_to_train_on():
     with pytest.raises(InputError, match='^there is no row to train on$'):
         next(batches_of([]).training(0, 1, 0, 1))
+
+
+def test_rows_with_and_without_labels_share_a_batch():
+    rows = features(3)
+    del rows[0]['label']
+    batch = next(batches_of(rows).evaluation(0, 1))
+    by_row = dict(zip(batch['index'].tolist(), batch['weights'].tolist(), strict=True))
+    assert by_row == {0: 0.0, 1: 1.0, 2: 1.0, -1: 0.0}

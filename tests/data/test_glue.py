@@ -157,3 +157,17 @@ def test_the_real_files_have_their_official_counts(name, file, split, count):
         assert labels == set(task.labels)
     else:
         assert 0 <= min(map(float, labels)) and max(map(float, labels)) == 5
+
+
+@pytest.mark.parametrize(
+    'name, part',
+    [
+        ('tfds:glue/mnli_mismatched:validation', 'mismatched'),
+        ('tfds:glue/mnli_matched:validation', ''),
+        ('tfds:glue/mnli:validation_mismatched', 'mismatched'),
+        ('tfds:glue/ax:test', 'diagnostic'),
+        ('tfds:glue/ax:2.0.0:test', 'diagnostic'),
+    ],
+)
+def test_parts_of_mnli_by_the_names_that_tfds_has(name: str, part: str):
+    assert part_of(name) == part

@@ -60,13 +60,9 @@ def test_what_stands_around_a_mask_matters(fill):
     assert near != far
 
 
-@pytest.mark.parametrize(
-    'text, message',
-    [('no gap here', r"no \[MASK\] in the text 'no gap here'"), ('[MASK] ' + 'dog ' * 40, 'the text has 4. tokens')],
-)
-def test_bad_texts_are_named(fill, text: str, message: str):
-    with pytest.raises(InputError, match=message):
-        fill(text)
+def test_bad_texts_are_named(fill):
+    with pytest.raises(InputError, match=r"no \[MASK\] in the text 'no gap here'"):
+        fill('no gap here')
     with pytest.raises(InputError, match='top is 0; it must be at least 1'):
         fill('a [MASK]', 0)
 
@@ -95,3 +91,20 @@ def test_only_pretraining_runs_fill_masks(workdir, tmp_path):
     (tmp_path / 'config.json').write_text(json.dumps(config), encoding='utf-8')
     with pytest.raises(InputError, match="task is 'translation'"):
         MaskFiller(tmp_path)
+
+
+def test_a_long_text_is_read_in_a_window_around_each_mask(fill):
+    before, after = 'the red house ' * 20, ' sleeps near the river' * 20
+    ids, places = fill.rows(f'{before}[MASK]{after}')[0]
+    assert len(ids) == fill.length and places == [fill.length // 2]
+    inner = fill(f'{before}[MASK]{after}')[0]
+    assert fill(f'{before * 2}[MASK]{after * 2}')[0] == inner  # what is farther away is not read
+    both = fill(f'[MASK] {before}[MASK]')
+    assert len(both) == 2 and both[0] != both[1]
+
+
+def test_texts_together_get_what_each_gets_alone(fill):
+    texts = ['the red [MASK] sleeps', 'a [MASK] near the [MASK] ' + 'house ' * 40, '[MASK]']
+    for together, text in zip(fill.fill(texts, batch_size=2), texts, strict=True):
+        alone = fill(text)
+        assert [[one.token for one in row] for row in together] == [[one.token for one in row] for row in alone]

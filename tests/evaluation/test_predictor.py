@@ -39,3 +39,10 @@ def test_each_row_has_what_the_model_says_of_it_alone(batch_size: int):
 def test_no_rows_no_outputs():
     model = FineTuningModel(MODEL, HEAD, rngs=nnx.Rngs(0))
     assert Predictor(model, FineTuning(HEAD), length=24, pad=0)([]) == []
+
+
+def test_as_many_classes_as_tokens_are_not_taken_for_tokens():
+    head = HeadConfig(kind='sequence', outputs=8)
+    model = FineTuningModel(MODEL, head, rngs=nnx.Rngs(0))
+    outputs = Predictor(model, FineTuning(head), length=24, pad=0)(rows([3, 8, 5]))
+    assert [output['logits'].shape for output in outputs] == [(8,)] * 3

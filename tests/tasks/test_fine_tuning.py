@@ -5,17 +5,21 @@ import json
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
+from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.evaluate_workdir import evaluate_workdir
-from efficient_attention.tasks.fine_tuning import load_rows
+from efficient_attention.tasks.fine_tuning import file_names, files_digest, load_rows
 from efficient_attention.training.checkpoint_reader import CheckpointReader
+from efficient_attention.training.complete import run_config
 from efficient_attention.training.loop import train
 from efficient_attention.training.metrics_log import read_metrics
 from efficient_attention.training.run import build_run
 from efficient_attention.training.workdir import read_config
-from tests.training.tiny_fine_tuning import ROWS, tiny_config
+from tests.evaluation.tiny_checkpoint import write_checkpoint
+from tests.training.tiny_fine_tuning import ROWS, tiny_config, tiny_values, write_files
 
 
 @pytest.fixture(scope='module')
@@ -103,3 +107,32 @@ def test_a_model_with_global_tokens_gets_them_marked(tmp_path: Path):
     run = build_run(config)
     batch = next(run.task.training_batches(0, 1, 0, 1))
     assert batch['is_global'][:, 0].all() and not batch['is_global'][:, 1:].any()
+
+
+def test_a_run_needs_files_to_evaluate_on(tmp_path: Path):
+    with pytest.raises(InputError, match=r'^examples\.dev is empty; it must name files to evaluate on$'):
+        build_run(tiny_config(tmp_path, **{'examples.dev': ''}))
+
+
+def test_a_folder_of_glue_is_its_files(tmp_path: Path):
+    write_files(tmp_path)
+    for split in ('train', 'dev'):
+        rows = [line.split('\t') for line in (tmp_path / f'{split}.tsv').read_text(encoding='utf-8').splitlines()[1:]]
+        lines = ['sentence\tlabel', *(f'{text}\t{int(label == "good")}' for text, label in rows)]
+        (tmp_path / 'SST-2').mkdir(exist_ok=True)
+        (tmp_path / 'SST-2' / f'{split}.tsv').write_text('\n'.join(lines) + '\n', encoding='utf-8')
+    folder = str(tmp_path / 'SST-2')
+    names = ExamplesConfig(problem='classification', format='glue', name='sst2', train=folder, dev=folder)
+    files = dataclasses.replace(names, train=f'{folder}/train.tsv', dev=f'{folder}/dev.tsv')
+    assert files_digest(names) == files_digest(files)
+    assert file_names(ExamplesConfig(format='squad', dev='a.json#first:3, b.json'), 'dev') == ['a.json', 'b.json']
+    assert file_names(ExamplesConfig(dev='a#b.csv'), 'dev') == ['a#b.csv']
+
+
+def test_global_projections_begin_as_copies_where_a_checkpoint_has_none(tmp_path: Path):
+    checkpoint = write_checkpoint(tmp_path / 'made', 'fill_mask')
+    values = tiny_values(tmp_path, **{'train.start_from': str(checkpoint), 'model.attention': 'window(3)'})
+    values['data']['tokenizer'] = None
+    values['model'] = dict.fromkeys(values['model']) | {'global_tokens': 1}
+    attention = build_run(run_config(values)).fresh_state().params['encoder']['stack']['layers']['attention']
+    np.testing.assert_array_equal(attention['global_projections']['key']['kernel'], attention['key']['kernel'])

@@ -10,9 +10,10 @@ import optax
 import pytest
 from flax import nnx
 
+from efficient_attention.errors import InputError
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.pretraining import PretrainingModel
-from efficient_attention.training.optimizer import STACKED_LAYERS, decays, make_optimizer, update_count
+from efficient_attention.training.optimizer import STACKED_LAYERS, check_frozen, decays, make_optimizer, update_count
 from efficient_attention.training.optimizer_config import OptimizerConfig
 from efficient_attention.training.schedules import make_schedule
 from efficient_attention.training.sharding import path_name
@@ -263,3 +264,32 @@ def test_frozen_layers_and_parameters_stay_as_they_are():
 @OPTAX_ADAM
 def test_without_either_the_rates_are_one():
     assert all((rate > 0.9).all() for rate in fine_tuned().values())
+
+
+@pytest.mark.parametrize(
+    'fields, stacked, message',
+    [
+        (
+            {'frozen': ('^decoder/',)},
+            STACKED_LAYERS,
+            r"^optimizer\.frozen has '\^decoder/', which is found in",
+        ),
+        ({'frozen_layers': 4}, STACKED_LAYERS, r'^optimizer\.frozen_layers is 4; the model has 3 layers$'),
+        ({'frozen_layers': 1}, None, r'^optimizer\.frozen_layers is 1; the model has 1 layer, which all share$'),
+    ],
+)
+def test_what_is_frozen_must_be_there(fields: dict, stacked: str | None, message: str):
+    with pytest.raises(InputError, match=message):
+        check_frozen(OptimizerConfig(**fields), make_params(), stacked)
+    check_frozen(OptimizerConfig(frozen=('^embeddings/',), frozen_layers=2), make_params(), STACKED_LAYERS)
+
+
+@OPTAX_ADAM
+def test_frozen_gradients_do_not_count_in_the_norm_that_is_clipped():
+    config = dataclasses.replace(FLAT, clip_norm=1.0, frozen=('^embeddings/',))
+    gradients = make_params(1)
+    small = gradients | {'embeddings': jax.tree.map(lambda leaf: leaf * 1e-6, gradients['embeddings'])}
+    updated = [run(config, make_params(), [own], STACKED_LAYERS)[1] for own in (gradients, small)]
+    first, second = (named(optax.tree.get(state, 'mu')['layers']) for state in updated)
+    for name, moment in first.items():
+        np.testing.assert_allclose(moment, second[name], rtol=1e-6)
