@@ -5,7 +5,6 @@
 """
 
 import argparse
-import logging
 from pathlib import Path
 
 from efficient_attention.errors import InputError
@@ -27,7 +26,7 @@ def main() -> None:
     save_pretrained(arguments.to, pretrained)
     model = pretrained.model
     positions = f'{model.position_limit} positions' if model.position_limit else 'any number of positions'
-    logging.getLogger(__name__).info('%s: %s, attention %s', arguments.to, positions, model.attention)
+    print(f'{arguments.to}: {positions}, attention {model.attention}')
 
 
 def parsed() -> argparse.Namespace:

@@ -11,7 +11,7 @@ from efficient_attention.interop.config_fields import SHIFTED
 from efficient_attention.interop.config_in import CONFIG, Description, describe, read_values
 from efficient_attention.interop.config_out import config_values
 from efficient_attention.interop.families import FAMILIES, Family
-from efficient_attention.interop.tensor_files import TensorFolder, write_tensors
+from efficient_attention.interop.tensor_files import TensorFolder, check_tensor_files, write_tensors
 from efficient_attention.interop.tensors import Parts, has_all, plain_names, read_tensors, tensors_of, written_tensors
 from efficient_attention.interop.tokenizer_files import carry_tokenizer, is_lowercase, padding_id, tokenizer_file
 from efficient_attention.interop.workdir import encoder_run, workdir_params
@@ -46,8 +46,8 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
         checkpoint: of a workdir: 'last', 'best' or a step; '' = best where its config names a metric, else last.
 
     Raises:
-        InputError: the folder has no config.json, or one that we do not follow; `params` raises it where tensors are
-            missing, left over, wrong-sized, or no safetensors.
+        InputError: the folder has no config.json, or one that we do not follow, or no safetensors; `params` raises it
+            where tensors are missing, left over or wrong-sized.
     """
     values = read_values(path)
     if 'task' in values:
@@ -58,6 +58,7 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
         known = describe(values)
     except InputError as error:
         raise InputError(f'{path / CONFIG}: {error}') from None
+    check_tensor_files(path)
     return Pretrained(
         model=known.model,
         head=known.head,
@@ -143,7 +144,8 @@ def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_tensors(folder, tensors)
-        carry_tokenizer(tokenizer, folder, pretrained.model.position_limit or pretrained.model.max_length)
+        longest = pretrained.model.position_limit or pretrained.model.max_length
+        carry_tokenizer(tokenizer, folder, longest, has_types=pretrained.model.token_types > 1)
         (folder / CONFIG).write_text(json.dumps(values, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
     except OSError as error:
         raise InputError(f'{folder}: cannot be written ({error.strerror})') from None

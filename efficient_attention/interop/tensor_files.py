@@ -74,6 +74,12 @@ def shards_of(folder: Path) -> dict[str, Path]:
     return {name: folder / file for name, file in names.items()}
 
 
+def check_tensor_files(folder: Path) -> None:
+    """Raises InputError unless the folder has safetensors; reads none of them."""
+    if not shards_of(folder):
+        single_file(folder)
+
+
 def single_file(folder: Path) -> Path:
     """The one file of a folder without shards; raises InputError where it is missing, with what to do about it."""
     path = folder / SINGLE

@@ -33,13 +33,14 @@ def is_lowercase(folder: Path) -> bool:
     return bool(settings_of(folder).get('do_lower_case', True))
 
 
-def carry_tokenizer(source: Path | None, folder: Path, longest: int) -> None:
+def carry_tokenizer(source: Path | None, folder: Path, longest: int, *, has_types: bool = True) -> None:
     """Copies a tokenizer with what lies beside it, or writes what transformers needs to know of a lone one.
 
     Args:
         source: a file as `tokenizer_file` finds it; None = no tokenizer.
         folder: where to.
         longest: most tokens of a row.
+        has_types: the model reads token types, so transformers' tokenizer has to give them.
     """
     if source is None:
         return
@@ -53,7 +54,9 @@ def carry_tokenizer(source: Path | None, folder: Path, longest: int) -> None:
         byte_level(source.parent).save(str(folder / MAIN[0]))
     settings = settings_of(folder)
     if not settings and (folder / MAIN[0]).is_file():
-        settings = {'tokenizer_class': 'PreTrainedTokenizerFast'} | special_names(folder / MAIN[0])
+        inputs = ['input_ids', *(['token_type_ids'] if has_types else []), 'attention_mask']
+        settings = {'tokenizer_class': 'PreTrainedTokenizerFast', 'model_input_names': inputs}
+        settings |= special_names(folder / MAIN[0])
     if settings:
         settings['model_max_length'] = longest
         (folder / SETTINGS).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')

@@ -36,6 +36,15 @@ class Rows:
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
         self.task: TextTask[Any, Any] = make_text_task(config, encoder, length)
 
+    def read(self, split: str) -> list[Any]:
+        """The examples of a split; raises InputError as `TextTask.read`, with the field where no file is found."""
+        try:
+            return self.task.read(split)
+        except InputError as error:
+            if not str(error).startswith('no file matches'):
+                raise
+            raise InputError(f'examples.{"train" if split == "train" else "dev"}: {error}') from None
+
     @functools.cached_property
     def train(self) -> list[Feature]:
         """Training rows.
@@ -43,7 +52,7 @@ class Rows:
         Raises:
             InputError: there are none.
         """
-        features = self.task.encode(self.task.read('train'), is_training=True)
+        features = self.task.encode(self.read('train'), is_training=True)
         if not features:
             raise InputError(f'examples.train {self.task.config.train!r} gives no row to train on')
         return features
@@ -51,7 +60,7 @@ class Rows:
     @functools.cached_property
     def dev_examples(self) -> dict[str, list[Any]]:
         """The examples of each dev split."""
-        return {split: self.task.read(split) for split in self.task.dev_splits}
+        return {split: self.read(split) for split in self.task.dev_splits}
 
     @functools.cached_property
     def dev(self) -> dict[str, list[Feature]]:
@@ -120,6 +129,10 @@ class FineTuningTask(Task):
         """Batches of the training rows."""
         check_global(self.rows.train, self.model)
         return self.batches(self.rows.train, self.batch_size)
+
+    def prepare_training(self) -> None:
+        """See `Task`."""
+        _ = self.training
 
     def make_model(self, rngs: nnx.Rngs) -> FineTuningModel:
         """The encoder with its head."""

@@ -51,6 +51,9 @@ class Task(abc.ABC):
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
         """The metrics to report, from the means of the objective's sums."""
 
+    def prepare_training(self) -> None:  # noqa: B027  most tasks are prepared when they are made
+        """Reads what training alone needs; raises what `training_batches` would raise about it."""
+
     @property
     def notes(self) -> list[str]:
         """What happened to the data that a user should know, a line each, such as rows that were cut."""

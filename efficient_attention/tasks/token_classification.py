@@ -76,7 +76,8 @@ class TokenClassification(TextTask[Sentence, TagPrediction | None]):
             for line, tag in zip(sentence.lines, sentence.tags or (), strict=sentence.tags is not None):
                 if tag not in self._numbers:
                     known = ', '.join(self.labels)
-                    raise InputError(f'{sentence.file}: line {line}: tag {tag!r} is not known; known: {known}')
+                    where = f'{sentence.file}: line {line}'
+                    raise InputError(f'{where}: tag {tag!r} is not known; known (see examples.labels): {known}')
         return sentences
 
     def encode(self, examples: Sequence[Sentence], *, is_training: bool = False) -> list[Feature]:

@@ -41,11 +41,13 @@ def train(config: RunConfig, workdir: Path) -> dict[str, float]:
     fingerprint = {'config': to_dict(config)} | run.fingerprint
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint))
-        claim_workdir(workdir, config)
-        restored = CheckpointReader(workdir).resume(
-            run.abstract_state, fingerprint, complete=with_new_fields, changeable=CHANGEABLE
-        )
-        state = restored.state if restored else run.fresh_state()
+        reader = CheckpointReader(workdir)
+        # What is refused here leaves the workdir free for another try.
+        run.task.prepare_training()
+        fresh = None if reader.steps() else run.fresh_state()
+        claim_workdir(workdir, config, has_checkpoint=fresh is None)
+        restored = reader.resume(run.abstract_state, fingerprint, complete=with_new_fields, changeable=CHANGEABLE)
+        state = restored.state if restored else fresh or run.fresh_state()
         if jax.process_index() == 0:
             run.task.save_assets(workdir)
         start = int(state.step)

@@ -31,15 +31,17 @@ CHANGEABLE = (
 )
 
 
-def claim_workdir(workdir: Path, config: RunConfig) -> None:
+def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = True) -> None:
     """Writes the complete config into a new workdir, or compares it with the one there.
+
+    Without a checkpoint nothing there is worth keeping, and the config is replaced.
 
     Raises:
         InputError: the workdir belongs to a run with another config (names the first field that differs), or cannot be
             written.
     """
     path = workdir / CONFIG
-    if path.exists():
+    if path.exists() and has_checkpoint:
         saved = {'config': to_dict(read_config(workdir))}
         compare_fingerprints(saved, {'config': to_dict(config)}, where=str(workdir), changeable=CHANGEABLE)
     if jax.process_index() > 0:

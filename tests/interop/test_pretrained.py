@@ -93,9 +93,12 @@ def test_a_model_in_memory_goes_out_and_comes_back(head: HeadConfig, tmp_path: P
 
 def test_opening_reads_no_tensors(tmp_path: Path):
     shutil.copyfile(FIXTURES / 'bert_1' / 'config.json', tmp_path / 'config.json')
+    with pytest.raises(InputError, match='no model.safetensors'):
+        open_pretrained(tmp_path)
+    (tmp_path / 'model.safetensors').write_bytes(b'no tensors')
     pretrained = open_pretrained(tmp_path)
     assert pretrained.family == 'bert' and pretrained.tokenizer is None
-    with pytest.raises(InputError, match='no model.safetensors'):
+    with pytest.raises(InputError, match='model.safetensors'):
         pretrained.params()
 
 

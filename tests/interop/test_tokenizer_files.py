@@ -93,3 +93,13 @@ def test_a_lone_tokenizer_gets_what_transformers_needs_to_know(tmp_path: Path):
 def test_no_tokenizer_is_nothing_to_carry(tmp_path: Path):
     carry_tokenizer(None, tmp_path, 16)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize('has_types', [True, False])
+def test_transformers_is_told_which_inputs_a_lone_tokenizer_gives(tmp_path: Path, has_types: bool):
+    """Without it transformers leaves token types out, and a pair's second text is read as its first."""
+    (tmp_path / 'to').mkdir()
+    carry_tokenizer(lone(tmp_path / 'tokenizer.json'), tmp_path / 'to', 16, has_types=has_types)
+    settings = json.loads((tmp_path / 'to' / 'tokenizer_config.json').read_text())
+    assert ('token_type_ids' in settings['model_input_names']) is has_types
+    assert {'input_ids', 'attention_mask'} <= set(settings['model_input_names'])

@@ -136,3 +136,22 @@ def test_global_projections_begin_as_copies_where_a_checkpoint_has_none(tmp_path
     values['model'] = dict.fromkeys(values['model']) | {'global_tokens': 1}
     attention = build_run(run_config(values)).fresh_state().params['encoder']['stack']['layers']['attention']
     np.testing.assert_array_equal(attention['global_projections']['key']['kernel'], attention['key']['kernel'])
+
+
+def test_a_start_that_is_refused_leaves_the_workdir_free(tmp_path: Path):
+    values = tiny_values(tmp_path, **{'examples.overlong': 'error', 'train.steps': 1})
+    path = tmp_path / 'train.tsv'
+    whole = path.read_text(encoding='utf-8')
+    path.write_text(f'{whole}{"film " * 20}\tgood\n', encoding='utf-8')
+    with pytest.raises(InputError, match=r'data\.length 16'):
+        train(run_config(values), tmp_path / 'w')
+    load_rows.cache_clear()
+    train(tiny_config(tmp_path, **{'train.steps': 1}), tmp_path / 'w')
+    assert read_metrics(tmp_path / 'w')
+
+
+def test_a_missing_file_is_named_with_its_field(tmp_path: Path):
+    values = tiny_values(tmp_path, **{'examples.labels': ('bad', 'good'), 'train.steps': 1})
+    values['examples']['dev'] = str(tmp_path / 'none.tsv')
+    with pytest.raises(InputError, match=r'^examples\.dev: no file matches '):
+        build_run(run_config(values))
