@@ -114,7 +114,7 @@ def test_scores_of_entities_and_of_other_tags(tmp_path):
 def test_tags_must_be_known(tmp_path):
     task = task_of(tmp_path, labels=('O', 'B-x', 'I-x'))
     with pytest.raises(
-        InputError, match="a.conll: line 6: tag 'B-y' is not known; known (see examples.labels): O, B-x, I-x"
+        InputError, match="a.conll: line 6: tag 'B-y' is not known; known .see examples.labels.: O, B-x, I-x"
     ):
         task.read('dev')
     with pytest.raises(InputError, match='examples.labels is empty, and examples.train gives no tags'):
