@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,29 @@ from efficient_attention.errors import InputError
 from efficient_attention.training import hosts
 from efficient_attention.training.hosts import join_hosts
 from efficient_attention.training.metrics_log import read_metrics
+from tests.training.tiny_fine_tuning import write_files
 from tests.training.tiny_run import write_corpus
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+Config = Callable[[Path], list[str]]  # writes what a run reads into a folder; its arguments
 RATES = {'steps_per_second', 'tokens_per_second', 'waiting_share'}
 
 
-def launch(folder: Path, workdir: Path, *arguments: str, devices: int = 1) -> subprocess.Popen:
+def pretraining(folder: Path) -> list[str]:
     data = [f'--config.data.source={write_corpus(folder)}', f'--config.data.cache={folder / "cache"}']
-    command = [sys.executable, 'train.py', '--config=tests/training/tiny_run.py', f'--workdir={workdir}', *data]
+    return ['--config=tests/training/tiny_run.py', *data]
+
+
+def fine_tuning(folder: Path) -> list[str]:
+    write_files(folder)
+    files = [f'--config.examples.{split}={folder / split}.tsv' for split in ('train', 'dev')]
+    return ['--config=tests/training/tiny_fine_tuning.py', f'--config.data.tokenizer={folder / "vocab.txt"}', *files]
+
+
+def launch(
+    folder: Path, workdir: Path, *arguments: str, devices: int = 1, config: Config = pretraining
+) -> subprocess.Popen:
+    command = [sys.executable, 'train.py', *config(folder), f'--workdir={workdir}']
     environment = os.environ | {
         'XLA_FLAGS': f'--xla_force_host_platform_device_count={devices}',
         'JAX_CPU_COLLECTIVES_IMPLEMENTATION': 'gloo',
@@ -31,12 +46,12 @@ def launch(folder: Path, workdir: Path, *arguments: str, devices: int = 1) -> su
     return subprocess.Popen([*command, *arguments], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
 
 
-def launch_pair(folder: Path, workdir: Path, *arguments: str) -> list[subprocess.Popen]:
+def launch_pair(folder: Path, workdir: Path, *arguments: str, config: Config = pretraining) -> list[subprocess.Popen]:
     with socket.socket() as probe:
         probe.bind(('localhost', 0))
         address = f'localhost:{probe.getsockname()[1]}'
     extra = ['--distributed', f'--coordinator={address}', '--process_count=2']
-    return [launch(folder, workdir, *arguments, *extra, f'--process_id={number}') for number in range(2)]
+    return [launch(folder, workdir, *arguments, *extra, f'--process_id={number}', config=config) for number in range(2)]
 
 
 def finish(process: subprocess.Popen) -> str:
@@ -45,10 +60,12 @@ def finish(process: subprocess.Popen) -> str:
     return err
 
 
-def test_two_processes_train_like_one_with_two_devices(tmp_path: Path):
+@pytest.mark.parametrize('config', [pretraining, fine_tuning])
+def test_two_processes_train_like_one_with_two_devices(tmp_path: Path, config: Config):
+    """The held-out numbers too: of fine-tuning from the outputs of all rows, whichever process has them."""
     arguments = '--config.train.steps=4', '--config.train.log_every_steps=1'
-    finish(launch(tmp_path, tmp_path / 'one', *arguments, devices=2))
-    for process in launch_pair(tmp_path, tmp_path / 'two', *arguments):
+    finish(launch(tmp_path, tmp_path / 'one', *arguments, devices=2, config=config))
+    for process in launch_pair(tmp_path, tmp_path / 'two', *arguments, config=config):
         finish(process)
     one, two = read_metrics(tmp_path / 'one'), read_metrics(tmp_path / 'two')
     assert [(line['step'], line['split']) for line in one] == [(line['step'], line['split']) for line in two]
