@@ -36,6 +36,10 @@ class RowTemplate:
         """The position of the first text's first token."""
         return len(self.fixed[0])
 
+    def second_start(self, first_length: int) -> int:
+        """The position of the second text's first token behind a first text of so many tokens."""
+        return self.start + first_length + len(self.fixed[1])
+
     def row(self, *texts: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:
         """'tokens' and 'token_types', int32 [l], of one or two texts, as many as the template is for."""
         tokens: list[Sequence[int] | np.ndarray] = [self.fixed[0]]

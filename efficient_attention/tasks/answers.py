@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from efficient_attention.tasks.spans import softmax
+from efficient_attention.tasks.outputs import softmax
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

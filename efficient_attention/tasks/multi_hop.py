@@ -18,6 +18,7 @@ from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.data.hotpotqa import Fact, MultiHopQuestion, paragraphs_of, read_hotpotqa
 from efficient_attention.data.json_rows import check_identifiers
 from efficient_attention.data.text_encoder import TextEncoder
+from efficient_attention.data.token_rows import RowTemplate, row_template
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.hops import (
     TYPES,
@@ -30,8 +31,9 @@ from efficient_attention.tasks.hops import (
     units_of,
 )
 from efficient_attention.tasks.hotpot_metrics import NAMES, answer_scores, hotpot_scores, support_scores
-from efficient_attention.tasks.pair_rows import PairTemplate, characters_of, pair_template, pieces_of, windows
-from efficient_attention.tasks.spans import best_spans, softmax
+from efficient_attention.tasks.outputs import softmax
+from efficient_attention.tasks.pair_rows import characters_of, pieces_of, windows
+from efficient_attention.tasks.spans import best_spans
 from efficient_attention.tasks.text_task import Feature, Outputs, TextTask
 
 THRESHOLD = 'support_threshold'
@@ -88,9 +90,9 @@ class MultiHop(TextTask[MultiHopQuestion, MultiHopPrediction]):
             raise InputError(f'data.length is {length}; with examples.question_length it must be at least {least}')
 
     @functools.cached_property
-    def template(self) -> PairTemplate:
+    def template(self) -> RowTemplate:
         """The special tokens of the question and the paragraphs."""
-        return pair_template(self.encoder)
+        return row_template(self.encoder, is_pair=True)
 
     @functools.cached_property
     def markers(self) -> tuple[int, int]:
@@ -154,7 +156,7 @@ class MultiHop(TextTask[MultiHopQuestion, MultiHopPrediction]):
             row[name] = np.full(len(row['tokens']), -1, np.int32)
             row[name][inside] = body[name]
         if self.config.has_global:
-            row['is_global'] = np.arange(len(row['tokens'])) < start - len(self.template.between['tokens'])
+            row['is_global'] = np.arange(len(row['tokens'])) < start - len(self.template.fixed[1])
             row['is_global'][inside] = body['is_marker'] == 1
         return row
 

@@ -1,4 +1,4 @@
-"""Rows of two parts from pieces that are encoded once: a question with each window of its context."""
+"""Pieces of texts that are encoded once and read in windows: a question with each window of its context."""
 
 import dataclasses
 import unicodedata
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from tokenizers import Encoding
 
-from efficient_attention.data.text_encoder import TextEncoder, arrays_of
+from efficient_attention.data.text_encoder import TextEncoder
+from efficient_attention.data.token_rows import TEXTS_AT_ONCE
 
-AT_ONCE = 1000  # texts; a library's encoding of a text takes far more memory than its ids
 COMBINING = ('Mn', 'Me')  # categories of characters that belong to the one before, such as accents
 
 
@@ -24,54 +24,9 @@ class Pieces:
         return len(self.ids)
 
 
-@dataclasses.dataclass(frozen=True)
-class PairTemplate:
-    """What a tokenizer puts before, between and after two texts, and their token types.
-
-    Attributes:
-        before, between, after: 'tokens' and 'token_types' of the special tokens, int32.
-        types: the token types of the first and of the second text.
-    """
-
-    before: dict[str, np.ndarray]
-    between: dict[str, np.ndarray]
-    after: dict[str, np.ndarray]
-    types: tuple[int, int]
-
-    @property
-    def added(self) -> int:
-        """How many special tokens a row has."""
-        return sum(len(part['tokens']) for part in (self.before, self.between, self.after))
-
-    def second_start(self, first_length: int) -> int:
-        """The position of the second text's first token."""
-        return len(self.before['tokens']) + first_length + len(self.between['tokens'])
-
-    def row(self, first: np.ndarray, second: np.ndarray) -> dict[str, np.ndarray]:
-        """'tokens' and 'token_types', int32 [l], of two texts' ids."""
-        own = [
-            {'tokens': ids, 'token_types': np.full_like(ids, of)}
-            for ids, of in zip((first, second), self.types, strict=True)
-        ]
-        parts = (self.before, own[0], self.between, own[1], self.after)
-        return {name: np.concatenate([part[name] for part in parts]) for name in ('tokens', 'token_types')}
-
-
-def pair_template(encoder: TextEncoder) -> PairTemplate:
-    """The template of the encoder's pairs, read off a pair of one letter each."""
-    row = encoder.tokenizer.encode('a', 'a')
-    arrays, owners = arrays_of(row), row.sequence_ids
-    firsts = [position for position, owner in enumerate(owners) if owner == 0]
-    seconds = [position for position, owner in enumerate(owners) if owner == 1]
-    ranges = (slice(0, firsts[0]), slice(firsts[-1] + 1, seconds[0]), slice(seconds[-1] + 1, None))
-    before, between, after = ({name: array[part] for name, array in arrays.items()} for part in ranges)
-    types = arrays['token_types']
-    return PairTemplate(before, between, after, (int(types[firsts[0]]), int(types[seconds[0]])))
-
-
 def pieces_of(encoder: TextEncoder, texts: Sequence[str]) -> list[Pieces]:
     """Each text's pieces, none of which begins or ends in white space unless it is nothing else."""
-    groups = [list(texts[start : start + AT_ONCE]) for start in range(0, len(texts), AT_ONCE)]
+    groups = [list(texts[start : start + TEXTS_AT_ONCE]) for start in range(0, len(texts), TEXTS_AT_ONCE)]
     return [
         _pieces(encoding, text) for group in groups for encoding, text in zip(encoder.encode(group), group, strict=True)
     ]

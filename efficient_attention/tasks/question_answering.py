@@ -16,14 +16,13 @@ from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.data.json_rows import check_identifiers
 from efficient_attention.data.squad import Question, read_squad, well_placed
 from efficient_attention.data.text_encoder import TextEncoder
+from efficient_attention.data.token_rows import RowTemplate, row_template
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.answers import Candidate, SpanPrediction, ranked, write_answers
 from efficient_attention.tasks.pair_rows import (
-    PairTemplate,
     Pieces,
     characters_of,
     maximum_context,
-    pair_template,
     pieces_of,
     pieces_over,
     windows,
@@ -69,9 +68,9 @@ class QuestionAnswering(TextTask[Question, SpanPrediction]):
             )
 
     @functools.cached_property
-    def template(self) -> PairTemplate:
+    def template(self) -> RowTemplate:
         """The special tokens of a question and a window."""
-        return pair_template(self.encoder)
+        return row_template(self.encoder, is_pair=True)
 
     def capacity(self, question_length: int) -> int:
         """How many pieces of the context fit beside a question."""
@@ -118,7 +117,7 @@ class QuestionAnswering(TextTask[Question, SpanPrediction]):
         for (start, stop), is_best_P in zip(spans, is_best, strict=True):
             row = self.template.row(question_ids, context.ids[start:stop])
             if self.config.has_global:
-                row['is_global'] = np.arange(len(row['tokens'])) < before - len(self.template.between['tokens'])
+                row['is_global'] = np.arange(len(row['tokens'])) < before - len(self.template.fixed[1])
             if label is not None:
                 is_inside = start <= label[0] and label[1] < stop
                 for name, piece in zip(('start', 'end'), label, strict=True):

@@ -37,9 +37,3 @@ def largest(values: np.ndarray, count: int) -> np.ndarray:
     else:
         places = np.arange(len(values))
     return places[np.argsort(-values[places], kind='stable')][:count]
-
-
-def softmax(scores: np.ndarray) -> np.ndarray:
-    """Probabilities from logits [n], in float64."""
-    powers = np.exp(np.asarray(scores, np.float64) - np.max(scores))
-    return powers / powers.sum()

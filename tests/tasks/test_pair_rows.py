@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from efficient_attention.data.text_encoder import arrays_of
+from efficient_attention.data.token_rows import row_template
 from efficient_attention.tasks.pair_rows import (
     characters_of,
     maximum_context,
-    pair_template,
     pieces_of,
     pieces_over,
     windows,
@@ -15,7 +15,7 @@ from tests.tasks.letters import letters, spaced_letters
 
 @pytest.mark.parametrize('encoder', [letters(), spaced_letters()], ids=['bert', 'roberta'])
 def test_rows_equal_the_tokenizer_s_own(encoder):
-    template = pair_template(encoder)
+    template = row_template(encoder, is_pair=True)
     first, second = (pieces_of(encoder, [text])[0] for text in ('who is it', 'a cat'))
     row = template.row(first.ids, second.ids)
     expected = arrays_of(encoder.tokenizer.encode('who is it', 'a cat'))
@@ -35,8 +35,8 @@ def test_pieces_hold_no_spaces():
 
 
 def test_many_texts_and_none():
-    texts = ['ab'] * 1001 + ['c']
-    assert [len(pieces) for pieces in pieces_of(letters(), texts)] == [2] * 1001 + [1]
+    texts = ['ab'] * 1025 + ['c']
+    assert [len(pieces) for pieces in pieces_of(letters(), texts)] == [2] * 1025 + [1]
     assert pieces_of(letters(), []) == []
     assert pieces_of(letters(), [''])[0].offsets.shape == (0, 2)
 

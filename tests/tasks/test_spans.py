@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from efficient_attention.tasks.spans import best_spans, largest, softmax
+from efficient_attention.tasks.outputs import softmax
+from efficient_attention.tasks.spans import best_spans, largest
 
 
 def brute_force(logits, can_start, unit, answer_length, count):
