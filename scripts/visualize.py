@@ -30,7 +30,7 @@ TEXT_COLOUR, LINE_COLOUR = '#334155', '#cbd5e1'
 MOST_PAIRS = 1024  # positions of a picture of pairs; longer ones are drawn by tiles
 MOST_HEADS = 4  # rows of a picture; patterns of more heads are left out, which is said
 GALLERY = (
-    *('full', 'causal', 'window(12)', 'causal & window(24)'),
+    *('full', 'causal', 'window(12)', 'listed_tiles(16, 0, 3, 5, 1)'),
     *('window(3, dilation=8)', 'strided(16)', 'block(32)', 'causal & block(16, back=1)'),
     *('summary(32, 4)', 'global_tokens(3, last=3)', 'random_tiles(2, 8)', 'causal - block(32)'),
     *('longformer(12, 3)', 'bigbird(8, 2)', 'sparse_fixed(32, 4)', 'sparse_strided(16)'),
