@@ -4,7 +4,8 @@
     python scripts/predict.py --model runs/sst2 --output out --split dev       # its dev files, with their metrics
     python scripts/predict.py --model runs/mine --output out --files new.csv --set text=review id=number
 
-The last line is one JSON object: files written, what happened to rows, metrics of dev files.
+The last line is one JSON object: files written, what happened to rows, metrics where there are
+labels.
 """
 
 import argparse

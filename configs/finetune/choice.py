@@ -10,15 +10,14 @@ from ml_collections import ConfigDict
 
 from configs.common import fine_tuning_config
 
-SETS = {  # set: format, train files, dev files, most tokens a row
-    'swag': ('swag', 'data/swag/train.csv', 'data/swag/val.csv', 80),
-    'race': ('race', 'data/race/train/*/*.txt', 'data/race/dev/*/*.txt', 512),
+SETS = {  # set: format, most tokens a row, files by split
+    'swag': ('swag', 80, {split: f'data/swag/{split}.csv' for split in ('train', 'val', 'test')}),
+    'race': ('race', 512, {split: f'data/race/{split}/*/*.txt' for split in ('train', 'dev', 'test')}),
 } | {
     f'codah_{fold}': (
         'swag',
-        f'data/codah/cv_split/fold_{fold}/train.tsv',
-        f'data/codah/cv_split/fold_{fold}/test.tsv',
         80,
+        {split: f'data/codah/cv_split/fold_{fold}/{split}.tsv' for split in ('train', 'dev', 'test')},
     )
     for fold in range(5)
 }
@@ -31,7 +30,9 @@ def get_config(name: str = 'swag') -> ConfigDict:
     config = fine_tuning_config()
 
     config.examples.problem = 'multiple_choice'
-    config.examples.format, config.examples.train, config.examples.dev, config.data.length = SETS[name]
+    config.examples.format, config.data.length, files = SETS[name]
+    for split, path in files.items():
+        config.examples[{'val': 'dev'}.get(split, split)] = path
     config.examples.epochs = 3.0
 
     config.optimizer.learning_rate = 5e-5

@@ -21,7 +21,7 @@ TASKS = {
         'MNLI',
         'train.tsv',
         'dev_matched.tsv,dev_mismatched.tsv',
-        'test_matched.tsv,test_mismatched.tsv',
+        'test_matched.tsv,test_mismatched.tsv,diagnostic/diagnostic.tsv',
         'accuracy_matched',
     ),
     'qnli': ('classification', 'QNLI', 'train.tsv', 'dev.tsv', 'test.tsv', 'accuracy'),
@@ -41,7 +41,8 @@ def get_config(task: str = 'sst2') -> ConfigDict:
     config.examples.format = 'glue'
     config.examples.name = task
     for split, names in (('train', train), ('dev', dev), ('test', test)):
-        config.examples[split] = ','.join(f'data/glue/{folder}/{name}' for name in names.split(','))
+        paths = [name if '/' in name else f'{folder}/{name}' for name in names.split(',')]
+        config.examples[split] = ','.join(f'data/glue/{path}' for path in paths)
     config.examples.epochs = 3.0
     config.data.length = 128  # tokens
 

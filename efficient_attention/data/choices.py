@@ -56,15 +56,11 @@ def read_choices(config: ExamplesConfig, split: str) -> Iterator[ChoiceQuestion]
     """The questions of 'train', 'dev' or 'test' in the order of the files; those of 'test' may have no answer.
 
     Raises:
-        InputError: a file is missing or bad, a field of a row, or a row has another number of choices than the first.
+        InputError: a file is missing or bad, or a field of a row.
     """
     sources = {'train': config.train, 'dev': config.dev, 'test': config.test}[split]
     readers: dict[str, Callable[..., Iterator[ChoiceQuestion]]] = {'race': _race, 'swag': _swag, 'table': _table}
-    choices = 0
     for question in readers[config.format](config, sources) if sources else ():
-        choices = choices or len(question.choices)
-        if len(question.choices) != choices:
-            raise InputError(f'{question.where}: {len(question.choices)} choices where the first row has {choices}')
         if question.answer is None and split != 'test':
             raise InputError(f'{question.where}: no answer (the field of the label is missing or empty)')
         yield question

@@ -49,6 +49,11 @@ class FeatureBatches:
         """Batches that hold every row once."""
         return -(-len(self.features) // self.batch_size)
 
+    @functools.cached_property
+    def choices(self) -> tuple[int, ...]:
+        """(A,) of the row with the most choices; () where rows are not of choices."""
+        return max(feature['tokens'].shape[:-1] for feature in self.features)
+
     @property
     def lengths(self) -> np.ndarray:
         """Tokens of each row."""
@@ -57,8 +62,7 @@ class FeatureBatches:
     def tokens_per_step(self) -> float:
         """Mean tokens of a training batch, padding and choices included."""
         plan = self.plan(0)
-        choices = max(int(np.prod(feature['tokens'].shape[:-1])) for feature in self.features)
-        return choices * self.batch_size * float(np.mean([self.bucket(rows) for rows in plan]))
+        return int(np.prod(self.choices)) * self.batch_size * float(np.mean([self.bucket(rows) for rows in plan]))
 
     def training(self, start_step: int, stop_step: int, process_index: int, process_count: int) -> Iterator[Batch]:
         """This process's rows of the batches of steps start_step:stop_step.
@@ -105,7 +109,8 @@ class FeatureBatches:
         length = self.bucket(rows)
         first = block.process_index * block.rows
         own = rows[first : first + block.rows]
-        return arrays_of_rows([self.features[row] for row in own], own, length, self.pad, block.rows, self.like)
+        shape = (block.rows, *self.choices, length)
+        return arrays_of_rows([self.features[row] for row in own], own, shape, self.pad, self.like)
 
     @functools.cached_property
     def like(self) -> Feature:
@@ -118,33 +123,33 @@ class FeatureBatches:
 
 
 def arrays_of_rows(
-    features: Sequence[Feature], numbers: np.ndarray, length: int, pad: int, rows: int, like: Feature
+    features: Sequence[Feature], numbers: np.ndarray, shape: tuple[int, ...], pad: int, like: Feature
 ) -> Batch:
-    """Arrays [rows, ...] padded to `length`, filled up with rows of weight 0.
+    """Arrays of `shape`, [B, L] or of choices [B, A, L], filled up with padding, with choices of it, rows of weight 0.
 
-    Beside the features' own: 'segments' int32 (1 = token, 0 = padding), 'weights' float32 [rows] (1 = has a label),
-    'index' int32 [rows], the rows' `numbers` (-1 = filled up). `like` has one array of each name there is; a row
+    Beside the features' own: 'segments' int32 (1 = token, 0 = padding), 'weights' float32 [B] (1 = has a label),
+    'index' int32 [B], the rows' `numbers` (-1 = filled up). `like` has one array of each name there is; a row
     without one of them, such as a label, gets what is behind the end of a row, or 0.
     """
+    rows, length = shape[0], shape[-1]
     batch: Batch = {'index': np.full(rows, -1, np.int32), 'weights': np.zeros(rows, np.float32)}
     batch['index'][: len(features)] = numbers
     batch['weights'][: len(features)] = [float(is_labelled(feature)) for feature in features]
-    choices = like['tokens'].shape[:-1]
     for name, fill in TOKEN_ARRAYS.items():
         if name in like:
-            array = np.full((rows, *choices, length), pad if fill is None else fill, like[name].dtype)
+            array = np.full(shape, pad if fill is None else fill, like[name].dtype)
             for row, feature in enumerate(features):
                 if name in feature:
-                    array[row, ..., : feature[name].shape[-1]] = feature[name]
+                    array[(row, *map(slice, feature[name].shape))] = feature[name]
             batch[name] = array
     for name in SCALARS:
         if name in like:
             batch[name] = np.zeros(rows, like[name].dtype)
             batch[name][: len(features)] = [feature.get(name, 0) for feature in features]
-    batch['segments'] = np.zeros((rows, *choices, length), np.int32)
+    batch['segments'] = np.zeros(shape, np.int32)
     for row, feature in enumerate(features):
         own = feature.get('lengths', np.array(feature['tokens'].shape[-1]))
-        batch['segments'][row] = np.arange(length) < own[..., None]
+        batch['segments'][(row, *map(slice, own.shape))] = np.arange(length) < own[..., None]
     return batch
 
 

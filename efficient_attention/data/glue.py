@@ -57,6 +57,8 @@ GLUE = {
     'wnli': GlueTask('WNLI', SENTENCES, 'label', BINARY, ('accuracy',)),
     'ax': GlueTask('AX', SENTENCES, 'label', INFERENCE, ('matthews',), tfds_texts=PREMISE),
 }
+# the diagnostic set with its labels, diagnostic-full.tsv, has columns of its own
+LABELLED_DIAGNOSTIC = dataclasses.replace(GLUE['ax'], texts=('Premise', 'Hypothesis'), label='Label')
 TFDS_DIAGNOSTIC = 'glue/ax'  # the name of its data set
 SPLIT_FILES = {  # in the folder of a task, as the benchmark ships them
     'train': ('train.tsv',),
@@ -113,6 +115,12 @@ def read_glue(task: GlueTask, name: str, split: str, faults: list[str]) -> Itera
 def _has_header(task: GlueTask, name: str) -> bool:
     first = next(read_lines(Path(name)), (0, ''))[1]  # CoLA's test file has a header, its train and dev files have none
     return {'index', *task.texts} <= set(first.split('\t'))
+
+
+def columns_in(task: GlueTask, row: TableRow) -> GlueTask:
+    """The task with the columns that the row's file has."""
+    is_labelled = part_of(row.file) == DIAGNOSTIC and LABELLED_DIAGNOSTIC.label in row.values
+    return LABELLED_DIAGNOSTIC if is_labelled else task
 
 
 def texts_of(task: GlueTask, row: TableRow) -> tuple[str, ...]:

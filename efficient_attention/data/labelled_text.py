@@ -5,7 +5,16 @@ import math
 from collections.abc import Iterable, Iterator
 
 from efficient_attention.data.examples_config import ExamplesConfig
-from efficient_attention.data.glue import glue_sources, glue_task, id_of, label_of, part_of, read_glue, texts_of
+from efficient_attention.data.glue import (
+    columns_in,
+    glue_sources,
+    glue_task,
+    id_of,
+    label_of,
+    part_of,
+    read_glue,
+    texts_of,
+)
 from efficient_attention.data.tables import TableRow, read_tables
 from efficient_attention.errors import InputError
 
@@ -58,9 +67,10 @@ def _from_glue(config: ExamplesConfig, sources: str, split: str, faults: list[st
     task = glue_task(config.name)
     for name in glue_sources(sources, split):
         for index, row in enumerate(read_glue(task, name, split, faults)):
-            texts, label = texts_of(task, row), label_of(task, row)
-            if label is None and split != 'test' and task.label not in row.values:
-                row.value(task.label)  # raises: names the known columns
+            own = columns_in(task, row)
+            texts, label = texts_of(own, row), label_of(own, row)
+            if label is None and split != 'test' and own.label not in row.values:
+                row.value(own.label)  # raises: names the known columns
             yield LabelledText(row.file, row.place, id_of(row, index), texts, label, part_of(name))
 
 

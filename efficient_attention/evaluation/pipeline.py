@@ -46,7 +46,7 @@ def pipeline(
 
         'question-answering'    {'question', 'context'} -> {'answer', 'score', 'start', 'end'}, in characters
         'text-classification'   text, or (text, text) -> {'label', 'score', 'scores'}, or {'score'} of a regression
-        'token-classification'  text -> [{'word', 'label', 'score', 'start', 'end'}, ...]
+        'token-classification'  text, or a tuple of its words -> [{'word', 'label', 'score', 'start', 'end'}, ...]
         'multiple-choice'       {'context', 'choices'} -> {'choice', 'score', 'scores'}
         'fill-mask'             text with [MASK] -> for each mask [{'token', 'score'}, ...]
         'feature-extraction'    text -> vectors [tokens, D]; [D] with pooling='first' or 'mean'

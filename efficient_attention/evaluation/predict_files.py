@@ -23,12 +23,12 @@ def predict_files(
     length: int = 0,
     **fields: Any,
 ) -> dict[str, Any]:
-    """Writes predictions into `folder`; returns 'files', 'notes' and, of the dev files, the official 'metrics'.
+    """Writes predictions into `folder`; returns 'files', 'notes' and, where all rows are labelled, the official 'metrics'.
 
     Args:
         path: a workdir, or a Hugging Face folder with a head.
         folder: made where it is missing.
-        split: 'dev', or 'test', whose labels are not looked at. Thresholds stay as a run chose them on its dev files.
+        split: 'dev', or 'test', which may lack labels. Thresholds stay as a run chose them on its dev files.
         checkpoint: of a workdir, as `pipeline` takes it.
         batch_size: rows at a time.
         length: most tokens a row; 0 = as in training.
@@ -49,18 +49,18 @@ def predict_files(
     metrics: dict[str, float] = {}
     folder.mkdir(parents=True, exist_ok=True)
     for name in task.dev_splits if split == 'dev' else (split,):
-        files += predict_split(task, run, name, folder, metrics if split == 'dev' else None)
+        files += predict_split(task, run, name, folder, metrics)
     return {'files': [str(file) for file in files], 'notes': task.notes, 'metrics': metrics}
 
 
 def predict_split(
-    task: TextTask[Any, Any], run: TextPipeline, split: str, folder: Path, metrics: dict[str, float] | None
+    task: TextTask[Any, Any], run: TextPipeline, split: str, folder: Path, metrics: dict[str, float]
 ) -> list[Path]:
-    """The files written for one split; adds its scores to `metrics` where given."""
+    """The files written for one split; adds its scores to `metrics` where all is labelled."""
     examples = task.read(split)
     features = task.encode(examples)
     predictions = task.decode(examples, features, run.outputs(features))
-    if metrics is not None:
+    if split in task.dev_splits or all(map(task.is_labelled, examples)):
         metrics |= task.score(examples, predictions, split)
     return task.write(examples, predictions, split, folder)
 

@@ -1,13 +1,14 @@
 """Classes and numbers of texts and pairs: single sentences, sentence pairs, GLUE, a user's own tables."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.data.glue import DIAGNOSTIC, GLUE
 from efficient_attention.data.labelled_text import LabelledText, label_names, number_of, read_labelled
 from efficient_attention.data.text_encoder import TextEncoder
 from efficient_attention.errors import InputError
@@ -85,12 +86,23 @@ class Classification(SequenceTask[ClassPrediction | None]):
     def score(
         self, examples: Sequence[LabelledText], predictions: Sequence[ClassPrediction | None], split: str
     ) -> dict[str, float]:
-        """See `TextTask`; of the examples that were not left out."""
+        """See `TextTask`; of the examples that were not left out, those of each part of GLUE's test files apart."""
         pairs = labelled(examples, predictions)
+        if split in self.dev_splits:
+            return self._part_scores(pairs, self.metrics, SUFFIXES.get(split, ''))
+        scores: dict[str, float] = {}
+        for part in dict.fromkeys(example.part for example, _ in pairs):
+            metrics = {name: METRICS[name] for name in GLUE['ax'].metrics} if part == DIAGNOSTIC else self.metrics
+            own = [pair for pair in pairs if pair[0].part == part]
+            scores |= self._part_scores(own, metrics, f'_{part}' if part else '')
+        return scores
+
+    def _part_scores(
+        self, pairs: Sequence[tuple[LabelledText, ClassPrediction]], metrics: Mapping[str, Metric], suffix: str
+    ) -> dict[str, float]:
         expected = np.array([int(self.label_array(example)) for example, _ in pairs], np.int64)
-        predicted = np.array([self._numbers[guess.label] for _, guess in pairs if guess], np.int64)
-        suffix = SUFFIXES.get(split, '')
-        return {name + suffix: metric(expected, predicted) for name, metric in self.metrics.items()}
+        predicted = np.array([self._numbers[guess.label] for _, guess in pairs], np.int64)
+        return {name + suffix: metric(expected, predicted) for name, metric in metrics.items()}
 
     def write(
         self,

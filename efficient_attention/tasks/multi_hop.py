@@ -170,6 +170,10 @@ class MultiHop(TextTask[MultiHopQuestion, MultiHopPrediction]):
             line = f'{len(lost)} of {count} rows do not hold their answer, the first: {lost[0]}'
             self._notes[line] = line
 
+    def is_labelled(self, example: MultiHopQuestion) -> bool:
+        """See `TextTask`."""
+        return example.answers is not None
+
     def decode(
         self, examples: Sequence[MultiHopQuestion], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[MultiHopPrediction]:

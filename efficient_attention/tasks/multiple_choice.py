@@ -103,6 +103,10 @@ class MultipleChoice(TextTask[ChoiceQuestion, ChoicePrediction | None]):
             feature['label'] = np.array(question.answer, np.int32)
         return self.with_global(feature)
 
+    def is_labelled(self, example: ChoiceQuestion) -> bool:
+        """See `TextTask`."""
+        return example.answer is not None
+
     def decode(
         self, examples: Sequence[ChoiceQuestion], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[ChoicePrediction | None]:
@@ -159,5 +163,5 @@ class MultipleChoice(TextTask[ChoiceQuestion, ChoicePrediction | None]):
 
 
 def _prediction(question: ChoiceQuestion, logits: np.ndarray) -> ChoicePrediction:
-    probabilities = softmax(logits)
+    probabilities = softmax(logits[: len(question.choices)])  # others have more
     return ChoicePrediction(int(np.argmax(probabilities)), question.choices, tuple(map(float, probabilities)))

@@ -131,6 +131,10 @@ class QuestionAnswering(TextTask[Question, SpanPrediction]):
                     row[name][inside] = context.offsets[start:stop, column]
             yield row
 
+    def is_labelled(self, example: Question) -> bool:
+        """See `TextTask`; of version 1.1 questions with an answer alone."""
+        return bool(example.answers) or (example.answers == () and self.config.has_no_answer)
+
     def decode(
         self, examples: Sequence[Question], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[SpanPrediction]:

@@ -97,6 +97,10 @@ class SequenceTask(TextTask[LabelledText, Prediction], abc.ABC):
             InputError: it is not one of the known; names file and line.
         """
 
+    def is_labelled(self, example: LabelledText) -> bool:
+        """See `TextTask`."""
+        return example.label is not None
+
     def example(self, value: Any) -> LabelledText:
         """An example from 'text', ('text', 'other') or {'text': ..., 'text_pair': ...}.
 

@@ -89,6 +89,10 @@ class TextTask(abc.ABC, Generic[Example, Prediction]):
         """
 
     @abc.abstractmethod
+    def is_labelled(self, example: Example) -> bool:
+        """Whether the example has what `score` compares a prediction with."""
+
+    @abc.abstractmethod
     def decode(
         self, examples: Sequence[Example], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[Prediction]:

@@ -124,6 +124,10 @@ class TokenClassification(TextTask[Sentence, TagPrediction | None]):
             feature['labels'] = np.where(words >= 0, numbers[words], np.int32(-1))
         return self.with_global(feature)
 
+    def is_labelled(self, example: Sentence) -> bool:
+        """See `TextTask`."""
+        return example.tags is not None
+
     def decode(
         self, examples: Sequence[Sentence], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[TagPrediction | None]:

@@ -92,12 +92,6 @@ def test_only_a_test_file_may_lack_answers(tmp_path):
             "line 1: field 'choices' is not a list of two",
         ),
         ('a.jsonl', '{"text": "a", "choices": ["x", ""], "label": 0}', 'table', "field 'choices' holds something that"),
-        (
-            'a.jsonl',
-            '{"text": "a", "choices": ["x", "y"], "label": 0}\n{"text": "a", "choices": ["x", "y", "z"], "label": 0}',
-            'table',
-            'line 2: 3 choices where the first row has 2',
-        ),
         ('a.tsv', 'o\tI am\ta\tb\tc\t3\n', 'swag', 'line 1: 6 fields where there are 7 columns'),
         ('a.txt', json.dumps(ARTICLE | {'answers': ['A']}), 'race', "'answers' are not lists of one length"),
         ('a.txt', json.dumps(ARTICLE | {'answers': ['A', 'E']}), 'race', "question 1: field 'answers' is 'E'"),

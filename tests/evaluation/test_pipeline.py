@@ -32,7 +32,7 @@ INPUTS = {
     'token-classification': [random_text(4, 6), random_text(50, 7)],
     'multiple-choice': [
         {'context': random_text(5, 8), 'choices': ['the dog', 'the old king sleeps', 'a tree']},
-        {'context': random_text(3, 9), 'choices': ['a', 'red', 'river']},
+        {'context': random_text(3, 9), 'choices': ['a', 'red']},
     ],
     'fill-mask': ['the [MASK] sleeps', 'a [MASK] near the [MASK]'],
     'feature-extraction': [random_text(3, 1), random_text(80, 2)],
@@ -110,6 +110,13 @@ def test_every_word_of_a_long_text_has_a_label(checkpoint):
     words = ea.pipeline('token-classification', checkpoint('token_classification'))(text)
     assert all(text[word['start'] : word['end']] == word['word'] for word in words)
     assert [word['word'] for word in words] == text.split()
+
+
+def test_words_may_be_given(checkpoint):
+    words = tuple(random_text(6, 8).split())
+    run = ea.pipeline('token-classification', checkpoint('token_classification'))
+    assert [found['word'] for found in run(words)] == list(words)
+    assert [round_all(found) for found in run([words[:2], words])] == [round_all(run(words[:2])), round_all(run(words))]
 
 
 def test_vectors(checkpoint):

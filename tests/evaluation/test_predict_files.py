@@ -44,6 +44,13 @@ def test_dev_files_are_scored(checkpoint: Path, tmp_path: Path):
     assert found['metrics']['accuracy'] == pytest.approx(right / 5)
 
 
+def test_test_files_are_scored_where_all_rows_have_labels(checkpoint: Path, tmp_path: Path):
+    files = write_rows(tmp_path / 'rows.jsonl', labelled=True)
+    options = {'dev': files, 'test': files, 'text': 'review'}
+    scores = [predict_files(checkpoint, tmp_path / split, split=split, **options)['metrics'] for split in ('dev', 'test')]
+    assert scores[0] == scores[1] and set(scores[0]) == {'accuracy', 'f1'}
+
+
 def test_files_must_be_named(checkpoint: Path, tmp_path: Path):
     with pytest.raises(InputError, match=r'names no files for examples\.test; name them \(--files\)$'):
         predict_files(checkpoint, tmp_path / 'out')

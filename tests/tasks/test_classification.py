@@ -151,6 +151,29 @@ def test_mnli_metrics_have_the_names_of_their_splits(tmp_path):
     assert {path.name: len(path.read_text().splitlines()) for path in paths} == {'MNLI-m.tsv': 4, 'MNLI-mm.tsv': 3}
 
 
+def test_labelled_test_files_are_scored_part_by_part(tmp_path):
+    """MNLI's parts with labels, and the diagnostic set as its labelled file has it, by Matthews' correlation."""
+    tags = ['neutral', 'entailment', 'contradiction', 'neutral']
+    for part in ('matched', 'mismatched'):
+        lines = [f'{index}\ta {part}\tb {index}\t{tag}' for index, tag in enumerate(tags)]
+        (tmp_path / f'test_{part}.tsv').write_text('\n'.join(['index\tsentence1\tsentence2\tgold_label', *lines]))
+    lines = [f'\t\t\t\tNews\tc\td {index}\t{tag}' for index, tag in enumerate(tags)]
+    header = 'Lexical Semantics\tPredicate-Argument Structure\tLogic\tKnowledge\tDomain\tPremise\tHypothesis\tLabel'
+    (tmp_path / 'diagnostic-full.tsv').write_text('\n'.join([header, *lines]))
+    files = ','.join(f'{tmp_path}/{name}.tsv' for name in ('test_matched', 'test_mismatched', 'diagnostic-full'))
+    task = Classification(ExamplesConfig(problem='classification', format='glue', name='mnli', test=files), ENCODER, 32)
+    examples, _, _, predictions = predicted(task, 'test')
+    assert all(map(task.is_labelled, examples)) and examples[-1].texts == ('c', 'd 3')
+    guesses = [guess.label for guess in predictions]
+    assert task.score(examples, predictions, 'test') == pytest.approx(
+        {
+            'accuracy': np.mean(np.array(guesses[:4]) == tags),
+            'accuracy_mismatched': np.mean(np.array(guesses[4:8]) == tags),
+            'matthews_diagnostic': matthews_corrcoef(tags, guesses[8:]),
+        }
+    )
+
+
 def test_cola_is_scored_by_matthews(tmp_path):
     rows = [f's\t{index % 2}\t\tab' for index in range(40)]
     (tmp_path / 'dev.tsv').write_text('\n'.join(rows))

@@ -2,15 +2,24 @@
 
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.data.feature_batches import FeatureBatches
 from efficient_attention.errors import InputError
+from efficient_attention.evaluation.predictor import Predictor
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.models.head_config import HeadConfig
+from efficient_attention.objectives.fine_tuning import TERM, FineTuning
 from efficient_attention.tasks.multiple_choice import MultipleChoice
 from tests.tasks.letters import letters, spaced_letters
 
 ENCODER = letters()
+MODEL = ModelConfig(width=8, heads=2, layers=1, vocab_size=ENCODER.size, max_length=16, init_std=0.5)
 CODAH = 'o\tabc\td\tef\tg\th\t1\no\ti\tj\tk\tlmno\tp\t3\n'
 
 
@@ -37,6 +46,32 @@ def test_a_row_for_each_choice(tmp_path):
     assert (first['tokens'][0, 7:] == ENCODER.pad).all() and first['tokens'].dtype == np.int32
     np.testing.assert_array_equal(first['token_types'][1], [0, 0, 0, 0, 0, 1, 1, 1])
     assert task.outputs == 1 and task.labels == () and task.notes == []
+
+
+def test_questions_may_have_different_numbers_of_choices(tmp_path):
+    """A question's loss and probabilities are those that it has beside questions with as many choices."""
+    rows = [{'text': 'abc', 'choices': ['d', 'e', 'fg'][:count], 'label': 1} for count in (2, 3, 2)]
+    file = tmp_path / 'a.jsonl'
+    file.write_text('\n'.join(map(json.dumps, rows)))
+    config = ExamplesConfig(problem='multiple_choice', train=str(file), dev=str(file))
+    task = MultipleChoice(config, ENCODER, 16)
+    examples = task.read('dev')
+    features = task.encode(examples)
+    model = FineTuningModel(MODEL, HeadConfig(kind='choice'), rngs=nnx.Rngs(7))
+    predict = Predictor(model, FineTuning(HeadConfig(kind='choice')), length=16, pad=ENCODER.pad)
+    outputs = predict(features)
+    [alone] = predict(features[:1])
+    assert [len(output['logits']) for output in outputs] == [3, 3, 3] and len(alone['logits']) == 2
+    np.testing.assert_allclose(outputs[0]['logits'][:2], alone['logits'], atol=1e-5)
+    found = task.decode(examples, features, outputs)
+    assert [len(one.probabilities) for one in found] == [2, 3, 2]
+    assert all(sum(one.probabilities) == pytest.approx(1) for one in found)
+    losses = []
+    for some in (features, features[:1]):
+        [batch] = FeatureBatches(some, (16,), 16, 4, ENCODER.pad).evaluation(0, 1)
+        own = {name: jnp.asarray(array[batch['index'] == 0]) for name, array in batch.items()}
+        losses.append(FineTuning(HeadConfig(kind='choice')).sums(model, own, None)[TERM]['loss'])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
 
 
 def test_the_pad_is_the_encoders(tmp_path):
