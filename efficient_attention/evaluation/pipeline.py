@@ -16,7 +16,6 @@ from efficient_attention.evaluation.fill_mask import MaskFiller
 from efficient_attention.evaluation.predictor import Predictor
 from efficient_attention.evaluation.pretrained_models import pretrained_module, row_length
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
-from efficient_attention.interop.workdir import checkpoint_metrics
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.objectives.fine_tuning import FineTuning
@@ -81,16 +80,14 @@ def pipeline(
     if pretrained.problem not in PROBLEMS[task]:
         raise InputError(f'{path} was trained for {pretrained.problem!r}; {task} needs {" or ".join(PROBLEMS[task])}')
     examples = examples_of(Path(path), pretrained, options)
-    return TextPipeline(
-        pretrained, encoder, examples, thresholds=thresholds_of(Path(path), pretrained, checkpoint), **size
-    )
+    return TextPipeline(pretrained, encoder, examples, thresholds=pretrained.thresholds(), **size)
 
 
 def examples_of(path: Path, pretrained: Pretrained, options: dict[str, Any]) -> ExamplesConfig:
-    """The examples group that a checkpoint was trained with, where it is a workdir, without its files."""
-    own = ExamplesConfig() if pretrained.family else read_config(path).examples
-    if pretrained.family:
-        own = dataclasses.replace(own, has_global=pretrained.model.global_tokens > 0)
+    """The examples group that a checkpoint was trained with, without its files."""
+    has_global = pretrained.model.global_tokens > 0
+    outside = ExamplesConfig(has_global=has_global, **pretrained.examples)
+    own = outside if pretrained.family else read_config(path).examples
     fixed: dict[str, Any] = {'problem': pretrained.problem, 'labels': pretrained.labels, 'overlong': 'windows'}
     unread: dict[str, Any] = {'train': '', 'dev': '', 'test': '', 'name': ''}
     if own.format == 'glue' and len(glue_task(own.name).texts) == 2:
@@ -101,11 +98,6 @@ def examples_of(path: Path, pretrained: Pretrained, options: dict[str, Any]) -> 
     except TypeError:
         fields = ', '.join(field.name for field in dataclasses.fields(ExamplesConfig))
         raise InputError(f'unknown option among {", ".join(options)}; known: {fields}') from None
-
-
-def thresholds_of(path: Path, pretrained: Pretrained, checkpoint: str) -> dict[str, float]:
-    """The metrics of a run's checkpoint, among them the thresholds that were chosen on its dev files."""
-    return {} if pretrained.family else checkpoint_metrics(path, read_config(path), checkpoint)
 
 
 class TextPipeline:

@@ -23,7 +23,7 @@ def predict_files(
     length: int = 0,
     **fields: Any,
 ) -> dict[str, Any]:
-    """Writes predictions into `folder`; returns 'files', 'notes' and, where all rows are labelled, the official 'metrics'.
+    """Writes predictions into `folder`; returns 'files', 'notes' and, of labelled rows, the official 'metrics'.
 
     Args:
         path: a workdir, or a Hugging Face folder with a head.

@@ -101,6 +101,8 @@ OWN_FIELDS = (
     'remat',
     'scan_unroll',
 )
+# Fields of a run's `examples` that its predictions depend on, kept there too, as are thresholds chosen on dev files.
+OWN_EXAMPLES = ('has_no_answer', 'question_length', 'answer_length', 'stride', 'best_count')
 GLOBAL_TOKENS = 128  # most global tokens of a row for a Longformer whose config does not say
 
 

@@ -3,10 +3,11 @@
 import dataclasses
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_fields import (
     ACTIVATIONS,
@@ -14,6 +15,7 @@ from efficient_attention.interop.config_fields import (
     FIXED,
     GLOBAL_TOKENS,
     INERT,
+    OWN_EXAMPLES,
     OWN_FIELDS,
     OWN_KEY,
     SHIFTED,
@@ -55,6 +57,8 @@ class Description:
     head: HeadConfig
     labels: tuple[str, ...]
     problem: str
+    examples: Mapping[str, Any]  # fields of OWN_EXAMPLES
+    thresholds: Mapping[str, float]
 
 
 def read_values(folder: Path) -> dict[str, Any]:
@@ -95,7 +99,16 @@ def describe(values: Values) -> Description:
         problem = 'regression'
     has_labels = kind in ('sequence', 'token') and problem != 'regression'
     head = head_of(values, family, model, kind, count)
-    return Description(family, ending, model, head, labels if has_labels else (), problem)
+    return Description(
+        family,
+        ending,
+        model,
+        head,
+        labels if has_labels else (),
+        problem,
+        examples=own_group(values, 'examples', ExamplesConfig, OWN_EXAMPLES),
+        thresholds=own_thresholds(values),
+    )
 
 
 def _is_moot(key: str, values: Values, ending: str) -> bool:
@@ -150,7 +163,7 @@ def model_of(values: Values, family: Family) -> ModelConfig:
     if kind == 'big_bird' and value_of(values, 'attention_type', 'block_sparse') == 'block_sparse':
         block, random = value_of(values, 'block_size', 64), value_of(values, 'num_random_blocks', 3)
         fields['attention'] = f'bigbird({block}, {random})'
-    return dataclasses.replace(ModelConfig(**fields), **own_fields(values))
+    return dataclasses.replace(ModelConfig(**fields), **own_group(values, 'model', ModelConfig, OWN_FIELDS))
 
 
 def value_of(values: Values, key: str, default: Any) -> Any:
@@ -187,16 +200,25 @@ def windows_of(values: Values) -> str:
     return text_of([f'window({own // 2})' for own in windows])
 
 
-def own_fields(values: Values) -> dict[str, Any]:
-    """The fields under our own key."""
-    fields = values.get(OWN_KEY, {}).get('model', {})
+def own_group(values: Values, group: str, kind: type, known: Sequence[str]) -> dict[str, Any]:
+    """The fields of a dataclass that stand in a group under our own key; raises InputError for others than `known`."""
+    fields = values.get(OWN_KEY, {}).get(group, {})
     for name, value in fields.items():
-        if name not in OWN_FIELDS:
-            raise InputError(f'{OWN_KEY}.model.{name} is unknown; known: {", ".join(OWN_FIELDS)}')
-        kind = type(ModelConfig.__dataclass_fields__[name].default)
-        if type(value) is not kind:
-            raise InputError(f'{OWN_KEY}.model.{name} is {value!r}; it must be of type {kind.__name__}')
+        if name not in known:
+            raise InputError(f'{OWN_KEY}.{group}.{name} is unknown; known: {", ".join(known)}')
+        expected = type(kind.__dataclass_fields__[name].default)  # type: ignore[attr-defined]
+        if type(value) is not expected:
+            raise InputError(f'{OWN_KEY}.{group}.{name} is {value!r}; it must be of type {expected.__name__}')
     return dict(fields)
+
+
+def own_thresholds(values: Values) -> dict[str, float]:
+    """The thresholds under our own key, chosen on the dev files of the run that the checkpoint is from."""
+    thresholds = values.get(OWN_KEY, {}).get('thresholds', {})
+    for name, value in thresholds.items():
+        if type(value) not in (int, float):
+            raise InputError(f'{OWN_KEY}.thresholds.{name} is {value!r}; it must be a number')
+    return dict(thresholds)
 
 
 def head_of(values: Values, family: Family, model: ModelConfig, kind: str, count: int) -> HeadConfig:

@@ -52,6 +52,7 @@ def config_values(
     family: str = '',
     labels: tuple[str, ...] = (),
     extra: Mapping[str, Any] | None = None,
+    kept: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Values:
     """The keys of a config.json.
 
@@ -62,6 +63,7 @@ def config_values(
         family: its `model_type`; '' = the one that leaves the fewest fields to our own key.
         labels: of the outputs.
         extra: keys of the config.json that the model came with, such as its special tokens' ids.
+        kept: what else goes under our own key, 'examples' and 'thresholds'; what is empty is left out.
 
     Raises:
         InputError: no family, or not this one, has the model or the head; names the fields.
@@ -76,7 +78,7 @@ def config_values(
     values = {key: value for key, value in extra.items() if key not in (OWN_KEY, *left_out)}
     values |= said.values | {'model_type': name, 'architectures': [architecture(chosen, head, parts)]}
     values |= head_values(chosen, model, head, labels)
-    own: Values = {'model': said.own} if said.own else {}
+    own: Values = {name: dict(group) for name, group in {'model': said.own, **(kept or {})}.items() if group}
     if head.kind == 'multi_hop':
         own['problem'] = 'multi_hop'
     return values | ({OWN_KEY: own} if own else {})

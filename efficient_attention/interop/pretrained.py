@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.config_fields import SHIFTED
+from efficient_attention.interop.config_fields import OWN_EXAMPLES, SHIFTED
 from efficient_attention.interop.config_in import CONFIG, Description, describe, read_values
 from efficient_attention.interop.config_out import config_values
 from efficient_attention.interop.families import FAMILIES, Family
 from efficient_attention.interop.tensor_files import TensorFolder, check_tensor_files, write_tensors
 from efficient_attention.interop.tensors import Parts, has_all, plain_names, read_tensors, tensors_of, written_tensors
 from efficient_attention.interop.tokenizer_files import carry_tokenizer, is_lowercase, padding_id, tokenizer_file
-from efficient_attention.interop.workdir import encoder_run, workdir_params
+from efficient_attention.interop.workdir import checkpoint_thresholds, encoder_run, workdir_params
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.head_config import HeadConfig
 
@@ -36,6 +37,8 @@ class Pretrained:
     # 'pooler', 'pair', 'head' and, of ELECTRA's discriminator, 'detector'.
     params: Callable[[], dict[str, Any]]
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the keys of its config.json
+    examples: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields of OWN_EXAMPLES; others: default
+    thresholds: Callable[[], Mapping[str, float]] = dict  # chosen on the dev files of the run that it is from
 
 
 def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
@@ -69,6 +72,8 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
         lowercase=is_lowercase(path),
         params=lambda: _read_params(path, known),
         extra=values,
+        examples=known.examples,
+        thresholds=lambda: known.thresholds,
     )
 
 
@@ -85,6 +90,12 @@ def _of_workdir(path: Path, checkpoint: str) -> Pretrained:
         tokenizer=file if file.is_file() else None,
         lowercase=config.data.lowercase,
         params=lambda: workdir_params(path, config, checkpoint),
+        examples={
+            name: getattr(config.examples, name)
+            for name in OWN_EXAMPLES
+            if getattr(config.examples, name) != getattr(ExamplesConfig(), name)
+        },
+        thresholds=lambda: checkpoint_thresholds(path, config, checkpoint),
     )
 
 
@@ -132,6 +143,7 @@ def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None
         family=pretrained.family,
         labels=pretrained.labels,
         extra=pretrained.extra,
+        kept={'examples': pretrained.examples, 'thresholds': pretrained.thresholds()},
     )
     family = FAMILIES[values['model_type']]
     check_padding(family, pretrained.model, tokenizer)

@@ -15,6 +15,7 @@ from efficient_attention.training.workdir import read_config
 
 ENCODERS = ('pretraining', 'fine_tuning')
 PARAMS = 'params'
+THRESHOLD = '_threshold'  # how the names of such metrics end
 
 
 def encoder_run(workdir: Path) -> RunConfig:
@@ -50,10 +51,11 @@ def checkpoint_step(reader: CheckpointReader, config: RunConfig, checkpoint: str
     return step
 
 
-def checkpoint_metrics(workdir: Path, config: RunConfig, checkpoint: str = '') -> dict[str, float]:
-    """The held-out metrics of the checkpoint that is read; {} where it was not evaluated. Else as `workdir_params`."""
+def checkpoint_thresholds(workdir: Path, config: RunConfig, checkpoint: str = '') -> dict[str, float]:
+    """What was chosen on the dev files with the checkpoint that is read; {} where it was not. As `workdir_params`."""
     reader = CheckpointReader(workdir)
-    return dict(reader.record(checkpoint_step(reader, config, checkpoint)).get('metrics', {}))
+    metrics = reader.record(checkpoint_step(reader, config, checkpoint)).get('metrics', {})
+    return {name: value for name, value in metrics.items() if name.endswith(THRESHOLD)}
 
 
 def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Predictions for files: those of the run or others, with metrics where there are labels."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -8,9 +9,9 @@ import pytest
 from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.data.text_encoder import text_encoder
 from efficient_attention.errors import InputError
-from efficient_attention.evaluation.pipeline import TextPipeline
+from efficient_attention.evaluation.pipeline import TextPipeline, pipeline
 from efficient_attention.evaluation.predict_files import predict_files
-from efficient_attention.interop.pretrained import open_pretrained
+from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
 from tests.evaluation.tiny_checkpoint import LABELS, random_text, write_checkpoint
 
 
@@ -47,7 +48,9 @@ def test_dev_files_are_scored(checkpoint: Path, tmp_path: Path):
 def test_test_files_are_scored_where_all_rows_have_labels(checkpoint: Path, tmp_path: Path):
     files = write_rows(tmp_path / 'rows.jsonl', labelled=True)
     options = {'dev': files, 'test': files, 'text': 'review'}
-    scores = [predict_files(checkpoint, tmp_path / split, split=split, **options)['metrics'] for split in ('dev', 'test')]
+    scores = [
+        predict_files(checkpoint, tmp_path / split, split=split, **options)['metrics'] for split in ('dev', 'test')
+    ]
     assert scores[0] == scores[1] and set(scores[0]) == {'accuracy', 'f1'}
 
 
@@ -83,3 +86,12 @@ def test_thresholds_chosen_on_dev_are_used(tmp_path: Path):
         run = TextPipeline(pretrained, encoder, examples, thresholds=chosen, length=24, batch_size=4)
         answers[threshold] = run(question)['answer']
     assert answers[-1e6] == '' != answers[1e6]
+    # and where the checkpoint went out of its run and came back
+    for threshold in (-1e6, 1e6):
+        kept = {'has_no_answer': True, 'question_length': 8, 'stride': 6}
+        chosen = {'no_answer_threshold': threshold}
+        own = dataclasses.replace(pretrained, examples=kept, thresholds=lambda chosen=chosen: chosen)
+        save_pretrained(tmp_path / f'out{threshold}', own)
+        again = open_pretrained(tmp_path / f'out{threshold}')
+        assert (again.examples, again.thresholds()) == (kept, chosen)
+        assert pipeline('question-answering', tmp_path / f'out{threshold}')(question)['answer'] == answers[threshold]

@@ -79,6 +79,14 @@ def test_what_no_family_says_goes_under_our_own_key():
     assert describe(values).model == model
 
 
+def test_what_predictions_depend_on_goes_there_too():
+    kept = {'examples': {'has_no_answer': True}, 'thresholds': {}}
+    values = config_values(MODEL, HeadConfig(kind='span'), ENCODER, family='bert', kept=kept)
+    assert values['efficient_attention'] == {'examples': {'has_no_answer': True}}
+    known = describe(values)
+    assert (known.examples, known.thresholds) == (kept['examples'], {})
+
+
 def test_stale_labels_and_our_old_key_are_left_out():
     extra = {'id2label': {'0': 'a'}, 'efficient_attention': {'model': {'remat': 'full'}}, 'vocab': 'kept'}
     values = config_values(MODEL, HeadConfig(kind='span'), ENCODER, family='bert', extra=extra)
