@@ -140,7 +140,7 @@ def arrays_of_rows(
             array = np.full(shape, pad if fill is None else fill, like[name].dtype)
             for row, feature in enumerate(features):
                 if name in feature:
-                    array[(row, *map(slice, feature[name].shape))] = feature[name]
+                    array[row][corner(feature[name].shape)] = feature[name]
             batch[name] = array
     for name in SCALARS:
         if name in like:
@@ -149,8 +149,13 @@ def arrays_of_rows(
     batch['segments'] = np.zeros(shape, np.int32)
     for row, feature in enumerate(features):
         own = feature.get('lengths', np.array(feature['tokens'].shape[-1]))
-        batch['segments'][(row, *map(slice, own.shape))] = np.arange(length) < own[..., None]
+        batch['segments'][row][corner(own.shape)] = np.arange(length) < own[..., None]
     return batch
+
+
+def corner(shape: tuple[int, ...]) -> tuple[slice, ...]:
+    """The first `shape` entries of a larger array."""
+    return tuple(slice(size) for size in shape)
 
 
 def is_labelled(feature: Feature) -> bool:

@@ -1,6 +1,7 @@
 """Evaluation of a workdir: every held-out example, exactly once, with a checkpoint's parameters."""
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ def evaluate_workdir(
     )
     trained = restore_run(workdir, step=step, config=config)
     run = trained.run
+    for note in run.task.notes:
+        logging.getLogger(__name__).warning('%s', note)
     return {'step': trained.step, **run.task.protocol, **run.evaluate(run.eval_step(), trained.params)}
 
 

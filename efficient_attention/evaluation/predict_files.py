@@ -27,7 +27,7 @@ def predict_files(
 
     Args:
         path: a workdir, or a Hugging Face folder with a head.
-        folder: made where it is missing.
+        folder: made where it is missing; what is there already is not overwritten.
         split: 'dev', or 'test', which may lack labels. Thresholds stay as a run chose them on its dev files.
         checkpoint: of a workdir, as `pipeline` takes it.
         batch_size: rows at a time.
@@ -35,10 +35,12 @@ def predict_files(
         fields: of a config's `examples` group in place of the run's own, such as `test='my.csv'` and `text='review'`.
 
     Raises:
-        InputError: there are no such files or labels, or the checkpoint has no head.
+        InputError: there are no such files or labels, the checkpoint has no head, or the folder is not empty.
     """
     if split not in SPLITS:
         raise InputError(f'split is {split!r}; known: {", ".join(SPLITS)}')
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f'{folder}: there is something already; name another folder (--output)')
     size = {'batch_size': batch_size, 'length': length or own_length(path)}
     run: TextPipeline = pipeline(kind_of(path), path, checkpoint=checkpoint, **size)
     own = run.examples if open_pretrained(path).family else read_config(path).examples

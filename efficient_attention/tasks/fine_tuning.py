@@ -18,7 +18,7 @@ from efficient_attention.data.glue import glue_sources
 from efficient_attention.data.text_encoder import TextEncoder, text_encoder
 from efficient_attention.errors import InputError
 from efficient_attention.models.config import ModelConfig
-from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.models.fine_tuning import POOLED, FineTuningModel
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.objectives.fine_tuning import TERM, FineTuning
@@ -183,11 +183,18 @@ class FineTuningTask(Task):
 
 
 def check_head(task: TextTask[Any, Any], head: HeadConfig) -> None:
-    """Raises InputError where the head is not of the kind or size that the text task needs."""
+    """Raises InputError where the head is not of the kind or size that the text task needs, or a field is not read."""
     if head.kind != task.head:
         raise InputError(f'head.kind is {head.kind!r}; examples.problem {task.config.problem!r} needs {task.head!r}')
     if head.kind in ('sequence', 'token') and head.outputs != task.outputs:
         raise InputError(f'head.outputs is {head.outputs}; the examples have {task.outputs} ({", ".join(task.labels)})')
+    unread = {'outputs': head.kind not in ('sequence', 'token'), 'transform': head.kind not in POOLED}
+    for name in (name for name, is_unread in unread.items() if is_unread):
+        value, default = getattr(head, name), getattr(HeadConfig(), name)
+        if value != default:
+            raise InputError(
+                f'head.{name} is {value!r}; a {head.kind} head does not read it, so it must be {default!r}'
+            )
 
 
 def check_global(features: Sequence[Feature], model: ModelConfig) -> None:

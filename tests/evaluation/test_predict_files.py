@@ -61,6 +61,13 @@ def test_files_must_be_named(checkpoint: Path, tmp_path: Path):
         predict_files(checkpoint, tmp_path / 'out', split='train')
 
 
+def test_earlier_predictions_are_kept(checkpoint: Path, tmp_path: Path):
+    (tmp_path / 'out').mkdir()
+    (tmp_path / 'out' / 'predictions.jsonl').write_text('earlier')
+    with pytest.raises(InputError, match=r'out: there is something already; name another folder \(--output\)$'):
+        predict_files(checkpoint, tmp_path / 'out', test=write_rows(tmp_path / 'rows.jsonl', labelled=False))
+
+
 def test_a_checkpoint_without_a_head_predicts_nothing(tmp_path: Path):
     path = write_checkpoint(tmp_path, 'fill_mask')
     with pytest.raises(InputError, match=r"was trained for 'fill_mask'; it has no head to predict with$"):

@@ -1,5 +1,6 @@
 """A whole fine-tuning run on a tiny table: it learns, resumes, stops early, and its result depends on no batch size."""
 
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.evaluate_workdir import evaluate_workdir
-from efficient_attention.tasks.fine_tuning import file_names, files_digest, load_rows
+from efficient_attention.models.head_config import HeadConfig
+from efficient_attention.tasks.fine_tuning import check_head, file_names, files_digest, load_rows
 from efficient_attention.training.checkpoint_reader import CheckpointReader
 from efficient_attention.training.complete import run_config
 from efficient_attention.training.loop import train
@@ -155,3 +157,25 @@ def test_a_missing_file_is_named_with_its_field(tmp_path: Path):
     values['examples']['dev'] = str(tmp_path / 'none.tsv')
     with pytest.raises(InputError, match=r'^examples\.dev: no file matches '):
         build_run(run_config(values))
+
+
+@pytest.mark.parametrize(
+    ('kind', 'fields', 'message'),
+    [
+        ('span', {'outputs': 3}, 'head.outputs is 3; a span head does not read it, so it must be 2$'),
+        (
+            'token',
+            {'transform': 'relu'},
+            "head.transform is 'relu'; a token head does not read it, so it must be 'tanh'$",
+        ),
+        ('choice', {'outputs': 4}, 'head.outputs is 4; a choice head does not read it'),
+        ('sequence', {'outputs': 4}, r'head.outputs is 4; the examples have 2 \(no, yes\)$'),
+        ('span', {}, ''),
+    ],
+)
+def test_what_a_head_does_not_read_is_refused(kind: str, fields: dict, message: str):
+    class Task:
+        head, labels, outputs, config = kind, ('no', 'yes'), 2, ExamplesConfig(problem='classification')
+
+    with pytest.raises(InputError, match=message) if message else contextlib.nullcontext():
+        check_head(Task(), HeadConfig(kind=kind, **fields))
