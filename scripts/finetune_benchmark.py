@@ -3,7 +3,8 @@
 Both sides get the same rows of random ids in the same batches. Their lengths are spread evenly from an eighth of the
 longest to the longest, and rows of similar length come together. Ours pads a batch to one of a few lengths
 (`examples.buckets`), each of which is a compiled program; the peer pads to the longest row of the batch. Both have a
-padding mask. What is compiled first is not timed: a run of minutes does not notice it.
+padding mask. In bfloat16 ours has float32 parameters, and the peer runs under `torch.autocast`. What is compiled first
+is not timed: a run of minutes does not notice it.
 """
 
 import argparse
@@ -25,6 +26,7 @@ MODEL = {
     'dropout_rate': 0.1,
 }
 WAYS = ('train', 'infer')
+DTYPES = ('float32', 'bfloat16')
 ROWS = {128: 32, 384: 16}  # of a batch
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
 
@@ -33,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
     parser.add_argument('--lengths', type=int, nargs='+', default=[128, 384], help='tokens of the longest row')
     parser.add_argument('--ways', nargs='+', choices=WAYS, default=list(WAYS))
+    parser.add_argument('--dtype', choices=DTYPES, default=DTYPES[0], help='of activations and products')
     parser.add_argument('--rounds', type=int, default=3, help='processes of each side, length and way')
     parser.add_argument('--batches', type=int, default=12, help='timed batches a process')
 
@@ -62,12 +65,13 @@ def measure(arguments: argparse.Namespace, commands: dict[str, list[str]], run: 
         commands: the programs of 'ours' and 'peer'.
         run: what a program prints for a shape.
     """
-    report: dict[str, Any] = {'model': MODEL, 'batches': arguments.batches, 'ways': {}}
+    report: dict[str, Any] = {'model': MODEL, 'dtype': arguments.dtype, 'batches': arguments.batches, 'ways': {}}
     print(f'{"length":>6} {"way":>6} {"ours, examples/s":>26} {"peer, examples/s":>26}  ratio')
     for way in arguments.ways:
         report['ways'][way] = {}
         for length in arguments.lengths:
-            shape = {'model': MODEL, 'way': way, 'length': length, 'batches': batches_of(length, arguments.batches)}
+            shape = {'model': MODEL, 'dtype': arguments.dtype, 'way': way, 'length': length}
+            shape['batches'] = batches_of(length, arguments.batches)
             row = compare(shape, arguments.rounds, commands, run)
             report['ways'][way][str(length)] = row
             print(line_of(length, way, row))

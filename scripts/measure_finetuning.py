@@ -48,7 +48,7 @@ def measure(shape: dict[str, Any]) -> dict[str, Any]:
     """Examples/s over all batches, after each of their lengths was compiled."""
     head = HeadConfig(kind='sequence')
     model = shape['model'] | {'attention_dropout_rate': shape['model']['dropout_rate'], 'activation': 'gelu_erf'}
-    config = ModelConfig(**model, scan_unroll=model['layers'])
+    config = ModelConfig(**model, dtype=shape['dtype'], scan_unroll=model['layers'])
     graph, params = nnx.split(FineTuningModel(config, head, rngs=nnx.Rngs(0)))
     objective = FineTuning(head)
     optimizer_config = OptimizerConfig(schedule='constant', warmup_steps=0, bias_correction=True, clip_norm=0.0)

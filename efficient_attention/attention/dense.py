@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from efficient_attention.attention.dropout import keep_mask
 from efficient_attention.attention.mechanisms import Mechanism, Softmax
 from efficient_attention.attention.pattern import Pattern, head_patterns
+from efficient_attention.attention.products import float32_einsum
 from efficient_attention.attention.relative import relative_logits
 from efficient_attention.attention.request import Request
 
@@ -56,7 +57,7 @@ def scaled_logits(request: Request, dtype: jnp.dtype, precision: jax.lax.Precisi
     groups = k_BMGK.shape[2]
     q_BLGhK = (q_BLHK.astype(dtype) * (1.0 / math.sqrt(width))).reshape(batch, queries, groups, heads // groups, width)
     k_BMGK = k_BMGK.astype(dtype)
-    logits = jnp.einsum('BLGhK,BMGK->BGhLM', q_BLGhK, k_BMGK, precision=precision, preferred_element_type=jnp.float32)
+    logits = float32_einsum('BLGhK,BMGK->BGhLM', q_BLGhK, k_BMGK, precision)
     logits_BHLM = logits.reshape(batch, heads, queries, k_BMGK.shape[1])
     if request.relative is not None:
         positions = request.query_positions, request.key_positions
@@ -106,7 +107,7 @@ def combine_values(
     groups, width = value_BMGK.shape[2:]
     weights = weights_BHLM.astype(dtype).reshape(batch, groups, heads // groups, queries, keys)
     value_BMGK = value_BMGK.astype(dtype)
-    out = jnp.einsum('BGhLM,BMGK->BLGhK', weights, value_BMGK, precision=precision, preferred_element_type=jnp.float32)
+    out = float32_einsum('BGhLM,BMGK->BLGhK', weights, value_BMGK, precision)
     return out.reshape(batch, queries, heads, width)
 
 

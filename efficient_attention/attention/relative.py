@@ -17,6 +17,8 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
+from efficient_attention.attention.products import float32_einsum
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +66,7 @@ def relative_logits(
 
 def products(q_BLHK: Array, table_PHK: Array, precision: jax.lax.Precision | None) -> Float[Array, 'B H L P']:
     """float32 products of each query with each row."""
-    return jnp.einsum('BLHK,PHK->BHLP', q_BLHK, table_PHK, precision=precision, preferred_element_type=jnp.float32)
+    return float32_einsum('BLHK,PHK->BHLP', q_BLHK, table_PHK, precision)
 
 
 def first_position(positions: Array | np.ndarray) -> int | None:

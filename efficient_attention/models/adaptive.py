@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from efficient_attention.attention.products import float32_einsum
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.modules.parameters import embedding, linear
 
@@ -32,7 +33,7 @@ class Part(NamedTuple):
         if self.projection_EE is not None:
             x_BLE = x_BLE @ self.projection_EE.astype(x_BLE.dtype)
         table_nE = self.table_nE.astype(x_BLE.dtype)
-        logits_BLn = jnp.einsum('BLE,nE->BLn', x_BLE, table_nE, preferred_element_type=jnp.float32)
+        logits_BLn = float32_einsum('BLE,nE->BLn', x_BLE, table_nE)
         return logits_BLn if self.bias_n is None else logits_BLn + self.bias_n[None, None]
 
 

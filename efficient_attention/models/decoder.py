@@ -8,6 +8,7 @@ from jax import Array
 
 from efficient_attention.attention.mechanisms import FAVOR, LSH, Mechanism, Softmax
 from efficient_attention.attention.patterns import And, Causal, Or, Pattern, PerHead, Without
+from efficient_attention.attention.products import float32_einsum
 from efficient_attention.errors import InputError
 from efficient_attention.models.adaptive import AdaptiveHead
 from efficient_attention.models.config import ModelConfig
@@ -113,7 +114,7 @@ class TiedHead(nnx.Module):
         """float32 [B, L, V]."""
         x_BLE = x_BLD if self.projection is None else self.projection(x_BLD)
         table_VE = table.embedding[...].astype(x_BLE.dtype)
-        logits_BLV = jnp.einsum('BLE,VE->BLV', x_BLE, table_VE, preferred_element_type=jnp.float32)
+        logits_BLV = float32_einsum('BLE,VE->BLV', x_BLE, table_VE)
         return logits_BLV if self.bias is None else logits_BLV + self.bias[...][None, None]
 
 
@@ -121,11 +122,11 @@ class UntiedHead(nnx.Module):
     """Logits from a dense layer D -> V."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        self.dense = linear(config, config.width, config.vocab_size, rngs)
+        self.dense = linear(config, config.width, config.vocab_size, rngs, in_float32=True)
 
     def __call__(self, x_BLD: Array, table: nnx.Embed) -> Array:  # noqa: ARG002  the tied head's signature
         """float32 [B, L, V]."""
-        return self.dense(x_BLD).astype(jnp.float32)
+        return self.dense(x_BLD)
 
 
 def check_causal(config: ModelConfig) -> None:

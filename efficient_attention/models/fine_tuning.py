@@ -83,17 +83,18 @@ class Head(nnx.Module):
         self.inner = linear(config, config.width, config.feed_forward_width, rngs) if head.feed_forward else None
         self.outer = linear(config, config.feed_forward_width, config.width, rngs) if head.feed_forward else None
         self.norm = layer_norm(config, config.width, rngs) if head.feed_forward else None
-        self.out = linear(config, config.width, outputs, rngs)
-        self.type = linear(config, config.width, ANSWER_TYPES, rngs) if head.kind == 'multi_hop' else None
-        self.support = linear(config, config.width, 1, rngs) if head.kind == 'multi_hop' else None
+        self.out = linear(config, config.width, outputs, rngs, in_float32=True)
+        is_multi_hop = head.kind == 'multi_hop'
+        self.type = linear(config, config.width, ANSWER_TYPES, rngs, in_float32=True) if is_multi_hop else None
+        self.support = linear(config, config.width, 1, rngs, in_float32=True) if is_multi_hop else None
 
     def __call__(self, x: Array, *, rng: Array | None = None) -> dict[str, Array]:
         """float32 outputs from vectors [B, D] or [B, L, D], as `FineTuningModel` gives them."""
         x = dropout(x, self.config.dropout_rate, rng)
         if self.inner is not None and self.outer is not None and self.norm is not None:
             x = self.norm(x + self.outer(ACTIVATION_FUNCTIONS[self.activation](self.inner(x))))
-        outputs = {'logits': self.out(x).astype(jnp.float32)}
+        outputs = {'logits': self.out(x)}
         if self.type is not None and self.support is not None:
-            outputs['type'] = self.type(x[:, 0]).astype(jnp.float32)
-            outputs['support'] = self.support(x)[..., 0].astype(jnp.float32)
+            outputs['type'] = self.type(x[:, 0])
+            outputs['support'] = self.support(x)[..., 0]
         return outputs

@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from efficient_attention.attention.products import float32_einsum
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.parameters import layer_norm, linear
@@ -24,7 +25,7 @@ class MaskedLMHead(nnx.Module):
         """float32 logits [B, P, V] from vectors [B, P, D] and the token table [V, E]."""
         x_BPE = self.norm(ACTIVATION_FUNCTIONS[self.activation](self.transform(x_BPD)))
         table_VE = table.embedding[...].astype(x_BPE.dtype)
-        logits_BPV = jnp.einsum('BPE,VE->BPV', x_BPE, table_VE, preferred_element_type=jnp.float32)
+        logits_BPV = float32_einsum('BPE,VE->BPV', x_BPE, table_VE)
         return logits_BPV + self.bias[...][None, None]
 
 
@@ -44,8 +45,8 @@ class PairHead(nnx.Module):
     """Two float32 logits a row from the pooled vector: next sentence (NSP) or sentence order (SOP)."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        self.dense = linear(config, config.width, 2, rngs)
+        self.dense = linear(config, config.width, 2, rngs, in_float32=True)
 
     def __call__(self, pooled_BD: Array) -> Array:
         """Logits [B, 2]; label 1 = random or swapped."""
-        return self.dense(pooled_BD).astype(jnp.float32)
+        return self.dense(pooled_BD)

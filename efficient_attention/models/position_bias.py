@@ -17,6 +17,7 @@ from jax import Array
 from jax.tree_util import Partial
 
 from efficient_attention.attention.attend import MOST_DENSE_PAIRS
+from efficient_attention.attention.products import float32_einsum
 from efficient_attention.errors import InputError
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.modules.config import BUCKETED, UNTIED
@@ -192,9 +193,7 @@ def all_differences(by_difference_dH: Array, length: int) -> Array:
 def of_places(places: Places, query_b1L1: Array, key_b11M: Array) -> Array:
     """float32 [B, H, L, M]: the untied product, what the difference adds, and the values of [CLS] in place of both."""
     at_queries, at_keys = (functools.partial(rows_at, places=own) for own in (query_b1L1, key_b11M))
-    values_BHLM = jnp.einsum(
-        'BLHK,BMHK->BHLM', at_queries(places.query_BLHK), at_keys(places.key_BLHK), preferred_element_type=jnp.float32
-    )
+    values_BHLM = float32_einsum('BLHK,BMHK->BHLM', at_queries(places.query_BLHK), at_keys(places.key_BLHK))
     if places.by_difference_dH is not None:
         values_BHLM = values_BHLM + of_differences(places.by_difference_dH, query_b1L1, key_b11M)
     if places.is_first_BL is None or places.resets_2H is None:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from efficient_attention.modules.config import LayerConfig
+from efficient_attention.modules.dense_layer import Dense
 
 
 def weight_init(config: LayerConfig) -> Callable[..., jax.Array]:
@@ -14,14 +15,17 @@ def weight_init(config: LayerConfig) -> Callable[..., jax.Array]:
     return jax.nn.initializers.truncated_normal(config.init_std)
 
 
-def linear(config: LayerConfig, inputs: int, outputs: int, rngs: nnx.Rngs, *, use_bias: bool = True) -> nnx.Linear:
-    """A dense layer [..., inputs] -> [..., outputs]."""
-    return nnx.Linear(
+def linear(
+    config: LayerConfig, inputs: int, outputs: int, rngs: nnx.Rngs, *, use_bias: bool = True, in_float32: bool = False
+) -> Dense:
+    """A dense layer [..., inputs] -> [..., outputs]; `in_float32`: its result is not rounded to the config's dtype."""
+    return Dense(
         inputs,
         outputs,
         use_bias=use_bias,
         dtype=config.compute_dtype,
         param_dtype=jnp.float32,
+        preferred_element_type=jnp.float32 if in_float32 else None,
         kernel_init=weight_init(config),
         rngs=rngs,
     )

@@ -50,16 +50,20 @@ def measure(shape: dict) -> dict:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, eps=1e-6, weight_decay=0.01, fused=True)
     batches = padded_batches(shape)
 
+    def outputs(batch: dict) -> transformers.utils.ModelOutput:
+        with torch.autocast('cpu', torch.bfloat16, enabled=shape['dtype'] == 'bfloat16'):
+            return model(**batch)
+
     def step(batch: dict) -> None:
         if is_training:
-            loss = model(**batch).loss
+            loss = outputs(batch).loss
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             assert np.isfinite(loss.item())
         else:
             with torch.inference_mode():
-                assert np.isfinite(model(**batch).logits.numpy()).all()
+                assert np.isfinite(outputs(batch).logits.float().numpy()).all()
 
     step(batches[0])
     start = time.perf_counter()

@@ -18,7 +18,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """The exit code of `benchmark.py finetune`, with figures by formula."""
 
     def figures_of(program: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
-        assert allocator == 'keep' and shape['way'] in benchmark.WAYS
+        assert allocator == 'keep' and shape['way'] in benchmark.WAYS and shape['dtype'] in benchmark.DTYPES
         is_ours = program[-1].endswith('measure_finetuning.py')
         return {'name': 'fake', 'examples_per_second': 6400 / shape['length'] * (1.5 if is_ours else 1.0)}
 
@@ -52,9 +52,9 @@ def test_batches_hold_rows_of_similar_length():
 
 
 @pytest.mark.lenient_promotion
-@pytest.mark.parametrize('way', benchmark.WAYS)
-def test_a_real_measurement(way: str):
-    shape = {'model': TINY, 'way': way, 'length': 16, 'batches': [[2, 5], [9, 16]]}
+@pytest.mark.parametrize(('way', 'dtype'), [('train', 'bfloat16'), ('infer', 'float32')])
+def test_a_real_measurement(way: str, dtype: str):
+    shape = {'model': TINY, 'way': way, 'dtype': dtype, 'length': 16, 'batches': [[2, 5], [9, 16]]}
     found = measure_finetuning.measure(shape)
     assert found['examples_per_second'] > 0
     batches = measure_finetuning.padded_batches(shape)
