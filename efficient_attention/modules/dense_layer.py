@@ -7,6 +7,8 @@ float32 gradient with bfloat16 weights. Gradients of parameters stay float32. In
 layer is Flax's.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -18,10 +20,10 @@ Saved = tuple[Array, Array, Array | None]
 class Dense(nnx.Linear):
     """A dense layer [..., I] -> [..., O] with float32 parameters, in its `dtype`; `preferred_element_type` = result."""
 
-    def __call__(self, inputs: Array) -> Array:
+    def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
         """The product with the kernel, plus the bias where there is one."""
-        if jax.default_backend() != 'cpu' or self.dtype != jnp.bfloat16:
-            return super().__call__(inputs)
+        if jax.default_backend() != 'cpu' or self.dtype != jnp.bfloat16 or out_sharding is not None:
+            return super().__call__(inputs, out_sharding)
         bias = None if self.bias is None else self.bias[...]
         return cpu_dense(inputs.astype(self.dtype), self.kernel[...], bias).astype(
             self.preferred_element_type or self.dtype
