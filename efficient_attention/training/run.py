@@ -69,7 +69,7 @@ class Run:
         if places and not pretrained.model.global_tokens:
             pretrained = lengthen(pretrained, global_tokens=places)  # projections of global tokens begin as copies
         params = pretrained.params()
-        if not has_same_labels(pretrained, self.config):
+        if not has_same_outputs(pretrained, self.config):
             if params.pop('head', None) is not None:  # numbers for other labels, even if they are as many
                 logging.getLogger(__name__).warning('%s: its head is for other labels and is not used', start)
         return dataclasses.replace(state, params=started_params(state.params, params, start))
@@ -142,9 +142,11 @@ def build_run(config: RunConfig, devices: list[jax.Device] | None = None) -> Run
     return Run(config, task, mesh, graph, abstract)
 
 
-def has_same_labels(pretrained: Pretrained, config: RunConfig) -> bool:
-    """Whether a checkpoint's head means what the config's examples mean."""
-    return pretrained.problem == config.examples.problem and pretrained.labels == config.examples.labels
+def has_same_outputs(pretrained: Pretrained, config: RunConfig) -> bool:
+    """Whether a checkpoint's head means what the config's examples mean; both kinds of spans mean the same."""
+    problems = {pretrained.problem, config.examples.problem}
+    is_one = len(problems) == 1 or problems == {'question_answering', 'multi_hop'}
+    return is_one and pretrained.labels == config.examples.labels
 
 
 def first_process_first(make: Callable[..., Task], *arguments: Any, **options: Any) -> Task:

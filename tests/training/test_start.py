@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import types
 from pathlib import Path
 
 import jax
@@ -13,7 +14,7 @@ import pytest
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.training.complete import run_config
-from efficient_attention.training.run import build_run
+from efficient_attention.training.run import build_run, has_same_outputs
 from efficient_attention.training.start import started_params
 from efficient_attention.training.workdir import read_config
 from tests.evaluation.tiny_checkpoint import LABELS, random_text, write_checkpoint
@@ -92,3 +93,21 @@ def test_a_head_for_other_labels_is_drawn_anew(tmp_path: Path, labels: tuple, is
     own = build_run(config).fresh_state().params['head']['out']['kernel']
     saved = open_pretrained(checkpoint).params()['head']['out']['kernel']
     assert np.array_equal(own, saved) is is_taken
+
+
+@pytest.mark.parametrize(
+    ('before', 'after', 'is_same'),
+    [
+        ('question_answering', 'multi_hop', True),  # both give a span
+        ('multi_hop', 'question_answering', True),
+        ('classification', 'classification', True),
+        ('classification', 'regression', False),
+        ('question_answering', 'token_classification', False),
+    ],
+)
+def test_a_head_is_used_where_its_outputs_mean_the_same(before: str, after: str, is_same: bool):
+    examples = types.SimpleNamespace(problem=after, labels=())
+    pretrained = types.SimpleNamespace(problem=before, labels=())
+    assert has_same_outputs(pretrained, types.SimpleNamespace(examples=examples)) == is_same
+    pretrained.labels = ('other',)
+    assert not has_same_outputs(pretrained, types.SimpleNamespace(examples=examples))
