@@ -3,8 +3,8 @@
 XLA multiplies bfloat16 matrices on a CPU by the processor's own instructions for them (AMX, AVX512-BF16) where the
 result is float32; for a bfloat16 result it first makes all operands float32, which is slower than float32 throughout.
 So here sums are float32 and rounded afterwards, also in the backward pass, where JAX's own rule would multiply a
-float32 gradient with bfloat16 weights. Gradients of parameters stay float32. In float32, and on GPUs and TPUs, the
-layer is Flax's.
+float32 gradient with bfloat16 weights. Gradients of parameters stay float32. In float32, and on GPUs and TPUs where
+the result is bfloat16, the layer is Flax's.
 """
 
 from typing import Any
@@ -22,16 +22,16 @@ class Dense(nnx.Linear):
 
     def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
         """The product with the kernel, plus the bias where there is one."""
-        if jax.default_backend() != 'cpu' or self.dtype != jnp.bfloat16 or out_sharding is not None:
+        is_rounded_later = jax.default_backend() == 'cpu' or self.preferred_element_type is not None
+        if self.dtype != jnp.bfloat16 or not is_rounded_later or out_sharding is not None:
             return super().__call__(inputs, out_sharding)
         bias = None if self.bias is None else self.bias[...]
-        return cpu_dense(inputs.astype(self.dtype), self.kernel[...], bias).astype(
-            self.preferred_element_type or self.dtype
-        )
+        out = bfloat16_dense(inputs.astype(self.dtype), self.kernel[...], bias)
+        return out.astype(self.preferred_element_type or self.dtype)
 
 
 @jax.custom_vjp
-def cpu_dense(x: Array, kernel: Array, bias: Array | None) -> Array:
+def bfloat16_dense(x: Array, kernel: Array, bias: Array | None) -> Array:
     """bfloat16 x [..., I] times kernel [I, O] plus bias [O], in float32; the kernel is rounded to x's dtype."""
     sums = product(x, kernel.astype(x.dtype), (x.ndim - 1,), (0,))
     return sums if bias is None else sums + jnp.broadcast_to(bias, sums.shape)
@@ -43,7 +43,7 @@ def product(left: Array, right: Array, left_axes: tuple[int, ...], right_axes: t
 
 
 def _forward(x: Array, kernel: Array, bias: Array | None) -> tuple[Array, Saved]:
-    return cpu_dense(x, kernel, bias), (x, kernel, bias)
+    return bfloat16_dense(x, kernel, bias), (x, kernel, bias)
 
 
 def _backward(saved: Saved, gradient: Array) -> Saved:
@@ -55,4 +55,4 @@ def _backward(saved: Saved, gradient: Array) -> Saved:
     return to_x, product(x, gradient, leading, leading).astype(kernel.dtype), to_bias
 
 
-cpu_dense.defvjp(_forward, _backward)
+bfloat16_dense.defvjp(_forward, _backward)

@@ -93,3 +93,15 @@ def test_all_products_of_a_model_in_bfloat16_are_of_bfloat16_operands():
     for line in products:
         left, right = line.split(' : (')[1].split(') -> ')[0].split(', ')
         assert left.endswith('xbf16>') and right.endswith('xbf16>'), line
+
+
+@pytest.mark.parametrize('in_float32', [False, True])
+def test_elsewhere_gradients_are_of_bfloat16_operands_too(monkeypatch: pytest.MonkeyPatch, in_float32: bool):
+    monkeypatch.setattr(jax, 'default_backend', lambda: 'tpu')
+    layer = linear(LayerConfig(dtype='bfloat16'), 4, 6, nnx.Rngs(0), use_bias=False, in_float32=in_float32)
+    graph, state = nnx.split(layer)
+    loss = jax.grad(lambda state, x: jnp.square(nnx.merge(graph, state)(x).astype(jnp.float32)).sum(), (0, 1))
+    text = jax.jit(loss).lower(state, jnp.ones((3, 4), jnp.bfloat16)).as_text()
+    products = [line.split(' : (')[1].split(') -> ') for line in text.splitlines() if 'stablehlo.dot_general' in line]
+    assert len(products) == 3 and all(operands.count('xbf16>') == 2 for operands, _ in products)
+    assert products[0][1].endswith('xf32>' if in_float32 else 'xbf16>')
