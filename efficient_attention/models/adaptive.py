@@ -32,7 +32,7 @@ class Part(NamedTuple):
         """float32 [B, L, n]."""
         if self.projection_EE is not None:
             x_BLE = x_BLE @ self.projection_EE.astype(x_BLE.dtype)
-        table_nE = self.table_nE.astype(x_BLE.dtype)
+        table_nE = jnp.asarray(self.table_nE, x_BLE.dtype)
         logits_BLn = float32_einsum('BLE,nE->BLn', x_BLE, table_nE)
         return logits_BLn if self.bias_n is None else logits_BLn + self.bias_n[None, None]
 

@@ -113,7 +113,7 @@ class TiedHead(nnx.Module):
     def __call__(self, x_BLD: Array, table: nnx.Embed) -> Array:
         """float32 [B, L, V]."""
         x_BLE = x_BLD if self.projection is None else self.projection(x_BLD)
-        table_VE = table.embedding[...].astype(x_BLE.dtype)
+        table_VE = jnp.asarray(table.embedding[...], x_BLE.dtype)
         logits_BLV = float32_einsum('BLE,VE->BLV', x_BLE, table_VE)
         return logits_BLV if self.bias is None else logits_BLV + self.bias[...][None, None]
 

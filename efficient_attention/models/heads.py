@@ -24,7 +24,7 @@ class MaskedLMHead(nnx.Module):
     def __call__(self, x_BPD: Array, table: nnx.Embed) -> Array:
         """float32 logits [B, P, V] from vectors [B, P, D] and the token table [V, E]."""
         x_BPE = self.norm(ACTIVATION_FUNCTIONS[self.activation](self.transform(x_BPD)))
-        table_VE = table.embedding[...].astype(x_BPE.dtype)
+        table_VE = jnp.asarray(table.embedding[...], x_BPE.dtype)
         logits_BPV = float32_einsum('BPE,VE->BPV', x_BPE, table_VE)
         return logits_BPV + self.bias[...][None, None]
 

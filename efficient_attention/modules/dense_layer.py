@@ -25,8 +25,8 @@ class Dense(nnx.Linear):
         is_rounded_later = jax.default_backend() == 'cpu' or self.preferred_element_type is not None
         if self.dtype != jnp.bfloat16 or not is_rounded_later or out_sharding is not None:
             return super().__call__(inputs, out_sharding)
-        bias = None if self.bias is None else self.bias[...]
-        out = bfloat16_dense(inputs.astype(self.dtype), self.kernel[...], bias)
+        bias = None if self.bias is None else jnp.asarray(self.bias[...])
+        out = bfloat16_dense(inputs.astype(self.dtype), jnp.asarray(self.kernel[...]), bias)
         return out.astype(self.preferred_element_type or self.dtype)
 
 
