@@ -43,6 +43,7 @@ DROPOUTS = {  # of a head: the first key that has a number; DistilBERT has one f
     'choice': ('seq_classif_dropout',),
     'span': ('qa_dropout',),
 }
+OWN_GROUPS = ('model', 'examples', 'thresholds')  # under our own key
 HEAD_DROPOUTS = ('classifier_dropout', 'classifier_dropout_prob')
 Values = Mapping[str, Any]
 
@@ -87,6 +88,7 @@ def describe(values: Values) -> Description:
     for key, inert in INERT.items():
         if key in values and values[key] not in inert and not _is_moot(key, values, ending):
             raise InputError(f'{key} is {values[key]!r}; read here: {" or ".join(map(repr, inert)) or "without it"}')
+    check_own(values)
     own = values.get(OWN_KEY, {})
     model = model_of(values, family)
     kind, problem = ARCHITECTURES[ending]
@@ -198,6 +200,15 @@ def windows_of(values: Values) -> str:
             f'attention_window is {windows!r}; it must be an even number above 0, or one for each of {layers} layers'
         )
     return text_of([f'window({own // 2})' for own in windows])
+
+
+def check_own(values: Values) -> None:
+    """Raises InputError where our own key, or a group under it, is no JSON object."""
+    own = values.get(OWN_KEY, {})
+    groups = {f'{OWN_KEY}.{name}': own.get(name, {}) for name in OWN_GROUPS} if isinstance(own, dict) else {}
+    for name, value in {OWN_KEY: own, **groups}.items():
+        if not isinstance(value, dict):
+            raise InputError(f'{name} is {value!r}; it must be a JSON object')
 
 
 def own_group(values: Values, group: str, kind: type, known: Sequence[str]) -> dict[str, Any]:

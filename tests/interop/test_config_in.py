@@ -106,6 +106,11 @@ def test_old_files_without_a_model_type_go_by_the_architecture():
         ({'pruned_heads': {'1': [0]}}, 'pruned_heads is {'),
         ({'efficient_attention': {'model': {'width': 8}}}, 'efficient_attention.model.width is unknown; known: atten'),
         ({'efficient_attention': {'model': {'attention': 8}}}, 'efficient_attention.model.attention is 8; it must be'),
+        ({'efficient_attention': 5}, 'efficient_attention is 5; it must be a JSON object'),
+        (
+            {'efficient_attention': {'thresholds': []}},
+            r'efficient_attention.thresholds is \[\]; it must be a JSON object',
+        ),
         ({'efficient_attention': {'examples': {'train': 'a'}}}, 'efficient_attention.examples.train is unknown; known'),
         (
             {'efficient_attention': {'thresholds': {'a': 'b'}}},
