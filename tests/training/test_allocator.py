@@ -81,3 +81,25 @@ def test_freed_memory_is_used_again_without_new_pages():
 
     pages = 2**26 // resource.getpagesize()
     assert faults('tuned') < 0.1 * pages < 0.9 * pages < faults('plain')
+
+
+# Reserves 3 GiB without touching them, gives them back, and prints by how many bytes the heap shrank.
+SHRINKING = """
+    import ctypes
+    from efficient_attention.training.allocator import keep_freed_memory
+    keep_freed_memory()
+    library = ctypes.CDLL(None)
+    library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+    library.free.argtypes, library.sbrk.restype = [ctypes.c_void_p], ctypes.c_void_p
+    block = library.malloc(3 * 2**30)
+    assert block
+    before = library.sbrk(0)
+    library.free(block)
+    print(before - library.sbrk(0))
+"""
+
+
+@NEEDS_GLIBC
+def test_a_step_that_frees_more_than_two_gibibytes_keeps_them_too():
+    command = [sys.executable, '-c', textwrap.dedent(SHRINKING)]
+    assert int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) == 0
