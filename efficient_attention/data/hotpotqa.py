@@ -51,7 +51,7 @@ def read_hotpotqa(text: str, *, is_labelled: bool) -> list[MultiHopQuestion]:
     Args:
         text: paths or globs with commas between, each with its selections, see `data/selections.py`; each question is
             an article of its own.
-        is_labelled: answers and supporting facts must be there; else they are not read.
+        is_labelled: answers and supporting facts must be there; else those that are there are read, if both are.
 
     Raises:
         InputError: no such file, or one is not of this layout; names the file, the question and the field.
@@ -82,6 +82,7 @@ def _rows(path: Path) -> Iterator[tuple[Any, str]]:
 
 def _question(row: Any, where: str, is_labelled: bool) -> MultiHopQuestion:
     is_musique = isinstance(row, dict) and 'paragraphs' in row
+    is_labelled = is_labelled or _has_labels(row)
     id = field_of(row, 'id' if is_musique else '_id', str, where)
     where = f'{where}: question {id!r}'
     question = field_of(row, 'question', str, where)
@@ -94,6 +95,11 @@ def _question(row: Any, where: str, is_labelled: bool) -> MultiHopQuestion:
         raise InputError(f"{where}: field 'question' is empty")
     answers = _answers(row, where) if is_labelled else None
     return MultiHopQuestion(id, question, paragraphs, answers, facts, where)
+
+
+def _has_labels(row: Any) -> bool:
+    """Whether a row of a test file holds an answer and something about what supports it."""
+    return isinstance(row, dict) and 'answer' in row and ('supporting_facts' in row or 'paragraphs' in row)
 
 
 def _paragraph(value: Any, where: str) -> Paragraph:

@@ -47,24 +47,25 @@ def predict_files(
     task = run.task(dataclasses.replace(own, **fields))
     if not getattr(task.config, split):
         raise InputError(f'{path} names no files for examples.{split}; name them (--files)')
-    files: list[Path] = []
-    metrics: dict[str, float] = {}
+    found: dict[str, Any] = {'files': [], 'notes': [], 'metrics': {}}
     folder.mkdir(parents=True, exist_ok=True)
     for name in task.dev_splits if split == 'dev' else (split,):
-        files += predict_split(task, run, name, folder, metrics)
-    return {'files': [str(file) for file in files], 'notes': task.notes, 'metrics': metrics}
+        predict_split(task, run, name, folder, found)
+    return found | {'notes': task.notes + found['notes']}
 
 
-def predict_split(
-    task: TextTask[Any, Any], run: TextPipeline, split: str, folder: Path, metrics: dict[str, float]
-) -> list[Path]:
-    """The files written for one split; adds its scores to `metrics` where all is labelled."""
+def predict_split(task: TextTask[Any, Any], run: TextPipeline, split: str, folder: Path, found: dict[str, Any]) -> None:
+    """Writes the files of one split; adds to `found`: files, metrics where all is labelled, a note where a part is."""
     examples = task.read(split)
     features = task.encode(examples)
     predictions = task.decode(examples, features, run.outputs(features))
-    if split in task.dev_splits or all(map(task.is_labelled, examples)):
-        metrics |= task.score(examples, predictions, split)
-    return task.write(examples, predictions, split, folder)
+    labelled = sum(map(task.is_labelled, examples))
+    if split in task.dev_splits or labelled == len(examples):
+        found['metrics'] |= task.score(examples, predictions, split)
+    elif labelled:
+        note = f'{labelled} of {len(examples)} examples of examples.{split} have labels; without all no scores'
+        found['notes'].append(note)
+    found['files'] += map(str, task.write(examples, predictions, split, folder))
 
 
 def kind_of(path: Path) -> str:

@@ -64,6 +64,19 @@ def test_a_test_set_needs_no_answers(tmp_path):
     assert question.answers is None and not question.facts
 
 
+@pytest.mark.parametrize('row', [ROW, MUSIQUE])
+def test_labels_of_a_test_set_are_read(tmp_path, row):
+    (question,) = read(tmp_path, row, is_labelled=False)
+    (expected,) = read(tmp_path, row)
+    assert question.answers == expected.answers and question.facts == expected.facts != frozenset()
+
+
+def test_an_answer_alone_is_no_label(tmp_path):
+    row = {name: value for name, value in ROW.items() if name != 'supporting_facts'}
+    (question,) = read(tmp_path, row, is_labelled=False)
+    assert question.answers is None and not question.facts
+
+
 @pytest.mark.parametrize(
     'change, message',
     [

@@ -54,6 +54,16 @@ def test_test_files_are_scored_where_all_rows_have_labels(checkpoint: Path, tmp_
     assert scores[0] == scores[1] and set(scores[0]) == {'accuracy', 'f1'}
 
 
+def test_a_partly_labelled_test_file_is_not_scored_and_it_is_said(checkpoint: Path, tmp_path: Path):
+    files = write_rows(tmp_path / 'rows.jsonl', labelled=True)
+    rows = [json.loads(line) for line in Path(files).read_text(encoding='utf-8').splitlines()]
+    del rows[1]['label']
+    Path(files).write_text('\n'.join(map(json.dumps, rows)), encoding='utf-8')
+    found = predict_files(checkpoint, tmp_path / 'out', test=files, text='review')
+    assert found['metrics'] == {}
+    assert found['notes'] == ['4 of 5 examples of examples.test have labels; without all no scores']
+
+
 def test_files_must_be_named(checkpoint: Path, tmp_path: Path):
     with pytest.raises(InputError, match=r'names no files for examples\.test; name them \(--files\)$'):
         predict_files(checkpoint, tmp_path / 'out')
