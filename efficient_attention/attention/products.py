@@ -35,7 +35,7 @@ def _einsum_backward(equation: str, precision: Any, saved: tuple[Array, Array], 
     first, second = operands.split(',')
     gradient = gradient.astype(left.dtype)
     to_left = rounding_einsum(f'{result},{second}->{first}', precision, gradient, right)
-    to_right = rounding_einsum(f'{first},{result}->{second}', precision, left, gradient)
+    to_right = rounding_einsum(f'{result},{first}->{second}', precision, gradient, left)
     return to_left.astype(left.dtype), to_right.astype(right.dtype)
 
 
