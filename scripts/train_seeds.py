@@ -28,8 +28,9 @@ def main() -> None:
     from efficient_attention.training.seeds import table, train_seeds  # after the allocator
 
     summary = train_seeds(CONFIG.value.to_dict(), Path(WORKDIR.value), SEEDS.value)
-    print(table(summary))
-    print(json.dumps(summary))
+    if summary:  # else a signal stopped it, and the run has said so
+        print(table(summary))
+        print(json.dumps(summary))
 
 
 if __name__ == '__main__':

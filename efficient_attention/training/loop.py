@@ -27,9 +27,9 @@ from efficient_attention.training.workdir import CHANGEABLE, claim_workdir, with
 
 
 def train(config: RunConfig, workdir: Path) -> dict[str, float]:
-    """Trains to `train.steps`, from the newest checkpoint where there is one; returns the last held-out metrics.
+    """Trains to `train.steps`, from the newest checkpoint where there is one; returns the held-out metrics at its end.
 
-    A stop signal (SIGINT, SIGTERM) ends it after the step it is in, with a checkpoint.
+    A stop signal (SIGINT, SIGTERM) ends it after the step it is in, with a checkpoint; there are no metrics then.
 
     Raises:
         InputError: bad config, data or workdir.
@@ -98,7 +98,7 @@ class Trainer:
         )
 
     def run_steps(self, state: TrainState, stop: StopSignal) -> dict[str, float]:
-        """Takes the steps to the last, or to a stop signal, and saves; returns the last held-out metrics."""
+        """Takes the steps to the last, or to a stop signal, and saves; returns the held-out metrics of its end."""
         start, last = int(state.step), self.config.train.steps
         if start == last or self.patience.is_over:
             return self.evaluate(start, state)
@@ -133,6 +133,7 @@ class Trainer:
                 break
         if step < last and not self.patience.is_over:
             self.progress.say(f'stopped after step {step}, which is saved; the same command goes on from there')
+            return {}
         return held_out
 
     def next_batch(self, batches: Iterator[dict]) -> dict:

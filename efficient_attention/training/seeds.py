@@ -24,8 +24,12 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
 
     Args:
         values: a config file's.
-        workdir: has a workdir for each seed, and seeds.json.
+        workdir: has a workdir for each seed, and at the end seeds.json.
         seeds: whole numbers as text.
+
+    Returns:
+        {'seeds': {seed: metrics}, 'mean': metrics, 'deviation': metrics}; {} where a stop signal ended a run. The same
+        call goes on from there.
 
     Raises:
         InputError: a seed is no whole number or comes twice, or what `train` raises.
@@ -37,7 +41,8 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
     for seed in seeds:
         config = run_config({**values, 'train': {**values['train'], 'seed': int(seed)}})
         folder = workdir / f'seed_{seed}'
-        train(config, folder)
+        if not train(config, folder):
+            return {}
         runs[seed] = best_evaluation(folder, config.checkpoint)
     summary = {'seeds': runs, **spread(list(runs.values()))}
     if jax.process_index() == 0:

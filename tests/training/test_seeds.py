@@ -3,10 +3,13 @@
 import statistics
 from pathlib import Path
 
+import jax
 import pytest
 
 from configs.common import default_config
 from efficient_attention.errors import InputError
+from efficient_attention.training import seeds as module
+from efficient_attention.training.config import RunConfig
 from efficient_attention.training.seeds import spread, table, train_seeds
 
 
@@ -25,3 +28,20 @@ def test_mean_and_deviation():
 def test_seeds_that_are_none(tmp_path: Path, seeds: list):
     with pytest.raises(InputError, match='^--seeds is .*; it must be different whole numbers with commas$'):
         train_seeds(default_config().to_dict(), tmp_path, seeds)
+
+
+def test_a_stopped_seed_is_the_last_and_counts_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    values, trained = default_config().to_dict(), []
+
+    def train(config: RunConfig, workdir: Path) -> dict[str, float]:
+        trained.append((config.train.seed, workdir.name))
+        return {'loss': 1.0} if len(trained) == 1 else {}
+
+    monkeypatch.setattr(module, 'train', train)
+    monkeypatch.setattr(module, 'best_evaluation', lambda *_: {'loss': 1.0})
+    folder = jax.config.jax_compilation_cache_dir
+    try:
+        assert train_seeds(values, tmp_path, ['3', '4', '5']) == {}
+    finally:
+        jax.config.update('jax_compilation_cache_dir', folder)
+    assert trained == [(3, 'seed_3'), (4, 'seed_4')] and not (tmp_path / 'seeds.json').exists()
