@@ -61,7 +61,7 @@ KEEP_MEMORY = ':'.join(
     f'glibc.malloc.{name}={value}'
     for name, value in {
         'mmap_max': 0,
-        'trim_threshold': 2**63 - 1,
+        'trim_threshold': -1,
         'top_pad': 256 * 2**20,
         'arena_max': 1,
     }.items()
