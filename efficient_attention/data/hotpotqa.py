@@ -98,8 +98,13 @@ def _question(row: Any, where: str, is_labelled: bool) -> MultiHopQuestion:
 
 
 def _has_labels(row: Any) -> bool:
-    """Whether a row of a test file holds an answer and something about what supports it."""
-    return isinstance(row, dict) and 'answer' in row and ('supporting_facts' in row or 'paragraphs' in row)
+    """Whether a row of a test file holds an answer and what supports it; an empty answer stands for none."""
+    if not isinstance(row, dict) or not row.get('answer') or row.get('answerable') is False:
+        return False
+    paragraphs = row.get('paragraphs')
+    if not isinstance(paragraphs, list):
+        return 'supporting_facts' in row
+    return all(isinstance(paragraph, dict) and 'is_supporting' in paragraph for paragraph in paragraphs)
 
 
 def _paragraph(value: Any, where: str) -> Paragraph:

@@ -71,8 +71,16 @@ def test_labels_of_a_test_set_are_read(tmp_path, row):
     assert question.answers == expected.answers and question.facts == expected.facts != frozenset()
 
 
-def test_an_answer_alone_is_no_label(tmp_path):
-    row = {name: value for name, value in ROW.items() if name != 'supporting_facts'}
+@pytest.mark.parametrize(
+    'row',
+    [
+        {name: value for name, value in ROW.items() if name != 'supporting_facts'},
+        ROW | {'answer': ''},
+        MUSIQUE | {'answerable': False},
+        MUSIQUE | {'paragraphs': [{'title': 'Sea', 'paragraph_text': 'It is wet.'}]},
+    ],
+)
+def test_a_part_of_a_label_is_none(tmp_path, row):
     (question,) = read(tmp_path, row, is_labelled=False)
     assert question.answers is None and not question.facts
 
