@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
-from efficient_attention.attention import blocked, cudnn, dense, jax_nn, reference
+from efficient_attention.attention import blocked, cudnn, dense_loop, jax_nn, reference
 from efficient_attention.attention.mechanisms import Mechanism
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import Positions, Request
@@ -29,7 +29,7 @@ Backend = Callable[[Request], tuple[Array, Array | None]]
 # A backend serves a request or raises NotImplementedError that names what it lacks.
 BACKENDS: dict[str, Backend] = {
     'reference': reference.serve,
-    'dense': dense.serve,
+    'dense': dense_loop.serve,
     'blocked': blocked.serve,
     'jax_nn': jax_nn.serve,
     'cudnn': cudnn.serve,

@@ -59,11 +59,18 @@ def scaled_logits(request: Request, dtype: jnp.dtype, precision: jax.lax.Precisi
     k_BMGK = k_BMGK.astype(dtype)
     logits = float32_einsum('BLGhK,BMGK->BGhLM', q_BLGhK, k_BMGK, precision)
     logits_BHLM = logits.reshape(batch, heads, queries, k_BMGK.shape[1])
-    if request.relative is not None:
-        positions = request.query_positions, request.key_positions
-        logits_BHLM += relative_logits(request.relative.astype(dtype), *positions, precision)
-    bias = dense_bias(request)
-    return logits_BHLM if bias is None else logits_BHLM + bias
+    terms = logit_terms(request, dtype, precision)
+    return logits_BHLM if terms is None else logits_BHLM + terms
+
+
+def logit_terms(request: Request, dtype: jnp.dtype, precision: jax.lax.Precision | None) -> Array | None:
+    """The relative term and the bias, float32 [1 or B, 1 or H, 1 or L, 1 or M]; None where there is neither."""
+    terms = dense_bias(request)
+    if request.relative is None:
+        return terms
+    positions = request.query_positions, request.key_positions
+    relative_BHLM = relative_logits(request.relative.astype(dtype), *positions, precision)
+    return relative_BHLM if terms is None else relative_BHLM + terms
 
 
 def dense_bias(request: Request) -> Array | None:

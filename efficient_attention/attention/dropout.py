@@ -37,10 +37,14 @@ def keep_mask(rng: Array, rate: float, batch: int, *indices: Array) -> Array:
         batch: B.
         *indices: integers [n1], [n2], ...: the elements' numbers along each axis behind the batch.
     """
-    bits = row_seeds(rng, batch)
+    return is_kept(fold_indices(row_seeds(rng, batch), *indices), rate)
+
+
+def fold_indices(bits: Array, *indices: Array) -> Array:
+    """`bits` [..., n1, n2, ...] of the elements along more axes, each given by its numbers [n1], [n2], ..."""
     for index in indices:
         bits = fold_index(bits[..., None], jnp.expand_dims(index, range(bits.ndim)))
-    return is_kept(bits, rate)
+    return bits
 
 
 def fold_index(bits: Array, index: Array) -> Array:
