@@ -156,7 +156,7 @@ def make_request(
         key=key,
         value=value,
         mechanism=mechanism,
-        bias=bias,
+        bias=with_four_axes(bias),
         relative=relative,
         query_segments=query_segments,
         key_segments=key_segments,
@@ -167,6 +167,11 @@ def make_request(
         dropout_rng=dropout_key(mechanism, rng, dropout_rng),
         return_lse=return_lse,
     )
+
+
+def with_four_axes(bias: Any) -> Any:
+    """An array of bias as [1 or B, 1 or H, 1 or L, 1 or M]; a function or None as it is."""
+    return bias if bias is None or callable(bias) else bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
 
 
 def dropout_key(mechanism: Mechanism, rng: Array | None, dropout_rng: Array | None) -> Array | None:

@@ -1,7 +1,7 @@
-"""Dense masked softmax attention: the formulas of the reference, and a backend with products in the input's own dtype.
+"""Dense masked softmax attention: the formulas of the reference, and with products in the input's own dtype.
 
-Statistics are float32 whatever the input. The backend `dense` is for training at short lengths: it holds [B, H, L, M]
-once in the forward pass.
+Statistics are float32 whatever the input. All scores [B, H, L, M] exist at once, so this is for short rows; the
+backend `dense` takes it or, on a CPU, the loop of dense_loop.py.
 """
 
 import math
@@ -128,5 +128,5 @@ def attend_dense(
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
-    """The dense backend: `Softmax` with any pattern, segments, bias, dropout and grouped heads."""
+    """`Softmax` with any pattern, segments, bias, dropout and grouped heads, all rows at once."""
     return attend_dense(request, request.query.dtype)

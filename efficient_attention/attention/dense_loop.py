@@ -40,7 +40,6 @@ class Heads(NamedTuple):
     key_gMK: Array
     value_gMK: Array
     terms_ghLM: Array | None  # where heads differ
-    has_key_ghL: Array | None  # likewise
     seeds_gh: Array | None  # uint32, of dropout
 
 
@@ -100,7 +99,6 @@ def attend_row(request: Request, row: dict[str, Array]) -> tuple[Float[Array, 'L
     allowed = dense.allowed_pairs(request)[0]
     added = dense.logit_terms(request, jnp.dtype(jnp.float32), None)
     terms = jnp.where(allowed, 0.0 if added is None else added[0], dense.MASKED)
-    has_key = allowed.any(axis=-1)
     most = max(1, STEP_BYTES * cores() * groups // (4 * heads * queries * keys))
     step = max(number for number in range(1, groups + 1) if groups % number == 0 and number <= most)
 
@@ -114,28 +112,27 @@ def attend_row(request: Request, row: dict[str, Array]) -> tuple[Float[Array, 'L
         by_step(row['key'].swapaxes(0, 1), keys, width),
         by_step(row['value'].swapaxes(0, 1), keys, width),
         terms_ghLM=by_step(terms, of_group, queries, keys) if len(terms) > 1 else None,
-        has_key_ghL=by_step(has_key, of_group, queries) if len(has_key) > 1 else None,
         seeds_gh=by_step(fold_indices(row['seed'], jnp.arange(heads)), of_group) if 'seed' in row else None,
     )
-    out, lse = map_again(functools.partial(attend_heads, terms[None], has_key[None], request.dropout_rate), steps)
+    out, lse = map_again(functools.partial(attend_heads, terms[None], request.dropout_rate), steps)
     return out.reshape(heads, queries, width).swapaxes(0, 1), lse.reshape(heads, queries)
 
 
 def attend_heads(
-    terms_11LM: Array, has_key_11L: Array, dropout_rate: float, own: Heads
+    terms_11LM: Array, dropout_rate: float, own: Heads
 ) -> tuple[Float[Array, 'g h L K'], Float[Array, 'g h L']]:
     """Output and log-sum-exp of some heads, with the terms that all heads share unless heads have their own."""
     terms = terms_11LM if own.terms_ghLM is None else own.terms_ghLM
-    has_key = has_key_11L if own.has_key_ghL is None else own.has_key_ghL
     logits = float32_einsum('ghLK,gMK->ghLM', own.query_ghLK, own.key_gMK) + terms
     maximum = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
-    # All terms of a query without keys are MASKED, so these are not zeros there; its results are replaced below.
+    # Where no key is allowed, or a bias forbids all that are, these are not zeros; the results are replaced below.
+    has_key = maximum > dense.MASKED / 2
     weights = jnp.exp(logits - maximum)
     total = weights.sum(axis=-1, keepdims=True)
-    lse = jnp.where(has_key, (jnp.log(total) + maximum)[..., 0], dense.MASKED)
+    lse = jnp.where(has_key, jnp.log(total) + maximum, dense.MASKED)
     if own.seeds_gh is not None:
         queries, keys = weights.shape[-2:]
         keep = is_kept(fold_indices(own.seeds_gh, jnp.arange(queries), jnp.arange(keys)), dropout_rate)
         weights, total = jnp.where(keep, weights, 0.0), total * (1.0 - dropout_rate)
     out = float32_einsum('ghLM,gMK->ghLK', weights, own.value_gMK) / total
-    return jnp.where(has_key[..., None], out, 0.0), lse
+    return jnp.where(has_key, out, 0.0), lse[..., 0]

@@ -29,6 +29,11 @@ class Mechanism:
         return False
 
     @property
+    def reads_length(self) -> bool:
+        """Whether what a query reads depends on the number of keys, so on padding at their end."""
+        return False
+
+    @property
     def has_dropout(self) -> bool:
         """Whether there are weights that dropout can act on."""
         return True
@@ -57,6 +62,11 @@ class Softmax(Mechanism):
     def compares_positions(self) -> bool:
         """As its pattern does."""
         return self.pattern.compares_positions
+
+    @property
+    def reads_length(self) -> bool:
+        """Where random tiles or the last global tokens are placed by it."""
+        return self.pattern.for_keys(64) != self.pattern.for_keys(4096)
 
     def check_heads(self, heads: int) -> None:
         """Its pattern may differ by head."""
@@ -108,6 +118,11 @@ class LSH(Mechanism):
     @property
     def normalises_keys(self) -> bool:
         """Keys are unit queries."""
+        return True
+
+    @property
+    def reads_length(self) -> bool:
+        """Chunks and the number of buckets follow from it."""
         return True
 
 

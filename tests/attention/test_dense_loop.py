@@ -8,12 +8,16 @@ import functools
 import jax
 import jax.numpy as jnp
 import pytest
+from flax import nnx
 
-from efficient_attention.attention import dense, dense_loop
+from efficient_attention.attention import dense, dense_loop, reference
 from efficient_attention.attention.attend import BACKENDS, attend, make_request
 from efficient_attention.attention.mechanisms import LSH, Softmax
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.relative import Relative
+from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.models.head_config import HeadConfig
 from tests.attention.cells import check, inputs, quick
 from tests.tolerances import assert_close
 
@@ -47,6 +51,37 @@ def test_equals_the_reference(option: str):
 @pytest.mark.usefixtures('heads_of_a_step')
 def test_heads_with_patterns_of_their_own_equal_the_reference():
     check('loop', 'per_head(causal & window(9), full)', 'segments bias dropout lse', 20)
+
+
+@pytest.mark.usefixtures('heads_of_a_step')
+@pytest.mark.parametrize('shape, batch', [((4, 20, 20), 4), ((20, 20), 20), ((4, 1, 20), 4), ((4, 1, 1, 1), 4)])
+def test_bias_of_fewer_axes_equals_the_reference(shape: tuple[int, ...], batch: int):
+    """Its first axis as long as the batch, though it may be that of heads or queries."""
+    (q, k, v), _ = inputs(20, batch=batch)
+    request = make_request(q, k, v, Softmax(), bias=jax.random.normal(jax.random.key(1), shape))
+    assert_close(dense_loop.attend_by_rows(request), reference.serve(request))
+
+
+@pytest.mark.usefixtures('heads_of_a_step')
+@pytest.mark.parametrize('forbidding', [-jnp.inf, float(jnp.finfo(jnp.float32).min), -1e9])
+def test_bias_that_forbids_every_allowed_key_equals_the_reference(forbidding: float):
+    """Padding on the left by a bias: the first queries of a causal row have no key; nobody reads a later one."""
+    (q, k, v), _ = inputs(20)
+    bias = jnp.where(jnp.arange(20)[None] < jnp.asarray([[0], [3]]), forbidding, 0.0)[:, None, None]
+    options = {'bias': bias, 'return_lse': True}
+    own, expected = (attend(q, k, v, Softmax(Causal()), backend=name, **options) for name in ('loop', 'reference'))
+    assert_close(own, expected)
+    assert (forbidding == -1e9) or not own[0][1, :3].any()
+
+
+@pytest.mark.usefixtures('heads_of_a_step')
+def test_one_row_and_vmap_equal_the_reference():
+    (q, k, v), extra = inputs(20, 'padding', batch=1)
+    expected = attend(q, k, v, Softmax(Causal()), backend='reference', **extra)
+    assert_close(attend(q, k, v, Softmax(Causal()), backend='loop', **extra), expected)
+    mapped = jax.vmap(lambda q: attend(q, k, v, Softmax(Causal()), backend='loop', **extra))(jnp.stack([q, 2 * q]))
+    assert_close(mapped[0], expected)
+    assert_close(mapped[1], attend(2 * q, k, v, Softmax(Causal()), backend='reference', **extra))
 
 
 @pytest.mark.usefixtures('heads_of_a_step')
@@ -93,6 +128,34 @@ def test_no_buffer_of_the_gradient_holds_the_scores_of_all_rows(monkeypatch: pyt
 
     assert temporary(dense_loop.attend_by_rows) < scores / 2
     assert temporary(dense.serve) > scores
+
+
+@pytest.mark.parametrize(
+    'remat, stack, norm', [('none', 'plain', 'post'), ('full', 'plain', 'post'), ('none', 'reversible', 'pre')]
+)
+def test_a_model_trains_the_same_through_it(remat: str, stack: str, norm: str, monkeypatch: pytest.MonkeyPatch):
+    """Loss and gradients of a stack under dropout, with relative buckets as a bias that is learned."""
+    sizes = {'width': 16, 'heads': 2, 'layers': 2, 'vocab_size': 13, 'max_length': 16, 'relative': 't5'}
+    config = ModelConfig(**sizes, remat=remat, stack=stack, norm=norm, dropout_rate=0.1, attention_dropout_rate=0.1)
+    graph, state = nnx.split(FineTuningModel(config, HeadConfig(kind='sequence', outputs=2), rngs=nnx.Rngs(0)))
+    tokens = jax.random.randint(jax.random.key(1), (3, 12), 0, 13)
+    batch = {
+        'tokens': tokens,
+        'token_types': tokens % 2,
+        'segments': (jnp.arange(12)[None] < jnp.asarray([[12], [5], [9]])),
+    }
+    batch['segments'] = batch['segments'].astype(jnp.int32)
+
+    def loss(state: nnx.State) -> jax.Array:
+        return (nnx.merge(graph, state)(batch, rng=jax.random.key(2))['logits'] ** 2).sum()
+
+    params, programs = nnx.to_pure_dict(state), []
+    for is_taken in (False, True):
+        monkeypatch.setattr(dense_loop, 'is_faster_by_rows', lambda _, is_taken=is_taken: is_taken)
+        programs.append(quick(jax.value_and_grad(loss)).lower(params))
+    assert programs[0].as_text() != programs[1].as_text()
+    results = [program.compile()(params) for program in programs]
+    assert_close(*results, gradient=True)
 
 
 def test_refuses_what_is_no_softmax():

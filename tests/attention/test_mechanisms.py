@@ -16,3 +16,18 @@ def test_a_pattern_means_softmax_over_it():
 def test_unknown_names_list_the_known_ones():
     with pytest.raises(InputError, match='known: bigbird, block, causal'):
         parse_mechanism('linear')
+
+
+@pytest.mark.parametrize(
+    'text, expected',
+    [
+        ('full', False),
+        ('causal & longformer(4, 2)', False),
+        ('favor(8)', False),
+        ('bigbird(8, 1)', True),
+        ('per_head(full, random_tiles(1, 8))', True),
+        ('lsh(8, 2)', True),
+    ],
+)
+def test_what_reads_the_length_of_a_row(text: str, expected: bool):
+    assert parse_mechanism(text).reads_length is expected
