@@ -34,6 +34,8 @@ class FeatureBatches:
         length: of the longest row allowed.
         batch_size: rows of the global batch; the last of an epoch is filled up with rows of weight 0.
         pad: the id of padding.
+        is_row_alone: in an evaluation each row is padded to the bucket of its own length, so that no result depends on
+            what comes with it; costs some smaller batches. For attention that reads the length of the row.
     """
 
     features: Sequence[Feature]
@@ -42,6 +44,7 @@ class FeatureBatches:
     batch_size: int
     pad: int
     seed: int = 0
+    is_row_alone: bool = False
     plans: LastTwo = dataclasses.field(default_factory=LastTwo, repr=False, compare=False)
 
     @property
@@ -81,8 +84,14 @@ class FeatureBatches:
         """This process's rows of batches that hold every row once, the longest first."""
         block = HostBlock(self.batch_size, process_index, process_count)
         order = np.argsort(-self.lengths, kind='stable')
-        for start in range(0, len(order), self.batch_size):
-            yield self.batch(order[start : start + self.batch_size], block)
+        if self.is_row_alone:
+            buckets = np.array([self.bucket(order[number : number + 1]) for number in range(len(order))])
+            parts = np.split(order, np.flatnonzero(np.diff(buckets)) + 1)
+        else:
+            parts = [order]
+        for part in parts:
+            for start in range(0, len(part), self.batch_size):
+                yield self.batch(part[start : start + self.batch_size], block)
 
     def plan(self, epoch: int) -> list[np.ndarray]:
         """The rows of each batch of an epoch."""

@@ -24,10 +24,20 @@ class Predictor:
         length: of the longest row that the model takes, tokens.
     """
 
-    def __init__(self, model: nnx.Module, objective: Objective, *, length: int, pad: int, batch_size: int = 32) -> None:
+    def __init__(
+        self,
+        model: nnx.Module,
+        objective: Objective,
+        *,
+        length: int,
+        pad: int,
+        batch_size: int = 32,
+        is_row_alone: bool = False,
+    ) -> None:
+        """`is_row_alone`: see `FeatureBatches`."""
         graph, state = nnx.split(model)
         self.params = nnx.to_pure_dict(state)
-        self.length, self.pad, self.batch_size = length, pad, batch_size
+        self.length, self.pad, self.batch_size, self.is_row_alone = length, pad, batch_size, is_row_alone
         self.token_outputs = objective.token_outputs
         self.step = jax.jit(make_eval_step(graph, objective))
 
@@ -36,6 +46,7 @@ class Predictor:
         if not features:
             return []
         rows = [{name: array for name, array in feature.items() if name in READ} for feature in features]
-        batches = FeatureBatches(rows, BUCKETS, self.length, min(self.batch_size, len(rows)), self.pad)
+        size = min(self.batch_size, len(rows))
+        batches = FeatureBatches(rows, BUCKETS, self.length, size, self.pad, is_row_alone=self.is_row_alone)
         to_devices = lambda batch: jax.tree.map(jnp.asarray, batch)  # noqa: E731
         return evaluate_outputs(self.step, self.params, batches.evaluation(0, 1), to_devices, self.token_outputs)[1]

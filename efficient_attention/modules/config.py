@@ -109,6 +109,11 @@ class LayerConfig:
         return tuple(parse_mechanism(text) for text in self.attention.split(';'))
 
     @property
+    def reads_length(self) -> bool:
+        """Whether padding at the end of a row may change what its tokens read."""
+        return any(mechanism.reads_length for mechanism in self.mechanisms)
+
+    @property
     def query_scale(self) -> float:
         """What queries are multiplied by beside attention's 1 / sqrt(K).
 

@@ -120,8 +120,9 @@ class FineTuningTask(Task):
 
     def batches(self, features: Sequence[Feature], batch_size: int) -> FeatureBatches:
         """Batches of these rows."""
+        pad, is_row_alone = self.text_task.encoder.pad, self.model.reads_length
         return FeatureBatches(
-            features, self.examples.buckets, self.data.length, batch_size, self.text_task.encoder.pad, self.seed
+            features, self.examples.buckets, self.data.length, batch_size, pad, self.seed, is_row_alone
         )
 
     @functools.cached_property
@@ -186,8 +187,7 @@ def check_head(task: TextTask[Any, Any], head: HeadConfig) -> None:
     """Raises InputError where the head is not of the kind or size that the text task needs, or a field is not read."""
     if head.kind != task.head:
         raise InputError(f'head.kind is {head.kind!r}; examples.problem {task.config.problem!r} needs {task.head!r}')
-    if head.kind in ('sequence', 'token') and head.outputs != task.outputs:
-        raise InputError(f'head.outputs is {head.outputs}; the examples have {task.outputs} ({", ".join(task.labels)})')
+    check_outputs(task, head)
     unread = {'outputs': head.kind not in ('sequence', 'token'), 'transform': head.kind not in POOLED}
     for name in (name for name, is_unread in unread.items() if is_unread):
         value, default = getattr(head, name), getattr(HeadConfig(), name)
@@ -195,6 +195,12 @@ def check_head(task: TextTask[Any, Any], head: HeadConfig) -> None:
             raise InputError(
                 f'head.{name} is {value!r}; a {head.kind} head does not read it, so it must be {default!r}'
             )
+
+
+def check_outputs(task: TextTask[Any, Any], head: HeadConfig) -> None:
+    """Raises InputError where a head of classes has another number of them than the text task."""
+    if head.kind in ('sequence', 'token') and head.outputs != task.outputs:
+        raise InputError(f'head.outputs is {head.outputs}; the examples have {task.outputs} ({", ".join(task.labels)})')
 
 
 def check_global(features: Sequence[Feature], model: ModelConfig) -> None:

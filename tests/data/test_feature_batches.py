@@ -53,6 +53,16 @@ def test_rows_are_padded_to_the_smallest_length_that_holds_them():
         assert 'offset_start' not in batch
 
 
+@pytest.mark.parametrize('batch_size', [1, 4, 16])
+def test_rows_alone_are_padded_to_their_own_length_in_an_evaluation(batch_size: int):
+    rows = features()
+    found = {}
+    for batch in FeatureBatches(rows, BUCKETS, 48, batch_size, pad=0, is_row_alone=True).evaluation(0, 1):
+        assert len(batch['tokens']) == batch_size
+        found |= dict.fromkeys(batch['index'][batch['index'] >= 0].tolist(), batch['tokens'].shape[1])
+    assert found == {i: next((b for b in BUCKETS if len(row['tokens']) <= b), 48) for i, row in enumerate(rows)}
+
+
 def test_rows_of_similar_length_come_together():
     rows = features(400)
     batches = list(batches_of(rows, 8).training(0, 50, 0, 1))

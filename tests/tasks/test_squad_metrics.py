@@ -22,6 +22,7 @@ from efficient_attention.tasks.squad_metrics import (
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / 'cache' / 'official_scripts'  # evaluate-v1.1.py and evaluate-v2.0.py as SQuAD publishes them
+FIXTURES = Path(__file__).parent / 'fixtures'
 DATA = ROOT / 'data' / 'squad'
 THIRD = pytest.approx(2 / 3)
 
@@ -131,7 +132,50 @@ def test_the_best_threshold_where_no_answer_is_right():
     assert chosen_threshold(['x', 'x', 'x'], [['y'], [], []], [-4.0, -5.0, -6.0]) < -6
 
 
-# ---- against the official scripts ----
+# ---- against what the official scripts say ----
+
+
+def stored(name):
+    return json.loads((FIXTURES / f'{name}.json').read_text(encoding='utf-8'))
+
+
+def percentages(report):
+    return {
+        name: value if name.endswith(('total', 'thresh')) else pytest.approx(100 * value, abs=1e-9)
+        for name, value in report.items()
+    }
+
+
+def test_version_1_equals_the_stored_scores():
+    """squad_1.json: 300 drawn predictions and what the official script gives each and all of them.
+
+    Script: evaluate-v1.1.py of GitHub's deeppavlov/stand_squad_en, commit ac074edecd13f62510a1292f1e53a4e39a734a31.
+    """
+    fixture = stored('squad_1')
+    for text, own, *scores in fixture['cases']:
+        assert exact_and_f1(text, own) == pytest.approx(tuple(scores), abs=1e-9), (text, own)
+    predictions, golds, *_ = zip(*fixture['cases'], strict=True)
+    assert fixture['report'] == percentages(squad_scores(predictions, golds))
+
+
+def test_version_2_equals_the_stored_scores():
+    """squad_2.json: the same with questions without answer, and reports on parts of it at several thresholds.
+
+    The first 100 questions have answers, the next 100 none. A report without a threshold is one without null odds.
+
+    Script: evaluate-v2.0.py of GitHub's qwang70/bert, commit b3797fb734ea78fe7f51175ce71c0d57a1c3722f.
+    """
+    fixture = stored('squad_2')
+    for text, own, _, *scores in fixture['cases']:
+        assert exact_and_f1_or_none(text, own) == pytest.approx(tuple(scores), abs=1e-9), (text, own)
+    for start, stop, threshold, report in fixture['reports']:
+        predictions, golds, odds, *_ = zip(*fixture['cases'][start:stop], strict=True)
+        arguments = (predictions, golds) if threshold is None else (predictions, golds, odds)
+        options = {} if threshold is None else {'threshold': threshold}
+        assert report == percentages(squad2_scores(*arguments, **options)), (start, stop, threshold)
+
+
+# ---- against the official scripts themselves ----
 
 ALPHABET = [
     'a',
@@ -193,11 +237,8 @@ def data_of(golds):
     return {'version': '1.1', 'data': [{'paragraphs': [{'qas': rows}]}]}
 
 
-def percentages(report):
-    return {
-        name: value if name.endswith(('total', 'thresh')) else pytest.approx(100 * value, abs=1e-9)
-        for name, value in report.items()
-    }
+def by_id(ones):
+    return {str(number): one for number, one in enumerate(ones)}
 
 
 needs_scripts = pytest.mark.skipif(not SCRIPTS.exists(), reason='needs cache/official_scripts')
@@ -215,7 +256,7 @@ def test_version_1_equals_the_official_script(tmp_path):
             script['metric_max_over_ground_truths'](script[f'{n}_score'], text, own) for n in ('exact_match', 'f1')
         ]
         assert exact_and_f1(text, own) == tuple(scores), (text, own)
-    files = write(tmp_path, data=data_of(golds), predictions={str(n): text for n, text in enumerate(predictions)})
+    files = write(tmp_path, data=data_of(golds), predictions=by_id(predictions))
     assert official('evaluate-v1.1.py', *files) == percentages(squad_scores(predictions, golds))
 
 
@@ -227,8 +268,7 @@ def test_version_2_equals_the_official_script(tmp_path, seed):
     golds = [[drawn_text(rng) for _ in range(rng.randint(0, 3))] for _ in range(6_000)]
     predictions = [rng.choice([*own, drawn_text(rng), '']) for own in golds]
     odds = [rng.choice([rng.gauss(0, 3), float(rng.randint(-2, 2))]) for _ in golds]  # some of them equal
-    named = {'predictions': predictions, 'odds': odds}
-    ids = {name: {str(number): one for number, one in enumerate(ones)} for name, ones in named.items()}
+    ids = {'predictions': by_id(predictions), 'odds': by_id(odds)}
     script = runpy.run_path(str(SCRIPTS / 'evaluate-v2.0.py'))
     exact, f1 = script['get_raw_scores'](data_of(golds)['data'], ids['predictions'])
     for number, (text, own) in enumerate(zip(predictions, golds, strict=True)):
@@ -238,6 +278,21 @@ def test_version_2_equals_the_official_script(tmp_path, seed):
     for threshold in (1.0, -2.0):
         report = squad2_scores(predictions, golds, odds, threshold=threshold)
         assert official('evaluate-v2.0.py', *files[:2], '-n', files[2], '-t', threshold) == percentages(report)
+
+
+@pytest.mark.real
+@needs_scripts
+def test_stored_reports_are_those_of_the_official_scripts(tmp_path):
+    fixture = stored('squad_1')
+    predictions, golds, *_ = zip(*fixture['cases'], strict=True)
+    files = write(tmp_path, data=data_of(golds), predictions=by_id(predictions))
+    assert official('evaluate-v1.1.py', *files) == fixture['report']
+    fixture = stored('squad_2')
+    for start, stop, threshold, report in fixture['reports']:
+        predictions, golds, odds, *_ = zip(*fixture['cases'][start:stop], strict=True)
+        files = write(tmp_path, data=data_of(golds), predictions=by_id(predictions), odds=by_id(odds))
+        options = () if threshold is None else ('-n', files[2], '-t', threshold)
+        assert official('evaluate-v2.0.py', *files[:2], *options) == report
 
 
 @pytest.mark.real
