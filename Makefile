@@ -4,6 +4,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGUMENTS ?=
+# Processes of the suite, at most four: each holds some GB of compiled programs. 0: all in one.
+PYTEST_WORKERS ?= auto
 QUICKSTART_WORKDIR ?= runs/quickstart
 
 SHELL := /bin/bash
@@ -28,7 +30,7 @@ quickstart: $(VENV)/.run  ## pretrain, evaluate and try a small ALBERT on text t
 	  'Return the [MASK] of the file.' 'If the argument is not a [MASK], an exception is raised.'
 
 test: $(VENV)/.test  ## run the test suite without the marks slow, gpu, tpu, real
-	@$(VENV)/bin/python -m pytest $(PYTEST_ARGUMENTS)
+	@$(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 4 --dist loadfile $(PYTEST_ARGUMENTS)
 
 lint: $(VENV)/.run .venv-lint/.lint  ## check format and rules (ruff) and types (mypy)
 	@.venv-lint/bin/ruff format --check .
