@@ -1,6 +1,7 @@
 """Plain Python in, plain Python out: what a fine-tuned or pretrained checkpoint says of texts."""
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from efficient_attention.errors import InputError
 from efficient_attention.evaluation.fill_mask import MaskFiller
 from efficient_attention.evaluation.predictor import Predictor
 from efficient_attention.evaluation.pretrained_models import pretrained_module, row_length
+from efficient_attention.interop.config_in import default_labels
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.objectives.fine_tuning import FineTuning
 from efficient_attention.objectives.vectors import Vectors
-from efficient_attention.tasks.fine_tuning import check_global
+from efficient_attention.tasks.fine_tuning import check_global, check_outputs
 from efficient_attention.tasks.text_task import Feature, TextTask
 from efficient_attention.tasks.text_tasks import make_text_task
 from efficient_attention.training.workdir import read_config
@@ -41,7 +44,8 @@ def pipeline(
 ) -> Any:
     """A function from an input, or a list of them, to what the checkpoint says of each, in the same form.
 
-    Texts that are longer than a row are read in windows, never cut.
+    Texts that are longer than a row are read in windows, never cut; where `options` have it otherwise, or a question is
+    too long, a UserWarning says what was cut or left out.
 
         'question-answering'    {'question', 'context'} -> {'answer', 'score', 'start', 'end'}, in characters
         'text-classification'   text, or (text, text) -> {'label', 'score', 'scores'}, or {'score'} of a regression
@@ -100,6 +104,15 @@ def examples_of(path: Path, pretrained: Pretrained, options: dict[str, Any]) -> 
         raise InputError(f'unknown option among {", ".join(options)}; known: {fields}') from None
 
 
+def with_labels(examples: ExamplesConfig, head: HeadConfig) -> ExamplesConfig:
+    """The examples with labels 'LABEL_0', 'LABEL_1', ... where the head gives classes and nothing names them."""
+    is_named = examples.labels or examples.train or examples.format == 'glue'
+    has_labels = head.kind == 'token' or (head.kind == 'sequence' and head.outputs > 1)
+    if is_named or not has_labels:
+        return examples
+    return dataclasses.replace(examples, labels=default_labels(head.outputs))
+
+
 class TextPipeline:
     """A fine-tuned model's answers by its text task, with the thresholds that were chosen for it."""
 
@@ -114,11 +127,15 @@ class TextPipeline:
         batch_size: int,
     ) -> None:
         self.encoder, self.examples, self.length, self.thresholds = encoder, examples, length, thresholds
-        self.config, head = pretrained.model, pretrained.head
-        config = self.config
+        self.config, self.head = config, head = pretrained.model, pretrained.head
         model = pretrained_module(lambda rngs: FineTuningModel(config, head, rngs=rngs), pretrained)
         self.predict = Predictor(
-            model, FineTuning(pretrained.head), length=length, pad=encoder.pad, batch_size=batch_size
+            model,
+            FineTuning(pretrained.head),
+            length=length,
+            pad=encoder.pad,
+            batch_size=batch_size,
+            is_row_alone=config.reads_length,
         )
 
     def outputs(self, features: Sequence[Feature]) -> list[dict[str, np.ndarray]]:
@@ -127,24 +144,30 @@ class TextPipeline:
         return self.predict(features)
 
     def task(self, examples: ExamplesConfig) -> TextTask[Any, Any]:
-        """The text task of these examples."""
-        task = make_text_task(examples, self.encoder, self.length)
+        """The text task of these examples; raises InputError where they have more or fewer labels than the model."""
+        task = make_text_task(with_labels(examples, self.head), self.encoder, self.length)
+        check_outputs(task, self.head)
         for name in task.thresholds:
             task.thresholds[name] = self.thresholds.get(name, task.thresholds[name])
             task.chooses_thresholds = task.chooses_thresholds and name not in self.thresholds
         return task
 
     def __call__(self, inputs: Any) -> Any:
-        """The answer to an input, or a list of answers to a list."""
-        if not isinstance(inputs, list):
-            return self([inputs])[0]
+        """The answer to an input, or a list of answers to a list; warns of what was cut or left out."""
+        answers, losses = self.answers(inputs if isinstance(inputs, list) else [inputs])
+        for loss in losses:
+            warnings.warn(loss, UserWarning, stacklevel=2)
+        return answers if isinstance(inputs, list) else answers[0]
+
+    def answers(self, inputs: list[Any]) -> tuple[list[Any], list[str]]:
+        """The answers, and what was cut or left out, a line each."""
         is_pair = bool(inputs) and not isinstance(inputs[0], str) and 'text_pair' in pair_fields(inputs[0])
         column = self.examples.text_pair or ('text_pair' if is_pair else '')
         task = self.task(dataclasses.replace(self.examples, text_pair=column))
         examples = [task.example(value) for value in inputs]
         features = task.encode(examples)
         predictions = task.decode(examples, features, self.outputs(features))
-        return [task.answer(prediction) for prediction in predictions]
+        return [task.answer(prediction) for prediction in predictions], task.losses
 
 
 def pair_fields(value: Any) -> tuple[str, ...]:
@@ -164,7 +187,10 @@ class VectorPipeline:
             raise InputError(f'pooling is {pooling!r}; known: {", ".join(POOLING)}')
         self.encoder, self.length, self.pooling = encoder, length, pooling
         model = pretrained_module(lambda rngs: EncoderAlone(pretrained.model, rngs=rngs), pretrained).encoder
-        self.predict = Predictor(model, Vectors(), length=length, pad=encoder.pad, batch_size=batch_size)
+        alone = pretrained.model.reads_length
+        self.predict = Predictor(
+            model, Vectors(), length=length, pad=encoder.pad, batch_size=batch_size, is_row_alone=alone
+        )
 
     def __call__(self, inputs: str | list[str]) -> Any:
         """float32 [tokens, D] of a text, special tokens included, or [D] if pooled; a list of them for a list."""

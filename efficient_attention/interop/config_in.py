@@ -260,6 +260,11 @@ def summary_of(values: Values) -> str:
     return known[name]
 
 
+def default_labels(count: int) -> tuple[str, ...]:
+    """The names that transformers gives outputs without names of their own."""
+    return tuple(f'LABEL_{number}' for number in range(count))
+
+
 def labels_of(values: Values) -> tuple[tuple[str, ...], int]:
     """The labels in the order of the outputs, () where they have no names of their own, and how many outputs."""
     labels = values.get('id2label')

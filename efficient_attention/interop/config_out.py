@@ -15,7 +15,7 @@ from efficient_attention.interop.config_fields import (
     OWN_KEY,
     SHIFTED,
 )
-from efficient_attention.interop.config_in import ARCHITECTURES, DROPOUTS, HEAD_DROPOUTS, model_of
+from efficient_attention.interop.config_in import ARCHITECTURES, DROPOUTS, HEAD_DROPOUTS, default_labels, model_of
 from efficient_attention.interop.families import FAMILIES, Family
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.head_config import HeadConfig
@@ -157,7 +157,7 @@ def head_values(family: Family, model: ModelConfig, head: HeadConfig, labels: tu
     """The keys that a head's labels, dropout and activation have."""
     values: Values = {}
     if head.kind in ('sequence', 'token'):
-        names = labels if len(labels) == head.outputs else [f'LABEL_{number}' for number in range(head.outputs)]
+        names = labels if len(labels) == head.outputs else default_labels(head.outputs)
         values['id2label'] = {str(number): name for number, name in enumerate(names)}
         values['label2id'] = {name: number for number, name in enumerate(names)}
     if head.kind == 'sequence':

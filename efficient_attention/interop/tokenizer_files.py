@@ -28,9 +28,11 @@ def tokenizer_file(folder: Path) -> Path | None:
     return next((path for path in names if path.is_file()), None)
 
 
-def is_lowercase(folder: Path) -> bool:
-    """Whether text is lower-cased, by tokenizer_config.json; BERT's and ALBERT's default is that it is."""
-    return bool(settings_of(folder).get('do_lower_case', True))
+def is_lowercase(folder: Path, model_type: str = '') -> bool:
+    """Whether text is lower-cased, by tokenizer_config.json; by default it is, but not by BigBird's SentencePiece."""
+    file = tokenizer_file(folder)
+    is_cased = model_type == 'big_bird' and file is not None and file.suffix == '.model'
+    return bool(settings_of(folder).get('do_lower_case', not is_cased))
 
 
 def carry_tokenizer(source: Path | None, folder: Path, longest: int, *, has_types: bool = True) -> None:

@@ -32,7 +32,7 @@ from efficient_attention.tasks.hops import (
 )
 from efficient_attention.tasks.hotpot_metrics import NAMES, answer_scores, hotpot_scores, support_scores
 from efficient_attention.tasks.outputs import softmax
-from efficient_attention.tasks.pair_rows import characters_of, pieces_of, windows
+from efficient_attention.tasks.pair_rows import characters_of, cut_notes, pieces_of, windows
 from efficient_attention.tasks.spans import best_spans
 from efficient_attention.tasks.text_task import Feature, Outputs, TextTask
 
@@ -113,6 +113,7 @@ class MultiHop(TextTask[MultiHopQuestion, MultiHopPrediction]):
         """See `TextTask`; one row for each example, or by `overlong` several windows or none."""
         is_labelled = all(example.answers is not None for example in examples)
         questions = pieces_of(self.encoder, [example.question for example in examples])
+        self._notes |= cut_notes(questions, [example.place for example in examples], self.config.question_length)
         kept = FOR_TRAINING if is_training else (*FOR_TRAINING, *FOR_PREDICTION)
         features: list[Feature] = []
         overlong: list[str] = []

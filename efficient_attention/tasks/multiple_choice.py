@@ -68,7 +68,7 @@ class MultipleChoice(TextTask[ChoiceQuestion, ChoicePrediction | None]):
             rows = self._rows(question, texts, is_overlong=is_overlong)
             counts.add(question.file, is_overlong=is_overlong, made=len(rows))
             features += [self._feature(question, row, index) for row in rows]
-        self._notes |= counts.notes()
+        self.note_lengths(counts)
         return features
 
     def _rows(self, question: ChoiceQuestion, texts: Sequence[Pair], *, is_overlong: bool) -> list[list[Feature]]:

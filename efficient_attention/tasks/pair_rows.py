@@ -60,6 +60,15 @@ def windows(count: int, capacity: int, stride: int) -> list[tuple[int, int]]:
     return found
 
 
+def cut_notes(questions: Sequence[Pieces], places: Sequence[str], limit: int) -> dict[str, str]:
+    """A line on the questions above `limit` pieces, which are cut, under itself as a key; {} where there are none."""
+    cut = [place for question, place in zip(questions, places, strict=True) if len(question) > limit]
+    if not cut:
+        return {}
+    line = f'{len(cut)} of {len(places)} questions have more than examples.question_length {limit} tokens and were cut'
+    return {f'{line}, the first: {cut[0]}': f'{line}, the first: {cut[0]}'}
+
+
 def maximum_context(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
     """Bool [windows, count]: whether this is the (first) window in which the piece has the most context.
 

@@ -22,6 +22,7 @@ from efficient_attention.tasks.answers import Candidate, SpanPrediction, ranked,
 from efficient_attention.tasks.pair_rows import (
     Pieces,
     characters_of,
+    cut_notes,
     maximum_context,
     pieces_of,
     pieces_over,
@@ -45,7 +46,7 @@ class QuestionAnswering(TextTask[Question, SpanPrediction]):
     Attributes:
         thresholds: {'no_answer_threshold': the null odds above which there is no answer}, 0 at first. `score` on a dev
             split sets it to the one with the best F1 and reports it, so that predictions for other texts use it.
-        notes: what was left out, a line each.
+        notes: what was cut or left out, a line each.
     """
 
     head = 'span'
@@ -99,6 +100,7 @@ class QuestionAnswering(TextTask[Question, SpanPrediction]):
         contexts = list(dict.fromkeys(example.context for example in examples))
         pieces = dict(zip(contexts, pieces_of(self.encoder, contexts), strict=True))
         questions = pieces_of(self.encoder, [example.question for example in examples])
+        self._notes |= cut_notes(questions, [example.place for example in examples], self.config.question_length)
         features = []
         for number, (example, question) in enumerate(zip(examples, questions, strict=True)):
             label = label_of(example, pieces[example.context]) if has_label(example) else None
@@ -197,7 +199,8 @@ class QuestionAnswering(TextTask[Question, SpanPrediction]):
         for name in ('question', 'context'):
             if not isinstance(value[name], str) or not value[name].strip():
                 raise InputError(f'{name!r} is {value[name]!r}; it must be a text that is not empty')
-        return Question(id=str(value.get('id', '')), question=value['question'], context=value['context'])
+        texts = {name: value[name] for name in ('question', 'context')}
+        return Question(id=str(value.get('id', '')), **texts, place='the question')
 
     def answer(self, prediction: SpanPrediction) -> dict[str, Any]:
         """See `TextTask`; {'answer', 'score', 'start', 'end'}, characters of the context; '' = there is no answer."""

@@ -78,7 +78,7 @@ class SequenceTask(TextTask[LabelledText, Prediction], abc.ABC):
             is_overlong = sum(map(len, texts)) + template.added > self.length
             counts.add(example.file, is_overlong=is_overlong, made=len(rows))
             features += [self._feature(template.row(*row), example, index) for row in rows]
-        self._notes |= counts.notes()
+        self.note_lengths(counts)
         return features
 
     def _ids(self, examples: Sequence[LabelledText]) -> list[list[Ids]]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.data.text_encoder import TextEncoder
+from efficient_attention.tasks.overlong import LengthCounts
 
 Example = TypeVar('Example')
 Prediction = TypeVar('Prediction')
@@ -53,6 +54,7 @@ class TextTask(abc.ABC, Generic[Example, Prediction]):
         """
         self.config, self.encoder, self.length = config, encoder, length
         self._notes: dict[str, str] = {}
+        self._window_notes: dict[str, str] = {}
         self.thresholds: dict[str, float] = {}  # what `score` has chosen on a dev split, for predictions on others
 
     def with_global(self, feature: Feature) -> Feature:
@@ -64,8 +66,17 @@ class TextTask(abc.ABC, Generic[Example, Prediction]):
 
     @property
     def notes(self) -> list[str]:
-        """What happened to examples that a user should know (cut, left out, broken), a line each."""
+        """What happened to examples that a user should know (cut, left out, broken, windows), a line each."""
+        return self.losses + list(self._window_notes.values())
+
+    @property
+    def losses(self) -> list[str]:
+        """Those of the notes that tell of a loss; rows that became windows lost nothing."""
         return list(self._notes.values())
+
+    def note_lengths(self, counts: LengthCounts) -> None:
+        """Notes what became of rows that were too long."""
+        (self._window_notes if self.config.overlong == 'windows' else self._notes).update(counts.notes())
 
     @property
     def outputs(self) -> int:

@@ -91,7 +91,7 @@ class TokenClassification(TextTask[Sentence, TagPrediction | None]):
             counts.add(sentence.file, is_overlong=len(tokens.ids) > self.room, made=len(rows))
             lost[sentence.file] += tokens.lost
             features += [self._feature(sentence, tokens, row, index) for row in rows]
-        self._notes |= counts.notes()
+        self.note_lengths(counts)
         for file, count in lost.items():
             if count:
                 self._notes[f'{file} lost'] = (

@@ -134,6 +134,42 @@ def test_masks_are_filled_with_the_number_of_tokens_asked_for(checkpoint):
     assert masks[0][0]['score'] >= masks[0][1]['score']
 
 
+@pytest.mark.parametrize('problem', ['classification', 'token_classification'])
+def test_outputs_without_names_are_numbered(tmp_path: Path, problem: str):
+    [task] = [task for task, own in PROBLEM.items() if own == problem]
+    path, text = write_checkpoint(tmp_path, problem, is_named=False), random_text(9, 3)
+    numbered = ea.pipeline(task, path)(text)
+    named = ea.pipeline(task, path, labels=LABELS[problem])(text)
+    found, expected = ([one['label'] for one in own] for own in (listed(numbered), listed(named)))
+    assert found == [f'LABEL_{LABELS[problem].index(label)}' for label in expected]
+    with pytest.raises(InputError, match=r'^head\.outputs is 3; the examples have 2 \(a, b\)$'):
+        ea.pipeline(task, path, labels=('a', 'b'))(text)
+
+
+def listed(answer) -> list:
+    return answer if isinstance(answer, list) else [answer]
+
+
+def test_what_is_cut_or_left_out_is_said(checkpoint):
+    path, text = checkpoint('classification'), random_text(70, 4)
+    run = ea.pipeline('text-classification', path, overlong='truncate')
+    message = r'^input: 1 of 2 rows have more than data\.length 24 tokens and were cut$'
+    with pytest.warns(UserWarning, match=message) as caught:
+        cut, _ = run([text, 'the dog'])
+    assert [warning.filename for warning in caught] == [__file__]
+    with pytest.warns(UserWarning, match=r'1 of 1 rows .* were cut$') as caught:
+        assert round_all(run(text)) == round_all(cut)
+    assert [warning.filename for warning in caught] == [__file__]
+    ea.pipeline('text-classification', path)(text)  # in windows, without a warning
+
+
+def test_a_question_that_is_cut_is_said(checkpoint):
+    run = ea.pipeline('question-answering', checkpoint('question_answering'), **SHORT)
+    message = r'^1 of 2 questions have more than examples\.question_length 8 tokens and were cut, the first: the que'
+    with pytest.warns(UserWarning, match=message):
+        run([{'question': random_text(words, 2), 'context': random_text(40, 3)} for words in (8, 9)])
+
+
 @pytest.mark.parametrize(
     'task, problem, options, message',
     [

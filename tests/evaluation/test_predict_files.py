@@ -64,6 +64,31 @@ def test_a_partly_labelled_test_file_is_not_scored_and_it_is_said(checkpoint: Pa
     assert found['notes'] == ['4 of 5 examples of examples.test have labels; without all no scores']
 
 
+def test_labels_without_names(tmp_path: Path):
+    """They are numbered, unless labels, training files or a GLUE task name them."""
+    path = write_checkpoint(tmp_path / 'made', 'classification', is_named=False)
+    files, names = write_rows(tmp_path / 'rows.jsonl', labelled=True), LABELS['classification']
+    other, options = write_rows(tmp_path / 'other.jsonl', labelled=False), {'text': 'review', 'id': 'number'}
+    found = {}
+    for number, fields in enumerate(({}, {'labels': names}, {'train': files})):
+        [out] = predict_files(path, tmp_path / f'{number}', test=other, **options, **fields)['files']
+        found[number] = [json.loads(line)['label'] for line in Path(out).read_text(encoding='utf-8').splitlines()]
+    assert found[0] == [f'LABEL_{names.index(label)}' for label in found[1]] and found[1] == found[2]
+    scores = predict_files(path, tmp_path / 'dev', split='dev', dev=files, labels=names, **options)['metrics']
+    assert 'accuracy' in scores
+    glue = ExamplesConfig(problem='classification', format='glue', name='mnli')
+    task = pipeline('text-classification', path).task(glue)
+    assert task.labels == ('entailment', 'neutral', 'contradiction')
+
+
+def test_tags_without_names(tmp_path: Path):
+    path = write_checkpoint(tmp_path / 'made', 'token_classification', is_named=False)
+    (tmp_path / 'rows.conll').write_text('the\ndog\n\na\n')
+    found = predict_files(path, tmp_path / 'out', test=str(tmp_path / 'rows.conll'), format='conll')
+    lines = Path(found['files'][0]).read_text(encoding='utf-8').split()
+    assert sum(line.startswith('LABEL_') for line in lines) == 3
+
+
 def test_files_must_be_named(checkpoint: Path, tmp_path: Path):
     with pytest.raises(InputError, match=r'names no files for examples\.test; name them \(--files\)$'):
         predict_files(checkpoint, tmp_path / 'out')

@@ -32,8 +32,11 @@ def random_text(words: int, seed: int = 0) -> str:
     return ' '.join(np.random.default_rng(seed).choice(WORDS, words))
 
 
-def write_checkpoint(folder: Path, problem: str) -> Path:
-    """Writes a folder with a head for `problem`, or a masked-LM head for 'fill_mask'; returns it."""
+def write_checkpoint(folder: Path, problem: str, *, is_named: bool = True) -> Path:
+    """Writes a folder with a head for `problem`, or a masked-LM head for 'fill_mask'; returns it.
+
+    Unless `is_named`, the labels are LABEL_0, LABEL_1, ...
+    """
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = folder / 'vocab.txt'
     vocabulary.write_text('\n'.join([*SPECIALS, *WORDS]) + '\n', encoding='utf-8')
@@ -45,6 +48,7 @@ def write_checkpoint(folder: Path, problem: str) -> Path:
     else:
         model = FineTuningModel(MODEL, head, rngs=rngs)
     params = nnx.to_pure_dict(nnx.state(model))
-    made = Pretrained(MODEL, head, LABELS.get(problem, ()), problem, 'bert', vocabulary, True, lambda: params)
+    labels = LABELS.get(problem, ()) if is_named else ()
+    made = Pretrained(MODEL, head, labels, problem, 'bert', vocabulary, True, lambda: params)
     save_pretrained(folder / 'model', made)
     return folder / 'model'

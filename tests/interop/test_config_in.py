@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.interop.config_in import describe, read_values
+from efficient_attention.interop.config_in import default_labels, describe, read_values
 from tests.interop.folders import FIXTURES, classes_of
 
 BERT = read_values(FIXTURES / 'bert_1')
@@ -70,6 +70,7 @@ def test_labels_and_regression():
     assert known.problem == 'regression' and known.head.outputs == 1
     known = described('bert_1', 'ForSequenceClassification', id2label={'1': 'b', '0': 'a'})
     assert known.labels == ('a', 'b')
+    assert default_labels(2) == ('LABEL_0', 'LABEL_1')
 
 
 def test_dropout_of_the_head():

@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+import sentencepiece
 from tokenizers import Tokenizer
 
 from efficient_attention.data.text_encoder import text_encoder
 from efficient_attention.data.tokenizers import word_piece
 from efficient_attention.errors import InputError
+from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.interop.tokenizer_files import (
     carry_tokenizer,
     is_lowercase,
@@ -17,6 +19,8 @@ from efficient_attention.interop.tokenizer_files import (
     tokenizer_file,
 )
 from tests.data.test_byte_level import BYTES, roberta
+from tests.data.test_sentencepiece_model import ALBERT, train
+from tests.interop.folders import copied
 
 PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a', 'b']
 
@@ -52,6 +56,23 @@ def test_case_is_as_the_settings_say(tmp_path: Path):
         (tmp_path / 'tokenizer_config.json').write_text(content)
         with pytest.raises(InputError, match=f'tokenizer_config.json: {message}'):
             is_lowercase(tmp_path)
+
+
+def test_bigbirds_pieces_are_cased_unless_the_settings_say_otherwise(tmp_path: Path):
+    (tmp_path / 'spiece.model').write_bytes(train(**ALBERT))
+    assert is_lowercase(tmp_path, 'albert') and not is_lowercase(tmp_path, 'big_bird')
+    copied('big_bird_1', tmp_path)
+    library = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / 'spiece.model'))
+    text = 'The QUICK fóx'
+    for is_lower, expected in ((False, text), (True, 'the quick fox')):
+        pretrained = open_pretrained(tmp_path)
+        encoder = text_encoder(pretrained.tokenizer, lowercase=pretrained.lowercase)
+        assert pretrained.lowercase is is_lower
+        assert encoder.encode([text])[0].ids == library.encode(expected)
+        (tmp_path / 'tokenizer_config.json').write_text('{"do_lower_case": true}')
+    (tmp_path / 'tokenizer_config.json').unlink()
+    (tmp_path / 'vocab.txt').touch()  # BERT's tokenizer for BigBird's model
+    assert is_lowercase(tmp_path, 'big_bird')
 
 
 def test_robertas_files_travel_with_a_tokenizer_json(tmp_path: Path):

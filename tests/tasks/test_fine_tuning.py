@@ -45,6 +45,14 @@ def test_a_result_depends_on_no_batch_size(trained: Path, batch_size: int):
     assert found['fine_tuning_loss'] == pytest.approx(last['fine_tuning_loss'], rel=1e-5)
 
 
+def test_a_result_depends_on_no_batch_size_where_attention_reads_the_length(tmp_path: Path):
+    """Random tiles are placed by the length of the row, padding included."""
+    fields = {'model.attention': 'bigbird(2, 1)', 'train.steps': 2, 'checkpoint.every_steps': 2, 'eval.every_steps': 2}
+    train(tiny_config(tmp_path, **fields), tmp_path / 'workdir')
+    losses = [evaluate_workdir(tmp_path / 'workdir', batch_size=size)['fine_tuning_loss'] for size in (8, 16, 32)]
+    assert losses == pytest.approx(losses[:1] * 3, rel=1e-6)
+
+
 def test_a_result_depends_on_no_device_count(trained: Path):
     config = read_config(trained)
     alone = dataclasses.replace(

@@ -115,6 +115,14 @@ def test_long_rows_are_cut_with_a_note():
     assert task.notes == [f'1 of 1 rows are cut to 30 tokens, the first: question 1: {len(whole["tokens"])} tokens']
 
 
+def test_a_cut_question_has_a_note():
+    task = make_task(question_length=2)
+    assert len(task.encode(EXAMPLES[:2])[0]['tokens']) == len(make_task().encode(EXAMPLES[:1])[0]['tokens']) - 1
+    assert task.notes == [
+        '2 of 2 questions have more than examples.question_length 2 tokens and were cut, the first: question 1'
+    ]
+
+
 def test_an_answer_that_was_cut_off_has_no_place():
     task = make_task(length=24)
     (feature,) = task.encode(EXAMPLES[1:2])

@@ -5,6 +5,7 @@ from efficient_attention.data.text_encoder import arrays_of
 from efficient_attention.data.token_rows import row_template
 from efficient_attention.tasks.pair_rows import (
     characters_of,
+    cut_notes,
     maximum_context,
     pieces_of,
     pieces_over,
@@ -98,3 +99,10 @@ def test_pieces_over_characters():
 def test_characters_as_a_reader_sees_them(text, span, expected):
     start, stop = characters_of(text, *span)
     assert text[start:stop] == expected
+
+
+def test_cut_questions_are_counted():
+    questions = pieces_of(letters(), ['ab', 'abcd', 'abc'])
+    assert cut_notes(questions, ['1', '2', '3'], 4) == {}
+    line = '2 of 3 questions have more than examples.question_length 2 tokens and were cut, the first: 2'
+    assert cut_notes(questions, ['1', '2', '3'], 2) == {line: line}

@@ -79,6 +79,8 @@ def test_a_row_is_never_too_long_and_the_question_is_cut():
     features = task.encode([question('abcdefg' * 9, 'cd', text='abcdefghij')])
     assert max(len(feature['tokens']) for feature in features) == 20
     assert all(feature['tokens'][5] == task.encoder.sep for feature in features)
+    line = '1 of 1 questions have more than examples.question_length 4 tokens and were cut, the first: question q'
+    assert task.notes == task.losses == [line]
 
 
 def test_global_tokens_are_the_first_and_the_question():

@@ -26,4 +26,10 @@ def test_a_note_is_said_once_for_each_input():
     long = [task.example('many letters in one row')]
     for _ in range(2):
         task.encode(long)
-    assert len(task.notes) == 1 and 'cut' in task.notes[0]
+    assert len(task.notes) == 1 and 'cut' in task.notes[0] and task.losses == task.notes
+
+
+def test_windows_are_noted_and_no_loss():
+    task = Regression(ExamplesConfig(problem='regression', overlong='windows', stride=2), letters(), 8)
+    task.encode([task.example('many letters in one row')])
+    assert len(task.notes) == 1 and 'windows' in task.notes[0] and task.losses == []

@@ -8,6 +8,7 @@ import pytest
 from efficient_attention.errors import InputError
 from efficient_attention.training.complete import run_config
 from efficient_attention.training.config import RunConfig, from_dict, to_dict
+from tests.evaluation.tiny_checkpoint import write_checkpoint
 from tests.training.tiny_fine_tuning import tiny_config, tiny_values
 
 
@@ -28,6 +29,15 @@ def test_what_is_given_stays(tmp_path: Path):
     config = tiny_config(tmp_path, **fields, **{'examples.labels': ('good', 'bad')})
     assert (config.train.steps, config.optimizer.warmup_steps, config.head.dropout_rate) == (3, 2, 0.3)
     assert config.examples.labels == ('good', 'bad')
+
+
+@pytest.mark.parametrize('is_named', [True, False])
+def test_labels_are_those_of_the_training_files_whatever_the_checkpoint_has(tmp_path: Path, is_named: bool):
+    checkpoint = write_checkpoint(tmp_path / 'made', 'classification', is_named=is_named)  # three outputs
+    values = tiny_values(tmp_path, **{'train.start_from': str(checkpoint)})
+    values['model'], values['head'] = dict.fromkeys(values['model']), dict.fromkeys(values['head'])
+    config = run_config(values)
+    assert config.examples.labels == ('bad', 'good') and config.head.outputs == 2
 
 
 def test_a_fine_tuning_run_needs_a_tokenizer(tmp_path: Path):

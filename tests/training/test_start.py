@@ -79,9 +79,16 @@ def test_a_fine_tuning_run_starts_from_a_pretraining_run(tmp_path: Path):
 
 
 @pytest.mark.lenient_promotion
-@pytest.mark.parametrize('labels, is_taken', [(LABELS['classification'], True), (('a', 'b', 'c'), False)])
-def test_a_head_for_other_labels_is_drawn_anew(tmp_path: Path, labels: tuple, is_taken: bool):
-    checkpoint = write_checkpoint(tmp_path / 'made', 'classification')
+@pytest.mark.parametrize(
+    'labels, is_named, is_taken',
+    [
+        (LABELS['classification'], True, True),
+        (('a', 'b', 'c'), True, False),
+        (LABELS['classification'], False, False),  # labels are those of the training files
+    ],
+)
+def test_a_head_for_other_labels_is_drawn_anew(tmp_path: Path, labels: tuple, is_named: bool, is_taken: bool):
+    checkpoint = write_checkpoint(tmp_path / 'made', 'classification', is_named=is_named)
     rows = [{'text': random_text(4, seed), 'label': labels[seed % 3]} for seed in range(6)]
     (tmp_path / 'rows.jsonl').write_text(''.join(f'{json.dumps(row)}\n' for row in rows), encoding='utf-8')
     values = tiny_values(tmp_path / 'tuning', **{'train.start_from': str(checkpoint)})
