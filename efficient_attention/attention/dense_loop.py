@@ -27,10 +27,9 @@ from efficient_attention.attention.products import float32_einsum
 from efficient_attention.attention.request import Request
 
 # Bytes of float32 scores of a step, for each core; of 2^18 to 2^22 the best at 32 to 512 positions of 12 heads of 32
-# (one and two cores of an AMD EPYC with 1 MiB of L2 each, jaxlib 0.10).
+# (one and two cores of an AMD EPYC with 1 MiB of L2 each, jaxlib 0.10). A row of fewer is no gain on two cores: there
+# the time goes into handing small operations to them. On one core every length gained.
 STEP_BYTES = 2**20
-# On more cores than two a step has to keep them busy: not measured, but an operation on fewer bytes gets fewer cores.
-CORE_BYTES = 2**17
 
 
 class Heads(NamedTuple):
@@ -49,7 +48,7 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H 
 
 
 def is_faster_by_rows(request: Request) -> bool:
-    """Whether to loop: on one CPU device, where all scores are more than its caches hold and a row's keep it busy.
+    """Whether to loop: on one CPU device, where all scores exceed its caches and a row's keep its cores busy.
 
     Rows that are spread over devices could not be visited one after another without gathering them.
     """
@@ -57,7 +56,7 @@ def is_faster_by_rows(request: Request) -> bool:
         return False
     batch, queries, heads, _ = request.query.shape
     row_bytes = 4 * heads * queries * request.key.shape[1]
-    return batch * row_bytes > STEP_BYTES * cores() and (cores() <= 2 or row_bytes >= CORE_BYTES * cores())
+    return batch * row_bytes > STEP_BYTES * cores() and (cores() == 1 or row_bytes >= STEP_BYTES * cores())
 
 
 @functools.cache
