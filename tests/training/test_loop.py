@@ -23,7 +23,6 @@ from efficient_attention.training.metrics_log import read_metrics
 from efficient_attention.training.run import build_run
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step_queue import TrainingStopped
-from tests.training.shared_programs import programs  # noqa: F401  a fixture of all tests here
 from tests.training.tiny_run import tiny_config
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
@@ -125,10 +124,10 @@ KILLED = """
 """
 
 
-def test_a_run_that_was_killed_and_goes_on_equals_one_that_was_not(folder, unbroken, programs):  # noqa: F811
+def test_a_run_that_was_killed_and_goes_on_equals_one_that_was_not(folder, unbroken):
     workdir = folder / 'killed'
     command = [sys.executable, '-c', textwrap.dedent(KILLED), str(folder), str(workdir)]
-    process = subprocess.run(command, cwd=ROOT, env=os.environ | programs, capture_output=True, text=True, check=False)
+    process = subprocess.run(command, cwd=ROOT, env=os.environ.copy(), capture_output=True, text=True, check=False)
     assert process.returncode == -signal.SIGKILL, process.stderr
     assert CheckpointReader(workdir).steps() == [10]
     assert (16, 'train') in lines_of(workdir)
