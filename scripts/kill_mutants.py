@@ -1,0 +1,144 @@
+"""Breaks one line at a time and asks which tests notice: python scripts/kill_mutants.py [--tree ANOTHER_CHECKOUT]"""
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = 'efficient_attention'
+COPIED = (
+    PACKAGE,
+    'configs',
+    'scripts',
+    'tests',
+    'docs',
+    'pyproject.toml',
+    'train.py',
+    'eval.py',
+    'README.md',
+    'Makefile',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """A text that stands once in `path`, below the package, and what replaces it."""
+
+    path: str
+    text: str
+    broken: str
+
+    @property
+    def own_test(self) -> str:
+        """The test file that mirrors the source file."""
+        path = Path(self.path)
+        return str(Path('tests') / path.parent / f'test_{path.name}')
+
+    @property
+    def package_tests(self) -> str:
+        """The folder of the tests of its package."""
+        return str(Path('tests') / Path(self.path).parts[0])
+
+
+MUTANTS = (
+    Mutant('attention/dense.py', '1.0 / math.sqrt(width)', '1.0 / math.sqrt(width + 1)'),
+    Mutant('attention/dense.py', 'return (query_B1L1 == key_B11M) & (key_B11M != 0)', 'return query_B1L1 == key_B11M'),
+    Mutant('attention/dense.py', 'weights_BHLM / (1.0 - request.dropout_rate)', 'weights_BHLM'),
+    Mutant('attention/merge.py', 'maximum[0] + jnp.log(total)', 'maximum[0]'),
+    Mutant('attention/patterns.py', 'near = distance <= self.radius', 'near = distance < self.radius'),
+    Mutant('attention/patterns.py', 'self.block >= self.block - self.width', 'self.block > self.block - self.width'),
+    Mutant('attention/relative.py', 'queries - 1\n    table_cHK', 'queries\n    table_cHK'),
+    Mutant('attention/tile_softmax.py', '(query == key) & (key != 0)', 'query == key'),
+    Mutant('attention/favor_features.py', 'x.shape[-1] ** -0.25', 'x.shape[-1] ** -0.5'),
+    Mutant('attention/favor_features.py', 'projected - 0.5 *', 'projected - 0.25 *'),
+    Mutant('attention/lsh_definition.py', 'SELF_LOGIT = -1e5', 'SELF_LOGIT = -1.0'),
+    Mutant('attention/lsh_definition.py', 'largest, numbers + count,', 'largest, numbers,'),
+    Mutant('models/position_bias.py', 'below) for h in range(1, below + 1)', 'below) for h in range(0, below)'),
+    Mutant('models/position_bias.py', 'np.where(differences > 0, own, 0)', 'np.where(differences >= 0, own, 0)'),
+    Mutant('models/memory.py', 'jax.lax.stop_gradient(states[:, :, start:])', 'states[:, :, start:]'),
+    Mutant('models/reversible.py', 'd_first = d_first + d_input', 'd_first = d_first'),
+    Mutant('models/embeddings.py', 'positions_BL + self.config.position_offset', 'positions_BL'),
+    Mutant(
+        'objectives/objective.py',
+        "['loss'] / jnp.maximum(weights[term], 1.0)",
+        "['loss'] / jnp.maximum(weights[term], 2.0)",
+    ),
+    Mutant('objectives/fine_tuning.py', "(batch['labels'] >= 0)", "(batch['labels'] > 0)"),
+    Mutant('objectives/adaptive_loss.py', 'words + cluster_BL - 1', 'words + cluster_BL - 2'),
+    Mutant('training/step.py', 'state.key), state.step)', 'state.key), 0)'),
+    Mutant('training/step.py', '(state.skipped_in_row + skip) * skip', 'state.skipped_in_row + skip'),
+    Mutant('training/optimizer.py', 'config.layer_decay ** (layers + 1)', 'config.layer_decay**layers'),
+    Mutant('training/schedules.py', 'max(total_steps - config.warmup_steps, 1)', 'max(total_steps, 1)'),
+)
+
+
+def main() -> int:
+    """Prints a line for each mutant and one JSON object; the exit code is 0 where all were noticed."""
+    parser = argparse.ArgumentParser(description='Which tests notice a broken line?')
+    parser.add_argument('--tree', type=Path, default=ROOT, help='the checkout whose lines and tests are taken')
+    parser.add_argument('--only', type=int, nargs='*', help='numbers of mutants, from 1 (default: all)')
+    parser.add_argument('--no_package', action='store_true', help='run the test of the file alone')
+    arguments = parser.parse_args()
+    numbers = arguments.only or range(1, len(MUTANTS) + 1)
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        copy_tree(arguments.tree, Path(folder))
+        for number in numbers:
+            start = time.monotonic()
+            found[number] = noticed_by(MUTANTS[number - 1], Path(folder), is_own_alone=arguments.no_package)
+            seconds = time.monotonic() - start
+            print(f'{number:2} {MUTANTS[number - 1].path}: {found[number]} ({seconds:.0f} s)', flush=True)
+    print(json.dumps(summary(found)))
+    return int('nobody' in found.values())
+
+
+def summary(found: dict[int, str]) -> dict[str, int]:
+    """How many mutants were noticed by whom."""
+    return {'mutants': len(found)} | {who: list(found.values()).count(who) for who in ('file', 'package', 'nobody')}
+
+
+def copy_tree(tree: Path, folder: Path) -> None:
+    """Copies what the tests read, so that the checkout itself is never broken."""
+    for name in COPIED:
+        copy = shutil.copytree if (tree / name).is_dir() else shutil.copyfile
+        copy(tree / name, folder / name)
+
+
+def noticed_by(mutant: Mutant, folder: Path, *, is_own_alone: bool = False) -> str:
+    """'file' where the test of the file fails, 'package' where another test of its package does, else 'nobody'."""
+    path = folder / PACKAGE / mutant.path
+    whole = path.read_text(encoding='utf-8')
+    if whole.count(mutant.text) != 1:
+        raise ValueError(f'{mutant.path} has {mutant.text!r} {whole.count(mutant.text)} times; a mutant needs it once')
+    path.write_text(whole.replace(mutant.text, mutant.broken), encoding='utf-8')
+    try:
+        if not passes(folder, mutant.own_test):
+            return 'file'
+        return 'package' if not is_own_alone and not passes(folder, mutant.package_tests) else 'nobody'
+    finally:
+        path.write_text(whole, encoding='utf-8')
+
+
+def passes(folder: Path, tests: str) -> bool:
+    """Whether the tests pass; they stop at the first failure.
+
+    Raises:
+        RuntimeError: they could not be run.
+    """
+    command = [sys.executable, '-m', 'pytest', '-x', '-q', '-p', 'no:cacheprovider', tests]
+    environment = os.environ | {'PYTHONPATH': str(folder), 'PYTHONDONTWRITEBYTECODE': '1'}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f'pytest {tests} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}')
+    return done.returncode == 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
