@@ -6,13 +6,21 @@ update parameters through it carry the mark `lenient_promotion`; it covers their
 
 import contextlib
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
+from tests.quick_compile import FLAGS
+
+PROGRAMS = 'JAX_COMPILATION_CACHE_DIR'
+
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-# Most of the suite's time goes into compiling programs that run once, and without LLVM's optimisations they compile in
-# half of it. Flags from outside come last and win: XLA_FLAGS=--xla_backend_optimization_level=3 compiles as for users.
-FLAGS = '--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0'
-os.environ['XLA_FLAGS'] = f'{FLAGS} {os.environ.get("XLA_FLAGS", "")}'.strip()
+os.environ['XLA_FLAGS'] = f'--xla_force_host_platform_device_count=8 {FLAGS} {os.environ.get("XLA_FLAGS", "")}'.strip()
+# A compiled program is kept for the other files and processes of the run; in a folder that is named from
+# outside, for later runs too.
+TEMPORARY = None if PROGRAMS in os.environ else tempfile.mkdtemp(prefix='programs-')
+os.environ.setdefault(PROGRAMS, TEMPORARY or '')
+os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
 
 import jax  # noqa: E402  the variables above count only before JAX starts
 import jaxtyping  # noqa: E402
@@ -23,6 +31,12 @@ jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 # Before any test imports the package: the shapes in the signatures of attention/ are checked at every call.
 jaxtyping.install_import_hook('efficient_attention.attention', 'beartype.beartype')
+
+
+def pytest_unconfigure() -> None:
+    """Removes the compiled programs of this run."""
+    if TEMPORARY:
+        shutil.rmtree(TEMPORARY, ignore_errors=True)
 
 
 @pytest.hookimpl(wrapper=True)

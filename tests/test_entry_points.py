@@ -14,6 +14,7 @@ import pytest
 from absl import flags
 
 from efficient_attention.training import allocator
+from tests.quick_compile import FLAGS
 from tests.training.tiny_run import fresh_workdir, write_corpus
 
 pytestmark = [
@@ -23,7 +24,7 @@ pytestmark = [
 
 ROOT = Path(__file__).resolve().parent.parent
 # Without the eight emulated devices of the suite: a process of a user's has one CPU device.
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name != 'XLA_FLAGS'}
+ENVIRONMENT = os.environ | {'XLA_FLAGS': FLAGS}
 Result = tuple[int, str, str]  # exit code, standard output, standard error
 
 
@@ -71,13 +72,15 @@ def test_training_leaves_its_run_in_the_workdir(trained):
     assert (trained / 'tokenizer.json').is_file()
 
 
-@pytest.mark.parametrize('arguments, step', [(['--batch_size=3'], 3), (['--batch_size=16', '--checkpoint=best'], 1)])
-def test_evaluation_ends_with_one_json_object_of_the_runs_own_numbers(trained, arguments: list[str], step: int):
-    code, out, err = call('eval.py', f'--workdir={trained}', *arguments)
+def assert_evaluated(result: Result, workdir: Path, step: int) -> None:
+    """The last line is one JSON object, of the numbers that the run itself measured after `step`."""
+    code, out, err = result
     assert code == 0, err
-    measured = held_out(trained)
-    assert json.loads(out.splitlines()[-1]) == pytest.approx(measured[step], rel=1e-5)
-    assert max(measured, key=lambda step: measured[step]['masked_lm_loss']) == 1  # best_mode is 'max'
+    assert json.loads(out.splitlines()[-1]) == pytest.approx(held_out(workdir)[step], rel=1e-5)
+
+
+def test_evaluation_ends_with_one_json_object_of_the_runs_own_numbers(trained):
+    assert_evaluated(call('eval.py', f'--workdir={trained}', '--batch_size=3'), trained, 3)
 
 
 def test_sigterm_ends_a_run_well_with_a_checkpoint(tmp_path):
@@ -113,6 +116,12 @@ def call_here(monkeypatch, capfd) -> Callable[..., Result]:
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv(allocator.SWITCH, 'default')  # this process has its allocator already
     return call
+
+
+def test_evaluation_of_the_best_checkpoint(call_here, trained):
+    assert_evaluated(call_here('eval.py', f'--workdir={trained}', '--batch_size=16', '--checkpoint=best'), trained, 1)
+    measured = held_out(trained)
+    assert max(measured, key=lambda step: measured[step]['masked_lm_loss']) == 1  # best_mode is 'max'
 
 
 @pytest.fixture(scope='module')
@@ -202,8 +211,8 @@ def test_a_process_of_its_own_says_no_more(tmp_path):
     assert_refused(call(*arguments), f'{tmp_path}/corpus.txt: byte 0xe4 at offset 8 is not UTF-8')
 
 
-def test_a_run_that_does_not_learn_fails_with_one_line_and_another_code(tmp_path):
+def test_a_run_that_does_not_learn_fails_with_one_line_and_another_code(call_here, tmp_path):
     fields = ['optimizer.learning_rate=1e38', 'optimizer.warmup_steps=0', 'train.max_skipped_in_row=3']
-    code, _, err = call(*training(tmp_path, tmp_path / 'run', *(f'--config.{field}' for field in fields)))
+    code, _, err = call_here(*training(tmp_path, tmp_path / 'run', *(f'--config.{field}' for field in fields)))
     assert code == 1 and 'Traceback' not in err
     assert err.splitlines()[-1].startswith('error: stopped at step ')

@@ -267,7 +267,7 @@ def test_dropout_drops_its_share_and_keeps_the_mean():
     outs = drop(jax.random.split(jax.random.key(0), 100))
     spread = jnp.std(outs, axis=0).mean()
     assert spread > 0.01
-    assert jnp.abs(outs.mean(0) - attend(*arrays, Softmax())).mean() < spread / 5
+    assert jnp.abs(outs.mean(0) - quick(lambda *arrays: attend(*arrays, Softmax()))(*arrays)).mean() < spread / 5
 
 
 def test_auto_logs_its_choice_once(caplog: pytest.LogCaptureFixture):
@@ -339,13 +339,18 @@ def test_auto_is_dense_for_few_pairs_alone():
 def test_weights_sum_to_1_and_mix_the_values_as_attend_does(text: str):
     mechanism = parse_mechanism(text)
     q, k, v = (jax.random.normal(rng, (2, 14, 2, 8)) for rng in jax.random.split(jax.random.key(0), 3))
-    k = q if mechanism.normalises_keys else k
     segments = jnp.asarray([[1] * 8 + [2] * 6, [1] * 11 + [0] * 3])
     options = {'rng': jax.random.key(1), 'query_segments': segments, 'key_segments': segments}
-    weights = attention_weights(q, k, mechanism, **options)
+
+    @quick
+    def both(q: jax.Array, k: jax.Array) -> tuple:
+        k = q if mechanism.normalises_keys else k
+        return attention_weights(q, k, mechanism, **options), attend(q, k, v, mechanism, **options)
+
+    weights, out = both(q, k)
     np.testing.assert_allclose(weights.sum(-1), jnp.broadcast_to(segments[:, None] > 0, (2, 2, 14)), atol=1e-5)
     assert (weights >= 0).all()
-    assert_close(jnp.einsum('BHLM,BMHK->BLHK', weights, v), attend(q, k, v, mechanism, **options))
+    assert_close(jnp.einsum('BHLM,BMHK->BLHK', weights, v), out)
 
 
 @pytest.mark.parametrize('option', ['backend', 'return_lse', 'dropout_rate', 'dropout_rng'])

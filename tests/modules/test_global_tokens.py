@@ -51,24 +51,23 @@ def sparse(q, k, v, own_q, own_k, own_v, is_global: jax.Array, segments: jax.Arr
 
 
 def test_equals_the_dense_definition_forward_and_backward():
-    def run(function, *arrays):
-        return jax.value_and_grad(lambda *x: jnp.sin(function(*x, IS_GLOBAL, SEGMENTS)).sum(), argnums=tuple(range(6)))(
-            *arrays
-        )
+    def run(function):
+        loss = jax.value_and_grad(lambda *x: jnp.sin(function(*x, IS_GLOBAL, SEGMENTS)).sum(), argnums=tuple(range(6)))
+        return jax.jit(loss)(*arrays())
 
-    (value, gradients), (expected, expected_gradients) = (run(function, *arrays()) for function in (sparse, dense))
+    (value, gradients), (expected, expected_gradients) = run(sparse), run(dense)
     assert_close(value, expected)
     assert_close(gradients, expected_gradients, gradient=True)
 
 
 def test_without_global_tokens_it_is_the_pattern_alone():
-    out = sparse(*arrays(), marks(), SEGMENTS)
-    assert_close(out, dense(*arrays(), marks(), SEGMENTS))
+    out, expected = (jax.jit(function)(*arrays(), marks(), SEGMENTS) for function in (sparse, dense))
+    assert_close(out, expected)
     assert not out[1, 65:].any()
 
 
 def test_more_global_tokens_than_allowed_are_loud():
-    out = sparse(*arrays(), IS_GLOBAL, SEGMENTS, at_most=2)
+    out = jax.jit(sparse, static_argnames='at_most')(*arrays(), IS_GLOBAL, SEGMENTS, at_most=2)
     assert jnp.isnan(out[0]).all() and jnp.isfinite(out[1]).all()
 
 

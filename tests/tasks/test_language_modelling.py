@@ -23,7 +23,6 @@ from efficient_attention.tasks.language_modelling import LanguageModellingTask
 from efficient_attention.training.config import RunConfig, from_dict
 from efficient_attention.training.loop import train
 from efficient_attention.training.step import make_eval_step
-from tests.training.shared_programs import programs  # noqa: F401  a fixture of all tests here
 from tests.training.tiny_run import write_corpus
 
 FIELDS = {

@@ -20,7 +20,6 @@ from efficient_attention.training.config import RunConfig, from_dict
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
 from tests.tolerances import assert_close
-from tests.training.shared_programs import programs  # noqa: F401  a fixture of all tests here
 from tests.training.tiny_run import write_corpus
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
