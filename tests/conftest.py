@@ -5,7 +5,11 @@ update parameters through it carry the mark `lenient_promotion`; it covers their
 """
 
 import contextlib
+import ctypes
+import gc
 import os
+import platform
+import resource
 import shutil
 import tempfile
 from pathlib import Path
@@ -26,6 +30,7 @@ import jax  # noqa: E402  the variables above count only before JAX starts
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 
+MOST_BYTES = 1_500_000_000
 MOST_MAPPINGS = 20_000
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
@@ -59,11 +64,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """At the end of a file drops the compiled programs where they hold many of the process's memory mappings.
+    """At the end of a file drops the compiled programs where they hold much memory or many of its mappings.
 
-    Linux gives a process 65,530 by default; a program takes some, and the compiler crashes when there are no more.
+    Linux gives a process 65,530 mappings by default; a program takes some, and the compiler crashes when there are no
+    more. What a later file needs of them comes back from the folder of this run.
     """
-    maps = Path('/proc/self/maps')
     is_end = nextitem is None or nextitem.path != item.path
-    if is_end and maps.exists() and maps.read_bytes().count(b'\n') > MOST_MAPPINGS:
+    if is_end and Path('/proc/self/statm').exists() and is_full():
         jax.clear_caches()
+        gc.collect()
+        if platform.libc_ver()[0] == 'glibc':
+            ctypes.CDLL('libc.so.6').malloc_trim(0)
+
+
+def is_full() -> bool:
+    """Whether this process holds more than the suite's share of memory, or many mappings."""
+    resident = int(Path('/proc/self/statm').read_text().split()[1]) * resource.getpagesize()
+    return resident > MOST_BYTES or Path('/proc/self/maps').read_bytes().count(b'\n') > MOST_MAPPINGS

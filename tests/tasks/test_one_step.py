@@ -1,0 +1,112 @@
+"""Each task from its files to an update of its parameters: the loss of a batch falls, and every row is evaluated."""
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from configs.common import fine_tuning_config
+from efficient_attention.training.complete import run_config
+from efficient_attention.training.config import RunConfig
+from efficient_attention.training.run import build_run
+from tests.tasks.letters import letters
+from tests.tasks.test_language_modelling import config_of as language_modelling
+from tests.training.tiny_run import tiny_config as pretraining
+
+# Optax multiplies Python floats with int32 counts.
+pytestmark = [pytest.mark.lenient_promotion, pytest.mark.fast]
+
+ROWS = 12
+WORDS = ('ada', 'bee', 'cow', 'doe')
+CONTEXT = 'ada saw the sea and bee saw the hill'
+
+
+def classification(row: int) -> str:
+    return json.dumps({'text': f'{WORDS[row % 4]} ran', 'label': 'odd' if row % 2 else 'even'})
+
+
+def regression(row: int) -> str:
+    return json.dumps({'text': f'{WORDS[row % 4]} ran', 'label': row % 4})
+
+
+def token_classification(row: int) -> str:
+    return f'{WORDS[row % 4]}\tB-x\nran\tO\n'
+
+
+def multiple_choice(row: int) -> str:
+    return '\t'.join(['o', f'{WORDS[row % 4]}?', *WORDS, str(row % 4)])
+
+
+def question_answering(row: int) -> str:
+    answer = WORDS[row % 2]
+    answers = [{'text': answer, 'answer_start': CONTEXT.index(answer)}]
+    return json.dumps({'id': str(row), 'question': f'{row}?', 'context': CONTEXT, 'answers': answers})
+
+
+def multi_hop(row: int) -> str:
+    context = [['sea', ['ada saw it.', ' it is wet.']], ['hill', ['bee saw it.']]]
+    own = {'answer': ('ada', 'yes', 'bee')[row % 3], 'supporting_facts': [['sea', 0], ['hill', 0]]}
+    return json.dumps({'_id': str(row), 'question': 'who?', 'context': context, 'type': 'bridge'} | own)
+
+
+# problem: (a row of its file, the file's ending, fields of `examples`, the metric that an evaluation must have)
+PROBLEMS: dict[str, tuple[Callable[[int], str], str, dict[str, Any], str]] = {
+    'classification': (classification, 'jsonl', {'format': 'table'}, 'accuracy'),
+    'regression': (regression, 'jsonl', {'format': 'table'}, 'pearson'),
+    'token_classification': (token_classification, 'conll', {'format': 'conll', 'overlong': 'windows'}, 'accuracy'),
+    'multiple_choice': (multiple_choice, 'tsv', {'format': 'swag'}, 'accuracy'),
+    'question_answering': (question_answering, 'jsonl', {'format': 'squad', 'overlong': 'windows'}, 'f1'),
+    'multi_hop': (multi_hop, 'jsonl', {'format': 'hotpotqa'}, 'joint_f1'),
+}
+MODEL = {'width': 16, 'heads': 2, 'layers': 1, 'max_length': 64, 'init_std': 0.3, 'dropout_rate': 0.0}
+MODEL |= {'attention_dropout_rate': 0.0, 'vocab_size': letters().size}
+
+
+def fine_tuning(folder: Path, problem: str) -> RunConfig:
+    """A run on twelve rows, with letters as tokens."""
+    make_row, ending, fields, _ = PROBLEMS[problem]
+    path = folder / f'rows.{ending}'
+    path.write_text('\n'.join(make_row(row) for row in range(ROWS)) + '\n', encoding='utf-8')
+    letters().tokenizer.save(str(folder / 'tokenizer.json'))
+    config = fine_tuning_config()
+    for group, values in (('examples', fields | {'problem': problem, 'buckets': (64,), 'question_length': 8}), ('model', MODEL)):
+        config[group].update(ConfigDict(values))
+    config.examples.train = config.examples.dev = str(path)
+    config.data.tokenizer, config.data.length = str(folder / 'tokenizer.json'), 64
+    config.train.steps, config.train.batch_size, config.eval.batch_size = 4, 8, 8
+    config.head.dropout_rate, config.optimizer.warmup_steps, config.optimizer.learning_rate = 0.0, 0, 2e-3
+    return run_config(config.to_dict())
+
+
+QUICKLY = {'optimizer.warmup_steps': 0, 'optimizer.learning_rate': 3e-3, 'optimizer.bias_correction': True}
+QUICKLY |= {'model.dropout_rate': 0.0, 'model.attention_dropout_rate': 0.0}
+# name: (the config for files in a folder, a metric that an evaluation must have)
+TASKS: dict[str, tuple[Callable[[Path], RunConfig], str]] = {
+    'pretraining': (lambda folder: pretraining(folder, **QUICKLY), 'masked_lm_accuracy'),
+    'language_modelling': (lambda folder: language_modelling(folder, **QUICKLY), 'bits_per_byte'),
+    **{name: (functools.partial(fine_tuning, problem=name), metric) for name, (*_, metric) in PROBLEMS.items()},
+}
+
+
+@pytest.mark.parametrize('name', TASKS)
+def test_three_steps_on_one_batch_lower_its_loss_and_move_the_parameters(tmp_path: Path, name: str):
+    config_of, metric = TASKS[name]
+    run = build_run(config_of(tmp_path), jax.devices()[:1])
+    state, step, losses = run.fresh_state(), run.train_step(), []
+    before = jax.device_get(state.params)
+    batch = run.on_devices(next(run.task.training_batches(0, 1, 0, 1)))
+    for _ in range(3):
+        state, metrics = step(state, batch)
+        losses.append(float(metrics['loss']))
+    assert losses[2] < losses[0] and int(metrics['skipped']) == 0
+    moved = [(old != new).any() for old, new in zip(*map(jax.tree.leaves, (before, state.params)), strict=True)]
+    assert np.mean(moved) > 0.9
+    evaluated = run.evaluate(run.eval_step(), state.params)
+    assert np.isfinite(evaluated[metric])
+    assert name not in PROBLEMS or name == 'token_classification' or evaluated['fine_tuning_weight'] == ROWS
