@@ -1,8 +1,9 @@
 """What a reversible stack loses when it recovers its inputs from its outputs: python scripts/measure_inversion.py
 
-First the inverse error by depth: the largest difference between the recovered and the true input of the first layer, over
-the largest input. Then the gradient of all parameters and inputs against that of a stack that stores its activations: the
-Euclidean norm of the difference over that of the gradient. Untrained weights of standard deviation 0.1, dropout 0.1.
+First the inverse error by depth: the largest difference between the recovered and the true input of the first layer,
+over the largest input. Then the gradient of all parameters and inputs against that of a stack that stores its
+activations: the Euclidean norm of the difference over that of the gradient. Untrained weights of standard deviation
+0.1, dropout 0.1.
 """
 
 import argparse
