@@ -18,6 +18,7 @@ from tests.documents.tiny import SKIPPED, make_folder
 pytestmark = [
     pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
     pytest.mark.filterwarnings('ignore:the load_module'),  # which ml_collections uses
+    pytest.mark.filterwarnings('ignore:Creating legend'),  # takes a second on a machine with other work
 ]
 
 # Numbers with a unit that nobody measured: page, text: what they are.

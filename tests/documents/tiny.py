@@ -13,6 +13,7 @@ HOURS = 'minutes to hours of training on data that is not at hand'
 IDLE = 'measures for minutes in processes of its own; tests/scripts/ runs its parts'
 # Pattern of commands that are only parsed, and why they do not run.
 SKIPPED = {
+    '*scripts/visualize.py gallery *': 'tests/scripts/test_visualize.py draws it',
     'make *': 'sets up an environment from a package index, or runs this suite',
     '.ci/run': 'runs this suite',
     '*python -m pip *': 'fetches from a package index',
