@@ -28,6 +28,14 @@ def reason_to_skip(line: Command) -> str:
     return next((reason for pattern, reason in SKIPPED.items() if fnmatch.fnmatchcase(line.text, pattern)), '')
 
 
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """What a program prints."""
+
+    out: io.StringIO = dataclasses.field(default_factory=io.StringIO)
+    errors: io.StringIO = dataclasses.field(default_factory=io.StringIO)
+
+
 class Reader:
     """Reads pages in a folder that has what they speak of, and keeps what each command and Python block printed."""
 
@@ -63,7 +71,7 @@ class Reader:
                 self.printed[line.text] = output.out.getvalue()
 
     @contextlib.contextmanager
-    def as_program(self, *arguments: str) -> Iterator['Output']:
+    def as_program(self, *arguments: str) -> Iterator[Output]:
         """The state of a process of its own: arguments, folder, flags, what it prints."""
         known, output = set(flags.FLAGS), Output()
         with pytest.MonkeyPatch.context() as patch:
@@ -72,20 +80,10 @@ class Reader:
             patch.setattr(sys, 'stderr', output.errors)
             patch.setenv(allocator.SWITCH, 'default')  # this process has its allocator already
             patch.chdir(self.folder)
-            import time; t=time.process_time(), time.time()
             try:
                 yield output
             finally:
-                open('/tmp/docs_times.txt','a').write(f'{time.process_time()-t[0]:6.1f} {time.time()-t[1]:6.1f} {" ".join(arguments)[:110]}\n')
                 forget_flags(known)
-
-
-@dataclasses.dataclass(frozen=True)
-class Output:
-    """What a program prints."""
-
-    out: io.StringIO = dataclasses.field(default_factory=io.StringIO)
-    errors: io.StringIO = dataclasses.field(default_factory=io.StringIO)
 
 
 def words_of(line: Command) -> list[str]:
