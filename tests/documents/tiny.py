@@ -56,6 +56,10 @@ SHRUNK = {
     '(1, 4096, 8, 64)': '(1, 256, 2, 16)',
     '(1, 1024, 8, 64)': '(1, 256, 2, 16)',
     'Window(256)': 'Window(32)',
+    '(1, 1024, 4, 32)': '(1, 64, 2, 8)',
+    '(2, 1, 1, 4, 32)': '(2, 1, 1, 2, 8)',
+    '(1024, 4, 32)': '(64, 2, 8)',
+    'width=128, heads=4, layers=2': 'width=16, heads=2, layers=1',
     "'runs/squad')": "'runs/squad', question_length=8, stride=8)",
 }
 
@@ -71,7 +75,10 @@ FIELDS = {
     'configs/lm/books_characters.py': FEW_STEPS
     | SMALL_MODEL
     | {'data.source': CORPUS, 'data.held_out': 0.2, 'data.length': 32, 'optimizer.warmup_steps': 1},
-    'configs/lm/enwik8_small.py:*': FEW_STEPS | SMALL_MODEL | {'optimizer.warmup_steps': 1},
+    'configs/lm/enwik8_small.py:transformer_xl': FEW_STEPS
+    | SMALL_MODEL
+    | {'data.length': 32, 'model.memory_length': 32, 'optimizer.warmup_steps': 1},
+    'configs/lm/enwik8_small.py:full': FEW_STEPS | SMALL_MODEL | {'optimizer.warmup_steps': 1},
     'configs/finetune/*': FEW_STEPS | SMALL_ROWS,
 }
 
