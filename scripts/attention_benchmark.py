@@ -2,7 +2,8 @@
 
 Every (side, length) is a process of its own. A side is left out at lengths where its time at the two lengths before
 promises more than the limit. Every row is compared with full attention at the same length in the same run. Figures are
-handed over after every length, so a run that is cut loses one at most.
+handed over after every length, so a run that is cut loses one at most. With 0 steps nothing runs, and the temporary
+memory of the compiled forward + backward is all that is measured.
 """
 
 import argparse
@@ -76,9 +77,11 @@ def check_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespa
     """Ends the program on lengths that are none, and on options that would only show after hours of measuring."""
     if min(arguments.lengths) < 1:
         parser.error(f'length {min(arguments.lengths)}: it must be at least 1')
-    for name, least in (('steps', 1), ('rounds', 1), ('max_seconds', 0.0)):
+    for name, least in (('steps', 0), ('rounds', 1), ('max_seconds', 0.0)):
         if getattr(arguments, name) < least:
             parser.error(f'--{name} {getattr(arguments, name)}: it must be at least {least}')
+    if not arguments.steps and (arguments.plot or any(SIDES[name].peer for name in arguments.sides)):
+        parser.error('--steps 0 compiles alone: give --sides without peers, and no --plot')
     if arguments.plot and arguments.plot.suffix not in ('.png', '.svg'):
         parser.error(f'--plot {arguments.plot}: it must end in .png or .svg')
     for name, value in vars(arguments).items() if arguments.from_json else ():
@@ -88,6 +91,9 @@ def check_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespa
 
 def measure(arguments: argparse.Namespace, ours: list[str], peer: list[str], run: Run) -> Iterator[dict[str, Any]]:
     """After every length, the report on all lengths so far; prints and plots it when all are done."""
+    if not arguments.steps:
+        yield from compile_alone(arguments, ours, run)
+        return
     figures: Figures = {name: {} for name in arguments.sides}
     print_titles()
     for length in sorted(arguments.lengths):
@@ -103,6 +109,20 @@ def measure(arguments: argparse.Namespace, ours: list[str], peer: list[str], run
             print_row(length, name, figures[name][length])
         yield make_report(figures)
     finish(figures, arguments.plot)
+
+
+def compile_alone(arguments: argparse.Namespace, ours: list[str], run: Run) -> Iterator[dict[str, Any]]:
+    """After every length, the temporary bytes of forward + backward so far; at the end prints how they grow."""
+    temporary: dict[str, dict[int, int]] = {name: {} for name in arguments.sides}
+    print(f'{"length":>7} {"side":<26} {"temp MB":>8}')
+    for length in sorted(arguments.lengths):
+        for name, by_length in temporary.items():
+            shape = SHAPE | {'length': length, 'steps': 0} | dataclasses.asdict(SIDES[name])
+            by_length[length] = run(ours, shape)['forward_backward_temporary_bytes']
+            print(f'{length:>7} {name:<26} {by_length[length] / 2**20:>8.0f}', flush=True)
+        yield {'shape': SHAPE, 'temporary_bytes': temporary}
+    for name, by_length in temporary.items() if len(arguments.lengths) > 1 else ():
+        print(f'{name}: temporary memory grows as length^{slope(list(by_length), list(by_length.values())):.2f}')
 
 
 def make_report(figures: Figures) -> dict[str, Any]:

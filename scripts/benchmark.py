@@ -3,10 +3,11 @@
     python scripts/benchmark.py step [--lengths 128 512] [--rounds 3] [--json step.json]
     python scripts/benchmark.py input [--length 128] [--source stdlib]
     python scripts/benchmark.py attention [--lengths 512 ... 65536] [--sides full window ...] [--plot attention.svg]
+    python scripts/benchmark.py attention --steps 0 --sides full jax_nn     # temporary memory alone
     python scripts/benchmark.py attention --from_json figures.json --plot attention.svg
     python scripts/benchmark.py memory [--layers 6 ... 48] [--lengths 12288] [--parts depth] [--plot memory.svg]
     python scripts/benchmark.py finetune [--lengths 128 384] [--ways train infer] [--json finetune.json]
-    python scripts/benchmark.py decode [--contexts 512 4096] [--sides causal window fixed favor]
+    python scripts/benchmark.py decode [--contexts 512 4096] [--sides causal window fixed strided favor]
 
 `step`: a BERT with 4 layers of width 256, 4 heads and 8,192 tokens, float32, dropout 0.1, AdamW, 4,096 tokens a step of
 which 15 % are masked; this project against Hugging Face's PyTorch `BertForMaskedLM` (`make peers`). Every measurement
@@ -21,7 +22,8 @@ heads of 64, batch 1, float32 (`attention_benchmark.py`). With `--from_json` not
 earlier run are printed and plotted.
 
 `memory`: temporary and resident memory and time of a decoder's training step: plain, rematerialised and reversible
-against depth; fixed and strided sparse against dense attention at 12,288 positions (`memory_benchmark.py`).
+against depth; fixed and strided sparse against dense attention at 12,288 positions; one softmax against an adaptive one
+(`memory_benchmark.py`).
 
 `decode`: tokens/s of generation from caches against reading the whole context again for every token
 (`decode_benchmark.py`).
@@ -125,7 +127,8 @@ def parse_arguments() -> argparse.Namespace:
         default = ROOT / '.venv-peers/bin/python'
         command.add_argument('--peers-python', type=Path, default=default, help='made by `make peers`')
     for command in (step, input_, attention):
-        command.add_argument('--steps', type=int, default=10, help='timed steps a process')
+        only = '; 0 = compile alone' if command is attention else ''
+        command.add_argument('--steps', type=int, default=10, help=f'timed steps a process{only}')
     for command in (step, input_, attention, memory, decode, finetune):
         command.add_argument('--allocator', choices=['keep', 'default'], default='keep', help='of both sides')
         command.add_argument('--json', type=Path, help='file for the figures')

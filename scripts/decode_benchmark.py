@@ -45,6 +45,7 @@ CACHE = Comparison(
         'causal': {'attention': 'causal'},
         'window': {'attention': 'causal & window(64)'},
         'fixed': {'attention': 'sparse_fixed(64, 8)'},
+        'strided': {'attention': 'sparse_strided(64)'},
         'favor': {'attention': 'favor(128, causal=True)'},
     },
     contexts=(512, 4096),

@@ -18,7 +18,10 @@ from efficient_attention.attention.text_form import parse_mechanism
 
 
 def measure(shape: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of each call after a warm-up, temporary memory of the compiled programs, peak resident memory."""
+    """Seconds of each call after a warm-up, temporary memory of the compiled programs, peak resident memory.
+
+    With 0 `steps` nothing runs, and the temporary memory is all there is.
+    """
     size = (1, shape['length'], shape['heads'], shape['head_width'])
     q, k, v, cotangent = (jax.random.normal(key, size) for key in jax.random.split(jax.random.key(0), 4))
     jax.block_until_ready((q, k, v, cotangent))
@@ -39,9 +42,10 @@ def measure(shape: dict[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {'name': f'efficient_attention, jax {jax.__version__}'}
     for name, function in (('forward', forward), ('forward_backward', forward_backward)):
         compiled = jax.jit(function).lower(q, k, v).compile()
-        result[name] = seconds(lambda compiled=compiled: jax.block_until_ready(compiled(q, k, v)), shape['steps'])
         result[f'{name}_temporary_bytes'] = compiled.memory_analysis().temp_size_in_bytes
-    return result | {'peak_bytes': peak_bytes() - baseline}
+        if shape['steps']:
+            result[name] = seconds(lambda compiled=compiled: jax.block_until_ready(compiled(q, k, v)), shape['steps'])
+    return result | ({'peak_bytes': peak_bytes() - baseline} if shape['steps'] else {})
 
 
 def seconds(call: Callable[[], Any], steps: int) -> list[float]:

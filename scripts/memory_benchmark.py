@@ -2,7 +2,8 @@
 
 `depth`: layers that keep their activations, recompute them or recover them (reversible), with and without feed-forward
 and loss in chunks, at several depths. `patterns`: fixed and strided sparse attention against dense causal attention,
-as in table 2 of Child et al. 2019 (arXiv 1904.10509), at a width that a CPU can bear.
+as in table 2 of Child et al. 2019 (arXiv 1904.10509), at a width that a CPU can bear. `output`: one softmax over many
+words against the clusters of an adaptive one, where the loss is computed in chunks.
 
 Every row is a process of its own that compiles the whole step, AdamW included. Temporary bytes are the compiler's:
 gradients and updates are among them, parameters and moments are not. Real steps then tell the seconds and, as a check
@@ -33,18 +34,18 @@ MODEL = {
 class Part:
     """A table: one row for each side and size; every side is compared with the first of them at the same size."""
 
-    axis: str  # what a size counts: 'layers' or 'length'
+    axis: str  # what a size counts: 'layers', 'length' or 'vocab_size'
     sides: dict[str, dict[str, Any]]  # name -> fields of ModelConfig
     model: dict[str, Any]  # fields of all sides
     rows: int  # of a batch
     sizes: tuple[int, ...]
     small: tuple[int, ...]  # sizes of --quick
-    length: int = 0  # positions, where sizes count layers
+    length: int = 0  # positions, where sizes count something else
 
     def shape(self, side: str, size: int, steps: int) -> dict[str, Any]:
         """What the child process measures."""
         model = MODEL | self.model | self.sides[side]
-        model |= {'layers': size} if self.axis == 'layers' else {}
+        model |= {self.axis: size} if self.axis != 'length' else {}
         length = size if self.axis == 'length' else self.length
         return {'model': model, 'rows': self.rows, 'length': length, 'steps': steps}
 
@@ -76,7 +77,21 @@ PATTERNS = Part(
     sizes=(12288,),
     small=(256,),
 )
-PARTS = {'depth': DEPTH, 'patterns': PATTERNS}
+OUTPUT = Part(
+    axis='vocab_size',
+    sides={
+        'one softmax': {},
+        'chunks': {'loss_chunk': 64},
+        'cutoffs, chunks': {'loss_chunk': 64, 'adaptive_cutoffs': (5000, 20_000), 'adaptive_divisor': 1},
+        'cutoffs / 4, chunks': {'loss_chunk': 64, 'adaptive_cutoffs': (5000, 20_000), 'adaptive_divisor': 4},
+    },
+    model={'layers': 1, 'width': 256, 'attention': 'causal', 'dropout_rate': 0.0},
+    rows=4,
+    length=512,
+    sizes=(50_000,),
+    small=(25_000,),
+)
+PARTS = {'depth': DEPTH, 'patterns': PATTERNS, 'output': OUTPUT}
 
 Figures = dict[str, dict[int, dict[str, Any]]]  # side, size, what `summary` returns
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process, returns its figures
@@ -117,7 +132,7 @@ def chosen_parts(arguments: argparse.Namespace) -> dict[str, Part]:
             part = dataclasses.replace(part, sizes=part.small, rows=1, length=min(part.length, 64))
         if arguments.vocab_size and name == 'depth':
             part = dataclasses.replace(part, model=part.model | {'vocab_size': arguments.vocab_size})
-        sizes = arguments.layers if part.axis == 'layers' else arguments.lengths
+        sizes = {'layers': arguments.layers, 'length': arguments.lengths}.get(part.axis)
         parts[name] = dataclasses.replace(part, sizes=tuple(sorted(set(sizes or part.sizes))))
     return parts
 

@@ -68,6 +68,16 @@ def test_every_peer_is_a_side_and_has_its_program(tmp_path: Path):
     assert 'svg' in (tmp_path / 'plot.svg').read_text(encoding='utf-8')[:500]
 
 
+def test_without_steps_there_is_temporary_memory_alone(capsys):
+    def run(command: list[str], shape: dict[str, Any]) -> dict[str, Any]:
+        assert shape['steps'] == 0 and command[-1].endswith('measure_attention.py')
+        return {'forward_backward_temporary_bytes': shape['length'] * 2**20}
+
+    report = measure(run=run, steps=0, sides=['full', 'window'], lengths=[16, 8])
+    assert report['temporary_bytes'] == {side: {8: 8 * 2**20, 16: 16 * 2**20} for side in ('full', 'window')}
+    assert 'full: temporary memory grows as length^1.00' in capsys.readouterr().out
+
+
 def test_each_length_is_reported_when_it_is_done():
     counts = [[len(by_length) for by_length in report['sides'].values()] for report in reports(lengths=[64, 128, 32])]
     assert counts == [[1, 1, 1], [2, 2, 2], [3, 3, 3]]
@@ -130,6 +140,7 @@ def test_a_file_without_figures_is_one_line_and_code_2(text, message, tmp_path: 
         (['--lengths', '0'], 'length 0: it must be at least 1'),
         (['--plot', 'plot.txt'], '--plot plot.txt: it must end in .png or .svg'),
         (['--json', 'nowhere/figures.json'], 'nowhere/figures.json: there is no folder nowhere'),
+        (['--steps', '0', '--sides', 'full', 'sdpa'], '--steps 0 compiles alone: give --sides without peers'),
         (['--from_json', 'a.json', '--rounds', '2'], 'rounds has no effect with --from_json'),
         (['--from_json', 'a.json', '--json', 'b.json'], 'json has no effect with --from_json'),
     ],

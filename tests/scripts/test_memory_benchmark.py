@@ -68,14 +68,14 @@ def test_quick_and_the_vocabulary_size_change_what_is_measured():
         shapes.append(shape)
         return fake_run(program, shape)
 
-    measure(run, quick=True, vocab_size=256, rounds=1)
+    measure(run, parts=['depth', 'patterns'], quick=True, vocab_size=256, rounds=1)
     assert {shape['model']['vocab_size'] for shape in shapes} == {256}
     assert all(shape['rows'] == shape['steps'] == 1 and shape['length'] <= 256 for shape in shapes)
     assert {shape['model']['layers'] for shape in shapes} == {1, 2}
 
 
 def test_every_size_is_reported_when_it_is_done():
-    reports = measure(layers=[4, 2, 2])
+    reports = measure(parts=['depth', 'patterns'], layers=[4, 2, 2])
     assert [list(report['depth']['sides']['plain']) for report in reports] == [['2'], ['2', '4'], ['2', '4']]
     assert ['patterns' in report for report in reports] == [False, False, True]
 

@@ -1,0 +1,71 @@
+"""Measured figures in a page, and which of them no command stands beside.
+
+A measured figure is a number with a unit of a measurement, a row of a table whose head names one, or a picture. The
+section that holds it, from one heading to the next, must hold a bash block whose first line is a comment with the date
+and the machine. A picture's file must be named by a command of its section.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+
+from tests.documents.pages import blocks, commands, record_of
+
+NUMBER = r'(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?'
+WORD_UNIT = (
+    r'(?:ms|seconds?|minutes?|hours?|KiB|MiB|GiB|MB|GB|%|points|nats|tokens/s|examples/s|times|x the|of the time'
+    r'|bits per (?:byte|character|dimension))'
+)
+UNIT = rf'(?:s|{WORD_UNIT})'
+SCORE = r'(?:perplexit(?:y|ies)|accuracy|F1|exact match|loss|ratio|`em`|`sp_em`)'
+FIGURE = re.compile(rf'{NUMBER} ?{UNIT}(?!\w)|\b{SCORE} (?:of |is |was |has )?{NUMBER}')
+HEAD = re.compile(rf'(?<!\w)(?:{WORD_UNIT}|{SCORE}|result|time|temporary memory|error|distance)(?!\w)')
+PICTURE = re.compile(r'!\[[^\]]*\]\(([^)]+)\)')
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A figure and the line of its page, from 1."""
+
+    page: str
+    line: int
+    text: str
+
+
+def sections(text: str) -> Iterator[tuple[int, str]]:
+    """The number of its first line and the text of every section; headings inside fenced blocks are none."""
+    hidden = re.sub(
+        r'^```.*?^```$', lambda block: re.sub(r'[^\n]', ' ', block[0]), text, flags=re.MULTILINE | re.DOTALL
+    )
+    starts = [0, *(found.start() for found in re.finditer(r'^#+ ', hidden, re.MULTILINE) if found.start())]
+    for start, stop in zip(starts, [*starts[1:], len(text)], strict=True):
+        yield text[:start].count('\n') + 1, text[start:stop]
+
+
+def figures(page: str, first_line: int, text: str) -> Iterator[Figure]:
+    """The figures of a section outside its fenced blocks and inline code; each row of a measured table is one."""
+    prose = re.sub(r'^```.*?^```$', lambda block: '\n' * block[0].count('\n'), text, flags=re.MULTILINE | re.DOTALL)
+    in_measured_table, before = False, ''
+    for number, line in enumerate(prose.split('\n'), start=first_line):
+        bare = re.sub(r'(?<!`)`(?!(?:em|sp_em)`)[^`]*`', '``', line)
+        if line.startswith('|') and not before.startswith('|'):
+            in_measured_table = bool(HEAD.search(bare))
+        elif line.startswith('|') and in_measured_table and re.search(rf'\|[^|]*{NUMBER}', bare):
+            yield Figure(page, number, line)
+        elif found := [*FIGURE.finditer(bare), *PICTURE.finditer(bare)]:
+            yield from (Figure(page, number, one[0]) for one in found)
+        before = line
+
+
+def without_command(page: str, text: str) -> list[Figure]:
+    """The figures of a page whose section has no record, and the pictures that no command of their section writes."""
+    found = []
+    for first_line, section in sections(text):
+        own = list(blocks(page, section))
+        written = ' '.join(command.text for block in own for command in commands(block) if block.language == 'bash')
+        has_record = any(record_of(block) and list(commands(block)) for block in own)
+        for figure in figures(page, first_line, section):
+            picture = PICTURE.fullmatch(figure.text)
+            is_served = picture[1].removeprefix('docs/') in written if picture else has_record
+            found += [] if is_served else [figure]
+    return found

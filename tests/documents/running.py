@@ -1,0 +1,163 @@
+"""Runs a page's commands and Python blocks in this process, one after another as a reader would, or parses them."""
+
+import argparse
+import contextlib
+import dataclasses
+import fnmatch
+import io
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from absl import flags
+
+from efficient_attention.training import allocator, command
+from efficient_attention.training.config import from_dict
+from tests.documents.pages import ROOT, Command, blocks, commands, read
+from tests.documents.tiny import BEFORE, SHRUNK, SKIPPED, tiny_arguments
+from tests.test_configs import filled
+
+PYTHON = ('.venv/bin/python', 'python')
+
+
+def reason_to_skip(line: Command) -> str:
+    """Why a command is not run; '' for one that is."""
+    return next((reason for pattern, reason in SKIPPED.items() if fnmatch.fnmatchcase(line.text, pattern)), '')
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """What a program prints."""
+
+    out: io.StringIO = dataclasses.field(default_factory=io.StringIO)
+    errors: io.StringIO = dataclasses.field(default_factory=io.StringIO)
+
+
+class Reader:
+    """Reads pages in a folder that has what they speak of, and keeps what each command and Python block printed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.printed: dict[str, str] = {}  # by the text of a command or block
+        self.pages: set[str] = set()
+
+    def read(self, page: str) -> None:
+        """Runs the blocks of a page in their order, after those of the page that it goes on from."""
+        if page in self.pages:
+            return
+        if page in BEFORE:
+            self.read(BEFORE[page])
+        names: dict[str, Any] = {'__name__': '__main__'}
+        for block in blocks(page, read(page)):
+            if block.language == 'bash':
+                self.run_commands([line for line in commands(block) if not reason_to_skip(line)])
+            elif block.language == 'python':
+                with self.as_program(page) as output:
+                    run_python(block.text, f'{page}:{block.line}', names)
+                self.printed[block.text] = output.out.getvalue()
+        self.pages.add(page)
+
+    def run_commands(self, lines: list[Command]) -> None:
+        """Runs commands on tiny sizes; one that has run, on another page too, is not run again."""
+        for line in lines:
+            if line.text not in self.printed:
+                words = words_of(line)
+                with self.as_program(*words, *tiny_arguments(words)) as output:
+                    code = run_script(words[0])
+                assert code == 0, f'{line.page}:{line.line}: {line.text}\n{output.errors.getvalue()[-3000:]}'
+                self.printed[line.text] = output.out.getvalue()
+
+    @contextlib.contextmanager
+    def as_program(self, *arguments: str) -> Iterator[Output]:
+        """The state of a process of its own: arguments, folder, flags, what it prints."""
+        known, output = set(flags.FLAGS), Output()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, 'argv', list(arguments))
+            patch.setattr(sys, 'stdout', output.out)
+            patch.setattr(sys, 'stderr', output.errors)
+            patch.setenv(allocator.SWITCH, 'default')  # this process has its allocator already
+            patch.chdir(self.folder)
+            try:
+                yield output
+            finally:
+                forget_flags(known)
+
+
+def words_of(line: Command) -> list[str]:
+    """Script and arguments of a command that starts one of the project's scripts."""
+    name, *words = line.words
+    assert name in PYTHON and words[0].endswith('.py'), f'{line.page}:{line.line}: nothing runs or skips {line.text!r}'
+    return words
+
+
+def run_script(script: str) -> int:
+    """The exit code of a script that is run as a program."""
+    try:
+        runpy.run_path(str(ROOT / script), run_name='__main__')
+    except SystemExit as exited:
+        return int(exited.code or 0)
+    return 0
+
+
+def run_python(text: str, name: str, names: dict[str, Any]) -> None:
+    """Runs a block with its numbers made small; `names` are those of the page."""
+    for large, small in SHRUNK.items():
+        text = text.replace(large, small)
+    exec(compile(text, name, 'exec'), names)
+
+
+def forget_flags(known: set[str]) -> None:
+    """Takes away the flags of the last program, as the next one defines its own of the same names."""
+    for name in set(flags.FLAGS) - known:
+        delattr(flags.FLAGS, name)
+
+
+# ---- parsing alone ----
+
+
+class Parsed(BaseException):
+    """Raised in place of what a script does after it has read its arguments."""
+
+
+def parse(line: Command, patch: pytest.MonkeyPatch) -> None:
+    """Reads a command's arguments, and its config file with every field that is set, without doing what it says."""
+    name, *words = line.words
+    if name not in PYTHON or words[:2] == ['-m', 'pip']:
+        return
+    if words[:2] == ['-m', 'pytest']:
+        assert all((ROOT / word).exists() for word in words if word.startswith('tests')), line.text
+        return
+    if not (ROOT / words[0]).exists():
+        assert '/' not in words[0], f'{words[0]} does not exist'
+        return  # a script of somebody else's
+    known = set(flags.FLAGS)
+    patch.setattr(sys, 'argv', words)
+    patch.setattr(argparse.ArgumentParser, 'parse_args', then_stop(argparse.ArgumentParser.parse_args))
+    patch.setattr(command, 'parse_flags', then_stop(command.parse_flags, check_config))
+    patch.chdir(ROOT)
+    try:
+        with pytest.raises(Parsed):
+            runpy.run_path(words[0], run_name='__main__')
+    finally:
+        forget_flags(known)
+
+
+def then_stop(function: Any, check: Any = None) -> Any:
+    """`function`, after which the program ends."""
+
+    def stopping(*arguments: Any, **options: Any) -> None:
+        function(*arguments, **options)
+        if check:
+            check()
+        raise Parsed
+
+    return stopping
+
+
+def check_config() -> None:
+    """The config on the command line is one that a run takes."""
+    if 'config' in flags.FLAGS:
+        from_dict(filled(flags.FLAGS['config'].value.to_dict()))

@@ -1,0 +1,173 @@
+"""What README.md, CONTRIBUTING.md and docs/ say: every block runs, and every measured figure has its command.
+
+A bash block's commands run on tiny sizes, or are parsed where `tests/documents/tiny.py` says why they do not run.
+"""
+
+import fnmatch
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.documents.figures import without_command
+from tests.documents.pages import NAMES, ROOT, Block, Command, all_blocks, all_commands, blocks, commands, read
+from tests.documents.running import Reader, parse, reason_to_skip
+from tests.documents.tiny import SKIPPED, make_folder
+
+pytestmark = [
+    pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
+    pytest.mark.filterwarnings('ignore:the load_module'),  # which ml_collections uses
+    pytest.mark.filterwarnings('ignore:Creating legend'),  # takes a second on a machine with other work
+]
+
+# Numbers with a unit that nobody measured: page, text: what they are.
+NOT_MEASURED = {
+    ('docs/pretraining.md', '50 %'): 'how often a pair is random or swapped, by rule',
+    ('docs/pretraining.md', '80 %'): "BERT's rule of replacement",
+    ('docs/pretraining.md', '10 %'): "BERT's rule of replacement",
+}
+LANGUAGES = ('bash', 'python', 'json', 'text')
+
+
+@pytest.fixture(scope='module')
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    folder = tmp_path_factory.mktemp('documents')
+    make_folder(folder)
+    return Reader(folder)
+
+
+# ---- what the blocks do ----
+
+
+@pytest.mark.parametrize('page', [name for name in NAMES if any(blocks(name, read(name)))])
+def test_the_blocks_of_a_page_run(reader: Reader, page: str):
+    reader.read(page)
+
+
+def last_line(reader: Reader, start: str) -> dict:
+    """The JSON object that the one command which begins so has printed last."""
+    [text] = [text for text in reader.printed if text.startswith(f'.venv/bin/python {start}')]
+    return json.loads(reader.printed[text].splitlines()[-1])
+
+
+def test_the_walk_of_fine_tuning_ends_in_its_files(reader: Reader):
+    reader.read('docs/finetuning.md')
+    evaluated = last_line(reader, 'eval.py --workdir runs/sst2')
+    assert 0 <= evaluated['accuracy'] <= 1 and evaluated['fine_tuning_weight'] == 9
+    seeds = last_line(reader, 'scripts/train_seeds.py')
+    assert set(seeds['seeds']) == {'0', '1'} and 0 <= seeds['mean']['accuracy'] <= 1
+    scored = last_line(reader, 'scripts/predict.py --model runs/sst2 --output dev_predictions')
+    assert scored['metrics']['accuracy'] == pytest.approx(evaluated['accuracy'])
+    predicted = last_line(reader, 'scripts/predict.py --model runs/sst2 --output submission')
+    lines = (reader.folder / 'submission' / 'SST-2.tsv').read_text(encoding='utf-8').splitlines()
+    assert lines[0] == 'index\tprediction' and len(lines) == 6 and predicted['files'] == ['submission/SST-2.tsv']
+    config = json.loads((reader.folder / 'exported' / 'sst2' / 'config.json').read_text(encoding='utf-8'))
+    assert config['architectures'] == ['BertForSequenceClassification']
+    long = json.loads((reader.folder / 'checkpoints' / 'minilm_long' / 'config.json').read_text(encoding='utf-8'))
+    assert long['max_position_embeddings'] == 1024
+    own = (reader.folder / 'out' / 'predictions.jsonl').read_text(encoding='utf-8').splitlines()
+    assert [str(json.loads(line)['id']) for line in own] == ['7', '8', '9']
+    [said] = [out for text, out in reader.printed.items() if "ea.pipeline('text-classification'" in text]
+    assert said.count("'label'") == 2
+
+
+# ---- what the blocks are ----
+
+LEFT_OUT = [command for command in all_commands() if reason_to_skip(command)]
+
+
+@pytest.mark.parametrize('command', LEFT_OUT, ids=lambda command: f'{reason_to_skip(command)} - {command.text[:60]}')
+def test_a_command_that_is_skipped_parses(command: Command, monkeypatch: pytest.MonkeyPatch):
+    parse(command, monkeypatch)
+
+
+def test_every_reason_to_skip_is_needed():
+    texts = [command.text for command in LEFT_OUT]
+    assert [pattern for pattern in SKIPPED if not fnmatch.filter(texts, pattern)] == []
+
+
+def test_parsing_finds_what_does_not_exist(monkeypatch: pytest.MonkeyPatch):
+    for text in (
+        '.venv/bin/python train.py --config configs/lm/gpt.py:small --workdir x --config.model.widht=3',
+        '.venv/bin/python train.py --config configs/finetune/glue.py:sst3 --workdir x',
+        '.venv/bin/python train.py --config configs/finetune/glue.py:sst2 --workdir x --config.examples.problem=chess',
+        '.venv/bin/python scripts/benchmark.py memory --parts width',
+        '.venv/bin/python scripts/nothing.py',
+        '.venv/bin/python -m pytest -m real tests/test_nothing.py',
+    ):
+        with pytest.raises((Exception, SystemExit)) as raised, monkeypatch.context() as patch:
+            parse(Command('page', 1, text), patch)
+        assert getattr(raised.value, 'code', 2) == 2
+
+
+def test_every_block_says_what_it_is():
+    others = [block for page in NAMES for block in blocks(page, read(page)) if block.language not in LANGUAGES]
+    assert others == []
+    for block in all_blocks('json'):
+        assert json.loads(block.text)
+
+
+def test_no_command_hides_in_a_text_block():
+    is_command = re.compile(
+        r'^\s*(\$ |\.venv|python|pip|make|train\.py --|eval\.py --|scripts/\w+\.py --)', re.MULTILINE
+    )
+    assert [block for block in all_blocks('text') if is_command.search(block.text)] == []
+
+
+def test_commands_are_found_line_by_line():
+    block = Block('page', 3, 'bash', "# 2026-01-01, here\na.py --x 'b #c' \\\n  --y  # why\n\nmake d && ./e\n")
+    found = [(command.line, command.text) for command in commands(block)]
+    assert found == [(4, "a.py --x 'b #c' --y"), (7, 'make d'), (7, './e')]
+
+
+# ---- figures ----
+
+
+def test_every_measured_figure_has_its_command():
+    found = [figure for page in NAMES for figure in without_command(page, read(page))]
+    used = {(figure.page, figure.text) for figure in found} & set(NOT_MEASURED)
+    missing = [figure for figure in found if (figure.page, figure.text) not in used]
+    assert [f'{figure.page}:{figure.line}: {figure.text}' for figure in missing] == []
+    assert set(NOT_MEASURED) == used  # an entry that no page needs goes
+
+
+PAGE = """# Title
+It takes 3 ms.
+
+## One
+```bash
+# 2026-01-01, a machine
+python scripts/benchmark.py step
+```
+It takes 4 ms, or 5 % of the time.
+![drawn](images/a.svg)
+
+## Two
+| a | loss |
+|---|---|
+| b | 1.5 |
+
+A perplexity of 7, and 8 layers, and `9 s`.
+```bash
+# measured once
+python scripts/benchmark.py step
+```
+
+## Three
+```bash
+# 2026-01-01, a machine
+python draw.py docs/images/b.svg
+```
+![drawn](images/b.svg)
+"""
+
+
+def test_a_figure_without_command_or_date_is_found():
+    found = [(figure.line, figure.text) for figure in without_command('page', PAGE)]
+    assert found == [(2, '3 ms'), (10, '![drawn](images/a.svg)'), (15, '| b | 1.5 |'), (17, 'perplexity of 7')]
+
+
+def test_pages_are_found():
+    assert {'README.md', 'CONTRIBUTING.md', 'docs/attention.md'} <= set(NAMES)
+    assert all(Path(ROOT, name).is_file() for name in NAMES)
