@@ -57,9 +57,9 @@ def pytest_runtest_protocol(item: pytest.Item):
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips a test marked gpu or tpu where JAX has no such device."""
-    for platform in ('gpu', 'tpu'):
-        if item.get_closest_marker(platform) and jax.default_backend() != platform:
-            pytest.skip(f'needs a {platform.upper()}')
+    for kind in ('gpu', 'tpu'):
+        if item.get_closest_marker(kind) and jax.default_backend() != kind:
+            pytest.skip(f'needs a {kind.upper()}')
 
 
 @pytest.hookimpl(trylast=True)

@@ -92,7 +92,9 @@ def _decorate(axes: Axes, *, has_legend: bool) -> None:
         axes.spines[side].set_visible(False)
     axes.spines['bottom'].set_color('#cbd5e1')
     if has_legend:
-        axes.legend(frameon=False, fontsize=TEXT_SIZE, labelcolor=TEXT_COLOUR)
+        # Above the curves: to look for the best place inside takes seconds where there are many points.
+        look = {'frameon': False, 'fontsize': TEXT_SIZE, 'labelcolor': TEXT_COLOUR}
+        axes.legend(loc='lower right', bbox_to_anchor=(1.0, 1.0), ncols=4, **look)
 
 
 def _svg(figure: Figure, name: str) -> str:

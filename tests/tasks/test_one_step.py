@@ -75,7 +75,10 @@ def fine_tuning(folder: Path, problem: str) -> RunConfig:
     path.write_text('\n'.join(make_row(row) for row in range(ROWS)) + '\n', encoding='utf-8')
     letters().tokenizer.save(str(folder / 'tokenizer.json'))
     config = fine_tuning_config()
-    for group, values in (('examples', fields | {'problem': problem, 'buckets': (64,), 'question_length': 8}), ('model', MODEL)):
+    for group, values in (
+        ('examples', fields | {'problem': problem, 'buckets': (64,), 'question_length': 8}),
+        ('model', MODEL),
+    ):
         config[group].update(ConfigDict(values))
     config.examples.train = config.examples.dev = str(path)
     config.data.tokenizer, config.data.length = str(folder / 'tokenizer.json'), 64
