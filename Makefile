@@ -13,7 +13,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help quickstart test lint format lock peers clean install-run install-test
+.PHONY: help quickstart test test-fast test-all lint format lock peers clean install-run install-test
 
 install = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-input
 
@@ -30,7 +30,17 @@ quickstart: $(VENV)/.run  ## pretrain, evaluate and try a small ALBERT on text t
 	  'Return the [MASK] of the file.' 'If the argument is not a [MASK], an exception is raised.'
 
 test: $(VENV)/.test  ## run the test suite without the marks slow, gpu, tpu, real
-	@$(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 4 --dist loadfile $(PYTEST_ARGUMENTS)
+	@$(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+	  $(PYTEST_ARGUMENTS)
+
+# Its programs stay in cache/programs, so that the next time compiles only what has changed.
+test-fast: $(VENV)/.test  ## the tests marked fast: a cell of each mechanism, three steps of each task (minutes)
+	@JAX_COMPILATION_CACHE_DIR=$${JAX_COMPILATION_CACHE_DIR:-$(CURDIR)/cache/programs} \
+	  $(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 4 -m fast $(PYTEST_ARGUMENTS)
+
+test-all: $(VENV)/.test  ## the whole suite with the tests marked slow; gpu, tpu and real stay out
+	@$(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 4 --dist worksteal \
+	  -m 'not gpu and not tpu and not real' $(PYTEST_ARGUMENTS)
 
 lint: $(VENV)/.run .venv-lint/.lint  ## check format and rules (ruff) and types (mypy)
 	@.venv-lint/bin/ruff format --check .

@@ -30,6 +30,7 @@ import jax  # noqa: E402  the variables above count only before JAX starts
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 
+LONGEST = ('test_hosts.py', 'test_attend.py', 'test_documents.py', 'test_favor.py', 'test_entry_points.py')
 MOST_BYTES = 1_500_000_000
 MOST_MAPPINGS = 20_000
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
@@ -42,6 +43,12 @@ def pytest_unconfigure() -> None:
     """Removes the compiled programs of this run."""
     if TEMPORARY:
         shutil.rmtree(TEMPORARY, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that take longest come first, so that no process is left with one at the end."""
+    order = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -81,8 +81,13 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, 'TILE', 16)
 
 
+def cells(*pairs: tuple[str, str], fast: tuple[str, ...] = ('plain',)) -> list:
+    """Parameters (text, option), those with one of the options in `fast` marked as such."""
+    return [pytest.param(*pair, marks=[pytest.mark.fast] * (pair[1] in fast)) for pair in pairs]
+
+
 @pytest.mark.parametrize(
-    'text, option', [*(('causal', option) for option in OPTIONS), *(('full', option) for option in WITHOUT_ORDER)]
+    'text, option', cells(*(('causal', option) for option in OPTIONS), *(('full', option) for option in WITHOUT_ORDER))
 )
 @pytest.mark.parametrize('backend', OTHERS)
 def test_backend_equals_the_reference_or_refuses(backend: str, text: str, option: str):
@@ -95,7 +100,11 @@ def test_backend_equals_the_reference_or_refuses(backend: str, text: str, option
 
 
 @pytest.mark.parametrize(
-    'text, option', [(text, option) for text, cells in MECHANISM_CELLS.items() for option in cells]
+    'text, option',
+    cells(
+        *((text, option) for text, own in MECHANISM_CELLS.items() for option in own),
+        fast=('padding segments lse', 'padding segments dropout lse', 'padding segments grouped'),
+    ),
 )
 def test_mechanism_equals_the_reference_or_refuses(text: str, option: str):
     """Forward and all gradients of what is no pattern, with the same hashes and features; 'auto' refuses as well."""
