@@ -32,7 +32,7 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
         call goes on from there.
 
     Raises:
-        InputError: a seed is no whole number or comes twice, or what `train` raises.
+        InputError: a seed is no whole number or comes twice, no text is held out, or what `train` raises.
     """
     if not seeds or not all(seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
         raise InputError(f'--seeds is {",".join(seeds)!r}; it must be different whole numbers with commas')
@@ -40,6 +40,8 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
     runs: dict[str, dict[str, float]] = {}
     for seed in seeds:
         config = run_config({**values, 'train': {**values['train'], 'seed': int(seed)}})
+        if not config.eval.has_text(config.data):
+            raise InputError('no text is held out (data.held_out=0), and seeds are compared by held-out metrics')
         folder = workdir / f'seed_{seed}'
         if not train(config, folder):
             return {}

@@ -257,7 +257,11 @@ def test_a_damaged_cache_says_what_to_do():
         ({'source': 'text:none/*.txt'}, "no file matches 'none/*.txt'"),
         ({'source': 'text:empty.txt'}, "data.source 'text:empty.txt': no text in it"),
         ({'source': 'text:latin.txt'}, 'latin.txt: byte 0xe9 at offset 3 is not UTF-8'),
-        ({'source': 'text:books/00.txt'}, 'the corpus is one document, none is left to hold out'),
+        (
+            {'source': 'text:books/00.txt'},
+            "it is one document, so none is left to hold out; use data.source='text:books/00.txt#paragraphs' (blank "
+            'lines separate documents), or data.held_out=0 to train without evaluation',
+        ),
         ({'tokenizer': 'train:words'}, "data.tokenizer is 'train:words'; known: train:wordpiece"),
         ({'tokenizer': 'vocab.txt'}, 'tokenizer vocab.txt: no [MASK] in its vocabulary'),
         ({'tokenizer': 'good/vocab.txt'}, 'data.vocab_size is 120; the tokenizer good/vocab.txt has 7 pieces'),
