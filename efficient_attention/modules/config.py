@@ -32,7 +32,7 @@ class LayerConfig:
     head_width: int = 0  # K; 0 = width / heads
     feed_forward_width: int = 0  # F; 0 = 4 x width
     attention: str = 'full'  # a mechanism's text form, or several with ';', which the layers take in turn
-    attention_backend: str = 'auto'
+    attention_backend: str = 'auto'  # 'auto' | 'reference' | 'dense' | 'blocked' | 'jax_nn' | 'cudnn'
     attention_bias: bool = True  # biases in the query, key, value and output projections; Reformer has none
     shared_qk: bool = False  # one projection for queries and keys, keys of unit length; LSH needs it
     global_tokens: int = 0  # most tokens of a row that data may mark as global; above 0 adds their projections
@@ -47,7 +47,7 @@ class LayerConfig:
     relative_cls_reset: bool = True  # 'tupe', 'tupe_r': position 0 of an encoder's text, [CLS], has no place
     activation: str = 'gelu_tanh'  # 'gelu_tanh' (BERT, ALBERT) | 'gelu_erf' (ELECTRA) | 'gelu_sigmoid' | 'relu'
     norm: str = 'post'  # normalise after the residual sum ('post', BERT) or before each sub-layer ('pre')
-    norm_epsilon: float = 1e-12
+    norm_epsilon: float = 1e-12  # added to the variance
     dropout_rate: float = 0.1  # on each sub-layer's output and on the embeddings
     attention_dropout_rate: float = 0.1  # on attention weights
     feed_forward_chunk: int = 0  # positions computed at a time in the feed-forward layer; 0 = all at once

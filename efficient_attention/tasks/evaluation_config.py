@@ -17,7 +17,7 @@ class EvalConfig:
         InputError: a field is out of range; names it, its value and what is allowed.
     """
 
-    every_steps: int = 500
+    every_steps: int = 500  # steps between evaluations; the last step is evaluated, too
     batch_size: int = 32  # rows at a time; with memory the parts that the text is cut into, each without any at first
     split: str = 'held_out'  # of a language model's text: 'held_out' | 'test'
     context: int = 0  # tokens of text that a language model sees at once; 0 = data.length
