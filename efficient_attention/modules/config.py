@@ -6,7 +6,7 @@ import math
 import jax.numpy as jnp
 
 from efficient_attention.attention.attend import BACKENDS
-from efficient_attention.attention.mechanisms import Mechanism, Softmax
+from efficient_attention.attention.mechanisms import Mechanism, Softmax, model_needs
 from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.errors import InputError
 from efficient_attention.field_checks import check_one_of, check_within
@@ -90,18 +90,11 @@ class LayerConfig:
         check_relative(self)
         for mechanism in self.mechanisms:
             mechanism.check_heads(self.heads)
-            require(
-                mechanism.has_dropout or self.attention_dropout_rate == 0.0,
-                'model.attention_dropout_rate',
-                self.attention_dropout_rate,
-                f'0 for {type(mechanism).__name__} attention, which has no weights to drop',
-            )
-            require(
-                self.shared_qk or not mechanism.normalises_keys,
-                'model.shared_qk',
-                self.shared_qk,
-                f'True for {type(mechanism).__name__} attention',
-            )
+            has_keys = self.shared_qk or not mechanism.normalises_keys
+            has_dropout = mechanism.has_dropout or self.attention_dropout_rate == 0.0
+            if not (has_keys and has_dropout):
+                name = type(mechanism).__name__
+                raise InputError(f'model.attention {self.attention!r}: {name} needs {model_needs(mechanism)}')
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from absl import flags
 
-from efficient_attention.errors import InputError, RunError
+from efficient_attention.errors import InputError, RunError, one_line, show_error
 
 HELP = {'--help', '-h'}
 NO_ARGUMENT = 'get_config() takes 0 positional arguments'  # what Python says of 'configs/quickstart.py:small'
@@ -52,12 +52,12 @@ def flag_values(arguments: list[str], names: tuple[str, ...]) -> dict[str, Any]:
     except flags.Error as error:
         raise InputError(_without_traceback(str(error))) from None
     except (AttributeError, KeyError) as error:
-        raise InputError(f'unknown config field: {_first_line(error)}') from None
+        raise InputError(f'unknown config field: {one_line(error)}') from None
     except (ImportError, SyntaxError, TypeError, ValueError) as error:
-        raise InputError(f'config: {_first_line(error)}') from None
+        raise InputError(f'config: {one_line(error)}') from None
     except OSError as error:
-        reason = re.search(r'\[Errno \d+\] (.*)', _first_line(error))
-        raise InputError(f'config: {reason[1] if reason else _first_line(error)}') from None
+        reason = re.search(r'\[Errno \d+\] (.*)', one_line(error))
+        raise InputError(f'config: {reason[1] if reason else one_line(error)}') from None
     if positional[1:]:
         raise InputError(f'{positional[1]!r} is no flag; flags and config fields begin with --')
     return values
@@ -86,21 +86,9 @@ def fail(error: Exception, code: int) -> None:
     sys.exit(code)
 
 
-def show_error(error: Exception) -> None:
-    """Prints the error as one line on the standard error stream."""
-    print(f'error: {_first_line(error)}', file=sys.stderr)
-
-
 def _without_traceback(text: str) -> str:
     """`text` with nothing but the last line of the traceback that ml_collections puts into its messages."""
     if NO_ARGUMENT in text:
         return f'{text.partition(": Error")[0]}: this config takes no argument; leave out the colon and what follows'
     before, found, lines = text.partition('Traceback (most recent call last):')
     return ' '.join([*before.split(), lines.strip().splitlines()[-1]]) if found else text
-
-
-def _first_line(error: BaseException) -> str:
-    """The message without line breaks; of the inner error where ml_collections has wrapped one."""
-    while error.args and isinstance(error.args[0], BaseException):
-        error = error.args[0]
-    return ' '.join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())
