@@ -41,15 +41,15 @@ def get_config() -> ConfigDict:
     config.model.attention_dropout_rate = 0.0
     config.model.scan_unroll = 3
 
-    config.optimizer.learning_rate = 2e-3
+    config.optimizer.learning_rate = 1e-3
     config.optimizer.warmup_steps = 100
     config.optimizer.schedule = 'linear'
     config.optimizer.bias_correction = True
 
-    config.train.steps = 800
-    config.train.batch_size = 64  # rows, 4,096 tokens
-    config.train.log_every_steps = 20
-    config.checkpoint.every_steps = 400
-    config.eval.every_steps = 200
+    config.train.steps = 1700
+    config.train.batch_size = 16  # rows, 1,024 tokens; many small steps leave the unigram loss with fewer tokens
+    config.train.log_every_steps = 50
+    config.checkpoint.every_steps = 600
+    config.eval.every_steps = 600
     config.eval.batch_size = 64
     return config

@@ -13,8 +13,8 @@ words are masked, so the loss does not compare with that of books_bert. Curve: d
 
 One seed, and the settings of books_bert; a run of 300 steps with the same settings came before it.
 
-`scripts/convert.py` cannot export it: no Hugging Face family has norm before the sub-layers and rotary positions. Its
-workdir goes into train.start_from, `ea.pipeline` and scripts/fill_mask.py; bert.py and albert.py beside it can be exported.
+scripts/convert.py cannot export it: no Hugging Face family has norm before the sub-layers and rotary positions. Its
+workdir goes into train.start_from, ea.pipeline and scripts/fill_mask.py; models of bert.py and albert.py go out.
 """
 
 from ml_collections import ConfigDict

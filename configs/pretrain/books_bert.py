@@ -14,8 +14,8 @@ One seed. Four earlier tries on this corpus were stopped by their training loss 
 loss: learned positions with norm after or before the sub-layers, init_std 0.02 or 0.05, rates 1e-3 and 1.5e-3. Rotary
 positions were then chosen on the quickstart's corpus.
 
-`scripts/convert.py` cannot export it: no Hugging Face family has norm before the sub-layers and rotary positions. Its
-workdir goes into train.start_from, `ea.pipeline` and scripts/fill_mask.py; bert.py and albert.py beside it can be exported.
+scripts/convert.py cannot export it: no Hugging Face family has norm before the sub-layers and rotary positions. Its
+workdir goes into train.start_from, ea.pipeline and scripts/fill_mask.py; models of bert.py and albert.py go out.
 """
 
 from ml_collections import ConfigDict

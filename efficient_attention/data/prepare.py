@@ -60,6 +60,12 @@ def prepare(config: DataConfig, *, show_progress: bool = True) -> PreparedCorpus
     return open_corpus(folder)
 
 
+def training_documents(config: DataConfig) -> Iterator[str]:
+    """The documents of the train split, in the order of the source; raises InputError as `prepare`."""
+    with Progress(f'reading {config.source}', is_shown=False) as progress:
+        return _survey(open_source(config.source), config.held_out, progress).training_documents()
+
+
 def _loaded_tokenizer(config: DataConfig) -> Tokenizer | None:
     """The tokenizer of a file, checked; None where it is to be trained."""
     tokenizer = loaded_tokenizer(config)

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from efficient_attention.data import encoding, tokenizer_choice
 from efficient_attention.data import prepare as module
 from efficient_attention.data.config import DataConfig
-from efficient_attention.data.prepare import describe_counts, prepare
+from efficient_attention.data.prepare import describe_counts, prepare, training_documents
 from efficient_attention.data.sentences import split_sentences
 from efficient_attention.data.splitting import document_hash
 from efficient_attention.errors import InputError
@@ -281,6 +281,16 @@ def test_bad_input_is_one_line(options, fault):
     message = str(caught.value)
     assert fault in message and '\n' not in message
     assert not Path('cache').exists() or not list(Path('cache').iterdir())
+
+
+def test_settings_can_be_chosen_on_a_part_that_the_final_figure_does_not_use():
+    def trained_on(share: float) -> list[str]:
+        return list(training_documents(config(held_out=share)))
+
+    everything, most, fewer = trained_on(0.0), trained_on(0.2), trained_on(0.5)
+    assert len(everything) > len(most) > len(fewer) and set(fewer) < set(most) < set(everything)
+    Path('most.jsonl').write_text('\n'.join(json.dumps({'text': text}) for text in most))
+    assert list(training_documents(config(held_out=0.5, source='jsonl:most.jsonl#text'))) == fewer
 
 
 def test_progress_goes_to_standard_error_where_it_is_wanted(capsys):
