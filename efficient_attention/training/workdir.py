@@ -39,6 +39,8 @@ GROWING = (
     'config.optimizer.learning_rate',
     'config.optimizer.warmup_steps',
     'config.optimizer.end_learning_rate_ratio',
+    'config.examples.epochs',  # decide the steps and the warm-up, and nothing else
+    'config.examples.warmup_share',
 )
 
 
