@@ -1,5 +1,7 @@
 """What is wrong with a user's input, said in one line."""
 
+import sys
+
 
 class InputError(ValueError):
     """Bad input from the user: one line that names what is wrong and where (field, file, byte offset, known values).
@@ -13,3 +15,15 @@ class RunError(RuntimeError):
 
     Its message is one line as well. Entry points print it as `error: <line>` and exit with code 1.
     """
+
+
+def show_error(error: Exception) -> None:
+    """Prints the error as one line on the standard error stream."""
+    print(f'error: {one_line(error)}', file=sys.stderr)
+
+
+def one_line(error: BaseException) -> str:
+    """The message without line breaks; of the inner error where ml_collections has wrapped one."""
+    while error.args and isinstance(error.args[0], BaseException):
+        error = error.args[0]
+    return ' '.join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())

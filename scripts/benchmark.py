@@ -48,8 +48,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.errors import InputError
-from efficient_attention.training.command import show_error
+from efficient_attention.errors import InputError, show_error
 from efficient_attention.training.whole_file import write_whole
 from scripts import attention_benchmark, decode_benchmark, finetune_benchmark, memory_benchmark
 

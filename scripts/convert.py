@@ -1,4 +1,4 @@
-"""Converts checkpoints: python scripts/convert.py --source runs/quickstart --to exported
+"""Converts checkpoints: python scripts/convert.py --source runs/sst2 --to exported
 
 `--source` is a Hugging Face folder (safetensors alone) or a workdir, `--to` becomes a Hugging Face folder. With
 `--to-long 4096 --pattern 'window(128) | global_tokens(1)'` the encoder gets as many positions and that attention.

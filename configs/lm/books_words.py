@@ -11,6 +11,8 @@ Data: 229 books split by book; held out: every word but the first of one book.
 Runs of 2026-11-21, jax 0.10.2, one core of an AMD EPYC each beside other work, 8 (favor) to 26 minutes: word perplexity
 held out 140.9 (transformer_xl), 143.9 (fixed), 144.4 (reformer), 147.0 (full), 179.8 (favor); the others were not run.
 An interpolated 5-gram model scores 232.8 on all 26 M words, the 3-gram of it 168.9.
+
+scripts/convert.py exports encoders alone.
 """
 
 from ml_collections import ConfigDict

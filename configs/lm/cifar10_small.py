@@ -6,7 +6,7 @@ The mechanism follows the colon: strided (a row of an image is 96 bytes), or one
 Every image is a row behind a start token, and all of its bytes are predicted; evaluation is in bits per dimension.
 
 Data: the training images as JPEG files in data/cifar10_jpg/train, so pixels are lossy and figures compare only among
-themselves; held out: about 100 of them, by a hash of their bytes.
+themselves; held out: about 100 of them, by a hash of their bytes. scripts/convert.py exports encoders alone.
 """
 
 from ml_collections import ConfigDict

@@ -12,6 +12,9 @@ model's 5.957; sentence order 61.7 %. At step 1,000: 4.601, 58.2 %; at 2,000: 4.
 words are masked, so the loss does not compare with that of books_bert. Curve: docs/images/books_albert.svg.
 
 One seed, and the settings of books_bert; a run of 300 steps with the same settings came before it.
+
+scripts/convert.py cannot export it: no Hugging Face family has norm before the sub-layers and rotary positions. Its
+workdir goes into train.start_from, ea.pipeline and scripts/fill_mask.py; models of bert.py and albert.py go out.
 """
 
 from ml_collections import ConfigDict

@@ -13,6 +13,9 @@ model's 6.386; next sentence 63.3 %. At step 1,200: 4.306, 60.0 %. Curve: docs/i
 One seed. Four earlier tries on this corpus were stopped by their training loss before step 800, all near the unigram
 loss: learned positions with norm after or before the sub-layers, init_std 0.02 or 0.05, rates 1e-3 and 1.5e-3. Rotary
 positions were then chosen on the quickstart's corpus.
+
+scripts/convert.py cannot export it: no Hugging Face family has norm before the sub-layers and rotary positions. Its
+workdir goes into train.start_from, ea.pipeline and scripts/fill_mask.py; models of bert.py and albert.py go out.
 """
 
 from ml_collections import ConfigDict

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any, Literal, overload
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
 from efficient_attention.attention import blocked, cudnn, dense_loop, jax_nn, reference
-from efficient_attention.attention.mechanisms import Mechanism
+from efficient_attention.attention.mechanisms import Mechanism, Softmax
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import Positions, Request
 from efficient_attention.attention.request_checks import (
@@ -23,6 +24,7 @@ from efficient_attention.attention.request_checks import (
     check_segments,
     check_vectors,
 )
+from efficient_attention.attention.text_form import pattern_text
 
 Backend = Callable[[Request], tuple[Array, Array | None]]
 
@@ -61,8 +63,8 @@ def attend(  # type: ignore[misc]
     *,
     bias: Float[Array, '#B #H #L #M'] | Callable[[Any, Any], Any] | None = None,
     relative: Relative | None = None,
-    query_segments: Int[Array, 'B L'] | None = None,
-    key_segments: Int[Array, 'B M'] | None = None,
+    query_segments: Int[Positions, 'B L'] | None = None,
+    key_segments: Int[Positions, 'B M'] | None = None,
     query_positions: Int[Positions, '#B L'] | None = None,
     key_positions: Int[Positions, '#B M'] | None = None,
     dropout_rate: float = 0.0,
@@ -84,7 +86,8 @@ def attend(  # type: ignore[misc]
         relative: added to the scaled logits: products of a second query with a vector for each distance
             (Transformer-XL); positions must then be whole numbers of the text, not only of one order.
         query_segments: a query reads keys of its own segment alone; segment 0 is padding, which nobody reads.
-            Give both segment arguments or neither; queries of segment 0 give zeros.
+            Give both segment arguments or neither; queries of segment 0 give zeros. Numbers in [0, 2**31); one
+            outside is refused, but cannot be seen in an array whose values are not known yet (inside `jax.jit`).
         key_segments: see `query_segments`.
         query_positions: what the pattern sees; 0, 1, ... by default. As a NumPy array it is known before the program
             runs, so that a backend can leave out what the pattern forbids.
@@ -132,8 +135,8 @@ def make_request(
     value: Array,
     mechanism: Mechanism,
     *,
-    query_segments: Array | None = None,
-    key_segments: Array | None = None,
+    query_segments: Positions | None = None,
+    key_segments: Positions | None = None,
     query_positions: Positions | None = None,
     key_positions: Positions | None = None,
     dropout_rate: float = 0.0,
@@ -158,8 +161,8 @@ def make_request(
         mechanism=mechanism,
         bias=with_four_axes(bias),
         relative=relative,
-        query_segments=query_segments,
-        key_segments=key_segments,
+        query_segments=as_int32(query_segments),
+        key_segments=as_int32(key_segments),
         query_positions=positions_or_default(query_positions, query.shape[1]),
         key_positions=positions_or_default(key_positions, key.shape[1]),
         dropout_rate=dropout_rate,
@@ -167,6 +170,11 @@ def make_request(
         dropout_rng=dropout_key(mechanism, rng, dropout_rng),
         return_lse=return_lse,
     )
+
+
+def as_int32(segments: Any) -> Any:
+    """Checked segments; NumPy's wider whole numbers, which JAX would narrow with a warning, as int32."""
+    return jnp.asarray(segments.astype(np.int32)) if isinstance(segments, np.ndarray) else segments
 
 
 def with_four_axes(bias: Any) -> Any:
@@ -221,9 +229,15 @@ def dispatch(request: Request, backend: str) -> tuple[Array, Array | None]:
         except NotImplementedError as error:
             lacks.append(f'{name}: {error}')
             continue
-        log_choice(name, type(request.mechanism).__name__)
+        log_choice(name, describe(request.mechanism))
         return result
     raise ValueError(f'no attention backend serves {request.mechanism}: {"; ".join(lacks)}')
+
+
+def describe(mechanism: Mechanism) -> str:
+    """A mechanism in a few words: its name, and the pattern where it has one."""
+    pattern = f' over {pattern_text(mechanism.pattern)}' if isinstance(mechanism, Softmax) else ''
+    return f'{type(mechanism).__name__}{pattern}'
 
 
 @functools.cache

@@ -167,6 +167,14 @@ class FAVOR(Mechanism):
         return self.causal
 
 
+def model_needs(mechanism: Mechanism) -> str:
+    """What a config sets for a mechanism, in words; '' where any model may have it."""
+    needs = ['model.shared_qk=True'] if mechanism.normalises_keys else []
+    needs += [] if mechanism.has_dropout else ['model.attention_dropout_rate=0.0']
+    needs += [] if getattr(mechanism, 'causal', True) else ['in a language model causal=True among its arguments']
+    return ', '.join(needs)
+
+
 MECHANISMS: dict[str, type[Mechanism]] = {'lsh': LSH, 'favor': FAVOR}
 
 

@@ -43,13 +43,22 @@ def check_vectors(query: Array, key: Array, value: Array, mechanism: Mechanism) 
         raise ValueError(f'{mechanism}: its keys are its queries; pass one array as query and key')
 
 
-def check_segments(query: Array, key: Array, query_segments: Array | None, key_segments: Array | None) -> None:
-    """Whole numbers [B, L] and [B, M], both or neither."""
+def check_segments(query: Array, key: Array, query_segments: Positions | None, key_segments: Positions | None) -> None:
+    """Whole numbers [B, L] and [B, M] in [0, 2**31), both or neither; those not known yet are taken as they are."""
     if (query_segments is None) != (key_segments is None):
         raise ValueError('query_segments and key_segments go together: give both or neither')
     for name, x, vectors in (('query_segments', query_segments, query), ('key_segments', key_segments, key)):
         if x is not None:
             check_integers(name, x, (vectors.shape[:2],))
+            check_range(name, x)
+
+
+def check_range(name: str, segments: Any) -> None:
+    """Segments in [0, 2**31), as far as their values are known before the program runs."""
+    known = np.asarray(segments) if is_known(segments) else np.zeros(1, np.int32)
+    for value in (known.min(), known.max()):
+        if not 0 <= value < 2**31:
+            raise ValueError(f'{name} holds {value}; segments lie in [0, 2**31), 0 is padding')
 
 
 def check_positions(

@@ -8,22 +8,26 @@ a syntax tree and matched against known names; nothing is evaluated.
 import ast
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any
 
-from efficient_attention.attention.mechanisms import MECHANISMS, Mechanism, Softmax
+from efficient_attention.attention.mechanisms import MECHANISMS, Mechanism, Softmax, model_needs
 from efficient_attention.attention.patterns import (
+    And,
     Block,
     Causal,
     Full,
     GlobalTokens,
     ListedTiles,
+    Or,
     Pattern,
     PerHead,
     RandomTiles,
     Strided,
     Summary,
     Window,
+    Without,
 )
 from efficient_attention.errors import InputError
 
@@ -68,6 +72,8 @@ PATTERNS: dict[str, Callable[..., Pattern]] = {
     'sparse_fixed': sparse_fixed,
     'sparse_strided': sparse_strided,
 }
+_FILLED_IN = ('layer', 'head', 'keys')  # by `for_layer`, `for_head` and `for_keys`
+_SIGNS: dict[type[Pattern], str] = {Without: '-', And: '&', Or: '|'}
 _TAKES_PATTERNS = ('per_head',)
 _KINDS = {int: 'a whole number', bool: 'True or False', str: 'a name in quotes'}
 
@@ -114,6 +120,37 @@ def _named_fields(make: type[Mechanism], options: dict[str, Any]) -> list[tuple[
     return [(field, options[field.name]) for field in dataclasses.fields(make) if field.name in options]
 
 
+def pattern_text(pattern: Pattern) -> str:
+    """A pattern as one writes it, such as 'causal & window(128)'; without what a layer, head or length fills in."""
+    if sign := _SIGNS.get(type(pattern)):
+        left, right = (
+            f'({pattern_text(part)})' if needs_brackets else pattern_text(part)
+            for part, needs_brackets in _operands(pattern)
+        )
+        return f'{left} {sign} {right}'
+    name = re.sub('(?<=[a-z])(?=[A-Z])', '_', type(pattern).__name__).lower()
+    values = [pattern_text(part) for part in pattern.parts()] or _written_fields(pattern)
+    return f'{name}({", ".join(values)})' if values else name
+
+
+def _operands(pattern: Pattern) -> list[tuple[Pattern, bool]]:
+    """Both parts of a combination, and whether each stands in brackets: signs of one kind are read from the left."""
+    left, right = pattern.parts()
+    return [(left, type(left) in _SIGNS and type(left) is not type(pattern)), (right, type(right) in _SIGNS)]
+
+
+def _written_fields(pattern: Pattern) -> list[str]:
+    """The fields of a pattern that are no defaults: those without a default as they are, the others by name."""
+    written: list[str] = []
+    for field in dataclasses.fields(pattern):
+        value = getattr(pattern, field.name)
+        if field.default is dataclasses.MISSING:
+            written += map(str, value) if isinstance(value, tuple) else [str(value)]
+        elif field.name not in _FILLED_IN and value != field.default:
+            written.append(f'{field.name}={value}')
+    return written
+
+
 def _parse(text: str) -> ast.expr:
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"attention is {text!r}; it must be a text such as 'causal & window(128)'")
@@ -143,7 +180,10 @@ def _build(node: ast.expr, text: str) -> Pattern:
 
 def _known(name: str, text: str) -> Callable[..., Pattern]:
     if name in MECHANISMS:
-        raise InputError(f'attention {text!r}: {name} is a mechanism of its own and no pattern, nor part of one')
+        raise InputError(
+            f'attention {text!r}: {name} is a mechanism of its own and no pattern, nor part of one; write it alone, '
+            f'with {model_needs(MECHANISMS[name]())}'
+        )
     if name not in PATTERNS:
         known = ', '.join(sorted((*PATTERNS, *MECHANISMS)))
         raise InputError(f'attention {text!r}: unknown name {name!r}; known: {known}')

@@ -29,7 +29,8 @@ class DataConfig:
     cache: str = 'cache'  # folder of prepared corpora, one sub-folder for each content and setting
     processes: int = 0  # processes that prepare the corpus; 0 = one, or one for each core if the corpus is large
 
-    units: str = 'tokenizer'  # what a language model predicts: pieces of a 'tokenizer', or one of the other UNITS
+    # What a language model predicts: pieces of the 'tokenizer' | 'bytes' | 'characters' | 'words' | 'pixels'.
+    units: str = 'tokenizer'
     tokenizer: str = 'train:wordpiece'  # 'train:wordpiece', 'train:unigram', 'train:bpe', or a tokenizer's file
     vocab_size: int = 4096  # tokens, of a trained tokenizer; a loaded one must have exactly this many
     lowercase: bool = True  # of a tokenizer and of words: lower-case first; a tokenizer strips accents, too

@@ -47,7 +47,10 @@ class Examples:
         if not 0 <= seed < 2**64:
             raise InputError(f'the seed is {seed}; it must lie in [0, 2^64)')
         if not len(corpus.sentence_lengths):
-            raise InputError(f'the {corpus.split} split of the corpus is empty; add documents or change data.held_out')
+            change = 'lower' if corpus.split == 'train' else 'raise'
+            raise InputError(
+                f'the {corpus.split} split of the corpus is empty; add documents or {change} data.held_out'
+            )
         self._corpus = corpus
         self._vocabulary = vocabulary
         self._config = config

@@ -29,11 +29,13 @@ class ExamplesConfig:
         InputError: a field is out of its range; names the field, its value and what is allowed.
     """
 
-    problem: str = 'none'  # what is learnt; one of PROBLEMS
-    format: str = 'table'  # how the files are written; one of FORMATS
+    # What is learnt: 'classification' | 'regression' | 'token_classification' | 'multiple_choice' |
+    # 'question_answering' | 'multi_hop' | 'none'.
+    problem: str = 'none'
+    format: str = 'table'  # of the files: 'table' | 'glue' | 'conll' | 'swag' | 'race' | 'squad' | 'hotpotqa'
     name: str = ''  # of format 'glue': 'cola', 'sst2', 'mrpc', 'qqp', 'stsb', 'mnli', 'qnli', 'rte', 'wnli', 'ax'
     train: str = ''  # files: a path or glob, several with commas, or tfds:<name>[/<config>]:<split>
-    dev: str = ''
+    dev: str = ''  # likewise, to evaluate on
     test: str = ''  # without labels, for predictions; '' = none
     text: str = 'text'  # of format 'table': the column of the text (CSV, TSV, JSONL)
     text_pair: str = ''  # the column of a second text; '' = none

@@ -18,6 +18,7 @@ import numpy as np
 
 from efficient_attention.data.config import DataConfig
 from efficient_attention.data.corpus import Corpus, Vocabulary
+from efficient_attention.data.splitting import more_documents
 from efficient_attention.errors import InputError
 
 PAIR_SPECIALS = 3  # [CLS] A [SEP] B [SEP]
@@ -55,7 +56,7 @@ def plan_pairs(corpus: Corpus, config: DataConfig, rng: np.random.Generator) -> 
     starts_of_documents = np.asarray(corpus.document_starts)
     documents = np.flatnonzero(np.diff(starts_of_documents))  # those with sentences
     if config.pairs == 'nsp' and len(documents) < 2:
-        raise InputError(f"data.pairs 'nsp' needs two documents; the {corpus.split} split has {len(documents)}")
+        raise InputError(too_few_documents(corpus.split, len(documents), config))
     walk = _Walk(
         tokens_before=tokens_before(corpus.sentence_lengths),
         starts=starts_of_documents[documents],
@@ -66,6 +67,14 @@ def plan_pairs(corpus: Corpus, config: DataConfig, rng: np.random.Generator) -> 
     spans[..., 1:] -= walk.starts[spans[..., :1]]
     spans[..., 0] = documents[spans[..., 0]]
     return PairPlan(spans, labels.astype(np.int32))
+
+
+def too_few_documents(split: str, count: int, config: DataConfig) -> str:
+    """The message where next-sentence pairs lack a second document, with the ways out."""
+    ways = [more_documents(config.source), 'data.pairs=sop']
+    if split == 'held_out':
+        ways.append('data.held_out=0 to train without evaluation')
+    return f"data.pairs 'nsp' needs two documents; the {split} split has {count}; use {', or '.join(ways)}"
 
 
 def tokens_before(sentence_lengths: np.ndarray) -> np.ndarray:

@@ -47,16 +47,18 @@ def training_batches(
     stop_step: int,
     process_index: int = 0,
     process_count: int = 1,
+    examples: Examples | None = None,
 ) -> Iterator[Batch]:
     """This process's block [batch_size / process_count, ...] of the global batch of each step start_step:stop_step.
 
+    `examples`: those of the train split where the caller has made them, as their plan takes a while to make.
+
     Raises:
         InputError: the batch does not divide over the processes or is far larger than an epoch, the train split is
-            too small, or (from the iterator)
-            the corpus is damaged.
+            too small, or (from the iterator) the corpus is damaged.
     """
     block = HostBlock(batch_size, process_index, process_count)
-    examples = Examples(prepared.train, prepared.vocabulary, config, seed)
+    examples = examples or Examples(prepared.train, prepared.vocabulary, config, seed)
     if batch_size > MOST_EPOCHS_A_BATCH * examples.count:
         raise InputError(
             f'train.batch_size is {batch_size}, but an epoch has {examples.count} rows of {config.length} tokens; '

@@ -30,7 +30,7 @@ from efficient_attention.data.encoding import encode_documents
 from efficient_attention.data.manifest import MANIFEST, file_sha256, json_sha256
 from efficient_attention.data.progress import Progress
 from efficient_attention.data.sources import Source, open_source
-from efficient_attention.data.splitting import document_hash, held_out_threshold
+from efficient_attention.data.splitting import OneDocument, document_hash, held_out_threshold, more_documents
 from efficient_attention.data.tokenizer_choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
 from efficient_attention.data.tokenizers import vocabulary_of
 from efficient_attention.errors import InputError
@@ -58,6 +58,12 @@ def prepare(config: DataConfig, *, show_progress: bool = True) -> PreparedCorpus
         with Progress(f'preparing {config.source}', is_shown=show_progress) as progress:
             _build(folder, config, source, digest, tokenizer, progress)
     return open_corpus(folder)
+
+
+def training_documents(config: DataConfig) -> Iterator[str]:
+    """The documents of the train split, in the order of the source; raises InputError as `prepare`."""
+    with Progress(f'reading {config.source}', is_shown=False) as progress:
+        return _survey(open_source(config.source), config.held_out, progress).training_documents()
 
 
 def _loaded_tokenizer(config: DataConfig) -> Tokenizer | None:
@@ -153,8 +159,9 @@ def _survey(source: Source, held_out: float, progress: Progress) -> _Survey:
         raise InputError(f'data.source {source.text!r}: no text in it')
     try:
         threshold = held_out_threshold(hashes, held_out)
-    except InputError as error:
-        raise InputError(f'data.source {source.text!r}: {error}') from None
+    except OneDocument as error:
+        ways = f'{more_documents(source.text)}, or data.held_out=0 to train without evaluation'
+        raise InputError(f'data.source {source.text!r}: {error}; use {ways}') from None
     documents = (lambda: kept) if characters <= KEPT_CHARACTERS else source.documents
     return _Survey(characters, hashes, threshold, documents)
 

@@ -1,11 +1,17 @@
 """Which documents are held out for evaluation: those whose text hashes below a threshold, whatever their order."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from efficient_attention.errors import InputError
 
 HASHES = 2**64
+FAR_OFF = 2.0  # times the share that was asked for: beyond it a run says what it got
+
+
+class OneDocument(InputError):
+    """Documents are to be split, and there is one; who raises it further says what can be done."""
 
 
 def document_hash(document: str | bytes) -> int:
@@ -25,12 +31,41 @@ def held_out_threshold(hashes: Sequence[int], share: float) -> int:
         share: of the documents to hold out, in [0, 1]; 0 and 1 leave a split empty.
 
     Raises:
-        InputError: 0 < share < 1 and the documents are one text.
+        OneDocument: 0 < share < 1 and the documents are one text.
     """
     threshold = int(share * HASHES)
     if share in (0, 1):
         return threshold
     lowest, highest = min(hashes), max(hashes)
     if lowest == highest:
-        raise InputError('the corpus is one document, none is left to hold out; use #paragraphs or data.held_out=0')
+        raise OneDocument('it is one document, so none is left to hold out')
     return min(max(threshold, lowest + 1), highest)
+
+
+def more_documents(source: str) -> str:
+    """How a user gets more documents out of `data.source`, to be read after 'to go on: '."""
+    is_whole_files = source.startswith('text:') and '#' not in source
+    return f"data.source='{source}#paragraphs' (blank lines separate documents)" if is_whole_files else 'more documents'
+
+
+def split_counts(manifest: Mapping[str, Any]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Documents and tokens, each to train on and held out, from the manifest of a prepared corpus or text."""
+    train, held_out = manifest['counts']['train'], manifest['counts']['held_out']
+    return (train['documents'], held_out['documents']), (train['tokens'], held_out['tokens'])
+
+
+def held_out_note(share: float, documents: tuple[int, int], tokens: tuple[int, int]) -> list[str]:
+    """A line where the held-out share of the tokens is far from `share`, which is one of documents; else none.
+
+    Args:
+        share: `data.held_out`.
+        documents: to train on, held out.
+        tokens: likewise.
+    """
+    found = tokens[1] / max(sum(tokens), 1)
+    if not share or share / FAR_OFF <= found <= share * FAR_OFF:
+        return []
+    return [
+        f'held out: {documents[1]:,} of {sum(documents):,} documents with {found:.1%} of the tokens; '
+        f'data.held_out={share:g} is a share of documents, and these are few or of very different lengths'
+    ]

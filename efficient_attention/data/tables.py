@@ -109,8 +109,8 @@ def read_table(name: str, *, columns: Sequence[str] = (), faults: list[str] | No
             out; None = such a row is an error.
 
     Raises:
-        InputError: an unknown kind of file, a header that names a column twice, a row with more or fewer fields than
-            the header, quotes or JSON that do not close.
+        InputError: an unknown kind of file, an empty one, a header that names a column twice, a row with more or fewer
+            fields than the header, quotes or JSON that do not close.
     """
     if name.startswith(TFDS):
         return _tfds_table(name)
@@ -145,6 +145,8 @@ def _named(path: Path, lines: Fields, columns: Sequence[str], faults: list[str] 
             faults.append(f'{path}: line {number}: {count}')
         else:
             yield TableRow(str(path), f'line {number}', dict(zip(names, fields, strict=True)))
+    if not names:
+        raise InputError(f'{path}: it is empty; its first line must name the columns')
 
 
 def _check_header(path: Path, number: int, names: list[str]) -> None:

@@ -110,8 +110,10 @@ def _evaluated(rows: TextRows, number: int, windows: int, stride: int) -> Row:
 def _check_targets(rows: TextRows) -> None:
     if not rows.targets:
         if rows.start >= 0:
-            raise InputError('no image is held out; nothing can be predicted')
-        raise InputError(f'the held-out text has {len(rows.ids)} tokens; nothing can be predicted in it')
+            raise InputError('no image is held out, so nothing can be predicted; raise data.held_out')
+        raise InputError(
+            f'the held-out text has {len(rows.ids)} tokens, so nothing can be predicted in it; raise data.held_out'
+        )
 
 
 def _stream(rows: TextRows, batch_size: int, _seed: int) -> Callable[[int, int], Row]:
@@ -125,10 +127,10 @@ def _stream(rows: TextRows, batch_size: int, _seed: int) -> Callable[[int, int],
 def _too_short(rows: TextRows, batch_size: int) -> str:
     if rows.start >= 0:
         images = rows.targets // rows.length
-        return f'there are {images} images to train on, too few for {batch_size} streams (train.batch_size)'
+        return f'there are {images} images to train on, too few for {batch_size} streams; lower train.batch_size'
     return (
         f'the text to train on has {len(rows.ids)} tokens; {batch_size} streams (train.batch_size) of data.length '
-        f'{rows.length} need {batch_size * rows.length + 1}'
+        f'{rows.length} need {batch_size * rows.length + 1}: lower one of the two'
     )
 
 

@@ -80,5 +80,5 @@ def check_rows(rows: TextRows) -> None:
             raise InputError('there is no image to train on')
         raise InputError(
             f'the text to train on has {len(rows.ids)} tokens; one segment of data.length {rows.length} needs '
-            f'{rows.length + 1}'
+            f'{rows.length + 1}: lower data.length or add text'
         )

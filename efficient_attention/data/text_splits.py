@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from efficient_attention.data.config import DataConfig
 from efficient_attention.data.sources import Source
-from efficient_attention.data.splitting import document_hash, held_out_threshold
+from efficient_attention.data.splitting import OneDocument, document_hash, held_out_threshold
 from efficient_attention.data.units import Text
 from efficient_attention.errors import InputError
 
@@ -34,9 +34,11 @@ def _by_document(source: Source[str] | Source[bytes], config: DataConfig) -> Par
     hashes = [document_hash(text) for text in documents()]
     if not hashes:
         raise InputError('no text in it')
-    if len(set(hashes)) == 1 and 0 < config.held_out < 1:
-        raise InputError('it is one document, none is left to hold out; use data.splitting=end')
-    threshold = held_out_threshold(hashes, config.held_out)
+    try:
+        threshold = held_out_threshold(hashes, config.held_out)
+    except OneDocument as error:
+        ways = 'data.splitting=end to hold out its end, or data.held_out=0 to train without evaluation'
+        raise InputError(f'{error}; use {ways}') from None
 
     def parts() -> Iterator[tuple[str, Text]]:
         for text, number in zip(documents(), hashes, strict=True):

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from efficient_attention.errors import InputError
 from efficient_attention.training.checkpoint_reader import LAST, CheckpointReader
 from efficient_attention.training.restore import restore_run
 from efficient_attention.training.sharding import MeshConfig
@@ -28,7 +29,8 @@ def evaluate_workdir(
         protocol: fields of `EvalConfig` that say how a language model is evaluated, in place of the config's.
 
     Raises:
-        InputError: as `restore_run`, there is no such checkpoint, or the batch does not divide over the devices.
+        InputError: as `restore_run`, there is no such checkpoint, no text is held out, or the batch does not divide
+            over the devices.
     """
     config = read_config(workdir)
     metric, mode = config.checkpoint.best_metric, config.checkpoint.best_mode
@@ -41,6 +43,9 @@ def evaluate_workdir(
         # Nothing is trained, so the training batch need not divide over these devices.
         train=dataclasses.replace(config.train, batch_size=batch_size, micro_batches=1),
     )
+    if not config.eval.has_text(config.data):
+        way = 'use --split=test' if config.data.test else 'train with data.held_out above 0 in a new --workdir'
+        raise InputError(f'{workdir}: no text is held out (data.held_out=0), so nothing can be evaluated; {way}')
     trained = restore_run(workdir, step=step, config=config)
     run = trained.run
     for note in run.task.notes:

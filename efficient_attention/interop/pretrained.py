@@ -15,9 +15,10 @@ from efficient_attention.interop.families import FAMILIES, Family
 from efficient_attention.interop.tensor_files import TensorFolder, check_tensor_files, write_tensors
 from efficient_attention.interop.tensors import Parts, has_all, plain_names, read_tensors, tensors_of, written_tensors
 from efficient_attention.interop.tokenizer_files import carry_tokenizer, is_lowercase, padding_id, tokenizer_file
-from efficient_attention.interop.workdir import checkpoint_thresholds, encoder_run, workdir_params
+from efficient_attention.interop.workdir import checkpoint_step, checkpoint_thresholds, encoder_run, workdir_params
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.head_config import HeadConfig
+from efficient_attention.training.checkpoint_reader import CheckpointReader
 
 TOKENIZER = 'tokenizer.json'  # of a workdir
 
@@ -39,6 +40,7 @@ class Pretrained:
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the keys of its config.json
     examples: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields of OWN_EXAMPLES; others: default
     thresholds: Callable[[], Mapping[str, float]] = dict  # chosen on the dev files of the run that it is from
+    origin: Callable[[], str] = str  # where the parameters lie, in a few words
 
 
 def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
@@ -74,6 +76,7 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
         extra=values,
         examples=known.examples,
         thresholds=lambda: known.thresholds,
+        origin=lambda: str(path),
     )
 
 
@@ -96,6 +99,7 @@ def _of_workdir(path: Path, checkpoint: str) -> Pretrained:
             if getattr(config.examples, name) != getattr(ExamplesConfig(), name)
         },
         thresholds=lambda: checkpoint_thresholds(path, config, checkpoint),
+        origin=lambda: f'{path} step {checkpoint_step(CheckpointReader(path), config, checkpoint)}',
     )
 
 

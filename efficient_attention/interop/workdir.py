@@ -27,7 +27,8 @@ def encoder_run(workdir: Path) -> RunConfig:
     config = read_config(workdir)
     if config.task not in ENCODERS:
         raise InputError(
-            f'{workdir} holds a run of the task {config.task!r}; checkpoints go out of {", ".join(ENCODERS)}'
+            f'{workdir} holds a language model, and an encoder is needed: a run of {" or ".join(ENCODERS)}; '
+            'scripts/generate.py generates text with a language model, eval.py evaluates it'
         )
     return config
 

@@ -6,7 +6,7 @@ import math
 import jax.numpy as jnp
 
 from efficient_attention.attention.attend import BACKENDS
-from efficient_attention.attention.mechanisms import Mechanism, Softmax
+from efficient_attention.attention.mechanisms import Mechanism, Softmax, model_needs
 from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.errors import InputError
 from efficient_attention.field_checks import check_one_of, check_within
@@ -32,7 +32,7 @@ class LayerConfig:
     head_width: int = 0  # K; 0 = width / heads
     feed_forward_width: int = 0  # F; 0 = 4 x width
     attention: str = 'full'  # a mechanism's text form, or several with ';', which the layers take in turn
-    attention_backend: str = 'auto'
+    attention_backend: str = 'auto'  # 'auto' | 'reference' | 'dense' | 'blocked' | 'jax_nn' | 'cudnn'
     attention_bias: bool = True  # biases in the query, key, value and output projections; Reformer has none
     shared_qk: bool = False  # one projection for queries and keys, keys of unit length; LSH needs it
     global_tokens: int = 0  # most tokens of a row that data may mark as global; above 0 adds their projections
@@ -47,7 +47,7 @@ class LayerConfig:
     relative_cls_reset: bool = True  # 'tupe', 'tupe_r': position 0 of an encoder's text, [CLS], has no place
     activation: str = 'gelu_tanh'  # 'gelu_tanh' (BERT, ALBERT) | 'gelu_erf' (ELECTRA) | 'gelu_sigmoid' | 'relu'
     norm: str = 'post'  # normalise after the residual sum ('post', BERT) or before each sub-layer ('pre')
-    norm_epsilon: float = 1e-12
+    norm_epsilon: float = 1e-12  # added to the variance
     dropout_rate: float = 0.1  # on each sub-layer's output and on the embeddings
     attention_dropout_rate: float = 0.1  # on attention weights
     feed_forward_chunk: int = 0  # positions computed at a time in the feed-forward layer; 0 = all at once
@@ -90,18 +90,11 @@ class LayerConfig:
         check_relative(self)
         for mechanism in self.mechanisms:
             mechanism.check_heads(self.heads)
-            require(
-                mechanism.has_dropout or self.attention_dropout_rate == 0.0,
-                'model.attention_dropout_rate',
-                self.attention_dropout_rate,
-                f'0 for {type(mechanism).__name__} attention, which has no weights to drop',
-            )
-            require(
-                self.shared_qk or not mechanism.normalises_keys,
-                'model.shared_qk',
-                self.shared_qk,
-                f'True for {type(mechanism).__name__} attention',
-            )
+            has_keys = self.shared_qk or not mechanism.normalises_keys
+            has_dropout = mechanism.has_dropout or self.attention_dropout_rate == 0.0
+            if not (has_keys and has_dropout):
+                name = type(mechanism).__name__
+                raise InputError(f'model.attention {self.attention!r}: {name} needs {model_needs(mechanism)}')
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:

@@ -56,7 +56,10 @@ class Classification(SequenceTask[ClassPrediction | None]):
             raise InputError('examples.labels is empty, and examples.train names no file to take labels from')
         labels = labels or label_names(read_labelled(self.config, 'train', []))
         if len(labels) < 2:
-            raise InputError(f'the labels are {labels}; a classification needs two (examples.train, examples.labels)')
+            raise InputError(
+                f'examples.train {self.config.train!r} has the labels {labels}; a classification needs two, '
+                'there or in examples.labels'
+            )
         return labels
 
     def _metrics(self) -> dict[str, Metric]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from efficient_attention.data.config import DataConfig
 from efficient_attention.errors import InputError
 from efficient_attention.field_checks import check_one_of, check_within
 
@@ -16,7 +17,7 @@ class EvalConfig:
         InputError: a field is out of range; names it, its value and what is allowed.
     """
 
-    every_steps: int = 500
+    every_steps: int = 500  # steps between evaluations; the last step is evaluated, too
     batch_size: int = 32  # rows at a time; with memory the parts that the text is cut into, each without any at first
     split: str = 'held_out'  # of a language model's text: 'held_out' | 'test'
     context: int = 0  # tokens of text that a language model sees at once; 0 = data.length
@@ -24,6 +25,10 @@ class EvalConfig:
     memory_length: int = -1  # tokens of memory before a segment of `context` tokens; -1 = model.memory_length
     clamp_length: int = -1  # as model.clamp_length, which -1 stands for
     same_length: bool = False  # as model.same_length; either turns it on, where there is memory
+
+    def has_text(self, data: DataConfig) -> bool:
+        """Whether there is held-out text; a test split that is asked for is checked when it is read."""
+        return self.split == 'test' or data.held_out > 0
 
     def __post_init__(self) -> None:
         check_within('eval.every_steps', self.every_steps, 1)

@@ -115,6 +115,8 @@ class FineTuningTask(Task):
         self.objective = FineTuning(head)
         self.held_out_metrics = self.text_task.metric_names | {f'{TERM}_loss'}
         self.dev = [feature for features in self.rows.dev.values() for feature in features]
+        if not self.dev:
+            raise InputError(f'examples.dev {examples.dev!r} gives no row to evaluate on')
         check_global(self.dev, model)
         self.fingerprint = {'tokenizer': tokenizer_digest(encoder), 'examples': files_digest(examples)}
 

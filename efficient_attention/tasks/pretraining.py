@@ -1,5 +1,6 @@
 """Pretraining of encoders: masked-LM on a prepared corpus, alone or with sentence pairs."""
 
+import functools
 import math
 import shutil
 from collections.abc import Iterator
@@ -10,8 +11,10 @@ from flax import nnx
 
 from efficient_attention.data.config import DataConfig
 from efficient_attention.data.corpus import PreparedCorpus
+from efficient_attention.data.examples import Examples
 from efficient_attention.data.pipeline import evaluation_batches, evaluation_examples, training_batches
 from efficient_attention.data.prepare import prepare
+from efficient_attention.data.splitting import held_out_note, split_counts
 from efficient_attention.errors import InputError
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.flops import encoder_flops
@@ -39,12 +42,28 @@ class PretrainingTask(Task):
             raise InputError(
                 f'the tokenizer has {self.corpus.vocabulary.size} tokens, more than model.vocab_size {model.vocab_size}'
             )
-        evaluation_examples(self.corpus, data, seed)  # raises now what would else end the run at its first evaluation
+        if evaluation.has_text(data):
+            evaluation_examples(self.corpus, data, seed)  # raises now what would else end the run at an evaluation
         self.has_pairs = data.pairs != 'none'
         self.objective = Pretraining(self.has_pairs)
         self.held_out_metrics = self.metric_names()
         self.fingerprint = {'corpus': self.corpus.fingerprint}
         self.unigram_losses_V = unigram_losses(self.corpus.unigram_counts)
+
+    @property
+    def notes(self) -> list[str]:
+        """See `Task`."""
+        documents, tokens = split_counts(self.corpus.manifest)
+        return held_out_note(self.data.held_out, documents, tokens)
+
+    @functools.cached_property
+    def examples(self) -> Examples:
+        """The examples of the train split; raises InputError where it is too small."""
+        return Examples(self.corpus.train, self.corpus.vocabulary, self.data, self.seed)
+
+    def rows_per_epoch(self) -> int:
+        """See `Task`."""
+        return self.examples.count
 
     def make_model(self, rngs: nnx.Rngs) -> PretrainingModel:
         """The encoder with its pretraining heads."""
@@ -63,6 +82,7 @@ class PretrainingTask(Task):
             stop_step=stop_step,
             process_index=process_index,
             process_count=process_count,
+            examples=self.examples,
         )
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:

@@ -54,6 +54,10 @@ class Task(abc.ABC):
     def prepare_training(self) -> None:  # noqa: B027  most tasks are prepared when they are made
         """Reads what training alone needs; raises what `training_batches` would raise about it."""
 
+    def rows_per_epoch(self) -> int | None:
+        """Rows that the training data has before it repeats itself; None where a batch never holds a row twice."""
+        return None
+
     @property
     def notes(self) -> list[str]:
         """What happened to the data that a user should know, a line each, such as rows that were cut."""

@@ -4,10 +4,14 @@ import logging
 import re
 import sys
 from collections.abc import Callable
+from typing import Any
 
 from absl import flags
 
-from efficient_attention.errors import InputError, RunError
+from efficient_attention.errors import InputError, RunError, one_line, show_error
+
+HELP = {'--help', '-h'}
+NO_ARGUMENT = 'get_config() takes 0 positional arguments'  # what Python says of 'configs/quickstart.py:small'
 
 
 def parse_flags(arguments: list[str], required: tuple[str, ...]) -> None:
@@ -17,29 +21,46 @@ def parse_flags(arguments: list[str], required: tuple[str, ...]) -> None:
         InputError: an unknown flag or config field, a value that does not parse, a missing flag, or a word that is
             no flag.
     """
-    if {'--help', '-h'} & set(arguments[1:]):
-        hosts = flags.FLAGS.module_help('efficient_attention.training.hosts')
-        print(sys.modules['__main__'].__doc__, flags.FLAGS.main_module_help(), hosts, sep='\n')
+    if HELP & set(arguments[1:]):
+        print_help([argument for argument in arguments if argument not in HELP])
         sys.exit(0)
+    values = flag_values(arguments, required)
+    for name, value in values.items():
+        if value is None:
+            raise InputError(f'--{name} is missing')
+
+
+def print_help(arguments: list[str]) -> None:
+    """Prints the flags, and where configs are read the config files or, with --config, the fields of that one."""
+    hosts = flags.FLAGS.module_help('efficient_attention.training.hosts')
+    print(sys.modules['__main__'].__doc__, flags.FLAGS.main_module_help(), hosts, sep='\n')
+    if 'config' not in flags.FLAGS:
+        return
+    from efficient_attention.training.config_help import list_configs, list_fields  # loads the configs' dataclasses
+
+    config = flag_values(arguments, ('config',))['config']
+    print(list_configs() if config is None else list_fields(config.to_dict()))
+
+
+def flag_values(arguments: list[str], names: tuple[str, ...]) -> dict[str, Any]:
+    """The values of the flags `names`, None where one is missing; raises InputError as `parse_flags`."""
     try:
         positional = flags.FLAGS(arguments)
-        values = {name: flags.FLAGS[name].value for name in required}
+        values = {name: flags.FLAGS[name].value for name in names}
         for value in values.values():
             getattr(value, 'to_dict', None)  # a config that could not be opened raises when it is first touched
     except flags.Error as error:
         raise InputError(_without_traceback(str(error))) from None
     except (AttributeError, KeyError) as error:
-        raise InputError(f'unknown config field: {_first_line(error)}') from None
+        raise InputError(f'unknown config field: {one_line(error)}') from None
     except (ImportError, SyntaxError, TypeError, ValueError) as error:
-        raise InputError(f'config: {_first_line(error)}') from None
+        raise InputError(f'config: {one_line(error)}') from None
     except OSError as error:
-        reason = re.search(r'\[Errno \d+\] (.*)', _first_line(error))
-        raise InputError(f'config: {reason[1] if reason else _first_line(error)}') from None
-    for name, value in values.items():
-        if value is None:
-            raise InputError(f'--{name} is missing')
+        reason = re.search(r'\[Errno \d+\] (.*)', one_line(error))
+        raise InputError(f'config: {reason[1] if reason else one_line(error)}') from None
     if positional[1:]:
         raise InputError(f'{positional[1]!r} is no flag; flags and config fields begin with --')
+    return values
 
 
 def run_command(main: Callable[[], None]) -> None:
@@ -65,19 +86,9 @@ def fail(error: Exception, code: int) -> None:
     sys.exit(code)
 
 
-def show_error(error: Exception) -> None:
-    """Prints the error as one line on the standard error stream."""
-    print(f'error: {_first_line(error)}', file=sys.stderr)
-
-
 def _without_traceback(text: str) -> str:
     """`text` with nothing but the last line of the traceback that ml_collections puts into its messages."""
+    if NO_ARGUMENT in text:
+        return f'{text.partition(": Error")[0]}: this config takes no argument; leave out the colon and what follows'
     before, found, lines = text.partition('Traceback (most recent call last):')
     return ' '.join([*before.split(), lines.strip().splitlines()[-1]]) if found else text
-
-
-def _first_line(error: BaseException) -> str:
-    """The message without line breaks; of the inner error where ml_collections has wrapped one."""
-    while error.args and isinstance(error.args[0], BaseException):
-        error = error.args[0]
-    return ' '.join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())

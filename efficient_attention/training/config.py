@@ -85,14 +85,14 @@ LISTED = {str: 'texts', int: 'whole numbers'}  # what a field that is a list may
 class TrainConfig:
     """Length, batch and logging of a run."""
 
-    steps: int = 1000
+    steps: int = 1000  # optimizer steps of the whole run
     batch_size: int = 32  # rows of the global batch, over all devices and micro-batches
     micro_batches: int = 1  # parts of a batch computed one after another, to save memory
-    seed: int = 0
+    seed: int = 0  # of parameters, data order, masks and dropout
     start_from: str = ''  # where parameters come from at step 0: a Hugging Face folder or a workdir; '' = drawn
     start_random: bool = False  # draw them all the same, and take sizes and tokenizer alone from `start_from`
     early_stop: int = 0  # evaluations in a row without a better checkpoint.best_metric that end the run; 0 = none do
-    log_every_steps: int = 20
+    log_every_steps: int = 20  # steps between lines of metrics
     max_skipped_in_row: int = 10  # stop when this many steps in a row have a loss or gradient that is not finite
 
     def __post_init__(self) -> None:

@@ -18,18 +18,20 @@ from efficient_attention.training.peak_flops import peak_flops
 from efficient_attention.training.progress import ProgressDisplay, show_progress
 from efficient_attention.training.report import write_report
 from efficient_attention.training.run import Run, build_run
+from efficient_attention.training.run_notes import run_notes
 from efficient_attention.training.schedules import make_schedule
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step_queue import StepQueue
 from efficient_attention.training.stop_signal import StopSignal
 from efficient_attention.training.throughput import Throughput
-from efficient_attention.training.workdir import CHANGEABLE, claim_workdir, with_new_fields
+from efficient_attention.training.workdir import claim_workdir, growth_note, may_differ, with_new_fields
 
 
 def train(config: RunConfig, workdir: Path) -> dict[str, float]:
     """Trains to `train.steps`, from the newest checkpoint where there is one; returns the held-out metrics at its end.
 
-    A stop signal (SIGINT, SIGTERM) ends it after the step it is in, with a checkpoint; there are no metrics then.
+    A stop signal (SIGINT, SIGTERM) ends it after the step it is in, with a checkpoint; there are no metrics then, nor
+    where no text is held out.
 
     Raises:
         InputError: bad config, data or workdir.
@@ -46,7 +48,10 @@ def train(config: RunConfig, workdir: Path) -> dict[str, float]:
         run.task.prepare_training()
         fresh = None if reader.steps() else run.fresh_state()
         claim_workdir(workdir, config, has_checkpoint=fresh is None)
-        restored = reader.resume(run.abstract_state, fingerprint, complete=with_new_fields, changeable=CHANGEABLE)
+        saved = with_new_fields(reader.record().get('fingerprint', {})) if fresh is None else {}
+        restored = reader.resume(
+            run.abstract_state, fingerprint, complete=with_new_fields, changeable=may_differ(saved, config)
+        )
         state = restored.state if restored else fresh or run.fresh_state()
         if jax.process_index() == 0:
             run.task.save_assets(workdir)
@@ -55,9 +60,10 @@ def train(config: RunConfig, workdir: Path) -> dict[str, float]:
         stack.callback(write_report_once, workdir)  # also after an error: it is needed most then
         log = stack.enter_context(MetricsLog(workdir, start_step=start))
         progress = stack.enter_context(show_progress(config.train.steps, start_step=start))
-        progress.say(f'{run.describe()}; {f"resumed at step {start}" if restored else "new run"} in {workdir}')
+        begun = f'resumed at step {start} in {workdir}' if restored else f'new run in {workdir}, {run.origin()}'
+        progress.say(f'{run.describe()}; {begun}')
         stop = stack.enter_context(StopSignal())
-        for note in run.task.notes:
+        for note in [*growth_note(saved, config), *run_notes(run)]:
             progress.say(note)
         held_out = Trainer(run, checkpoints, log, progress, {'fingerprint': fingerprint}).run_steps(state, stop)
     return held_out
@@ -100,8 +106,9 @@ class Trainer:
     def run_steps(self, state: TrainState, stop: StopSignal) -> dict[str, float]:
         """Takes the steps to the last, or to a stop signal, and saves; returns the held-out metrics of its end."""
         start, last = int(state.step), self.config.train.steps
+        has_text = self.config.eval.has_text(self.config.data)
         if start == last or self.patience.is_over:
-            return self.evaluate(start, state)
+            return self.evaluate(start, state) if has_text else {}
         batches = self.run.task.training_batches(start, last, jax.process_index(), jax.process_count())
         train_step = self.run.train_step()
         held_out: dict[str, float] = {}
@@ -115,7 +122,7 @@ class Trainer:
                 self.progress.say(f'step {skipped} skipped: its loss or gradient is not finite')
             self.progress.advance(step)
             is_end = step == last or stop.is_due(step)
-            is_evaluated = step == last or step % self.config.eval.every_steps == 0
+            is_evaluated = has_text and (step == last or step % self.config.eval.every_steps == 0)
             is_saved = is_end or step % self.config.checkpoint.every_steps == 0
             # A saved step ends its interval, so that a run that goes on from there logs the same means.
             if is_saved or is_evaluated or step % self.config.train.log_every_steps == 0:

@@ -44,7 +44,7 @@ def write_report(workdir: Path) -> Path:
     config = _read_config(workdir / CONFIG_FILE)
     sections = (
         _tiles(lines, flatten(config).get('train.steps')),
-        _section('Final metrics', _final_metrics(lines)),
+        _section('Final metrics', _final_metrics(lines) + _without_held_out(config)),
         _section('Curves', _charts(lines)),
         _section('Config', _config_tables(config)),
         _section('Environment', _table(read_environment(workdir).items())),
@@ -119,6 +119,12 @@ def _final_metrics(lines: Sequence[Line]) -> str:
             values += [baselines.get(name)] if baselines else []
             rows.append((_words(name), *map(_number, values)))
     return _table(rows, heads)
+
+
+def _without_held_out(config: Mapping[str, Any]) -> str:
+    """A sentence where the run had no text to be evaluated on."""
+    has_text = flatten(config).get('data.held_out') != 0
+    return '' if has_text else '<p>No text was held out (data.held_out=0): the run was not evaluated.</p>'
 
 
 def _charts(lines: Sequence[Line]) -> str:

@@ -74,6 +74,15 @@ class Run:
                 logging.getLogger(__name__).warning('%s: its head is for other labels and is not used', start)
         return dataclasses.replace(state, params=started_params(state.params, params, start))
 
+    def origin(self) -> str:
+        """Where the parameters of step 0 come from, in a few words."""
+        start, drawn = self.config.train.start_from, f'parameters drawn from seed {self.config.train.seed}'
+        if not start:
+            return drawn
+        if self.config.train.start_random:
+            return f'{drawn}, sizes and tokenizer from {start}'
+        return f'parameters from {open_pretrained(Path(start)).origin()}'
+
     def train_step(self) -> StepFn:
         """The jitted training step; it takes its state's memory over."""
         step = make_train_step(

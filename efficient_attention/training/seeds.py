@@ -32,10 +32,12 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
         call goes on from there.
 
     Raises:
-        InputError: a seed is no whole number or comes twice, or what `train` raises.
+        InputError: a seed is no whole number or comes twice, no text is held out, or what `train` raises.
     """
     if not seeds or not all(seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
         raise InputError(f'--seeds is {",".join(seeds)!r}; it must be different whole numbers with commas')
+    if values['data'].get('held_out') == 0 and values['eval'].get('split') != 'test':
+        raise InputError('no text is held out (data.held_out=0), and seeds are compared by held-out metrics')
     jax.config.update('jax_compilation_cache_dir', str((workdir / COMPILED).absolute()))
     runs: dict[str, dict[str, float]] = {}
     for seed in seeds:

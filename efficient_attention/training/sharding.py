@@ -36,9 +36,9 @@ BATCH_AXES = ('data', 'fsdp')
 class MeshConfig:
     """Devices along each axis; `data` = 0 takes all that the others leave."""
 
-    data: int = 0
-    fsdp: int = 1
-    tensor: int = 1
+    data: int = 0  # devices over which rows are spread; 0 = all that the other axes leave
+    fsdp: int = 1  # over which rows and parameters are spread
+    tensor: int = 1  # over which heads and features are spread
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:

@@ -9,7 +9,8 @@ import jax
 
 from efficient_attention.errors import InputError
 from efficient_attention.training.config import RunConfig, from_dict, to_dict
-from efficient_attention.training.fingerprint import compare_fingerprints
+from efficient_attention.training.fingerprint import ADVICE, compare_fingerprints
+from efficient_attention.training.optimizer_config import SCHEDULES_WITH_AN_END
 from efficient_attention.training.whole_file import write_whole
 
 CONFIG = 'config.json'
@@ -31,10 +32,23 @@ CHANGEABLE = (
 )
 
 
+# Fields that may change, too, where a run gets more steps and its new schedule does not depend on their number.
+GROWING = (
+    'config.train.steps',
+    'config.optimizer.schedule',
+    'config.optimizer.learning_rate',
+    'config.optimizer.warmup_steps',
+    'config.optimizer.end_learning_rate_ratio',
+    'config.examples.epochs',  # decide the steps and the warm-up, and nothing else
+    'config.examples.warmup_share',
+)
+
+
 def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = True) -> None:
     """Writes the complete config into a new workdir, or compares it with the one there.
 
-    Without a checkpoint nothing there is worth keeping, and the config is replaced.
+    Without a checkpoint nothing there is worth keeping, and the config is replaced. So are fields in which a run may
+    differ.
 
     Raises:
         InputError: the workdir belongs to a run with another config (names the first field that differs), or cannot be
@@ -43,7 +57,13 @@ def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = Tr
     path = workdir / CONFIG
     if path.exists() and has_checkpoint:
         saved = {'config': to_dict(read_config(workdir))}
-        compare_fingerprints(saved, {'config': to_dict(config)}, where=str(workdir), changeable=CHANGEABLE)
+        compare_fingerprints(
+            saved,
+            {'config': to_dict(config)},
+            where=str(workdir),
+            changeable=may_differ(saved, config),
+            advice=growth_advice(workdir, config) if is_longer(saved, config) else ADVICE,
+        )
     if jax.process_index() > 0:
         return
     try:
@@ -51,6 +71,47 @@ def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = Tr
         write_whole(path, json.dumps(to_dict(config), indent=2) + '\n')
     except OSError as error:
         raise InputError(f'{workdir}: cannot be written ({error.strerror})') from None
+
+
+def may_differ(saved: Mapping[str, Any], config: RunConfig) -> tuple[str, ...]:
+    """The fields in which a run may differ from what it was saved with, as patterns for `compare_fingerprints`.
+
+    A run may get more steps where the schedule that it is given now has no end ('constant', 'rsqrt'), and may be given
+    that schedule with them: the steps already made keep the learning rates that they had, each later one has that of
+    the new schedule at its number. Without a change of the schedule this is, bit for bit, the longer run unbroken.
+
+    Args:
+        saved: the fingerprint of a checkpoint or workdir, {} where there is none.
+        config: of the run that goes on.
+    """
+    has_end = config.optimizer.schedule in SCHEDULES_WITH_AN_END
+    return CHANGEABLE if has_end or not is_longer(saved, config) else CHANGEABLE + GROWING
+
+
+def is_longer(saved: Mapping[str, Any], config: RunConfig) -> bool:
+    """Whether a run has more steps than it was saved with."""
+    return 'config' in saved and config.train.steps > saved['config']['train']['steps']
+
+
+def growth_advice(workdir: Path, config: RunConfig) -> str:
+    """How a run that decays its learning rate to its last step can be trained on."""
+    ways = (
+        'to train on, add --config.optimizer.schedule=constant and the --config.optimizer.learning_rate to go on with'
+    )
+    if config.task == 'language_modelling':  # its checkpoints start no other run
+        return ways
+    return f'{ways}, or start a new run from it: a new --workdir with --config.train.start_from={workdir}'
+
+
+def growth_note(saved: Mapping[str, Any], config: RunConfig) -> list[str]:
+    """A line where a run goes on to more steps than it was saved with."""
+    if not is_longer(saved, config):
+        return []
+    steps, optimizer = saved['config']['train']['steps'], config.optimizer
+    return [
+        f'train.steps grows from {steps:,} to {config.train.steps:,}; from here on the learning rate follows the '
+        f'schedule {optimizer.schedule!r} with peak {optimizer.learning_rate:g}'
+    ]
 
 
 def with_new_fields(fingerprint: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from efficient_attention.attention import blocked, tile_picks
 from efficient_attention.attention.attend import BACKENDS, attend, attention_weights, check_mechanism, log_choice
 from efficient_attention.attention.mechanisms import Mechanism, Softmax
-from efficient_attention.attention.patterns import Causal
+from efficient_attention.attention.patterns import Causal, Window
 from efficient_attention.attention.text_form import parse_mechanism
 from tests.attention.cells import check, inputs, quick, results
 from tests.tolerances import assert_close
@@ -285,7 +285,11 @@ def test_auto_logs_its_choice_once(caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO):
         attend(*arrays, Softmax())
         attend(*arrays, Softmax())
-    assert [record.message for record in caplog.records] == ['attention: Softmax runs on the dense backend']
+        attend(*arrays, Softmax(Causal() & Window(2)))
+    assert [record.message for record in caplog.records] == [
+        'attention: Softmax over full runs on the dense backend',
+        'attention: Softmax over causal & window(2) runs on the dense backend',
+    ]
 
 
 def test_what_nothing_serves_is_an_error():

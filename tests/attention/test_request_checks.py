@@ -72,6 +72,8 @@ ids_L, ids_M = ones((B, L), int), ones((B, M), int)
         ((ids_L[0], ids_M), r'query_segments has shape \(7,\)'),
         ((ids_L > 0, ids_M), 'query_segments is of type bool; it must be an array of integers'),
         (([1], ids_M), 'query_segments is of type list'),
+        ((ids_L - 2, ids_M), r'query_segments holds -1; segments lie in \[0, 2\*\*31\), 0 is padding'),
+        ((ids_L, np.full((B, M), 2**31)), r'key_segments holds 2147483648; segments lie in'),
     ],
 )
 def test_segments(given: tuple, line: str):
@@ -80,6 +82,20 @@ def test_segments(given: tuple, line: str):
     check(q, k, ids_L, ids_M)
     with pytest.raises(ValueError, match=line):
         check(q, k, *given)
+
+
+def test_segments_of_numpys_own_type_are_taken_without_a_warning():
+    q, k = vectors()['query'], vectors()['key']
+    request = plain(make_request)(
+        q, k, k, Softmax(), query_segments=np.ones((B, L), np.int64), key_segments=np.ones((B, M), np.int64)
+    )
+    assert request.query_segments.dtype == request.key_segments.dtype == np.int32
+
+
+def test_segments_that_are_not_known_yet_are_taken_as_they_are():
+    check = plain(request_checks.check_segments)
+    q, k = vectors()['query'], vectors()['key']
+    jax.eval_shape(lambda ids: check(q, k, ids, ids_M), ids_L - 2)
 
 
 @pytest.mark.parametrize(

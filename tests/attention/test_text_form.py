@@ -19,7 +19,7 @@ from efficient_attention.attention.patterns import (
     Window,
     Without,
 )
-from efficient_attention.attention.text_form import PATTERNS, parse_mechanism, parse_pattern
+from efficient_attention.attention.text_form import PATTERNS, parse_mechanism, parse_pattern, pattern_text
 from efficient_attention.errors import InputError
 
 TEXTS: dict[str, Pattern] = {
@@ -52,6 +52,18 @@ TEXTS: dict[str, Pattern] = {
 def test_patterns_are_read(text: str):
     assert parse_pattern(text) == TEXTS[text]
     assert parse_mechanism(text) == Softmax(TEXTS[text])
+
+
+@pytest.mark.parametrize('text', [text for text in TEXTS if 'bigbird' not in text])
+def test_patterns_are_written_as_they_are_read(text: str):
+    assert parse_pattern(pattern_text(TEXTS[text])) == TEXTS[text]
+
+
+def test_what_a_layer_head_or_length_fills_in_is_not_written():
+    pattern = TEXTS['bigbird(16, 2, seed=1)']
+    written = 'block(16, back=1, ahead=1) | global_tokens(16, last=16) | random_tiles(2, 16, seed=1, near=1, ends=1)'
+    assert pattern_text(pattern) == pattern_text(pattern.for_layer(3).for_head(1, 2).for_keys(64)) == written
+    assert pattern_text(Causal() & (Full() & Window(2))) == 'causal & (full & window(2))'
 
 
 def test_every_name_is_read_above():
@@ -106,7 +118,8 @@ BAD = {
     'window(**causal)': 'not a whole number',
     'window(2, **3)': 'window takes (radius, dilation=1)',
     'window(2)(3)': 'neither a pattern nor a combination',
-    'lsh & causal': 'lsh is a mechanism of its own and no pattern',
+    'lsh & causal': 'lsh is a mechanism of its own and no pattern, nor part of one; write it alone, with '
+    'model.shared_qk=True, in a language model causal=True among its arguments',
     'window(__import__("os"))': 'not a whole number',
     '__import__("os").system("x")': 'neither a pattern nor a combination',
     '__import__("os")': "unknown name '__import__'",

@@ -144,9 +144,24 @@ def test_targets_are_short_with_the_given_probability_and_then_uniform():
     assert all(within(count, 100_000, 0.1 / 60) for count in counts[2:61])
 
 
-def test_next_sentence_needs_two_documents():
-    with pytest.raises(InputError, match='needs two documents; the train split has 1'):
-        make_plan(MemoryCorpus([5, 5], [0, 2, 2]), 'nsp')
+@pytest.mark.parametrize(
+    'split, source, ways',
+    [
+        ('train', 'stdlib', 'more documents, or data.pairs=sop'),
+        (
+            'held_out',
+            'text:a.txt,b.txt',
+            "data.source='text:a.txt,b.txt#paragraphs' (blank lines separate documents), or data.pairs=sop, "
+            'or data.held_out=0 to train without evaluation',
+        ),
+    ],
+)
+def test_next_sentence_needs_two_documents(split, source, ways):
+    config = DataConfig(pairs='nsp', source=source)
+    with pytest.raises(InputError) as refusal:
+        plan_pairs(MemoryCorpus([5, 5], [0, 2, 2], split), config, np.random.default_rng(0))
+    line = f"data.pairs 'nsp' needs two documents; the {split} split has 1; use {ways}"
+    assert str(refusal.value) == line
 
 
 def test_documents_without_sentences_are_skipped():

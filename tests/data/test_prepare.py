@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from efficient_attention.data import encoding, tokenizer_choice
 from efficient_attention.data import prepare as module
 from efficient_attention.data.config import DataConfig
-from efficient_attention.data.prepare import describe_counts, prepare
+from efficient_attention.data.prepare import describe_counts, prepare, training_documents
 from efficient_attention.data.sentences import split_sentences
 from efficient_attention.data.splitting import document_hash
 from efficient_attention.errors import InputError
@@ -257,7 +257,11 @@ def test_a_damaged_cache_says_what_to_do():
         ({'source': 'text:none/*.txt'}, "no file matches 'none/*.txt'"),
         ({'source': 'text:empty.txt'}, "data.source 'text:empty.txt': no text in it"),
         ({'source': 'text:latin.txt'}, 'latin.txt: byte 0xe9 at offset 3 is not UTF-8'),
-        ({'source': 'text:books/00.txt'}, 'the corpus is one document, none is left to hold out'),
+        (
+            {'source': 'text:books/00.txt'},
+            "it is one document, so none is left to hold out; use data.source='text:books/00.txt#paragraphs' (blank "
+            'lines separate documents), or data.held_out=0 to train without evaluation',
+        ),
         ({'tokenizer': 'train:words'}, "data.tokenizer is 'train:words'; known: train:wordpiece"),
         ({'tokenizer': 'vocab.txt'}, 'tokenizer vocab.txt: no [MASK] in its vocabulary'),
         ({'tokenizer': 'good/vocab.txt'}, 'data.vocab_size is 120; the tokenizer good/vocab.txt has 7 pieces'),
@@ -277,6 +281,16 @@ def test_bad_input_is_one_line(options, fault):
     message = str(caught.value)
     assert fault in message and '\n' not in message
     assert not Path('cache').exists() or not list(Path('cache').iterdir())
+
+
+def test_settings_can_be_chosen_on_a_part_that_the_final_figure_does_not_use():
+    def trained_on(share: float) -> list[str]:
+        return list(training_documents(config(held_out=share)))
+
+    everything, most, fewer = trained_on(0.0), trained_on(0.2), trained_on(0.5)
+    assert len(everything) > len(most) > len(fewer) and set(fewer) < set(most) < set(everything)
+    Path('most.jsonl').write_text('\n'.join(json.dumps({'text': text}) for text in most))
+    assert list(training_documents(config(held_out=0.5, source='jsonl:most.jsonl#text'))) == fewer
 
 
 def test_progress_goes_to_standard_error_where_it_is_wanted(capsys):

@@ -2,8 +2,14 @@
 
 import pytest
 
-from efficient_attention.data.splitting import document_hash, held_out_threshold
-from efficient_attention.errors import InputError
+from efficient_attention.data.splitting import (
+    OneDocument,
+    document_hash,
+    held_out_note,
+    held_out_threshold,
+    more_documents,
+    split_counts,
+)
 
 TEXTS = [f'document {number}' for number in range(4000)]
 HASHES = [document_hash(text) for text in TEXTS]
@@ -52,5 +58,25 @@ def test_nothing_and_everything_can_be_held_out():
 
 @pytest.mark.parametrize('texts', [['one'], ['one', 'one', 'one']])
 def test_one_text_cannot_be_split(texts):
-    with pytest.raises(InputError, match='#paragraphs or data.held_out=0'):
+    with pytest.raises(OneDocument, match='^it is one document, so none is left to hold out$'):
         held_out(texts, 0.1)
+
+
+def test_paragraphs_are_advised_where_files_are_documents():
+    assert '#paragraphs' in more_documents('text:a.txt')
+    assert more_documents('text:a.txt#paragraphs') == more_documents('stdlib') == 'more documents'
+
+
+@pytest.mark.parametrize('tokens', [(0, 0), (980, 20), (961, 39), (989, 11)])
+def test_a_share_of_the_tokens_near_the_one_asked_for_is_no_news(tokens):
+    assert held_out_note(0.02 if sum(tokens) else 0.0, (98, 2), tokens) == []
+
+
+def test_a_share_of_the_tokens_far_from_the_one_asked_for_is_said():
+    line = (
+        'held out: 1 of 3 documents with 25.0% of the tokens; data.held_out=0.02 is a share of documents, '
+        'and these are few or of very different lengths'
+    )
+    manifest = {'counts': {'train': {'documents': 2, 'tokens': 75}, 'held_out': {'documents': 1, 'tokens': 25}}}
+    assert held_out_note(0.02, *split_counts(manifest)) == [line]
+    assert held_out_note(0.5, (1, 1), (90, 10)) != []

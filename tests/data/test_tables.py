@@ -64,6 +64,8 @@ def test_a_book_fits_in_a_field(tmp_path):
         ('a.jsonl', '["a"]\n', 'line 1: not a JSON object'),
         ('a.text', 'a\n', 'not a known kind of table; known: .csv, .tsv, .jsonl, .txt'),
         ('a.txt', ' \n', "line 1: field 'text' is empty"),
+        ('a.csv', '', 'it is empty; its first line must name the columns'),
+        ('a.tsv', '\n', 'it is empty; its first line must name the columns'),
         ('a.jsonl', '{"title": "a", "label": 1}\n', "line 1: no column 'text'; known: 'title', 'label'"),
         ('a.tsv', 'title\tlabel\na\tb\n', "line 2: no column 'text'; known: 'title', 'label'"),
         ('a.csv', 'text,label\n" ",b\n', "line 2: field 'text' is empty"),

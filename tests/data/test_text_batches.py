@@ -216,18 +216,18 @@ def test_all_bytes_of_held_out_images_are_predicted_once(read):
 
 def test_too_few_images_are_refused():
     options = {'batch_size': 4, 'seed': 0, 'start_step': 0, 'stop_step': 1}
-    line = r'^there are 3 images to train on, too few for 4 streams \(train.batch_size\)$'
+    line = r'^there are 3 images to train on, too few for 4 streams; lower train.batch_size$'
     with pytest.raises(InputError, match=line):
         text_batches(images(3), 'streams', **options)
     with pytest.raises(InputError, match='^there is no image to train on$'):
         text_batches(images(0), 'windows', **options)
-    with pytest.raises(InputError, match='^no image is held out; nothing can be predicted$'):
+    with pytest.raises(InputError, match='^no image is held out, so nothing can be predicted; raise data.held_out$'):
         text_evaluation_batches(images(0), batch_size=4)
 
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_a_text_shorter_than_one_segment_is_refused(kind):
-    line = 'the text to train on has 8 tokens; one segment of data.length 8 needs 9'
+    line = 'the text to train on has 8 tokens; one segment of data.length 8 needs 9: lower data.length or add text'
     with pytest.raises(InputError, match=f'^{line}$'):
         train(8, batches=kind, batch_size=1)
     assert train(9, batches=kind, batch_size=1, stop=1)
@@ -235,14 +235,16 @@ def test_a_text_shorter_than_one_segment_is_refused(kind):
 
 def test_a_text_too_short_for_its_streams_is_refused():
     line = r'the text to train on has 32 tokens; 4 streams \(train.batch_size\) of data.length 8 need 33'
-    with pytest.raises(InputError, match=f'^{line}$'):
+    with pytest.raises(InputError, match=f'^{line}: lower one of the two$'):
         train(32)
     assert train(33, stop=1)
 
 
 @pytest.mark.parametrize('tokens', [0, 1])
 def test_a_held_out_text_with_nothing_to_predict_is_refused(tokens):
-    with pytest.raises(InputError, match=f'^the held-out text has {tokens} tokens; nothing can be predicted in it$'):
+    with pytest.raises(
+        InputError, match=f'^the held-out text has {tokens} tokens, so nothing can be predicted in it; raise'
+    ):
         evaluate(tokens)
 
 

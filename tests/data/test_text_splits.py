@@ -77,7 +77,12 @@ def test_images_are_cut_between_two_of_them():
     [
         ([], {}, "data.source 'text:x': no text in it"),
         ([], {'splitting': 'end'}, "data.source 'text:x': no text in it"),
-        (['one'], {}, "data.source 'text:x': it is one document, none is left to hold out; use data.splitting=end"),
+        (
+            ['one'],
+            {},
+            "data.source 'text:x': it is one document, so none is left to hold out; use data.splitting=end to hold out "
+            'its end, or data.held_out=0 to train without evaluation',
+        ),
     ],
 )
 def test_text_that_cannot_be_split_is_refused(documents, fields, line):

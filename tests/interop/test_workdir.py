@@ -59,5 +59,7 @@ def test_decoders_stay(workdir: Path, tmp_path: Path):
     values['data'] |= {'pairs': 'none', 'max_masked': 20}
     values['model'] |= {'token_types': 0}
     (tmp_path / 'config.json').write_text(json.dumps(values))
-    with pytest.raises(InputError, match="a run of the task 'language_modelling'; checkpoints go out of pretraining"):
+    with pytest.raises(
+        InputError, match='holds a language model, and an encoder is needed: a run of pretraining or fine_tuning'
+    ):
         encoder_run(tmp_path)

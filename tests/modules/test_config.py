@@ -33,8 +33,14 @@ def test_only_untied_positions_scale_the_query():
         ({'attention': 'windw(3)'}, "unknown name 'windw'"),
         ({'attention_backend': 'cuda'}, "model.attention_backend is 'cuda'; known: auto, reference"),
         ({'width': 6, 'heads': 2, 'rotary': True}, 'model.head_width is 3; it must be even'),
-        ({'attention': 'lsh(64, 4)'}, 'model.shared_qk is False; it must be True for LSH attention'),
-        ({'attention': 'favor(64)'}, 'model.attention_dropout_rate is 0.1; it must be 0 for FAVOR attention'),
+        (
+            {'attention': 'lsh(64, 4)'},
+            r"model.attention 'lsh\(64, 4\)': LSH needs model.shared_qk=True, in a language model causal=True among",
+        ),
+        (
+            {'attention': 'favor(64, causal=True)'},
+            r"model.attention 'favor\(64, causal=True\)': FAVOR needs model.attention_dropout_rate=0.0$",
+        ),
         ({'attention': 'per_head(full, causal, full)'}, '2 heads do not divide over 3 patterns'),
         ({'attention': 'causal; windw(3)'}, "unknown name 'windw'"),
         ({'global_tokens': -1}, 'model.global_tokens is -1'),

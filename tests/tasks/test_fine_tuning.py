@@ -122,6 +122,10 @@ def test_a_model_with_global_tokens_gets_them_marked(tmp_path: Path):
 def test_a_run_needs_files_to_evaluate_on(tmp_path: Path):
     with pytest.raises(InputError, match=r'^examples\.dev is empty; it must name files to evaluate on$'):
         build_run(tiny_config(tmp_path, **{'examples.dev': ''}))
+    config = tiny_config(tmp_path)
+    (tmp_path / 'dev.tsv').write_text('text\tlabel\n')
+    with pytest.raises(InputError, match=r'^examples\.dev .*dev\.tsv. gives no row to evaluate on$'):
+        build_run(config)
 
 
 def test_a_folder_of_glue_is_its_files(tmp_path: Path):

@@ -224,7 +224,6 @@ def test_the_fingerprint_is_the_texts_own(config, folder, task):
     'fields, line',
     [
         ({'data.length': 99_999, 'model.max_length': 99_999}, 'the text to train on has '),
-        ({'data.held_out': 0.0}, 'the held-out text has 0 tokens; nothing can be predicted in it'),
         ({'model.vocab_size': 256, 'model.attention': 'window(4)'}, "model.attention 'window(4)' is not causal"),
         ({'data.units': 'characters', 'data.vocab_size': 9}, 'the text has a vocabulary of '),
         ({'data.units': 'words', 'data.vocab_size': 9}, 'the text has a vocabulary of '),
@@ -236,6 +235,14 @@ def test_bad_input_is_one_line(folder, fields, line):
     with pytest.raises(InputError) as caught:
         make(config_of(folder, **fields))
     assert '\n' not in str(caught.value) and str(caught.value).startswith(line)
+
+
+def test_a_text_may_hold_out_nothing_but_not_too_little(folder, task):
+    without = make(config_of(folder, **{'data.held_out': 0.0}))
+    assert not len(without.text.splits['held_out']) and without.notes == []
+    assert without.rows_per_epoch() > task.rows_per_epoch() == (len(task.text.splits['train']) - 1) // 32
+    with pytest.raises(InputError, match='^the held-out text has 0 tokens, so nothing can be predicted in it; raise'):
+        make(config_of(folder, **{'data.held_out': 1e-9}))
 
 
 @pytest.mark.parametrize('mechanism', [*SMALL_DECODERS, 'books'])

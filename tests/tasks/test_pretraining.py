@@ -113,6 +113,7 @@ def test_a_tokenizer_larger_than_the_models_vocabulary_is_refused(config):
         PretrainingTask(config.data, model, batch_size=8, evaluation=EvalConfig(batch_size=5), seed=0)
 
 
-def test_nothing_held_out_is_said_before_the_first_step(config):
-    with pytest.raises(InputError, match='the held_out split of the corpus is empty'):
-        make(config, held_out=0.0)
+def test_a_corpus_may_hold_out_nothing(config):
+    task = make(config, held_out=0.0)
+    assert not len(task.corpus.held_out) and task.notes == []
+    assert task.rows_per_epoch() > make(config).rows_per_epoch()

@@ -139,6 +139,25 @@ def test_bad_overrides_are_named(known, monkeypatch, tmp_path, argument: str, me
     assert '\n' not in str(caught.value)
 
 
+SMALL = 'from configs.common import default_config\ndef get_config():\n    return default_config()\n'
+
+
+@LOADING
+def test_an_argument_for_a_config_that_takes_none_is_refused(known, monkeypatch, tmp_path):
+    (tmp_path / 'config.py').write_text(SMALL, encoding='utf-8')
+    argument = f'--config={tmp_path}/config.py:small'
+    with pytest.raises(InputError, match=f'^flag {argument}: this config takes no argument; leave out the colon'):
+        parse_with_config(known, monkeypatch, argument)
+
+
+@LOADING
+def test_help_with_a_config_lists_its_fields_as_they_are_set(known, monkeypatch, tmp_path, capsys):
+    (tmp_path / 'config.py').write_text(SMALL, encoding='utf-8')
+    with pytest.raises(SystemExit):
+        parse_with_config(known, monkeypatch, f'--config={tmp_path}/config.py', '--config.train.steps=77', '--help')
+    assert '  --config.train.steps=77 ' in capsys.readouterr().out
+
+
 @pytest.mark.usefixtures('known')
 def test_help_explains_the_flags_and_ends_well(capsys):
     with pytest.raises(SystemExit) as exited:

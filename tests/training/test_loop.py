@@ -23,6 +23,7 @@ from efficient_attention.training.metrics_log import read_metrics
 from efficient_attention.training.run import build_run
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step_queue import TrainingStopped
+from efficient_attention.training.workdir import read_config
 from tests.training.tiny_run import tiny_config
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
@@ -102,6 +103,31 @@ def test_a_run_that_was_stopped_and_goes_on_equals_one_that_was_not(folder, unbr
         at: line for at, line in expected.items() if at != (8, 'train')
     }
     assert held_out == {k: v for k, v in expected[20, 'held_out'].items() if k not in ('step', 'split')}
+
+
+def test_a_run_that_gets_more_steps_equals_the_longer_one_and_needs_no_held_out_text(folder, capfd):
+    fields = {'optimizer.schedule': 'constant', 'data.held_out': 0.0, 'data.pairs': 'none', 'model.layers': 1}
+    short, long = (tiny_config(folder, **fields, **{'train.steps': steps}) for steps in (3, 5))
+    assert train(long, folder / 'long') == train(short, folder / 'grown') == {}
+    begun = capfd.readouterr().err
+    assert 'parameters drawn from seed 0' in begun and 'no text is held out' in begun
+    assert train(long, folder / 'grown') == {}
+    assert 'train.steps grows from 3 to 5' in capfd.readouterr().err
+    run = build_run(long)
+    states = [CheckpointReader(folder / name).restore(run.abstract_state, 5).state for name in ('long', 'grown')]
+    jax.tree.map(np.testing.assert_array_equal, *states)
+    assert {split for _, split in lines_of(folder / 'grown')} == {'train'}
+    assert 'No text was held out' in (folder / 'grown' / 'report.html').read_text(encoding='utf-8')
+    assert read_config(folder / 'grown') == long
+    with pytest.raises(InputError, match='no text is held out .* so nothing can be evaluated'):
+        evaluate_workdir(folder / 'grown')
+
+
+def test_a_new_run_says_which_checkpoint_it_starts_from(folder, unbroken):
+    fields = {'train.start_from': str(unbroken)}
+    assert build_run(tiny_config(folder, **fields)).origin() == f'parameters from {unbroken} step 20'
+    fields['train.start_random'] = True
+    assert build_run(tiny_config(folder, **fields)).origin().startswith('parameters drawn from seed 0, sizes')
 
 
 # Kills itself after the log of step 16, as soon as the checkpoint of step 10 is complete.

@@ -60,7 +60,6 @@ def test_an_albert_has_no_axis_of_layers(folder):
         ({'data.source': 'txet:x'}, r"data\.source is 'txet:x'; known: stdlib, text:"),
         ({'data.source': 'text:nowhere/*.txt'}, r"data\.source 'text:nowhere/\*\.txt': no file matches"),
         ({'data.tokenizer': 'nowhere/vocab.txt'}, r'nowhere/vocab\.txt'),
-        ({'data.held_out': 0.0}, r'the held_out split of the corpus is empty'),
         ({'data.length': 64}, r'data\.length 64 is beyond the position table, model\.max_length 32'),
     ],
     ids=str,

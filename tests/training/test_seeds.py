@@ -30,6 +30,13 @@ def test_seeds_that_are_none(tmp_path: Path, seeds: list):
         train_seeds(default_config().to_dict(), tmp_path, seeds)
 
 
+def test_seeds_need_held_out_text_to_be_compared_by(tmp_path: Path):
+    config = default_config()
+    config.data.held_out = 0.0
+    with pytest.raises(InputError, match=r'^no text is held out \(data\.held_out=0\), and seeds are compared by'):
+        train_seeds(config.to_dict(), tmp_path, ['0'])
+
+
 def test_a_stopped_seed_is_the_last_and_counts_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     values, trained = default_config().to_dict(), []
 

@@ -4,7 +4,14 @@ import pytest
 
 from efficient_attention.errors import InputError
 from efficient_attention.training.config import RunConfig, from_dict, to_dict
-from efficient_attention.training.workdir import CHANGEABLE, claim_workdir, read_config, with_new_fields
+from efficient_attention.training.workdir import (
+    CHANGEABLE,
+    GROWING,
+    claim_workdir,
+    growth_note,
+    read_config,
+    with_new_fields,
+)
 
 
 def config(**groups) -> RunConfig:
@@ -54,6 +61,48 @@ def test_what_changes_no_number_may_change_and_is_kept(tmp_path):
     assert read_config(tmp_path) == config(**changed)
 
 
+GROWN = {'train': {'steps': 2000}}
+
+
+@pytest.mark.parametrize(
+    'before, now',
+    [
+        ({'schedule': 'constant'}, {'schedule': 'constant'}),
+        ({'schedule': 'rsqrt'}, {'schedule': 'rsqrt'}),
+        ({'schedule': 'linear', 'end_learning_rate_ratio': 0.1}, {'schedule': 'constant', 'learning_rate': 1e-5}),
+    ],
+)
+def test_a_run_may_get_more_steps_under_a_schedule_without_an_end(tmp_path, before: dict, now: dict):
+    claim_workdir(tmp_path, config(optimizer=before))
+    claim_workdir(tmp_path, config(optimizer=now, **GROWN))
+    assert read_config(tmp_path) == config(optimizer=now, **GROWN)
+    with pytest.raises(InputError, match=r'train\.steps = 2000, now it is 1000.*; name a new --workdir'):
+        claim_workdir(tmp_path, config(optimizer=now))
+    with pytest.raises(InputError, match=r'optimizer\.learning_rate'):
+        claim_workdir(tmp_path, config(optimizer=now | {'learning_rate': 1.0}, **GROWN))
+
+
+@pytest.mark.parametrize('task, ways', [('pretraining', 2), ('language_modelling', 1)])
+def test_more_steps_under_a_decay_are_refused_with_the_ways_to_train_on(tmp_path, task: str, ways: int):
+    fields: dict = {'model': {'width': 32, 'token_types': 0}, 'task': task, 'optimizer': {'schedule': 'linear'}}
+    claim_workdir(tmp_path, config(**fields))
+    with pytest.raises(InputError, match=r'train\.steps = 1000, now it is 2000; to train on, add ') as refusal:
+        claim_workdir(tmp_path, config(**fields, **GROWN))
+    named = ['--config.optimizer.schedule=constant', f'--config.train.start_from={tmp_path}']
+    assert [way in str(refusal.value) for way in named] == [True, ways == 2]
+
+
+def test_a_run_that_grows_says_so_once():
+    saved = {'config': to_dict(config(optimizer={'schedule': 'linear'}))}
+    grown = config(optimizer={'schedule': 'constant', 'learning_rate': 2e-4}, **GROWN)
+    line = (
+        "train.steps grows from 1,000 to 2,000; from here on the learning rate follows the schedule 'constant' with "
+        'peak 0.0002'
+    )
+    assert growth_note(saved, grown) == [line]
+    assert growth_note({'config': to_dict(grown)}, grown) == growth_note({}, grown) == []
+
+
 def test_a_run_from_before_a_field_existed_has_its_default():
     older = {'config': to_dict(config()), 'corpus': 'abc'}
     del older['config']['model']['tied_output'], older['config']['mesh']
@@ -64,7 +113,7 @@ def test_a_run_from_before_a_field_existed_has_its_default():
 def test_every_changeable_field_exists():
     groups = {group: fields for group, fields in to_dict(RunConfig()).items() if isinstance(fields, dict)}
     names = {f'config.{group}.{field}' for group, fields in groups.items() for field in fields}
-    assert set(CHANGEABLE) <= names | {f'config.{group}.*' for group in groups}
+    assert set(CHANGEABLE + GROWING) <= names | {f'config.{group}.*' for group in groups}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,38 @@
+"""What should a user know before the first step? Lines about settings that are allowed and hardly ever meant."""
+
+from efficient_attention.training.config import RunConfig
+from efficient_attention.training.run import Run
+
+
+def run_notes(run: Run) -> list[str]:
+    """Lines on the warm-up, the batch and the held-out text of a run, then those of its task."""
+    return [*warmup_note(run.config), *batch_note(run), *held_out_note(run.config), *run.task.notes]
+
+
+def warmup_note(config: RunConfig) -> list[str]:
+    """A line where the learning rate of a run is still rising at its end."""
+    steps, warmup = config.train.steps, config.optimizer.warmup_steps
+    if steps > warmup:
+        return []
+    return [
+        f'this run ends in its warm-up and learns little: train.steps is {steps:,}, optimizer.warmup_steps '
+        f'{warmup:,}; shorten it, such as --config.optimizer.warmup_steps={steps // 10}'
+    ]
+
+
+def batch_note(run: Run) -> list[str]:
+    """A line where a batch has more rows than the training data, so that it repeats them."""
+    size, rows = run.config.train.batch_size, run.task.rows_per_epoch()
+    if rows is None or size <= rows:
+        return []
+    return [
+        f'each batch reads the training data more than once: train.batch_size is {size:,}, '
+        f'the data has {rows:,} rows of {run.config.data.length:,} tokens'
+    ]
+
+
+def held_out_note(config: RunConfig) -> list[str]:
+    """A line where a run has nothing to be evaluated on."""
+    if config.eval.has_text(config.data):
+        return []
+    return ['no text is held out (data.held_out=0): nothing is evaluated, and no checkpoint is the best one']

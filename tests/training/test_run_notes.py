@@ -1,0 +1,55 @@
+"""The lines at a run's start: which settings give one, and which give none."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from efficient_attention.training.config import from_dict
+from efficient_attention.training.run_notes import run_notes
+
+
+def notes(rows: int | None = None, **fields: Any) -> list[str]:
+    """The lines of a run with these fields by dotted name, whose training data has `rows` rows."""
+    groups: dict[str, dict[str, Any]] = {'train': {'steps': 100}, 'optimizer': {'warmup_steps': 10}, 'data': {}}
+    for name, value in fields.items():
+        group, field = name.split('.')
+        groups[group][field] = value
+    task = SimpleNamespace(notes=['of the task'], rows_per_epoch=lambda: rows)
+    return run_notes(SimpleNamespace(config=from_dict(groups), task=task))
+
+
+@pytest.mark.parametrize(
+    'rows, fields',
+    [
+        (None, {}),
+        (32, {'train.batch_size': 32}),
+        (None, {'train.batch_size': 10_000}),
+        (None, {'train.steps': 1, 'optimizer.warmup_steps': 0}),
+    ],
+)
+def test_a_run_as_it_should_be_has_the_lines_of_its_task_alone(rows: int | None, fields: dict):
+    assert notes(rows, **fields) == ['of the task']
+
+
+@pytest.mark.parametrize(
+    'fields, line',
+    [
+        (
+            {'optimizer.warmup_steps': 100},
+            'this run ends in its warm-up and learns little: train.steps is 100, optimizer.warmup_steps 100; '
+            'shorten it, such as --config.optimizer.warmup_steps=10',
+        ),
+        (
+            {'train.batch_size': 5_000},
+            'each batch reads the training data more than once: train.batch_size is 5,000, the data has 2,326 rows of '
+            '128 tokens',
+        ),
+        (
+            {'data.held_out': 0.0},
+            'no text is held out (data.held_out=0): nothing is evaluated, and no checkpoint is the best one',
+        ),
+    ],
+)
+def test_what_is_hardly_ever_meant_is_said(fields: dict, line: str):
+    assert notes(2_326, **fields) == [line, 'of the task']
