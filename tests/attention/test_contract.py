@@ -127,7 +127,7 @@ SLOPES = np.array([0.5, 0.25, 0.125, 0.0625], np.float32)
 WIDER = 5  # keys more than queries where queries continue a text
 # Each option alone, and several together; every cell is causal.
 OPTIONS = ['plain', 'segments', 'bias', 'key bias', 'function bias', 'relative', 'dropout', 'one key head']
-OPTIONS += ['two key heads', 'offset', 'row positions']
+OPTIONS += ['two key heads', 'offset', 'row positions', 'row positions, relative']
 OPTIONS += [
     'segments, bias, relative, dropout, two key heads',
     'function bias, relative, offset, one key head, segments',
