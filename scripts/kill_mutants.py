@@ -65,11 +65,7 @@ MUTANTS = (
     Mutant('models/memory.py', 'jax.lax.stop_gradient(states[:, :, start:])', 'states[:, :, start:]'),
     Mutant('models/reversible.py', 'd_first = d_first + d_input', 'd_first = d_first'),
     Mutant('models/embeddings.py', 'positions_BL + self.config.position_offset', 'positions_BL'),
-    Mutant(
-        'objectives/objective.py',
-        "['loss'] / jnp.maximum(weights[term], 1.0)",
-        "['loss'] / jnp.maximum(weights[term], 2.0)",
-    ),
+    Mutant('objectives/objective.py', 'jnp.where(weight > 0.0, weight, 1.0)', 'jnp.maximum(weight, 2.0)'),
     Mutant('objectives/fine_tuning.py', "(batch['labels'] >= 0)", "(batch['labels'] > 0)"),
     Mutant('objectives/adaptive_loss.py', 'words + cluster_BL - 1', 'words + cluster_BL - 2'),
     Mutant('training/step.py', 'state.key), state.step)', 'state.key), 0)'),

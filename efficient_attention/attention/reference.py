@@ -1,7 +1,7 @@
 """The contract: every mechanism's attention weights [B, H, L, M] in float32, and the output that they give.
 
-Every other backend is tested against it. A mechanism's definition is a function from a request to (weights, log-sum-exp
-or None), written to be read.
+Every other backend is tested against it, and it against the papers' formulas in float64 NumPy. A mechanism's definition
+is a function from a request to (weights, log-sum-exp or None), written to be read.
 """
 
 from collections.abc import Callable

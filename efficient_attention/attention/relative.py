@@ -43,8 +43,8 @@ class Relative:
 
 def relative_logits(
     relative: Relative,
-    query_positions: Int[Array | np.ndarray, 'b L'],
-    key_positions: Int[Array | np.ndarray, 'b M'],
+    query_positions: Int[Array | np.ndarray, '#B L'],
+    key_positions: Int[Array | np.ndarray, '#B M'],
     precision: jax.lax.Precision | None = None,
 ) -> Float[Array, 'B H L M']:
     """The term on all pairs, float32, through products [B, H, L, distances].
@@ -104,8 +104,8 @@ def shift(x: Float[Array, '*lead S c'], columns: int) -> Float[Array, '*lead S {
 
 
 def distance_rows(
-    relative: Relative, query_positions: Int[Array, 'b L'], key_positions: Int[Array, 'b M']
-) -> Int[Array, 'b L M']:
+    relative: Relative, query_positions: Int[Array, '#b L'], key_positions: Int[Array, '#b M']
+) -> Int[Array, '#b L M']:
     """The row of the table that each pair takes."""
     distances = query_positions[:, :, None] - key_positions[:, None, :]
     return jnp.clip(distances - relative.first, 0, relative.table.shape[0] - 1)

@@ -94,7 +94,7 @@ class Totals:
     def means(self) -> dict[str, float]:
         """Each sum over its term's weight, and the weights."""
         weights = self._weights
-        means = {name: value / max(weights[_term(name, weights)], 1.0) for name, value in self._sums.items()}
+        means = {name: value / (weights[_term(name, weights)] or 1.0) for name, value in self._sums.items()}
         return means | {f'{term}_weight': weight for term, weight in weights.items()}
 
 

@@ -52,13 +52,18 @@ class Objective(abc.ABC):
 
 def total_loss(sums: Sums, weights: dict[str, Array]) -> Array:
     """The sum of the terms' mean losses; a term without any weight counts 0."""
-    return sum((sums[term]['loss'] / jnp.maximum(weights[term], 1.0) for term in sums), jnp.float32(0.0))
+    return sum((mean(sums[term]['loss'], weights[term]) for term in sums), jnp.float32(0.0))
 
 
 def mean_metrics(sums: Sums, weights: dict[str, Array]) -> dict[str, Array]:
     """Each metric divided by its term's weights, named '<term>_<metric>'; terms without any weight are left at 0."""
     return {
-        f'{term}_{metric}': value / jnp.maximum(weights[term], 1.0)
+        f'{term}_{metric}': mean(value, weights[term])
         for term, values in sums.items()
         for metric, value in values.items()
     }
+
+
+def mean(total: Array, weight: Array) -> Array:
+    """`total` / `weight`, which may be below 1; without any weight `total` itself, which is then 0."""
+    return total / jnp.where(weight > 0.0, weight, 1.0)

@@ -191,6 +191,30 @@ def test_bfloat16_stays_near_the_float32_reference(backend: str, text: str):
         assert jnp.linalg.norm(rounded.astype(jnp.float32) - expected) <= 2e-2 * jnp.linalg.norm(expected)
 
 
+@pytest.mark.parametrize('length', [1, 65, 130])
+@pytest.mark.parametrize('text', ['causal', 'lsh(16, 2)', 'favor(8)'])
+def test_bfloat16_stays_near_the_float32_reference_at_other_lengths(text: str, length: int):
+    """Outputs of each mechanism, with buckets and features of the same rounded inputs."""
+    mechanism = parse_mechanism(text)
+    arrays, extra = inputs(length, 'padding', jnp.bfloat16)
+    extra |= {'rng': jax.random.key(5)} if mechanism.needs_rng else {}
+
+    def run(backend: str, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return attend(q, q if mechanism.normalises_keys else k, v, mechanism, backend=backend, **extra)
+
+    @quick
+    def outputs(arrays: tuple) -> tuple:
+        exact = run('reference', *(x.astype(jnp.float32) for x in arrays))
+        return exact, [
+            run(backend, *arrays) for backend in (['blocked'] if mechanism.needs_rng else ['dense', 'blocked'])
+        ]
+
+    exact, rounded = outputs(arrays)
+    for out in rounded:
+        assert out.dtype == jnp.bfloat16
+        assert jnp.linalg.norm(out.astype(jnp.float32) - exact) <= 2e-2 * jnp.linalg.norm(exact)
+
+
 @functools.cache
 def half_precision(backend: str, text: str, dtype: jnp.dtype) -> tuple:
     """Output, and gradients where they are ours, from inputs that are rounded to bfloat16, computed in `dtype`."""

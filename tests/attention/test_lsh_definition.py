@@ -11,38 +11,12 @@ import pytest
 from efficient_attention.attention import lsh_definition as definition
 from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.mechanisms import LSH
+from tests.attention import contract
 from tests.tolerances import assert_close
 
 RNG = jax.random.key(3)
 # These programs run once: compiling them with all optimisations takes three times as long.
 jit = functools.partial(jax.jit, compiler_options={'xla_backend_optimization_level': 0})
-
-
-def brute_force(q_LK: np.ndarray, rotations: list[np.ndarray], segments_L: np.ndarray, mechanism: LSH) -> np.ndarray:
-    """Weights [L, L] of one row and head, read off the paper: a list of keys for each query and round."""
-    length, size = len(q_LK), mechanism.bucket_size
-    found: list[list[int]] = [[] for _ in range(length)]
-    for rotation in rotations:  # [K, buckets / 2] of one round
-        buckets = [int(np.argmax([*(x @ rotation), *(-(x @ rotation))])) for x in q_LK]
-        # Padding behind everything else.
-        order = sorted(range(length), key=lambda i: (segments_L[i] == 0, segments_L[i], buckets[i], i))
-        chunks = [order[start : start + size] for start in range(0, length, size)]
-        for number, chunk in enumerate(chunks):
-            readable = chunk if len(chunks) == 1 else chunks[number - 1] + chunk
-            for i, j in itertools.product(chunk, readable):
-                if segments_L[i] != segments_L[j] or segments_L[j] == 0 or (mechanism.causal and j > i):
-                    continue
-                if mechanism.within_buckets and buckets[i] != buckets[j]:
-                    continue
-                if mechanism.deduplicate and j in found[i]:
-                    continue
-                found[i].append(j)
-    weights = np.zeros((length, length))
-    for i, keys in enumerate(found):
-        logits = np.array([-1e5 if i == j else q_LK[i] @ q_LK[j] / np.linalg.norm(q_LK[j]) for j in keys])
-        for j, exponential in zip(keys, np.exp(logits - logits.max(initial=-np.inf)), strict=True):
-            weights[i, j] += exponential
-    return weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-30)
 
 
 @pytest.mark.parametrize(
@@ -57,9 +31,10 @@ def test_weights_equal_loops_over_queries(options: dict):
     weights, lse = jit(lambda: definition.weights(request))()
     (rotations,) = definition.draw_rotations(RNG, definition.make_layout(request).buckets, 3, 2, 8)
     for row, head in itertools.product(range(2), range(2)):
-        own = [np.asarray(rotations[head, :, number], np.float64) for number in range(3)]
-        expected = brute_force(np.asarray(q[row, :, head], np.float64), own, segments[row], mechanism)
-        assert_close(weights[row, head], expected)
+        query = np.asarray(q[row, :, head], np.float64)
+        own = [contract.lsh_buckets(query, [np.asarray(rotations[head, :, number], np.float64)]) for number in range(3)]
+        named = {name: value for name, value in options.items() if name != 'buckets'}
+        assert_close(weights[row, head], contract.lsh_weights(query, own, segments[row], 4, **named)[0])
     assert lse.shape == (2, 2, 26) and lse.dtype == jnp.float32
     assert_close(weights.sum(axis=-1), np.broadcast_to((segments != 0)[:, None], (2, 2, 26)).astype(np.float32))
 

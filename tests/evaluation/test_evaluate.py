@@ -131,9 +131,10 @@ def test_no_batch_is_no_metric():
     assert evaluate(add, 2.0, [], lambda batch: batch) == {}
 
 
-def test_a_term_without_weight_is_0():
+@pytest.mark.parametrize('loss, weight, mean', [(0.0, 0.0, 0.0), (1.0, 0.25, 4.0), (3.0, 1.0, 3.0)])
+def test_a_term_is_divided_by_any_weight_and_is_0_without(loss: float, weight: float, mean: float):
     def step(params: None, batch: dict) -> tuple[dict, dict]:
         del params, batch
-        return {'pair': {'loss': np.float32(0)}}, {'pair': np.float32(0)}
+        return {'pair': {'loss': np.float32(loss)}}, {'pair': np.float32(weight)}
 
-    assert evaluate(step, None, [{}], lambda batch: batch) == {'pair_loss': 0.0, 'pair_weight': 0.0}
+    assert evaluate(step, None, [{}], lambda batch: batch) == {'pair_loss': mean, 'pair_weight': weight}

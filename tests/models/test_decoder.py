@@ -214,3 +214,14 @@ def test_an_attention_that_is_not_causal_is_one_line(attention: str, line: str):
         Decoder(config, rngs=nnx.Rngs(0))
     assert str(caught.value) == f'model.attention {line}'
     check_causal(dataclasses.replace(CONFIG, attention='causal'))
+
+
+def test_a_stack_of_pre_norm_layers_ends_in_a_norm_and_one_of_post_norm_layers_needs_none():
+    def model_of(norm: str) -> Decoder:
+        return Decoder(dataclasses.replace(CONFIG, norm=norm, layers=1), rngs=nnx.Rngs(0))
+
+    assert nnx.eval_shape(lambda: model_of('post')).norm is None  # each of its layers ends in a norm
+    model = nnx.jit(lambda: model_of('pre'))()
+    hidden = np.asarray(nnx.jit(lambda model: model.hidden(ORDER, ONES))(model))
+    assert_close(hidden.mean(axis=-1), np.zeros(ORDER.shape))
+    assert_close(hidden.std(axis=-1), np.ones(ORDER.shape), gradient=True)

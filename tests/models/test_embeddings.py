@@ -80,6 +80,12 @@ def test_scaled_tokens_are_multiplied_by_the_root_of_the_width():
     assert_close(module(TOKENS, TYPES, POSITIONS), 4.0 * module.token.embedding[...][TOKENS])
 
 
+def test_narrow_tables_are_scaled_by_the_width_of_the_model():
+    fields = {'embedding_width': 4, 'embedding_norm': False, 'positions': 'none', 'token_types': 0}
+    plain, scaled = make(**fields), make(**fields, embedding_scale=True)
+    assert_close(scaled(TOKENS, TYPES, POSITIONS), 4.0 * plain(TOKENS, TYPES, POSITIONS))  # sqrt(16), not sqrt(4)
+
+
 @pytest.mark.parametrize('embedding_width', [16, 8])
 def test_dropout_needs_a_key_and_stands_before_the_projection(embedding_width: int):
     module = make(embedding_width=embedding_width)

@@ -40,6 +40,14 @@ def test_keys_for_rows_make_dropout_independent_of_the_batch():
     assert jnp.abs(whole - layer(X, SEGMENTS, POSITIONS)).max() > 1e-2
 
 
+def test_both_branches_drop_elements_of_their_own():
+    layer = Layer(LayerConfig(width=16, heads=2, init_std=0.3, dropout_rate=0.5), rngs=nnx.Rngs(0))
+    rng = jax.random.key(1)
+    dropped = layer.attention_branch(X, SEGMENTS, POSITIONS, rng=rng) == 0, layer.feed_forward_branch(X, rng=rng) == 0
+    share = (dropped[0] == dropped[1]).mean()
+    assert abs(share - 0.5) < 4 * 0.5 / X.size**0.5
+
+
 def test_fold_gives_each_number_its_own_key():
     assert fold(None, 3) is None
     key, keys = jax.random.key(0), jax.random.split(jax.random.key(0), 4)

@@ -1,15 +1,26 @@
-"""Every module under jit, on a device, and under pmap, with chex variants: the same numbers as without."""
+"""Every module under jit, on a device, and under vmap and pmap: the same numbers as without."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
+import pytest
 from absl.testing import parameterized
 from flax import nnx
 
 from efficient_attention.models.config import ModelConfig
+from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.fine_tuning import FineTuningModel, Head
+from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.models.heads import MaskedLMHead, PairHead, Pooler
+from efficient_attention.models.memory import Memory
 from efficient_attention.models.stack import Stack
 from efficient_attention.modules.attention import SelfAttention
 from efficient_attention.modules.feed_forward import FeedForward
@@ -68,3 +79,88 @@ class VariantsTest(chex.TestCase):
 
         expected = head(encoder(TOKENS, SEGMENTS, positions_BL=POSITIONS), encoder.embeddings.token)
         assert_close(apply(state, TOKENS, SEGMENTS, POSITIONS), expected)
+
+
+# ---- whole models and what else a row passes through, under vmap and pmap ----
+
+KEYS = jax.random.key_data(jax.random.split(jax.random.key(5), 2))  # for dropout, a key for each row
+IS_GLOBAL = jnp.asarray([[1, 0, 0, 0, 1, 0], [0, 0, 1, 0, 0, 0]], bool)
+STATES = jax.random.normal(jax.random.key(1), (2, 2, 4, 16))
+BATCH = {'tokens': TOKENS, 'segments': SEGMENTS, 'token_types': TOKENS % 2}
+CHOICES = {name: jnp.stack([x, x[:, ::-1]], axis=1) for name, x in BATCH.items()}
+PLAIN = dataclasses.replace(CONFIG, rotary=False, init_std=0.3, norm_epsilon=1e-5, attention_dropout_rate=0.0)
+CAUSAL = dataclasses.replace(PLAIN, attention='causal', norm='pre', token_types=0)
+PLACELESS = {'positions': 'none', 'max_length': 6}
+
+
+def read(stack: Stack, *arrays: jax.Array) -> jax.Array:
+    return stack(*arrays, mechanism_rng=jax.random.key(2))
+
+
+def read_dropped(stack: Stack, x: jax.Array, segments: jax.Array, positions: jax.Array, keys: jax.Array) -> jax.Array:
+    return stack(x, segments, positions, rng=jax.random.wrap_key_data(keys))
+
+
+def read_globally(layer: SelfAttention, *arrays: jax.Array) -> jax.Array:
+    return layer(*arrays[:3], is_global_BL=arrays[3])
+
+
+def predict(decoder: Decoder, tokens: jax.Array, segments: jax.Array, keys: jax.Array) -> jax.Array:
+    return decoder(tokens, segments, rng=jax.random.wrap_key_data(keys))
+
+
+def go_on(decoder: Decoder, tokens: jax.Array, segments: jax.Array, states: jax.Array) -> tuple[jax.Array, Memory]:
+    return decoder.continued(tokens, segments, Memory(states, jnp.ones(states.shape[::2], jnp.int32)))
+
+
+def answer(model: nnx.Module, x: Any) -> Any:
+    return model(x)
+
+
+def stack_case(call: Callable, *more: jax.Array, config: ModelConfig = PLAIN, **fields: Any) -> tuple:
+    return functools.partial(Stack, dataclasses.replace(config, **fields)), call, (X, SEGMENTS, POSITIONS, *more)
+
+
+def decoder_case(call: Callable, last: jax.Array, **fields: Any) -> tuple:
+    return functools.partial(Decoder, dataclasses.replace(CAUSAL, **fields)), call, (TOKENS, SEGMENTS, last)
+
+
+# name -> (what makes the module, how it is called, its arguments: two rows that know nothing of one another)
+CASES: dict[str, tuple] = {
+    'decoder': decoder_case(predict, KEYS),
+    'memory and transformer_xl': decoder_case(go_on, STATES, relative='transformer_xl', memory_length=4, **PLACELESS),
+    'reversible': stack_case(read_dropped, KEYS, config=CAUSAL, stack='reversible'),
+    'lsh': stack_case(read, attention='lsh(2, 2)', shared_qk=True),
+    'favor': stack_case(read, attention='favor(4, orthogonal=False)'),
+    'alibi': stack_case(read, relative='alibi', **PLACELESS),
+    't5': stack_case(read, relative='t5', **PLACELESS),
+    'tupe_r': stack_case(read, relative='tupe_r', **PLACELESS),
+    'global tokens': (
+        functools.partial(SelfAttention, dataclasses.replace(PLAIN, attention='window(1)', global_tokens=2)),
+        read_globally,
+        (X, SEGMENTS, POSITIONS, IS_GLOBAL),
+    ),
+    'choices': (functools.partial(FineTuningModel, PLAIN, HeadConfig(kind='choice')), answer, (CHOICES,)),
+    'head of rows': (functools.partial(Head, PLAIN, HeadConfig(kind='sequence', outputs=3)), answer, (X[:, 0],)),
+    'head of tokens': (functools.partial(Head, PLAIN, HeadConfig(kind='token')), answer, (X,)),
+    'head of spans': (functools.partial(Head, PLAIN, HeadConfig(kind='span', feed_forward=True)), answer, (X,)),
+    'head of several hops': (functools.partial(Head, PLAIN, HeadConfig(kind='multi_hop')), answer, (X,)),
+}
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_rows_under_vmap_on_several_devices_are_the_rows_of_a_batch(name: str):
+    """One device maps over both rows, another one over both in the other order; a call sees one row alone."""
+    make, call, arguments = CASES[name]
+    graph, state = nnx.split(jax.jit(lambda: make(rngs=nnx.Rngs(0)))())
+
+    def apply(state: nnx.State, *arguments: Any) -> Any:
+        return call(nnx.merge(graph, state), *arguments)
+
+    rows = jax.tree.map(lambda x: jnp.stack([x, x[::-1]])[:, :, None], arguments)
+    axes = (None, *(0 for _ in arguments))
+    mapped = jax.pmap(jax.vmap(apply, axes), in_axes=axes)(state, *rows)
+    expected = jax.tree.map(
+        lambda x: np.stack([x, x[::-1]])[:, :, None], jax.device_get(jax.jit(apply)(state, *arguments))
+    )
+    assert_close(jax.device_get(mapped), expected)

@@ -86,6 +86,26 @@ def test_sums(targets: str):
     assert_close(sums, dense_sums(model, TARGETS[targets]))
 
 
+def test_losses_are_those_of_the_paper_in_float64():
+    """log p(word) = log p(tail | first) + log p(word | tail), from the parts' tables alone."""
+    model = nnx.merge(*parts_of(4, 'narrow tails'))
+    parts = model.head.parts(model.embeddings.token)
+    vectors = np.asarray(model.head.narrow(HIDDEN), np.float64)
+
+    def log_p(part: Part) -> np.ndarray:
+        projected = vectors if part.projection_EE is None else vectors @ np.asarray(part.projection_EE, np.float64)
+        logits = projected @ np.asarray(part.table_nE, np.float64).T
+        logits += 0.0 if part.bias_n is None else np.asarray(part.bias_n, np.float64)
+        return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+    first, *tails = map(log_p, parts)
+    words = np.concatenate([first[..., :6], *(first[..., 6 + i, None] + tail for i, tail in enumerate(tails))], axis=-1)
+    losses = -np.take_along_axis(words, np.asarray(ANY)[..., None], axis=-1)[..., 0]
+    np.testing.assert_allclose(np.exp(words).sum(axis=-1), 1.0)
+    sums = nnx.jit(output_sums)(model, HIDDEN, ANY, WEIGHTS)
+    assert_close(sums['loss'], (losses * np.asarray(WEIGHTS, np.float64)).sum())
+
+
 def test_the_most_probable_words_are_all_correct():
     model = nnx.merge(*parts_of(4, 'one table'))
     best = model.logits(HIDDEN).argmax(axis=-1)

@@ -56,6 +56,18 @@ def test_sums_and_gradients_equal_those_of_the_whole(chunk: int):
         np.testing.assert_allclose(part, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize('chunk', [0, 4])
+def test_sums_equal_float64_log_probabilities(chunk: int):
+    (mean, sums), _ = value_and_gradients(HEAD, HIDDEN, WEIGHTS, chunk)
+    hidden, kernel, bias, weights = (np.asarray(x, np.float64) for x in (HIDDEN, HEAD['kernel'], HEAD['bias'], WEIGHTS))
+    logits = hidden @ kernel + bias
+    log_p = logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+    losses = -np.take_along_axis(log_p, np.asarray(LABELS)[..., None], axis=-1)[..., 0]
+    assert_close(sums['loss'], (losses * weights).sum())
+    assert_close(sums['accuracy'], ((logits.argmax(axis=-1) == np.asarray(LABELS)) * weights).sum())
+    assert_close(mean, (losses * weights).sum() / weights.sum())
+
+
 def test_rows_over_eight_devices_give_the_same():
     rows = NamedSharding(Mesh(np.asarray(jax.devices()), ('data',)), PartitionSpec('data'))
     spread = value_and_gradients(HEAD, *jax.device_put((HIDDEN, WEIGHTS), rows), 4)

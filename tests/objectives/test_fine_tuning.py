@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.models.head_config import HeadConfig
-from efficient_attention.objectives.fine_tuning import NOWHERE, TERM, FineTuning
+from efficient_attention.objectives.fine_tuning import NOWHERE, TERM, FineTuning, support_loss
 from tests.tolerances import assert_close
 
 WEIGHTS = jnp.array([1.0, 1.0, 0.0])
@@ -66,6 +66,16 @@ def test_multi_hop_adds_the_type_and_the_sentences_and_takes_spans_where_they_ar
     types = cross_entropy(outputs['type'][0], 0) + cross_entropy(outputs['type'][1], 2)
     sentence = -jax.nn.log_sigmoid(outputs['support'][0, 1]) - jax.nn.log_sigmoid(-outputs['support'][0, 3])
     assert_close(sums['loss'], span + types + float(sentence) / 2)
+
+
+@pytest.mark.parametrize('count', [0, 1, 3])
+def test_the_loss_of_sentences_is_a_mean_over_as_many_as_the_row_has(count: int):
+    logits, rng = random(1, 6) * 3.0, np.random.default_rng(count)
+    labels = np.full((1, 6), -1.0, np.float32)
+    labels[0, :count] = rng.integers(0, 2, count)
+    p = 1.0 / (1.0 + np.exp(-np.asarray(logits, np.float64)))
+    losses = [-np.log(p[0, i] if labels[0, i] else 1.0 - p[0, i]) for i in range(count)]
+    assert_close(support_loss(logits, jnp.asarray(labels), jnp.ones(1)), np.mean(losses) if losses else 0.0)
 
 
 class Fixed:

@@ -29,6 +29,14 @@ def test_a_term_without_weight_counts_0_and_not_nan():
     assert mean_metrics(sums, weights)['pair_loss'] == 0.0
 
 
+@pytest.mark.parametrize('weight', [0.125, 1.0, 1.5, 40.0])
+def test_a_term_of_any_weight_is_divided_by_it(weight: float):
+    """Weights are fractions of one another, so that their sum may lie below 1."""
+    sums, weights = SUMS, WEIGHTS | {'pair': jnp.float32(weight)}
+    np.testing.assert_allclose(total_loss(sums, weights), 12 / 6 + 5 / weight, rtol=1e-6)
+    np.testing.assert_allclose(mean_metrics(sums, weights)['pair_accuracy'], 1 / weight, rtol=1e-6)
+
+
 def test_the_mean_over_parts_by_all_weights_is_the_mean_over_the_whole():
     losses, weights = np.random.default_rng(0).random((2, 12))
     total = {'term': jnp.float32(weights.sum())}

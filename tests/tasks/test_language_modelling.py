@@ -99,14 +99,24 @@ def test_processes_and_restarts_read_the_same_batches(config, batches):
         np.testing.assert_array_equal(joined, [batch[name] for batch in whole[2:]])
 
 
-def test_a_uniform_model_scores_exactly_log2_of_the_vocabulary(task):
-    graph, state = nnx.split(task.make_model(nnx.Rngs(0)))
-    params = jax.tree.map(jnp.zeros_like, nnx.to_pure_dict(state))
-    batches = task.evaluation_batches(0, 1)
+def scored(task: LanguageModellingTask, params: dict) -> dict[str, float]:
+    """The held-out metrics of these parameters."""
+    graph, _ = nnx.split(nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0))))
     # Compiled as for users: the suite's quick programs add up the losses in an order that rounds by more than this.
     options = {'xla_backend_optimization_level': 3}
     step = jax.jit(make_eval_step(graph, task.objective), compiler_options=options)
-    metrics = task.finish_metrics(evaluate(step, params, batches, lambda batch: jax.tree.map(jnp.asarray, batch)))
+    batches = task.evaluation_batches(0, 1)
+    return task.finish_metrics(evaluate(step, params, batches, lambda batch: jax.tree.map(jnp.asarray, batch)))
+
+
+def zeros_of(task: LanguageModellingTask) -> dict:
+    """Parameters of zeros."""
+    state = nnx.split(nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0))))[1]
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), nnx.to_pure_dict(state))
+
+
+def test_a_uniform_model_scores_exactly_log2_of_the_vocabulary(task):
+    metrics = scored(task, zeros_of(task))
     assert metrics['bits_per_byte'] == pytest.approx(math.log2(256), rel=1e-7)
     assert metrics['causal_lm_weight'] == len(task.text.splits['held_out']) - 1
     assert metrics['causal_lm_below_unigram'] < 0
@@ -146,6 +156,16 @@ def test_every_byte_of_a_held_out_image_is_predicted_and_measured(folder):
     assert images == 3 and sum(batch['weights'].sum() for batch in rows) == images * 24
     assert task.finish_metrics({'causal_lm_loss': math.log(8)})['bits_per_dimension'] == pytest.approx(3)
     assert {int(batch['tokens'][row, 0]) for batch in rows for row in np.flatnonzero(batch['weights'][:, 0])} == {256}
+
+
+def test_an_image_model_of_equal_values_scores_exactly_8_bits_per_dimension(folder):
+    """All 256 values are equally probable and the token before an image is not."""
+    task = make(image_config(folder / 'images'), output_bias=True)
+    params = zeros_of(task)
+    params['head']['bias'] = params['head']['bias'].at[256].set(-1e9)
+    metrics = scored(task, params)
+    assert metrics['bits_per_dimension'] == pytest.approx(8.0, rel=1e-6)
+    assert metrics['causal_lm_weight'] == len(task.text.splits['held_out'])
 
 
 def test_images_are_never_cut_by_an_evaluation(folder):

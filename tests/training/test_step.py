@@ -219,6 +219,19 @@ def test_a_run_with_a_skipped_step_goes_on_as_if_it_had_not_been():
     jax.tree.map(np.testing.assert_array_equal, (state.params, state.opt_state), (other.params, other.opt_state))
 
 
+@pytest.mark.parametrize('weight', [0.125, 0.5, 3.0])
+@pytest.mark.parametrize('micro_batches', [1, 2])
+def test_loss_and_gradient_are_means_by_all_weights_however_small(weight: float, micro_batches: int):
+    """Neither changes where all weights are halved, and an update by the gradient alone shows that it does not."""
+    optimizer = optax.sgd(1.0)
+    step = jax.jit(make_train_step(graph_of(Line()), Roots(), optimizer, micro_batches=micro_batches))
+    state = initial_state({'slope': jnp.float32(2.0)}, optimizer, seed=0)
+    after, metrics = step(state, {'x': jnp.asarray([2.0, 8.0]), 'weights': weight * jnp.asarray([3.0, 1.0])})
+    loss, gradient = (3 * 2.0 + 1 * 4.0) / 4, (3 * 2.0 + 1 * 4.0) / 4 / (2 * 2.0)  # d sqrt(s x) / ds = sqrt(x / s) / 2
+    np.testing.assert_allclose([metrics['loss'], metrics['root_loss']], loss, rtol=1e-6)
+    np.testing.assert_allclose([metrics['gradient_norm'], 2.0 - after.params['slope']], gradient, rtol=1e-6)
+
+
 # ---- what a step hands to the next ----
 
 

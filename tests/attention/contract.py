@@ -1,0 +1,153 @@
+"""Attention as the papers define it, in loops of float64 NumPy: what `attend` is compared with.
+
+Nothing here reads the library. Every function computes one row of a batch, from float64 arrays: queries [L, H, K], keys
+and values [M, G, K]. What the library draws at random (rotations, projections, what dropout keeps) is an argument.
+"""
+
+import itertools
+import math
+
+import numpy as np
+
+SELF_LOGIT = (
+    -1e5
+)  # of a position with itself in LSH attention (Kitaev et al. 2020, section 2; the released code's value)
+RELU_FLOOR = 1e-3  # added to the relu features, as the released code of Choromanski et al. 2020 has it
+
+
+def same_segment(query_segments: np.ndarray, key_segments: np.ndarray) -> np.ndarray:
+    """Booleans [L, M]: equal segments; segment 0 is padding, which neither reads nor is read."""
+    return np.array([[a == b and a != 0 for b in key_segments] for a in query_segments])
+
+
+def scaled_logits(query: np.ndarray, key: np.ndarray) -> np.ndarray:
+    """q k / sqrt(K) as [H, L, M], Vaswani et al. 2017, arXiv 1706.03762, equation 1.
+
+    With fewer key heads neighbouring query heads share one: Shazeer 2019, arXiv 1911.02150; Ainslie et al. 2023,
+    arXiv 2305.13245.
+    """
+    (queries, heads, width), (keys, groups, _) = query.shape, key.shape
+    logits = np.zeros((heads, queries, keys))
+    for h, i, j in itertools.product(range(heads), range(queries), range(keys)):
+        logits[h, i, j] = query[i, h] @ key[j, h // (heads // groups)] / math.sqrt(width)
+    return logits
+
+
+def relative_term(
+    query: np.ndarray, table: np.ndarray, first: int, query_positions: np.ndarray, key_positions: np.ndarray
+) -> np.ndarray:
+    """p_i r_(i - j) / sqrt(K) as [H, L, M], Dai et al. 2019, arXiv 1901.02860, terms b and d of section 3.3.
+
+    `table` [P, H, K] has the vectors of the distances `first`, `first` + 1, ...; farther ones take the nearest of them.
+    """
+    queries, heads, width = query.shape
+    term = np.zeros((heads, queries, len(key_positions)))
+    for h, i, j in itertools.product(*map(range, term.shape)):
+        distance = int(query_positions[i]) - int(key_positions[j])
+        nearest = min(max(distance, first), first + len(table) - 1)
+        term[h, i, j] = query[i, h] @ table[nearest - first, h] / math.sqrt(width)
+    return term
+
+
+def softmax(logits: np.ndarray, allowed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Weights [H, L, M] over the allowed keys and log-sum-exp [H, L]; zeros and -inf for a query without a key."""
+    weights, lse = np.zeros_like(logits), np.full(logits.shape[:2], -np.inf)
+    allowed = np.broadcast_to(allowed, logits.shape)
+    for place in np.ndindex(lse.shape):
+        own = logits[place][allowed[place]]
+        if own.size:
+            lse[place] = own.max() + np.log(np.exp(own - own.max()).sum())
+            weights[place][allowed[place]] = np.exp(own - lse[place])
+    return weights, lse
+
+
+def dropped(weights: np.ndarray, keep: np.ndarray, rate: float) -> np.ndarray:
+    """Weights after dropout, Srivastava et al. 2014 (JMLR 15): what is kept is divided by the share that is kept."""
+    return weights * keep / (1.0 - rate)
+
+
+def mixed(weights: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Outputs [L, H, K]: each query's weighted sum of values."""
+    heads, queries, keys = weights.shape
+    groups = value.shape[1]
+    out = np.zeros((queries, heads, value.shape[2]))
+    for h, i, j in itertools.product(range(heads), range(queries), range(keys)):
+        out[i, h] += weights[h, i, j] * value[j, h // (heads // groups)]
+    return out
+
+
+# ---- LSH: Kitaev et al. 2020, arXiv 2001.04451, section 2 ----
+
+
+def lsh_buckets(query: np.ndarray, rotations: list[np.ndarray]) -> np.ndarray:
+    """[L]: argmax [x R; -x R] for each x of [L, K]; with several R [K, b / 2] the digits of a number, lowest first."""
+    numbers, base = np.zeros(len(query), int), 1
+    for rotation in rotations:
+        numbers += base * np.array([np.argmax(np.concatenate([x @ rotation, -(x @ rotation)])) for x in query])
+        base *= 2 * rotation.shape[1]
+    return numbers
+
+
+def lsh_weights(
+    query: np.ndarray,
+    buckets_by_round: list[np.ndarray],
+    segments: np.ndarray,
+    size: int,
+    *,
+    causal: bool = False,
+    within_buckets: bool = False,
+    deduplicate: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weights [L, L] and log-sum-exp [L] of one head's queries [L, K]: a list of keys for each query and round.
+
+    Keys are the queries at unit length, logits q k without another factor. A round sorts by (segment, bucket,
+    position), padding last, and cuts into chunks of `size`; a query reads its chunk and the one before it, the first
+    chunk the last one.
+    """
+    length = len(query)
+    found: list[list[int]] = [[] for _ in range(length)]
+    for buckets in buckets_by_round:
+        order = sorted(range(length), key=lambda i: (segments[i] == 0, segments[i], buckets[i], i))
+        chunks = [order[start : start + size] for start in range(0, length, size)]
+        for number, chunk in enumerate(chunks):
+            before = chunks[number - 1] if len(chunks) > 1 else []
+            for i, j in itertools.product(chunk, [*before, *chunk]):
+                is_apart = segments[i] != segments[j] or segments[j] == 0 or (causal and j > i)
+                if is_apart or (within_buckets and buckets[i] != buckets[j]) or (deduplicate and j in found[i]):
+                    continue
+                found[i].append(j)
+    weights, lse = np.zeros((length, length)), np.full(length, -np.inf)
+    for i, keys in enumerate(found):
+        logits = [SELF_LOGIT if i == j else query[i] @ unit(query[j]) for j in keys]
+        if keys:
+            lse[i] = max(logits) + math.log(sum(math.exp(logit - max(logits)) for logit in logits))
+        for j, logit in zip(keys, logits, strict=True):
+            weights[i, j] += math.exp(logit - lse[i])
+    return weights, lse
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    """x / |x|, zeros for zeros."""
+    return x / (np.linalg.norm(x) or 1.0)
+
+
+# ---- FAVOR+: Choromanski et al. 2020, arXiv 2009.14794 ----
+
+
+def favor_features(x: np.ndarray, projection: np.ndarray, kernel: str) -> np.ndarray:
+    """Positive features [..., R] of x [..., K] (equation 5 with x / K^(1/4)), or the generalised ones of relu."""
+    if kernel == 'relu':
+        return np.maximum(x @ projection.T, 0.0) + RELU_FLOOR
+    x = x / x.shape[-1] ** 0.25
+    return np.exp(x @ projection.T - (x**2).sum(-1, keepdims=True) / 2) / math.sqrt(len(projection))
+
+
+def favor_weights(query: np.ndarray, key: np.ndarray, projection: np.ndarray, kernel: str, allowed: np.ndarray):
+    """The implicit matrix [H, L, M]: products of features, divided by their sum over the allowed keys (equation 4)."""
+    (queries, heads, _), (keys, groups, _) = query.shape, key.shape
+    of_queries, of_keys = (favor_features(x, projection, kernel) for x in (query, key))
+    weights = np.zeros((heads, queries, keys))
+    for h, i in itertools.product(range(heads), range(queries)):
+        products = (of_keys[:, h // (heads // groups)] @ of_queries[i, h]) * allowed[i]
+        weights[h, i] = products / (products.sum() or 1.0)
+    return weights
