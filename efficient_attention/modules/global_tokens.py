@@ -16,7 +16,7 @@ from efficient_attention.attention.attend import attend
 from efficient_attention.attention.mechanisms import Mechanism, Softmax
 from efficient_attention.attention.merge import merge
 
-NOBODY = -1  # a segment that no query has
+NOBODY = 0  # the segment of padding, which no query reads
 
 
 @dataclasses.dataclass(frozen=True)
