@@ -31,6 +31,8 @@ OPTIONS = (
     'grouped segments bias lse',
 )
 OPTIONS += ('traced offset dropout', 'row positions padding lse key bias')
+# All of them in a few.
+TOGETHER = ('grouped segments bias lse', 'traced offset dropout function bias', 'row positions padding lse key bias')
 
 
 @pytest.fixture(params=[1, 2, 4])
@@ -41,10 +43,14 @@ def heads_of_a_step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(BACKENDS, 'loop', dense_loop.attend_by_rows)
 
 
+@pytest.mark.parametrize(
+    'heads_of_a_step, option',
+    [*((2, option) for option in OPTIONS), *((heads, option) for heads in (1, 4) for option in TOGETHER)],
+    indirect=['heads_of_a_step'],
+)
 @pytest.mark.usefixtures('heads_of_a_step')
-@pytest.mark.parametrize('option', OPTIONS)
 def test_equals_the_reference(option: str):
-    """Forward and all gradients, dropout bit for bit."""
+    """Forward and all gradients, dropout bit for bit; each option in steps of two heads, all of them in the others."""
     check('loop', 'causal', option, 20)
 
 

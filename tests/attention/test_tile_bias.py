@@ -87,7 +87,7 @@ def test_a_chunk_reads_the_values_of_its_pairs(shape: tuple[int, ...], name: str
     bias = np.random.default_rng(2).normal(size=shape).astype(np.float32)
     request, lists = make(jnp.asarray(bias)), LISTS[name][by_key]
     own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING)
-    values = own.tiles(make_chunk(lists, by_key), make_facts(request))
+    values = jax.jit(lambda: own.tiles(make_chunk(lists, by_key), make_facts(request)))()
     expected = expected_values(np.broadcast_to(bias, (B, H, L, M)), lists, by_key)
     is_real = real_pairs(lists, by_key)
     assert values.ndim == expected.ndim
@@ -117,7 +117,9 @@ def test_the_gradient_of_a_chunk_goes_to_the_pairs_it_read(shape: tuple[int, ...
             counts[..., i[0], i[1]] = expected_values(one, lists, False).sum((2, 4, 5, 6)).reshape(B, H)
         return (dense * counts.astype(np.float32)).sum()
 
-    np.testing.assert_allclose(jax.grad(read)(jnp.zeros(shape)), jax.grad(read_dense)(jnp.zeros(shape)), atol=1e-5)
+    np.testing.assert_allclose(
+        jax.jit(jax.grad(read))(jnp.zeros(shape)), jax.jit(jax.grad(read_dense))(jnp.zeros(shape)), atol=1e-5
+    )
 
 
 def test_heads_are_picked_by_their_numbers():
@@ -143,7 +145,7 @@ def test_a_function_is_evaluated_on_the_positions_of_the_chunk(name: str, by_key
     request = make(jax.tree_util.Partial(slopes, scale), positions)
     own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING)
     lists = LISTS[name][by_key]
-    values = own.tiles(make_chunk(lists, by_key), make_facts(request))
+    values = jax.jit(lambda: own.tiles(make_chunk(lists, by_key), make_facts(request)))()
     expected = expected_values(np.broadcast_to(dense_bias(request), (B, H, L, M)), lists, by_key)
     is_real = real_pairs(lists, by_key)
     np.testing.assert_array_equal(np.where(is_real, values, 0), np.where(is_real, expected, 0))

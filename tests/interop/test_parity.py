@@ -96,7 +96,7 @@ def test_outputs_of_heads(name: str, ending: str, tmp_path: Path):
     params = pretrained.params()
     encoder, x_BLD = bare(name)
     jax.tree.map(np.testing.assert_array_equal, params['encoder'], nnx.to_pure_dict(nnx.state(encoder)))
-    outputs = heads_outputs(pretrained, params, encoder, x_BLD)
+    outputs = jax.jit(functools.partial(heads_outputs, pretrained))(params, encoder, x_BLD)
     prefix = f'output/{ending}/'
     theirs = {own.removeprefix(prefix): value for own, value in arrays_of(name).items() if own.startswith(prefix)}
     assert theirs and set(theirs) <= set(outputs)

@@ -67,8 +67,13 @@ CASES: dict[str, dict[str, Any]] = {
     '24 layers': {'layers': 24},
     '24 layers of LSH': {'layers': 24, **LSH},
     'shared': {'sharing': 'all', 'attention': 'bigbird(2, 1)'},  # three turns, which differ in what they draw
-    'in turn': {'layers': 4, 'attention': 'causal; window(3)', 'scan_unroll': 4, 'feed_forward_chunk': 5},
-    'a bias in turn': {'layers': 4, 'attention': 'causal; window(3)', 'relative': 't5'},
+    'in turn, with a bias': {
+        'layers': 4,
+        'attention': 'causal; window(3)',
+        'scan_unroll': 4,
+        'feed_forward_chunk': 5,
+        'relative': 't5',
+    },
     'distances': {'attention': 'causal', 'relative': 'transformer_xl'},
     'a bias, shared': {'sharing': 'all', 'relative': 'tupe_r', 'positions': 'none'},
 }
