@@ -38,9 +38,11 @@ test-fast: $(VENV)/.test  ## the tests marked fast: a cell of each mechanism, th
 	@JAX_COMPILATION_CACHE_DIR=$${JAX_COMPILATION_CACHE_DIR:-$(CURDIR)/cache/programs} \
 	  $(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 4 -m fast $(PYTEST_ARGUMENTS)
 
-test-all: $(VENV)/.test  ## the whole suite with the tests marked slow; gpu, tpu and real stay out
+test-all: $(VENV)/.test  ## the suite with the tests marked slow, then the fast ones compiled as for users
 	@$(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 4 --dist worksteal \
 	  -m 'not gpu and not tpu and not real' $(PYTEST_ARGUMENTS)
+	@echo '[test-all] the fast tests once more, compiled as for users'
+	@COMPILE_AS_FOR_USERS=1 $(VENV)/bin/python -m pytest -n $(PYTEST_WORKERS) --maxprocesses 4 -m fast
 
 lint: $(VENV)/.run .venv-lint/.lint  ## check format and rules (ruff) and types (mypy)
 	@.venv-lint/bin/ruff format --check .
@@ -111,6 +113,6 @@ lock:  ## renew requirements/{run,test,lint}.txt from pyproject.toml
 	@! grep -n '://' requirements/test.txt requirements/run.txt requirements/lint.txt
 	@echo 'renewed requirements/test.txt, run.txt and lint.txt'
 
-clean:  ## remove environments, builds and tool caches; runs/, data/ and cache/ stay
-	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:  ## remove environments, builds, tool caches and compiled programs; runs/, data/ and the rest of cache/ stay
+	rm -rf cache/programs .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -77,7 +78,7 @@ MUTANTS = (
 
 def main() -> int:
     """Prints a line for each mutant and one JSON object; the exit code is 0 where all were noticed."""
-    parser = argparse.ArgumentParser(description='Which tests notice a broken line?')
+    parser = argparse.ArgumentParser(description='Which tests notice a broken line? The suite should pass before.')
     parser.add_argument('--tree', type=Path, default=ROOT, help='the checkout whose lines and tests are taken')
     parser.add_argument('--only', type=int, nargs='*', help='numbers of mutants, from 1 (default: all)')
     parser.add_argument('--no_package', action='store_true', help='run the test of the file alone')
@@ -87,17 +88,17 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         copy_tree(arguments.tree, Path(folder))
         for number in numbers:
-            start = time.monotonic()
-            found[number] = noticed_by(MUTANTS[number - 1], Path(folder), is_own_alone=arguments.no_package)
-            seconds = time.monotonic() - start
-            print(f'{number:2} {MUTANTS[number - 1].path}: {found[number]} ({seconds:.0f} s)', flush=True)
+            mutant, start = MUTANTS[number - 1], time.monotonic()
+            found[number], test = noticed_by(mutant, Path(folder), is_own_alone=arguments.no_package)
+            print(f'{number:2} {mutant.path}: {found[number]} ({time.monotonic() - start:.0f} s) {test}', flush=True)
     print(json.dumps(summary(found)))
     return int('nobody' in found.values())
 
 
 def summary(found: dict[int, str]) -> dict[str, int]:
     """How many mutants were noticed by whom."""
-    return {'mutants': len(found)} | {who: list(found.values()).count(who) for who in ('file', 'package', 'nobody')}
+    kinds = ('file', 'package', 'nobody', 'absent')
+    return {'mutants': len(found)} | {who: list(found.values()).count(who) for who in kinds}
 
 
 def copy_tree(tree: Path, folder: Path) -> None:
@@ -107,23 +108,33 @@ def copy_tree(tree: Path, folder: Path) -> None:
         copy(tree / name, folder / name)
 
 
-def noticed_by(mutant: Mutant, folder: Path, *, is_own_alone: bool = False) -> str:
-    """'file' where the test of the file fails, 'package' where another test of its package does, else 'nobody'."""
+def noticed_by(mutant: Mutant, folder: Path, *, is_own_alone: bool = False) -> tuple[str, str]:
+    """Who notices, and the first test that fails: 'file' the test of the file, 'package' another one of its package.
+
+    'nobody' where none does, 'absent' where the tree does not have the line.
+
+    Raises:
+        RuntimeError: the test of the file fails without the mutant too.
+    """
     path = folder / PACKAGE / mutant.path
-    whole = path.read_text(encoding='utf-8')
+    whole = path.read_text(encoding='utf-8') if path.exists() else ''
     if whole.count(mutant.text) != 1:
-        raise ValueError(f'{mutant.path} has {mutant.text!r} {whole.count(mutant.text)} times; a mutant needs it once')
+        return 'absent', ''
+    if failed := first_failure(folder, mutant.own_test):
+        raise RuntimeError(f'{failed} fails without any mutant')
     path.write_text(whole.replace(mutant.text, mutant.broken), encoding='utf-8')
     try:
-        if not passes(folder, mutant.own_test):
-            return 'file'
-        return 'package' if not is_own_alone and not passes(folder, mutant.package_tests) else 'nobody'
+        for who, tests in (('file', mutant.own_test), ('package', mutant.package_tests)):
+            if who == 'file' or not is_own_alone:
+                if failed := first_failure(folder, tests):
+                    return who, failed
+        return 'nobody', ''
     finally:
         path.write_text(whole, encoding='utf-8')
 
 
-def passes(folder: Path, tests: str) -> bool:
-    """Whether the tests pass; they stop at the first failure.
+def first_failure(folder: Path, tests: str) -> str:
+    """The first test that fails, with which they stop; '' where all pass.
 
     Raises:
         RuntimeError: they could not be run.
@@ -133,7 +144,8 @@ def passes(folder: Path, tests: str) -> bool:
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise RuntimeError(f'pytest {tests} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}')
-    return done.returncode == 0
+    failed = re.search(r'^(?:FAILED|ERROR) (\S+)', done.stdout, re.MULTILINE)
+    return (failed[1] if failed else tests) if done.returncode else ''
 
 
 if __name__ == '__main__':

@@ -21,6 +21,8 @@ from tests.attention import paper_patterns as paper
 from tests.attention.cells import quick
 from tests.tolerances import assert_close
 
+pytestmark = pytest.mark.fast
+
 B, L, H, K = 2, 13, 4, 8
 RNG = jax.random.key(7)
 PACKED = np.array([[3] * 5 + [1] * 4 + [0] * 2 + [3] * 2, [0] * 3 + [2] * 10], np.int32)

@@ -26,6 +26,28 @@ def test_there_are_24_in_four_packages():
 @pytest.mark.parametrize('value, by', [(4, 'file'), (0, 'nobody')])
 def test_who_notices(tmp_path: Path, value: int, by: str):
     """A test with 0 cannot tell a half from a third."""
+    write_tree(tmp_path, value)
+    mutant = Mutant('attention/halves.py', 'x / 2', 'x / 3')
+    who, failed = noticed_by(mutant, tmp_path, is_own_alone=True)
+    assert who == by and failed == ('' if by == 'nobody' else 'tests/attention/test_halves.py::test_half')
+    assert (tmp_path / 'efficient_attention/attention/halves.py').read_text(encoding='utf-8') == SOURCE
+    assert summary({1: by}) == {'mutants': 1, 'file': 0, 'package': 0, 'nobody': 0, 'absent': 0} | {by: 1}
+
+
+def test_tests_that_fail_without_a_mutant_are_named(tmp_path: Path):
+    write_tree(tmp_path, 3)
+    with pytest.raises(RuntimeError, match='test_half fails without any mutant'):
+        noticed_by(Mutant('attention/halves.py', 'x / 2', 'x / 3'), tmp_path)
+
+
+def test_a_line_that_a_tree_does_not_have_is_absent(tmp_path: Path):
+    write_tree(tmp_path, 4)
+    assert noticed_by(Mutant('attention/halves.py', 'x / 4', 'x / 3'), tmp_path) == ('absent', '')
+    assert noticed_by(Mutant('attention/quarters.py', 'x / 4', 'x / 3'), tmp_path) == ('absent', '')
+
+
+def write_tree(folder: Path, value: int) -> None:
+    """A package of one function and its test."""
     files = {
         'efficient_attention/__init__.py': '',
         'efficient_attention/attention/__init__.py': '',
@@ -34,16 +56,5 @@ def test_who_notices(tmp_path: Path, value: int, by: str):
         'pyproject.toml': '[tool.pytest.ini_options]\naddopts = ["--import-mode=importlib"]\npythonpath = ["."]\n',
     }
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text, encoding='utf-8')
-    mutant = Mutant('attention/halves.py', 'x / 2', 'x / 3')
-    assert noticed_by(mutant, tmp_path, is_own_alone=True) == by
-    assert (tmp_path / 'efficient_attention/attention/halves.py').read_text(encoding='utf-8') == SOURCE
-    assert summary({1: by}) == {'mutants': 1, 'file': 0, 'package': 0, 'nobody': 0} | {by: 1}
-
-
-def test_a_text_that_is_not_there_is_named(tmp_path: Path):
-    (tmp_path / PACKAGE).mkdir()
-    (tmp_path / PACKAGE / 'x.py').write_text('', encoding='utf-8')
-    with pytest.raises(ValueError, match=r"x\.py has 'a' 0 times"):
-        noticed_by(Mutant('x.py', 'a', 'b'), tmp_path)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding='utf-8')

@@ -153,7 +153,7 @@ def test_two_processes_fine_tune_like_one(folder: Path, stopped: tuple[Path, lis
     assert_same_numbers(stopped[0].with_name('two_tuned'), folder / 'tuned', last=4)
 
 
-@pytest.mark.parametrize('processes', [1, 4])
+@pytest.mark.parametrize('processes', [1, 2, 4])
 def test_other_processes_go_on_to_the_unbroken_end(
     processes: int, folder: Path, stopped: tuple[Path, list[str]], unbroken: Path
 ):
