@@ -6,13 +6,12 @@ Run of 2026-11-22, one core of 2 beside other work, float32, jax 0.10.2, seed 0:
 the corpus included. Held out, every example once: masked-token loss 4.357 nats (accuracy 30.1 %), 28.4 % below the
 unigram model's 6.083; sentence order 73.2 %. 1,700 steps, tried before, end 24.3 % below it (146 s).
 
-Batch, rate and steps were chosen on documents that this figure does not use (2,000 steps because 1,700 end below 25 %
-there), one seed each, loss below the unigram
-model's 6.062 and processor time in the order tried: 800 steps of 64 rows at 2e-3, the recipe before, 30.5 % (230 s;
-held out as above, 34.0 %); 450 of 64 at 2e-3 with 50 of warm-up 14.8 % (147 s) and at 4e-3 17.1 % (138 s); 900 of 32
-at 2e-3 22.1 % (134 s) and with beta2 0.98 21.3 % (133 s); 1,700 of 16 at 1e-3 24.2 % (125 s); 2,000 of 16 at 1e-3
-28.5 % (154 s). Stopped early by their training loss: 16 rows at 2e-3 with beta2 0.98, at 1.4e-3, and with 4 heads. To
-try another:
+Batch, rate and steps were chosen on documents that this figure does not use (2,000 steps, because 1,700 end below 25 %
+there), one seed each, loss below the unigram model's 6.062 and processor time in the order tried: 800 steps of 64 rows
+at 2e-3, the recipe before, 30.5 % (230 s; held out as above, 34.0 %); 450 of 64 at 2e-3 with 50 of warm-up 14.8 %
+(147 s) and at 4e-3 17.1 % (138 s); 900 of 32 at 2e-3 22.1 % (134 s) and with beta2 0.98 21.3 % (133 s); 1,700 of 16 at
+1e-3 24.2 % (125 s); 2,000 of 16 at 1e-3 28.5 % (154 s). Stopped early by their training loss: 16 rows at 2e-3 with
+beta2 0.98, at 1.4e-3, and with 4 heads. To try another:
 
 python scripts/prepare_corpus.py --held_out 0.1 --training_documents cache/train.jsonl
 python train.py --config configs/quickstart.py --workdir runs/choice --config.data.held_out=0.2 \
