@@ -18,7 +18,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 install = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-input
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 quickstart: $(VENV)/.run  ## pretrain, evaluate and try a small ALBERT on text that Python brings along (minutes)
 	@echo '[quickstart 1/3] pretraining: $(QUICKSTART_WORKDIR)'

@@ -171,7 +171,11 @@ def model_needs(mechanism: Mechanism) -> str:
     """What a config sets for a mechanism, in words; '' where any model may have it."""
     needs = ['model.shared_qk=True'] if mechanism.normalises_keys else []
     needs += [] if mechanism.has_dropout else ['model.attention_dropout_rate=0.0']
-    needs += [] if getattr(mechanism, 'causal', True) else ['in a language model causal=True among its arguments']
+    needs += (
+        []
+        if getattr(mechanism, 'causal', True)
+        else ['causal=True among its arguments where it is in a language model']
+    )
     return ', '.join(needs)
 
 

@@ -73,7 +73,7 @@ def too_few_documents(split: str, count: int, config: DataConfig) -> str:
     """The message where next-sentence pairs lack a second document, with the ways out."""
     ways = [more_documents(config.source), 'data.pairs=sop']
     if split == 'held_out':
-        ways.append('data.held_out=0 to train without evaluation')
+        ways += ['a larger data.held_out', 'data.held_out=0 to train without evaluation']
     return f"data.pairs 'nsp' needs two documents; the {split} split has {count}; use {', or '.join(ways)}"
 
 

@@ -180,6 +180,11 @@ class FineTuningTask(Task):
         length = max(int(self.tokens_per_step() / self.batch_size), 1)
         return 3.0 * self.batch_size * encoder_flops(self.model, length, predictions=0)
 
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """Of the tokenizer of the examples."""
+        return self.text_task.encoder.tokenizer.get_vocab()
+
     def save_assets(self, workdir: Path) -> None:
         """Writes the tokenizer."""
         self.text_task.encoder.tokenizer.save(str(workdir / 'tokenizer.json'))

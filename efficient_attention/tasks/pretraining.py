@@ -15,6 +15,7 @@ from efficient_attention.data.examples import Examples
 from efficient_attention.data.pipeline import evaluation_batches, evaluation_examples, training_batches
 from efficient_attention.data.prepare import prepare
 from efficient_attention.data.splitting import held_out_note, split_counts
+from efficient_attention.data.tokenizers import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.flops import encoder_flops
@@ -115,6 +116,11 @@ class PretrainingTask(Task):
     def training_flops(self) -> float:
         """See `Task`; backward counts twice the forward."""
         return 3.0 * self.batch_size * encoder_flops(self.model, self.data.length, predictions=self.data.max_masked)
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """Of the corpus's tokenizer."""
+        return load_tokenizer(self.corpus.tokenizer_file, lowercase=True).get_vocab()
 
     def save_assets(self, workdir: Path) -> None:
         """Copies the tokenizer."""

@@ -29,6 +29,11 @@ class Task(abc.ABC):
         return self.make_model(rngs)
 
     @property
+    def vocabulary(self) -> dict[str, int] | None:
+        """The id of each piece of a tokenizer's; None where ids do not come from one."""
+        return None
+
+    @property
     def protocol(self) -> dict[str, str | int]:
         """How the held-out split is evaluated, for the result of an evaluation; empty where there is one way alone."""
         return {}

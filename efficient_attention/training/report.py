@@ -99,7 +99,7 @@ def _tiles(lines: Sequence[Line], total_steps: int | None) -> str:
         if held_out and name in baselines:
             value = splits[held_out[0]][1][-1]
             tiles.append((f'{_words(held_out[0])} {_words(name)}', _number(value)))
-            tiles.append((f'against unigram, {_number(baselines[name])}', _change(value, baselines[name])))
+            tiles.append((f'than the unigram loss, {_number(baselines[name])}', _change(value, baselines[name])))
             break  # the first one only; the others are in the table below
     cells = ''.join(f'<div><b>{escape(value)}</b><span>{escape(label)}</span></div>' for label, value in tiles)
     return f'<div class="tiles">{cells}</div>'
@@ -184,7 +184,9 @@ def _number(value: float | None) -> str:
 
 
 def _change(value: float, baseline: float) -> str:
-    return f'{(value - baseline) / baseline:+.1%}'.replace('-', '\N{MINUS SIGN}') if baseline else ''
+    """'12.3% lower' or '12.3% higher' than the baseline."""
+    share = (value - baseline) / baseline if baseline else 0.0
+    return f'{abs(share):.1%} {"higher" if share > 0 else "lower"}'
 
 
 def _plain(value: Any) -> str:

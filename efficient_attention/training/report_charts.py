@@ -15,7 +15,8 @@ Series = tuple[Sequence[float], Sequence[float]]  # steps and values
 
 TRAIN = 'train'
 EXACT = ('learning_rate',)  # metrics without noise, never smoothed
-COLOURS = ('#2563eb', '#ea580c', '#059669', '#7c3aed')
+COLOURS = ('#2563eb', '#ea580c', '#059669', '#7c3aed', '#db2777', '#ca8a04', '#0891b2', '#57534e')
+MOST_LETTERS = 44  # of the labels in one line above the curves
 BASELINE_COLOUR = '#64748b'
 MOST_POINTS = 600  # of one line; more are averaged in groups, so that the page stays small
 SMOOTHED_FROM = 60  # points: shorter lines are drawn as they are
@@ -37,7 +38,9 @@ def line_chart(name: str, lines: Mapping[str, Series], baseline: float | None = 
         _draw_line(axes, *series, label=label, colour=_colour(split, lines), may_smooth=name not in EXACT)
     if baseline is not None and math.isfinite(baseline):
         axes.axhline(baseline, color=BASELINE_COLOUR, linestyle=(0, (4, 3)), linewidth=1.2, label='unigram')
-    _decorate(axes, has_legend=list(lines) != [TRAIN] or baseline is not None)
+    _decorate(axes)
+    if list(lines) != [TRAIN] or baseline is not None:
+        _add_legend(figure, axes)
     return _svg(figure, name)
 
 
@@ -74,7 +77,7 @@ def _smoothed(values: np.ndarray) -> np.ndarray:
     return np.where(is_finite, sums / np.maximum(counts, 1), np.nan)
 
 
-def _decorate(axes: Axes, *, has_legend: bool) -> None:
+def _decorate(axes: Axes) -> None:
     axes.xaxis.set_major_formatter(EngFormatter(sep=''))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.set_xlim(left=0)
@@ -91,10 +94,14 @@ def _decorate(axes: Axes, *, has_legend: bool) -> None:
     for side in ('top', 'right', 'left'):
         axes.spines[side].set_visible(False)
     axes.spines['bottom'].set_color('#cbd5e1')
-    if has_legend:
-        # Above the curves: to look for the best place inside takes seconds where there are many points.
-        look = {'frameon': False, 'fontsize': TEXT_SIZE, 'labelcolor': TEXT_COLOUR}
-        axes.legend(loc='lower right', bbox_to_anchor=(1.0, 1.0), ncols=4, **look)
+
+
+def _add_legend(figure: Figure, axes: Axes) -> None:
+    """Above the curves: to look for the best place inside takes seconds where there are many points."""
+    handles, labels = axes.get_legend_handles_labels()
+    columns = max(1, min(len(labels), MOST_LETTERS // (4 + max(map(len, labels)))))
+    look = {'frameon': False, 'fontsize': TEXT_SIZE, 'labelcolor': TEXT_COLOUR}
+    figure.legend(handles, labels, loc='outside upper right', ncols=columns, **look)
 
 
 def _svg(figure: Figure, name: str) -> str:

@@ -30,7 +30,7 @@ from efficient_attention.training.sharding import (
     state_shardings,
     to_devices,
 )
-from efficient_attention.training.start import started_params
+from efficient_attention.training.start import check_same_vocabulary, started_params
 from efficient_attention.training.state import TrainState, initial_state
 from efficient_attention.training.step import StepFn, make_eval_step, make_train_step
 
@@ -58,7 +58,7 @@ class Run:
         """The state at step 0, made on its devices: parameters of `train.start_from`, or drawn.
 
         Raises:
-            InputError: the checkpoint to start from does not fit the model.
+            InputError: the checkpoint to start from does not fit the model, or has another tokenizer.
         """
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
         state = jax.jit(lambda: make_state(self.task, self.config), out_shardings=shardings)()
@@ -66,6 +66,7 @@ class Run:
             return state
         start = Path(self.config.train.start_from)
         pretrained, places = open_pretrained(start), self.config.model.global_tokens
+        check_same_vocabulary(self.task.vocabulary, pretrained.tokenizer, start)
         if places and not pretrained.model.global_tokens:
             pretrained = lengthen(pretrained, global_tokens=places)  # projections of global tokens begin as copies
         params = pretrained.params()

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from efficient_attention.data.tokenizers import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.training.sharding import path_name
 
@@ -47,6 +48,28 @@ def started_params(params: Any, pretrained: Mapping[str, Any], where: Path) -> A
     if found:
         logger.warning('%s: left out, the model has no place for them: %s', where, shortened(sorted(found)))
     return started
+
+
+def check_same_vocabulary(ours: Mapping[str, int] | None, tokenizer: Path | None, where: Path) -> None:
+    """Refuses a checkpoint whose ids stand for other pieces than the run's, whose rows would go to other tokens.
+
+    Args:
+        ours: the run's pieces and their ids, or None.
+        tokenizer: the checkpoint's file, or None where it has none.
+        where: the checkpoint, for the message.
+
+    Raises:
+        InputError: the ids differ; names the field with which they would not.
+    """
+    if ours is None or tokenizer is None:
+        return
+    theirs = load_tokenizer(tokenizer, lowercase=True).get_vocab()
+    same = sum(ours.get(piece) == number for piece, number in theirs.items())
+    if same < len(theirs):
+        raise InputError(
+            f'train.start_from {where}: {len(theirs) - same} of its {len(theirs)} ids stand for other pieces in the '
+            f'tokenizer of this run; add --config.data.tokenizer={tokenizer}'
+        )
 
 
 def shortened(names: list[str]) -> str:

@@ -119,7 +119,7 @@ BAD = {
     'window(2, **3)': 'window takes (radius, dilation=1)',
     'window(2)(3)': 'neither a pattern nor a combination',
     'lsh & causal': 'lsh is a mechanism of its own and no pattern, nor part of one; write it alone, with '
-    'model.shared_qk=True, in a language model causal=True among its arguments',
+    'model.shared_qk=True, causal=True among its arguments where it is in a language model',
     'window(__import__("os"))': 'not a whole number',
     '__import__("os").system("x")': 'neither a pattern nor a combination',
     '__import__("os")': "unknown name '__import__'",

@@ -152,7 +152,7 @@ def test_targets_are_short_with_the_given_probability_and_then_uniform():
             'held_out',
             'text:a.txt,b.txt',
             "data.source='text:a.txt,b.txt#paragraphs' (blank lines separate documents), or data.pairs=sop, "
-            'or data.held_out=0 to train without evaluation',
+            'or a larger data.held_out, or data.held_out=0 to train without evaluation',
         ),
     ],
 )

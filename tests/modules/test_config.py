@@ -35,7 +35,7 @@ def test_only_untied_positions_scale_the_query():
         ({'width': 6, 'heads': 2, 'rotary': True}, 'model.head_width is 3; it must be even'),
         (
             {'attention': 'lsh(64, 4)'},
-            r"model.attention 'lsh\(64, 4\)': LSH needs model.shared_qk=True, in a language model causal=True among",
+            r"model.attention 'lsh\(64, 4\)': LSH needs model.shared_qk=True, causal=True among its arguments",
         ),
         (
             {'attention': 'favor(64, causal=True)'},

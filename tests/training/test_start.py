@@ -15,11 +15,11 @@ from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.training.complete import run_config
 from efficient_attention.training.run import build_run, has_same_outputs
-from efficient_attention.training.start import started_params
+from efficient_attention.training.start import check_same_vocabulary, started_params
 from efficient_attention.training.workdir import read_config
 from tests.evaluation.tiny_checkpoint import LABELS, random_text, write_checkpoint
 from tests.training.tiny_fine_tuning import tiny_values
-from tests.training.tiny_run import fresh_workdir
+from tests.training.tiny_run import fresh_workdir, tiny_config
 
 DRAWN = {
     'encoder': {'a': jnp.zeros((2, 3)), 'b': jnp.zeros(4)},
@@ -43,6 +43,28 @@ def test_what_fits_is_taken_and_the_rest_is_named(caplog: pytest.LogCaptureFixtu
     drawn, left = (record.getMessage() for record in caplog.records)
     assert drawn == 'somewhere has no such parameters, so they are drawn: head/out/bias'
     assert left == 'somewhere: left out, the model has no place for them: masked_lm/bias'
+
+
+def test_ids_that_stand_for_other_pieces_are_refused(tmp_path: Path):
+    """Rows of the table would go to other tokens, and the sizes fit all the same."""
+    file = tmp_path / 'vocab.txt'
+    pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a', 'b']
+    file.write_text('\n'.join(pieces) + '\n', encoding='utf-8')
+    ours = {piece: number for number, piece in enumerate(pieces)}
+    check_same_vocabulary(ours, file, FOLDER)
+    check_same_vocabulary(None, file, FOLDER)
+    with pytest.raises(InputError, match=rf'2 of its 7 ids .*; add --config\.data\.tokenizer={file}$'):
+        check_same_vocabulary(ours | {'a': 6, 'b': 5}, file, FOLDER)
+
+
+def test_pretraining_with_another_tokenizer_is_refused_and_with_the_checkpoint_s_goes_on(tmp_path: Path):
+    start = fresh_workdir(tmp_path / 'first')
+    fields = {'train.start_from': str(start)}
+    other = tiny_config(tmp_path / 'second', **fields, **{'data.tokenizer': 'train:unigram'})
+    with pytest.raises(InputError, match=rf'other pieces.*; add --config\.data\.tokenizer={start}/tokenizer\.json$'):
+        build_run(other).fresh_state()
+    same = tiny_config(tmp_path / 'second', **fields, **{'data.tokenizer': str(start / 'tokenizer.json')})
+    assert int(build_run(same).fresh_state().step) == 0
 
 
 @pytest.mark.parametrize(
