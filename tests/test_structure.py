@@ -143,6 +143,14 @@ def test_every_source_file_has_its_test():
     assert not [str(path.relative_to(ROOT)) for path in wanted if not path.is_file()]
 
 
+def test_the_files_that_start_first_exist():
+    assigned = [node for node in parse(ROOT / 'tests' / 'conftest.py').body if isinstance(node, ast.Assign)]
+    (longest,) = [node.value for node in assigned if ast.unparse(node.targets[0]) == 'LONGEST']
+    there = {path.name for path in (ROOT / 'tests').rglob('test_*.py')}
+    names = ast.literal_eval(longest)
+    assert names and not set(names) - there
+
+
 @pytest.mark.parametrize('path', [*SOURCES, *CONFIGS, *ENTRY_POINTS], ids=module_name)
 def test_nothing_runs_code_out_of_a_file(path):
     tree = parse(path)

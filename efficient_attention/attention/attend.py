@@ -87,7 +87,8 @@ def attend(  # type: ignore[misc]
             (Transformer-XL); positions must then be whole numbers of the text, not only of one order.
         query_segments: a query reads keys of its own segment alone; segment 0 is padding, which nobody reads.
             Give both segment arguments or neither; queries of segment 0 give zeros. Numbers in [0, 2**31); one
-            outside is refused, but cannot be seen in an array whose values are not known yet (inside `jax.jit`).
+            outside is refused in a NumPy array and in a JAX array on a CPU, but not in one on another device (a look
+            would wait for it) nor in one whose values are not known yet (inside `jax.jit`).
         key_segments: see `query_segments`.
         query_positions: what the pattern sees; 0, 1, ... by default. As a NumPy array it is known before the program
             runs, so that a backend can leave out what the pattern forbids.

@@ -44,7 +44,7 @@ def check_vectors(query: Array, key: Array, value: Array, mechanism: Mechanism) 
 
 
 def check_segments(query: Array, key: Array, query_segments: Positions | None, key_segments: Positions | None) -> None:
-    """Whole numbers [B, L] and [B, M] in [0, 2**31), both or neither; those not known yet are taken as they are."""
+    """Whole numbers [B, L] and [B, M], both or neither, in the range that `check_range` says."""
     if (query_segments is None) != (key_segments is None):
         raise ValueError('query_segments and key_segments go together: give both or neither')
     for name, x, vectors in (('query_segments', query_segments, query), ('key_segments', key_segments, key)):
@@ -54,8 +54,13 @@ def check_segments(query: Array, key: Array, query_segments: Positions | None, k
 
 
 def check_range(name: str, segments: Any) -> None:
-    """Segments in [0, 2**31), as far as their values are known before the program runs."""
-    known = np.asarray(segments) if is_known(segments) else np.zeros(1, np.int32)
+    """Segments in [0, 2**31), where they are known before the program runs and lie in the memory of the CPU.
+
+    Those on another device are taken as they are: a look at them would make each call wait for that device.
+    """
+    if not (is_known(segments) and is_on_cpu(segments)):
+        return
+    known = np.asarray(segments)
     for value in (known.min(), known.max()):
         if not 0 <= value < 2**31:
             raise ValueError(f'{name} holds {value}; segments lie in [0, 2**31), 0 is padding')
@@ -148,3 +153,8 @@ def same_values(left: Any, right: Any) -> bool:
 def is_known(x: Any) -> bool:
     """Whether this process can read the array's values now."""
     return isinstance(x, np.ndarray) or not isinstance(x, jax.core.Tracer) and x.is_fully_addressable
+
+
+def is_on_cpu(x: Any) -> bool:
+    """Whether a known array's values are read without a copy from an accelerator: of NumPy, or of JAX on CPUs."""
+    return isinstance(x, np.ndarray) or all(device.platform == 'cpu' for device in x.devices())

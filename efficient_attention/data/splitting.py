@@ -43,7 +43,7 @@ def held_out_threshold(hashes: Sequence[int], share: float) -> int:
 
 
 def more_documents(source: str) -> str:
-    """How a user gets more documents out of `data.source`, to be read after 'to go on: '."""
+    """What gives a user more documents than `data.source` has, to stand in a list of ways to go on."""
     is_whole_files = source.startswith('text:') and '#' not in source
     return f"data.source='{source}#paragraphs' (blank lines separate documents)" if is_whole_files else 'more documents'
 
@@ -54,7 +54,7 @@ def split_counts(manifest: Mapping[str, Any]) -> tuple[tuple[int, int], tuple[in
     return (train['documents'], held_out['documents']), (train['tokens'], held_out['tokens'])
 
 
-def held_out_note(share: float, documents: tuple[int, int], tokens: tuple[int, int]) -> list[str]:
+def held_out_share_note(share: float, documents: tuple[int, int], tokens: tuple[int, int]) -> list[str]:
     """A line where the held-out share of the tokens is far from `share`, which is one of documents; else none.
 
     Args:

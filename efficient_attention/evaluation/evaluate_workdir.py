@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from efficient_attention.errors import InputError
+from efficient_attention.tasks.evaluation_config import has_held_out
 from efficient_attention.training.checkpoint_reader import LAST, CheckpointReader
 from efficient_attention.training.restore import restore_run
 from efficient_attention.training.sharding import MeshConfig
@@ -43,7 +44,7 @@ def evaluate_workdir(
         # Nothing is trained, so the training batch need not divide over these devices.
         train=dataclasses.replace(config.train, batch_size=batch_size, micro_batches=1),
     )
-    if not config.eval.has_text(config.data):
+    if not has_held_out(config.data.held_out, config.eval.split):
         way = 'use --split=test' if config.data.test else 'train with data.held_out above 0 in a new --workdir'
         raise InputError(f'{workdir}: no text is held out (data.held_out=0), so nothing can be evaluated; {way}')
     trained = restore_run(workdir, step=step, config=config)

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-from efficient_attention.data.config import DataConfig
 from efficient_attention.errors import InputError
 from efficient_attention.field_checks import check_one_of, check_within
 
@@ -26,10 +25,6 @@ class EvalConfig:
     clamp_length: int = -1  # as model.clamp_length, which -1 stands for
     same_length: bool = False  # as model.same_length; either turns it on, where there is memory
 
-    def has_text(self, data: DataConfig) -> bool:
-        """Whether there is held-out text; a test split that is asked for is checked when it is read."""
-        return self.split == 'test' or data.held_out > 0
-
     def __post_init__(self) -> None:
         check_within('eval.every_steps', self.every_steps, 1)
         check_within('eval.batch_size', self.batch_size, 1)
@@ -42,3 +37,13 @@ class EvalConfig:
             raise InputError(
                 f'eval.stride is {self.stride}, above eval.context {self.context}: tokens would be left out'
             )
+
+
+def has_held_out(held_out: float, split: str) -> bool:
+    """Whether a run has anything to be evaluated on; a test split that is asked for is checked when it is read.
+
+    Args:
+        held_out: `data.held_out`, the share of the documents.
+        split: `eval.split`.
+    """
+    return split == 'test' or held_out > 0

@@ -9,7 +9,7 @@ from flax import nnx
 
 from efficient_attention.data.config import DataConfig
 from efficient_attention.data.prepare_text import prepare_text
-from efficient_attention.data.splitting import held_out_note, split_counts
+from efficient_attention.data.splitting import held_out_share_note, split_counts
 from efficient_attention.data.text_batches import memory_evaluation_batches, text_batches, text_evaluation_batches
 from efficient_attention.data.text_rows import TextRows, check_rows
 from efficient_attention.data.token_text import TokenText
@@ -19,7 +19,7 @@ from efficient_attention.models.decoder import Decoder, check_causal
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.memory import check_memory
 from efficient_attention.objectives.language_modelling import LanguageModelling
-from efficient_attention.tasks.evaluation_config import EvalConfig
+from efficient_attention.tasks.evaluation_config import EvalConfig, has_held_out
 from efficient_attention.tasks.pretraining import unigram_losses
 from efficient_attention.tasks.task import HostBatch, Task
 
@@ -60,7 +60,7 @@ class LanguageModellingTask(Task):
                 f"'pixels' they must be 0 or {data.length}"
             )
         self.check_evaluation()
-        if evaluation.has_text(data):
+        if has_held_out(data.held_out, evaluation.split):
             self.evaluation_batches(0, 1)  # raises now what would else end the run at its first evaluation
         self.objective = LanguageModelling(model)
         self.held_out_metrics = self.metric_names()
@@ -72,7 +72,7 @@ class LanguageModellingTask(Task):
         split, tokens = self.evaluation.split, len(self.text.splits[self.evaluation.split])
         if split == 'test' and not tokens:
             raise InputError("the run has no test split: it needs data.test above 0, with data.splitting 'end'")
-        if self.evaluation.has_text(self.data) and self.evaluation.context >= max(tokens, 2):
+        if has_held_out(self.data.held_out, split) and self.evaluation.context >= max(tokens, 2):
             raise InputError(f'eval.context is {self.evaluation.context}; the {split} text has {tokens} tokens')
 
     @property
@@ -81,7 +81,7 @@ class LanguageModellingTask(Task):
         if self.data.splitting == 'end':
             return []
         documents, tokens = split_counts(self.text.manifest)
-        return held_out_note(self.data.held_out, documents, tokens)
+        return held_out_share_note(self.data.held_out, documents, tokens)
 
     def rows_per_epoch(self) -> int:
         """See `Task`; windows overlap, and these are the rows of a text that is cut into windows side by side."""

@@ -14,14 +14,14 @@ from efficient_attention.data.corpus import PreparedCorpus
 from efficient_attention.data.examples import Examples
 from efficient_attention.data.pipeline import evaluation_batches, evaluation_examples, training_batches
 from efficient_attention.data.prepare import prepare
-from efficient_attention.data.splitting import held_out_note, split_counts
+from efficient_attention.data.splitting import held_out_share_note, split_counts
 from efficient_attention.data.tokenizers import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.objectives.pretraining import Pretraining
-from efficient_attention.tasks.evaluation_config import EvalConfig
+from efficient_attention.tasks.evaluation_config import EvalConfig, has_held_out
 from efficient_attention.tasks.task import HostBatch, Task
 
 
@@ -43,7 +43,7 @@ class PretrainingTask(Task):
             raise InputError(
                 f'the tokenizer has {self.corpus.vocabulary.size} tokens, more than model.vocab_size {model.vocab_size}'
             )
-        if evaluation.has_text(data):
+        if has_held_out(data.held_out, evaluation.split):
             evaluation_examples(self.corpus, data, seed)  # raises now what would else end the run at an evaluation
         self.has_pairs = data.pairs != 'none'
         self.objective = Pretraining(self.has_pairs)
@@ -55,7 +55,7 @@ class PretrainingTask(Task):
     def notes(self) -> list[str]:
         """See `Task`."""
         documents, tokens = split_counts(self.corpus.manifest)
-        return held_out_note(self.data.held_out, documents, tokens)
+        return held_out_share_note(self.data.held_out, documents, tokens)
 
     @functools.cached_property
     def examples(self) -> Examples:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from efficient_attention.errors import one_line
 from efficient_attention.training.config import RunConfig
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
@@ -25,8 +26,11 @@ COMMENTS_AT = 44  # column; a longer field has its comment on the lines below
 
 
 def list_configs(folder: Path = CONFIGS) -> str:
-    """Each config file with the first line of its docstring, and what may follow its name after a colon."""
-    entries = [_config_entry(path, folder) for path in sorted(folder.rglob('*.py'))]
+    """Each config file with the first line of its docstring, and what may follow its name after a colon.
+
+    A file is read, not run, but for the values of its argument: one that fails is listed with what is known of it.
+    """
+    entries = [_config_entry(path, folder) for path in sorted(folder.rglob('*.py')) if path.is_file()]
     return '\n'.join(['configs (--help --config <file> lists its fields):', *filter(None, entries)])
 
 
@@ -43,8 +47,8 @@ def list_fields(values: Mapping[str, Any]) -> str:
             lines += _field_lines(f'--config.{name}={_shown(group)}', comment)
             continue
         lines += ['', *_wrapped(f'{name}: {_first_line(inspect.getdoc(kind))}')]
-        for field, own in field_comments(kind).items():
-            lines += _field_lines(f'--config.{name}.{field}={_shown(group[field])}', own)
+        for field, beside in field_comments(kind).items():
+            lines += _field_lines(f'--config.{name}.{field}={_shown(group[field])}', beside)
     return '\n'.join(lines)
 
 
@@ -90,27 +94,66 @@ def _comment_above(line: int, comments: Mapping[int, str], alone: set[int]) -> l
 
 
 def _config_entry(path: Path, folder: Path) -> str:
-    """A config file's lines in the list; '' for a file that is no config."""
-    spec = importlib.util.spec_from_file_location(f'{folder.name}_{path.stem}', path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not hasattr(module, 'get_config'):
+    """A config file's lines in the list; '' for a file that is no config. A file that is damaged says so there."""
+    name = f'{INDENT}{path.relative_to(folder.parent)}'
+    try:
+        tree = ast.parse(path.read_bytes(), path.name)
+    except (OSError, SyntaxError, ValueError) as error:
+        return '\n'.join([name, *_wrapped(f'cannot be read: {one_line(error)}', 3 * INDENT)])
+    if not _binds_get_config(tree):
         return ''
-    lines = [f'{INDENT}{path.relative_to(folder.parent)}', *_wrapped(_first_line(module.__doc__), 3 * INDENT)]
-    if inspect.signature(module.get_config).parameters:
-        lines += _wrapped(f':{_arguments_of(module.get_config)}', 3 * INDENT)
+    lines = [name, *_wrapped(_first_line(ast.get_docstring(tree)), 3 * INDENT)]
+    argument = _argument_of(tree)
+    if argument:
+        known = _known_values(path)
+        lines += _wrapped(f':{argument}; known: {known}' if known else f':{argument}', 3 * INDENT)
     return '\n'.join(lines)
 
 
-def _arguments_of(get_config: Any) -> str:
-    """The values that a config's argument may have, the default first named; from the config's own refusal."""
-    (argument,) = inspect.signature(get_config).parameters.values()
+def _binds_get_config(tree: ast.Module) -> bool:
+    """Whether a file defines, imports or assigns `get_config`."""
+    nodes = list(ast.walk(tree))
+    bound = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    bound |= {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
+    bound |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return 'get_config' in bound
+
+
+def _argument_of(tree: ast.Module) -> str:
+    """The first argument of a file's `get_config`, the one that a colon gives, with its default; '' = none is seen."""
+    defined = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == 'get_config']
+    if not defined:
+        return ''
+    given = defined[-1].args
+    positional = [*given.posonlyargs, *given.args]
+    if not positional:
+        return given.vararg.arg if given.vararg else ''
+    if len(given.defaults) < len(positional):
+        return positional[0].arg
+    return f'{positional[0].arg}, {_default_text(given.defaults[0])} by default'
+
+
+def _default_text(default: ast.expr) -> str:
+    """A default as it is typed behind the colon where it is a text, else as it is written in the file."""
+    if isinstance(default, ast.Constant) and isinstance(default.value, str) and default.value:
+        return default.value
+    return ast.unparse(default)
+
+
+def _known_values(path: Path) -> str:
+    """The values that a config's argument may have, out of the config's own refusal of '?'; '' = they are not told.
+
+    This runs the file, and whatever goes wrong in it means that they are not told.
+    """
+    spec = importlib.util.spec_from_file_location(f'config_{path.stem}', path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
     try:
-        get_config('?')
-    except ValueError as error:
-        known = str(error).partition('known: ')[2]
-    return f'{argument.name}, {argument.default} by default; known: {known}'
+        spec.loader.exec_module(module)
+        module.get_config('?')
+    except (Exception, SystemExit) as error:
+        return one_line(error).partition('known: ')[2]
+    return ''
 
 
 def _field_lines(field: str, comment: str) -> Iterator[str]:

@@ -30,21 +30,29 @@ def compare_fingerprints(
     Raises:
         InputError: one line with the first differing field, both values, how many more differ, and the advice.
     """
-    old, new = flatten(saved), flatten(current)
-    names = [*new, *(name for name in old if name not in new)]
-    different = [
-        name
-        for name in names
-        if old.get(name, _ABSENT) != new.get(name, _ABSENT)
-        and not any(fnmatch.fnmatchcase(name, pattern) for pattern in changeable)
-    ]
+    different = different_fields(saved, current, changeable)
     if not different:
         return
+    old, new = flatten(saved), flatten(current)
     first, rest = different[0], different[1:4]
     more = f' (also different: {", ".join(rest)}{", ..." if len(different) > 4 else ""})' if rest else ''
     raise InputError(
         f'{where} was made with {first} = {_shown(old, first)}, now it is {_shown(new, first)}{more}; {advice}'
     )
+
+
+def different_fields(
+    saved: Mapping[str, Any], current: Mapping[str, Any], changeable: tuple[str, ...] = ()
+) -> list[str]:
+    """The dotted names of the fields that differ and may not; arguments as in `compare_fingerprints`."""
+    old, new = flatten(saved), flatten(current)
+    names = [*new, *(name for name in old if name not in new)]
+    return [
+        name
+        for name in names
+        if old.get(name, _ABSENT) != new.get(name, _ABSENT)
+        and not any(fnmatch.fnmatchcase(name, pattern) for pattern in changeable)
+    ]
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:

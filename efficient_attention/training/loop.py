@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from efficient_attention.errors import InputError
+from efficient_attention.tasks.evaluation_config import has_held_out
 from efficient_attention.training.checkpoint import Checkpoints
 from efficient_attention.training.checkpoint_reader import CheckpointReader
 from efficient_attention.training.config import RunConfig, to_dict
@@ -63,9 +64,10 @@ def train(config: RunConfig, workdir: Path) -> dict[str, float]:
         begun = f'resumed at step {start} in {workdir}' if restored else f'new run in {workdir}, {run.origin()}'
         progress.say(f'{run.describe()}; {begun}')
         stop = stack.enter_context(StopSignal())
-        for note in [*growth_note(saved, config), *run_notes(run)]:
+        trainer = Trainer(run, checkpoints, log, progress, {'fingerprint': fingerprint})
+        for note in [*growth_note(saved, config), *run_notes(run, is_complete=trainer.is_complete(start))]:
             progress.say(note)
-        held_out = Trainer(run, checkpoints, log, progress, {'fingerprint': fingerprint}).run_steps(state, stop)
+        held_out = trainer.run_steps(state, stop)
     return held_out
 
 
@@ -103,12 +105,16 @@ class Trainer:
             peak_flops=device_peak * run.mesh.size if device_peak else None,
         )
 
+    def is_complete(self, step: int) -> bool:
+        """Whether a run that begins at this step has no step left to take."""
+        return step == self.config.train.steps or self.patience.is_over
+
     def run_steps(self, state: TrainState, stop: StopSignal) -> dict[str, float]:
         """Takes the steps to the last, or to a stop signal, and saves; returns the held-out metrics of its end."""
         start, last = int(state.step), self.config.train.steps
-        has_text = self.config.eval.has_text(self.config.data)
-        if start == last or self.patience.is_over:
-            return self.evaluate(start, state) if has_text else {}
+        has_evaluations = has_held_out(self.config.data.held_out, self.config.eval.split)
+        if self.is_complete(start):
+            return self.evaluate(start, state) if has_evaluations else {}
         batches = self.run.task.training_batches(start, last, jax.process_index(), jax.process_count())
         train_step = self.run.train_step()
         held_out: dict[str, float] = {}
@@ -122,7 +128,7 @@ class Trainer:
                 self.progress.say(f'step {skipped} skipped: its loss or gradient is not finite')
             self.progress.advance(step)
             is_end = step == last or stop.is_due(step)
-            is_evaluated = has_text and (step == last or step % self.config.eval.every_steps == 0)
+            is_evaluated = has_evaluations and (step == last or step % self.config.eval.every_steps == 0)
             is_saved = is_end or step % self.config.checkpoint.every_steps == 0
             # A saved step ends its interval, so that a run that goes on from there logs the same means.
             if is_saved or is_evaluated or step % self.config.train.log_every_steps == 0:

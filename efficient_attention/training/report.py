@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.errors import InputError
+from efficient_attention.tasks.evaluation_config import has_held_out
 from efficient_attention.training.command import run_command
 from efficient_attention.training.environment import read_environment
 from efficient_attention.training.fingerprint import flatten
@@ -122,9 +123,10 @@ def _final_metrics(lines: Sequence[Line]) -> str:
 
 
 def _without_held_out(config: Mapping[str, Any]) -> str:
-    """A sentence where the run had no text to be evaluated on."""
-    has_text = flatten(config).get('data.held_out') != 0
-    return '' if has_text else '<p>No text was held out (data.held_out=0): the run was not evaluated.</p>'
+    """A sentence where the run had no text to be evaluated on; a config without these fields does not tell."""
+    fields = flatten(config)
+    is_evaluated = has_held_out(fields.get('data.held_out', 1.0), fields.get('eval.split', 'held_out'))
+    return '' if is_evaluated else '<p>No text was held out (data.held_out=0): the run was not evaluated.</p>'
 
 
 def _charts(lines: Sequence[Line]) -> str:

@@ -1,12 +1,17 @@
-"""What should a user know before the first step? Lines about settings that are allowed and hardly ever meant."""
+"""The lines that a run prints before its first step, about settings that are allowed and hardly ever meant."""
 
+from efficient_attention.tasks.evaluation_config import has_held_out
 from efficient_attention.training.config import RunConfig
 from efficient_attention.training.run import Run
 
 
-def run_notes(run: Run) -> list[str]:
-    """Lines on the warm-up, the batch and the held-out text of a run, then those of its task."""
-    return [*warmup_note(run.config), *batch_note(run), *held_out_note(run.config), *run.task.notes]
+def run_notes(run: Run, *, is_complete: bool = False) -> list[str]:
+    """Lines on the warm-up, the batch and the held-out text of a run, then those of its task.
+
+    A complete run reads no batch and has no line on it: the task would have to plan all of its training data for that.
+    """
+    batch = [] if is_complete else batch_note(run)
+    return [*warmup_note(run.config), *batch, *no_evaluation_note(run.config), *run.task.notes]
 
 
 def warmup_note(config: RunConfig) -> list[str]:
@@ -31,8 +36,8 @@ def batch_note(run: Run) -> list[str]:
     ]
 
 
-def held_out_note(config: RunConfig) -> list[str]:
+def no_evaluation_note(config: RunConfig) -> list[str]:
     """A line where a run has nothing to be evaluated on."""
-    if config.eval.has_text(config.data):
+    if has_held_out(config.data.held_out, config.eval.split):
         return []
     return ['no text is held out (data.held_out=0): nothing is evaluated, and no checkpoint is the best one']

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from efficient_attention.errors import InputError
+from efficient_attention.tasks.evaluation_config import has_held_out
 from efficient_attention.training.complete import run_config
 from efficient_attention.training.loop import train
 from efficient_attention.training.metrics_log import best_evaluation
@@ -36,12 +37,12 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
     """
     if not seeds or not all(seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
         raise InputError(f'--seeds is {",".join(seeds)!r}; it must be different whole numbers with commas')
-    if values['data'].get('held_out') == 0 and values['eval'].get('split') != 'test':
+    configs = {seed: run_config({**values, 'train': {**values['train'], 'seed': int(seed)}}) for seed in seeds}
+    if not all(has_held_out(config.data.held_out, config.eval.split) for config in configs.values()):
         raise InputError('no text is held out (data.held_out=0), and seeds are compared by held-out metrics')
     jax.config.update('jax_compilation_cache_dir', str((workdir / COMPILED).absolute()))
     runs: dict[str, dict[str, float]] = {}
-    for seed in seeds:
-        config = run_config({**values, 'train': {**values['train'], 'seed': int(seed)}})
+    for seed, config in configs.items():
         folder = workdir / f'seed_{seed}'
         if not train(config, folder):
             return {}

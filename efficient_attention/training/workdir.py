@@ -9,7 +9,7 @@ import jax
 
 from efficient_attention.errors import InputError
 from efficient_attention.training.config import RunConfig, from_dict, to_dict
-from efficient_attention.training.fingerprint import ADVICE, compare_fingerprints
+from efficient_attention.training.fingerprint import ADVICE, compare_fingerprints, different_fields
 from efficient_attention.training.optimizer_config import SCHEDULES_WITH_AN_END
 from efficient_attention.training.whole_file import write_whole
 
@@ -48,7 +48,8 @@ def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = Tr
     """Writes the complete config into a new workdir, or compares it with the one there.
 
     Without a checkpoint nothing there is worth keeping, and the config is replaced. So are fields in which a run may
-    differ.
+    differ. A run that gets more steps has them in its config from here on, before it takes the first of them: if it
+    ends before that, the command with more steps is the one to repeat.
 
     Raises:
         InputError: the workdir belongs to a run with another config (names the first field that differs), or cannot be
@@ -62,7 +63,7 @@ def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = Tr
             {'config': to_dict(config)},
             where=str(workdir),
             changeable=may_differ(saved, config),
-            advice=growth_advice(workdir, config) if is_longer(saved, config) else ADVICE,
+            advice=growth_advice(workdir, config) if needs_only_a_schedule(saved, config) else ADVICE,
         )
     if jax.process_index() > 0:
         return
@@ -91,6 +92,12 @@ def may_differ(saved: Mapping[str, Any], config: RunConfig) -> tuple[str, ...]:
 def is_longer(saved: Mapping[str, Any], config: RunConfig) -> bool:
     """Whether a run has more steps than it was saved with."""
     return 'config' in saved and config.train.steps > saved['config']['train']['steps']
+
+
+def needs_only_a_schedule(saved: Mapping[str, Any], config: RunConfig) -> bool:
+    """Whether a run has more steps than it was saved with, and a schedule without an end would let it take them."""
+    may_grow = CHANGEABLE + GROWING
+    return is_longer(saved, config) and not different_fields(saved, {'config': to_dict(config)}, may_grow)
 
 
 def growth_advice(workdir: Path, config: RunConfig) -> str:

@@ -9,9 +9,8 @@ import math
 
 import numpy as np
 
-SELF_LOGIT = (
-    -1e5
-)  # of a position with itself in LSH attention (Kitaev et al. 2020, section 2; the released code's value)
+# Of a position with itself in LSH attention: Kitaev et al. 2020, section 2; the released code's value.
+SELF_LOGIT = -1e5
 RELU_FLOOR = 1e-3  # added to the relu features, as the released code of Choromanski et al. 2020 has it
 
 
@@ -142,7 +141,9 @@ def favor_features(x: np.ndarray, projection: np.ndarray, kernel: str) -> np.nda
     return np.exp(x @ projection.T - (x**2).sum(-1, keepdims=True) / 2) / math.sqrt(len(projection))
 
 
-def favor_weights(query: np.ndarray, key: np.ndarray, projection: np.ndarray, kernel: str, allowed: np.ndarray):
+def favor_weights(
+    query: np.ndarray, key: np.ndarray, projection: np.ndarray, kernel: str, allowed: np.ndarray
+) -> np.ndarray:
     """The implicit matrix [H, L, M]: products of features, divided by their sum over the allowed keys (equation 4)."""
     (queries, heads, _), (keys, groups, _) = query.shape, key.shape
     of_queries, of_keys = (favor_features(x, projection, kernel) for x in (query, key))

@@ -347,9 +347,11 @@ def test_favor(cell: str):
         ]
     )
     (expected,) = by_row(define)
-    # Logarithms of features are in the tens where vectors are long, and their rounding is one of the weights.
+    # Logarithms of features are beyond 100 where vectors are longest, and their rounding is one of the weights: 1.6e-5
+    # off, relative to 1 + |value|, measured on a CPU with AVX-512, which leaves another processor no room in 2e-5. The
+    # other cells are at most 3.5e-6 off.
     for out in run(q, k, v):
-        assert_close(out, expected, gradient=scale > 1.0)
+        assert_close(out, expected, gradient=cell == 'long vectors')
 
 
 def test_a_pattern_that_allows_nothing_gives_zeros():

@@ -4,6 +4,7 @@ The functions are called without the run-time type checks of the test suite, as 
 """
 
 import inspect
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from efficient_attention.attention import request_checks
 from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.mechanisms import FAVOR, LSH, Mechanism, Softmax
 from efficient_attention.attention.patterns import Causal
-from efficient_attention.attention.request_checks import is_key, is_known, same_values
+from efficient_attention.attention.request_checks import is_key, is_known, is_on_cpu, same_values
 
 B, L, M, H, G, K = 2, 7, 5, 4, 2, 8
 RNG = jax.random.key(0)
@@ -96,6 +97,24 @@ def test_segments_that_are_not_known_yet_are_taken_as_they_are():
     check = plain(request_checks.check_segments)
     q, k = vectors()['query'], vectors()['key']
     jax.eval_shape(lambda ids: check(q, k, ids, ids_M), ids_L - 2)
+
+
+class OnAccelerator:
+    """Known segments on a device whose values are not to be fetched."""
+
+    dtype, shape, is_fully_addressable = np.dtype(np.int32), (B, L), True
+
+    def devices(self) -> list:
+        return [SimpleNamespace(platform='gpu')]
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        raise AssertionError('the values were fetched')
+
+
+def test_segments_on_an_accelerator_are_not_fetched():
+    q, k = vectors()['query'], vectors()['key']
+    assert is_known(OnAccelerator()) and not is_on_cpu(OnAccelerator()) and is_on_cpu(ids_L) and is_on_cpu(np.ones(1))
+    plain(request_checks.check_segments)(q, k, OnAccelerator(), ids_M)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from efficient_attention.data.splitting import (
     OneDocument,
     document_hash,
-    held_out_note,
+    held_out_share_note,
     held_out_threshold,
     more_documents,
     split_counts,
@@ -69,7 +69,7 @@ def test_paragraphs_are_advised_where_files_are_documents():
 
 @pytest.mark.parametrize('tokens', [(0, 0), (980, 20), (961, 39), (989, 11)])
 def test_a_share_of_the_tokens_near_the_one_asked_for_is_no_news(tokens):
-    assert held_out_note(0.02 if sum(tokens) else 0.0, (98, 2), tokens) == []
+    assert held_out_share_note(0.02 if sum(tokens) else 0.0, (98, 2), tokens) == []
 
 
 def test_a_share_of_the_tokens_far_from_the_one_asked_for_is_said():
@@ -78,5 +78,5 @@ def test_a_share_of_the_tokens_far_from_the_one_asked_for_is_said():
         'and these are few or of very different lengths'
     )
     manifest = {'counts': {'train': {'documents': 2, 'tokens': 75}, 'held_out': {'documents': 1, 'tokens': 25}}}
-    assert held_out_note(0.02, *split_counts(manifest)) == [line]
-    assert held_out_note(0.5, (1, 1), (90, 10)) != []
+    assert held_out_share_note(0.02, *split_counts(manifest)) == [line]
+    assert held_out_share_note(0.5, (1, 1), (90, 10)) != []

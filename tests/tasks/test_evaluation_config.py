@@ -3,7 +3,7 @@
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.evaluation_config import EvalConfig
+from efficient_attention.tasks.evaluation_config import EvalConfig, has_held_out
 from efficient_attention.training.config import from_dict
 
 
@@ -20,6 +20,10 @@ from efficient_attention.training.config import from_dict
 def test_bad_values_are_named(fields: dict, line: str):
     with pytest.raises(InputError, match=line):
         EvalConfig(**fields)
+
+
+def test_what_a_run_is_evaluated_on():
+    assert has_held_out(0.1, 'held_out') and has_held_out(0.0, 'test') and not has_held_out(0.0, 'held_out')
 
 
 def test_a_run_checks_what_depends_on_other_fields():

@@ -77,3 +77,31 @@ def test_every_config_is_listed_with_its_docstring_and_arguments(listed):
     assert ':task, sst2 by default; known: cola, sst2, mrpc,' in listed
     assert listed.count('by default; known: ') == sum('get_config()' not in path.read_text() for path in files)
     assert max(map(len, listed.splitlines())) <= WIDTH
+
+
+FILES = {  # of a user: source, the lines below its name; None = it is no config
+    'accepts_all': (
+        '"""Any size."""\ndef get_config(size="small"):\n    return {}',
+        ['Any size.', ':size, small by default'],
+    ),
+    'two': ('def get_config(size, depth): ...', [':size']),
+    'told': ('def get_config(size, /, depth=3):\n    raise ValueError("known: 1, 2")', [':size; known: 1, 2']),
+    'not_imported': ('"""Far."""\nimport nowhere\ndef get_config(n=1 + 1): ...', ['Far.', ':n, 1 + 1 by default']),
+    'exits': ('import sys\ndef get_config(*size): ...\nsys.exit("no")', [':size']),
+    'named': ('def get_config(*, size=1): ...', []),
+    'not_run': ('"""Elsewhere."""\nfrom nowhere import other as get_config', ['Elsewhere.']),
+    'damaged': ('def get_config(:', ['cannot be read: invalid syntax (damaged.py, line 1)']),
+    'common': ('import nowhere\nsize = 3', None),
+}
+
+
+def test_a_users_own_files_are_listed_whatever_they_do(tmp_path):
+    folder = tmp_path / 'configs'
+    (folder / 'folder.py').mkdir(parents=True)
+    for name, (source, _) in FILES.items():
+        (folder / f'{name}.py').write_text(source, encoding='utf-8')
+    lines = [line.strip() for line in list_configs(folder).splitlines()[1:]]
+    wanted = {f'configs/{name}.py': told for name, (_, told) in FILES.items() if told is not None}
+    assert lines == [line for name in sorted(wanted) for line in (name, *wanted[name])]
+    (folder / 'latin.py').write_bytes(b'"\xff"')
+    assert 'configs/latin.py\n      cannot be read: ' in list_configs(folder)

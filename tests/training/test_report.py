@@ -78,6 +78,19 @@ def test_metrics_alone_are_enough(tmp_path):
     assert 'Config' not in write_report(tmp_path).read_text()
 
 
+@pytest.mark.parametrize(
+    'data, evaluation, is_said',
+    [
+        ({'held_out': 0.1}, {'split': 'held_out'}, False),
+        ({'held_out': 0.0}, {'split': 'held_out'}, True),
+        ({'held_out': 0.0, 'test': 0.1}, {'split': 'test'}, False),
+    ],
+)
+def test_a_run_that_is_not_evaluated_says_so(workdir, data: dict, evaluation: dict, is_said: bool):
+    (workdir / 'config.json').write_text(json.dumps({'data': data, 'eval': evaluation}))
+    assert ('the run was not evaluated' in write_report(workdir).read_text()) is is_said
+
+
 def test_series_and_baselines():
     lines = [
         {'step': 1, 'split': 'train', 'speed': 5, 'total_loss': 2.0},

@@ -1,12 +1,14 @@
 """The spread of a result over seeds: which evaluation counts, and the arithmetic."""
 
 import statistics
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
 import pytest
+from ml_collections import ConfigDict
 
-from configs.common import default_config
+from configs.common import default_config, language_modelling_config
 from efficient_attention.errors import InputError
 from efficient_attention.training import seeds as module
 from efficient_attention.training.config import RunConfig
@@ -37,8 +39,19 @@ def test_seeds_need_held_out_text_to_be_compared_by(tmp_path: Path):
         train_seeds(config.to_dict(), tmp_path, ['0'])
 
 
-def test_a_stopped_seed_is_the_last_and_counts_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    values, trained = default_config().to_dict(), []
+def config_with_a_test_split() -> ConfigDict:
+    """Of a run that is evaluated, though nothing is held out."""
+    config = language_modelling_config()
+    config.data.update({'held_out': 0.0, 'test': 0.1, 'splitting': 'end', 'units': 'bytes'})
+    config.eval.split = 'test'
+    return config
+
+
+@pytest.mark.parametrize('config_of', [default_config, config_with_a_test_split])
+def test_a_stopped_seed_is_the_last_and_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config_of: Callable
+):
+    values, trained = config_of().to_dict(), []
 
     def train(config: RunConfig, workdir: Path) -> dict[str, float]:
         trained.append((config.train.seed, workdir.name))

@@ -92,6 +92,17 @@ def test_more_steps_under_a_decay_are_refused_with_the_ways_to_train_on(tmp_path
     assert [way in str(refusal.value) for way in named] == [True, ways == 2]
 
 
+@pytest.mark.parametrize(
+    'schedule, line',
+    [('constant', 'train.batch_size = 32, now it is 64'), ('linear', 'train.steps = 1000, now it is 2000 .*')],
+)
+def test_more_steps_beside_another_change_have_no_way_to_train_on(tmp_path, schedule: str, line: str):
+    fields: dict = {'optimizer': {'schedule': schedule}}
+    claim_workdir(tmp_path, config(**fields))
+    with pytest.raises(InputError, match=rf'{line}; name a new --workdir, or give the old value$'):
+        claim_workdir(tmp_path, config(**fields, train={'steps': 2000, 'batch_size': 64}))
+
+
 def test_a_run_that_grows_says_so_once():
     saved = {'config': to_dict(config(optimizer={'schedule': 'linear'}))}
     grown = config(optimizer={'schedule': 'constant', 'learning_rate': 2e-4}, **GROWN)
