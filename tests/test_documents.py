@@ -13,7 +13,7 @@ import pytest
 from tests.documents.figures import without_command
 from tests.documents.pages import NAMES, ROOT, Block, Command, all_blocks, all_commands, blocks, commands, read
 from tests.documents.running import Reader, parse, reason_to_skip
-from tests.documents.tiny import SKIPPED, make_folder
+from tests.documents.tiny import BEFORE, FIELDS, SHRUNK, SKIPPED, fields_pattern, make_folder, shrunk
 
 pytestmark = [
     pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
@@ -85,6 +85,33 @@ def test_a_command_that_is_skipped_parses(command: Command, monkeypatch: pytest.
 def test_every_reason_to_skip_is_needed():
     texts = [command.text for command in LEFT_OUT]
     assert [pattern for pattern in SKIPPED if not fnmatch.filter(texts, pattern)] == []
+
+
+def test_every_smaller_size_is_needed():
+    used = [shrunk(block.text)[1] for block in all_blocks('python')]
+    assert set(SHRUNK) == set().union(*used)
+
+
+def test_all_fields_that_make_a_config_small_are_needed():
+    run = [command for command in all_commands() if not reason_to_skip(command)]
+    assert set(FIELDS) == {fields_pattern(command.words) for command in run} - {''}
+
+
+def test_a_page_goes_on_only_from_what_another_one_left():
+    for page, before in BEFORE.items():
+        assert written_by(before) & {word for command in run_on(page) for word in command.words}
+
+
+def run_on(page: str) -> list[Command]:
+    """The commands of a page that run."""
+    found = [command for block in blocks(page, read(page)) if block.language == 'bash' for command in commands(block)]
+    return [command for command in found if not reason_to_skip(command)]
+
+
+def written_by(page: str) -> set[str]:
+    """The workdirs that the commands of a page train."""
+    training = [command.words for command in run_on(page) if 'train.py' in command.words]
+    return {words[words.index('--workdir') + 1] for words in training}
 
 
 def test_parsing_finds_what_does_not_exist(monkeypatch: pytest.MonkeyPatch):

@@ -17,7 +17,7 @@ from absl import flags
 from efficient_attention.training import allocator, command
 from efficient_attention.training.config import from_dict
 from tests.documents.pages import ROOT, Command, blocks, commands, read
-from tests.documents.tiny import BEFORE, SHRUNK, SKIPPED, tiny_arguments
+from tests.documents.tiny import BEFORE, SKIPPED, shrunk, tiny_arguments
 from tests.test_configs import filled
 
 PYTHON = ('.venv/bin/python', 'python')
@@ -104,9 +104,7 @@ def run_script(script: str) -> int:
 
 def run_python(text: str, name: str, names: dict[str, Any]) -> None:
     """Runs a block with its numbers made small; `names` are those of the page."""
-    for large, small in SHRUNK.items():
-        text = text.replace(large, small)
-    exec(compile(text, name, 'exec'), names)
+    exec(compile(shrunk(text)[0], name, 'exec'), names)
 
 
 def forget_flags(known: set[str]) -> None:

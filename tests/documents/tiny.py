@@ -4,12 +4,16 @@ import fnmatch
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from tests.documents.pages import ROOT
 from tests.evaluation.tiny_checkpoint import WORDS, write_checkpoint
 from tests.training.tiny_run import write_corpus
 
-HOURS = 'minutes to hours of training on data that is not at hand'
+DATA = (
+    'needs data and a checkpoint of others, and hours; tests/tasks/ trains and scores its kind of problem on made rows'
+)
+LONG = 'hours; the same script and fields with another config of the family are run, and all configs are read'
 IDLE = 'measures for minutes in processes of its own; tests/scripts/ runs its parts'
 # Pattern of commands that are only parsed, and why they do not run.
 SKIPPED = {
@@ -23,21 +27,29 @@ SKIPPED = {
     'python evaluate-v*.py *': 'a script of others; tests/tasks/test_squad_metrics.py has what it printed',
     '*python -m pytest -m real *': 'needs data and scripts that are not at hand',
     '* --workdir runs/gpu': 'needs a GPU; the same command is run with another workdir',
-    '*configs/pretrain/books_*': HOURS,
-    '*configs/lm/cifar10_small.py*': HOURS,
+    '*configs/pretrain/books_bert.py *': LONG,
+    '*configs/pretrain/books_long.py:*': LONG,
     '* --workdir runs/enwik8_axial *': 'as runs/enwik8_full with other positions, which tests/models/ builds',
-    '*train.py --config configs/lm/* --workdir runs/enwik8-*': HOURS,
-    '*train.py --config configs/lm/* --workdir runs/characters-*': HOURS,
-    '*train.py --config configs/lm/* --workdir runs/words-*': HOURS,
-    '* --workdir runs/enwik8-*': 'needs a run that is skipped',
-    '* --workdir runs/characters-full*': 'needs a run that is skipped',
-    '* --workdir runs/words-full*': 'needs a run that is skipped',
-    '*scripts/plot_metrics.py *': 'needs runs that are skipped; tests/scripts/test_plot_metrics.py draws',
-    '* --workdir runs/measured/*': HOURS,
+    '* --workdir runs/enwik8-xl*': 'the same training, and eval.py with the same flags, are run as runs/enwik8_xl',
+    '* --workdir runs/enwik8-full*': 'the same commands are run as runs/enwik8_full, but for --train_tokens',
+    '* --workdir runs/enwik8-reformer': 'the config is run with another mechanism; tests/models/ has this one',
+    '* --workdir runs/enwik8-favor': 'the mechanism is run on words',
+    '* --workdir runs/enwik8-2048*': 'the same scripts are run on rows of another length',
+    '* --workdir runs/characters-*': 'the config is run as runs/characters, and mechanisms on bytes and words',
+    '* --workdir runs/words-full*': 'the same config is run with another mechanism',
+    '* --workdir runs/words-xl*': 'the same config is run with another mechanism, this mechanism on bytes',
+    '* --workdir runs/words-fixed': 'the same config is run with another mechanism, this mechanism on bytes',
+    '* --workdir runs/words-reformer': 'the same config is run with another mechanism',
+    '*scripts/plot_metrics.py * docs/images/books_bert.svg *': 'as for runs/books_albert, which is drawn',
+    '*scripts/plot_metrics.py * docs/images/books_long.svg *': 'needs runs that are skipped; another run is drawn',
+    '*scripts/plot_metrics.py * docs/images/*.svg --split *': 'needs runs that are skipped; its test draws one split',
+    '* --workdir runs/measured/*': DATA,
     '* --source runs/measured/*': 'needs a run that is skipped',
     '* --model runs/measured/*': 'needs a run that is skipped',
     '* --to checkpoints/long *': 'needs the checkpoint of the line before; the same with other names is run',
-    '* --workdir runs/worth/*': HOURS,
+    '* --workdir runs/worth/ud_english*': 'as runs/worth/wnut17 with other data',
+    '* --workdir runs/worth/stsb*': 'as runs/worth/wnut17 with other data',
+    '* --workdir runs/worth/sst2*': 'as runs/worth/wnut17 with other data; runs/sst2 has these',
     '*scripts/benchmark.py step*': IDLE,
     '*scripts/benchmark.py input*': IDLE,
     '*scripts/benchmark.py attention': IDLE,
@@ -59,7 +71,7 @@ SHRUNK = {
     '(1, 1024, 4, 32)': '(1, 64, 2, 8)',
     '(2, 1, 1, 4, 32)': '(2, 1, 1, 2, 8)',
     '(1024, 4, 32)': '(64, 2, 8)',
-    'width=128, heads=4, layers=2': 'width=16, heads=2, layers=1',
+    'width=128,\n    heads=4,\n    layers=2': 'width=16,\n    heads=2,\n    layers=1',
     "'runs/squad')": "'runs/squad', question_length=8, stride=8)",
 }
 
@@ -67,37 +79,53 @@ FEW_STEPS = {'train.steps': 2, 'train.batch_size': 8, 'eval.batch_size': 8}
 SMALL_MODEL = {'model.width': 16, 'model.heads': 2, 'model.layers': 1, 'model.scan_unroll': 1}
 SMALL_ROWS = {'data.length': 24, 'examples.buckets': '(24,)', 'optimizer.bias_correction': False}
 CORPUS = 'text:corpus.txt#paragraphs'
+SHORT_TEXT = FEW_STEPS | SMALL_MODEL | {'data.length': 32, 'optimizer.warmup_steps': 1}
+BOOKS = SHORT_TEXT | {'data.source': CORPUS, 'data.held_out': 0.2}
 # Pattern of --config: the fields that are set beside what the page sets.
 FIELDS = {
-    'configs/quickstart.py': FEW_STEPS
-    | SMALL_MODEL
-    | {'data.source': CORPUS, 'data.vocab_size': 64, 'data.length': 32, 'optimizer.warmup_steps': 1},
-    'configs/lm/books_characters.py': FEW_STEPS
-    | SMALL_MODEL
-    | {'data.source': CORPUS, 'data.held_out': 0.2, 'data.length': 32, 'optimizer.warmup_steps': 1},
-    'configs/lm/enwik8_small.py:transformer_xl': FEW_STEPS
-    | SMALL_MODEL
-    | {'data.length': 32, 'model.memory_length': 32, 'optimizer.warmup_steps': 1},
+    'configs/quickstart.py': SHORT_TEXT | {'data.source': CORPUS, 'data.vocab_size': 64},
+    'configs/pretrain/books_albert.py': BOOKS | {'data.vocab_size': 64, 'model.embedding_width': 8},
+    'configs/lm/books_characters.py': BOOKS,
+    'configs/lm/books_words.py:favor': BOOKS
+    | {'data.vocab_size': 64, 'data.min_count': 1, 'model.adaptive_cutoffs': '(8,16)'},
+    'configs/lm/enwik8_small.py:transformer_xl': SHORT_TEXT | {'model.memory_length': 32},
     'configs/lm/enwik8_small.py:full': FEW_STEPS | SMALL_MODEL | {'optimizer.warmup_steps': 1},
+    'configs/lm/enwik8_small.py:fixed': SHORT_TEXT,
+    'configs/lm/cifar10_small.py:*': SHORT_TEXT | {'data.image_shape': '(4,4,3)', 'data.length': 48},
     'configs/finetune/*': FEW_STEPS | SMALL_ROWS,
 }
 
 
+def fields_pattern(words: list[str]) -> str:
+    """The entry of `FIELDS` for a script and its arguments; '' without a config."""
+    if '--config' not in words:
+        return ''
+    config = words[words.index('--config') + 1]
+    found = [pattern for pattern in FIELDS if fnmatch.fnmatchcase(config, pattern)]
+    assert found, f'no fields make {config} small'
+    return found[0]
+
+
 def tiny_arguments(words: list[str]) -> list[str]:
     """The arguments that make a command small, for the script and arguments that a page has."""
-    config = words[words.index('--config') + 1] if '--config' in words else ''
-    for pattern, fields in FIELDS.items() if config else ():
-        if fnmatch.fnmatchcase(config, pattern):
-            return [f'--config.{name}={value}' for name, value in fields.items()]
-    assert not config, f'no fields make {config} small'
-    return []
+    pattern = fields_pattern(words)
+    return [f'--config.{name}={value}' for name, value in FIELDS[pattern].items()] if pattern else []
+
+
+def shrunk(text: str) -> tuple[str, set[str]]:
+    """A Python block with its numbers made small, and the entries of `SHRUNK` that it has."""
+    used = set()
+    for large, small in SHRUNK.items():
+        used |= {large} if large in text else set()
+        text = text.replace(large, small)
+    return text, used
 
 
 def make_folder(folder: Path) -> None:
     """Fills a folder with the project's entry points and small data under the names that the pages have."""
     for name in ('train.py', 'eval.py', 'configs', 'scripts', 'efficient_attention'):
         (folder / name).symlink_to(ROOT / name)
-    for name in ('docs/images', 'checkpoints', 'runs', 'data/enwik8', 'data/glue/SST-2'):
+    for name in ('docs/images', 'checkpoints', 'runs', 'data/enwik8', 'data/glue/SST-2', 'data/wnut17'):
         (folder / name).mkdir(parents=True)
     (folder / 'docs' / 'attention.json').symlink_to(ROOT / 'docs' / 'attention.json')
     write_corpus(folder)
@@ -109,6 +137,8 @@ def make_folder(folder: Path) -> None:
         (folder / name).symlink_to(encoder)
     (folder / 'runs' / 'squad').symlink_to(write_checkpoint(folder / 'made_squad', 'question_answering'))
     write_sst2(folder / 'data' / 'glue' / 'SST-2')
+    write_wnut17(folder / 'data' / 'wnut17')
+    write_images(folder / 'data' / 'cifar10_jpg')
     write_table(folder)
 
 
@@ -125,6 +155,23 @@ def write_sst2(folder: Path) -> None:
         (folder / f'{split}.tsv').write_text('\n'.join(['sentence\tlabel', *lines]) + '\n', encoding='utf-8')
     lines = [f'{row}\t{text}' for row, text in enumerate(texts(5))]
     (folder / 'test.tsv').write_text('\n'.join(['index\tsentence', *lines]) + '\n', encoding='utf-8')
+
+
+def write_wnut17(folder: Path) -> None:
+    """WNUT-17's training and dev file: a word and its tag a line, a blank line between sentences."""
+    for name, count in (('wnut17train', 24), ('emerging.dev', 9)):
+        tagged = [text.replace(' ', '\tO\n') + '\tB-person\n' for text in texts(count)]
+        (folder / f'{name}.conll').write_text('\n'.join(tagged), encoding='utf-8')
+
+
+def write_images(folder: Path) -> None:
+    """Noise of 4 by 4 pixels in the folders of CIFAR-10's classes."""
+    rng = np.random.default_rng(0)
+    for split, count in (('train', 10), ('test', 2)):
+        (folder / split / 'cat').mkdir(parents=True)
+        for number in range(count):
+            pixels = rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / split / 'cat' / f'{number}.jpg')
 
 
 def write_table(folder: Path) -> None:
