@@ -4,6 +4,7 @@ from typing import Any
 
 from ml_collections import ConfigDict, config_dict
 
+from efficient_attention.config.run import default_fields
 from efficient_attention.models.decoder_sizes import (
     gpt2_fields,
     gpt3_fields,
@@ -13,7 +14,6 @@ from efficient_attention.models.decoder_sizes import (
     transformer_xl_fields,
 )
 from efficient_attention.models.sizes import albert_fields, bert_fields, bigbird_fields, longformer_fields
-from efficient_attention.training.config import default_fields
 
 __all__ = [
     'albert_fields',

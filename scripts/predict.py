@@ -43,7 +43,7 @@ def main() -> None:
 
 def parse_field(text: str) -> tuple[str, str | int | bool | tuple[str, ...]]:
     """Name and value of 'name=value'; raises InputError where it is not of this form, or not of the field's type."""
-    from efficient_attention.data.examples_config import ExamplesConfig
+    from efficient_attention.config.examples import ExamplesConfig
 
     name, is_there, value = text.partition('=')
     known = {field: type(default) for field, default in vars(ExamplesConfig()).items()}

@@ -12,7 +12,7 @@ import argparse
 import json
 from pathlib import Path
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.data import DataConfig
 from efficient_attention.training.command import run_command
 
 FIELDS = {

@@ -10,11 +10,11 @@ import pytest
 from flax import nnx
 
 from configs.common import SMALL_DECODERS, small_decoder_config
+from efficient_attention.config.run import default_fields, from_dict
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.training.complete import with_open_fields
-from efficient_attention.training.config import default_fields, from_dict
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = [

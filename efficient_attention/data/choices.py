@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.files import find_files
 from efficient_attention.data.json_rows import read_json, read_json_lines
 from efficient_attention.data.tables import TableRow, read_table, source_names

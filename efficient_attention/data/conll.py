@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.files import find_files, read_lines
 from efficient_attention.data.tables import TableRow, read_tables
 from efficient_attention.errors import InputError

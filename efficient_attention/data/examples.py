@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus import Corpus, Vocabulary
 from efficient_attention.data.manifest import one_line
 from efficient_attention.data.masking import Masker

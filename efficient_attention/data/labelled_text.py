@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.glue import (
     columns_in,
     glue_sources,

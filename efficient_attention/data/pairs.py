@@ -16,7 +16,7 @@ import dataclasses
 
 import numpy as np
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus import Corpus, Vocabulary
 from efficient_attention.data.splitting import more_documents
 from efficient_attention.errors import InputError

@@ -22,7 +22,7 @@ import grain
 import numpy as np
 from absl import flags
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus import PreparedCorpus
 from efficient_attention.data.examples import Examples
 from efficient_attention.errors import InputError

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data.cache import new_folder
-from efficient_attention.data.config import DataConfig
 from efficient_attention.data.corpus import (
     FORMAT,
     SPLITS,

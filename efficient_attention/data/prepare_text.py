@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data.cache import new_folder
-from efficient_attention.data.config import DataConfig
 from efficient_attention.data.corpus import UNIGRAM_COUNTS
 from efficient_attention.data.images import open_images
 from efficient_attention.data.manifest import MANIFEST, describe_files, json_sha256, manifest_checksum

@@ -6,7 +6,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data.encoding import cut_pieces
 from efficient_attention.data.manifest import file_sha256
 from efficient_attention.data.splitting import HASHES, document_hash

@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 
+from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.evaluation_config import has_held_out
 from efficient_attention.training.checkpoint_reader import LAST, CheckpointReader
 from efficient_attention.training.restore import restore_run
 from efficient_attention.training.sharding import MeshConfig

@@ -12,16 +12,16 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.dense import MASKED
+from efficient_attention.config.checks import check_within
+from efficient_attention.config.run import RunConfig
 from efficient_attention.data.tokenizers import vocabulary_of
 from efficient_attention.data.units import Characters, Pieces, Units, load_units
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.sampling import Sampling, sample
 from efficient_attention.evaluation.text_stream import open_stream
-from efficient_attention.field_checks import check_within
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoding import PIECE, CachedDecoder, DecodeState, cache_specs, read_prompt
 from efficient_attention.training.checkpoint_reader import LAST, CheckpointReader
-from efficient_attention.training.config import RunConfig
 from efficient_attention.training.workdir import read_config
 
 STREAMED = 8  # tokens that the device makes before the host prints them

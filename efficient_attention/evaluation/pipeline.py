@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.config.head import HeadConfig
 from efficient_attention.data.glue import glue_task
 from efficient_attention.data.text_encoder import TextEncoder, arrays_of, text_encoder
 from efficient_attention.errors import InputError
@@ -20,7 +21,6 @@ from efficient_attention.interop.config_in import default_labels
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.objectives.fine_tuning import FineTuning
 from efficient_attention.objectives.vectors import Vectors
 from efficient_attention.tasks.fine_tuning import check_global, check_outputs

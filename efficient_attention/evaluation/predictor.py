@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from efficient_attention.data.examples_config import BUCKETS
+from efficient_attention.config.examples import BUCKETS
 from efficient_attention.data.feature_batches import FeatureBatches
 from efficient_attention.evaluation.evaluate import evaluate_outputs
 from efficient_attention.objectives.objective import Objective

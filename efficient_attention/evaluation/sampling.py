@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.dense import MASKED
-from efficient_attention.field_checks import check_within
+from efficient_attention.config.checks import check_within
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.model import ModelConfig
 
 # Field -> (key, what transformers takes where the key is missing; None = it must be there).
 Fields = dict[str, tuple[str, Any]]

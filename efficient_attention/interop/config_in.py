@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_fields import (
     ACTIVATIONS,
@@ -23,8 +25,6 @@ from efficient_attention.interop.config_fields import (
     text_of,
 )
 from efficient_attention.interop.families import FAMILIES, Family
-from efficient_attention.models.config import ModelConfig
-from efficient_attention.models.head_config import HeadConfig
 
 CONFIG = 'config.json'
 # End of the class's name -> kind of head, problem as in `ExamplesConfig`.

@@ -7,6 +7,8 @@ from typing import Any
 from efficient_attention.attention.mechanisms import Softmax
 from efficient_attention.attention.patterns import Block, GlobalTokens, Or, RandomTiles, Window
 from efficient_attention.attention.text_form import parse_mechanism
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_fields import (
     ACTIVATIONS,
@@ -17,8 +19,6 @@ from efficient_attention.interop.config_fields import (
 )
 from efficient_attention.interop.config_in import ARCHITECTURES, DROPOUTS, HEAD_DROPOUTS, default_labels, model_of
 from efficient_attention.interop.families import FAMILIES, Family
-from efficient_attention.models.config import ModelConfig
-from efficient_attention.models.head_config import HeadConfig
 
 # In which order families are tried for a model of no family; the first with the fewest fields of our own wins.
 ORDER = ('bert', 'albert', 'roberta', 'distilbert', 'electra', 'big_bird', 'longformer')

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_fields import OWN_EXAMPLES, SHIFTED
 from efficient_attention.interop.config_in import CONFIG, Description, describe, read_values
@@ -16,8 +18,6 @@ from efficient_attention.interop.tensor_files import TensorFolder, check_tensor_
 from efficient_attention.interop.tensors import Parts, has_all, plain_names, read_tensors, tensors_of, written_tensors
 from efficient_attention.interop.tokenizer_files import carry_tokenizer, is_lowercase, padding_id, tokenizer_file
 from efficient_attention.interop.workdir import checkpoint_step, checkpoint_thresholds, encoder_run, workdir_params
-from efficient_attention.models.config import ModelConfig
-from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.training.checkpoint_reader import CheckpointReader
 
 TOKENIZER = 'tokenizer.json'  # of a workdir

@@ -9,9 +9,9 @@ from jax import Array
 from efficient_attention.attention.mechanisms import FAVOR, LSH, Mechanism, Softmax
 from efficient_attention.attention.patterns import And, Causal, Or, Pattern, PerHead, Without
 from efficient_attention.attention.products import float32_einsum
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.adaptive import AdaptiveHead
-from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.models.memory import Memory, check_keeps_memory, check_memory

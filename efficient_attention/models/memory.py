@@ -12,8 +12,8 @@ from jax import Array
 
 from efficient_attention.attention.mechanisms import Softmax
 from efficient_attention.attention.patterns import And, Causal, Full, Pattern, Strided, Window
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.config import ModelConfig
 
 
 @jax.tree_util.register_dataclass

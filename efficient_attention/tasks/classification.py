@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.glue import DIAGNOSTIC, GLUE
 from efficient_attention.data.labelled_text import LabelledText, label_names, number_of, read_labelled
 from efficient_attention.data.text_encoder import TextEncoder

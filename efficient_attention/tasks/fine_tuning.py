@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
-from efficient_attention.data.config import DataConfig
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.data import DataConfig
+from efficient_attention.config.evaluation import EvalConfig
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.data.feature_batches import FeatureBatches
 from efficient_attention.data.files import digest_files, find_files
 from efficient_attention.data.glue import glue_sources
 from efficient_attention.data.text_encoder import TextEncoder, text_encoder
 from efficient_attention.errors import InputError
-from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.fine_tuning import POOLED, FineTuningModel
 from efficient_attention.models.flops import encoder_flops
-from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.objectives.fine_tuning import TERM, FineTuning
-from efficient_attention.tasks.evaluation_config import EvalConfig
 from efficient_attention.tasks.task import HostBatch, Task
 from efficient_attention.tasks.text_task import Feature, TextTask
 from efficient_attention.tasks.text_tasks import make_text_task

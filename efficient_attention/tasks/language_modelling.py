@@ -7,19 +7,19 @@ from pathlib import Path
 
 from flax import nnx
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.data import DataConfig
+from efficient_attention.config.evaluation import EvalConfig, has_held_out
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.data.prepare_text import prepare_text
 from efficient_attention.data.splitting import held_out_share_note, split_counts
 from efficient_attention.data.text_batches import memory_evaluation_batches, text_batches, text_evaluation_batches
 from efficient_attention.data.text_rows import TextRows, check_rows
 from efficient_attention.data.token_text import TokenText
 from efficient_attention.errors import InputError
-from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.decoder import Decoder, check_causal
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.memory import check_memory
 from efficient_attention.objectives.language_modelling import LanguageModelling
-from efficient_attention.tasks.evaluation_config import EvalConfig, has_held_out
 from efficient_attention.tasks.pretraining import unigram_losses
 from efficient_attention.tasks.task import HostBatch, Task
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.hotpotqa import Fact, MultiHopQuestion, paragraphs_of, read_hotpotqa
 from efficient_attention.data.json_rows import check_identifiers
 from efficient_attention.data.text_encoder import TextEncoder

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.choices import ChoiceQuestion, read_choices, strings
-from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.data.text_encoder import TextEncoder
 from efficient_attention.data.token_rows import ids_of, row_template
 from efficient_attention.errors import InputError

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 from flax import nnx
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.data import DataConfig
+from efficient_attention.config.evaluation import EvalConfig, has_held_out
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.data.corpus import PreparedCorpus
 from efficient_attention.data.examples import Examples
 from efficient_attention.data.pipeline import evaluation_batches, evaluation_examples, training_batches
@@ -17,11 +19,9 @@ from efficient_attention.data.prepare import prepare
 from efficient_attention.data.splitting import held_out_share_note, split_counts
 from efficient_attention.data.tokenizers import load_tokenizer
 from efficient_attention.errors import InputError
-from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.objectives.pretraining import Pretraining
-from efficient_attention.tasks.evaluation_config import EvalConfig, has_held_out
 from efficient_attention.tasks.task import HostBatch, Task
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.json_rows import check_identifiers
 from efficient_attention.data.squad import Question, read_squad, well_placed
 from efficient_attention.data.text_encoder import TextEncoder

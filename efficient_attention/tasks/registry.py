@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from efficient_attention.data.config import DataConfig
-from efficient_attention.data.examples_config import ExamplesConfig
-from efficient_attention.models.config import ModelConfig
-from efficient_attention.models.head_config import HeadConfig
-from efficient_attention.tasks.evaluation_config import EvalConfig
+from efficient_attention.config.data import DataConfig
+from efficient_attention.config.evaluation import EvalConfig
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.tasks.fine_tuning import FineTuningTask
 from efficient_attention.tasks.language_modelling import LanguageModellingTask
 from efficient_attention.tasks.pretraining import PretrainingTask

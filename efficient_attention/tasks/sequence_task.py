@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.glue import MISMATCHED, GlueTask, glue_sources, glue_task, part_of
 from efficient_attention.data.labelled_text import LabelledText, read_labelled
 from efficient_attention.data.text_encoder import TextEncoder

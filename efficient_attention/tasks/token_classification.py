@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.conll import Sentence, read_sentences
-from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.data.text_encoder import TextEncoder
 from efficient_attention.data.token_rows import encodings, row_template
 from efficient_attention.errors import InputError

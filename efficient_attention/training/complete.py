@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from efficient_attention.config.run import RunConfig, default_fields, from_dict, to_dict
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.fine_tuning import POOLED
 from efficient_attention.tasks.fine_tuning import Rows, load_rows
-from efficient_attention.training.config import RunConfig, default_fields, from_dict, to_dict
 
 Values = dict[str, Any]
 

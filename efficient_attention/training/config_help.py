@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import one_line
-from efficient_attention.training.config import RunConfig
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
 WIDTH = 100  # columns of a line

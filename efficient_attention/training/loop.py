@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 
+from efficient_attention.config.evaluation import has_held_out
+from efficient_attention.config.run import RunConfig, to_dict
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.evaluation_config import has_held_out
 from efficient_attention.training.checkpoint import Checkpoints
 from efficient_attention.training.checkpoint_reader import CheckpointReader
-from efficient_attention.training.config import RunConfig, to_dict
 from efficient_attention.training.early_stop import Patience
 from efficient_attention.training.environment import write_environment
 from efficient_attention.training.metrics_log import MetricsLog, read_metrics

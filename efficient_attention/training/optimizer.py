@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
-from efficient_attention.training.optimizer_config import OptimizerConfig
 from efficient_attention.training.schedules import make_schedule
 from efficient_attention.training.sharding import path_name
 

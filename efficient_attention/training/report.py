@@ -14,8 +14,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.evaluation_config import has_held_out
 from efficient_attention.training.command import run_command
 from efficient_attention.training.environment import read_environment
 from efficient_attention.training.fingerprint import flatten

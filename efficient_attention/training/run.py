@@ -15,13 +15,13 @@ from flax import nnx
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.evaluate import evaluate, evaluate_outputs
 from efficient_attention.interop.lengthen import lengthen
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.tasks.task import HostBatch, Task
-from efficient_attention.training.config import RunConfig
 from efficient_attention.training.optimizer import STACKED_LAYERS, check_frozen, make_optimizer
 from efficient_attention.training.sharding import (
     batch_sharding,

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from efficient_attention.field_checks import check_within
-from efficient_attention.training.optimizer_config import OptimizerConfig
+from efficient_attention.config.checks import check_within
+from efficient_attention.config.optimizer import OptimizerConfig
 
 
 def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:

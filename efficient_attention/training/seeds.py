@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
+from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.evaluation_config import has_held_out
 from efficient_attention.training.complete import run_config
 from efficient_attention.training.loop import train
 from efficient_attention.training.metrics_log import best_evaluation

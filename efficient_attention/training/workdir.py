@@ -7,10 +7,10 @@ from typing import Any
 
 import jax
 
+from efficient_attention.config.optimizer import SCHEDULES_WITH_AN_END
+from efficient_attention.config.run import RunConfig, from_dict, to_dict
 from efficient_attention.errors import InputError
-from efficient_attention.training.config import RunConfig, from_dict, to_dict
 from efficient_attention.training.fingerprint import ADVICE, compare_fingerprints, different_fields
-from efficient_attention.training.optimizer_config import SCHEDULES_WITH_AN_END
 from efficient_attention.training.whole_file import write_whole
 
 CONFIG = 'config.json'

@@ -2,7 +2,7 @@
 
 import pytest
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.labelled_text import LabelledText, label_names, number_of, read_labelled
 from efficient_attention.errors import InputError
 

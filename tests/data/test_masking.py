@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data.masking import Masker, choose_runs, find_words, ngram_probabilities, prediction_count
 from tests.data.memory_corpus import CLS, FIRST_ID, MASK, PAD, SEP, UNKNOWN, memory_vocabulary, unmask
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data import encoding, tokenizer_choice
 from efficient_attention.data import prepare as module
-from efficient_attention.data.config import DataConfig
 from efficient_attention.data.prepare import describe_counts, prepare, training_documents
 from efficient_attention.data.sentences import split_sentences
 from efficient_attention.data.splitting import document_hash

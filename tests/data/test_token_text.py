@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data.manifest import MANIFEST, manifest_checksum
 from efficient_attention.data.prepare_text import prepare_text
 from efficient_attention.data.token_text import TokenText, id_type, ids_path, open_text

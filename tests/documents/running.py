@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from absl import flags
 
+from efficient_attention.config.run import from_dict
 from efficient_attention.training import allocator, command
-from efficient_attention.training.config import from_dict
 from tests.documents.pages import ROOT, Command, blocks, commands, read
 from tests.documents.tiny import BEFORE, SKIPPED, shrunk, tiny_arguments
 from tests.test_configs import filled

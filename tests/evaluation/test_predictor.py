@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from efficient_attention.config.head import HeadConfig
 from efficient_attention.evaluation.predictor import Predictor
 from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.objectives.fine_tuning import FineTuning
 from tests.evaluation.tiny_checkpoint import MODEL
 

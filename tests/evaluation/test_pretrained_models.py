@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.pretrained_models import matched, pretrained_module, row_length
 from efficient_attention.interop.pretrained import Pretrained
-from efficient_attention.models.config import ModelConfig
-from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.models.pretraining import PretrainingModel
 
 CONFIG = ModelConfig(width=8, heads=2, layers=1, vocab_size=11, max_length=6)

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 from flax import nnx
 
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.interop.pretrained import Pretrained, save_pretrained
-from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.models.pretraining import PretrainingModel
 
 SPECIALS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']

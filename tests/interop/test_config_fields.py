@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
+from efficient_attention.config.layer import ACTIVATIONS as OURS
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.interop.config_fields import ACTIVATIONS, FIELDS, FIXED, OWN_FIELDS, text_of
 from efficient_attention.interop.families import FAMILIES
-from efficient_attention.models.config import ModelConfig
-from efficient_attention.modules.config import ACTIVATIONS as OURS
 
 KNOWN = {field.name for field in dataclasses.fields(ModelConfig)}
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from efficient_attention.training.config import from_dict
+from efficient_attention.config.run import from_dict
 from efficient_attention.training.workdir import claim_workdir
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.config.head import HeadConfig
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.evaluate_workdir import evaluate_workdir
-from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.tasks.fine_tuning import check_head, file_names, files_digest, load_rows
 from efficient_attention.training.checkpoint_reader import CheckpointReader
 from efficient_attention.training.complete import run_config

@@ -13,14 +13,14 @@ from PIL import Image
 
 from configs.common import SMALL_DECODERS, language_modelling_config
 from configs.lm import books_characters, enwik8_small
+from efficient_attention.config.evaluation import EvalConfig
+from efficient_attention.config.run import RunConfig, from_dict
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.evaluate import evaluate
 from efficient_attention.evaluation.evaluate_workdir import evaluate_workdir
 from efficient_attention.models.decoder import Decoder, check_causal
 from efficient_attention.models.flops import encoder_flops
-from efficient_attention.tasks.evaluation_config import EvalConfig
 from efficient_attention.tasks.language_modelling import LanguageModellingTask
-from efficient_attention.training.config import RunConfig, from_dict
 from efficient_attention.training.loop import train
 from efficient_attention.training.step import make_eval_step
 from tests.training.tiny_run import write_corpus

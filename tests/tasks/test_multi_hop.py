@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.hotpotqa import MultiHopQuestion, Paragraph
 from efficient_attention.data.text_encoder import text_encoder
 from efficient_attention.errors import InputError

@@ -12,8 +12,8 @@ import pytest
 from ml_collections import ConfigDict
 
 from configs.common import fine_tuning_config
+from efficient_attention.config.run import RunConfig
 from efficient_attention.training.complete import run_config
-from efficient_attention.training.config import RunConfig
 from efficient_attention.training.run import build_run
 from tests.tasks.letters import letters
 from tests.tasks.test_language_modelling import config_of as language_modelling

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from efficient_attention.config.evaluation import EvalConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.flops import encoder_flops
-from efficient_attention.tasks.evaluation_config import EvalConfig
 from efficient_attention.tasks.pretraining import PretrainingTask, unigram_losses
 from tests.training.tiny_run import tiny_config
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from efficient_attention.config.evaluation import EvalConfig
+from efficient_attention.config.run import TASKS
 from efficient_attention.tasks import registry
-from efficient_attention.tasks.evaluation_config import EvalConfig
 from efficient_attention.tasks.registry import make_task
-from efficient_attention.training.config import TASKS
 
 
 class Recorded:

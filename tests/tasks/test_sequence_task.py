@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.classification import Classification, Regression
 from efficient_attention.tasks.sequence_task import labelled

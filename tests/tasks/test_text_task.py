@@ -1,6 +1,6 @@
 """What all text tasks share: outputs follow labels, notes are said once, thresholds begin empty."""
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.tasks.classification import Classification, Regression
 from tests.tasks.letters import letters
 

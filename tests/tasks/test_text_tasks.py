@@ -2,8 +2,8 @@
 
 import pytest
 
-from efficient_attention.data.examples_config import PROBLEMS, ExamplesConfig
-from efficient_attention.models.head_config import KINDS
+from efficient_attention.config.examples import PROBLEMS, ExamplesConfig
+from efficient_attention.config.head import KINDS
 from efficient_attention.tasks.text_tasks import TEXT_TASKS, make_text_task
 from tests.tasks.letters import letters
 

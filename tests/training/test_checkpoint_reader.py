@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
 from efficient_attention.training.checkpoint import CheckpointConfig, Checkpoints
 from efficient_attention.training.checkpoint_reader import CheckpointReader, Restored
 from efficient_attention.training.optimizer import make_optimizer
-from efficient_attention.training.optimizer_config import OptimizerConfig
 from efficient_attention.training.sharding import MeshConfig, make_mesh, state_shardings
 from efficient_attention.training.state import TrainState, initial_state
 

@@ -7,7 +7,7 @@ import typing
 import pytest
 
 from configs.quickstart import get_config
-from efficient_attention.training.config import RunConfig, default_fields
+from efficient_attention.config.run import RunConfig, default_fields
 from efficient_attention.training.config_help import CONFIGS, WIDTH, field_comments, list_configs, list_fields
 
 

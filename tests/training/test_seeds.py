@@ -9,9 +9,9 @@ import pytest
 from ml_collections import ConfigDict
 
 from configs.common import default_config, language_modelling_config
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.training import seeds as module
-from efficient_attention.training.config import RunConfig
 from efficient_attention.training.seeds import spread, table, train_seeds
 
 

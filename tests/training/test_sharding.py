@@ -10,8 +10,8 @@ import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec
 
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.training.sharding import (
     MeshConfig,

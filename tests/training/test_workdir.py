@@ -2,8 +2,8 @@
 
 import pytest
 
+from efficient_attention.config.run import RunConfig, from_dict, to_dict
 from efficient_attention.errors import InputError
-from efficient_attention.training.config import RunConfig, from_dict, to_dict
 from efficient_attention.training.workdir import (
     CHANGEABLE,
     GROWING,

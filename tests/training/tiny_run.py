@@ -10,8 +10,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from configs.common import default_config
+from efficient_attention.config.run import RunConfig, from_dict, to_dict
 from efficient_attention.training.checkpoint import Checkpoints
-from efficient_attention.training.config import RunConfig, from_dict, to_dict
 from efficient_attention.training.run import build_run
 from efficient_attention.training.workdir import claim_workdir
 

@@ -6,16 +6,16 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from efficient_attention.data.config import DataConfig
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.checks import check_one_of, check_within
+from efficient_attention.config.data import DataConfig
+from efficient_attention.config.evaluation import EvalConfig
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
-from efficient_attention.field_checks import check_one_of, check_within
-from efficient_attention.models.config import ModelConfig
-from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.models.memory import check_memory
-from efficient_attention.tasks.evaluation_config import EvalConfig
 from efficient_attention.training.checkpoint import CheckpointConfig
-from efficient_attention.training.optimizer_config import OptimizerConfig
 from efficient_attention.training.sharding import MeshConfig
 
 TASKS = ('pretraining', 'language_modelling', 'fine_tuning')

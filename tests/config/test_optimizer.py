@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
-from efficient_attention.training.optimizer_config import OptimizerConfig
 
 
 def test_defaults_are_the_published_ones_of_bert():

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from efficient_attention.attention.attend import BACKENDS
 from efficient_attention.attention.mechanisms import Mechanism, Softmax, model_needs
 from efficient_attention.attention.text_form import parse_mechanism
+from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.errors import InputError
-from efficient_attention.field_checks import check_one_of, check_within
 
 ACTIVATIONS = ('gelu_tanh', 'gelu_erf', 'gelu_sigmoid', 'relu')
 NORMS = ('post', 'pre')

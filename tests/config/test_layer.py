@@ -2,8 +2,8 @@
 
 import pytest
 
+from efficient_attention.config.layer import LayerConfig
 from efficient_attention.errors import InputError
-from efficient_attention.modules.config import LayerConfig
 
 
 def test_derived_widths():

@@ -2,8 +2,8 @@
 
 import dataclasses
 
+from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.errors import InputError
-from efficient_attention.field_checks import check_one_of, check_within
 
 SPLITS = ('held_out', 'test')
 

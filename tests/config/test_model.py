@@ -2,8 +2,8 @@
 
 import pytest
 
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.config import ModelConfig
 
 
 def test_the_embedding_is_as_wide_as_the_model_unless_it_is_factorised():

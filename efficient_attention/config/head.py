@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from efficient_attention.field_checks import check_one_of, check_within
-from efficient_attention.modules.config import ACTIVATIONS
+from efficient_attention.config.checks import check_one_of, check_within
+from efficient_attention.config.layer import ACTIVATIONS
 
 KINDS = ('none', 'sequence', 'token', 'span', 'choice', 'multi_hop')
 TRANSFORMS = ('none', 'tanh', *ACTIVATIONS)

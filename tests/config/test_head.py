@@ -2,8 +2,8 @@
 
 import pytest
 
+from efficient_attention.config.head import HeadConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.head_config import HeadConfig
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.data import DataConfig
 from efficient_attention.errors import InputError
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.errors import InputError
 
 

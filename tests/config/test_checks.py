@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.errors import InputError
-from efficient_attention.field_checks import check_one_of, check_within
 
 
 def test_a_known_value_passes_and_an_unknown_one_names_the_field_and_the_known_values():

@@ -2,9 +2,9 @@
 
 import pytest
 
+from efficient_attention.config.evaluation import EvalConfig, has_held_out
+from efficient_attention.config.run import from_dict
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.evaluation_config import EvalConfig, has_held_out
-from efficient_attention.training.config import from_dict
 
 
 @pytest.mark.parametrize(

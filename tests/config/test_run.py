@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.data import DataConfig
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.run import NOT_READ, RunConfig, default_fields, from_dict, to_dict
 from efficient_attention.errors import InputError
-from efficient_attention.models.config import ModelConfig
-from efficient_attention.training.config import NOT_READ, RunConfig, default_fields, from_dict, to_dict
 
 
 def test_nothing_given_is_the_default():

@@ -4,8 +4,8 @@ import dataclasses
 import itertools
 import math
 
-from efficient_attention.field_checks import check_one_of
-from efficient_attention.modules.config import UNTIED, LayerConfig, require
+from efficient_attention.config.checks import check_one_of
+from efficient_attention.config.layer import UNTIED, LayerConfig, require
 
 POSITIONS = ('learned', 'sinusoidal', 'axial', 'none')
 SHARING = ('none', 'all')

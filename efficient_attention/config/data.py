@@ -3,8 +3,8 @@
 import dataclasses
 import math
 
+from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.errors import InputError
-from efficient_attention.field_checks import check_one_of, check_within
 
 PAIRS = ('none', 'nsp', 'sop')
 MASK_UNITS = ('token', 'word', 'ngram')
