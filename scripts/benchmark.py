@@ -49,7 +49,7 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.errors import InputError, show_error
-from efficient_attention.training.whole_file import write_whole
+from efficient_attention.workdir.whole_file import write_whole
 from scripts import attention_benchmark, decode_benchmark, finetune_benchmark, memory_benchmark
 
 ROOT = Path(__file__).resolve().parent.parent

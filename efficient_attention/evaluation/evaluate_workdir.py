@@ -9,10 +9,10 @@ import jax
 
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.errors import InputError
-from efficient_attention.training.checkpoint_reader import LAST, CheckpointReader
 from efficient_attention.training.restore import restore_run
 from efficient_attention.training.sharding import MeshConfig
-from efficient_attention.training.workdir import read_config
+from efficient_attention.workdir.checkpoint_reader import LAST, CheckpointReader
+from efficient_attention.workdir.config_file import read_config
 
 
 def evaluate_workdir(

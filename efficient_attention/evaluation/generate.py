@@ -21,8 +21,8 @@ from efficient_attention.evaluation.sampling import Sampling, sample
 from efficient_attention.evaluation.text_stream import open_stream
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoding import PIECE, CachedDecoder, DecodeState, cache_specs, read_prompt
-from efficient_attention.training.checkpoint_reader import LAST, CheckpointReader
-from efficient_attention.training.workdir import read_config
+from efficient_attention.workdir.checkpoint_reader import LAST, CheckpointReader
+from efficient_attention.workdir.config_file import read_config
 
 STREAMED = 8  # tokens that the device makes before the host prints them
 

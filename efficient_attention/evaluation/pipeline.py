@@ -26,7 +26,7 @@ from efficient_attention.objectives.vectors import Vectors
 from efficient_attention.tasks.fine_tuning import check_global, check_outputs
 from efficient_attention.tasks.text_task import Feature, TextTask
 from efficient_attention.tasks.text_tasks import make_text_task
-from efficient_attention.training.workdir import read_config
+from efficient_attention.workdir.config_file import read_config
 
 POOLING = ('none', 'first', 'mean')
 # what a user calls it: the problems of examples that it serves

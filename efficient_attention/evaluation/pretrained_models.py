@@ -8,7 +8,7 @@ from flax import nnx
 
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained
-from efficient_attention.training.workdir import read_config
+from efficient_attention.workdir.config_file import read_config
 
 DEFAULT_LENGTH = 512  # tokens a row of a model from outside that has no table of positions
 Module = TypeVar('Module', bound=nnx.Module)

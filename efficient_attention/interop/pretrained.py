@@ -18,7 +18,7 @@ from efficient_attention.interop.tensor_files import TensorFolder, check_tensor_
 from efficient_attention.interop.tensors import Parts, has_all, plain_names, read_tensors, tensors_of, written_tensors
 from efficient_attention.interop.tokenizer_files import carry_tokenizer, is_lowercase, padding_id, tokenizer_file
 from efficient_attention.interop.workdir import checkpoint_step, checkpoint_thresholds, encoder_run, workdir_params
-from efficient_attention.training.checkpoint_reader import CheckpointReader
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 
 TOKENIZER = 'tokenizer.json'  # of a workdir
 

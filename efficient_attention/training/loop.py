@@ -10,14 +10,9 @@ import jax
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.run import RunConfig, to_dict
 from efficient_attention.errors import InputError
-from efficient_attention.training.checkpoint import Checkpoints
-from efficient_attention.training.checkpoint_reader import CheckpointReader
 from efficient_attention.training.early_stop import Patience
-from efficient_attention.training.environment import write_environment
-from efficient_attention.training.metrics_log import MetricsLog, read_metrics
 from efficient_attention.training.peak_flops import peak_flops
 from efficient_attention.training.progress import ProgressDisplay, show_progress
-from efficient_attention.training.report import write_report
 from efficient_attention.training.run import Run, build_run
 from efficient_attention.training.run_notes import run_notes
 from efficient_attention.training.schedules import make_schedule
@@ -25,7 +20,12 @@ from efficient_attention.training.state import TrainState
 from efficient_attention.training.step_queue import StepQueue
 from efficient_attention.training.stop_signal import StopSignal
 from efficient_attention.training.throughput import Throughput
-from efficient_attention.training.workdir import claim_workdir, growth_note, may_differ, with_new_fields
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader
+from efficient_attention.workdir.checkpoints import Checkpoints
+from efficient_attention.workdir.config_file import claim_workdir, growth_note, may_differ, with_new_fields
+from efficient_attention.workdir.environment import write_environment
+from efficient_attention.workdir.metrics import MetricsLog, read_metrics
+from efficient_attention.workdir.report import write_report
 
 
 def train(config: RunConfig, workdir: Path) -> dict[str, float]:

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from efficient_attention.config.run import RunConfig, to_dict
-from efficient_attention.training.checkpoint_reader import CheckpointReader
-from efficient_attention.training.fingerprint import compare_fingerprints
 from efficient_attention.training.run import Run, build_run
-from efficient_attention.training.workdir import CHANGEABLE, read_config, with_new_fields
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader
+from efficient_attention.workdir.config_file import CHANGEABLE, read_config, with_new_fields
+from efficient_attention.workdir.fingerprint import compare_fingerprints
 
 TRAINING_ONLY = ('config.train.*', 'config.optimizer.*')  # what the use of trained parameters does not depend on
 

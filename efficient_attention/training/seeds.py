@@ -12,8 +12,8 @@ from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.errors import InputError
 from efficient_attention.training.complete import run_config
 from efficient_attention.training.loop import train
-from efficient_attention.training.metrics_log import best_evaluation
-from efficient_attention.training.whole_file import write_whole
+from efficient_attention.workdir.metrics import best_evaluation
+from efficient_attention.workdir.whole_file import write_whole
 
 COMPILED = 'compiled'  # folder of the programs that the seeds share
 

@@ -17,9 +17,9 @@ from efficient_attention.evaluation import generate as generating
 from efficient_attention.evaluation.generate import TextGenerator, continue_text, drawable, start_text
 from efficient_attention.evaluation.sampling import Sampling
 from efficient_attention.models.decoding import CachedDecoder
-from efficient_attention.training.checkpoint import Checkpoints
 from efficient_attention.training.run import build_run
-from efficient_attention.training.workdir import claim_workdir
+from efficient_attention.workdir.checkpoints import Checkpoints
+from efficient_attention.workdir.config_file import claim_workdir
 from tests.training.tiny_run import write_corpus
 
 pytestmark = pytest.mark.lenient_promotion  # building a run makes its optimizer

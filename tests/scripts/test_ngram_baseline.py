@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from efficient_attention.config.run import from_dict
-from efficient_attention.training.workdir import claim_workdir
+from efficient_attention.workdir.config_file import claim_workdir
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = 'Higher and higher the kite went up; and the wind went with it. ' * 40

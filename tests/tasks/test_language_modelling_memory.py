@@ -16,9 +16,9 @@ from efficient_attention.errors import InputError
 from efficient_attention.evaluation.evaluate_workdir import evaluate_workdir
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.tasks.language_modelling import LanguageModellingTask
-from efficient_attention.training.checkpoint_reader import CheckpointReader
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from tests.tolerances import assert_close
 from tests.training.tiny_run import write_corpus
 

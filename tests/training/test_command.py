@@ -8,9 +8,9 @@ from ml_collections import config_flags
 
 from efficient_attention.errors import InputError, RunError
 from efficient_attention.training import command
-from efficient_attention.training.checkpoint import SaveError
 from efficient_attention.training.command import fail, parse_flags, run_command
 from efficient_attention.training.step_queue import TrainingStopped
+from efficient_attention.workdir.checkpoints import SaveError
 
 LOADING = pytest.mark.filterwarnings('ignore:the load_module')  # which ml_collections uses
 

@@ -17,12 +17,12 @@ from absl import flags
 
 from efficient_attention.errors import InputError
 from efficient_attention.training import hosts
-from efficient_attention.training.checkpoint_reader import CheckpointReader
 from efficient_attention.training.complete import run_config
 from efficient_attention.training.hosts import join_hosts
 from efficient_attention.training.loop import train
-from efficient_attention.training.metrics_log import read_metrics
 from efficient_attention.training.run import build_run
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader
+from efficient_attention.workdir.metrics import read_metrics
 from tests.quick_compile import FLAGS
 from tests.tolerances import assert_close
 from tests.training import tiny_fine_tuning

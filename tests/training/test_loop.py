@@ -17,13 +17,13 @@ import pytest
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.evaluate_workdir import evaluate_workdir
 from efficient_attention.tasks.pretraining import PretrainingTask
-from efficient_attention.training.checkpoint_reader import CheckpointReader
 from efficient_attention.training.loop import Trainer, train
-from efficient_attention.training.metrics_log import read_metrics
 from efficient_attention.training.run import build_run
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step_queue import TrainingStopped
-from efficient_attention.training.workdir import read_config
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader
+from efficient_attention.workdir.config_file import read_config
+from efficient_attention.workdir.metrics import read_metrics
 from tests.training.tiny_run import tiny_config
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts

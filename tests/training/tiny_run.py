@@ -11,9 +11,9 @@ from ml_collections import ConfigDict
 
 from configs.common import default_config
 from efficient_attention.config.run import RunConfig, from_dict, to_dict
-from efficient_attention.training.checkpoint import Checkpoints
 from efficient_attention.training.run import build_run
-from efficient_attention.training.workdir import claim_workdir
+from efficient_attention.workdir.checkpoints import Checkpoints
+from efficient_attention.workdir.config_file import claim_workdir
 
 WORDS = 'the a red old small river house dog king tree road falls sleeps runs sings waits near under over with'.split()
 DOCUMENTS = 60

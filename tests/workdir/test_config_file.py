@@ -4,7 +4,7 @@ import pytest
 
 from efficient_attention.config.run import RunConfig, from_dict, to_dict
 from efficient_attention.errors import InputError
-from efficient_attention.training.workdir import (
+from efficient_attention.workdir.config_file import (
     CHANGEABLE,
     GROWING,
     claim_workdir,

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.training.environment import write_environment
-from efficient_attention.training.metrics_log import MetricsLog
-from efficient_attention.training.report import baselines_of, main, series_of, write_report
+from efficient_attention.workdir.environment import write_environment
+from efficient_attention.workdir.metrics import MetricsLog
+from efficient_attention.workdir.report import baselines_of, main, series_of, write_report
 
 
 class Page(html.parser.HTMLParser):

@@ -5,7 +5,7 @@ import xml.etree.ElementTree
 
 import pytest
 
-from efficient_attention.training.report_charts import line_chart
+from efficient_attention.workdir.report_charts import line_chart
 
 STEPS = list(range(0, 1000, 10))
 LINES = {'train': (STEPS, [5 / (1 + step) for step in STEPS]), 'held_out': ([500, 990], [1.0, 0.5])}

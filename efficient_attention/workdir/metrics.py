@@ -17,8 +17,8 @@ import numpy as np
 from tensorboardX import SummaryWriter
 
 from efficient_attention.errors import InputError
-from efficient_attention.training.checkpoint import CheckpointConfig
-from efficient_attention.training.whole_file import write_whole
+from efficient_attention.workdir.checkpoints import CheckpointConfig
+from efficient_attention.workdir.whole_file import write_whole
 
 FILE_NAME = 'metrics.jsonl'
 EVENTS_FOLDER = 'tensorboard'

@@ -1,6 +1,6 @@
 """How did a run go? `report.html`: one page with the curves, the final metrics, the config and the environment.
 
-    python -m efficient_attention.training.report runs/x
+    python -m efficient_attention.workdir.report runs/x
 
 The page needs nothing from outside itself. It is made from `metrics.jsonl`, `config.json` and `environment.json` of a
 workdir alone, at any time, also while the run goes on.
@@ -17,12 +17,12 @@ from typing import Any
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.errors import InputError
 from efficient_attention.training.command import run_command
-from efficient_attention.training.environment import read_environment
-from efficient_attention.training.fingerprint import flatten
-from efficient_attention.training.metrics_log import FILE_NAME as METRICS_FILE
-from efficient_attention.training.metrics_log import read_metrics
-from efficient_attention.training.report_charts import TRAIN, Series, line_chart
-from efficient_attention.training.whole_file import write_whole
+from efficient_attention.workdir.environment import read_environment
+from efficient_attention.workdir.fingerprint import flatten
+from efficient_attention.workdir.metrics import FILE_NAME as METRICS_FILE
+from efficient_attention.workdir.metrics import read_metrics
+from efficient_attention.workdir.report_charts import TRAIN, Series, line_chart
+from efficient_attention.workdir.whole_file import write_whole
 
 FILE_NAME = 'report.html'
 CONFIG_FILE = 'config.json'

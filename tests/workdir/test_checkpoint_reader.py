@@ -10,11 +10,11 @@ import pytest
 
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
-from efficient_attention.training.checkpoint import CheckpointConfig, Checkpoints
-from efficient_attention.training.checkpoint_reader import CheckpointReader, Restored
 from efficient_attention.training.optimizer import make_optimizer
 from efficient_attention.training.sharding import MeshConfig, make_mesh, state_shardings
 from efficient_attention.training.state import TrainState, initial_state
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Restored
+from efficient_attention.workdir.checkpoints import CheckpointConfig, Checkpoints
 
 FINGERPRINT = {'config': {'model': {'layers': 3}, 'train': {'steps': 10}}, 'data': 'abc'}
 

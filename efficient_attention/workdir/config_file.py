@@ -10,8 +10,8 @@ import jax
 from efficient_attention.config.optimizer import SCHEDULES_WITH_AN_END
 from efficient_attention.config.run import RunConfig, from_dict, to_dict
 from efficient_attention.errors import InputError
-from efficient_attention.training.fingerprint import ADVICE, compare_fingerprints, different_fields
-from efficient_attention.training.whole_file import write_whole
+from efficient_attention.workdir.fingerprint import ADVICE, compare_fingerprints, different_fields
+from efficient_attention.workdir.whole_file import write_whole
 
 CONFIG = 'config.json'
 # Fields that change neither the parameters nor the examples of any step, so a run may go on with other values.

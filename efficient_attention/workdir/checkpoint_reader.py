@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import orbax.checkpoint as ocp
 
 from efficient_attention.errors import InputError
-from efficient_attention.training.checkpoint_fit import check_fit, leaves_of
-from efficient_attention.training.fingerprint import ADVICE, compare_fingerprints
+from efficient_attention.workdir.checkpoint_fit import check_fit, leaves_of
+from efficient_attention.workdir.fingerprint import ADVICE, compare_fingerprints
 
 FOLDER = 'checkpoints'
 STATE = 'state'

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.training.checkpoint import CheckpointConfig
-from efficient_attention.training.metrics_log import MetricsLog, best_evaluation, read_metrics
+from efficient_attention.workdir.checkpoints import CheckpointConfig
+from efficient_attention.workdir.metrics import MetricsLog, best_evaluation, read_metrics
 
 
 def write(workdir, steps, *, start_step: int = 0, split: str = 'train') -> None:

@@ -6,11 +6,11 @@ import sys
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.training.workdir_lock import WorkdirLock
+from efficient_attention.workdir.lock import WorkdirLock
 
 HOLD = """
 import pathlib, sys
-from efficient_attention.training.workdir_lock import WorkdirLock
+from efficient_attention.workdir.lock import WorkdirLock
 lock = WorkdirLock(pathlib.Path(sys.argv[1]))
 print('held', flush=True)
 sys.stdin.read()

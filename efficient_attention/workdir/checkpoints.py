@@ -18,8 +18,8 @@ import orbax.checkpoint as ocp
 
 from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.errors import InputError, RunError, show_error
-from efficient_attention.training.checkpoint_reader import RECORD, STATE, CheckpointReader, reason, without_orbax_log
-from efficient_attention.training.workdir_lock import WorkdirLock
+from efficient_attention.workdir.checkpoint_reader import RECORD, STATE, CheckpointReader, reason, without_orbax_log
+from efficient_attention.workdir.lock import WorkdirLock
 
 TRASH = 'trash'
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.training.whole_file import write_whole
+from efficient_attention.workdir.whole_file import write_whole
 
 
 def test_the_text_is_there_and_nothing_else(tmp_path):

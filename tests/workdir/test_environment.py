@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.training.environment import describe_environment, read_environment, write_environment
+from efficient_attention.workdir.environment import describe_environment, read_environment, write_environment
 
 
 def test_devices_and_versions_are_named():

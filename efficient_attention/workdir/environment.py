@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from efficient_attention.errors import InputError
-from efficient_attention.training.whole_file import write_whole
+from efficient_attention.workdir.whole_file import write_whole
 
 FILE_NAME = 'environment.json'
 PACKAGES = ('efficient-attention', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'tokenizers', 'numpy')

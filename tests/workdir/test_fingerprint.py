@@ -3,7 +3,7 @@
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.training.fingerprint import compare_fingerprints, flatten
+from efficient_attention.workdir.fingerprint import compare_fingerprints, flatten
 
 SAVED = {'config': {'data': {'length': 128, 'source': 'stdlib'}, 'train': {'steps': 10}}, 'tokenizer': 'aa'}
 
