@@ -9,9 +9,9 @@ from pathlib import Path
 
 from absl import flags
 
-from efficient_attention.training.allocator import keep_freed_memory
-from efficient_attention.training.command import parse_flags, run_command
-from efficient_attention.training.hosts import define_host_flags, join_hosts_of_flags
+from efficient_attention.commands.allocator import keep_freed_memory
+from efficient_attention.commands.flags import parse_flags, run_command
+from efficient_attention.commands.hosts import define_host_flags, join_hosts_of_flags
 
 WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run.')
 CHECKPOINT = flags.DEFINE_string(

@@ -6,9 +6,9 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_flags
 
-from efficient_attention.training.allocator import keep_freed_memory
-from efficient_attention.training.command import parse_flags, run_command
-from efficient_attention.training.hosts import define_host_flags, join_hosts_of_flags
+from efficient_attention.commands.allocator import keep_freed_memory
+from efficient_attention.commands.flags import parse_flags, run_command
+from efficient_attention.commands.hosts import define_host_flags, join_hosts_of_flags
 
 CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'A file of configs/; fields follow as --config.<group>.<field>=value.'

@@ -57,7 +57,7 @@ TOKENS_A_STEP = 4096
 SHAPE = {'layers': 4, 'width': 256, 'heads': 4, 'vocab_size': 8192, 'dropout_rate': 0.1}
 # Unrolled layers take 0.57 s a step where a loop over them takes 1.27 s (length 128, 2 CPU cores, jax 0.10.2).
 OUR_CHOICES = {'scan_unroll': 4}
-# What efficient_attention/training/allocator.py sets from inside a process, here for both sides, from outside.
+# What efficient_attention/commands/allocator.py sets from inside a process, here for both sides, from outside.
 KEEP_MEMORY = ':'.join(
     f'glibc.malloc.{name}={value}'
     for name, value in {

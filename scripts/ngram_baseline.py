@@ -5,8 +5,8 @@ import json
 import math
 from pathlib import Path
 
+from efficient_attention.commands.flags import run_command
 from efficient_attention.errors import InputError
-from efficient_attention.training.command import run_command
 
 
 def main() -> None:

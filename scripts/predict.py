@@ -16,8 +16,8 @@ import argparse
 import json
 from pathlib import Path
 
+from efficient_attention.commands.flags import run_command
 from efficient_attention.errors import InputError
-from efficient_attention.training.command import run_command
 
 
 def main() -> None:

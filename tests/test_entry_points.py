@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from absl import flags
 
-from efficient_attention.training import allocator
+from efficient_attention.commands import allocator
 from tests.quick_compile import FLAGS
 from tests.training.tiny_run import fresh_workdir, write_corpus
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from efficient_attention.commands.stop_signal import StopSignal
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.run import RunConfig, to_dict
 from efficient_attention.errors import InputError
@@ -18,7 +19,6 @@ from efficient_attention.training.run_notes import run_notes
 from efficient_attention.training.schedules import make_schedule
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step_queue import StepQueue
-from efficient_attention.training.stop_signal import StopSignal
 from efficient_attention.training.throughput import Throughput
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.checkpoints import Checkpoints

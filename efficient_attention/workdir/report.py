@@ -14,9 +14,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from efficient_attention.commands.flags import run_command
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.errors import InputError
-from efficient_attention.training.command import run_command
 from efficient_attention.workdir.environment import read_environment
 from efficient_attention.workdir.fingerprint import flatten
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS_FILE

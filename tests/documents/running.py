@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from absl import flags
 
+from efficient_attention.commands import allocator
+from efficient_attention.commands import flags as command
 from efficient_attention.config.run import from_dict
-from efficient_attention.training import allocator, command
 from tests.documents.pages import ROOT, Command, blocks, commands, read
 from tests.documents.tiny import BEFORE, SKIPPED, shrunk, tiny_arguments
 from tests.test_configs import filled

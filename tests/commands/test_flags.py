@@ -6,9 +6,9 @@ import pytest
 from absl import flags
 from ml_collections import config_flags
 
+from efficient_attention.commands import flags as command
+from efficient_attention.commands.flags import fail, parse_flags, run_command
 from efficient_attention.errors import InputError, RunError
-from efficient_attention.training import command
-from efficient_attention.training.command import fail, parse_flags, run_command
 from efficient_attention.training.step_queue import TrainingStopped
 from efficient_attention.workdir.checkpoints import SaveError
 

@@ -7,8 +7,8 @@ import typing
 import pytest
 
 from configs.quickstart import get_config
+from efficient_attention.commands.config_help import CONFIGS, WIDTH, field_comments, list_configs, list_fields
 from efficient_attention.config.run import RunConfig, default_fields
-from efficient_attention.training.config_help import CONFIGS, WIDTH, field_comments, list_configs, list_fields
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,10 +15,10 @@ import jax
 import pytest
 from absl import flags
 
+from efficient_attention.commands import hosts
+from efficient_attention.commands.hosts import join_hosts
 from efficient_attention.errors import InputError
-from efficient_attention.training import hosts
 from efficient_attention.training.complete import run_config
-from efficient_attention.training.hosts import join_hosts
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
@@ -44,7 +44,7 @@ STOPPED = """
     import jax
     import train as entry
     from efficient_attention.training import loop
-    from efficient_attention.training.command import run_command
+    from efficient_attention.commands.flags import run_command
     from efficient_attention.training.complete import run_config
 
     train, next_batch, taken = loop.train, loop.Trainer.next_batch, []

@@ -9,8 +9,8 @@ import textwrap
 
 import pytest
 
-from efficient_attention.training import allocator
-from efficient_attention.training.allocator import SWITCH, keep_freed_memory
+from efficient_attention.commands import allocator
+from efficient_attention.commands.allocator import SWITCH, keep_freed_memory
 
 NEEDS_GLIBC = pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='needs glibc')
 
@@ -64,7 +64,7 @@ def test_a_refused_setting_is_named(library):
 FAULTS = """
     import ctypes, resource, sys
     if sys.argv[1] == 'tuned':
-        from efficient_attention.training.allocator import keep_freed_memory
+        from efficient_attention.commands.allocator import keep_freed_memory
         keep_freed_memory()
     faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     before = [bytearray(2**26), faults()][1]
@@ -86,7 +86,7 @@ def test_freed_memory_is_used_again_without_new_pages():
 # Reserves 3 GiB without touching them, gives them back, and prints by how many bytes the heap shrank.
 SHRINKING = """
     import ctypes
-    from efficient_attention.training.allocator import keep_freed_memory
+    from efficient_attention.commands.allocator import keep_freed_memory
     keep_freed_memory()
     library = ctypes.CDLL(None)
     library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p

@@ -32,11 +32,11 @@ def parse_flags(arguments: list[str], required: tuple[str, ...]) -> None:
 
 def print_help(arguments: list[str]) -> None:
     """Prints the flags, and where configs are read the config files or, with --config, the fields of that one."""
-    hosts = flags.FLAGS.module_help('efficient_attention.training.hosts')
+    hosts = flags.FLAGS.module_help('efficient_attention.commands.hosts')
     print(sys.modules['__main__'].__doc__, flags.FLAGS.main_module_help(), hosts, sep='\n')
     if 'config' not in flags.FLAGS:
         return
-    from efficient_attention.training.config_help import list_configs, list_fields  # loads the configs' dataclasses
+    from efficient_attention.commands.config_help import list_configs, list_fields  # loads the configs' dataclasses
 
     config = flag_values(arguments, ('config',))['config']
     print(list_configs() if config is None else list_fields(config.to_dict()))

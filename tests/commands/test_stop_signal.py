@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from efficient_attention.training.stop_signal import StopSignal
+from efficient_attention.commands.stop_signal import StopSignal
 
 
 @pytest.mark.parametrize('number', StopSignal.SIGNALS)
