@@ -37,7 +37,7 @@ def main() -> None:
     """Reads the flags, evaluates and prints the metrics."""
     parse_flags(sys.argv, required=('workdir',))
     print(keep_freed_memory(), file=sys.stderr)
-    from efficient_attention.evaluation.evaluate_workdir import (
+    from efficient_attention.inference.evaluate_workdir import (
         evaluate_workdir,
     )  # after the allocator, before anything large
 

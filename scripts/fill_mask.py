@@ -14,7 +14,7 @@ def main() -> None:
     parser.add_argument('--checkpoint', default='last', help='last (the default), best or a step')
     parser.add_argument('--top', type=int, default=5, help='tokens to print for each mask')
     arguments = parser.parse_args()
-    from efficient_attention.evaluation.fill_mask import MaskFiller
+    from efficient_attention.inference.fill_mask import MaskFiller
 
     fill = MaskFiller(arguments.workdir, checkpoint=arguments.checkpoint)
     for text in arguments.texts:

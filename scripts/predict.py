@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument('--batch_size', type=int, default=32, help='rows at a time')
     parser.add_argument('--length', type=int, default=0, help='most tokens a row; 0 = as in training')
     arguments = parser.parse_args()
-    from efficient_attention.evaluation.predict_files import predict_files
+    from efficient_attention.inference.predict_files import predict_files
 
     fields = dict(parse_field(text) for text in arguments.set)
     if arguments.files:

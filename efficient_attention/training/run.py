@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
-from efficient_attention.evaluation.evaluate import evaluate, evaluate_outputs
+from efficient_attention.inference.evaluate import evaluate, evaluate_outputs
 from efficient_attention.interop.lengthen import lengthen
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.tasks.registry import make_task

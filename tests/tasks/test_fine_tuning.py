@@ -12,7 +12,7 @@ import pytest
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.errors import InputError
-from efficient_attention.evaluation.evaluate_workdir import evaluate_workdir
+from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.tasks.fine_tuning import check_head, file_names, files_digest, load_rows
 from efficient_attention.training.complete import run_config
 from efficient_attention.training.loop import train
@@ -20,7 +20,7 @@ from efficient_attention.training.run import build_run
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import read_metrics
-from tests.evaluation.tiny_checkpoint import write_checkpoint
+from tests.inference.tiny_checkpoint import write_checkpoint
 from tests.training.tiny_fine_tuning import ROWS, tiny_config, tiny_values, write_files
 
 

@@ -16,8 +16,8 @@ from configs.lm import books_characters, enwik8_small
 from efficient_attention.config.evaluation import EvalConfig
 from efficient_attention.config.run import RunConfig, from_dict
 from efficient_attention.errors import InputError
-from efficient_attention.evaluation.evaluate import evaluate
-from efficient_attention.evaluation.evaluate_workdir import evaluate_workdir
+from efficient_attention.inference.evaluate import evaluate
+from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.models.decoder import Decoder, check_causal
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.tasks.language_modelling import LanguageModellingTask

@@ -13,7 +13,7 @@ from configs.common import language_modelling_config
 from efficient_attention.config.evaluation import EvalConfig
 from efficient_attention.config.run import RunConfig, from_dict
 from efficient_attention.errors import InputError
-from efficient_attention.evaluation.evaluate_workdir import evaluate_workdir
+from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.tasks.language_modelling import LanguageModellingTask
 from efficient_attention.training.loop import train

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.evaluation.evaluate_workdir import evaluate_workdir
+from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.tasks.pretraining import PretrainingTask
 from efficient_attention.training.loop import Trainer, train
 from efficient_attention.training.run import build_run

@@ -17,7 +17,7 @@ from efficient_attention.training.complete import run_config
 from efficient_attention.training.run import build_run, has_same_outputs
 from efficient_attention.training.start import check_same_vocabulary, started_params
 from efficient_attention.workdir.config_file import read_config
-from tests.evaluation.tiny_checkpoint import LABELS, random_text, write_checkpoint
+from tests.inference.tiny_checkpoint import LABELS, random_text, write_checkpoint
 from tests.training.tiny_fine_tuning import tiny_values
 from tests.training.tiny_run import fresh_workdir, tiny_config
 

@@ -3,7 +3,7 @@
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.evaluation.evaluate_workdir import evaluate_workdir
+from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from tests.training.tiny_run import fresh_workdir
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts

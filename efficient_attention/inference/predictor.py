@@ -9,7 +9,7 @@ from flax import nnx
 
 from efficient_attention.config.examples import BUCKETS
 from efficient_attention.data.feature_batches import FeatureBatches
-from efficient_attention.evaluation.evaluate import evaluate_outputs
+from efficient_attention.inference.evaluate import evaluate_outputs
 from efficient_attention.objectives.objective import Objective
 from efficient_attention.tasks.text_task import Feature
 from efficient_attention.training.step import make_eval_step

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.evaluation.sampling import Sampling, filter_logits, sample
+from efficient_attention.inference.sampling import Sampling, filter_logits, sample
 
 LOGITS = jax.random.normal(jax.random.key(0), (3, 12)) * 2.0
 

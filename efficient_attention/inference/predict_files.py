@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.errors import InputError
-from efficient_attention.evaluation.pipeline import PROBLEMS, TextPipeline, pipeline
+from efficient_attention.inference.pipeline import PROBLEMS, TextPipeline, pipeline
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.tasks.text_task import TextTask
 from efficient_attention.workdir.config_file import read_config

@@ -8,7 +8,7 @@ import pytest
 
 import efficient_attention as ea
 from efficient_attention.errors import InputError
-from tests.evaluation.tiny_checkpoint import LABELS, random_text, write_checkpoint
+from tests.inference.tiny_checkpoint import LABELS, random_text, write_checkpoint
 
 
 @pytest.fixture(scope='module')

@@ -7,7 +7,7 @@ from flax import nnx
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.evaluation.pretrained_models import matched, pretrained_module, row_length
+from efficient_attention.inference.pretrained_models import matched, pretrained_module, row_length
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.models.pretraining import PretrainingModel
 

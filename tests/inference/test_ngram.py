@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from efficient_attention.evaluation import ngram
-from efficient_attention.evaluation.ngram import count_ngrams, token_bits
+from efficient_attention.inference import ngram
+from efficient_attention.inference.ngram import count_ngrams, token_bits
 
 TRAIN = [0, 1, 2, 0, 1, 3, 0, 1, 2, 2, 1, 0, 3]
 V = 5  # id 4 is never seen

@@ -6,10 +6,10 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.head import HeadConfig
-from efficient_attention.evaluation.predictor import Predictor
+from efficient_attention.inference.predictor import Predictor
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.objectives.fine_tuning import FineTuning
-from tests.evaluation.tiny_checkpoint import MODEL
+from tests.inference.tiny_checkpoint import MODEL
 
 HEAD = HeadConfig(kind='token', outputs=3)
 

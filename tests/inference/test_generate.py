@@ -13,9 +13,9 @@ from flax import nnx
 from configs.common import language_modelling_config
 from efficient_attention.config.run import RunConfig, from_dict, to_dict
 from efficient_attention.errors import InputError
-from efficient_attention.evaluation import generate as generating
-from efficient_attention.evaluation.generate import TextGenerator, continue_text, drawable, start_text
-from efficient_attention.evaluation.sampling import Sampling
+from efficient_attention.inference import generate as generating
+from efficient_attention.inference.generate import TextGenerator, continue_text, drawable, start_text
+from efficient_attention.inference.sampling import Sampling
 from efficient_attention.models.decoding import CachedDecoder
 from efficient_attention.training.run import build_run
 from efficient_attention.workdir.checkpoints import Checkpoints

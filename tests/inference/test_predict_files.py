@@ -9,10 +9,10 @@ import pytest
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.text_encoder import text_encoder
 from efficient_attention.errors import InputError
-from efficient_attention.evaluation.pipeline import TextPipeline, pipeline
-from efficient_attention.evaluation.predict_files import predict_files
+from efficient_attention.inference.pipeline import TextPipeline, pipeline
+from efficient_attention.inference.predict_files import predict_files
 from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
-from tests.evaluation.tiny_checkpoint import LABELS, random_text, write_checkpoint
+from tests.inference.tiny_checkpoint import LABELS, random_text, write_checkpoint
 
 
 @pytest.fixture(scope='module')

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from efficient_attention.data.tokenizers import load_tokenizer, vocabulary_of
 from efficient_attention.errors import InputError
-from efficient_attention.evaluation.pretrained_models import pretrained_module, row_length
+from efficient_attention.inference.pretrained_models import pretrained_module, row_length
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.pretraining import PretrainingModel
 

@@ -5,7 +5,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from efficient_attention.data.units import Bytes, Characters, Pieces, Units
-from efficient_attention.evaluation.text_stream import HELD_BACK, open_stream
+from efficient_attention.inference.text_stream import HELD_BACK, open_stream
 
 TEXT = "Größe: 3 €. I don't know, he isn't 家 here!"
 

@@ -17,8 +17,8 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.data.tokenizers import vocabulary_of
 from efficient_attention.data.units import Characters, Pieces, Units, load_units
 from efficient_attention.errors import InputError
-from efficient_attention.evaluation.sampling import Sampling, sample
-from efficient_attention.evaluation.text_stream import open_stream
+from efficient_attention.inference.sampling import Sampling, sample
+from efficient_attention.inference.text_stream import open_stream
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoding import PIECE, CachedDecoder, DecodeState, cache_specs, read_prompt
 from efficient_attention.workdir.checkpoint_reader import LAST, CheckpointReader

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.evaluation.fill_mask import MaskFiller
+from efficient_attention.inference.fill_mask import MaskFiller
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.workdir.checkpoints import Checkpoints
 from efficient_attention.workdir.config_file import read_config

@@ -14,9 +14,9 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.data.glue import glue_task
 from efficient_attention.data.text_encoder import TextEncoder, arrays_of, text_encoder
 from efficient_attention.errors import InputError
-from efficient_attention.evaluation.fill_mask import MaskFiller
-from efficient_attention.evaluation.predictor import Predictor
-from efficient_attention.evaluation.pretrained_models import pretrained_module, row_length
+from efficient_attention.inference.fill_mask import MaskFiller
+from efficient_attention.inference.predictor import Predictor
+from efficient_attention.inference.pretrained_models import pretrained_module, row_length
 from efficient_attention.interop.config_in import default_labels
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.encoder import Encoder
