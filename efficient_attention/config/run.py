@@ -15,7 +15,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.memory import check_memory
-from efficient_attention.training.sharding import MeshConfig
+from efficient_attention.models.sharding import MeshConfig
 from efficient_attention.workdir.checkpoints import CheckpointConfig
 
 TASKS = ('pretraining', 'language_modelling', 'fine_tuning')

@@ -18,8 +18,8 @@ import optax
 
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
+from efficient_attention.models.sharding import path_name
 from efficient_attention.training.schedules import make_schedule
-from efficient_attention.training.sharding import path_name
 
 STACKED_LAYERS = r'(^|/)layers/'  # parameters of a stack whose layers are scanned over: their first axis counts layers
 EMBEDDINGS = r'(^|/)embeddings/'

@@ -20,16 +20,16 @@ from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate import evaluate, evaluate_outputs
 from efficient_attention.interop.lengthen import lengthen
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
-from efficient_attention.tasks.registry import make_task
-from efficient_attention.tasks.task import HostBatch, Task
-from efficient_attention.training.optimizer import STACKED_LAYERS, check_frozen, make_optimizer
-from efficient_attention.training.sharding import (
+from efficient_attention.models.sharding import (
     batch_sharding,
     check_divisible,
     make_mesh,
     state_shardings,
     to_devices,
 )
+from efficient_attention.tasks.registry import make_task
+from efficient_attention.tasks.task import HostBatch, Task
+from efficient_attention.training.optimizer import STACKED_LAYERS, check_frozen, make_optimizer
 from efficient_attention.training.start import check_same_vocabulary, started_params
 from efficient_attention.training.state import TrainState, initial_state
 from efficient_attention.training.step import StepFn, make_eval_step, make_train_step

@@ -10,7 +10,7 @@ import numpy as np
 
 from efficient_attention.data.tokenizers import load_tokenizer
 from efficient_attention.errors import InputError
-from efficient_attention.training.sharding import path_name
+from efficient_attention.models.sharding import path_name
 
 MUST_START = 'encoder/'  # what a checkpoint cannot lack; heads are drawn where it has none that fits
 MOST_NAMED = 8  # parameters in a message

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from efficient_attention.errors import InputError
-from efficient_attention.training.sharding import path_name
+from efficient_attention.models.sharding import path_name
 
 NAMED_DIFFERENCES = 3  # in the message; the rest is counted
 

@@ -12,8 +12,8 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.data.examples import Examples
 from efficient_attention.data.pipeline import evaluation_examples
 from efficient_attention.inference.evaluate import evaluate
+from efficient_attention.models.sharding import MeshConfig
 from efficient_attention.training.run import Run, build_run
-from efficient_attention.training.sharding import MeshConfig
 from tests.training.tiny_run import tiny_config
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts

@@ -10,8 +10,8 @@ import pytest
 
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
+from efficient_attention.models.sharding import MeshConfig, make_mesh, state_shardings
 from efficient_attention.training.optimizer import make_optimizer
-from efficient_attention.training.sharding import MeshConfig, make_mesh, state_shardings
 from efficient_attention.training.state import TrainState, initial_state
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Restored
 from efficient_attention.workdir.checkpoints import CheckpointConfig, Checkpoints

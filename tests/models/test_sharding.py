@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.pretraining import PretrainingModel
-from efficient_attention.training.sharding import (
+from efficient_attention.models.sharding import (
     MeshConfig,
     check_divisible,
     check_hosts,
