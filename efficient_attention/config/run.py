@@ -6,17 +6,17 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.data import DataConfig
 from efficient_attention.config.evaluation import EvalConfig
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.memory import check_memory
+from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.memory import check_memory
-from efficient_attention.models.sharding import MeshConfig
-from efficient_attention.workdir.checkpoints import CheckpointConfig
 
 TASKS = ('pretraining', 'language_modelling', 'fine_tuning')
 

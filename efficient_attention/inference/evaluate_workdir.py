@@ -8,8 +8,8 @@ from typing import Any
 import jax
 
 from efficient_attention.config.evaluation import has_held_out
+from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.sharding import MeshConfig
 from efficient_attention.training.restore import restore_run
 from efficient_attention.workdir.checkpoint_reader import LAST, CheckpointReader
 from efficient_attention.workdir.config_file import read_config

@@ -4,7 +4,6 @@ Mesh axes: 'data' copies parameters and splits the batch; 'fsdp' splits both; 't
 width and vocabulary. Any axis may be 1.
 """
 
-import dataclasses
 import logging
 import re
 from typing import Any
@@ -13,6 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.errors import InputError
 
 # (pattern on the parameter's path, axes of its trailing dimensions); the first that matches decides, and what matches
@@ -30,15 +30,6 @@ RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r'kernel$', ('fsdp', None)),
 )
 BATCH_AXES = ('data', 'fsdp')
-
-
-@dataclasses.dataclass(frozen=True)
-class MeshConfig:
-    """Devices along each axis; `data` = 0 takes all that the others leave."""
-
-    data: int = 0  # devices over which rows are spread; 0 = all that the other axes leave
-    fsdp: int = 1  # over which rows and parameters are spread
-    tensor: int = 1  # over which heads and features are spread
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:

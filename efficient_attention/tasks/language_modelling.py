@@ -9,6 +9,7 @@ from flax import nnx
 
 from efficient_attention.config.data import DataConfig
 from efficient_attention.config.evaluation import EvalConfig, has_held_out
+from efficient_attention.config.memory import check_memory
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.data.prepare_text import prepare_text
 from efficient_attention.data.splitting import held_out_share_note, split_counts
@@ -18,7 +19,6 @@ from efficient_attention.data.token_text import TokenText
 from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder, check_causal
 from efficient_attention.models.flops import encoder_flops
-from efficient_attention.models.memory import check_memory
 from efficient_attention.objectives.language_modelling import LanguageModelling
 from efficient_attention.tasks.pretraining import unigram_losses
 from efficient_attention.tasks.task import HostBatch, Task

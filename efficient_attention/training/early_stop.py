@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from efficient_attention.workdir.checkpoints import CheckpointConfig
+from efficient_attention.config.checkpoint import CheckpointConfig
 
 
 class Patience:

@@ -5,7 +5,6 @@ The step under way is written beside the others under another name. A step that 
 """
 
 import contextlib
-import dataclasses
 import math
 import shutil
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from typing import Any, Self
 import jax
 import orbax.checkpoint as ocp
 
-from efficient_attention.config.checks import check_one_of, check_within
+from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.errors import InputError, RunError, show_error
 from efficient_attention.workdir.checkpoint_reader import RECORD, STATE, CheckpointReader, reason, without_orbax_log
 from efficient_attention.workdir.lock import WorkdirLock
@@ -26,32 +25,6 @@ TRASH = 'trash'
 
 class SaveError(RunError):
     """A checkpoint was not saved: one line with the step and the reason. Entry points print it and exit with code 1."""
-
-
-@dataclasses.dataclass(frozen=True)
-class CheckpointConfig:
-    """When a run is saved and what is kept: the fields of a config's `checkpoint` group.
-
-    Raises:
-        InputError: a field is out of its range; names the field, its value and what is allowed.
-    """
-
-    every_steps: int = 1000  # steps between checkpoints
-    keep: int = 3  # newest checkpoints kept; with 1 or 2 an evaluation beside the training may see its step vanish
-    keep_best: int = 0  # checkpoints kept for their metric, beside the newest ones
-    best_metric: str = ''  # name among the metrics given at save time; '' = none
-    best_mode: str = 'min'  # 'min' | 'max': which value of it is best
-    save_best: bool = False  # save at every evaluation that is the best so far, too; else only every `every_steps`
-
-    def __post_init__(self) -> None:
-        check_within('checkpoint.every_steps', self.every_steps, 1)
-        check_within('checkpoint.keep', self.keep, 1)
-        check_within('checkpoint.keep_best', self.keep_best, 0)
-        check_one_of('checkpoint.best_mode', self.best_mode, ('min', 'max'))
-        if self.save_best and not self.keep_best:
-            raise InputError('checkpoint.save_best is True; it needs checkpoint.keep_best above 0')
-        if self.keep_best and not self.best_metric:
-            raise InputError(f'checkpoint.keep_best is {self.keep_best}, but checkpoint.best_metric names no metric')
 
 
 class Checkpoints:

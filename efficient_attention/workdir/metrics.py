@@ -16,8 +16,8 @@ import jax
 import numpy as np
 from tensorboardX import SummaryWriter
 
+from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.checkpoints import CheckpointConfig
 from efficient_attention.workdir.whole_file import write_whole
 
 FILE_NAME = 'metrics.jsonl'

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.examples import Examples
 from efficient_attention.data.pipeline import evaluation_examples
 from efficient_attention.inference.evaluate import evaluate
-from efficient_attention.models.sharding import MeshConfig
 from efficient_attention.training.run import Run, build_run
 from tests.training.tiny_run import tiny_config
 

@@ -10,11 +10,11 @@ import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec
 
+from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.models.sharding import (
-    MeshConfig,
     check_divisible,
     check_hosts,
     make_mesh,

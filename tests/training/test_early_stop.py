@@ -2,8 +2,8 @@
 
 import pytest
 
+from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.training.early_stop import Patience
-from efficient_attention.workdir.checkpoints import CheckpointConfig
 
 BEST = CheckpointConfig(best_metric='f1', best_mode='max')
 

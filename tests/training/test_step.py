@@ -11,10 +11,11 @@ import optax
 import pytest
 from flax import nnx
 
+from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.models.pretraining import PretrainingModel
-from efficient_attention.models.sharding import MeshConfig, make_mesh, state_shardings, to_devices
+from efficient_attention.models.sharding import make_mesh, state_shardings, to_devices
 from efficient_attention.objectives.objective import Batch, Objective, Sums
 from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.training.optimizer import make_optimizer

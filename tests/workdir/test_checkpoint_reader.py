@@ -8,13 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from efficient_attention.config.checkpoint import CheckpointConfig
+from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.sharding import MeshConfig, make_mesh, state_shardings
+from efficient_attention.models.sharding import make_mesh, state_shardings
 from efficient_attention.training.optimizer import make_optimizer
 from efficient_attention.training.state import TrainState, initial_state
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Restored
-from efficient_attention.workdir.checkpoints import CheckpointConfig, Checkpoints
+from efficient_attention.workdir.checkpoints import Checkpoints
 
 FINGERPRINT = {'config': {'model': {'layers': 3}, 'train': {'steps': 10}}, 'data': 'abc'}
 

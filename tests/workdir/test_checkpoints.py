@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.checkpoints import CheckpointConfig, Checkpoints, SaveError
+from efficient_attention.workdir.checkpoints import Checkpoints, SaveError
 
 BEST = CheckpointConfig(keep=2, keep_best=1, best_metric='loss')
 
@@ -153,7 +154,8 @@ def test_orbax_may_log_again_after_closing(tmp_path):
 KILLED = """
     import os, pathlib, signal, sys
     import jax.numpy as jnp
-    from efficient_attention.workdir.checkpoints import CheckpointConfig, Checkpoints
+    from efficient_attention.config.checkpoint import CheckpointConfig
+    from efficient_attention.workdir.checkpoints import Checkpoints
     checkpoints = Checkpoints(pathlib.Path(sys.argv[1]), CheckpointConfig())
     checkpoints.save(1, {'step': jnp.int32(1)}, record={})
     checkpoints.wait()

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.checkpoints import CheckpointConfig
 from efficient_attention.workdir.metrics import MetricsLog, best_evaluation, read_metrics
 
 
