@@ -17,7 +17,8 @@ from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.reversible import forward, inverse_error
-from efficient_attention.models.stack import Context, Stack
+from efficient_attention.models.stack import Stack
+from efficient_attention.modules.layer import Context
 
 ROWS, WIDTH = 2, 64
 ATTENTIONS: dict[str, dict[str, Any]] = {

@@ -17,23 +17,31 @@ from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.models.memory import Memory
 from efficient_attention.models.stack import Stack
+from efficient_attention.modules.attention import OtherSequence
 from efficient_attention.modules.layer import fold
 from efficient_attention.modules.parameters import layer_norm, linear
+from efficient_attention.modules.sub_layer import SELF_ATTENTION_LAYER, SubLayer
 
 
 class Decoder(nnx.Module):
     """Token ids to the logits of what follows each of them, [B, L] -> [B, L, V].
 
+    Args:
+        config: sizes and choices.
+        sub_layers: what each layer is made of; with a cross-attention it is the decoder of an encoder-decoder.
+
     Raises:
         InputError: an attention of the config reads later positions.
     """
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, config: ModelConfig, *, sub_layers: tuple[SubLayer, ...] = SELF_ATTENTION_LAYER, rngs: nnx.Rngs
+    ) -> None:
         check_causal(config)
         check_memory(config)
         self.config = config
         self.embeddings = Embeddings(config, rngs=rngs)
-        self.stack = Stack(config, causal=True, rngs=rngs)
+        self.stack = Stack(config, causal=True, sub_layers=sub_layers, rngs=rngs)
         # A stack of pre-norm layers leaves its sum unnormalised.
         self.norm = layer_norm(config, config.width, rngs) if config.norm == 'pre' else None
         self.head = make_head(config, rngs)
@@ -50,6 +58,7 @@ class Decoder(nnx.Module):
         positions_BL: Array | None = None,
         rng: Array | None = None,
         step: Array | int = 0,
+        other: OtherSequence | None = None,
     ) -> Array:
         """The vectors [B, L, D] that `logits` reads, normalised; those at position t depend on tokens 0 ... t.
 
@@ -59,12 +68,13 @@ class Decoder(nnx.Module):
             positions_BL: 0, 1, ... by default; below `max_length` where the table is learned.
             rng: a key, or one for each row; turns dropout on.
             step: training step, which decides what random mechanisms draw; 0 outside training.
+            other: what cross-attention reads.
         """
         if positions_BL is None:
             positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
         x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold(rng, 0))
         draws = mechanism_rng(self.config, step)
-        x_BLD = self.stack(x_BLD, segments_BL, positions_BL, rng=fold(rng, 1), mechanism_rng=draws)
+        x_BLD = self.stack(x_BLD, segments_BL, positions_BL, rng=fold(rng, 1), mechanism_rng=draws, other=other)
         return x_BLD if self.norm is None else self.norm(x_BLD)
 
     def continued(

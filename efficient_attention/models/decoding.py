@@ -4,6 +4,7 @@ Logits equal those of the decoder on the whole text: positions are the numbers o
 stand at the end of any piece, counts for nothing. So rows of unequal lengths go on side by side.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -20,16 +21,19 @@ from efficient_attention.attention.relative import Relative, relative_logits
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng
-from efficient_attention.models.stack import layer_mechanisms
+from efficient_attention.models.stack import Stack, layer_mechanisms
+from efficient_attention.modules.attention import FixedKeys, OtherSequence
+from efficient_attention.modules.distances import Biases
 from efficient_attention.modules.layer import Layer, fold
+from efficient_attention.modules.sub_layer import SubLayer, begin, end
 
 PIECE = 128  # tokens of a prompt that are read at once: their scores are [piece, cache + piece]
 
 
 class DecodeState(NamedTuple):
-    """What is kept of the tokens read so far: a cache for each layer, and their number in each row, int32 [B]."""
+    """What is kept of the tokens read so far: caches of each layer's attentions, and their number a row, int32 [B]."""
 
-    caches: tuple[Cache, ...]
+    caches: tuple[Cache | FixedKeys, ...]
     length_B: Array
 
 
@@ -49,17 +53,27 @@ class CachedDecoder:
         self.decoder = decoder
         self.config = decoder.config
         self.specs = cache_specs(self.config, max_length)
-        self.layers = separate_layers(decoder)
-        position_bias = decoder.stack.position_bias
-        self.bias = None if position_bias is None else position_bias.function()
+        self.layers = separate_layers(decoder.stack)
+        self.terms = decoder.stack.logit_terms()
 
-    def init_state(self, batch: int, step: int = 0) -> DecodeState:
-        """The state before any token; `step` is the training step whose random features the layers draw."""
+    def init_state(self, batch: int, step: int = 0, other: OtherSequence | None = None) -> DecodeState:
+        """The state before any token.
+
+        Args:
+            batch: rows.
+            step: the training step whose random features the layers draw.
+            other: what cross-attention reads, where layers have one; its keys are computed here and never again.
+        """
         rng = mechanism_rng(self.config, step)
-        caches = (
-            init_cache(spec, batch, self.config.compute_dtype, fold(rng, number))
-            for number, spec in enumerate(self.specs)
-        )
+        caches: list[Cache | FixedKeys] = []
+        for number, (layer, spec) in enumerate(zip(self.layers, self.specs, strict=True)):
+            for sub in layer.sub_layers:
+                if sub.cache == 'growing':
+                    caches.append(init_cache(spec, batch, self.config.compute_dtype, fold(rng, number)))
+                elif sub.cache == 'fixed':
+                    if other is None:
+                        raise ValueError(f'{sub.name} reads another sequence; give it as `other`')
+                    caches.append(getattr(layer, sub.name).fixed_keys(other))
         return DecodeState(tuple(caches), jnp.zeros(batch, jnp.int32))
 
     def __call__(
@@ -87,25 +101,17 @@ class CachedDecoder:
         return self.decoder.head(x_BnD, self.decoder.embeddings.token), DecodeState(caches, length_B)
 
     def run_layers(
-        self, x_BnD: Array, caches: tuple[Cache, ...], positions_Bn: Array, segments_Bn: Array
-    ) -> tuple[Array, tuple[Cache, ...]]:
-        """The last layer's output and the caches with the new tokens; a reversible stack's two streams are float32."""
-        is_reversible, is_post = self.config.stack == 'reversible', self.config.norm == 'post'
-        after: list[Cache] = []
-        first = second = x_BnD.astype(jnp.float32) if is_reversible else x_BnD
-        for layer, spec, cache in zip(self.layers, self.specs, caches, strict=True):
-            read = layer.attention_norm(second) if not is_post else second
-            attended, cache = attend_cached(layer, spec, cache, read, positions_Bn, segments_Bn, self.bias)
-            after.append(cache)
-            first = first + attended.astype(first.dtype)
-            first = layer.attention_norm(first) if is_post else first
-            fed = layer.feed_forward_branch(first)
-            if is_reversible:
-                second = second + fed.astype(second.dtype)
-            else:
-                first = second = layer.feed_forward_norm(first + fed) if is_post else first + fed
-        out_BnD = 0.5 * (first + second) if is_reversible else second
-        return out_BnD.astype(x_BnD.dtype), tuple(after)
+        self, x_BnD: Array, caches: tuple[Cache | FixedKeys, ...], positions_Bn: Array, segments_Bn: Array
+    ) -> tuple[Array, tuple[Cache | FixedKeys, ...]]:
+        """The last layer's output and the caches with the new tokens."""
+        before, after = iter(caches), []
+        streams = begin(x_BnD, is_reversible=self.config.stack == 'reversible')
+        for layer, spec in zip(self.layers, self.specs, strict=True):
+            for sub in layer.sub_layers:
+                read = Cached(layer, sub, spec, next(before) if sub.cache else None, positions_Bn, segments_Bn)
+                streams, cache = layer.advance(sub, streams, functools.partial(read.apply, **self.terms))
+                after += [cache] if sub.cache else []
+        return end(streams, x_BnD.dtype), tuple(after)
 
 
 def cache_specs(config: ModelConfig, max_length: int) -> tuple[CacheSpec, ...]:
@@ -121,24 +127,33 @@ def cache_specs(config: ModelConfig, max_length: int) -> tuple[CacheSpec, ...]:
     return tuple(CacheSpec(mechanism, heads, heads, width, max_length) for mechanism in mechanisms)
 
 
-def attend_cached(
-    layer: Layer,
-    spec: CacheSpec,
-    cache: Cache,
-    x_BnD: Array,
-    positions_Bn: Array,
-    segments_Bn: Array,
-    bias: Any,
-) -> tuple[Array, Cache]:
-    """The attention sub-layer's output for new tokens, which read the cache and themselves, and the cache after."""
-    query, key, value = layer.attention.project(x_BnD, positions_Bn, spec.mechanism)
-    term: Any = bias
-    if layer.attention.distances is not None:
-        distances = spec.slots.count if spec.slots.is_ring else spec.max_length
-        query, relative = layer.attention.distances(query, distances, bias)
-        term = Partial(relative_term, relative)
-    out_BnHK, cache = decode(spec, cache, query, key, value, positions_Bn, segments_Bn, bias=term)
-    return layer.attention.join_heads(out_BnHK), cache
+class Cached(NamedTuple):
+    """A sub-layer with what it has kept, and the new tokens' positions and segments [B, n]."""
+
+    layer: Layer
+    sub: SubLayer
+    spec: CacheSpec
+    cache: Cache | FixedKeys | None
+    positions_Bn: Array
+    segments_Bn: Array
+
+    def apply(
+        self, x_BnD: Array, *, bias: Any = None, distance_biases: Biases | None = None
+    ) -> tuple[Array, Cache | FixedKeys | None]:
+        """The sub-layer's output for new tokens, which read the cache and themselves, and the cache after them."""
+        module = getattr(self.layer, self.sub.name)
+        if self.cache is None:
+            return module(x_BnD), None
+        if isinstance(self.cache, FixedKeys):
+            return module.read_fixed(x_BnD, self.segments_Bn, self.cache)[0], self.cache
+        query, key, value = module.project(x_BnD, self.positions_Bn, self.spec.mechanism)
+        if module.distances is not None:
+            distances = self.spec.slots.count if self.spec.slots.is_ring else self.spec.max_length
+            query, relative = module.distances(query, distances, distance_biases)
+            bias = Partial(relative_term, relative)
+        places = self.positions_Bn, self.segments_Bn
+        out_BnHK, cache = decode(self.spec, self.cache, query, key, value, *places, bias=bias)
+        return module.join_heads(out_BnHK), cache
 
 
 def relative_term(relative: Relative, query_positions_b1n1: Array, key_positions_b11M: Array) -> Array:
@@ -146,9 +161,9 @@ def relative_term(relative: Relative, query_positions_b1n1: Array, key_positions
     return relative_logits(relative, query_positions_b1n1[:, 0, :, 0], key_positions_b11M[:, 0, 0])
 
 
-def separate_layers(decoder: Decoder) -> tuple[Layer, ...]:
-    """The layers of the decoder's stack one by one, whether their parameters are stacked or shared by all."""
-    layers, config = decoder.stack.layers, decoder.config
+def separate_layers(stack: Stack) -> tuple[Layer, ...]:
+    """The layers of a stack one by one, whether their parameters are stacked or shared by all."""
+    layers, config = stack.layers, stack.config
     if not config.is_stacked:
         return (layers,) * config.layers
     graph, parameters = nnx.split(layers)
