@@ -20,10 +20,11 @@ from efficient_attention.errors import InputError
 from efficient_attention.models.memory import Memory
 from efficient_attention.models.position_bias import PositionBias
 from efficient_attention.models.reversible import Plan, reversible, turn_of
+from efficient_attention.models.taps import LayerTap, Taps, taps_of
 from efficient_attention.modules.attention import LayerMemory, OtherSequence
 from efficient_attention.modules.distances import DistanceBiases
 from efficient_attention.modules.layer import Context, Layer
-from efficient_attention.modules.sub_layer import SELF_ATTENTION_LAYER, SubLayer
+from efficient_attention.modules.sub_layer import SELF_ATTENTION_LAYER, Streams, SubLayer, begin, end
 
 # Fields of a context that gradients flow into.
 DIFFERENTIABLE = ('bias', 'distance_biases', 'other_BMD')
@@ -36,6 +37,8 @@ class Shared(NamedTuple):
     read: dict[str, Any]
 
 
+# Of all layers with a leading N: the inputs, if there is a memory for them, and the taps, if asked for.
+HandedOut = tuple[Array | None, LayerTap | None]
 Parameters = tuple[nnx.State | None, Shared]  # of one layer alone, of all layers
 
 
@@ -59,31 +62,27 @@ class Stack(nnx.Module):
         self.config = config
         self.position_bias = make_position_bias(config, causal, rngs)
         make = functools.partial(Layer, config, sub_layers=sub_layers)
-        self.layers = (
+        self.layers: Any = (
             stacked_layers(make, len(set(config.layer_numbers)), rngs) if config.is_stacked else make(rngs=rngs)
         )
 
-    def __call__(
-        self,
-        x_BLD: Array,
-        segments_BL: Array,
-        positions_BL: Array,
-        *,
-        rng: Array | None = None,
-        mechanism_rng: Array | None = None,
-        is_global_BL: Array | None = None,
-        other: OtherSequence | None = None,
-    ) -> Array:
-        """The last layer's output; layer i draws from `rng` (a key, or one a row), `mechanism_rng` (a key) and i."""
-        terms = self.logit_terms(positions_BL)
-        context = Context(segments_BL, positions_BL, rng, mechanism_rng, is_global_BL, **terms)
-        if other is not None:
-            context = context._replace(other_BMD=other.states_BMD, other_segments_BM=other.segments_BM)
-        if self.config.stack == 'reversible':
-            read = {name: getattr(context, name) for name in DIFFERENTIABLE}
-            rest = context._replace(bias=None, distance_biases=None, other_BMD=None)
-            return reversible(*self.reversible_parts(**read), rest, x_BLD)
-        return self.run(x_BLD, context, None)[0]
+    def __call__(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any) -> Array:
+        """The last layer's output; arguments as of `context`."""
+        context = self.context(segments_BL, positions_BL, **options)
+        if self.config.stack == 'plain' or self.is_separate:
+            return self.run(x_BLD, context)[0]
+        read = {name: getattr(context, name) for name in DIFFERENTIABLE}
+        rest = context._replace(bias=None, distance_biases=None, other_BMD=None)
+        return reversible(*self.reversible_parts(**read), rest, x_BLD)
+
+    def tapped(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any) -> tuple[Array, Taps]:
+        """The last layer's output, and what all layers computed on the way; arguments as of `context`.
+
+        A reversible stack, whose layers' outputs are kept here anyway, is differentiated like a plain one.
+        """
+        x_BLD, (_, tap) = self.run(x_BLD, self.context(segments_BL, positions_BL, **options), is_tapped=True)
+        assert tap is not None
+        return x_BLD, taps_of(tap, x_BLD.dtype)
 
     def continued(
         self, x_BLD: Array, segments_BL: Array, memory: Memory, *, rng: Array | None = None
@@ -92,8 +91,52 @@ class Stack(nnx.Module):
         positions_BL = jnp.broadcast_to(jnp.arange(x_BLD.shape[1]), x_BLD.shape[:2])
         context = Context(segments_BL, positions_BL, rng, **self.logit_terms())
         memory = jax.lax.stop_gradient(memory)
-        x_BLD, inputs_NBLD = self.run(x_BLD, context, memory)
+        x_BLD, (inputs_NBLD, _) = self.run(x_BLD, context, memory)
+        assert inputs_NBLD is not None
         return x_BLD, memory.after(inputs_NBLD, segments_BL)
+
+    def context(
+        self,
+        segments_BL: Array,
+        positions_BL: Array,
+        *,
+        rng: Array | None = None,
+        mechanism_rng: Array | None = None,
+        is_global_BL: Array | None = None,
+        other: OtherSequence | None = None,
+    ) -> Context:
+        """What all layers read.
+
+        Args:
+            segments_BL: 0 = padding, 1, 2, ... = packed examples.
+            positions_BL: of the tokens in their texts.
+            rng: a key, or one a row; turns dropout on. Layer i draws from it, from `mechanism_rng` and from i.
+            mechanism_rng: a key for mechanisms that draw at random.
+            is_global_BL: tokens with global attention.
+            other: what cross-attention reads.
+        """
+        terms = self.logit_terms(positions_BL)
+        context = Context(segments_BL, positions_BL, rng, mechanism_rng, is_global_BL, **terms)
+        if other is None:
+            return context
+        return context._replace(other_BMD=other.states_BMD, other_segments_BM=other.segments_BM)
+
+    @property
+    def is_separate(self) -> bool:
+        """Whether each layer's parameters are arrays of their own, as `for_inference` lays them out."""
+        return isinstance(self.layers, nnx.List)
+
+    def parameter_layers(self) -> tuple[Layer, ...]:
+        """The layers that have parameters, one by one: as many as `config.layer_numbers` names."""
+        if self.is_separate:
+            return tuple(self.layers)
+        if not self.config.is_stacked:
+            return (self.layers,)
+        graph, stacked = nnx.split(self.layers)
+        count = len(set(self.config.layer_numbers))
+        return tuple(
+            nnx.merge(graph, jax.tree.map(lambda leaf, number=number: leaf[number], stacked)) for number in range(count)
+        )
 
     def logit_terms(self, positions_BL: Array | None = None) -> dict[str, Any]:
         """What positions add to the logits of all layers, as arguments of `Attention`; none where nothing is added.
@@ -107,30 +150,53 @@ class Stack(nnx.Module):
         bias = self.position_bias
         return {'bias': bias.function() if positions_BL is None else bias(positions_BL)}
 
-    def run(self, x_BLD: Array, context: Context, memory: Memory | None) -> tuple[Array, Array]:
-        """The last layer's output, and the inputs [N, B, L, D] of all layers if there is a memory for them."""
+    def run(
+        self, x_BLD: Array, context: Context, memory: Memory | None = None, *, is_tapped: bool = False
+    ) -> tuple[Array, HandedOut]:
+        """The last layer's output, and what memory and taps ask of all layers, with a leading N."""
+        streams = begin(x_BLD, is_reversible=self.config.stack == 'reversible')
+        walk = self.walk if self.is_separate else self.scan
+        streams, handed_out = walk(streams, context, memory, is_tapped)
+        return end(streams, x_BLD.dtype), handed_out
+
+    def walk(
+        self, streams: Streams, context: Context, memory: Memory | None, is_tapped: bool
+    ) -> tuple[Streams, HandedOut]:
+        """As `run`, one separate layer after another in a program that grows with their number."""
+        layers, each = self.parameter_layers(), []
+        for number, mechanism in enumerate(layer_mechanisms(self.config)):
+            before = None if memory is None else LayerMemory(memory.states_BNMD[:, number], memory.segments_BM)
+            inputs = None if memory is None else streams[0]
+            layer = layers[self.config.layer_numbers[number]]
+            streams, tap = LayerCall(mechanism, context, is_tapped).run(layer, number, before, streams)
+            each.append((inputs, tap))
+        return streams, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+
+    def scan(
+        self, streams: Streams, context: Context, memory: Memory | None, is_tapped: bool
+    ) -> tuple[Streams, HandedOut]:
+        """As `run`, under one scan over layers."""
         graph, _ = nnx.split(self.layers)
         mechanisms, (separate, shared), unroll = self.turns()
-        count = len(mechanisms)
-        numbers = jnp.arange(self.config.layers).reshape(-1, count)
+        calls = [LayerCall(mechanism, context, is_tapped, graph).apply for mechanism in mechanisms]
+        calls = [rematerialised(call, self.config.remat, in_scan=len(calls) == 1) for call in calls]
+        numbers = jnp.arange(self.config.layers).reshape(-1, len(calls))
         states = None if memory is None else memory.states_BNMD.swapaxes(0, 1)
         states = None if states is None else states.reshape(*numbers.shape, *states.shape[1:])
 
-        def apply(x_BLD: Array, part: tuple[nnx.State | None, Array, Array | None]) -> tuple[Array, list[Array]]:
+        def step(streams: Streams, part: tuple[nnx.State | None, Array, Array | None]) -> tuple[Streams, list[Any]]:
             separate, numbers, states = part
-            inputs = []
-            for turn, mechanism in enumerate(mechanisms):
-                one = rematerialised(
-                    functools.partial(apply_layer, graph, mechanism, context), self.config.remat, in_scan=count == 1
-                )
+            each = []
+            for turn, call in enumerate(calls):
                 before = None if memory is None or states is None else LayerMemory(states[turn], memory.segments_BM)
-                inputs += [] if before is None else [x_BLD]
+                inputs = None if before is None else streams[0]
                 parameters = shared if separate is None else turn_of(separate, turn)
-                x_BLD = one(parameters, numbers[turn], before, x_BLD)
-            return x_BLD, inputs
+                streams, tap = call(parameters, numbers[turn], before, streams)
+                each.append((inputs, tap))
+            return streams, each
 
-        x_BLD, inputs = jax.lax.scan(apply, x_BLD, (separate, numbers, states), unroll=unroll)
-        return x_BLD, jax.lax.collapse(jnp.stack(inputs, axis=1), 0, 2) if inputs else x_BLD[None, :0]
+        streams, each = jax.lax.scan(step, streams, (separate, numbers, states), unroll=unroll)
+        return streams, jax.tree.map(lambda *turns: jax.lax.collapse(jnp.stack(turns, axis=1), 0, 2), *each)
 
     def turns(self) -> tuple[tuple[Mechanism, ...], tuple[nnx.State | None, nnx.State | None], int]:
         """The mechanisms of one step of the scan; parameters by step and turn, or shared ones; steps to unroll."""
@@ -162,18 +228,26 @@ class Stack(nnx.Module):
         return Plan(branches, self.config.layers, unroll), separate, Shared(shared, read)
 
 
-def apply_layer(
-    graph: nnx.GraphDef,
-    mechanism: Mechanism,
-    context: Context,
-    parameters: nnx.State,
-    number: Array,
-    memory: LayerMemory | None,
-    x_BLD: Array,
-) -> Array:
-    """The output of layer `number`."""
-    streams, _ = nnx.merge(graph, parameters).run((x_BLD,), context.of_layer(number, memory), mechanism)
-    return streams[0]
+class LayerCall(NamedTuple):
+    """How a layer of a plain stack is called, or one of a reversible stack without its inversion."""
+
+    mechanism: Mechanism
+    context: Context
+    is_tapped: bool
+    graph: Any = None  # of layers that are given as parameters
+
+    def apply(
+        self, parameters: Any, number: Array, memory: LayerMemory | None, streams: Streams
+    ) -> tuple[Streams, LayerTap | None]:
+        """`run` of a layer with these parameters."""
+        return self.run(nnx.merge(self.graph, parameters), number, memory, streams)
+
+    def run(
+        self, layer: Layer, number: Array | int, memory: LayerMemory | None, streams: Streams
+    ) -> tuple[Streams, LayerTap | None]:
+        """The streams after layer `number`, and its tap if there is one."""
+        streams, operands = layer.run(streams, self.context.of_layer(number, memory), self.mechanism)
+        return streams, (streams, operands) if self.is_tapped else None
 
 
 def layer_branch(
