@@ -31,6 +31,13 @@ class Encoder(nnx.Module):
         x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
         return self.normed(self.stack(x_BLD, segments_BL, **read))
 
+    token_outputs = frozenset({'vectors'})  # the outputs with an axis of tokens
+
+    def outputs(self, batch: dict[str, Array]) -> dict[str, Array]:
+        """'vectors' [B, L, D] of a batch; token types are left out where the model has none."""
+        types_BL = batch['token_types'] if self.config.token_types > 1 else None
+        return {'vectors': self(batch['tokens'], batch['segments'], token_types_BL=types_BL)}
+
     def tapped(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> tuple[Array, Taps]:
         """As a call, and what all layers computed on the way."""
         x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)

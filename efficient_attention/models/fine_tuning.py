@@ -16,6 +16,12 @@ from efficient_attention.modules.parameters import layer_norm, linear
 
 POOLED = ('sequence', 'choice')  # kinds that read the first token's vector
 ANSWER_TYPES = 3  # of 'multi_hop': a span of the text, yes, no
+NOWHERE = -1e9  # the logit of a position or choice that is padding
+TOKEN_OUTPUTS = {
+    'token': frozenset({'logits'}),
+    'span': frozenset({'logits'}),
+    'multi_hop': frozenset({'logits', 'support'}),
+}
 
 
 class FineTuningModel(nnx.Module):
@@ -45,6 +51,21 @@ class FineTuningModel(nnx.Module):
         x_BLD = self.encode(batch, fold(rng, 0), step)
         return self.head(self.pooled(x_BLD) if kind in POOLED else x_BLD, rng=fold(rng, 1))
 
+    @property
+    def token_outputs(self) -> frozenset[str]:
+        """The outputs with an axis of tokens."""
+        return token_outputs(self.head.config)
+
+    def outputs(self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0) -> dict[str, Array]:
+        """As a call, with those of padding out of reach of any softmax: what losses and predictions read."""
+        outputs, kind = self(batch, rng=rng, step=step), self.head.config.kind
+        if kind in ('span', 'multi_hop'):
+            is_padding = batch['segments'] == 0
+            outputs['logits'] = jnp.where(is_padding[..., None], NOWHERE, outputs['logits'])
+        if kind == 'choice':
+            outputs['logits'] = jnp.where((batch['segments'] > 0).any(axis=-1), outputs['logits'], NOWHERE)
+        return outputs
+
     def encode(self, batch: dict[str, Array], rng: Array | None = None, step: Array | int = 0) -> Array:
         """The encoder's vectors [B, L, D]; token types are left out where the model has none."""
         has_types = self.encoder.config.token_types > 1
@@ -72,6 +93,11 @@ class FineTuningModel(nnx.Module):
             keys = keys.reshape(-1)
         x_BLD = self.encode(flat, fold(keys, 0), step)
         return self.head(self.pooled(x_BLD), rng=fold(keys, 1))['logits'].reshape(rows, choices)
+
+
+def token_outputs(head: HeadConfig) -> frozenset[str]:
+    """The names of a head's outputs with an axis of tokens."""
+    return TOKEN_OUTPUTS.get(head.kind, frozenset())
 
 
 class Head(nnx.Module):

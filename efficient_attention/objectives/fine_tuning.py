@@ -11,13 +11,7 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.objectives.classification import classification_sums
 from efficient_attention.objectives.objective import Batch, Objective, Sums
 
-NOWHERE = -1e9  # the logit of a position or choice that is padding
 TERM = 'fine_tuning'
-TOKEN_OUTPUTS = {
-    'token': frozenset({'logits'}),
-    'span': frozenset({'logits'}),
-    'multi_hop': frozenset({'logits', 'support'}),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,13 +25,6 @@ class FineTuning(Objective):
 
     head: HeadConfig
 
-    has_outputs = True
-
-    @property
-    def token_outputs(self) -> frozenset[str]:  # type: ignore[override]
-        """The outputs with an axis of tokens."""
-        return TOKEN_OUTPUTS.get(self.head.kind, frozenset())
-
     def weights(self, batch: Batch) -> dict[str, Array]:
         """Rows with a label, or tokens with a tag; no terms where the batch has no labels."""
         if not is_labelled(batch):
@@ -46,24 +33,14 @@ class FineTuning(Objective):
             return {TERM: tag_weights(batch).sum()}
         return {TERM: batch['weights'].sum()}
 
-    def outputs(self, model: Any, batch: Batch, rng: Array | None = None, step: Array | int = 0) -> dict[str, Array]:
-        """The head's outputs; those of padding are out of reach of any softmax."""
-        outputs = model(batch, rng=rng, step=step)
-        if self.head.kind in ('span', 'multi_hop'):
-            is_padding = batch['segments'] == 0
-            outputs['logits'] = jnp.where(is_padding[..., None], NOWHERE, outputs['logits'])
-        if self.head.kind == 'choice':
-            outputs['logits'] = jnp.where((batch['segments'] > 0).any(axis=-1), outputs['logits'], NOWHERE)
-        return outputs
-
     def sums(self, model: Any, batch: Batch, rng: Array | None, step: Array | int = 0) -> Sums:
-        """Losses, and correct classes where there are classes."""
-        return self.sums_of(self.outputs(model, batch, rng, step), batch)
+        """Losses, and correct classes where there are classes, from the outputs of a `FineTuningModel`.
 
-    def sums_of(self, outputs: dict[str, Array], batch: Batch) -> Sums:
-        """The sums from a batch's outputs; rows of weight 0 may hold anything as labels."""
+        Rows of weight 0 may hold anything as labels; there are no terms where the batch has no labels.
+        """
         if not is_labelled(batch):
             return {}
+        outputs = model.outputs(batch, rng=rng, step=step)
         logits, weights = outputs['logits'], batch['weights']
         if self.head.kind == 'token':
             return {TERM: classification_sums(logits, jnp.maximum(batch['labels'], 0), tag_weights(batch))}

@@ -150,3 +150,13 @@ def test_only_a_pre_norm_encoder_ends_with_a_norm():
     last = apply(graph, state, TOKENS, SEGMENTS, positions_BL=RESTARTING, token_types_BL=TYPES, rng=None)
     np.testing.assert_allclose(last.mean(-1), 0, atol=1e-5)
     np.testing.assert_allclose(last.std(-1), 1, atol=1e-4)
+
+
+@pytest.mark.parametrize('types', [2, 1])
+def test_outputs_of_a_batch_are_the_vectors(types: int):
+    graph, state = encoder_of(token_types=types)
+    batch = {'tokens': TOKENS, 'segments': SEGMENTS, 'token_types': TYPES + 1}
+    outputs = jax.jit(lambda state: nnx.merge(graph, state).outputs(batch))(state)
+    expected = apply(graph, state, TOKENS, SEGMENTS, token_types_BL=TYPES + 1 if types > 1 else None)
+    assert set(outputs) == nnx.merge(graph, state).token_outputs
+    assert_close(outputs['vectors'], expected)

@@ -10,7 +10,7 @@ from flax import nnx
 
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.models.fine_tuning import NOWHERE, FineTuningModel
 from tests.tolerances import assert_close
 
 CONFIG = ModelConfig(width=16, heads=2, layers=2, vocab_size=13, max_length=16, init_std=0.3, norm_epsilon=1e-5)
@@ -106,3 +106,22 @@ def test_a_model_without_token_types_takes_batches_that_have_them():
     config = dataclasses.replace(CONFIG, token_types=0)
     model = FineTuningModel(config, HEADS['span'], rngs=nnx.Rngs(0))
     assert model(batch_of())['logits'].shape == (ROWS, LENGTH, 2)
+
+
+@pytest.mark.parametrize('kind', ['span', 'choice'])
+def test_outputs_of_padding_are_out_of_reach(kind: str):
+    model, batch = model_of(HeadConfig(kind=kind)), batch_of(LENGTH - 1, LENGTH)
+    if kind == 'choice':
+        empty = jax.tree.map(jnp.zeros_like, batch)
+        batch = jax.tree.map(lambda *choices: jnp.stack(choices, axis=1), batch, empty)
+    logits, raw = model.outputs(batch)['logits'], model(batch)['logits']
+    assert (logits[:, -1] == NOWHERE).all() and (raw[:, -1] > NOWHERE).all()
+    np.testing.assert_array_equal(logits[:, :-1], raw[:, :-1])
+
+
+def test_outputs_of_tokens_are_those_with_their_axis():
+    batch = batch_of()
+    for head in (HEADS['sequence'], HEADS['token'], HEADS['multi_hop']):
+        shapes = jax.eval_shape(model_of(head).outputs, batch)
+        by_shape = {name for name, leaf in shapes.items() if leaf.shape[1] == LENGTH}
+        assert model_of(head).token_outputs == by_shape

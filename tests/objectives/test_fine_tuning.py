@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from efficient_attention.config.head import HeadConfig
-from efficient_attention.objectives.fine_tuning import NOWHERE, TERM, FineTuning, support_loss
+from efficient_attention.objectives.fine_tuning import TERM, FineTuning, support_loss
+from efficient_attention.objectives.objective import Answered
 from tests.tolerances import assert_close
 
 WEIGHTS = jnp.array([1.0, 1.0, 0.0])
@@ -17,7 +18,7 @@ def random(*shape: int) -> jax.Array:
 
 
 def sums_of(head: HeadConfig, outputs: dict, **batch: jax.Array) -> dict:
-    return FineTuning(head).sums_of(outputs, {'weights': WEIGHTS, **batch})[TERM]
+    return FineTuning(head).sums(Answered(outputs), {'weights': WEIGHTS, **batch}, None)[TERM]
 
 
 def cross_entropy(logits: jax.Array, label: int) -> float:
@@ -42,7 +43,7 @@ def test_tags_count_where_there_are_any():
     objective = FineTuning(HeadConfig(kind='token', outputs=2))
     batch = {'weights': WEIGHTS, 'labels': labels}
     expected = cross_entropy(logits[0, 1], 0) + cross_entropy(logits[0, 3], 1) + cross_entropy(logits[1, 0], 1)
-    assert_close(objective.sums_of({'logits': logits}, batch)[TERM]['loss'], expected)
+    assert_close(objective.sums(Answered({'logits': logits}), batch, None)[TERM]['loss'], expected)
     assert float(objective.weights(batch)[TERM]) == 3.0
 
 
@@ -78,25 +79,6 @@ def test_the_loss_of_sentences_is_a_mean_over_as_many_as_the_row_has(count: int)
     assert_close(support_loss(logits, jnp.asarray(labels), jnp.ones(1)), np.mean(losses) if losses else 0.0)
 
 
-class Fixed:
-    """A model that says the same of every batch."""
-
-    def __init__(self, outputs: dict) -> None:
-        self.said = outputs
-
-    def __call__(self, *_: object, **__: object) -> dict:
-        return dict(self.said)
-
-
-@pytest.mark.parametrize('kind, shape', [('span', (2, 3, 2)), ('choice', (2, 3))])
-def test_padding_is_out_of_reach(kind: str, shape: tuple):
-    segments = np.array([[1, 1, 0], [1, 1, 1]])
-    segments = segments if kind == 'span' else segments[:, :, None] * np.ones(4, int)
-    outputs = FineTuning(HeadConfig(kind=kind)).outputs(Fixed({'logits': random(*shape)}), {'segments': segments})
-    logits = np.asarray(outputs['logits'])
-    assert (logits[0, 2] == NOWHERE).all() and (logits[0, :2] > NOWHERE).all() and (logits[1] > NOWHERE).all()
-
-
-def test_rows_without_labels_have_outputs_and_no_loss():
+def test_rows_without_labels_have_no_loss():
     objective, batch = FineTuning(HeadConfig(kind='span')), {'weights': WEIGHTS}
-    assert objective.sums_of({'logits': random(3, 6, 2)}, batch) == objective.weights(batch) == {}
+    assert objective.sums(Answered({'logits': random(3, 6, 2)}), batch, None) == objective.weights(batch) == {}
