@@ -22,7 +22,7 @@ from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.objectives.fine_tuning import FineTuning
 from efficient_attention.training.optimizer import make_optimizer
 from efficient_attention.training.state import initial_state
-from efficient_attention.training.step import make_eval_step, make_train_step
+from efficient_attention.training.step import make_output_step, make_train_step
 
 
 def padded_batches(shape: dict[str, Any]) -> list[dict[str, np.ndarray]]:
@@ -55,7 +55,7 @@ def measure(shape: dict[str, Any]) -> dict[str, Any]:
     optimizer = make_optimizer(optimizer_config, total_steps=1000, stacked=None)
     state = initial_state(nnx.to_pure_dict(params), optimizer, seed=0)
     step = jax.jit(make_train_step(graph, objective, optimizer), donate_argnums=0)
-    infer = jax.jit(make_eval_step(graph, objective))
+    infer = jax.jit(make_output_step(graph, objective))
     batches = padded_batches(shape)
     one_a_length = list({batch['tokens'].shape: batch for batch in batches}.values())
     if shape['way'] == 'train':

@@ -21,8 +21,6 @@ from efficient_attention.interop.config_in import default_labels
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.objectives.fine_tuning import FineTuning
-from efficient_attention.objectives.vectors import Vectors
 from efficient_attention.tasks.fine_tuning import check_global, check_outputs
 from efficient_attention.tasks.text_task import Feature, TextTask
 from efficient_attention.tasks.text_tasks import make_text_task
@@ -131,7 +129,6 @@ class TextPipeline:
         model = pretrained_module(lambda rngs: FineTuningModel(config, head, rngs=rngs), pretrained)
         self.predict = Predictor(
             model,
-            FineTuning(pretrained.head),
             length=length,
             pad=encoder.pad,
             batch_size=batch_size,
@@ -188,9 +185,7 @@ class VectorPipeline:
         self.encoder, self.length, self.pooling = encoder, length, pooling
         model = pretrained_module(lambda rngs: EncoderAlone(pretrained.model, rngs=rngs), pretrained).encoder
         alone = pretrained.model.reads_length
-        self.predict = Predictor(
-            model, Vectors(), length=length, pad=encoder.pad, batch_size=batch_size, is_row_alone=alone
-        )
+        self.predict = Predictor(model, length=length, pad=encoder.pad, batch_size=batch_size, is_row_alone=alone)
 
     def __call__(self, inputs: str | list[str]) -> Any:
         """float32 [tokens, D] of a text, special tokens included, or [D] if pooled; a list of them for a list."""

@@ -10,15 +10,16 @@ from flax import nnx
 from efficient_attention.config.examples import BUCKETS
 from efficient_attention.data.feature_batches import FeatureBatches
 from efficient_attention.inference.evaluate import evaluate_outputs
-from efficient_attention.objectives.objective import Objective
+from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.tasks.text_task import Feature
-from efficient_attention.training.step import make_eval_step
+from efficient_attention.training.step import make_output_step
 
 READ = ('tokens', 'token_types', 'lengths', 'is_global')  # of a feature; labels are not
 
 
 class Predictor:
-    """A model with an objective that has outputs, ready for rows of any length up to its own.
+    """A model that has outputs, ready for rows of any length up to its own.
 
     Attributes:
         length: of the longest row that the model takes, tokens.
@@ -26,8 +27,7 @@ class Predictor:
 
     def __init__(
         self,
-        model: nnx.Module,
-        objective: Objective,
+        model: FineTuningModel | Encoder,
         *,
         length: int,
         pad: int,
@@ -38,8 +38,8 @@ class Predictor:
         graph, state = nnx.split(model)
         self.params = nnx.to_pure_dict(state)
         self.length, self.pad, self.batch_size, self.is_row_alone = length, pad, batch_size, is_row_alone
-        self.token_outputs = objective.token_outputs
-        self.step = jax.jit(make_eval_step(graph, objective))
+        self.token_outputs = model.token_outputs
+        self.step = jax.jit(make_output_step(graph))
 
     def __call__(self, features: Sequence[Feature]) -> list[dict[str, np.ndarray]]:
         """The outputs of each row, in order, without padding; labels are not looked at."""

@@ -20,7 +20,7 @@ from efficient_attention.data.files import digest_files, find_files
 from efficient_attention.data.glue import glue_sources
 from efficient_attention.data.text_encoder import TextEncoder, text_encoder
 from efficient_attention.errors import InputError
-from efficient_attention.models.fine_tuning import POOLED, FineTuningModel
+from efficient_attention.models.fine_tuning import POOLED, FineTuningModel, token_outputs
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.objectives.fine_tuning import TERM, FineTuning
 from efficient_attention.tasks.task import HostBatch, Task
@@ -112,7 +112,7 @@ class FineTuningTask(Task):
                 'tokens are marked where the model has places for them, and nowhere else'
             )
         self.batch_size, self.seed, self.eval_batch_size = batch_size, seed, evaluation.batch_size
-        self.objective = FineTuning(head)
+        self.objective, self.token_outputs = FineTuning(head), token_outputs(head)
         self.held_out_metrics = self.text_task.metric_names | {f'{TERM}_loss'}
         self.dev = [feature for features in self.rows.dev.values() for feature in features]
         if not self.dev:

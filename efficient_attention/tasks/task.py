@@ -17,6 +17,8 @@ class Task(abc.ABC):
 
     objective: Objective
     held_out_metrics: frozenset[str]  # names that `finish_metrics` gives for the held-out split
+    # Where an evaluation gathers what the model says of each row: the names of the outputs with an axis of tokens.
+    token_outputs: frozenset[str] | None = None
     fingerprint: dict[str, str]  # what a checkpoint is only valid with: name -> SHA-256 of data, tokenizer, ...
 
     @property
@@ -69,7 +71,7 @@ class Task(abc.ABC):
         return []
 
     def scores(self, outputs: Sequence[dict[str, np.ndarray]]) -> dict[str, float]:  # noqa: ARG002
-        """Metrics of the held-out split from what the model says of each row, for an objective with outputs."""
+        """Metrics of the held-out split from what the model says of each row, where that is gathered."""
         return {}
 
     def tokens_per_step(self) -> float | None:

@@ -32,7 +32,7 @@ from efficient_attention.tasks.task import HostBatch, Task
 from efficient_attention.training.optimizer import STACKED_LAYERS, check_frozen, make_optimizer
 from efficient_attention.training.start import check_same_vocabulary, started_params
 from efficient_attention.training.state import TrainState, initial_state
-from efficient_attention.training.step import StepFn, make_eval_step, make_train_step
+from efficient_attention.training.step import StepFn, make_eval_step, make_output_step, make_train_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,16 +99,16 @@ class Run:
         return f'{self.parameter_count():,} parameters on {self.mesh.size} {kind} device(s) ({shape})'
 
     def eval_step(self) -> Any:
-        """The jitted evaluation step, from parameters and a batch to sums and weights (`make_eval_step`)."""
+        """The jitted evaluation step, from parameters and a batch to sums weights, and outputs if the task asks."""
         graph, _ = nnx.split(nnx.eval_shape(lambda: self.task.make_evaluation_model(nnx.Rngs(0))))
-        return jax.jit(make_eval_step(graph, self.task.evaluation_objective))
+        make = make_eval_step if self.task.token_outputs is None else make_output_step
+        return jax.jit(make(graph, self.task.evaluation_objective))
 
     def evaluate(self, eval_step: Any, params: Any) -> dict[str, float]:
         """The held-out metrics of these parameters by the task's protocol."""
         batches = self.task.evaluation_batches(jax.process_index(), jax.process_count())
-        if self.task.evaluation_objective.has_outputs:
-            token_outputs = self.task.evaluation_objective.token_outputs
-            means, outputs = evaluate_outputs(eval_step, params, batches, self.on_devices, token_outputs)
+        if self.task.token_outputs is not None:
+            means, outputs = evaluate_outputs(eval_step, params, batches, self.on_devices, self.task.token_outputs)
             return self.task.finish_metrics(means) | self.task.scores(outputs)
         shapes = jax.eval_shape(lambda: self.task.evaluation_objective.initial_carry(self.config.eval.batch_size))
         carry = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=batch_sharding(self.mesh)), shapes)

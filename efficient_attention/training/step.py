@@ -14,7 +14,7 @@ import optax
 from flax import nnx
 from jax import Array
 
-from efficient_attention.objectives.objective import Batch, Objective, Sums, mean_metrics, total_loss
+from efficient_attention.objectives.objective import Answered, Batch, Objective, Sums, mean_metrics, total_loss
 from efficient_attention.training.state import TrainState
 
 StepFn = Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
@@ -62,20 +62,30 @@ def make_train_step(
 def make_eval_step(graph: nnx.GraphDef, objective: Objective) -> Callable[..., tuple]:
     """A function from (parameters, batch) to the batch's sums and weights, without dropout.
 
-    Given what the batch before handed on as a third argument, it returns what the next one gets as a third result. Of
-    an objective with outputs the third result are these.
+    Given what the batch before handed on as a third argument, it returns what the next one gets as a third result.
     """
-
-    def output_step(params: Any, batch: Batch) -> tuple:
-        outputs = objective.outputs(nnx.merge(graph, params), batch)
-        return objective.sums_of(outputs, batch), objective.weights(batch), outputs
 
     def eval_step(params: Any, batch: Batch, carry: Any = None) -> tuple:
         sums, carry = objective.sums_after(nnx.merge(graph, params), batch, carry, None)
         result = sums, objective.weights(batch)
         return result if carry is None else (*result, carry)
 
-    return output_step if objective.has_outputs else eval_step
+    return eval_step
+
+
+def make_output_step(graph: nnx.GraphDef, objective: Objective | None = None) -> Callable[..., tuple]:
+    """A function from (parameters, batch) to sums, weights, and what the model says of each row, without dropout.
+
+    graph: of a model with `outputs`. Without an objective there are no sums and no weights.
+    """
+
+    def output_step(params: Any, batch: Batch) -> tuple:
+        outputs = nnx.merge(graph, params).outputs(batch)
+        if objective is None:
+            return {}, {}, outputs
+        return objective.sums(Answered(outputs), batch, None), objective.weights(batch), outputs
+
+    return output_step
 
 
 class Part(NamedTuple):

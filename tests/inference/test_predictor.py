@@ -8,7 +8,6 @@ from flax import nnx
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.inference.predictor import Predictor
 from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.objectives.fine_tuning import FineTuning
 from tests.inference.tiny_checkpoint import MODEL
 
 HEAD = HeadConfig(kind='token', outputs=3)
@@ -27,7 +26,7 @@ def rows(lengths: list[int]) -> list[dict[str, np.ndarray]]:
 def test_each_row_has_what_the_model_says_of_it_alone(batch_size: int):
     model = FineTuningModel(MODEL, HEAD, rngs=nnx.Rngs(0))
     features = rows([5, 17, 2, 24, 9])
-    outputs = Predictor(model, FineTuning(HEAD), length=24, pad=0, batch_size=batch_size)(features)
+    outputs = Predictor(model, length=24, pad=0, batch_size=batch_size)(features)
     for feature, output in zip(features, outputs, strict=True):
         length = len(feature['tokens'])
         batch = {name: jax.numpy.asarray(feature[name])[None] for name in ('tokens', 'token_types')}
@@ -38,11 +37,11 @@ def test_each_row_has_what_the_model_says_of_it_alone(batch_size: int):
 
 def test_no_rows_no_outputs():
     model = FineTuningModel(MODEL, HEAD, rngs=nnx.Rngs(0))
-    assert Predictor(model, FineTuning(HEAD), length=24, pad=0)([]) == []
+    assert Predictor(model, length=24, pad=0)([]) == []
 
 
 def test_as_many_classes_as_tokens_are_not_taken_for_tokens():
     head = HeadConfig(kind='sequence', outputs=8)
     model = FineTuningModel(MODEL, head, rngs=nnx.Rngs(0))
-    outputs = Predictor(model, FineTuning(head), length=24, pad=0)(rows([3, 8, 5]))
+    outputs = Predictor(model, length=24, pad=0)(rows([3, 8, 5]))
     assert [output['logits'].shape for output in outputs] == [(8,)] * 3
