@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.config.run import RunConfig, default_fields, from_dict, to_dict
+from efficient_attention.config.nested_dicts import default_fields, from_dict, to_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.fine_tuning import POOLED
@@ -26,15 +27,15 @@ def run_config(values: Mapping[str, Any]) -> RunConfig:
         InputError: a field is bad, or the checkpoint, the tokenizer or the files do not serve.
     """
     if values.get('task') != 'fine_tuning':
-        return from_dict(values)
+        return from_dict(values, RunConfig)
     filled: Values = {name: dict(group) if isinstance(group, Mapping) else group for name, group in values.items()}
     start = filled['train'].get('start_from')
     pretrained = open_pretrained(Path(start)) if start else None
-    fill(filled['model'], to_dict(pretrained.model) if pretrained else default_fields()['model'])
+    fill(filled['model'], to_dict(pretrained.model) if pretrained else default_fields(RunConfig)['model'])
     fill_tokenizer(filled['data'], pretrained)
     fill(filled['examples'], {'has_global': filled['model']['global_tokens'] > 0})
-    steps = {'train': {'steps': 1}, 'optimizer': {'warmup_steps': 0}, 'head': default_fields()['head']}
-    known = from_dict(with_open_fields(filled, steps))  # checks all that is there before files are read
+    steps = {'train': {'steps': 1}, 'optimizer': {'warmup_steps': 0}, 'head': default_fields(RunConfig)['head']}
+    known = from_dict(with_open_fields(filled, steps), RunConfig)  # checks all that is there before files are read
     rows = load_rows(known.examples, known.data.tokenizer, known.data.lowercase, known.data.length)
     labels = rows.task.labels
     is_known = pretrained and pretrained.problem == known.examples.problem and set(pretrained.labels) == set(labels)
@@ -49,7 +50,7 @@ def run_config(values: Mapping[str, Any]) -> RunConfig:
     filled['examples']['labels'] = labels
     fill_head(filled['head'], rows, pretrained)
     fill_steps(filled, rows)
-    return from_dict(filled)
+    return from_dict(filled, RunConfig)
 
 
 def fill(group: Values, values: Mapping[str, Any]) -> None:
@@ -90,7 +91,7 @@ def fill_head(head: Values, rows: Rows, pretrained: Pretrained | None) -> None:
         if task.head not in POOLED:
             del form['transform']
     fill(head, needed | form)
-    fill(head, default_fields()['head'])
+    fill(head, default_fields(RunConfig)['head'])
 
 
 def fill_steps(values: Values, rows: Rows) -> None:

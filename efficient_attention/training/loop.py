@@ -9,7 +9,8 @@ import jax
 
 from efficient_attention.commands.stop_signal import StopSignal
 from efficient_attention.config.evaluation import has_held_out
-from efficient_attention.config.run import RunConfig, to_dict
+from efficient_attention.config.nested_dicts import to_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.training.early_stop import Patience
 from efficient_attention.training.peak_flops import peak_flops

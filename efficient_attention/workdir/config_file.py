@@ -7,8 +7,9 @@ from typing import Any
 
 import jax
 
+from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.optimizer import SCHEDULES_WITH_AN_END
-from efficient_attention.config.run import RunConfig, from_dict, to_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.fingerprint import ADVICE, compare_fingerprints, different_fields
 from efficient_attention.workdir.whole_file import write_whole
@@ -126,7 +127,7 @@ def with_new_fields(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
 
     A new field's default is what the code did before, so such a run may go on.
     """
-    complete = {'config': to_dict(from_dict(fingerprint['config']))} if 'config' in fingerprint else {}
+    complete = {'config': to_dict(from_dict(fingerprint['config'], RunConfig))} if 'config' in fingerprint else {}
     return {**fingerprint, **complete}
 
 
@@ -146,6 +147,6 @@ def read_config(workdir: Path) -> RunConfig:
     except ValueError as error:
         raise InputError(f'{path}: not JSON ({error})') from None
     try:
-        return from_dict(values)
+        return from_dict(values, RunConfig)
     except InputError as error:
         raise InputError(f'{path}: {error}') from None

@@ -14,7 +14,8 @@ from PIL import Image
 from configs.common import SMALL_DECODERS, language_modelling_config
 from configs.lm import books_characters, enwik8_small
 from efficient_attention.config.evaluation import EvalConfig
-from efficient_attention.config.run import RunConfig, from_dict
+from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate import evaluate
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
@@ -60,7 +61,7 @@ def config_of(folder, **fields) -> RunConfig:
     config.data.source = write_corpus(folder)
     config.data.cache = str(folder / 'cache')
     config.update_from_flattened_dict(FIELDS | fields)
-    return from_dict(config.to_dict())
+    return from_dict(config.to_dict(), RunConfig)
 
 
 def make(config: RunConfig, **model) -> LanguageModellingTask:
@@ -268,7 +269,7 @@ def test_a_text_may_hold_out_nothing_but_not_too_little(folder, task):
 @pytest.mark.parametrize('mechanism', [*SMALL_DECODERS, 'books'])
 def test_the_configs_are_small_causal_models(mechanism):
     made = books_characters.get_config() if mechanism == 'books' else enwik8_small.get_config(mechanism)
-    config = from_dict(made.to_dict())
+    config = from_dict(made.to_dict(), RunConfig)
     check_causal(config.model)
     shapes = nnx.eval_shape(lambda: Decoder(config.model, rngs=nnx.Rngs(0)))
     assert 7e5 < sum(leaf.size for leaf in jax.tree.leaves(nnx.state(shapes))) < 1e6

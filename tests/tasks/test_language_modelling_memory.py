@@ -11,7 +11,8 @@ from flax import nnx
 
 from configs.common import language_modelling_config
 from efficient_attention.config.evaluation import EvalConfig
-from efficient_attention.config.run import RunConfig, from_dict
+from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.models.decoder import Decoder
@@ -59,7 +60,7 @@ def config_of(folder, **fields) -> RunConfig:
     config.data.source = write_corpus(folder)
     config.data.cache = str(folder / 'cache')
     config.update_from_flattened_dict(FIELDS | fields)
-    return from_dict(config.to_dict())
+    return from_dict(config.to_dict(), RunConfig)
 
 
 @pytest.fixture(scope='module')

@@ -3,7 +3,7 @@
 import pytest
 
 from efficient_attention.config.evaluation import EvalConfig
-from efficient_attention.config.run import TASKS
+from efficient_attention.config.fields import TASKS
 from efficient_attention.tasks import registry
 from efficient_attention.tasks.registry import make_task
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.config.run import RunConfig, from_dict, to_dict
+from efficient_attention.config.nested_dicts import from_dict, to_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.training.complete import run_config
 from tests.inference.tiny_checkpoint import write_checkpoint
@@ -13,7 +14,7 @@ from tests.training.tiny_fine_tuning import tiny_config, tiny_values
 
 
 def test_other_tasks_are_taken_as_they_are():
-    assert run_config({'train': {'steps': 7}}) == from_dict({'train': {'steps': 7}})
+    assert run_config({'train': {'steps': 7}}) == from_dict({'train': {'steps': 7}}, RunConfig)
 
 
 def test_labels_steps_and_head_follow_the_files(tmp_path: Path):
@@ -21,7 +22,7 @@ def test_labels_steps_and_head_follow_the_files(tmp_path: Path):
     assert config.examples.labels == ('bad', 'good')
     assert (config.head.kind, config.head.outputs) == ('sequence', 2)
     assert config.train.steps == 50 and config.optimizer.warmup_steps == 12  # 2.5 passes of 20 batches
-    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+    assert from_dict(json.loads(json.dumps(to_dict(config))), RunConfig) == config
 
 
 def test_what_is_given_stays(tmp_path: Path):
@@ -67,5 +68,5 @@ def test_fields_that_do_not_serve(tmp_path: Path, fields: dict, message: str):
 
 def test_other_tasks_refuse_examples():
     with pytest.raises(InputError, match=r"^examples\.text is 'review'; the task pretraining does not read it"):
-        from_dict({'examples': {'text': 'review'}})
+        from_dict({'examples': {'text': 'review'}}, RunConfig)
     assert RunConfig().examples.problem == 'none'
