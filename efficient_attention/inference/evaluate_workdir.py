@@ -10,7 +10,7 @@ import jax
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.errors import InputError
-from efficient_attention.training.restore import restore_run
+from efficient_attention.inference.restore import restore_run
 from efficient_attention.workdir.checkpoint_reader import LAST, CheckpointReader
 from efficient_attention.workdir.config_file import read_config
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.training.restore import restore_run
+from efficient_attention.inference.restore import restore_run
 from tests.training.tiny_run import fresh_workdir
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
