@@ -18,11 +18,12 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.data.feature_batches import FeatureBatches
 from efficient_attention.data.pipeline import HostBlock
+from efficient_attention.inference.eval_step import make_eval_step
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.objectives.fine_tuning import FineTuning
 from efficient_attention.training.optimizer import make_optimizer
 from efficient_attention.training.state import initial_state
-from efficient_attention.training.step import make_eval_step, make_train_step
+from efficient_attention.training.step import make_train_step
 
 
 def padded_batches(shape: dict[str, Any]) -> list[dict[str, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""May this field have this value? The checks that the frozen configs of this package share."""
+"""Checks of single fields that the config groups share: among known values, within an interval."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""How does a trained language model go on with a text? Sampling from its caches under one loop on the device."""
+"""Text that a trained language model writes after a prompt: sampling from its caches in one loop on the device."""
 
 import functools
 from collections.abc import Iterator

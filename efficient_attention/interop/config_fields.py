@@ -1,4 +1,4 @@
-"""Which key of a Hugging Face config.json is which field of ours? One table a family, with the library's defaults."""
+"""Keys of a Hugging Face config.json and our fields: one table a family, with the defaults of that library."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which tensor of a checkpoint is which parameter of ours? Names, shapes and leftovers, checked both ways."""
+"""Tensors of a checkpoint and our parameters: names, shapes and leftovers, checked both ways."""
 
 import dataclasses
 import fnmatch

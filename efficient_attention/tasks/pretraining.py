@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 from flax import nnx
 
-from efficient_attention.config.data import DataConfig
-from efficient_attention.config.evaluation import EvalConfig, has_held_out
-from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.evaluation import has_held_out
+from efficient_attention.config.run import RunConfig
 from efficient_attention.data.corpus import PreparedCorpus
 from efficient_attention.data.examples import Examples
 from efficient_attention.data.pipeline import evaluation_batches, evaluation_examples, training_batches
@@ -28,22 +27,21 @@ from efficient_attention.tasks.task import HostBatch, Task
 class PretrainingTask(Task):
     """Masked-LM, with next-sentence (NSP) or sentence-order (SOP) prediction where `data.pairs` asks for it."""
 
-    def __init__(
-        self, data: DataConfig, model: ModelConfig, *, batch_size: int, evaluation: EvalConfig, seed: int
-    ) -> None:
+    def __init__(self, config: RunConfig) -> None:
         """Prepares the corpus, or opens it where that was done before.
 
         Raises:
             InputError: the corpus, the tokenizer or the sizes do not serve; names which.
         """
+        data, model, seed = config.data, config.model, config.train.seed
         self.data, self.model, self.seed = data, model, seed
-        self.batch_size, self.eval_batch_size = batch_size, evaluation.batch_size
+        self.batch_size, self.eval_batch_size = config.train.batch_size, config.eval.batch_size
         self.corpus: PreparedCorpus = prepare(data)
         if self.corpus.vocabulary.size > model.vocab_size:
             raise InputError(
                 f'the tokenizer has {self.corpus.vocabulary.size} tokens, more than model.vocab_size {model.vocab_size}'
             )
-        if has_held_out(data.held_out, evaluation.split):
+        if has_held_out(data.held_out, config.eval.split):
             evaluation_examples(self.corpus, data, seed)  # raises now what would else end the run at an evaluation
         self.has_pairs = data.pairs != 'none'
         self.objective = Pretraining(self.has_pairs)

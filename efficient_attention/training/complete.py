@@ -8,7 +8,7 @@ labels from the training files. The run's config.json has them all.
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from efficient_attention.config.nested_dicts import default_fields, from_dict, to_dict
 from efficient_attention.config.run import RunConfig
@@ -20,14 +20,27 @@ from efficient_attention.tasks.fine_tuning import Rows, load_rows
 Values = dict[str, Any]
 
 
+class Completed(NamedTuple):
+    """A complete config, and what was read to complete it."""
+
+    config: RunConfig
+    rows: Rows | None = None  # of a fine-tuning run
+    pretrained: Pretrained | None = None  # the checkpoint of `train.start_from`, open
+
+
 def run_config(values: Mapping[str, Any]) -> RunConfig:
-    """The complete config.
+    """The complete config alone; raises InputError as `complete`."""
+    return complete(values).config
+
+
+def complete(values: Mapping[str, Any]) -> Completed:
+    """The complete config, with the rows and the checkpoint that were read for it.
 
     Raises:
         InputError: a field is bad, or the checkpoint, the tokenizer or the files do not serve.
     """
     if values.get('task') != 'fine_tuning':
-        return from_dict(values, RunConfig)
+        return Completed(from_dict(values, RunConfig))
     filled: Values = {name: dict(group) if isinstance(group, Mapping) else group for name, group in values.items()}
     start = filled['train'].get('start_from')
     pretrained = open_pretrained(Path(start)) if start else None
@@ -36,21 +49,16 @@ def run_config(values: Mapping[str, Any]) -> RunConfig:
     fill(filled['examples'], {'has_global': filled['model']['global_tokens'] > 0})
     steps = {'train': {'steps': 1}, 'optimizer': {'warmup_steps': 0}, 'head': default_fields(RunConfig)['head']}
     known = from_dict(with_open_fields(filled, steps), RunConfig)  # checks all that is there before files are read
-    rows = load_rows(known.examples, known.data.tokenizer, known.data.lowercase, known.data.length)
+    rows = load_rows(known.examples, known.data)
     labels = rows.task.labels
     is_known = pretrained and pretrained.problem == known.examples.problem and set(pretrained.labels) == set(labels)
     if pretrained and is_known and not known.examples.labels:
         labels = pretrained.labels  # a checkpoint that knows these labels keeps its order of them
-        rows = load_rows(
-            dataclasses.replace(known.examples, labels=labels),
-            known.data.tokenizer,
-            known.data.lowercase,
-            known.data.length,
-        )
+        rows = load_rows(dataclasses.replace(known.examples, labels=labels), known.data)
     filled['examples']['labels'] = labels
     fill_head(filled['head'], rows, pretrained)
     fill_steps(filled, rows)
-    return from_dict(filled, RunConfig)
+    return Completed(from_dict(filled, RunConfig), rows, pretrained)
 
 
 def fill(group: Values, values: Mapping[str, Any]) -> None:

@@ -1,5 +1,7 @@
-"""The parameters of a new run from those of a checkpoint that the world, or another run, already has."""
+"""The state of a new run: drawn, or with the parameters of a checkpoint that the world, or another run, already has."""
 
+import dataclasses
+import functools
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,12 +10,66 @@ from typing import Any
 import jax
 import numpy as np
 
+from efficient_attention.config.run import RunConfig
 from efficient_attention.data.tokenizers import load_tokenizer
 from efficient_attention.errors import InputError
+from efficient_attention.interop.lengthen import lengthen
+from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.sharding import path_name
+from efficient_attention.training.run import Run
+from efficient_attention.training.state import TrainState
 
 MUST_START = 'encoder/'  # what a checkpoint cannot lack; heads are drawn where it has none that fits
 MOST_NAMED = 8  # parameters in a message
+
+
+class Start:
+    """Where the parameters of step 0 come from; a checkpoint is opened once, when it is first needed."""
+
+    def __init__(self, config: RunConfig, pretrained: Pretrained | None = None) -> None:
+        """`pretrained`: the checkpoint of `train.start_from`, where it is open already."""
+        self.config, self._open = config, pretrained
+
+    @functools.cached_property
+    def pretrained(self) -> Pretrained:
+        """The checkpoint of `train.start_from`; raises InputError as `open_pretrained`."""
+        return self._open or open_pretrained(Path(self.config.train.start_from))
+
+    def state(self, run: Run) -> TrainState:
+        """The run's state at step 0, made on its devices.
+
+        Raises:
+            InputError: the checkpoint to start from does not fit the model, or has another tokenizer.
+        """
+        state = run.drawn_state()
+        if not self.config.train.start_from or self.config.train.start_random:
+            return state
+        start, pretrained = Path(self.config.train.start_from), self.pretrained
+        check_same_vocabulary(run.task.vocabulary, pretrained.tokenizer, start)
+        if self.config.model.global_tokens and not pretrained.model.global_tokens:
+            # projections of global tokens begin as copies
+            pretrained = lengthen(pretrained, global_tokens=self.config.model.global_tokens)
+        params = pretrained.params()
+        if not has_same_outputs(pretrained, self.config):
+            if params.pop('head', None) is not None:  # numbers for other labels, even if they are as many
+                logging.getLogger(__name__).warning('%s: its head is for other labels and is not used', start)
+        return dataclasses.replace(state, params=started_params(state.params, params, start))
+
+    def origin(self) -> str:
+        """Where the parameters come from, in a few words."""
+        start, drawn = self.config.train.start_from, f'parameters drawn from seed {self.config.train.seed}'
+        if not start:
+            return drawn
+        if self.config.train.start_random:
+            return f'{drawn}, sizes and tokenizer from {start}'
+        return f'parameters from {self.pretrained.origin()}'
+
+
+def has_same_outputs(pretrained: Pretrained, config: RunConfig) -> bool:
+    """Whether a checkpoint's head means what the config's examples mean; both kinds of spans mean the same."""
+    problems = {pretrained.problem, config.examples.problem}
+    is_one = len(problems) == 1 or problems == {'question_answering', 'multi_hop'}
+    return is_one and pretrained.labels == config.examples.labels
 
 
 def started_params(params: Any, pretrained: Mapping[str, Any], where: Path) -> Any:

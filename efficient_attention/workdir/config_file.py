@@ -1,4 +1,4 @@
-"""What lies in a workdir, and whether it belongs to the config given."""
+"""`config.json` of a workdir: written when a run claims it, compared when one goes on."""
 
 import json
 from collections.abc import Mapping

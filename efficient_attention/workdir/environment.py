@@ -1,4 +1,4 @@
-"""On what did a run run? Versions and devices, kept in the workdir, for its report."""
+"""Versions and devices of a run, kept in the workdir for its report."""
 
 import importlib.metadata
 import json

@@ -1,4 +1,4 @@
-"""Where do a run's numbers go? `metrics.jsonl`, one JSON object a line, and TensorBoard events in `tensorboard/`.
+"""A run's numbers: `metrics.jsonl`, one JSON object a line, and TensorBoard events in `tensorboard/`.
 
 A line is {"step": 10, "split": "train", "loss": 2.5, ...}: the numbers after `step` updates. A run that was killed and
 resumed has each (step, split) once, as if it had never been killed. Numbers that are not finite are written as the

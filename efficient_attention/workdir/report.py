@@ -1,4 +1,4 @@
-"""How did a run go? `report.html`: one page with the curves, the final metrics, the config and the environment.
+"""`report.html`: one page with the curves, the final metrics, the config and the environment of a run.
 
     python -m efficient_attention.workdir.report runs/x
 

@@ -1,4 +1,4 @@
-"""How a small file of a workdir is replaced: whoever reads it, or is killed meanwhile, has the old or the new one."""
+"""Replaces a small file at once: whoever reads it, or is killed meanwhile, has the old or the new one."""
 
 import os
 from pathlib import Path

@@ -56,11 +56,11 @@ STOPPED = """
         time.sleep(1.0 if len(taken) > 5 else 0.0)
         return next_batch(trainer, batches)
 
-    def train_both(config, workdir):
+    def train_both(config, workdir, **opened):
         train(run_config(json.loads(os.environ['FINE_TUNING'])), workdir.with_name('two_tuned'))
         if jax.process_index() == 1:
             loop.Trainer.next_batch = next_batch_or_stop
-        train(config, workdir)
+        train(config, workdir, **opened)
 
     loop.train = train_both
     run_command(entry.main)

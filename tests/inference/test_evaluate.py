@@ -49,7 +49,7 @@ def random_params(run: Run) -> dict:
 
 def evaluated(config: RunConfig, batch_size: int, mesh: tuple[int, int, int]) -> dict[str, float]:
     run = run_of(config, batch_size, mesh)
-    return evaluate(run.eval_step(), random_params(run), run.task.evaluation_batches(0, 1), run.on_devices)
+    return evaluate(run.evaluation.step(), random_params(run), run.task.evaluation_batches(0, 1), run.on_devices)
 
 
 @pytest.fixture(scope='module')
@@ -62,7 +62,7 @@ def expected(config) -> dict[str, float]:
     rows = [examples.example(0, index) for index in range(count)]
     batch = {name: jnp.asarray(np.stack([row[name] for row in rows])) for name in rows[0]}
     batch['unigram_losses'] = jnp.asarray(run.task.unigram_losses_V)[batch['masked_tokens']]
-    sums, weights = run.eval_step()(random_params(run), batch)
+    sums, weights = run.evaluation.step()(random_params(run), batch)
     assert weights['pair'] == count
     means = {f'{term}_{name}': value / weights[term] for term in sums for name, value in sums[term].items()}
     return {name: float(value) for name, value in means.items()} | {

@@ -57,7 +57,7 @@ def workdir_of(folder, **fields):
     claim_workdir(workdir, config)
     run.task.save_assets(workdir)
     with Checkpoints(workdir, config.checkpoint) as checkpoints:
-        checkpoints.save(0, run.fresh_state(), record={'fingerprint': {'config': to_dict(config)}})
+        checkpoints.save(0, run.drawn_state(), record={'fingerprint': {'config': to_dict(config)}})
     return workdir
 
 

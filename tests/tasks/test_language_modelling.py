@@ -17,13 +17,13 @@ from efficient_attention.config.evaluation import EvalConfig
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
+from efficient_attention.inference.eval_step import make_eval_step
 from efficient_attention.inference.evaluate import evaluate
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.models.decoder import Decoder, check_causal
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.tasks.language_modelling import LanguageModellingTask
 from efficient_attention.training.loop import train
-from efficient_attention.training.step import make_eval_step
 from tests.training.tiny_run import write_corpus
 
 FIELDS = {
@@ -65,8 +65,7 @@ def config_of(folder, **fields) -> RunConfig:
 
 
 def make(config: RunConfig, **model) -> LanguageModellingTask:
-    changed = dataclasses.replace(config.model, **model)
-    return LanguageModellingTask(config.data, changed, batch_size=8, evaluation=EvalConfig(batch_size=5), seed=0)
+    return make_evaluated(dataclasses.replace(config, model=dataclasses.replace(config.model, **model)))
 
 
 @pytest.fixture(scope='module')
@@ -193,8 +192,8 @@ def test_the_protocol_is_named(task):
 
 
 def make_evaluated(config: RunConfig, **fields) -> LanguageModellingTask:
-    evaluation = EvalConfig(batch_size=5, **fields)
-    return LanguageModellingTask(config.data, config.model, batch_size=8, evaluation=evaluation, seed=0)
+    train = dataclasses.replace(config.train, batch_size=8, seed=0)
+    return LanguageModellingTask(dataclasses.replace(config, train=train, eval=EvalConfig(batch_size=5, **fields)))
 
 
 def test_stride_1_is_each_token_given_as_many_as_the_window_holds(config):
@@ -300,6 +299,6 @@ def test_a_run_learns_and_its_workdir_evaluates_to_the_same_numbers(config, fold
     ],
 )
 def test_an_evaluation_that_the_text_has_too_little_for_is_refused(folder, split, context, message):
-    config = config_of(folder, **{'data.test': 0.0})
+    config = config_of(folder, **{'data.test': 0.0, 'model.positions': 'sinusoidal'})
     with pytest.raises(InputError, match=message):
         make_evaluated(config, split=split, context=context)

@@ -15,6 +15,7 @@ from configs.common import fine_tuning_config
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.complete import run_config
 from efficient_attention.training.run import build_run
+from efficient_attention.training.step import jit_train_step
 from tests.tasks.letters import letters
 from tests.tasks.test_language_modelling import config_of as language_modelling
 from tests.training.tiny_run import tiny_config as pretraining
@@ -101,7 +102,7 @@ TASKS: dict[str, tuple[Callable[[Path], RunConfig], str]] = {
 def test_three_steps_on_one_batch_lower_its_loss_and_move_the_parameters(tmp_path: Path, name: str):
     config_of, metric = TASKS[name]
     run = build_run(config_of(tmp_path), jax.devices()[:1])
-    state, step, losses = run.fresh_state(), run.train_step(), []
+    state, step, losses = run.drawn_state(), jit_train_step(run), []
     before = jax.device_get(state.params)
     batch = run.on_devices(next(run.task.training_batches(0, 1, 0, 1)))
     for _ in range(3):
@@ -110,6 +111,6 @@ def test_three_steps_on_one_batch_lower_its_loss_and_move_the_parameters(tmp_pat
     assert losses[2] < losses[0] and int(metrics['skipped']) == 0
     moved = [(old != new).any() for old, new in zip(*map(jax.tree.leaves, (before, state.params)), strict=True)]
     assert np.mean(moved) > 0.9
-    evaluated = run.evaluate(run.eval_step(), state.params)
+    evaluated = run.evaluation.metrics(run.evaluation.step(), state.params)
     assert np.isfinite(evaluated[metric])
     assert name not in PROBLEMS or name == 'token_classification' or evaluated['fine_tuning_weight'] == ROWS

@@ -11,11 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.training.complete import run_config
-from efficient_attention.training.run import build_run, has_same_outputs
-from efficient_attention.training.start import check_same_vocabulary, started_params
+from efficient_attention.training.run import build_run
+from efficient_attention.training.start import Start, check_same_vocabulary, has_same_outputs, started_params
+from efficient_attention.training.state import TrainState
 from efficient_attention.workdir.config_file import read_config
 from tests.inference.tiny_checkpoint import LABELS, random_text, write_checkpoint
 from tests.training.tiny_fine_tuning import tiny_values
@@ -57,14 +59,18 @@ def test_ids_that_stand_for_other_pieces_are_refused(tmp_path: Path):
         check_same_vocabulary(ours | {'a': 6, 'b': 5}, file, FOLDER)
 
 
+def state_of(config: RunConfig) -> TrainState:
+    return Start(config).state(build_run(config))
+
+
 def test_pretraining_with_another_tokenizer_is_refused_and_with_the_checkpoint_s_goes_on(tmp_path: Path):
     start = fresh_workdir(tmp_path / 'first')
     fields = {'train.start_from': str(start)}
     other = tiny_config(tmp_path / 'second', **fields, **{'data.tokenizer': 'train:unigram'})
     with pytest.raises(InputError, match=rf'other pieces.*; add --config\.data\.tokenizer={start}/tokenizer\.json$'):
-        build_run(other).fresh_state()
+        state_of(other)
     same = tiny_config(tmp_path / 'second', **fields, **{'data.tokenizer': str(start / 'tokenizer.json')})
-    assert int(build_run(same).fresh_state().step) == 0
+    assert int(state_of(same).step) == 0
 
 
 @pytest.mark.parametrize(
@@ -90,12 +96,11 @@ def test_a_fine_tuning_run_starts_from_a_pretraining_run(tmp_path: Path):
     config = run_config(values)
     assert config.data.tokenizer == str(pretrained / 'tokenizer.json')
     assert config.model == read_config(pretrained).model
-    run = build_run(config)
-    params, saved = run.fresh_state().params, open_pretrained(pretrained).params()
+    params, saved = state_of(config).params, open_pretrained(pretrained).params()
     for part in ('encoder', 'pooler'):
         jax.tree.map(np.testing.assert_array_equal, params[part], saved[part])
-    drawn = build_run(dataclasses.replace(config, train=dataclasses.replace(config.train, start_random=True)))
-    kernel = drawn.fresh_state().params['pooler']['dense']['kernel']
+    drawn = dataclasses.replace(config, train=dataclasses.replace(config.train, start_random=True))
+    kernel = state_of(drawn).params['pooler']['dense']['kernel']
     assert kernel.shape == params['pooler']['dense']['kernel'].shape
     assert not np.array_equal(kernel, params['pooler']['dense']['kernel'])
 
@@ -119,7 +124,7 @@ def test_a_head_for_other_labels_is_drawn_anew(tmp_path: Path, labels: tuple, is
     values['model'], values['head'] = dict.fromkeys(values['model']), dict.fromkeys(values['head'])
     config = run_config(values)
     assert config.examples.labels == labels
-    own = build_run(config).fresh_state().params['head']['out']['kernel']
+    own = state_of(config).params['head']['out']['kernel']
     saved = open_pretrained(checkpoint).params()['head']['out']['kernel']
     assert np.array_equal(own, saved) is is_taken
 

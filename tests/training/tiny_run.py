@@ -73,5 +73,5 @@ def fresh_workdir(folder: Path, **fields: Any) -> Path:
     run.task.save_assets(workdir)
     with Checkpoints(workdir, config.checkpoint) as checkpoints:
         record = {'fingerprint': {'config': to_dict(config)} | run.fingerprint}
-        checkpoints.save(0, run.fresh_state(), record=record)
+        checkpoints.save(0, run.drawn_state(), record=record)
     return workdir
