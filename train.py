@@ -21,13 +21,13 @@ def main() -> None:
     """Reads the flags and trains."""
     parse_flags(sys.argv, required=('config', 'workdir'))
     print(keep_freed_memory(), file=sys.stderr)
-    from efficient_attention.training.complete import complete  # after the allocator, before anything large
+    from efficient_attention.training.fill_config import fill_config  # after the allocator, before anything large
     from efficient_attention.training.loop import train
 
     join_hosts_of_flags()
 
-    completed = complete(CONFIG.value.to_dict())
-    train(completed.config, Path(WORKDIR.value), opened=completed)
+    filled = fill_config(CONFIG.value.to_dict())
+    train(filled.config, Path(WORKDIR.value), opened=filled)
 
 
 if __name__ == '__main__':

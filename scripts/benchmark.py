@@ -49,7 +49,7 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.errors import InputError, show_error
-from efficient_attention.workdir.whole_file import write_whole
+from efficient_attention.workdir.atomic_write import write_atomically
 from scripts import attention_benchmark, decode_benchmark, finetune_benchmark, memory_benchmark
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -99,7 +99,7 @@ def measure(arguments: argparse.Namespace) -> None:
     }
     for figures in parts[arguments.command](arguments):
         if arguments.json:
-            write_whole(arguments.json, json.dumps(report | figures, indent=2) + '\n')
+            write_atomically(arguments.json, json.dumps(report | figures, indent=2) + '\n')
 
 
 def parse_arguments() -> argparse.Namespace:

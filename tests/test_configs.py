@@ -15,7 +15,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.pretraining import PretrainingModel
-from efficient_attention.training.complete import with_open_fields
+from efficient_attention.training.fill_config import with_open_fields
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = [

@@ -12,14 +12,14 @@ from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
-from efficient_attention.training.complete import Completed
 from efficient_attention.training.early_stop import Patience
+from efficient_attention.training.fill_config import FilledConfig
+from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.peak_flops import peak_flops
 from efficient_attention.training.progress import ProgressDisplay, show_progress
 from efficient_attention.training.run import Run, build_run
 from efficient_attention.training.run_notes import run_notes
 from efficient_attention.training.schedules import make_schedule
-from efficient_attention.training.start import Start
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.training.step_queue import StepQueue
@@ -32,7 +32,7 @@ from efficient_attention.workdir.metrics import MetricsLog, read_metrics
 from efficient_attention.workdir.report import write_report
 
 
-def train(config: RunConfig, workdir: Path, *, opened: Completed | None = None) -> dict[str, float]:
+def train(config: RunConfig, workdir: Path, *, opened: FilledConfig | None = None) -> dict[str, float]:
     """Trains to `train.steps`, from the newest checkpoint where there is one; returns the held-out metrics at its end.
 
     A stop signal (SIGINT, SIGTERM) ends it after the step it is in, with a checkpoint; there are no metrics then, nor
@@ -49,7 +49,7 @@ def train(config: RunConfig, workdir: Path, *, opened: Completed | None = None) 
         SaveError: a checkpoint was not saved.
     """
     rows, pretrained = (opened.rows, opened.pretrained) if opened else (None, None)
-    run, start = build_run(config, rows=rows), Start(config, pretrained)
+    run, start = build_run(config, rows=rows), InitialParams(config, pretrained)
     check_best_metric(run)
     fingerprint = {'config': to_dict(config)} | run.fingerprint
     with contextlib.ExitStack() as stack:

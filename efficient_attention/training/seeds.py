@@ -11,10 +11,10 @@ import jax
 
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.errors import InputError
-from efficient_attention.training.complete import complete
+from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
+from efficient_attention.workdir.atomic_write import write_atomically
 from efficient_attention.workdir.metrics import best_evaluation
-from efficient_attention.workdir.whole_file import write_whole
 
 COMPILED = 'compiled'  # folder of the programs that the seeds share
 
@@ -38,7 +38,7 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
     """
     if not seeds or not all(seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
         raise InputError(f'--seeds is {",".join(seeds)!r}; it must be different whole numbers with commas')
-    opened = complete(values)
+    opened = fill_config(values)
     config = opened.config
     if not has_held_out(config.data.held_out, config.eval.split):
         raise InputError('no text is held out (data.held_out=0), and seeds are compared by held-out metrics')
@@ -52,7 +52,7 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
         runs[seed] = best_evaluation(folder, config.checkpoint)
     summary = {'seeds': runs, **spread(list(runs.values()))}
     if jax.process_index() == 0:
-        write_whole(workdir / 'seeds.json', json.dumps(summary, indent=2) + '\n')
+        write_atomically(workdir / 'seeds.json', json.dumps(summary, indent=2) + '\n')
     return summary
 
 

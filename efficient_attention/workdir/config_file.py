@@ -11,8 +11,8 @@ from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.optimizer import SCHEDULES_WITH_AN_END
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
+from efficient_attention.workdir.atomic_write import write_atomically
 from efficient_attention.workdir.fingerprint import ADVICE, compare_fingerprints, different_fields
-from efficient_attention.workdir.whole_file import write_whole
 
 CONFIG = 'config.json'
 # Fields that change neither the parameters nor the examples of any step, so a run may go on with other values.
@@ -70,7 +70,7 @@ def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = Tr
         return
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(to_dict(config), indent=2) + '\n')
+        write_atomically(path, json.dumps(to_dict(config), indent=2) + '\n')
     except OSError as error:
         raise InputError(f'{workdir}: cannot be written ({error.strerror})') from None
 

@@ -18,7 +18,7 @@ from absl import flags
 from efficient_attention.commands import hosts
 from efficient_attention.commands.hosts import join_hosts
 from efficient_attention.errors import InputError
-from efficient_attention.training.complete import run_config
+from efficient_attention.training.fill_config import run_config
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
@@ -45,7 +45,7 @@ STOPPED = """
     import train as entry
     from efficient_attention.training import loop
     from efficient_attention.commands.flags import run_command
-    from efficient_attention.training.complete import run_config
+    from efficient_attention.training.fill_config import run_config
 
     train, next_batch, taken = loop.train, loop.Trainer.next_batch, []
 

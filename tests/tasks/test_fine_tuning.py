@@ -19,10 +19,10 @@ from efficient_attention.inference.restore import abstract_params
 from efficient_attention.models.sharding import make_mesh
 from efficient_attention.tasks.fine_tuning import check_head, file_names, files_digest
 from efficient_attention.tasks.registry import make_task
-from efficient_attention.training.complete import run_config
+from efficient_attention.training.fill_config import run_config
+from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
-from efficient_attention.training.start import Start
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import read_metrics
@@ -151,7 +151,7 @@ def test_global_projections_begin_as_copies_where_a_checkpoint_has_none(tmp_path
     values['data']['tokenizer'] = None
     values['model'] = dict.fromkeys(values['model']) | {'global_tokens': 1}
     config = run_config(values)
-    attention = Start(config).state(build_run(config)).params['encoder']['stack']['layers']['attention']
+    attention = InitialParams(config).state(build_run(config)).params['encoder']['stack']['layers']['attention']
     np.testing.assert_array_equal(attention['global_projections']['key']['kernel'], attention['key']['kernel'])
 
 

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from configs.common import fine_tuning_config
 from efficient_attention.config.run import RunConfig
-from efficient_attention.training.complete import run_config
+from efficient_attention.training.fill_config import run_config
 from efficient_attention.training.run import build_run
 from efficient_attention.training.step import jit_train_step
 from tests.tasks.letters import letters

@@ -17,9 +17,9 @@ import pytest
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.tasks.pretraining import PretrainingTask
+from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.loop import Trainer, train
 from efficient_attention.training.run import build_run
-from efficient_attention.training.start import Start
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.training.step_queue import TrainingStopped
@@ -127,9 +127,9 @@ def test_a_run_that_gets_more_steps_equals_the_longer_one_and_needs_no_held_out_
 
 def test_a_new_run_says_which_checkpoint_it_starts_from(folder, unbroken):
     fields = {'train.start_from': str(unbroken)}
-    assert Start(tiny_config(folder, **fields)).origin() == f'parameters from {unbroken} step 20'
+    assert InitialParams(tiny_config(folder, **fields)).origin() == f'parameters from {unbroken} step 20'
     fields['train.start_random'] = True
-    assert Start(tiny_config(folder, **fields)).origin().startswith('parameters drawn from seed 0, sizes')
+    assert InitialParams(tiny_config(folder, **fields)).origin().startswith('parameters drawn from seed 0, sizes')
 
 
 # Kills itself after the log of step 16, as soon as the checkpoint of step 10 is complete.

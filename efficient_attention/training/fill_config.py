@@ -20,7 +20,7 @@ from efficient_attention.tasks.fine_tuning import Rows, load_rows
 Values = dict[str, Any]
 
 
-class Completed(NamedTuple):
+class FilledConfig(NamedTuple):
     """A complete config, and what was read to complete it."""
 
     config: RunConfig
@@ -29,18 +29,18 @@ class Completed(NamedTuple):
 
 
 def run_config(values: Mapping[str, Any]) -> RunConfig:
-    """The complete config alone; raises InputError as `complete`."""
-    return complete(values).config
+    """The complete config alone; raises InputError as `fill_config`."""
+    return fill_config(values).config
 
 
-def complete(values: Mapping[str, Any]) -> Completed:
+def fill_config(values: Mapping[str, Any]) -> FilledConfig:
     """The complete config, with the rows and the checkpoint that were read for it.
 
     Raises:
         InputError: a field is bad, or the checkpoint, the tokenizer or the files do not serve.
     """
     if values.get('task') != 'fine_tuning':
-        return Completed(from_dict(values, RunConfig))
+        return FilledConfig(from_dict(values, RunConfig))
     filled: Values = {name: dict(group) if isinstance(group, Mapping) else group for name, group in values.items()}
     start = filled['train'].get('start_from')
     pretrained = open_pretrained(Path(start)) if start else None
@@ -58,7 +58,7 @@ def complete(values: Mapping[str, Any]) -> Completed:
     filled['examples']['labels'] = labels
     fill_head(filled['head'], rows, pretrained)
     fill_steps(filled, rows)
-    return Completed(from_dict(filled, RunConfig), rows, pretrained)
+    return FilledConfig(from_dict(filled, RunConfig), rows, pretrained)
 
 
 def fill(group: Values, values: Mapping[str, Any]) -> None:

@@ -4,32 +4,32 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.workdir.whole_file import write_whole
+from efficient_attention.workdir.atomic_write import write_atomically
 
 
 def test_the_text_is_there_and_nothing_else(tmp_path):
     for text in ('a longer text, ä\n', 'b\n'):
-        write_whole(tmp_path / 'file.json', text)
+        write_atomically(tmp_path / 'file.json', text)
         assert (tmp_path / 'file.json').read_text(encoding='utf-8') == text
     assert [path.name for path in tmp_path.iterdir()] == ['file.json']
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / 'file.json'
-    write_whole(path, 'old')
+    write_atomically(path, 'old')
 
     def no_space(_descriptor: int) -> None:
         raise OSError(28, 'No space left on device')
 
     monkeypatch.setattr('os.fsync', no_space)
     with pytest.raises(OSError, match='No space left'):
-        write_whole(path, 'new')
+        write_atomically(path, 'new')
     assert path.read_text(encoding='utf-8') == 'old'
 
 
 def test_a_reader_never_sees_a_part(tmp_path, monkeypatch):
     path = tmp_path / 'file.json'
-    write_whole(path, 'old')
+    write_atomically(path, 'old')
     seen = []
     replace = Path.replace
 
@@ -38,5 +38,5 @@ def test_a_reader_never_sees_a_part(tmp_path, monkeypatch):
         return replace(self, target)
 
     monkeypatch.setattr(Path, 'replace', look_first)
-    write_whole(path, 'new' * 1000)
+    write_atomically(path, 'new' * 1000)
     assert seen == [('new' * 1000, 'old')]

@@ -8,7 +8,7 @@ import pytest
 from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
-from efficient_attention.training.complete import run_config
+from efficient_attention.training.fill_config import run_config
 from tests.inference.tiny_checkpoint import write_checkpoint
 from tests.training.tiny_fine_tuning import tiny_config, tiny_values
 

@@ -14,9 +14,14 @@ import pytest
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import open_pretrained
-from efficient_attention.training.complete import run_config
+from efficient_attention.training.fill_config import run_config
+from efficient_attention.training.initial_params import (
+    InitialParams,
+    check_same_vocabulary,
+    has_same_outputs,
+    started_params,
+)
 from efficient_attention.training.run import build_run
-from efficient_attention.training.start import Start, check_same_vocabulary, has_same_outputs, started_params
 from efficient_attention.training.state import TrainState
 from efficient_attention.workdir.config_file import read_config
 from tests.inference.tiny_checkpoint import LABELS, random_text, write_checkpoint
@@ -60,7 +65,7 @@ def test_ids_that_stand_for_other_pieces_are_refused(tmp_path: Path):
 
 
 def state_of(config: RunConfig) -> TrainState:
-    return Start(config).state(build_run(config))
+    return InitialParams(config).state(build_run(config))
 
 
 def test_pretraining_with_another_tokenizer_is_refused_and_with_the_checkpoint_s_goes_on(tmp_path: Path):

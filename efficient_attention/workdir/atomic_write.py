@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Replaces the file at once by one with `text`, in UTF-8; `<name>.tmp` beside it is used on the way.
 
     Raises:

@@ -23,7 +23,7 @@ MUST_START = 'encoder/'  # what a checkpoint cannot lack; heads are drawn where 
 MOST_NAMED = 8  # parameters in a message
 
 
-class Start:
+class InitialParams:
     """Where the parameters of step 0 come from; a checkpoint is opened once, when it is first needed."""
 
     def __init__(self, config: RunConfig, pretrained: Pretrained | None = None) -> None:
