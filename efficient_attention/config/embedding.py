@@ -75,6 +75,6 @@ class EmbeddingConfig(LayerConfig):
         if self.axial_sum:
             require(widths == (), 'model.axial_widths', widths, '() with model.axial_sum: each axis has the full width')
             return
-        fits = len(widths) == len(shape) and all(own >= 1 for own in widths) and sum(widths) == width
+        fits = len(widths) == len(shape) and all(size >= 1 for size in widths) and sum(widths) == width
         allowed = f'{len(shape)} widths of at least 1 whose sum is {width}, the width of the embeddings'
         require(fits, 'model.axial_widths', widths, allowed)

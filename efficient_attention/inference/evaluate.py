@@ -108,22 +108,22 @@ def evaluate_outputs(
         token_outputs: names of outputs [B, L, ...], which are cut to the row's own tokens.
     """
     totals = Totals()
-    rows: dict[int, dict[str, np.ndarray]] = {}
+    found: dict[int, dict[str, np.ndarray]] = {}
 
     def results() -> Iterator[tuple]:
         for batch in batches:
-            own = to_devices(batch)
-            yield *eval_step(params, own), own['index'], own['segments']
+            rows = to_devices(batch)
+            yield *eval_step(params, rows), rows['index'], rows['segments']
 
     for sums, weights, outputs, index, segments in map(on_host, ahead(results())):
         totals.add(sums, weights)
         lengths = (segments > 0).reshape(len(index), -1).sum(axis=1)
         for place in np.flatnonzero(index >= 0):
-            rows[int(index[place])] = {
+            found[int(index[place])] = {
                 name: output[place][: lengths[place]] if name in token_outputs else output[place]
                 for name, output in outputs.items()
             }
-    return totals.means(), [rows[number] for number in sorted(rows)]
+    return totals.means(), [found[number] for number in sorted(found)]
 
 
 class Totals:

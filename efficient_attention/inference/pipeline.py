@@ -91,14 +91,14 @@ def examples_of(path: Path, pretrained: Pretrained, options: dict[str, Any]) -> 
     """The examples group that a checkpoint was trained with, without its files."""
     has_global = pretrained.model.global_tokens > 0
     outside = ExamplesConfig(has_global=has_global, **pretrained.examples)
-    own = outside if pretrained.family else read_config(path).examples
+    trained = outside if pretrained.family else read_config(path).examples
     fixed: dict[str, Any] = {'problem': pretrained.problem, 'labels': pretrained.labels, 'overlong': 'windows'}
     unread: dict[str, Any] = {'train': '', 'dev': '', 'test': '', 'name': ''}
-    if own.format == 'glue' and len(glue_task(own.name).texts) == 2:
+    if trained.format == 'glue' and len(glue_task(trained.name).texts) == 2:
         unread['text_pair'] = 'text_pair'
     unread['format'] = FORMATS.get(pretrained.problem, 'table')
     try:
-        return dataclasses.replace(own, **unread, **fixed | options)
+        return dataclasses.replace(trained, **unread, **fixed | options)
     except TypeError:
         fields = ', '.join(field.name for field in dataclasses.fields(ExamplesConfig))
         raise InputError(f'unknown option among {", ".join(options)}; known: {fields}') from None

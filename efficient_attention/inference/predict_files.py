@@ -41,10 +41,10 @@ def predict_files(
         raise InputError(f'split is {split!r}; known: {", ".join(SPLITS)}')
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f'{folder}: there is something already; name another folder (--output)')
-    size = {'batch_size': batch_size, 'length': length or own_length(path)}
+    size = {'batch_size': batch_size, 'length': length or trained_length(path)}
     run: TextPipeline = pipeline(kind_of(path), path, checkpoint=checkpoint, **size)
-    own = run.examples if open_pretrained(path).family else read_config(path).examples
-    task = run.task(dataclasses.replace(own, **fields))
+    examples = run.examples if open_pretrained(path).family else read_config(path).examples
+    task = run.task(dataclasses.replace(examples, **fields))
     if not getattr(task.config, split):
         raise InputError(f'{path} names no files for examples.{split}; name them (--files)')
     found: dict[str, Any] = {'files': [], 'notes': [], 'metrics': {}}
@@ -81,6 +81,6 @@ def kind_of(path: Path) -> str:
     raise InputError(f'{path} was trained for {problem!r}; it has no head to predict with')
 
 
-def own_length(path: Path) -> int:
+def trained_length(path: Path) -> int:
     """The row length of a run of ours; 0 for a checkpoint from outside."""
     return 0 if open_pretrained(path).family else read_config(path).data.length

@@ -88,11 +88,11 @@ def started_params(params: Any, pretrained: Mapping[str, Any], where: Path) -> A
 
     def start(path: Any, leaf: jax.Array) -> jax.Array:
         name = path_name(path)
-        own = found.pop(name, None)
-        if own is not None and own.shape == leaf.shape:
-            return jax.device_put(np.asarray(own, leaf.dtype), leaf.sharding)
+        saved = found.pop(name, None)
+        if saved is not None and saved.shape == leaf.shape:
+            return jax.device_put(np.asarray(saved, leaf.dtype), leaf.sharding)
         if name.startswith(MUST_START):
-            fault = 'is missing' if own is None else f'has the shape {own.shape}, not {leaf.shape}'
+            fault = 'is missing' if saved is None else f'has the shape {saved.shape}, not {leaf.shape}'
             raise InputError(f'train.start_from {where}: {name} {fault}')
         drawn.append(name)
         return leaf

@@ -61,8 +61,8 @@ def spread(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
     names = [name for name in runs[0] if name != 'step' and all(name in run for run in runs)]
     values = {name: [run[name] for run in runs] for name in names}
     return {
-        'mean': {name: statistics.fmean(own) for name, own in values.items()},
-        'deviation': {name: statistics.stdev(own) if len(own) > 1 else 0.0 for name, own in values.items()},
+        'mean': {name: statistics.fmean(numbers) for name, numbers in values.items()},
+        'deviation': {name: statistics.stdev(numbers) if len(numbers) > 1 else 0.0 for name, numbers in values.items()},
     }
 
 
