@@ -24,7 +24,6 @@ from typing import Any
 
 import jax
 import pytest
-from flax import nnx
 
 from configs.common import SMALL_DECODERS
 from efficient_attention.training.run import build_run
