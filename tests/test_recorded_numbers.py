@@ -9,7 +9,8 @@ and says in its commit which numbers moved and why. Losses are those of three st
 width 16 in float32 on small data, with the config's own dropout, sharing, norms, update rule and clipping, but a
 larger rate and larger first weights (tests/shrunk_configs.py).
 
-Every config file is there. Of arguments that only size a model or name files, one is there. The four files of small
+Every config file is there. Those in `REPEATED` are marked slow: another config, or tests/tasks/test_one_step.py, has
+their mechanism or their task. Of arguments that only size a model or name files, one is there. The four files of small
 decoders share their mechanisms (`SMALL_DECODERS`), so each mechanism is there once, in one of the four.
 """
 
@@ -55,6 +56,19 @@ ARGUMENTS = {
     'configs.lm.transformer_xl': ('enwik8_12', 'wikitext103_large'),
     'configs.pretrain.books_long': ('full', 'window', 'bigbird', 'performer', 'reformer', 'full_shared'),
 }
+REPEATED = {
+    'configs.finetune.choice': ('swag',),
+    'configs.finetune.imdb': ('short',),
+    'configs.finetune.squad': ('v1',),
+    'configs.finetune.table': ('classification', 'regression'),
+    'configs.finetune.tags': ('wnut17',),
+    'configs.lm.books_words': ('favor', 'transformer_xl'),
+    'configs.lm.cifar10_small': ('strided', 'fixed'),
+    'configs.lm.enwik8_small': ('lsh', 'reformer'),
+    'configs.lm.reformer': ('imagenet64',),
+    'configs.lm.transformer_xl': ('enwik8_12',),
+    'configs.pretrain.books_long': ('full', 'window', 'bigbird', 'performer', 'reformer', 'full_shared'),
+}
 LOSSES = [(name, argument) for name in NAMES for argument in ARGUMENTS.get(name, ('',))]
 
 
@@ -78,7 +92,10 @@ def test_parameters_of_a_config(name: str, argument: str):
     assert parameter_count(name, argument) == recorded()['parameters'][title(name, argument)]
 
 
-@pytest.mark.parametrize('name, argument', LOSSES)
+@pytest.mark.parametrize(
+    'name, argument',
+    [pytest.param(*one, marks=[pytest.mark.slow] if one[1] in REPEATED.get(one[0], ()) else []) for one in LOSSES],
+)
 def test_first_losses_of_a_config(tmp_path: Path, name: str, argument: str):
     assert_recorded('losses', title(name, argument), losses(name, argument, tmp_path))
 

@@ -57,7 +57,8 @@ def test_training_goes_on_from_a_checkpoint_as_it_did_then(written):
     assert (workdir / 'checkpoints' / '8').is_dir()
 
 
-def test_an_exported_folder_fills_masks(written):
+@pytest.mark.usefixtures('written')
+def test_an_exported_folder_fills_masks():
     found = ea.pipeline('fill-mask', 'exported', top=3)(EXPECTED['text'])
     assert [[one['token'] for one in mask] for mask in found] == [
         [one['token'] for one in mask] for mask in EXPECTED['filled']
@@ -66,7 +67,8 @@ def test_an_exported_folder_fills_masks(written):
     assert_close(scores, [[one['score'] for one in mask] for mask in EXPECTED['filled']])
 
 
-def test_a_language_model_goes_on_with_a_text(written):
+@pytest.mark.usefixtures('written')
+def test_a_language_model_goes_on_with_a_text():
     generator = TextGenerator(Path('decoder'))
     for sampling, seed, text in ((Sampling(temperature=0.0), 0, 'greedy'), (Sampling(), 3, 'drawn')):
         parts = generator(EXPECTED['prompt'], max_tokens=40, sampling=sampling, seed=seed)
