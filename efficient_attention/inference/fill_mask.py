@@ -42,7 +42,7 @@ class MaskFiller:
             raise InputError(f'{path}: no tokenizer there')
         self.tokenizer: Tokenizer = load_tokenizer(pretrained.tokenizer, lowercase=pretrained.lowercase)
         self.vocabulary = vocabulary_of(self.tokenizer, str(pretrained.tokenizer))
-        self.length = row_length(path, pretrained)
+        self.length = row_length(pretrained)
         model = pretrained.model
         self.model = pretrained_module(lambda rngs: PretrainingModel(model, has_pairs=False, rngs=rngs), pretrained)
 

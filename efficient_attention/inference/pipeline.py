@@ -26,7 +26,6 @@ from efficient_attention.objectives.vectors import Vectors
 from efficient_attention.tasks.fine_tuning import check_global, check_outputs
 from efficient_attention.tasks.text_task import Feature, TextTask
 from efficient_attention.tasks.text_tasks import make_text_task
-from efficient_attention.workdir.config_file import read_config
 
 POOLING = ('none', 'first', 'mean')
 # what a user calls it: the problems of examples that it serves
@@ -66,7 +65,14 @@ def pipeline(
     Raises:
         InputError: unknown task, or a checkpoint without what the task needs.
     """
-    pretrained = open_pretrained(Path(path), checkpoint)
+    size = {'batch_size': batch_size, 'length': length}
+    return make_pipeline(task, Path(path), open_pretrained(Path(path), checkpoint), **size, **options)
+
+
+def make_pipeline(
+    task: str, path: Path, pretrained: Pretrained, *, batch_size: int, length: int, **options: Any
+) -> Any:
+    """`pipeline` for a checkpoint that is open; `path` is for messages."""
     known = ('fill-mask', 'feature-extraction', *PROBLEMS)
     if task not in known:
         raise InputError(f'pipeline {task!r} is unknown; known: {", ".join(known)}')
@@ -76,22 +82,22 @@ def pipeline(
     limit = pretrained.model.position_limit
     if limit is not None and length > limit:
         raise InputError(f'length is {length}; the model has {limit} positions')
-    size: dict[str, Any] = {'length': length or row_length(Path(path), pretrained), 'batch_size': batch_size}
+    size: dict[str, Any] = {'length': length or row_length(pretrained), 'batch_size': batch_size}
     if task == 'fill-mask':
-        return MaskPipeline(pretrained, Path(path), **size, **options)
+        return MaskPipeline(pretrained, path, **size, **options)
     if task == 'feature-extraction':
         return VectorPipeline(pretrained, encoder, **size, **options)
     if pretrained.problem not in PROBLEMS[task]:
         raise InputError(f'{path} was trained for {pretrained.problem!r}; {task} needs {" or ".join(PROBLEMS[task])}')
-    examples = examples_of(Path(path), pretrained, options)
+    examples = examples_of(pretrained, options)
     return TextPipeline(pretrained, encoder, examples, thresholds=pretrained.thresholds(), **size)
 
 
-def examples_of(path: Path, pretrained: Pretrained, options: dict[str, Any]) -> ExamplesConfig:
+def examples_of(pretrained: Pretrained, options: dict[str, Any]) -> ExamplesConfig:
     """The examples group that a checkpoint was trained with, without its files."""
     has_global = pretrained.model.global_tokens > 0
     outside = ExamplesConfig(has_global=has_global, **pretrained.examples)
-    trained = outside if pretrained.family else read_config(path).examples
+    trained = pretrained.run.examples if pretrained.run else outside
     fixed: dict[str, Any] = {'problem': pretrained.problem, 'labels': pretrained.labels, 'overlong': 'windows'}
     unread: dict[str, Any] = {'train': '', 'dev': '', 'test': '', 'name': ''}
     if trained.format == 'glue' and len(glue_task(trained.name).texts) == 2:

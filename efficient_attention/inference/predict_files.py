@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.errors import InputError
-from efficient_attention.inference.pipeline import PROBLEMS, TextPipeline, pipeline
+from efficient_attention.inference.pipeline import PROBLEMS, TextPipeline, make_pipeline
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.tasks.text_task import TextTask
-from efficient_attention.workdir.config_file import read_config
 
 SPLITS = ('dev', 'test')
 
@@ -41,9 +40,11 @@ def predict_files(
         raise InputError(f'split is {split!r}; known: {", ".join(SPLITS)}')
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f'{folder}: there is something already; name another folder (--output)')
-    size = {'batch_size': batch_size, 'length': length or trained_length(path)}
-    run: TextPipeline = pipeline(kind_of(path), path, checkpoint=checkpoint, **size)
-    examples = run.examples if open_pretrained(path).family else read_config(path).examples
+    pretrained = open_pretrained(path, checkpoint)
+    trained = pretrained.run
+    size = {'batch_size': batch_size, 'length': length or (trained.data.length if trained else 0)}
+    run: TextPipeline = make_pipeline(kind_of(path, pretrained.problem), path, pretrained, **size)
+    examples = trained.examples if trained else run.examples
     task = run.task(dataclasses.replace(examples, **fields))
     if not getattr(task.config, split):
         raise InputError(f'{path} names no files for examples.{split}; name them (--files)')
@@ -68,19 +69,13 @@ def predict_split(task: TextTask[Any, Any], run: TextPipeline, split: str, folde
     found['files'] += map(str, task.write(examples, predictions, split, folder))
 
 
-def kind_of(path: Path) -> str:
-    """The name of the pipeline that serves a checkpoint.
+def kind_of(path: Path, problem: str) -> str:
+    """The name of the pipeline that serves a checkpoint of this problem; `path` is for the message.
 
     Raises:
         InputError: it has no head of a text task.
     """
-    problem = open_pretrained(path).problem
     for kind, problems in PROBLEMS.items():
         if problem in problems:
             return kind
     raise InputError(f'{path} was trained for {problem!r}; it has no head to predict with')
-
-
-def trained_length(path: Path) -> int:
-    """The row length of a run of ours; 0 for a checkpoint from outside."""
-    return 0 if open_pretrained(path).family else read_config(path).data.length

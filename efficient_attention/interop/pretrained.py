@@ -9,6 +9,7 @@ from typing import Any
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_fields import OUR_EXAMPLES, SHIFTED
 from efficient_attention.interop.config_in import CONFIG, Description, describe, read_values
@@ -41,6 +42,7 @@ class Pretrained:
     examples: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields of OUR_EXAMPLES; others: default
     thresholds: Callable[[], Mapping[str, float]] = dict  # chosen on the dev files of the run that it is from
     origin: Callable[[], str] = str  # where the parameters lie, in a few words
+    run: RunConfig | None = None  # the config of a workdir's run
 
 
 def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
@@ -100,6 +102,7 @@ def _of_workdir(path: Path, checkpoint: str) -> Pretrained:
         },
         thresholds=lambda: checkpoint_thresholds(path, config, checkpoint),
         origin=lambda: f'{path} step {checkpoint_step(CheckpointReader(path), config, checkpoint)}',
+        run=config,
     )
 
 
