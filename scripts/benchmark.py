@@ -258,8 +258,8 @@ def measure_input(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def pipeline_tokens_per_second(arguments: argparse.Namespace) -> float:
     """Prepares the source, or finds it prepared, and times its batches without a model."""
     from efficient_attention.data.config import DataConfig
-    from efficient_attention.data.pipeline import tokens_per_second, training_batches
-    from efficient_attention.data.prepare import prepare
+    from efficient_attention.data.corpus.batches import tokens_per_second, training_batches
+    from efficient_attention.data.corpus.prepare import prepare
 
     config = DataConfig(
         source=arguments.source,

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from efficient_attention.data.files import digest_files, find_files, read_lines, read_text
-from efficient_attention.data.records import digest_texts, json_documents, record_documents, tfds_documents
-from efficient_attention.data.stdlib_text import stdlib_documents, stdlib_files
+from efficient_attention.data.record_files import digest_texts, json_documents, record_documents, tfds_documents
+from efficient_attention.data.stdlib_documents import stdlib_documents, stdlib_files
+from efficient_attention.data.text_files import digest_files, find_files, read_lines, read_text
 from efficient_attention.errors import InputError
 
 MARKDOWN = frozenset({'.md', '.markdown'})

@@ -6,12 +6,12 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from efficient_attention.data.cache_manifest import file_sha256
 from efficient_attention.data.config import DataConfig
-from efficient_attention.data.encoding import cut_pieces
-from efficient_attention.data.manifest import file_sha256
-from efficient_attention.data.splitting import HASHES, document_hash
+from efficient_attention.data.corpus.encoding import cut_pieces
+from efficient_attention.data.held_out_documents import HASHES, document_hash
+from efficient_attention.data.tokenizer_loading import load_tokenizer
 from efficient_attention.data.tokenizer_training import TRAINERS, train_tokenizer
-from efficient_attention.data.tokenizers import load_tokenizer
 from efficient_attention.errors import InputError
 
 TRAINING_CHARACTERS = 2**25  # that a tokenizer learns from, at most; more changes a vocabulary little

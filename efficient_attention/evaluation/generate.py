@@ -12,8 +12,8 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.dense import MASKED
-from efficient_attention.data.tokenizers import vocabulary_of
-from efficient_attention.data.units import Characters, Pieces, Units, load_units
+from efficient_attention.data.text.units import Characters, Pieces, Units, load_units
+from efficient_attention.data.tokenizer_loading import vocabulary_of
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.sampling import Sampling, sample
 from efficient_attention.evaluation.text_stream import open_stream

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
+from efficient_attention.data.examples.glue import glue_task
+from efficient_attention.data.examples.text_encoder import TextEncoder, arrays_of, text_encoder
 from efficient_attention.data.examples_config import ExamplesConfig
-from efficient_attention.data.glue import glue_task
-from efficient_attention.data.text_encoder import TextEncoder, arrays_of, text_encoder
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.fill_mask import MaskFiller
 from efficient_attention.evaluation.predictor import Predictor

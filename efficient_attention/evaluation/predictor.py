@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.data.examples_config import BUCKETS
-from efficient_attention.data.feature_batches import FeatureBatches
 from efficient_attention.evaluation.evaluate import evaluate_outputs
 from efficient_attention.objectives.objective import Objective
 from efficient_attention.tasks.text_task import Feature

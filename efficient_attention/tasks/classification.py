@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from efficient_attention.data.examples.glue import DIAGNOSTIC, GLUE
+from efficient_attention.data.examples.labelled_text import LabelledText, label_names, number_of, read_labelled
+from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.data.examples_config import ExamplesConfig
-from efficient_attention.data.glue import DIAGNOSTIC, GLUE
-from efficient_attention.data.labelled_text import LabelledText, label_names, number_of, read_labelled
-from efficient_attention.data.text_encoder import TextEncoder
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics import METRICS, Metric, f1_macro
 from efficient_attention.tasks.outputs import mean_logits, softmax

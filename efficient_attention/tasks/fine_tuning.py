@@ -11,11 +11,11 @@ import numpy as np
 from flax import nnx
 
 from efficient_attention.data.config import DataConfig
+from efficient_attention.data.examples.batches import FeatureBatches
+from efficient_attention.data.examples.glue import glue_sources
+from efficient_attention.data.examples.text_encoder import TextEncoder, text_encoder
 from efficient_attention.data.examples_config import ExamplesConfig
-from efficient_attention.data.feature_batches import FeatureBatches
-from efficient_attention.data.files import digest_files, find_files
-from efficient_attention.data.glue import glue_sources
-from efficient_attention.data.text_encoder import TextEncoder, text_encoder
+from efficient_attention.data.text_files import digest_files, find_files
 from efficient_attention.errors import InputError
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.fine_tuning import POOLED, FineTuningModel
@@ -27,7 +27,7 @@ from efficient_attention.tasks.task import HostBatch, Task
 from efficient_attention.tasks.text_task import Feature, TextTask
 from efficient_attention.tasks.text_tasks import make_text_task
 
-SELECTED = ('squad', 'hotpotqa')  # formats whose files may have a selection, see data/selections.py
+SELECTED = ('squad', 'hotpotqa')  # formats whose files may have a selection, see data/examples/selections.py
 
 
 class Rows:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from efficient_attention.data.hotpotqa import Fact, MultiHopQuestion
-from efficient_attention.data.text_encoder import TextEncoder
+from efficient_attention.data.examples.hotpotqa import Fact, MultiHopQuestion
+from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.tasks.pair_rows import Pieces, pieces_of, pieces_over
 
 TITLE_MARKER, SENTENCE_MARKER = '[unused1]', '[unused2]'  # of BERT's vocabularies, which no text gives

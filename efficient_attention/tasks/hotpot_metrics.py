@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from efficient_attention.data.hotpotqa import Fact
+from efficient_attention.data.examples.hotpotqa import Fact
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.squad_metrics import normalized, overlap
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from flax import nnx
 
 from efficient_attention.data.config import DataConfig
-from efficient_attention.data.prepare_text import prepare_text
-from efficient_attention.data.splitting import held_out_share_note, split_counts
-from efficient_attention.data.text_batches import memory_evaluation_batches, text_batches, text_evaluation_batches
-from efficient_attention.data.text_rows import TextRows, check_rows
-from efficient_attention.data.token_text import TokenText
+from efficient_attention.data.held_out_documents import held_out_share_note, split_counts
+from efficient_attention.data.text.batches import memory_evaluation_batches, text_batches, text_evaluation_batches
+from efficient_attention.data.text.prepare import prepare_text
+from efficient_attention.data.text.prepared_text import TokenText
+from efficient_attention.data.text.rows import TextRows, check_rows
 from efficient_attention.errors import InputError
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.decoder import Decoder, check_causal

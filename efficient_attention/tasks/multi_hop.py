@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from efficient_attention.data.examples.hotpotqa import Fact, MultiHopQuestion, paragraphs_of, read_hotpotqa
+from efficient_attention.data.examples.row_template import RowTemplate, row_template
+from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.data.examples_config import ExamplesConfig
-from efficient_attention.data.hotpotqa import Fact, MultiHopQuestion, paragraphs_of, read_hotpotqa
-from efficient_attention.data.json_rows import check_identifiers
-from efficient_attention.data.text_encoder import TextEncoder
-from efficient_attention.data.token_rows import RowTemplate, row_template
+from efficient_attention.data.json_files import check_identifiers
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.hops import (
     TYPES,

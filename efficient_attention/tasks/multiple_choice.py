@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from efficient_attention.data.choices import ChoiceQuestion, read_choices, strings
+from efficient_attention.data.examples.multiple_choice import ChoiceQuestion, read_choices, strings
+from efficient_attention.data.examples.row_template import ids_of, row_template
+from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.data.examples_config import ExamplesConfig
-from efficient_attention.data.text_encoder import TextEncoder
-from efficient_attention.data.token_rows import ids_of, row_template
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics import accuracy
 from efficient_attention.tasks.outputs import mean_logits, softmax

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from tokenizers import Encoding
 
-from efficient_attention.data.text_encoder import TextEncoder
-from efficient_attention.data.token_rows import TEXTS_AT_ONCE
+from efficient_attention.data.examples.row_template import TEXTS_AT_ONCE
+from efficient_attention.data.examples.text_encoder import TextEncoder
 
 COMBINING = ('Mn', 'Me')  # categories of characters that belong to the one before, such as accents
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.data.glue import DIAGNOSTIC, MISMATCHED
-from efficient_attention.data.labelled_text import LabelledText
+from efficient_attention.data.examples.glue import DIAGNOSTIC, MISMATCHED
+from efficient_attention.data.examples.labelled_text import LabelledText
 from efficient_attention.errors import InputError
 
 

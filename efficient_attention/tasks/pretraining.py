@@ -10,12 +10,12 @@ import numpy as np
 from flax import nnx
 
 from efficient_attention.data.config import DataConfig
-from efficient_attention.data.corpus import PreparedCorpus
-from efficient_attention.data.examples import Examples
-from efficient_attention.data.pipeline import evaluation_batches, evaluation_examples, training_batches
-from efficient_attention.data.prepare import prepare
-from efficient_attention.data.splitting import held_out_share_note, split_counts
-from efficient_attention.data.tokenizers import load_tokenizer
+from efficient_attention.data.corpus.batches import evaluation_batches, evaluation_examples, training_batches
+from efficient_attention.data.corpus.prepare import prepare
+from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
+from efficient_attention.data.corpus.rows import Examples
+from efficient_attention.data.held_out_documents import held_out_share_note, split_counts
+from efficient_attention.data.tokenizer_loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.flops import encoder_flops

@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from efficient_attention.data.examples.glue import MISMATCHED, GlueTask, glue_sources, glue_task, part_of
+from efficient_attention.data.examples.labelled_text import LabelledText, read_labelled
+from efficient_attention.data.examples.row_template import ids_of, row_template
+from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.data.examples_config import ExamplesConfig
-from efficient_attention.data.glue import MISMATCHED, GlueTask, glue_sources, glue_task, part_of
-from efficient_attention.data.labelled_text import LabelledText, read_labelled
-from efficient_attention.data.text_encoder import TextEncoder
-from efficient_attention.data.token_rows import ids_of, row_template
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.overlong import Ids, LengthCounts, LengthRule
 from efficient_attention.tasks.text_task import Feature, TextTask

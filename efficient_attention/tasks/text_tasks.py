@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.data.examples_config import ExamplesConfig
-from efficient_attention.data.text_encoder import TextEncoder
 from efficient_attention.tasks.classification import Classification, Regression
 from efficient_attention.tasks.multi_hop import MultiHop
 from efficient_attention.tasks.multiple_choice import MultipleChoice

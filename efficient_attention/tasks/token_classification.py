@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from efficient_attention.data.conll import Sentence, read_sentences
+from efficient_attention.data.examples.conll import Sentence, read_sentences
+from efficient_attention.data.examples.row_template import encodings, row_template
+from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.data.examples_config import ExamplesConfig
-from efficient_attention.data.text_encoder import TextEncoder
-from efficient_attention.data.token_rows import encodings, row_template
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.entities import entities, entity_scores, has_entities
 from efficient_attention.tasks.metrics import accuracy

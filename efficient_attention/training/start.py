@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from efficient_attention.data.tokenizers import load_tokenizer
+from efficient_attention.data.tokenizer_loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.training.sharding import path_name
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.data.examples import Examples
-from efficient_attention.data.pipeline import evaluation_examples
+from efficient_attention.data.corpus.batches import evaluation_examples
+from efficient_attention.data.corpus.rows import Examples
 from efficient_attention.evaluation.evaluate import evaluate
 from efficient_attention.training.config import RunConfig
 from efficient_attention.training.run import Run, build_run

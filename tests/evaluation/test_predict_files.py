@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.data.examples_config import ExamplesConfig
-from efficient_attention.data.text_encoder import text_encoder
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.pipeline import TextPipeline, pipeline
 from efficient_attention.evaluation.predict_files import predict_files

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from efficient_attention.data.units import Bytes, Characters, Pieces, Units
+from efficient_attention.data.text.units import Bytes, Characters, Pieces, Units
 from efficient_attention.evaluation.text_stream import HELD_BACK, open_stream
 
 TEXT = "Größe: 3 €. I don't know, he isn't 家 here!"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.data.text_encoder import text_encoder
+from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained, save_pretrained
 from efficient_attention.interop.tensors import Parts, parameter_shapes

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from efficient_attention.data.hotpotqa import MultiHopQuestion, Paragraph
+from efficient_attention.data.examples.hotpotqa import MultiHopQuestion, Paragraph
 from efficient_attention.tasks.hops import (
     Unit,
     answer_place,

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.data.examples_config import ExamplesConfig
-from efficient_attention.data.feature_batches import FeatureBatches
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.predictor import Predictor
 from efficient_attention.models.config import ModelConfig

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from efficient_attention.data.text_encoder import arrays_of
-from efficient_attention.data.token_rows import row_template
+from efficient_attention.data.examples.row_template import row_template
+from efficient_attention.data.examples.text_encoder import arrays_of
 from efficient_attention.tasks.pair_rows import (
     characters_of,
     cut_notes,

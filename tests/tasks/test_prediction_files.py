@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from efficient_attention.data.labelled_text import LabelledText
+from efficient_attention.data.examples.labelled_text import LabelledText
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.prediction_files import submission_name, write_glue, write_lines, write_rows
 
