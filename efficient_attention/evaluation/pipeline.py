@@ -24,8 +24,8 @@ from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.objectives.fine_tuning import FineTuning
 from efficient_attention.objectives.vectors import Vectors
 from efficient_attention.tasks.fine_tuning import check_global, check_outputs
-from efficient_attention.tasks.text_task import Feature, TextTask
-from efficient_attention.tasks.text_tasks import make_text_task
+from efficient_attention.tasks.problems.problem import Feature, TextTask
+from efficient_attention.tasks.problems.registry import make_text_task
 from efficient_attention.training.workdir import read_config
 
 POOLING = ('none', 'first', 'mean')

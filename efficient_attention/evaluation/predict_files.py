@@ -7,7 +7,7 @@ from typing import Any
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.pipeline import PROBLEMS, TextPipeline, pipeline
 from efficient_attention.interop.pretrained import open_pretrained
-from efficient_attention.tasks.text_task import TextTask
+from efficient_attention.tasks.problems.problem import TextTask
 from efficient_attention.training.workdir import read_config
 
 SPLITS = ('dev', 'test')

@@ -11,7 +11,7 @@ from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.data.examples_config import BUCKETS
 from efficient_attention.evaluation.evaluate import evaluate_outputs
 from efficient_attention.objectives.objective import Objective
-from efficient_attention.tasks.text_task import Feature
+from efficient_attention.tasks.problems.problem import Feature
 from efficient_attention.training.step import make_eval_step
 
 READ = ('tokens', 'token_types', 'lengths', 'is_global')  # of a feature; labels are not

@@ -23,9 +23,9 @@ from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.objectives.fine_tuning import TERM, FineTuning
 from efficient_attention.tasks.evaluation_config import EvalConfig
+from efficient_attention.tasks.problems.problem import Feature, TextTask
+from efficient_attention.tasks.problems.registry import make_text_task
 from efficient_attention.tasks.task import HostBatch, Task
-from efficient_attention.tasks.text_task import Feature, TextTask
-from efficient_attention.tasks.text_tasks import make_text_task
 
 SELECTED = ('squad', 'hotpotqa')  # formats whose files may have a selection, see data/examples/selections.py
 

@@ -29,7 +29,7 @@ class FeatureBatches:
     """Batches of a list of features.
 
     Attributes:
-        features: the rows, each of its own length; see tasks/text_task.py.
+        features: the rows, each of its own length; see tasks/problems/problem.py.
         buckets: row lengths to pad to; a row longer than the last is padded to `length`.
         length: of the longest row allowed.
         batch_size: rows of the global batch; the last of an epoch is filled up with rows of weight 0.

@@ -23,7 +23,7 @@ class GlueTask:
         texts: the column of the text, or of both, in the TSV files.
         label: the column of the label in the TSV files.
         labels: as they stand in the TSV files and in a submission, by output; () = a number from 0 to 5.
-        metrics: the official ones, by their names in tasks/metrics.py; the first is the one to compare by.
+        metrics: the official ones, by their names in tasks/metrics/glue.py; the first is the one to compare by.
         tfds_texts: the columns in TFDS, where they have other names.
         headless: the columns of a file without header.
         has_ragged_rows: the official training file holds rows that lack fields; they are passed over and counted.

@@ -18,7 +18,7 @@ from efficient_attention.data.examples.glue import (
     texts_of,
 )
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.metrics import METRICS
+from efficient_attention.tasks.metrics.glue import METRICS
 
 HEADERS = {  # of the training files, as the benchmark ships them; CoLA has none
     'cola': '',
