@@ -12,9 +12,9 @@ import jax
 import numpy as np
 from flax import nnx
 
-from efficient_attention.data.corpus.batches import HostBlock
 from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.data.examples_config import BUCKETS
+from efficient_attention.data.host_block import HostBlock
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.head_config import HeadConfig

@@ -103,6 +103,15 @@ def test_imports_point_one_way(path):
     assert not [target for target in sorted(targets) if arrow_points_back(source, target)]
 
 
+@pytest.mark.parametrize('path', sorted((ROOT / PACKAGE / 'data').rglob('*.py')), ids=module_name)
+def test_kinds_of_rows_share_only_what_lies_above_them(path):
+    """A folder of data/ (corpus, text, examples) imports itself and the files beside it, never another folder."""
+    folders = {f'{PACKAGE}.data.{folder.name}' for folder in (ROOT / PACKAGE / 'data').iterdir() if folder.is_dir()}
+    this_folder = '.'.join(module_name(path).split('.')[:3])
+    targets = {'.'.join(name.split('.')[:3]) for name in imported(path, parse(path))}
+    assert not targets & folders - {this_folder}
+
+
 def test_no_file_imports_itself_through_others():
     modules = {module_name(path): path for path in SOURCES}
     graph = {name: set(imported(path, parse(path))) & set(modules) - {name} for name, path in modules.items()}

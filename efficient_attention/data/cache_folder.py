@@ -10,6 +10,9 @@ from pathlib import Path
 
 from efficient_attention.errors import InputError
 
+TOKENIZER = 'tokenizer.json'
+UNIGRAM_COUNTS = 'unigram_counts.npy'
+
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:

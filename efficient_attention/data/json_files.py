@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,17 @@ def read_json_lines(path: Path) -> Iterator[tuple[Any, str]]:
         if line.strip():
             where = f'{path}: line {number}'
             yield _parsed(line, where), where
+
+
+def json_documents(files: Sequence[Path], field: str) -> Iterator[str]:
+    """The text in `field` of every row of JSON-lines files; blank lines are skipped.
+
+    Raises:
+        InputError: a row is not a JSON object with a text in `field`; names file and line.
+    """
+    for path in files:
+        for row, where in read_json_lines(path):
+            yield field_of(row, field, str, where)
 
 
 def field_of(row: Any, name: str, kind: type, where: str, *, default: Any = _REQUIRED) -> Any:

@@ -6,9 +6,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from efficient_attention.data.blank_lines import cut_at_blank_lines
 from efficient_attention.data.cache_manifest import file_sha256
 from efficient_attention.data.config import DataConfig
-from efficient_attention.data.corpus.encoding import cut_pieces
 from efficient_attention.data.held_out_documents import HASHES, document_hash
 from efficient_attention.data.tokenizer_loading import load_tokenizer
 from efficient_attention.data.tokenizer_training import TRAINERS, train_tokenizer
@@ -54,7 +54,7 @@ def trained_tokenizer(config: DataConfig, texts: Callable[[], Iterable[str]], ch
     share = min(1.0, TRAINING_CHARACTERS / max(characters, 1))
 
     def pieces() -> Iterator[str]:
-        every = (piece for text in texts() for piece in cut_pieces(text))
+        every = (piece for text in texts() for piece in cut_at_blank_lines(text))
         return (piece for piece in every if share == 1 or document_hash(piece) < share * HASHES)
 
     kind = config.tokenizer.removeprefix('train:')

@@ -13,7 +13,7 @@ from jax import Array
 
 from efficient_attention.attention.dense import MASKED
 from efficient_attention.data.text.units import Characters, Pieces, Units, load_units
-from efficient_attention.data.tokenizer_loading import vocabulary_of
+from efficient_attention.data.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.sampling import Sampling, sample
 from efficient_attention.evaluation.text_stream import open_stream

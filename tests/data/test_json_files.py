@@ -1,8 +1,18 @@
+"""Values of JSON files, and the line and field that is at fault."""
+
 import gzip
+import json
 
 import pytest
 
-from efficient_attention.data.json_files import check_identifiers, checked, field_of, read_json, read_json_lines
+from efficient_attention.data.json_files import (
+    check_identifiers,
+    checked,
+    field_of,
+    json_documents,
+    read_json,
+    read_json_lines,
+)
 from efficient_attention.errors import InputError
 
 
@@ -53,3 +63,32 @@ def test_an_identifier_twice():
     check_identifiers([('a', 'one'), ('b', 'two')])
     with pytest.raises(InputError, match="three: field 'id' is that of one too"):
         check_identifiers([('a', 'one'), ('b', 'two'), ('a', 'three')])
+
+
+def test_json_rows_plain_and_packed(tmp_path):
+    lines = '\n'.join(json.dumps({'id': i, 'text': f'tëxt {i}\nsecond line'}) for i in range(3)) + '\n\n'
+    (tmp_path / 'a.jsonl').write_text(lines)
+    (tmp_path / 'b.jsonl.gz').write_bytes(gzip.compress(lines.encode()))
+    expected = [f'tëxt {i}\nsecond line' for i in range(3)]
+    assert list(json_documents([tmp_path / 'a.jsonl', tmp_path / 'b.jsonl.gz'], 'text')) == expected * 2
+
+
+@pytest.mark.parametrize(
+    'line, fault',
+    [
+        ('{"text": "x"', 'not JSON'),
+        ('[' * 100_000, 'not JSON'),
+        ('["text"]', 'not a JSON object'),
+        ('{"title": "x", "body": 1}', "no field 'text'; known: title, body"),
+        ('{"text": 5}', "field 'text' is int, not text"),
+        ('{"text": null}', "field 'text' is NoneType, not text"),
+        (r'{"text": "half \ud83d"}', 'half of a surrogate pair'),
+    ],
+)
+def test_a_bad_json_row_is_named_by_file_and_line(tmp_path, line, fault):
+    path = tmp_path / 'rows.jsonl'
+    path.write_text('{"text": "good"}\n\n' + line + '\n')
+    with pytest.raises(InputError) as caught:
+        list(json_documents([path], 'text'))
+    message = str(caught.value)
+    assert f'{path}: line 3: ' in message and fault in message and '\n' not in message

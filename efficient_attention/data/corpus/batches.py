@@ -6,7 +6,6 @@ batch (dropout) stay the same on any number of processes, and only the rows of t
 """
 
 import atexit
-import dataclasses
 import functools
 import itertools
 import multiprocessing
@@ -25,6 +24,7 @@ from absl import flags
 from efficient_attention.data.config import DataConfig
 from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
 from efficient_attention.data.corpus.rows import Examples
+from efficient_attention.data.host_block import HostBlock
 from efficient_attention.errors import InputError
 
 Row = dict[str, np.ndarray]
@@ -114,35 +114,6 @@ def tokens_per_second(batches: Iterator[Batch], count: int) -> float:
     if len(sizes) < count:
         raise ValueError(f'{len(sizes) + 1} batches; {count + 1} are needed')
     return sum(sizes) / seconds
-
-
-@dataclasses.dataclass(frozen=True)
-class HostBlock:
-    """The rows of each global batch that one process reads.
-
-    Raises:
-        InputError: the batch does not divide over the processes.
-    """
-
-    batch_size: int  # rows of the global batch
-    process_index: int
-    process_count: int
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 1 or self.batch_size % self.process_count:
-            raise InputError(f'batch_size {self.batch_size} does not divide over {self.process_count} processes')
-        if not 0 <= self.process_index < self.process_count:
-            raise InputError(f'process_index {self.process_index} of {self.process_count} processes')
-
-    @property
-    def rows(self) -> int:
-        """Rows of the block."""
-        return self.batch_size // self.process_count
-
-    def position(self, row: int) -> int:
-        """The global position of row `row`, counted over this process's blocks of all steps."""
-        step, row_of_block = divmod(row, self.rows)
-        return step * self.batch_size + self.process_index * self.rows + row_of_block
 
 
 class BlockRows:

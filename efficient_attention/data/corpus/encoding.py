@@ -6,7 +6,6 @@ import functools
 import itertools
 import multiprocessing
 import os
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -15,13 +14,12 @@ from concurrent.futures.process import BrokenProcessPool
 import numpy as np
 from tokenizers import Tokenizer
 
+from efficient_attention.data.blank_lines import cut_at_blank_lines
 from efficient_attention.data.corpus.sentence_splitting import split_sentences
-from efficient_attention.data.tokenizer_loading import vocabulary_of
+from efficient_attention.data.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
 
-PIECE = 2**17  # characters; a longer document is cut at the next blank line, so that no task or record grows with it
 BATCH = 2**19  # characters of one task
-BLANK_LINE = re.compile(r'\n[ \t]*\n')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,15 +30,6 @@ class Encoded:
     lengths: np.ndarray  # int32 [sentences], tokens; none is 0
     ids: np.ndarray  # uint32 [tokens], the sentences end to end
     characters: int  # of the text
-
-
-def cut_pieces(text: str) -> Iterator[str]:
-    """The text in pieces of `PIECE` characters or a little more, cut at blank lines; together they are the text."""
-    start = 0
-    while blank := BLANK_LINE.search(text, start + PIECE):
-        yield text[start : blank.end()]
-        start = blank.end()
-    yield text[start:]
 
 
 def encode_documents(texts: Iterable[str], tokenizer_file: str, processes: int) -> Iterator[Encoded]:
@@ -67,7 +56,7 @@ def _batches(texts: Iterable[str]) -> Iterator[_Batch]:
     batch: _Batch = []
     characters = 0
     for document, text in enumerate(texts):
-        for piece in cut_pieces(text):
+        for piece in cut_at_blank_lines(text):
             batch.append((document, piece))
             characters += len(piece)
             if characters >= BATCH:

@@ -16,23 +16,17 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from efficient_attention.data.cache_folder import new_folder
+from efficient_attention.data.cache_folder import TOKENIZER, new_folder
 from efficient_attention.data.cache_manifest import MANIFEST, file_sha256, json_sha256
 from efficient_attention.data.config import DataConfig
 from efficient_attention.data.corpus.encoding import encode_documents
-from efficient_attention.data.corpus.prepared_corpus import (
-    FORMAT,
-    SPLITS,
-    TOKENIZER,
-    PreparedCorpus,
-    open_corpus,
-)
+from efficient_attention.data.corpus.prepared_corpus import FORMAT, SPLITS, PreparedCorpus, open_corpus
 from efficient_attention.data.corpus.writer import SplitWriter, write_manifest
 from efficient_attention.data.held_out_documents import OneDocument, document_hash, held_out_threshold, more_documents
 from efficient_attention.data.preparation_progress import Progress
 from efficient_attention.data.sources import Source, open_source
 from efficient_attention.data.tokenizer_choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
-from efficient_attention.data.tokenizer_loading import vocabulary_of
+from efficient_attention.data.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
 
 RULES = 1  # of sentence splitting, sources and training; a change of them is a new corpus

@@ -26,29 +26,15 @@ from typing import Any
 import numpy as np
 from array_record.python import array_record_module
 
+from efficient_attention.data.cache_folder import TOKENIZER, UNIGRAM_COUNTS
 from efficient_attention.data.cache_manifest import check_files, one_line, read_manifest
+from efficient_attention.data.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 
 FORMAT = 1  # of the folder; part of its fingerprint, so a new format never reads an old cache
-TOKENIZER = 'tokenizer.json'
 IS_CONTINUATION = 'is_continuation.npy'
-UNIGRAM_COUNTS = 'unigram_counts.npy'
 SPLITS = ('train', 'held_out')
 RANDOM_ACCESS = 'readahead_buffer_size:0,max_parallelism:0'  # array_record's own advice for reading by index
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Vocabulary:
-    """What building examples needs to know of a tokenizer: plain numbers, picklable."""
-
-    size: int
-    pad: int
-    unknown: int
-    cls: int
-    sep: int
-    mask: int
-    special: tuple[int, ...]  # ids that are never masked, sorted
-    is_continuation: np.ndarray  # bool [V]: the piece continues the word before it
 
 
 class Corpus:

@@ -4,33 +4,20 @@ An epoch is one plan: a table of the sentences that form each example, made from
 to read it in. With `static_copies` = n, epoch e has the plan and the masks of epoch e mod n, in an order of its own.
 """
 
-import threading
-from collections.abc import Callable
-from typing import Generic, TypeVar
-
 import numpy as np
 
 from efficient_attention.data.cache_manifest import one_line
 from efficient_attention.data.config import DataConfig
 from efficient_attention.data.corpus.masking import Masker
 from efficient_attention.data.corpus.packing import PackingPlan, packed_row, plan_rows
-from efficient_attention.data.corpus.prepared_corpus import Corpus, Vocabulary
+from efficient_attention.data.corpus.prepared_corpus import Corpus
 from efficient_attention.data.corpus.sentence_pairs import PairPlan, pair_row, plan_pairs
+from efficient_attention.data.epoch_cache import LastTwoEpochs
+from efficient_attention.data.random_streams import Stream, random_stream
+from efficient_attention.data.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 
-PLAN, ORDER, EXAMPLE = range(3)  # independent streams of random numbers
 Plan = PairPlan | PackingPlan
-T = TypeVar('T')
-
-
-def random_stream(seed: int, stream: int, epoch: int, index: int = 0) -> np.random.Generator:
-    """A generator that is a pure function of its arguments: Philox with key (seed, stream), counter (epoch, index).
-
-    Streams never overlap: each may draw 2^64 blocks before it reaches the next one. Costs about 6 microseconds.
-    """
-    key = np.array([seed, stream], np.uint64)
-    counter = np.array([0, index, epoch, 0], np.uint64)  # the lowest word counts the draws
-    return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
 class Examples:
@@ -56,8 +43,8 @@ class Examples:
         self._config = config
         self._seed = seed
         self._masker = Masker(vocabulary, config)
-        self._plans: LastTwo[Plan] = LastTwo()
-        self._orders: LastTwo[np.ndarray] = LastTwo()
+        self._plans: LastTwoEpochs[Plan] = LastTwoEpochs()
+        self._orders: LastTwoEpochs[np.ndarray] = LastTwoEpochs()
         self.count = len(self.plan(0))
 
     def plan(self, epoch: int) -> Plan:
@@ -82,7 +69,7 @@ class Examples:
                 device would not notice); names the documents.
         """
         plan = self.plan(epoch)
-        rng = random_stream(self._seed, EXAMPLE, self._plan_epoch(epoch), index)
+        rng = random_stream(self._seed, Stream.CORPUS_ROW, self._plan_epoch(epoch), index)
         try:
             row = self._unmasked(plan, index, rng)
             self._check_ids(row['tokens'])
@@ -114,29 +101,7 @@ class Examples:
 
     def _make_plan(self, epoch: int) -> Plan:
         make = plan_rows if self._config.pairs == 'none' else plan_pairs
-        return make(self._corpus, self._config, random_stream(self._seed, PLAN, epoch))
+        return make(self._corpus, self._config, random_stream(self._seed, Stream.CORPUS_PLAN, epoch))
 
     def _make_order(self, epoch: int) -> np.ndarray:
-        return random_stream(self._seed, ORDER, epoch).permutation(len(self.plan(epoch)))
-
-
-class LastTwo(Generic[T]):
-    """Keeps the last two results of a function of an epoch: batches are prefetched across the border of two epochs.
-
-    Threads wait for one another, so nothing is made twice. Pickles empty.
-    """
-
-    def __init__(self) -> None:
-        self._kept: dict[int, T] = {}
-        self._lock = threading.Lock()
-
-    def get(self, epoch: int, make: Callable[[int], T]) -> T:
-        """The result for `epoch`, made now if it is not one of the last two."""
-        with self._lock:
-            if epoch not in self._kept:
-                newest = [*self._kept.items()][-1:]
-                self._kept = dict([*newest, (epoch, make(epoch))])
-            return self._kept[epoch]
-
-    def __reduce__(self) -> tuple:
-        return LastTwo, ()
+        return random_stream(self._seed, Stream.CORPUS_ORDER, epoch).permutation(len(self.plan(epoch)))

@@ -17,8 +17,9 @@ import dataclasses
 import numpy as np
 
 from efficient_attention.data.config import DataConfig
-from efficient_attention.data.corpus.prepared_corpus import Corpus, Vocabulary
+from efficient_attention.data.corpus.prepared_corpus import Corpus
 from efficient_attention.data.held_out_documents import more_documents
+from efficient_attention.data.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 
 PAIR_SPECIALS = 3  # [CLS] A [SEP] B [SEP]

@@ -11,13 +11,10 @@ from typing import Any
 import numpy as np
 from array_record.python import array_record_module
 
+from efficient_attention.data.cache_folder import UNIGRAM_COUNTS
 from efficient_attention.data.cache_manifest import MANIFEST, describe_files, manifest_checksum, one_line
-from efficient_attention.data.corpus.prepared_corpus import (
-    IS_CONTINUATION,
-    UNIGRAM_COUNTS,
-    Vocabulary,
-    shard_path,
-)
+from efficient_attention.data.corpus.prepared_corpus import IS_CONTINUATION, shard_path
+from efficient_attention.data.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 
 RECORD_TOKENS = 2048  # a record ends with the first sentence that reaches so many

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from efficient_attention.data.corpus.batches import HostBlock
-from efficient_attention.data.corpus.rows import LastTwo, random_stream
+from efficient_attention.data.epoch_cache import LastTwoEpochs
+from efficient_attention.data.host_block import HostBlock
+from efficient_attention.data.random_streams import Stream, random_stream
 from efficient_attention.errors import InputError
 
 Feature = dict[str, np.ndarray]
@@ -21,7 +22,6 @@ Batch = dict[str, np.ndarray]
 TOKEN_ARRAYS = {'tokens': None, 'token_types': 0, 'labels': -1, 'support': -1, 'is_global': False}
 SCALARS = ('label', 'start', 'end', 'type')
 SORTED_TOGETHER = 32  # batches whose rows are sorted by length before they are cut: more pads less and mixes less
-PLAN = 7  # a stream of random numbers of its own, see data/corpus/rows.py
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class FeatureBatches:
     pad: int
     seed: int = 0
     is_row_alone: bool = False
-    plans: LastTwo = dataclasses.field(default_factory=LastTwo, repr=False, compare=False)
+    plans: LastTwoEpochs = dataclasses.field(default_factory=LastTwoEpochs, repr=False, compare=False)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -98,7 +98,7 @@ class FeatureBatches:
         return self.plans.get(epoch, self._make_plan)
 
     def _make_plan(self, epoch: int) -> list[np.ndarray]:
-        rng, lengths = random_stream(self.seed, PLAN, epoch), self.lengths
+        rng, lengths = random_stream(self.seed, Stream.EXAMPLE_BATCHES, epoch), self.lengths
         order = rng.permutation(len(self.features))
         batches = []
         for start in range(0, len(order), SORTED_TOGETHER * self.batch_size):

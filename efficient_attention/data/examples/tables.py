@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.data.json_files import SURROGATE, read_json_lines
-from efficient_attention.data.record_files import tfds_rows
 from efficient_attention.data.text_files import decode, find_files, read_lines, read_text
+from efficient_attention.data.tfds import tfds_rows
 from efficient_attention.errors import InputError
 
 SUFFIXES = ('.csv', '.tsv', '.jsonl', '.txt')

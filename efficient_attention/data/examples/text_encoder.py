@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from efficient_attention.data.tokenizer_loading import load_tokenizer, vocabulary_of
+from efficient_attention.data.tokenizer_loading import load_tokenizer
+from efficient_attention.data.vocabulary import vocabulary_of
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from efficient_attention.data.corpus.batches import HostBlock
-from efficient_attention.data.corpus.rows import random_stream
+from efficient_attention.data.host_block import HostBlock
+from efficient_attention.data.random_streams import Stream, random_stream
 from efficient_attention.data.text.rows import Row, TextRows, check_rows
 from efficient_attention.errors import InputError
 
 Batch = dict[str, np.ndarray]
-WINDOWS = 3  # a stream of random numbers beside those of corpus/rows.py
 
 
 def text_batches(
@@ -136,7 +135,9 @@ def _too_short(rows: TextRows, batch_size: int) -> str:
 
 def _window(rows: TextRows, _batch_size: int, seed: int) -> Callable[[int, int], Row]:
     starts = (rows.targets - rows.length) // rows.grain + 1
-    return lambda step, row: rows.row(int(random_stream(seed, WINDOWS, step, row).integers(starts)) * rows.grain)
+    return lambda step, row: rows.row(
+        int(random_stream(seed, Stream.TEXT_WINDOW, step, row).integers(starts)) * rows.grain
+    )
 
 
 def _stack(rows: list[Row]) -> Batch:

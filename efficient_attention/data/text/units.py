@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from efficient_attention.data.corpus.encoding import cut_pieces
-from efficient_attention.data.corpus.prepared_corpus import TOKENIZER
-from efficient_attention.data.tokenizer_loading import vocabulary_of
+from efficient_attention.data.blank_lines import cut_at_blank_lines
+from efficient_attention.data.cache_folder import TOKENIZER
+from efficient_attention.data.vocabulary import vocabulary_of
 
 CHARACTERS = 'characters.json'
 WORDS = 'words.json'
@@ -195,7 +195,7 @@ class Pieces(Units):
 
     def encode(self, text: Text) -> np.ndarray:
         """uint32; a long text is cut at blank lines."""
-        pieces = list(cut_pieces(text if isinstance(text, str) else text.decode()))
+        pieces = list(cut_at_blank_lines(text if isinstance(text, str) else text.decode()))
         encodings = self.tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
         ids = itertools.chain.from_iterable(encoding.ids for encoding in encodings)
         return self._mended[np.fromiter(ids, np.uint32)]

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from efficient_attention.data import blank_lines
 from efficient_attention.data.corpus import encoding
-from efficient_attention.data.corpus.encoding import cut_pieces, encode_documents
+from efficient_attention.data.corpus.encoding import encode_documents
 from efficient_attention.data.corpus.sentence_splitting import split_sentences
 from efficient_attention.data.tokenizer_training import train_tokenizer
 from efficient_attention.errors import InputError
@@ -45,20 +44,6 @@ def joined(results):
     return documents
 
 
-@given(st.lists(st.sampled_from(['word. ', '\n', '\n\n', '\n \t\n', 'a\n', 'B'])).map(''.join), st.integers(1, 30))
-def test_pieces_make_up_the_text_and_end_at_blank_lines(text, size):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding, 'PIECE', size)
-        pieces = list(cut_pieces(text))
-    assert ''.join(pieces) == text
-    assert all(len(piece) >= size and encoding.BLANK_LINE.search(piece) for piece in pieces[:-1])
-    assert [one for piece in pieces for one in split_sentences(piece)] == split_sentences(text)
-
-
-def test_a_text_without_blank_lines_stays_whole():
-    assert list(cut_pieces('x' * 300_000)) == ['x' * 300_000]
-
-
 def test_ids_are_those_of_the_sentences(tokenizer):
     trained, path = tokenizer
     results = joined(encode_documents(DOCUMENTS, path, 1))
@@ -73,8 +58,8 @@ def test_ids_are_those_of_the_sentences(tokenizer):
 def test_the_work_may_be_cut_up_in_any_way(tokenizer, monkeypatch):
     _, path = tokenizer
     expected = joined(encode_documents(DOCUMENTS, path, 1))
-    for piece, batch in [(1, 1), (50, 200), (10_000, 10)]:
-        monkeypatch.setattr(encoding, 'PIECE', piece)
+    for section, batch in [(1, 1), (50, 200), (10_000, 10)]:
+        monkeypatch.setattr(blank_lines, 'SECTION', section)
         monkeypatch.setattr(encoding, 'BATCH', batch)
         results = list(encode_documents(DOCUMENTS, path, 1))
         assert joined(results) == expected

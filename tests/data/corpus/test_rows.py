@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.data.config import DataConfig
-from efficient_attention.data.corpus.rows import Examples, LastTwo, random_stream
+from efficient_attention.data.corpus.rows import Examples
 from efficient_attention.errors import InputError
 from tests.data.corpus.memory_corpus import MemoryCorpus, memory_corpus, memory_prepared, memory_vocabulary, unmask
 
@@ -21,12 +21,6 @@ def make_examples(corpus=None, *, seed=0, **fields):
 
 def equal(one, other):
     return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
-
-
-def test_streams_are_pure_and_all_different():
-    draws = [random_stream(*key).random() for key in np.ndindex(3, 3, 3, 3)]
-    assert len(set(draws)) == 81
-    assert random_stream(2**64 - 1, 2, 2**40, 2**40).random() == random_stream(2**64 - 1, 2, 2**40, 2**40).random()
 
 
 @pytest.mark.parametrize('pairs', PAIRS)
@@ -95,14 +89,6 @@ def test_examples_pickle_without_their_plans():
     copy = pickle.loads(pickle.dumps(examples))
     assert len(pickle.dumps(copy._plans)) < 200
     assert equal(copy.visit(3), examples.visit(3))
-
-
-def test_last_two_keeps_two():
-    made = []
-    kept = LastTwo()
-    for epoch in (0, 1, 0, 1, 2, 1, 0):
-        kept.get(epoch, made.append)
-    assert made == [0, 1, 2, 0]
 
 
 def test_an_empty_split_is_refused():
