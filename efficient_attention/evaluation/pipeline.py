@@ -24,8 +24,8 @@ from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.objectives.fine_tuning import FineTuning
 from efficient_attention.objectives.vectors import Vectors
 from efficient_attention.tasks.fine_tuning import check_global, check_outputs
-from efficient_attention.tasks.problems.problem import Feature, TextTask
-from efficient_attention.tasks.problems.registry import make_text_task
+from efficient_attention.tasks.problems.problem import Feature, Problem
+from efficient_attention.tasks.problems.registry import make_problem
 from efficient_attention.training.workdir import read_config
 
 POOLING = ('none', 'first', 'mean')
@@ -114,7 +114,7 @@ def with_labels(examples: ExamplesConfig, head: HeadConfig) -> ExamplesConfig:
 
 
 class TextPipeline:
-    """A fine-tuned model's answers by its text task, with the thresholds that were chosen for it."""
+    """A fine-tuned model's answers by its problem, with the thresholds that were chosen for it."""
 
     def __init__(
         self,
@@ -143,9 +143,9 @@ class TextPipeline:
         check_global(features, self.config)
         return self.predict(features)
 
-    def task(self, examples: ExamplesConfig) -> TextTask[Any, Any]:
-        """The text task of these examples; raises InputError where they have more or fewer labels than the model."""
-        task = make_text_task(with_labels(examples, self.head), self.encoder, self.length)
+    def task(self, examples: ExamplesConfig) -> Problem[Any, Any]:
+        """The problem of these examples; raises InputError where they have more or fewer labels than the model."""
+        task = make_problem(with_labels(examples, self.head), self.encoder, self.length)
         check_outputs(task, self.head)
         for name in task.thresholds:
             task.thresholds[name] = self.thresholds.get(name, task.thresholds[name])

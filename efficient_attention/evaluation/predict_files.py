@@ -7,7 +7,7 @@ from typing import Any
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.pipeline import PROBLEMS, TextPipeline, pipeline
 from efficient_attention.interop.pretrained import open_pretrained
-from efficient_attention.tasks.problems.problem import TextTask
+from efficient_attention.tasks.problems.problem import Problem
 from efficient_attention.training.workdir import read_config
 
 SPLITS = ('dev', 'test')
@@ -54,7 +54,7 @@ def predict_files(
     return found | {'notes': task.notes + found['notes']}
 
 
-def predict_split(task: TextTask[Any, Any], run: TextPipeline, split: str, folder: Path, found: dict[str, Any]) -> None:
+def predict_split(task: Problem[Any, Any], run: TextPipeline, split: str, folder: Path, found: dict[str, Any]) -> None:
     """Writes the files of one split; adds to `found`: files, metrics where all is labelled, a note where a part is."""
     examples = task.read(split)
     features = task.encode(examples)
@@ -72,7 +72,7 @@ def kind_of(path: Path) -> str:
     """The name of the pipeline that serves a checkpoint.
 
     Raises:
-        InputError: it has no head of a text task.
+        InputError: it has no head of a problem.
     """
     problem = open_pretrained(path).problem
     for kind, problems in PROBLEMS.items():

@@ -1,4 +1,4 @@
-"""Fine-tuning: a text task's rows as batches, and its official metrics as those of a run."""
+"""Fine-tuning: a problem's rows as batches, and its official metrics as those of a run."""
 
 import functools
 import hashlib
@@ -23,21 +23,21 @@ from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.objectives.fine_tuning import TERM, FineTuning
 from efficient_attention.tasks.evaluation_config import EvalConfig
-from efficient_attention.tasks.problems.problem import Feature, TextTask
-from efficient_attention.tasks.problems.registry import make_text_task
+from efficient_attention.tasks.problems.problem import Feature, Problem
+from efficient_attention.tasks.problems.registry import make_problem
 from efficient_attention.tasks.task import HostBatch, Task
 
 SELECTED = ('squad', 'hotpotqa')  # formats whose files may have a selection, see data/examples/selections.py
 
 
 class Rows:
-    """The rows of a text task's splits, read and encoded when first asked for, and kept."""
+    """The rows of a problem's splits, read and encoded when first asked for, and kept."""
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
-        self.task: TextTask[Any, Any] = make_text_task(config, encoder, length)
+        self.task: Problem[Any, Any] = make_problem(config, encoder, length)
 
     def read(self, split: str) -> list[Any]:
-        """The examples of a split; raises InputError as `TextTask.read`, with the field where no file is found."""
+        """The examples of a split; raises InputError as `Problem.read`, with the field where no file is found."""
         try:
             return self.task.read(split)
         except InputError as error:
@@ -79,7 +79,7 @@ def load_rows(config: ExamplesConfig, tokenizer: str, lowercase: bool, length: i
 
 
 class FineTuningTask(Task):
-    """One text task with one model."""
+    """One problem with one model."""
 
     def __init__(
         self,
@@ -99,11 +99,11 @@ class FineTuningTask(Task):
         """
         self.data, self.model, self.head, self.examples = data, model, head, examples
         self.rows = load_rows(examples, data.tokenizer, data.lowercase, data.length)
-        self.text_task = self.rows.task
+        self.problem = self.rows.task
         if not examples.dev.strip():
             raise InputError('examples.dev is empty; it must name files to evaluate on')
-        check_head(self.text_task, head)
-        encoder = self.text_task.encoder
+        check_head(self.problem, head)
+        encoder = self.problem.encoder
         if encoder.size > model.vocab_size:
             raise InputError(f'the tokenizer has {encoder.size} tokens, more than model.vocab_size {model.vocab_size}')
         if examples.has_global != (model.global_tokens > 0):
@@ -113,7 +113,7 @@ class FineTuningTask(Task):
             )
         self.batch_size, self.seed, self.eval_batch_size = batch_size, seed, evaluation.batch_size
         self.objective = FineTuning(head)
-        self.held_out_metrics = self.text_task.metric_names | {f'{TERM}_loss'}
+        self.held_out_metrics = self.problem.metric_names | {f'{TERM}_loss'}
         self.dev = [feature for features in self.rows.dev.values() for feature in features]
         if not self.dev:
             raise InputError(f'examples.dev {examples.dev!r} gives no row to evaluate on')
@@ -122,7 +122,7 @@ class FineTuningTask(Task):
 
     def batches(self, features: Sequence[Feature], batch_size: int) -> FeatureBatches:
         """Batches of these rows."""
-        pad, is_row_alone = self.text_task.encoder.pad, self.model.reads_length
+        pad, is_row_alone = self.problem.encoder.pad, self.model.reads_length
         return FeatureBatches(
             features, self.examples.buckets, self.data.length, batch_size, pad, self.seed, is_row_alone
         )
@@ -157,15 +157,15 @@ class FineTuningTask(Task):
         start = 0
         for split, examples in self.rows.dev_examples.items():
             features = self.rows.dev[split]
-            predictions = self.text_task.decode(examples, features, outputs[start : start + len(features)])
-            scores |= self.text_task.score(examples, predictions, split)
+            predictions = self.problem.decode(examples, features, outputs[start : start + len(features)])
+            scores |= self.problem.score(examples, predictions, split)
             start += len(features)
         return scores
 
     @property
     def notes(self) -> list[str]:
         """See `Task`."""
-        return self.text_task.notes
+        return self.problem.notes
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
         """The means as they are."""
@@ -183,15 +183,15 @@ class FineTuningTask(Task):
     @property
     def vocabulary(self) -> dict[str, int]:
         """Of the tokenizer of the examples."""
-        return self.text_task.encoder.tokenizer.get_vocab()
+        return self.problem.encoder.tokenizer.get_vocab()
 
     def save_assets(self, workdir: Path) -> None:
         """Writes the tokenizer."""
-        self.text_task.encoder.tokenizer.save(str(workdir / 'tokenizer.json'))
+        self.problem.encoder.tokenizer.save(str(workdir / 'tokenizer.json'))
 
 
-def check_head(task: TextTask[Any, Any], head: HeadConfig) -> None:
-    """Raises InputError where the head is not of the kind or size that the text task needs, or a field is not read."""
+def check_head(task: Problem[Any, Any], head: HeadConfig) -> None:
+    """Raises InputError where the head is not of the kind or size that the problem needs, or a field is not read."""
     if head.kind != task.head:
         raise InputError(f'head.kind is {head.kind!r}; examples.problem {task.config.problem!r} needs {task.head!r}')
     check_outputs(task, head)
@@ -204,8 +204,8 @@ def check_head(task: TextTask[Any, Any], head: HeadConfig) -> None:
             )
 
 
-def check_outputs(task: TextTask[Any, Any], head: HeadConfig) -> None:
-    """Raises InputError where a head of classes has another number of them than the text task."""
+def check_outputs(task: Problem[Any, Any], head: HeadConfig) -> None:
+    """Raises InputError where a head of classes has another number of them than the problem."""
     if head.kind in ('sequence', 'token') and head.outputs != task.outputs:
         raise InputError(f'head.outputs is {head.outputs}; the examples have {task.outputs} ({", ".join(task.labels)})')
 

@@ -23,12 +23,6 @@ def prediction_count(tokens: int, mask_rate: float, max_masked: int) -> int:
     return min(max_masked, max(1, round(tokens * mask_rate)))
 
 
-def ngram_probabilities(longest: int) -> np.ndarray:
-    """p(n) ~ 1/n for n = 1..longest: float64 [longest]; [6/11, 3/11, 2/11] for 3."""
-    weights = 1 / np.arange(1, longest + 1)
-    return weights / weights.sum()
-
-
 class Masker:
     """Draws masks for rows of one vocabulary."""
 

@@ -45,11 +45,6 @@ class PackingPlan:
         start, stop = self.row_starts[index : index + 2].tolist()
         return self.pieces[start:stop]
 
-    def fill_rate(self, length: int) -> float:
-        """Share of the positions of all rows that hold tokens, special ones counted."""
-        used = self.pieces[:, 4].sum() + PIECE_SPECIALS * len(self.pieces)
-        return float(used / (length * len(self)))
-
 
 def plan_rows(corpus: Corpus, config: DataConfig, rng: np.random.Generator) -> PackingPlan:
     """A new packing of every document of a split into rows; reads sentence lengths only."""

@@ -19,6 +19,7 @@ import numpy as np
 from efficient_attention.data.config import DataConfig
 from efficient_attention.data.corpus.prepared_corpus import Corpus
 from efficient_attention.data.held_out_documents import more_documents
+from efficient_attention.data.pair_truncation import truncated_lengths
 from efficient_attention.data.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 
@@ -98,7 +99,7 @@ def pair_row(
     """
     first, second = (_read(corpus, *span) for span in plan.spans[index].tolist())
     specials = PAIR_SPECIALS if second.size else LONE_SPECIALS
-    kept = kept_lengths(first.size, second.size, length - specials)
+    kept = truncated_lengths(first.size, second.size, length - specials)
     first, second = _trim(first, kept[0], rng), _trim(second, kept[1], rng)
     row = {name: np.zeros(length, np.int32) for name in ('tokens', 'segments', 'token_types', 'positions')}
     middle, used = kept[0] + LONE_SPECIALS, sum(kept) + specials
@@ -113,15 +114,6 @@ def pair_row(
     row['pair_labels'] = np.array(plan.labels[index], np.int32)
     row['pair_weights'] = np.array(second.size > 0, np.float32)
     return row
-
-
-def kept_lengths(first: int, second: int, room: int) -> tuple[int, int]:
-    """Tokens that remain of two halves when the longer one (of equals: the second) loses one until both fit `room`."""
-    if first + second <= room:
-        return first, second
-    if min(first, second) <= room // 2:
-        return (first, room - first) if first <= second else (room - second, second)
-    return room - room // 2, room // 2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,15 +1,12 @@
 """Rows of tokens from parts of texts: the special tokens that a tokenizer's template puts around them, as arrays."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from tokenizers import Encoding
 
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.errors import InputError
-
-TEXTS_AT_ONCE = 1024  # an encoding holds a hundred times the bytes of its ids
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,16 +73,3 @@ def row_template(encoder: TextEncoder, *, is_pair: bool) -> RowTemplate:
             fixed_types.append([])
         seen += 1
     return RowTemplate(tuple(map(tuple, fixed)), tuple(map(tuple, fixed_types)), tuple(text_types))
-
-
-def encodings(encoder: TextEncoder, texts: Sequence[str]) -> Iterator[Encoding]:
-    """Each text's pieces without special tokens, a thousand texts at a time."""
-    for start in range(0, len(texts), TEXTS_AT_ONCE):
-        yield from encoder.encode(list(texts[start : start + TEXTS_AT_ONCE]))
-
-
-def ids_of(encoder: TextEncoder, texts: Sequence[str]) -> list[np.ndarray]:
-    """Each text's ids without special tokens, int32 [l]; the same array for the same text."""
-    unique = list(dict.fromkeys(texts))
-    ids = {text: np.array(one.ids, np.int32) for text, one in zip(unique, encodings(encoder, unique), strict=True)}
-    return [ids[text] for text in texts]

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ from tokenizers import Encoding, Tokenizer
 
 from efficient_attention.data.tokenizer_loading import load_tokenizer
 from efficient_attention.data.vocabulary import vocabulary_of
+
+TEXTS_AT_ONCE = 1024  # an encoding holds a hundred times the bytes of its ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,3 +70,16 @@ def text_encoder(path: Path, *, lowercase: bool = True) -> TextEncoder:
 def arrays_of(row: Encoding) -> dict[str, np.ndarray]:
     """'tokens' and 'token_types', int32 [l], of a row."""
     return {'tokens': np.array(row.ids, np.int32), 'token_types': np.array(row.type_ids, np.int32)}
+
+
+def encodings(encoder: TextEncoder, texts: Sequence[str]) -> Iterator[Encoding]:
+    """Each text's pieces without special tokens, a thousand texts at a time."""
+    for start in range(0, len(texts), TEXTS_AT_ONCE):
+        yield from encoder.encode(list(texts[start : start + TEXTS_AT_ONCE]))
+
+
+def ids_of(encoder: TextEncoder, texts: Sequence[str]) -> list[np.ndarray]:
+    """Each text's ids without special tokens, int32 [l]; the same array for the same text."""
+    unique = list(dict.fromkeys(texts))
+    ids = {text: np.array(one.ids, np.int32) for text, one in zip(unique, encodings(encoder, unique), strict=True)}
+    return [ids[text] for text in texts]

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from efficient_attention.tasks.problems.mean_logits import softmax
+import scipy
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ def ranked(candidates: Sequence[Candidate], null: Candidate | None, count: int) 
     if null and all(candidate.text for candidate in kept):
         kept.append(null)
     kept = kept or [EMPTY]
-    chances = softmax(np.array([candidate.score for candidate in kept])).tolist()
+    chances = scipy.special.softmax(np.array([candidate.score for candidate in kept])).tolist()
     found = tuple(dataclasses.replace(one, probability=chance) for one, chance in zip(kept, chances, strict=True))
     prediction = SpanPrediction(found)
     return dataclasses.replace(prediction, null_odds=null.score - prediction.best.score) if null else prediction

@@ -1,4 +1,4 @@
-"""Classes and numbers of texts and pairs: single sentences, sentence pairs, GLUE, a user's own tables."""
+"""Classes of texts and pairs: single sentences, sentence pairs, GLUE, a user's own tables."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -6,20 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy
 
 from efficient_attention.data.examples.glue import DIAGNOSTIC, GLUE
-from efficient_attention.data.examples.labelled_text import LabelledText, label_names, number_of, read_labelled
+from efficient_attention.data.examples.labelled_text import LabelledText, label_names, read_labelled
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.glue import METRICS, Metric, f1_macro
-from efficient_attention.tasks.problems.mean_logits import mean_logits, softmax
-from efficient_attention.tasks.problems.one_label import MATCHED_SPLIT, MISMATCHED_SPLIT, SequenceTask, labelled
+from efficient_attention.tasks.problems.mean_logits import mean_logits
+from efficient_attention.tasks.problems.one_label import MATCHED_SPLIT, MISMATCHED_SPLIT, OneLabelProblem, labelled
 from efficient_attention.tasks.problems.prediction_files import write_glue, write_rows
 from efficient_attention.tasks.problems.problem import Feature, Outputs
 
 SUFFIXES = {MATCHED_SPLIT: '_matched', MISMATCHED_SPLIT: '_mismatched'}
-HIGHEST_SCORE = 5.0  # of STS-B
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +30,11 @@ class ClassPrediction:
     probabilities: dict[str, float]
 
 
-class Classification(SequenceTask[ClassPrediction | None]):
-    """One of several labels; see `TextTask`. The prediction of an example that was left out is None."""
+class Classification(OneLabelProblem[ClassPrediction | None]):
+    """One of several labels; see `Problem`. The prediction of an example that was left out is None."""
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
-        """See `TextTask`."""
+        """See `Problem`."""
         super().__init__(config, encoder, length)
         if self.glue and not self.glue.labels:
             raise InputError(f"examples.name {config.name!r} has numbers for labels; examples.problem is 'regression'")
@@ -68,7 +68,7 @@ class Classification(SequenceTask[ClassPrediction | None]):
         return {'accuracy': METRICS['accuracy'], 'f1': METRICS['f1'] if len(self.labels) == 2 else f1_macro}
 
     def label_array(self, example: LabelledText) -> np.ndarray:
-        """See `SequenceTask`; int32 []."""
+        """See `OneLabelProblem`; int32 []."""
         if example.label not in self._numbers:
             column = self.glue.label if self.glue else self.config.label
             known = ', '.join(self.labels)
@@ -78,9 +78,9 @@ class Classification(SequenceTask[ClassPrediction | None]):
     def decode(
         self, examples: Sequence[LabelledText], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[ClassPrediction | None]:
-        """See `TextTask`."""
+        """See `Problem`."""
         means = mean_logits(len(examples), features, outputs)
-        return [None if logits is None else self._prediction(softmax(logits)) for logits in means]
+        return [None if logits is None else self._prediction(scipy.special.softmax(logits)) for logits in means]
 
     def _prediction(self, probabilities: np.ndarray) -> ClassPrediction:
         named = dict(zip(self.labels, map(float, probabilities), strict=True))
@@ -89,7 +89,7 @@ class Classification(SequenceTask[ClassPrediction | None]):
     def score(
         self, examples: Sequence[LabelledText], predictions: Sequence[ClassPrediction | None], split: str
     ) -> dict[str, float]:
-        """See `TextTask`; of the examples that were not left out, those of each part of GLUE's test files apart."""
+        """See `Problem`; of the examples that were not left out, those of each part of GLUE's test files apart."""
         pairs = labelled(examples, predictions)
         if split in self.dev_splits:
             return self._part_scores(pairs, self.metrics, SUFFIXES.get(split, ''))
@@ -129,53 +129,3 @@ class Classification(SequenceTask[ClassPrediction | None]):
             return None
         score = prediction.probabilities[prediction.label]
         return {'label': prediction.label, 'score': score, 'scores': prediction.probabilities}
-
-
-class Regression(SequenceTask[float | None]):
-    """A number for a text or a pair; see `TextTask`."""
-
-    def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
-        """See `TextTask`."""
-        super().__init__(config, encoder, length)
-        if self.glue and self.glue.labels:
-            raise InputError(f"examples.name {config.name!r} has classes; examples.problem is 'classification'")
-        names = self.glue.metrics if self.glue else ('spearman', 'pearson', 'mean_squared_error')
-        self.metrics = {name: METRICS[name] for name in names}
-        self.metric_names = frozenset(names)
-        self.best_metric = names[0]
-
-    def label_array(self, example: LabelledText) -> np.ndarray:
-        """See `SequenceTask`; float32 []."""
-        return np.array(number_of(example), np.float32)
-
-    def decode(
-        self, examples: Sequence[LabelledText], features: Sequence[Feature], outputs: Sequence[Outputs]
-    ) -> list[float | None]:
-        """See `TextTask`."""
-        means = mean_logits(len(examples), features, outputs)
-        return [None if logits is None else float(logits[0]) for logits in means]
-
-    def score(
-        self, examples: Sequence[LabelledText], predictions: Sequence[float | None], split: str
-    ) -> dict[str, float]:
-        """See `TextTask`; of the examples that were not left out."""
-        del split  # no such task has two dev splits
-        pairs = labelled(examples, predictions)
-        expected = np.array([number_of(example) for example, _ in pairs], np.float64)
-        predicted = np.array([guess for _, guess in pairs], np.float64)
-        return {name: metric(expected, predicted) for name, metric in self.metrics.items()}
-
-    def write(
-        self, examples: Sequence[LabelledText], predictions: Sequence[float | None], split: str, folder: Path
-    ) -> list[Path]:
-        """Writes STS-B's 'test' as 'STS-B.tsv', clipped to [0, 5], and all else as JSON lines of id and label."""
-        if self.glue and split == 'test':
-            values = [None if guess is None else f'{np.clip(guess, 0, HIGHEST_SCORE):.3f}' for guess in predictions]
-            return write_glue(self.glue.title, examples, values, folder)
-        pairs = zip(examples, predictions, strict=True)
-        rows = [{'id': one.id, 'label': guess} for one, guess in pairs if guess is not None]
-        return [write_rows(rows, split, folder)]
-
-    def answer(self, prediction: float | None) -> dict[str, Any] | None:
-        """{'score'}."""
-        return None if prediction is None else {'score': prediction}

@@ -1,16 +1,10 @@
-"""A model's outputs for rows to what they say of an example, which may have several rows or none."""
+"""The outputs of an example that has several rows, or none."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from efficient_attention.tasks.problems.problem import Feature, Outputs
-
-
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Probabilities over the last axis, float64."""
-    powers = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)
 
 
 def mean_logits(examples: int, features: Sequence[Feature], outputs: Sequence[Outputs]) -> list[np.ndarray | None]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy
 
 from efficient_attention.data.examples.hotpotqa import Fact, MultiHopQuestion, paragraphs_of, read_hotpotqa
 from efficient_attention.data.examples.row_template import RowTemplate, row_template
@@ -22,7 +23,9 @@ from efficient_attention.data.json_files import check_identifiers
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.hotpotqa import NAMES, answer_scores, hotpot_scores, support_scores
 from efficient_attention.tasks.problems.best_spans import best_spans
-from efficient_attention.tasks.problems.mean_logits import softmax
+from efficient_attention.tasks.problems.context_windows import windows
+from efficient_attention.tasks.problems.encoded_text import characters_of, encoded_texts
+from efficient_attention.tasks.problems.overlong_texts import cut_notes
 from efficient_attention.tasks.problems.paragraph_rows import (
     TYPES,
     Unit,
@@ -33,8 +36,7 @@ from efficient_attention.tasks.problems.paragraph_rows import (
     marker_ids,
     units_of,
 )
-from efficient_attention.tasks.problems.problem import Feature, Outputs, TextTask
-from efficient_attention.tasks.problems.text_pieces import characters_of, cut_notes, pieces_of, windows
+from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem
 
 THRESHOLD = 'support_threshold'
 FOR_TRAINING = ('tokens', 'token_types', 'is_global', 'start', 'end', 'type', 'support')
@@ -64,7 +66,7 @@ class MultiHopPrediction:
         return list(dict.fromkeys(fact for fact, chance in self.support if chance > threshold))
 
 
-class MultiHop(TextTask[MultiHopQuestion, MultiHopPrediction]):
+class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
     """The span of the answer, or yes or no, and the supporting sentences.
 
     A row whose answer is 'yes' or 'no', or is not all in the row, has start and end at position 0. Rows to predict
@@ -100,7 +102,7 @@ class MultiHop(TextTask[MultiHopQuestion, MultiHopPrediction]):
         return marker_ids(self.encoder)
 
     def read(self, split: str) -> list[MultiHopQuestion]:
-        """See `TextTask`."""
+        """See `Problem`."""
         text = {'train': self.config.train, 'test': self.config.test}.get(split, self.config.dev)
         if not text:
             raise InputError(f'examples.{split} is empty; it must name files')
@@ -110,9 +112,9 @@ class MultiHop(TextTask[MultiHopQuestion, MultiHopPrediction]):
         return questions
 
     def encode(self, examples: Sequence[MultiHopQuestion], *, is_training: bool = False) -> list[Feature]:
-        """See `TextTask`; one row for each example, or by `overlong` several windows or none."""
+        """See `Problem`; one row for each example, or by `overlong` several windows or none."""
         is_labelled = all(example.answers is not None for example in examples)
-        questions = pieces_of(self.encoder, [example.question for example in examples])
+        questions = encoded_texts(self.encoder, [example.question for example in examples])
         self._notes |= cut_notes(questions, [example.place for example in examples], self.config.question_length)
         kept = FOR_TRAINING if is_training else (*FOR_TRAINING, *FOR_PREDICTION)
         features: list[Feature] = []
@@ -172,13 +174,13 @@ class MultiHop(TextTask[MultiHopQuestion, MultiHopPrediction]):
             self._notes[line] = line
 
     def is_labelled(self, example: MultiHopQuestion) -> bool:
-        """See `TextTask`."""
+        """See `Problem`."""
         return example.answers is not None
 
     def decode(
         self, examples: Sequence[MultiHopQuestion], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[MultiHopPrediction]:
-        """See `TextTask`; an example without a row gets an empty answer."""
+        """See `Problem`; an example without a row gets an empty answer."""
         rows: list[list[Row]] = [[] for _ in examples]
         for feature, output in zip(features, outputs, strict=True):
             rows[int(feature['example'])].append((feature, output))
@@ -188,7 +190,7 @@ class MultiHop(TextTask[MultiHopQuestion, MultiHopPrediction]):
         """The prediction from an example's rows: the type by their mean, the best span, support where it is highest."""
         if not rows:
             return MultiHopPrediction('', TYPES[0], 0.0)
-        types = softmax(np.mean([output['type'] for _, output in rows], axis=0))
+        types = scipy.special.softmax(np.mean([output['type'] for _, output in rows], axis=0).astype(np.float64))
         kind = int(types.argmax())
         answer, chance = (TYPES[kind], 1.0) if kind else self.span(units, rows)
         support: dict[Fact, float] = {}
@@ -215,12 +217,12 @@ class MultiHop(TextTask[MultiHopQuestion, MultiHopPrediction]):
         if not found:
             return '', 0.0
         found = sorted(found, key=lambda pair: -pair[0])[: self.config.best_count]
-        return found[0][1], float(softmax(np.array([score for score, _ in found]))[0])
+        return found[0][1], float(scipy.special.softmax(np.array([score for score, _ in found]))[0])
 
     def score(
         self, examples: Sequence[MultiHopQuestion], predictions: Sequence[MultiHopPrediction], split: str
     ) -> dict[str, float]:
-        """See `TextTask`; the scores of HotpotQA's official script. On a dev split the threshold is chosen first."""
+        """See `Problem`; the scores of HotpotQA's official script. On a dev split the threshold is chosen first."""
         pairs = list(zip(examples, predictions, strict=True))
         if self.chooses_thresholds and split in self.dev_splits:
             best = max(GRID.tolist(), key=lambda one: (mean_support_f1(pairs, one), -abs(one - 0.5)))
@@ -237,7 +239,7 @@ class MultiHop(TextTask[MultiHopQuestion, MultiHopPrediction]):
         split: str,
         folder: Path,
     ) -> list[Path]:
-        """See `TextTask`; 'predictions.json', {'answer': {id: text}, 'sp': {id: [[title, number], ...]}}."""
+        """See `Problem`; 'predictions.json', {'answer': {id: text}, 'sp': {id: [[title, number], ...]}}."""
         del split
         pairs = list(zip(examples, predictions, strict=True))
         threshold = self.thresholds[THRESHOLD]
@@ -251,7 +253,7 @@ class MultiHop(TextTask[MultiHopQuestion, MultiHopPrediction]):
         return [path]
 
     def example(self, value: Any) -> MultiHopQuestion:
-        """See `TextTask`; takes {'question': text, 'context': [[title, [sentence, ...]], ...]}."""
+        """See `Problem`; takes {'question': text, 'context': [[title, [sentence, ...]], ...]}."""
         if not isinstance(value, dict) or not {'question', 'context'} <= set(value):
             raise InputError("a question is {'question': text, 'context': [[title, [sentence, ...]], ...]}")
         question, paragraphs = value['question'], paragraphs_of(value['context'], "'context'")
@@ -262,7 +264,7 @@ class MultiHop(TextTask[MultiHopQuestion, MultiHopPrediction]):
         return MultiHopQuestion(str(value.get('id', '')), question, paragraphs, place='the question')
 
     def answer(self, prediction: MultiHopPrediction) -> dict[str, Any]:
-        """See `TextTask`; {'answer', 'type', 'score', 'support': [[title, number of the sentence], ...]}."""
+        """See `Problem`; {'answer', 'type', 'score', 'support': [[title, number of the sentence], ...]}."""
         facts = [list(fact) for fact in prediction.facts(self.thresholds[THRESHOLD])]
         return {'answer': prediction.answer, 'type': prediction.type, 'score': prediction.score, 'support': facts}
 

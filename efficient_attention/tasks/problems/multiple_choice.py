@@ -6,17 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy
 
 from efficient_attention.data.examples.multiple_choice import ChoiceQuestion, read_choices, strings
-from efficient_attention.data.examples.row_template import ids_of, row_template
-from efficient_attention.data.examples.text_encoder import TextEncoder
+from efficient_attention.data.examples.row_template import row_template
+from efficient_attention.data.examples.text_encoder import TextEncoder, ids_of
 from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.glue import accuracy
-from efficient_attention.tasks.problems.mean_logits import mean_logits, softmax
-from efficient_attention.tasks.problems.overlong_texts import Ids, LengthCounts, LengthRule, window_starts
+from efficient_attention.tasks.problems.context_windows import window_starts
+from efficient_attention.tasks.problems.mean_logits import mean_logits
+from efficient_attention.tasks.problems.overlong_texts import Ids, LengthCounts, LengthRule
 from efficient_attention.tasks.problems.prediction_files import write_rows
-from efficient_attention.tasks.problems.problem import Feature, Outputs, TextTask
+from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem
 
 FORMATS = ('swag', 'race', 'table')
 FIELDS = ('context', 'ending')
@@ -34,15 +36,15 @@ class ChoicePrediction:
     probabilities: tuple[float, ...]
 
 
-class MultipleChoice(TextTask[ChoiceQuestion, ChoicePrediction | None]):
-    """One of A choices; see `TextTask`. The prediction of a question that was left out as too long is None."""
+class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
+    """One of A choices; see `Problem`. The prediction of a question that was left out as too long is None."""
 
     head = 'choice'
     metric_names = frozenset({'accuracy'})
     best_metric = 'accuracy'
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
-        """See `TextTask`."""
+        """See `Problem`."""
         super().__init__(config, encoder, length)
         if config.format not in FORMATS:
             raise InputError(f'examples.format is {config.format!r}; multiple choice reads {", ".join(FORMATS)}')
@@ -52,11 +54,11 @@ class MultipleChoice(TextTask[ChoiceQuestion, ChoicePrediction | None]):
         self.dev_splits = ('dev',) if config.dev else ()
 
     def read(self, split: str) -> list[ChoiceQuestion]:
-        """See `TextTask`."""
+        """See `Problem`."""
         return list(read_choices(self.config, split))
 
     def encode(self, examples: Sequence[ChoiceQuestion], *, is_training: bool = False) -> list[Feature]:
-        """See `TextTask`."""
+        """See `Problem`."""
         del is_training  # every question teaches
         counts = LengthCounts(self.rule)
         features: list[Feature] = []
@@ -104,13 +106,13 @@ class MultipleChoice(TextTask[ChoiceQuestion, ChoicePrediction | None]):
         return self.with_global(feature)
 
     def is_labelled(self, example: ChoiceQuestion) -> bool:
-        """See `TextTask`."""
+        """See `Problem`."""
         return example.answer is not None
 
     def decode(
         self, examples: Sequence[ChoiceQuestion], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[ChoicePrediction | None]:
-        """See `TextTask`."""
+        """See `Problem`."""
         means = mean_logits(len(examples), features, outputs)
         return [
             logits if logits is None else _prediction(one, logits) for one, logits in zip(examples, means, strict=True)
@@ -119,7 +121,7 @@ class MultipleChoice(TextTask[ChoiceQuestion, ChoicePrediction | None]):
     def score(
         self, examples: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction | None], split: str
     ) -> dict[str, float]:
-        """See `TextTask`; of the questions that were not left out."""
+        """See `Problem`; of the questions that were not left out."""
         del split  # there is one dev split
         pairs = [(one, guess) for one, guess in zip(examples, predictions, strict=True) if guess]
         for question, _ in pairs:
@@ -163,5 +165,5 @@ class MultipleChoice(TextTask[ChoiceQuestion, ChoicePrediction | None]):
 
 
 def _prediction(question: ChoiceQuestion, logits: np.ndarray) -> ChoicePrediction:
-    probabilities = softmax(logits[: len(question.choices)])  # others have more
+    probabilities = scipy.special.softmax(logits[: len(question.choices)])  # others have more
     return ChoicePrediction(int(np.argmax(probabilities)), question.choices, tuple(map(float, probabilities)))

@@ -8,24 +8,24 @@ import numpy as np
 
 from efficient_attention.data.examples.glue import MISMATCHED, GlueTask, glue_sources, glue_task, part_of
 from efficient_attention.data.examples.labelled_text import LabelledText, read_labelled
-from efficient_attention.data.examples.row_template import ids_of, row_template
-from efficient_attention.data.examples.text_encoder import TextEncoder
+from efficient_attention.data.examples.row_template import row_template
+from efficient_attention.data.examples.text_encoder import TextEncoder, ids_of
 from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.overlong_texts import Ids, LengthCounts, LengthRule
-from efficient_attention.tasks.problems.problem import Feature, TextTask
+from efficient_attention.tasks.problems.problem import Feature, Problem
 
 Prediction = TypeVar('Prediction')
 MATCHED_SPLIT, MISMATCHED_SPLIT = 'dev_matched', 'dev_mismatched'
 
 
-class SequenceTask(TextTask[LabelledText, Prediction], abc.ABC):
-    """One label for a text or a pair; see `TextTask`. `notes` says what was cut or left out, one line for each file."""
+class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
+    """One label for a text or a pair; see `Problem`. `notes` says what was cut or left out, one line for each file."""
 
     head = 'sequence'
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
-        """See `TextTask`."""
+        """See `Problem`."""
         super().__init__(config, encoder, length)
         if config.format not in ('table', 'glue'):
             raise InputError(
@@ -54,7 +54,7 @@ class SequenceTask(TextTask[LabelledText, Prediction], abc.ABC):
         return tuple(name for name, part in ((MATCHED_SPLIT, False), (MISMATCHED_SPLIT, True)) if part in parts)
 
     def read(self, split: str) -> list[LabelledText]:
-        """See `TextTask`."""
+        """See `Problem`."""
         faults: list[str] = []
         kind = 'dev' if split in self.dev_splits else split
         examples = list(read_labelled(self.config, kind, faults))
@@ -68,7 +68,7 @@ class SequenceTask(TextTask[LabelledText, Prediction], abc.ABC):
         return examples
 
     def encode(self, examples: Sequence[LabelledText], *, is_training: bool = False) -> list[Feature]:
-        """See `TextTask`."""
+        """See `Problem`."""
         del is_training  # every row teaches
         counts = LengthCounts(self.rule)
         features: list[Feature] = []
@@ -98,7 +98,7 @@ class SequenceTask(TextTask[LabelledText, Prediction], abc.ABC):
         """
 
     def is_labelled(self, example: LabelledText) -> bool:
-        """See `TextTask`."""
+        """See `Problem`."""
         return example.label is not None
 
     def example(self, value: Any) -> LabelledText:

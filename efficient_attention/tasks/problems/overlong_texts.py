@@ -6,25 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from efficient_attention.data.pair_truncation import truncated_lengths
 from efficient_attention.errors import InputError
+from efficient_attention.tasks.problems.context_windows import window_starts
+from efficient_attention.tasks.problems.encoded_text import EncodedText
 
 Ids = np.ndarray  # int32 [l]
 MOST_NOTES = 4  # files with a line of their own; RACE has a file for each of 28,000 articles
-
-
-def cut_pair(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of two texts fit in `room`, taken one by one off the end of the longer, of the second if equal.
-
-    The rule of BERT's code (`_truncate_seq_pair`), without its loop.
-    """
-    kept = min(second, max(room // 2, room - first))
-    return min(first, room - kept), kept
-
-
-def window_starts(length: int, room: int, stride: int) -> list[int]:
-    """Where windows of `room` tokens start that cover `length` tokens and move on by `stride`, or by room if less."""
-    step = min(stride, room)
-    return [0, *range(step, max(length - room, 0) + step, step)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +54,7 @@ class LengthRule:
         if self.policy == 'skip':
             return []
         if self.policy == 'truncate':
-            kept = (room,) if len(texts) == 1 else cut_pair(len(texts[0]), len(texts[1]), room)
+            kept = (room,) if len(texts) == 1 else truncated_lengths(len(texts[0]), len(texts[1]), room)
             return [tuple(ids[:count] for ids, count in zip(texts, kept, strict=True))]
         named = ' and '.join(map(repr, fields))
         if self.policy == 'error':
@@ -115,3 +103,12 @@ class LengthCounts:
         rows, overlong, made = (sum(map(one.__getitem__, files)) for one in (self.rows, self.overlong, self.made))
         fate = {'truncate': 'were cut', 'skip': 'were left out', 'windows': f'became {made} windows'}[self.rule.policy]
         return f'{name}: {overlong} of {rows} rows have more than data.length {self.rule.length} tokens and {fate}'
+
+
+def cut_notes(questions: Sequence[EncodedText], places: Sequence[str], limit: int) -> dict[str, str]:
+    """A line on the questions above `limit` tokens, which are cut, under itself as a key; {} where there are none."""
+    cut = [place for question, place in zip(questions, places, strict=True) if len(question) > limit]
+    if not cut:
+        return {}
+    line = f'{len(cut)} of {len(places)} questions have more than examples.question_length {limit} tokens and were cut'
+    return {f'{line}, the first: {cut[0]}': f'{line}, the first: {cut[0]}'}

@@ -9,7 +9,7 @@ import numpy as np
 
 from efficient_attention.data.examples.hotpotqa import Fact, MultiHopQuestion
 from efficient_attention.data.examples.text_encoder import TextEncoder
-from efficient_attention.tasks.problems.text_pieces import Pieces, pieces_of, pieces_over
+from efficient_attention.tasks.problems.encoded_text import EncodedText, encoded_texts, tokens_over
 
 TITLE_MARKER, SENTENCE_MARKER = '[unused1]', '[unused2]'  # of BERT's vocabularies, which no text gives
 TYPES = ('span', 'yes', 'no')
@@ -41,7 +41,7 @@ def marker_ids(encoder: TextEncoder) -> tuple[int, int]:
     return title, sentence
 
 
-def body_of(units: Sequence[Unit], pieces: Sequence[Pieces], markers: tuple[int, int]) -> dict[str, np.ndarray]:
+def body_of(units: Sequence[Unit], pieces: Sequence[EncodedText], markers: tuple[int, int]) -> dict[str, np.ndarray]:
     """The paragraphs' part of a row, int32 [l] each.
 
     'tokens'; 'unit', the number of the piece's unit, and 'offset_start' and 'offset_end', its characters in the unit's
@@ -87,11 +87,11 @@ def answer_place(example: MultiHopQuestion, units: Sequence[Unit]) -> tuple[int,
 
 
 def answer_positions(
-    example: MultiHopQuestion, units: Sequence[Unit], pieces: Sequence[Pieces]
+    example: MultiHopQuestion, units: Sequence[Unit], pieces: Sequence[EncodedText]
 ) -> tuple[int, int] | None:
     """The first and the last position of the answer in the body of the row; None where it is not there."""
     place = answer_place(example, units)
-    found = pieces_over(pieces[place[0]].offsets, *place[1:]) if place else None
+    found = tokens_over(pieces[place[0]].offsets, *place[1:]) if place else None
     if place is None or found is None:
         return None
     before = sum(len(own) + 1 for own in pieces[: place[0]]) + 1
@@ -106,8 +106,8 @@ def answer_type(example: MultiHopQuestion) -> int:
 
 def encoded_units(
     encoder: TextEncoder, examples: Sequence[MultiHopQuestion]
-) -> Iterator[tuple[list[Unit], list[Pieces]]]:
+) -> Iterator[tuple[list[Unit], list[EncodedText]]]:
     """The units of each example and their pieces."""
     for example in examples:
         units = units_of(example)
-        yield units, pieces_of(encoder, [unit.text for unit in units])
+        yield units, encoded_texts(encoder, [unit.text for unit in units])

@@ -1,6 +1,6 @@
-"""What a text task knows: files -> examples -> features -> outputs of a model -> predictions -> official scores.
+"""What a problem knows: files -> examples -> features -> outputs of a model -> predictions -> official scores.
 
-A text task knows no model and no loop. Everything here is plain Python and NumPy on the host.
+A problem knows no model and no loop. Everything here is plain Python and NumPy on the host.
 """
 
 import abc
@@ -35,7 +35,7 @@ Feature = dict[str, np.ndarray]
 Outputs = Mapping[str, np.ndarray]
 
 
-class TextTask(abc.ABC, Generic[Example, Prediction]):
+class Problem(abc.ABC, Generic[Example, Prediction]):
     """One kind of problem, for one config."""
 
     head: str  # kind of head that it needs, see models/head_config.py

@@ -21,25 +21,24 @@ from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.squad import chosen_threshold, squad2_scores, squad_scores
 from efficient_attention.tasks.problems.answer_candidates import Candidate, SpanPrediction, ranked, write_answers
 from efficient_attention.tasks.problems.best_spans import best_spans
-from efficient_attention.tasks.problems.problem import Feature, Outputs, TextTask
-from efficient_attention.tasks.problems.text_pieces import (
-    Pieces,
+from efficient_attention.tasks.problems.context_windows import maximum_context, windows
+from efficient_attention.tasks.problems.encoded_text import (
+    EncodedText,
     characters_of,
-    cut_notes,
-    maximum_context,
-    pieces_of,
-    pieces_over,
-    windows,
+    encoded_texts,
+    tokens_over,
 )
+from efficient_attention.tasks.problems.overlong_texts import cut_notes
+from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem
 
 SCORES_2 = [f'{part}{name}' for part in ('', 'HasAns_', 'NoAns_', 'best_') for name in ('exact', 'f1')]
 THRESHOLD = 'no_answer_threshold'
 
 
-class QuestionAnswering(TextTask[Question, SpanPrediction]):
+class QuestionAnswering(Problem[Question, SpanPrediction]):
     """Start and end of the answer, or position 0 for both where a window has none.
 
-    Beside the arrays that `text_task.py` names, the rows to predict from have 'offset_start' and 'offset_end', int32
+    Beside the arrays that `problem.py` names, the rows to predict from have 'offset_start' and 'offset_end', int32
     [l], characters of the context (-1 = no piece of it), and 'is_allowed', bool [l], pieces of the context that have
     the most context in this window, where alone an answer may start.
 
@@ -78,7 +77,7 @@ class QuestionAnswering(TextTask[Question, SpanPrediction]):
         return self.length - self.template.added - question_length
 
     def read(self, split: str) -> list[Question]:
-        """See `TextTask`; training questions whose answer is not where the file says are left out with a note."""
+        """See `Problem`; training questions whose answer is not where the file says are left out with a note."""
         text = {'train': self.config.train, 'test': self.config.test}.get(split, self.config.dev)
         if not text:
             raise InputError(f'examples.{split} is empty; it must name files')
@@ -93,13 +92,13 @@ class QuestionAnswering(TextTask[Question, SpanPrediction]):
         return questions
 
     def encode(self, examples: Sequence[Question], *, is_training: bool = False) -> list[Feature]:
-        """See `TextTask`; a row for each window. Rows to train on have no arrays for predictions.
+        """See `Problem`; a row for each window. Rows to train on have no arrays for predictions.
 
         The rows of an example are labelled if its answer, where it has one, stands where it says.
         """
         contexts = list(dict.fromkeys(example.context for example in examples))
-        pieces = dict(zip(contexts, pieces_of(self.encoder, contexts), strict=True))
-        questions = pieces_of(self.encoder, [example.question for example in examples])
+        pieces = dict(zip(contexts, encoded_texts(self.encoder, contexts), strict=True))
+        questions = encoded_texts(self.encoder, [example.question for example in examples])
         self._notes |= cut_notes(questions, [example.place for example in examples], self.config.question_length)
         features = []
         for number, (example, question) in enumerate(zip(examples, questions, strict=True)):
@@ -109,7 +108,7 @@ class QuestionAnswering(TextTask[Question, SpanPrediction]):
         return features
 
     def rows(
-        self, question: Pieces, context: Pieces, label: tuple[int, int] | None, is_training: bool
+        self, question: EncodedText, context: EncodedText, label: tuple[int, int] | None, is_training: bool
     ) -> Iterator[Feature]:
         """The windows over a context; `label`: first and last piece of the answer, (-1, -1) = none, None = unknown."""
         question_ids = question.ids[: self.config.question_length]
@@ -134,13 +133,13 @@ class QuestionAnswering(TextTask[Question, SpanPrediction]):
             yield row
 
     def is_labelled(self, example: Question) -> bool:
-        """See `TextTask`; of version 1.1 questions with an answer alone."""
+        """See `Problem`; of version 1.1 questions with an answer alone."""
         return bool(example.answers) or (example.answers == () and self.config.has_no_answer)
 
     def decode(
         self, examples: Sequence[Question], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[SpanPrediction]:
-        """See `TextTask`; the best candidates over all windows, and the odds that there is no answer."""
+        """See `Problem`; the best candidates over all windows, and the odds that there is no answer."""
         found: list[list[Candidate]] = [[] for _ in examples]
         nulls: list[Candidate | None] = [None for _ in examples]
         for feature, output in zip(features, outputs, strict=True):
@@ -171,7 +170,7 @@ class QuestionAnswering(TextTask[Question, SpanPrediction]):
     def score(
         self, examples: Sequence[Question], predictions: Sequence[SpanPrediction], split: str
     ) -> dict[str, float]:
-        """See `TextTask`; the scores of the official script of version 1.1, or of 2.0 with `has_no_answer`.
+        """See `Problem`; the scores of the official script of version 1.1, or of 2.0 with `has_no_answer`.
 
         Where `chooses_thresholds`, that of a dev split is chosen first, so that 'f1' is 'best_f1'.
         """
@@ -188,12 +187,12 @@ class QuestionAnswering(TextTask[Question, SpanPrediction]):
     def write(
         self, examples: Sequence[Question], predictions: Sequence[SpanPrediction], split: str, folder: Path
     ) -> list[Path]:
-        """See `TextTask`; see `write_answers` for the files, which are the same for every split."""
+        """See `Problem`; see `write_answers` for the files, which are the same for every split."""
         del split
         return write_answers([example.id for example in examples], predictions, self.thresholds[THRESHOLD], folder)
 
     def example(self, value: Any) -> Question:
-        """See `TextTask`; takes {'question': text, 'context': text}."""
+        """See `Problem`; takes {'question': text, 'context': text}."""
         if not isinstance(value, dict) or not {'question', 'context'} <= set(value):
             raise InputError("a question is {'question': text, 'context': text}")
         for name in ('question', 'context'):
@@ -203,7 +202,7 @@ class QuestionAnswering(TextTask[Question, SpanPrediction]):
         return Question(id=str(value.get('id', '')), **texts, place='the question')
 
     def answer(self, prediction: SpanPrediction) -> dict[str, Any]:
-        """See `TextTask`; {'answer', 'score', 'start', 'end'}, characters of the context; '' = there is no answer."""
+        """See `Problem`; {'answer', 'score', 'start', 'end'}, characters of the context; '' = there is no answer."""
         chosen = prediction.chosen(self.thresholds[THRESHOLD])
         return {'answer': chosen.text, 'score': chosen.probability, 'start': chosen.start, 'end': chosen.end}
 
@@ -231,8 +230,8 @@ def has_label(example: Question) -> bool:
     return example.answers is not None and (answer is None or example.is_placed(answer))
 
 
-def label_of(example: Question, context: Pieces) -> tuple[int, int]:
+def label_of(example: Question, context: EncodedText) -> tuple[int, int]:
     """The first and the last piece of the answer; (-1, -1) where there is none, or no piece of it."""
     answer = example.training_answer
-    found = pieces_over(context.offsets, answer.start, answer.start + len(answer.text)) if answer else None
+    found = tokens_over(context.offsets, answer.start, answer.start + len(answer.text)) if answer else None
     return found or (-1, -1)

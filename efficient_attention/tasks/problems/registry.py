@@ -1,17 +1,18 @@
-"""From a config's problem to its text task."""
+"""From a config's problem to its problem."""
 
 from typing import Any
 
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.data.examples_config import ExamplesConfig
-from efficient_attention.tasks.problems.classification import Classification, Regression
+from efficient_attention.tasks.problems.classification import Classification
 from efficient_attention.tasks.problems.multi_hop import MultiHop
 from efficient_attention.tasks.problems.multiple_choice import MultipleChoice
-from efficient_attention.tasks.problems.problem import TextTask
+from efficient_attention.tasks.problems.problem import Problem
 from efficient_attention.tasks.problems.question_answering import QuestionAnswering
+from efficient_attention.tasks.problems.regression import Regression
 from efficient_attention.tasks.problems.token_classification import TokenClassification
 
-TEXT_TASKS: dict[str, type[TextTask]] = {
+PROBLEMS: dict[str, type[Problem]] = {
     'classification': Classification,
     'regression': Regression,
     'token_classification': TokenClassification,
@@ -21,6 +22,6 @@ TEXT_TASKS: dict[str, type[TextTask]] = {
 }
 
 
-def make_text_task(config: ExamplesConfig, encoder: TextEncoder, length: int) -> TextTask[Any, Any]:
-    """The text task of `config.problem`; raises InputError where the config does not serve it."""
-    return TEXT_TASKS[config.problem](config, encoder, length)
+def make_problem(config: ExamplesConfig, encoder: TextEncoder, length: int) -> Problem[Any, Any]:
+    """The problem of `config.problem`; raises InputError where the config does not serve it."""
+    return PROBLEMS[config.problem](config, encoder, length)

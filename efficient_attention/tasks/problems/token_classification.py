@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy
 
 from efficient_attention.data.examples.conll import Sentence, read_sentences
-from efficient_attention.data.examples.row_template import encodings, row_template
-from efficient_attention.data.examples.text_encoder import TextEncoder
+from efficient_attention.data.examples.row_template import row_template
+from efficient_attention.data.examples.text_encoder import TextEncoder, encodings
 from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.conll import entities, entity_scores, has_entities
 from efficient_attention.tasks.metrics.glue import accuracy
-from efficient_attention.tasks.problems.mean_logits import softmax
 from efficient_attention.tasks.problems.overlong_texts import LengthCounts, LengthRule
 from efficient_attention.tasks.problems.prediction_files import write_lines
-from efficient_attention.tasks.problems.problem import Feature, Outputs, TextTask
+from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem
 from efficient_attention.tasks.problems.word_windows import WordTokens, windows, word_tokens
 
 # A word with what joins its parts ('e-mail', "don't", '@user', '#tag', '3.5'), or one sign.
@@ -36,8 +36,8 @@ class TagPrediction:
     probabilities: tuple[float, ...]
 
 
-class TokenClassification(TextTask[Sentence, TagPrediction | None]):
-    """A tag for each word; see `TextTask`. A word's first token predicts it.
+class TokenClassification(Problem[Sentence, TagPrediction | None]):
+    """A tag for each word; see `Problem`. A word's first token predicts it.
 
     The prediction of a sentence that was left out as too long is None. Besides the arrays of a feature in
     tasks/problems/problem.py there is 'words' int32 [l]: the word that is predicted at a position, -1 = none.
@@ -46,7 +46,7 @@ class TokenClassification(TextTask[Sentence, TagPrediction | None]):
     head = 'token'
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
-        """See `TextTask`."""
+        """See `Problem`."""
         super().__init__(config, encoder, length)
         if config.format not in ('conll', 'table'):
             raise InputError(f"examples.format is {config.format!r}; token classification reads 'conll' or 'table'")
@@ -70,7 +70,7 @@ class TokenClassification(TextTask[Sentence, TagPrediction | None]):
         return tuple(sorted(found))
 
     def read(self, split: str) -> list[Sentence]:
-        """See `TextTask`."""
+        """See `Problem`."""
         sentences = list(read_sentences(self.config, split))
         for sentence in sentences:
             for line, tag in zip(sentence.lines, sentence.tags or (), strict=sentence.tags is not None):
@@ -81,7 +81,7 @@ class TokenClassification(TextTask[Sentence, TagPrediction | None]):
         return sentences
 
     def encode(self, examples: Sequence[Sentence], *, is_training: bool = False) -> list[Feature]:
-        """See `TextTask`."""
+        """See `Problem`."""
         del is_training  # every sentence teaches
         counts = LengthCounts(self.rule)
         lost: collections.Counter[str] = collections.Counter()
@@ -125,20 +125,20 @@ class TokenClassification(TextTask[Sentence, TagPrediction | None]):
         return self.with_global(feature)
 
     def is_labelled(self, example: Sentence) -> bool:
-        """See `TextTask`."""
+        """See `Problem`."""
         return example.tags is not None
 
     def decode(
         self, examples: Sequence[Sentence], features: Sequence[Feature], outputs: Sequence[Outputs]
     ) -> list[TagPrediction | None]:
-        """See `TextTask`."""
+        """See `Problem`."""
         tags = [[self.fallback] * len(sentence.words) for sentence in examples]
         scores = [[0.0] * len(sentence.words) for sentence in examples]
         seen = set()
         for feature, output in zip(features, outputs, strict=True):
             index, places = int(feature['example']), np.flatnonzero(feature['words'] >= 0)
             seen.add(index)
-            probabilities = softmax(output['logits'][places]) if len(places) else np.zeros((0, len(self.labels)))
+            probabilities = scipy.special.softmax(output['logits'][places].astype(np.float64), axis=-1)
             for word, row in zip(feature['words'][places], probabilities, strict=True):
                 tags[index][word] = self.labels[int(np.argmax(row))]
                 scores[index][word] = float(np.max(row))
@@ -150,7 +150,7 @@ class TokenClassification(TextTask[Sentence, TagPrediction | None]):
     def score(
         self, examples: Sequence[Sentence], predictions: Sequence[TagPrediction | None], split: str
     ) -> dict[str, float]:
-        """See `TextTask`; of the sentences that were not left out."""
+        """See `Problem`; of the sentences that were not left out."""
         del split  # there is one dev split
         expected: list[tuple[str, ...]] = []
         predicted: list[tuple[str, ...]] = []

@@ -8,12 +8,12 @@ from efficient_attention.data.corpus.masking import (
     Masker,
     choose_runs,
     find_words,
-    ngram_probabilities,
     prediction_count,
 )
 from tests.data.corpus.memory_corpus import CLS, FIRST_ID, MASK, PAD, SEP, UNKNOWN, memory_vocabulary, unmask
 
 SIZE = 5000
+NGRAM_PROBABILITIES = (6 / 11, 3 / 11, 2 / 11)  # 1/n for n = 1, 2, 3, as parts of their sum
 UNITS = ('token', 'word', 'ngram')
 
 
@@ -44,11 +44,6 @@ def within(count, trials, probability):
 )
 def test_prediction_count_is_that_of_bert(tokens, max_masked, expected):
     assert prediction_count(tokens, 0.15, max_masked) == expected
-
-
-def test_ngram_probabilities():
-    assert ngram_probabilities(3) == pytest.approx([6 / 11, 3 / 11, 2 / 11])
-    assert ngram_probabilities(1) == pytest.approx([1])
 
 
 @pytest.mark.parametrize('unit', UNITS)
@@ -161,7 +156,7 @@ def test_first_runs_have_ngram_lengths():
             lengths.append(stop - start)
     counts = np.bincount(lengths, minlength=4)[1:]
     print('n-gram lengths', counts / len(lengths))
-    assert all(within(count, len(lengths), p) for count, p in zip(counts, ngram_probabilities(3), strict=True))
+    assert all(within(count, len(lengths), p) for count, p in zip(counts, NGRAM_PROBABILITIES, strict=True))
 
 
 def test_all_runs_have_ngram_lengths_where_the_row_is_long():
@@ -169,7 +164,7 @@ def test_all_runs_have_ngram_lengths_where_the_row_is_long():
     words = find_words(np.arange(20_000), np.zeros(20_000, bool))
     lengths = [stop - start for _ in range(20) for start, stop in choose_runs(words, 400, 3, rng)]
     counts = np.bincount(lengths, minlength=4)[1:] / len(lengths)
-    assert counts == pytest.approx(ngram_probabilities(3), abs=0.03)
+    assert counts == pytest.approx(NGRAM_PROBABILITIES, abs=0.03)
 
 
 def test_runs_do_not_overlap_nor_cross_special_tokens_nor_exceed_the_budget():

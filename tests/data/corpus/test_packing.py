@@ -75,7 +75,6 @@ def test_short_documents_fill_their_rows(length):
     rate = np.mean([np.count_nonzero(row['segments']) / length for row in rows])
     print(f'length {length}: {len(rows)} rows, fill rate {rate:.3f}')
     assert rate >= 0.9
-    assert plan.fill_rate(length) == pytest.approx(rate)
 
 
 def test_another_epoch_shares_rows_otherwise():

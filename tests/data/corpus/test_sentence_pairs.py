@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.data.config import DataConfig
-from efficient_attention.data.corpus.sentence_pairs import draw_targets, kept_lengths, pair_row, plan_pairs
+from efficient_attention.data.corpus.sentence_pairs import draw_targets, pair_row, plan_pairs
 from efficient_attention.errors import InputError
 from tests.data.corpus.memory_corpus import CLS, PAD, SEP, MemoryCorpus, memory_corpus, memory_vocabulary
 
@@ -168,16 +168,6 @@ def test_documents_without_sentences_are_skipped():
     corpus = MemoryCorpus([40, 40, 40, 40], [0, 0, 2, 2, 4, 4])
     for pairs in ('nsp', 'sop'):
         assert set(make_plan(corpus, pairs).spans[..., 0].ravel().tolist()) == {1, 3}
-
-
-def test_kept_lengths_are_those_of_trimming_token_by_token():
-    for room in (5, 6, 13):
-        for first in range(1, 20):
-            for second in range(1, 20):
-                a, b = first, second
-                while a + b > room:
-                    a, b = (a - 1, b) if a > b else (a, b - 1)
-                assert kept_lengths(first, second, room) == (a, b)
 
 
 def make_row(corpus, plan, index, length=LENGTH, seed=0):

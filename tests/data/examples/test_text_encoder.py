@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from efficient_attention.data.examples.text_encoder import TextEncoder, arrays_of, text_encoder
+from efficient_attention.data.examples import text_encoder as text_encoder_file
+from efficient_attention.data.examples.text_encoder import TextEncoder, arrays_of, encodings, ids_of, text_encoder
+from tests.tasks.letters import letters
 
 PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '[', ']', 'sep', 'a', 'dog', '##s', 'run']
 
@@ -42,3 +44,13 @@ def test_arrays(encoder: TextEncoder):
     np.testing.assert_array_equal(arrays['tokens'], [2, 8, 9, 3, 11, 3])
     np.testing.assert_array_equal(arrays['token_types'], [0, 0, 0, 0, 1, 1])
     assert {array.dtype for array in arrays.values()} == {np.dtype('int32')}
+
+
+def test_ids_of_many_texts(monkeypatch):
+    monkeypatch.setattr(text_encoder_file, 'TEXTS_AT_ONCE', 2)
+    encoder = letters()
+    texts = ['ab', 'c', 'ab', '', 'd e', 'f']
+    found = ids_of(encoder, texts)
+    assert [one.tolist() for one in found] == [one.ids for one in encoder.encode(texts)]
+    assert found[0] is found[2] and {one.dtype for one in found} == {np.dtype(np.int32)}
+    assert [one.ids for one in encodings(encoder, texts)] == [one.ids for one in encoder.encode(texts)]

@@ -1,8 +1,7 @@
-"""Metrics against scikit-learn and SciPy, and where those divide by zero."""
+"""Metrics against scikit-learn and their definitions, and where those divide by zero."""
 
 import numpy as np
 import pytest
-from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
 from efficient_attention.tasks.metrics.glue import (
@@ -37,16 +36,21 @@ def test_classes_against_scikit_learn(classes, seed):
         assert_equal(f1_binary(expected, predicted), sklearn_metrics.f1_score(expected, predicted, zero_division=0))
 
 
+def ranks(values):
+    """How many values are smaller, and half of those that are equal."""
+    return np.sum(values[:, None] > values, axis=1) + np.sum(values[:, None] == values, axis=1) / 2
+
+
 @pytest.mark.parametrize('has_ties', [False, True])
 @pytest.mark.parametrize('seed', range(20))
-def test_numbers_against_scipy(seed, has_ties):
+def test_numbers_against_their_definitions(seed, has_ties):
     rng = np.random.default_rng(seed)
     expected = rng.uniform(0, 5, int(rng.integers(3, 300)))
     predicted = expected * rng.normal() + rng.normal(size=expected.size) + 1000
     if has_ties:
         expected, predicted = np.round(expected), np.round(predicted)
-    assert_equal(pearson(expected, predicted), stats.pearsonr(expected, predicted).statistic)
-    assert_equal(spearman(expected, predicted), stats.spearmanr(expected, predicted).statistic)
+    assert_equal(pearson(expected, predicted), np.corrcoef(expected, predicted)[0, 1])
+    assert_equal(spearman(expected, predicted), np.corrcoef(ranks(expected), ranks(predicted))[0, 1])
     assert_equal(mean_squared_error(expected, predicted), sklearn_metrics.mean_squared_error(expected, predicted))
 
 

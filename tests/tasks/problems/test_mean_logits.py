@@ -1,15 +1,8 @@
 """Outputs of rows to outputs of examples."""
 
 import numpy as np
-from scipy import special
 
-from efficient_attention.tasks.problems.mean_logits import mean_logits, softmax
-
-
-def test_softmax_is_scipys_and_does_not_overflow():
-    logits = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32) * 100
-    np.testing.assert_allclose(softmax(logits), special.softmax(logits.astype(np.float64), axis=-1), atol=1e-12)
-    np.testing.assert_array_equal(softmax(np.array([1e30, 0], np.float32)), [1, 0])
+from efficient_attention.tasks.problems.mean_logits import mean_logits
 
 
 def test_rows_of_an_example_are_averaged_in_any_order():

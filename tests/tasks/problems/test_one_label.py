@@ -5,8 +5,9 @@ import pytest
 
 from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.problems.classification import Classification, Regression
+from efficient_attention.tasks.problems.classification import Classification
 from efficient_attention.tasks.problems.one_label import labelled
+from efficient_attention.tasks.problems.regression import Regression
 from tests.tasks.letters import letters, spaced_letters
 
 ENCODER = letters()

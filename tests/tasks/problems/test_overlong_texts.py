@@ -5,25 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.problems.overlong_texts import LengthCounts, LengthRule, cut_pair, window_starts
-
-SIZES = st.integers(0, 40)
-
-
-@given(SIZES, SIZES, st.integers(2, 40))
-def test_pairs_are_cut_like_berts(first, second, room):
-    kept = [first, second]
-    while sum(kept) > room:  # one token at a time off the longer
-        kept[0 if kept[0] > kept[1] else 1] -= 1
-    assert cut_pair(first, second, room) == tuple(kept)
-
-
-@given(st.integers(1, 100), st.integers(1, 30), st.integers(1, 40))
-def test_windows_cover_all(length, room, stride):
-    starts = window_starts(length, room, stride)
-    assert {place for start in starts for place in range(start, min(start + room, length))} == set(range(length))
-    assert starts == sorted(set(starts)) and (len(starts) == 1 or starts[-2] + room < length)  # none in vain
-    assert {later - start for start, later in zip(starts, starts[1:], strict=False)} <= {min(stride, room)}
+from efficient_attention.tasks.problems.encoded_text import encoded_texts
+from efficient_attention.tasks.problems.overlong_texts import LengthCounts, LengthRule, cut_notes
+from tests.tasks.letters import letters
 
 
 def rows(policy, *sizes, length=10, stride=3):
@@ -88,3 +72,10 @@ def test_many_files_share_a_line(policy, fate):
         counts.add(f'f{number}', is_overlong=number > 0, made=1)
     [line] = counts.notes().values()
     assert line == f'9 files, the first f0: 8 of 9 rows have more than data.length 10 tokens and {fate}'
+
+
+def test_cut_questions_are_counted():
+    questions = encoded_texts(letters(), ['ab', 'abcd', 'abc'])
+    assert cut_notes(questions, ['1', '2', '3'], 4) == {}
+    line = '2 of 3 questions have more than examples.question_length 2 tokens and were cut, the first: 2'
+    assert cut_notes(questions, ['1', '2', '3'], 2) == {line: line}

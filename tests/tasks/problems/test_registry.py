@@ -1,20 +1,21 @@
-"""Every problem that a config may name has its text task, with a head that there is."""
+"""Every problem that a config may name has its class, with a head that there is."""
 
 import pytest
 
-from efficient_attention.data.examples_config import PROBLEMS, ExamplesConfig
+from efficient_attention.data import examples_config
+from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.models.head_config import KINDS
-from efficient_attention.tasks.problems.registry import TEXT_TASKS, make_text_task
+from efficient_attention.tasks.problems.registry import PROBLEMS, make_problem
 from tests.tasks.letters import letters
 
 FORMATS = {'question_answering': 'squad', 'multi_hop': 'hotpotqa'}
 
 
-def test_every_problem_has_its_task():
-    assert set(TEXT_TASKS) == set(PROBLEMS) - {'none'}
+def test_every_problem_has_its_class():
+    assert set(PROBLEMS) == set(examples_config.PROBLEMS) - {'none'}
 
 
-@pytest.mark.parametrize('problem', TEXT_TASKS)
+@pytest.mark.parametrize('problem', PROBLEMS)
 def test_a_task_says_what_it_needs(problem: str):
     config = ExamplesConfig(
         problem=problem,
@@ -22,6 +23,6 @@ def test_a_task_says_what_it_needs(problem: str):
         overlong='windows',
         labels=('a', 'b') if 'classif' in problem else (),
     )
-    task = make_text_task(config, letters(), 128)
-    assert type(task) is TEXT_TASKS[problem]
+    task = make_problem(config, letters(), 128)
+    assert type(task) is PROBLEMS[problem]
     assert task.head in KINDS and task.best_metric in task.metric_names and task.best_mode in ('min', 'max')
