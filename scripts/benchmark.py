@@ -259,7 +259,7 @@ def pipeline_tokens_per_second(arguments: argparse.Namespace) -> float:
     """Prepares the source, or finds it prepared, and times its batches without a model."""
     from efficient_attention.data.config import DataConfig
     from efficient_attention.data.corpus.batches import tokens_per_second, training_batches
-    from efficient_attention.data.corpus.prepare import prepare
+    from efficient_attention.data.corpus.prepare import prepare_corpus
 
     config = DataConfig(
         source=arguments.source,
@@ -270,7 +270,7 @@ def pipeline_tokens_per_second(arguments: argparse.Namespace) -> float:
     )
     rows = TOKENS_A_STEP // arguments.length
     batches = training_batches(
-        prepare(config), config, batch_size=rows, seed=0, start_step=0, stop_step=arguments.batches + 1
+        prepare_corpus(config), config, batch_size=rows, seed=0, start_step=0, stop_step=arguments.batches + 1
     )
     return tokens_per_second(batches, arguments.batches)
 

@@ -36,10 +36,10 @@ def main() -> None:
         return
     from efficient_attention.data.corpus.prepare import (  # after the arguments are known to be good
         describe_counts,
-        prepare,
+        prepare_corpus,
     )
 
-    prepared = prepare(config)
+    prepared = prepare_corpus(config)
     print(describe_counts(prepared.manifest['counts']))
     print(prepared.folder)
 

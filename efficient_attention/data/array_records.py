@@ -1,4 +1,4 @@
-"""ArrayRecord files of texts, and what is wrong with damaged ones."""
+"""Texts in ArrayRecord files; a damaged file or record is named."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Long texts cut at blank lines, where no sentence and no word goes on."""
+"""Cuts long texts at blank lines, where no sentence and no word goes on."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""How a folder of a cache appears: complete or not at all, whatever is killed and whoever else builds it."""
+"""Writes a folder of the cache so that it appears complete or not at all, though processes are killed or race."""
 
 import contextlib
 import os

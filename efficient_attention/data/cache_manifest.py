@@ -1,4 +1,4 @@
-"""Is a folder of the cache what its manifest says? Checksums of the manifest itself and of every other file."""
+"""Checks that a folder of the cache is what its manifest says, by checksums of the manifest and of every other file."""
 
 import hashlib
 import json

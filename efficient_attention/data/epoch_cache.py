@@ -1,4 +1,4 @@
-"""What is made once for an epoch and read many times, kept for the two epochs that prefetching reads at once."""
+"""Keeps what was made for the last two epochs, as prefetching reads from two at once."""
 
 import threading
 from collections.abc import Callable

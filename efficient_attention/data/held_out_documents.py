@@ -1,4 +1,4 @@
-"""Which documents are held out for evaluation: those whose text hashes below a threshold, whatever their order."""
+"""Holds documents out for evaluation: those whose text hashes below a threshold, whatever their order."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Which rows of each global batch a process reads, when several share the work."""
+"""The rows of each global batch that a process reads, where several share the work."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""How two texts that are too long for one row together are shortened."""
+"""Shortens two texts that are too long for one row together."""
 
 
 def truncated_lengths(first: int, second: int, room: int) -> tuple[int, int]:

@@ -37,7 +37,7 @@ def read_sentencepiece(data: bytes, name: str, *, lowercase: bool) -> Tokenizer:
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
     byte_fallback = model.trainer_spec.byte_fallback
     tokenizer = Tokenizer(models.Unigram(pieces, unknown[0], byte_fallback))
-    tokenizer.normalizer = normalizers.Sequence((albert_steps() if lowercase else []) + _own_steps(model))
+    tokenizer.normalizer = normalizers.Sequence((albert_steps() if lowercase else []) + _model_steps(model))
     scheme = 'always' if model.normalizer_spec.add_dummy_prefix else 'never'
     split = model.trainer_spec.split_by_whitespace
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
@@ -72,7 +72,7 @@ def _parse(data: bytes, name: str) -> Any:
     return model
 
 
-def _own_steps(model: Any) -> list[normalizers.Normalizer]:
+def _model_steps(model: Any) -> list[normalizers.Normalizer]:
     steps: list[normalizers.Normalizer] = []
     if model.normalizer_spec.precompiled_charsmap:
         steps.append(normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap))
@@ -84,8 +84,8 @@ def _own_steps(model: Any) -> list[normalizers.Normalizer]:
 def _with_roles(tokenizer: Tokenizer, model: Any) -> Tokenizer:
     known = {piece.piece for piece in model.pieces}
     control = [piece.piece for piece in model.pieces if piece.type == CONTROL]
-    own = [piece.piece for piece in model.pieces if piece.type == USER_DEFINED]
+    user_defined = [piece.piece for piece in model.pieces if piece.type == USER_DEFINED]
     names = {role: next((name for name in ROLES[role] if name in known), ROLES[role][0]) for role in ROLES}
     specials = [name for name in control if name not in names.values()] + list(names.values())
-    tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in own if piece not in names.values()])
+    tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in user_defined if piece not in names.values()])
     return with_specials(tokenizer, specials)

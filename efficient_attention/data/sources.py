@@ -1,4 +1,4 @@
-"""Which documents a config's short text means, e.g. 'stdlib', 'text:books/**/*.txt', 'jsonl:rows/*.jsonl.gz#text'.
+"""Opens the documents that a config's short text names: 'stdlib', 'text:books/**/*.txt', 'jsonl:rows/*.jsonl.gz#text'.
 
     stdlib                         documentation topics and docstrings of the running Python's standard library
     text:<globs>                   plain, Markdown (front matter dropped) or .gz files, a document a file

@@ -1,4 +1,4 @@
-"""How source files are found and read: globs, gzip, UTF-8; every failure names the file and the place in it."""
+"""Finds and reads source files: globs, gzip, UTF-8; every failure names the file and the place in it."""
 
 import glob
 import gzip

@@ -1,4 +1,4 @@
-"""Which tokenizer does a config mean? That of a file, or one that is trained on the text to train on."""
+"""The tokenizer that a config means: that of a file, or one that is trained on the text to train on."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -53,9 +53,9 @@ def trained_tokenizer(config: DataConfig, texts: Callable[[], Iterable[str]], ch
     """
     share = min(1.0, TRAINING_CHARACTERS / max(characters, 1))
 
-    def pieces() -> Iterator[str]:
-        every = (piece for text in texts() for piece in cut_at_blank_lines(text))
-        return (piece for piece in every if share == 1 or document_hash(piece) < share * HASHES)
+    def sections() -> Iterator[str]:
+        every = (section for text in texts() for section in cut_at_blank_lines(text))
+        return (section for section in every if share == 1 or document_hash(section) < share * HASHES)
 
     kind = config.tokenizer.removeprefix('train:')
-    return train_tokenizer(kind, pieces, vocab_size=config.vocab_size, lowercase=config.lowercase)
+    return train_tokenizer(kind, sections, vocab_size=config.vocab_size, lowercase=config.lowercase)

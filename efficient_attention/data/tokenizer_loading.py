@@ -1,4 +1,4 @@
-"""How text becomes ids: tokenizers loaded from users' files, checked, and what examples need to know of them."""
+"""Tokenizers from users' files: vocab.txt, tokenizer.json, SentencePiece models, vocab.json with merges.txt."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What rows need to know of a tokenizer's pieces: how many there are, which are special, which continue a word."""
+"""A tokenizer's pieces in numbers: how many there are, which are special, which continue a word."""
 
 import dataclasses
 import string

@@ -9,9 +9,9 @@ from flax import nnx
 
 from efficient_attention.data.config import DataConfig
 from efficient_attention.data.held_out_documents import held_out_share_note, split_counts
-from efficient_attention.data.text.batches import memory_evaluation_batches, text_batches, text_evaluation_batches
+from efficient_attention.data.text.batches import evaluation_batches, memory_evaluation_batches, training_batches
 from efficient_attention.data.text.prepare import prepare_text
-from efficient_attention.data.text.prepared_text import TokenText
+from efficient_attention.data.text.prepared_text import PreparedText
 from efficient_attention.data.text.rows import TextRows, check_rows
 from efficient_attention.errors import InputError
 from efficient_attention.models.config import ModelConfig
@@ -45,7 +45,7 @@ class LanguageModellingTask(Task):
         check_memory(self.evaluation_model)
         self.context = evaluation.context or data.length
         self.stride = evaluation.stride or self.context
-        self.text: TokenText = prepare_text(data)
+        self.text: PreparedText = prepare_text(data)
         size = self.text.units.size
         if size > model.vocab_size:
             raise InputError(
@@ -104,7 +104,7 @@ class LanguageModellingTask(Task):
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[HostBatch]:
         """See `Task`."""
-        return text_batches(
+        return training_batches(
             self.rows('train', self.data.length),
             self.data.batches,
             batch_size=self.batch_size,
@@ -122,7 +122,7 @@ class LanguageModellingTask(Task):
         if self.evaluation_model.memory_length:
             batches = memory_evaluation_batches(rows, streams=size, **processes)
         else:
-            batches = text_evaluation_batches(rows, stride=self.stride, batch_size=size, **processes)
+            batches = evaluation_batches(rows, stride=self.stride, batch_size=size, **processes)
         return (batch | {'unigram_losses': self.unigram_losses_V[batch['targets']]} for batch in batches)
 
     def rows(self, split: str, length: int) -> TextRows:

@@ -1,6 +1,6 @@
 """Batches of a prepared corpus for training and evaluation, the same on any number of hosts and after any restart.
 
-Row r of the global batch of step s is the example at position s * batch_size + r, whatever came before, so the step is
+Row r of the global batch of step s is the row at position s * batch_size + r, whatever came before, so the step is
 the whole state of the input. A process reads a contiguous block of each global batch: rows keyed by their place in the
 batch (dropout) stay the same on any number of processes, and only the rows of the block are ever built.
 """
@@ -23,13 +23,13 @@ from absl import flags
 
 from efficient_attention.data.config import DataConfig
 from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
-from efficient_attention.data.corpus.rows import Examples
+from efficient_attention.data.corpus.rows import CorpusRows
 from efficient_attention.data.host_block import HostBlock
 from efficient_attention.errors import InputError
 
 Row = dict[str, np.ndarray]
 Batch = dict[str, np.ndarray]
-THREADS = 1  # that build examples in a process; measured: the interpreter lock leaves more of them nothing to gain
+THREADS = 1  # that build rows in a process; measured: the interpreter lock leaves more of them nothing to gain
 
 _unfinished: weakref.WeakSet[Generator[Batch, None, None]] = weakref.WeakSet()
 
@@ -47,25 +47,25 @@ def training_batches(
     stop_step: int,
     process_index: int = 0,
     process_count: int = 1,
-    examples: Examples | None = None,
+    rows: CorpusRows | None = None,
 ) -> Iterator[Batch]:
     """This process's block [batch_size / process_count, ...] of the global batch of each step start_step:stop_step.
 
-    `examples`: those of the train split where the caller has made them, as their plan takes a while to make.
+    `rows`: those of the train split where the caller has made them, as their plan takes a while to make.
 
     Raises:
         InputError: the batch does not divide over the processes or is far larger than an epoch, the train split is
             too small, or (from the iterator) the corpus is damaged.
     """
     block = HostBlock(batch_size, process_index, process_count)
-    examples = examples or Examples(prepared.train, prepared.vocabulary, config, seed)
-    if batch_size > MOST_EPOCHS_A_BATCH * examples.count:
+    rows = rows or CorpusRows(prepared.train, prepared.vocabulary, config, seed)
+    if batch_size > MOST_EPOCHS_A_BATCH * rows.count:
         raise InputError(
-            f'train.batch_size is {batch_size}, but an epoch has {examples.count} rows of {config.length} tokens; '
+            f'train.batch_size is {batch_size}, but an epoch has {rows.count} rows of {config.length} tokens; '
             f'a batch may hold each row {MOST_EPOCHS_A_BATCH} times at most'
         )
-    rows = BlockRows(examples.visit, block, start_step, stop_step)
-    return _batches(rows, workers=config.workers, prefetch=config.prefetch)
+    source = BlockRows(rows.row_at, block, start_step, stop_step)
+    return _batches(source, workers=config.workers, prefetch=config.prefetch)
 
 
 def evaluation_batches(
@@ -77,9 +77,9 @@ def evaluation_batches(
     process_index: int = 0,
     process_count: int = 1,
 ) -> Iterator[Batch]:
-    """Every held-out example exactly once, with masks from (seed, epoch 0, index); all processes yield equally many.
+    """Every held-out row exactly once, with masks from (seed, epoch 0, index); all processes yield equally many.
 
-    The last global batch is filled up with rows of padding whose weights are all 0. Examples are built in threads, not
+    The last global batch is filled up with rows of padding whose weights are all 0. Rows are built in threads, not
     in `config.workers` processes, whose start would take longer than most evaluations.
 
     Raises:
@@ -87,15 +87,15 @@ def evaluation_batches(
             iterator) the corpus is damaged.
     """
     block = HostBlock(batch_size, process_index, process_count)
-    examples = Examples(prepared.held_out, prepared.vocabulary, config, seed)
-    steps = -(-examples.count // batch_size)
-    rows = BlockRows(functools.partial(_once, examples), block, 0, steps)
-    return _batches(rows, workers=0, prefetch=config.prefetch)
+    rows = CorpusRows(prepared.held_out, prepared.vocabulary, config, seed)
+    steps = -(-rows.count // batch_size)
+    source = BlockRows(functools.partial(_once, rows), block, 0, steps)
+    return _batches(source, workers=0, prefetch=config.prefetch)
 
 
-def evaluation_examples(prepared: PreparedCorpus, config: DataConfig, seed: int) -> int:
-    """Number of held-out examples, padding not counted."""
-    return Examples(prepared.held_out, prepared.vocabulary, config, seed).count
+def evaluation_row_count(prepared: PreparedCorpus, config: DataConfig, seed: int) -> int:
+    """Number of held-out rows, padding not counted."""
+    return CorpusRows(prepared.held_out, prepared.vocabulary, config, seed).count
 
 
 def tokens_per_second(batches: Iterator[Batch], count: int) -> float:
@@ -132,16 +132,16 @@ class BlockRows:
         return self._read(self.block.position(self._start + row))
 
 
-def _once(examples: Examples, position: int) -> Row:
-    return examples.example(0, position) if position < examples.count else examples.padding()
+def _once(rows: CorpusRows, position: int) -> Row:
+    return rows.row(0, position) if position < rows.count else rows.padding()
 
 
-def _batches(rows: BlockRows, *, workers: int, prefetch: int) -> Iterator[Batch]:
-    """Batches of `rows`, `prefetch` of them kept ready by threads, or by `workers` processes."""
+def _batches(source: BlockRows, *, workers: int, prefetch: int) -> Iterator[Batch]:
+    """Batches of the rows, `prefetch` of them kept ready by threads, or by `workers` processes."""
     share = -(-prefetch // max(1, workers))
-    source = grain.MapDataset.source(rows).batch(rows.block.rows, drop_remainder=True, batch_fn=_stack)
+    dataset = grain.MapDataset.source(source).batch(source.block.rows, drop_remainder=True, batch_fn=_stack)
     options = grain.ReadOptions(num_threads=min(THREADS, share), prefetch_buffer_size=share)
-    dataset = source.to_iter_dataset(options)
+    dataset = dataset.to_iter_dataset(options)
     batches = _closing(_in_processes(dataset, workers, share) if workers else dataset)
     _unfinished.add(batches)
     return batches

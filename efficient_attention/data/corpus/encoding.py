@@ -24,7 +24,7 @@ BATCH = 2**19  # characters of one task
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """The sentences of one piece of a document."""
+    """The sentences of one section of a document."""
 
     document: int  # which document of the source it belongs to
     lengths: np.ndarray  # int32 [sentences], tokens; none is 0
@@ -33,7 +33,7 @@ class Encoded:
 
 
 def encode_documents(texts: Iterable[str], tokenizer_file: str, processes: int) -> Iterator[Encoded]:
-    """Every piece of every document, in order, tokenised.
+    """Every section of every document, in order, tokenised.
 
     Args:
         texts: the documents.
@@ -56,9 +56,9 @@ def _batches(texts: Iterable[str]) -> Iterator[_Batch]:
     batch: _Batch = []
     characters = 0
     for document, text in enumerate(texts):
-        for piece in cut_at_blank_lines(text):
-            batch.append((document, piece))
-            characters += len(piece)
+        for section in cut_at_blank_lines(text):
+            batch.append((document, section))
+            characters += len(section)
             if characters >= BATCH:
                 yield batch
                 batch, characters = [], 0
@@ -106,13 +106,13 @@ def _encode(batch: _Batch, tokenizer_file: str) -> list[Encoded]:
     encode = _encoder(tokenizer_file)
     sentences = [split_sentences(text) for _, text in batch]
     lengths, ids = encode(list(itertools.chain.from_iterable(sentences)))
-    piece_ends = np.cumsum([len(group) for group in sentences])
-    token_ends = np.concatenate([[0], np.cumsum(lengths)])[piece_ends]
-    piece_lengths = np.split(lengths, piece_ends[:-1])
-    piece_ids = np.split(ids, token_ends[:-1])
+    section_ends = np.cumsum([len(group) for group in sentences])
+    token_ends = np.concatenate([[0], np.cumsum(lengths)])[section_ends]
+    section_lengths = np.split(lengths, section_ends[:-1])
+    section_ids = np.split(ids, token_ends[:-1])
     return [
-        Encoded(document, own_lengths[own_lengths > 0], own_ids, len(text))
-        for (document, text), own_lengths, own_ids in zip(batch, piece_lengths, piece_ids, strict=True)
+        Encoded(document, lengths[lengths > 0], ids, len(text))
+        for (document, text), lengths, ids in zip(batch, section_lengths, section_ids, strict=True)
     ]
 
 

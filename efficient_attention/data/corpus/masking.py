@@ -1,4 +1,4 @@
-"""Which tokens of a row a masked language model has to predict, and what it sees in their place.
+"""Chooses the tokens of a row that a masked language model has to predict, and what it sees in their place.
 
 BERT (Devlin et al. 2018, arXiv:1810.04805): 15 % of the tokens; of these 80 % become [MASK], 10 % a random id, 10 %
 stay. Whole words: the pieces of a word are chosen together. N-grams (ALBERT, Lan et al. 2019, arXiv:1909.11942): runs
@@ -81,7 +81,7 @@ class Masker:
 
 
 @dataclasses.dataclass(frozen=True)
-class Words:
+class MaskableWords:
     """The whole words among the maskable tokens of a row.
 
     Attributes:
@@ -93,18 +93,18 @@ class Words:
     stretch_ends: list[int]
 
 
-def find_words(candidates: np.ndarray, is_continuation: np.ndarray) -> Words:
+def find_words(candidates: np.ndarray, is_continuation: np.ndarray) -> MaskableWords:
     """Words among maskable positions (sorted); a continuation after a special token starts a word of its own."""
     if not candidates.size:
-        return Words([0], [])
+        return MaskableWords([0], [])
     is_after_gap = np.diff(candidates, prepend=-2) > 1
     firsts = np.flatnonzero(is_after_gap | ~is_continuation)
     stretch = np.cumsum(is_after_gap)[firsts]
     stretch_ends = np.searchsorted(stretch, stretch, side='right')
-    return Words([*firsts.tolist(), candidates.size], stretch_ends.tolist())
+    return MaskableWords([*firsts.tolist(), candidates.size], stretch_ends.tolist())
 
 
-def choose_runs(words: Words, budget: int, longest: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+def choose_runs(words: MaskableWords, budget: int, longest: int, rng: np.random.Generator) -> list[tuple[int, int]]:
     """Runs of 1..longest whole words, in the order of choice, as candidate ranges; `budget` tokens at most in all.
 
     First words come in random order. A run that would overlap a chosen one is dropped (ALBERT's test for overlap; the

@@ -1,11 +1,11 @@
-"""How documents fill rows when there are no sentence pairs: which pieces share a row, and how they become one.
+"""Fills rows with documents where there are no sentence pairs: which excerpts share a row, and how they become one.
 
-A document is cut into pieces that fit a row, at sentence borders where there are any, and every piece becomes
-[CLS] piece [SEP], a segment of its own: 1, 2, ... in the row, with positions from 0. Attention and losses that honour
-segments never cross from one piece to another. Every token of every document is in exactly one piece.
+A document is cut into excerpts that fit a row, at sentence borders where there are any, and every excerpt becomes
+[CLS] excerpt [SEP], a segment of its own: 1, 2, ... in the row, with positions from 0. Attention and losses that honour
+segments never cross from one excerpt to another. Every token of every document is in exactly one excerpt.
 
-For the short share of document passes a piece ends with the first sentence that reaches a random target, as in BERT's
-sentence pairs; these also fill the gaps that longer pieces leave.
+For the short share of document passes a excerpt ends with the first sentence that reaches a random target, as in BERT's
+sentence pairs; these also fill the gaps that longer excerpts leave.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from efficient_attention.data.corpus.prepared_corpus import Corpus
 from efficient_attention.data.corpus.sentence_pairs import draw_targets, tokens_before
 from efficient_attention.data.vocabulary import Vocabulary
 
-PIECE_SPECIALS = 2  # [CLS] piece [SEP]
+EXCERPT_SPECIALS = 2  # [CLS] excerpt [SEP]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -25,12 +25,12 @@ class PackingPlan:
     """The rows of one pass over a split.
 
     Attributes:
-        pieces: int64 [pieces, 5], row by row: document, first and end sentence (counted within the document), tokens
-            to skip in the first sentence, tokens of the piece.
-        row_starts: int64 [rows + 1]; row i holds pieces row_starts[i]:row_starts[i + 1].
+        excerpts: int64 [excerpts, 5], row by row: document, first and end sentence (counted within the document),
+            tokens to skip in the first sentence, tokens of the excerpt.
+        row_starts: int64 [rows + 1]; row i holds excerpts row_starts[i]:row_starts[i + 1].
     """
 
-    pieces: np.ndarray
+    excerpts: np.ndarray
     row_starts: np.ndarray
 
     def __len__(self) -> int:
@@ -41,9 +41,9 @@ class PackingPlan:
         return sorted(set(self.row(index)[:, 0].tolist()))
 
     def row(self, index: int) -> np.ndarray:
-        """The pieces of row `index`, int64 [pieces, 5]."""
+        """The excerpts of row `index`, int64 [excerpts, 5]."""
         start, stop = self.row_starts[index : index + 2].tolist()
-        return self.pieces[start:stop]
+        return self.excerpts[start:stop]
 
 
 def plan_rows(corpus: Corpus, config: DataConfig, rng: np.random.Generator) -> PackingPlan:
@@ -54,12 +54,12 @@ def plan_rows(corpus: Corpus, config: DataConfig, rng: np.random.Generator) -> P
     first = np.searchsorted(before, start, side='right') - 1
     end = np.searchsorted(before, stop)
     offset = document_starts[document]
-    pieces = np.stack([document, first - offset, end - offset, start - before[first], stop - start], axis=-1)
-    pieces = pieces[rng.permutation(len(pieces))]
-    rows = _choose_rows(pieces[:, 4] + PIECE_SPECIALS, config.length)
+    excerpts = np.stack([document, first - offset, end - offset, start - before[first], stop - start], axis=-1)
+    excerpts = excerpts[rng.permutation(len(excerpts))]
+    rows = _choose_rows(excerpts[:, 4] + EXCERPT_SPECIALS, config.length)
     order = np.argsort(rows, kind='stable')
     row_starts = np.concatenate([[0], np.cumsum(np.bincount(rows))])
-    return PackingPlan(pieces[order], row_starts)
+    return PackingPlan(excerpts[order], row_starts)
 
 
 def packed_row(
@@ -70,7 +70,7 @@ def packed_row(
     row['tokens'][:] = vocabulary.pad
     at = 0
     for segment, (document, first, end, skip, tokens) in enumerate(plan.row(index).tolist(), start=1):
-        stop = at + tokens + PIECE_SPECIALS
+        stop = at + tokens + EXCERPT_SPECIALS
         row['tokens'][at] = vocabulary.cls
         row['tokens'][at + 1 : stop - 1] = np.concatenate(corpus.sentences(document, first, end))[skip : skip + tokens]
         row['tokens'][stop - 1] = vocabulary.sep
@@ -83,22 +83,22 @@ def packed_row(
 def _cut(
     before: np.ndarray, document_starts: np.ndarray, config: DataConfig, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Document, first and end token (counted over the split) of every piece; all documents are cut side by side."""
-    longest = config.length - PIECE_SPECIALS
+    """Document, first and end token (counted over the split) of every excerpt; all documents are cut side by side."""
+    longest = config.length - EXCERPT_SPECIALS
     documents = np.flatnonzero(np.diff(document_starts))
     targets = draw_targets(len(documents), longest, config.short_sequence_probability, rng)
     start, ends = before[document_starts[documents]], before[document_starts[documents + 1]]
-    pieces = [np.zeros((3, 0), np.int64)]
+    excerpts = [np.zeros((3, 0), np.int64)]
     while documents.size:
-        stop = np.minimum(_piece_end(before, start, targets, longest), ends)
-        pieces.append(np.stack([documents, start, stop]))
+        stop = np.minimum(_excerpt_end(before, start, targets, longest), ends)
+        excerpts.append(np.stack([documents, start, stop]))
         is_left = stop < ends
         documents, start, ends, targets = (array[is_left] for array in (documents, stop, ends, targets))
-    document, first, end = np.concatenate(pieces, axis=1)
+    document, first, end = np.concatenate(excerpts, axis=1)
     return document, first, end
 
 
-def _piece_end(before: np.ndarray, start: np.ndarray, targets: np.ndarray, longest: int) -> np.ndarray:
+def _excerpt_end(before: np.ndarray, start: np.ndarray, targets: np.ndarray, longest: int) -> np.ndarray:
     """The first sentence border that reaches the target; else the last one that fits; else as many tokens as fit."""
     reached = before[np.minimum(np.searchsorted(before, start + targets), len(before) - 1)]
     fitting = before[np.searchsorted(before, start + longest, side='right') - 1]
@@ -106,9 +106,9 @@ def _piece_end(before: np.ndarray, start: np.ndarray, targets: np.ndarray, longe
 
 
 def _choose_rows(sizes: np.ndarray, length: int) -> np.ndarray:
-    """The row of each piece: the fullest one that has room (best fit), or a new one; int64 [pieces].
+    """The row of each excerpt: the fullest one that has room (best fit), or a new one; int64 [excerpts].
 
-    Rows with r positions left wait in stack r; bit r of `waiting` says whether that stack holds any, so that a piece
+    Rows with r positions left wait in stack r; bit r of `waiting` says whether that stack holds any, so that a excerpt
     finds its row in constant time however many are open.
     """
     stacks: list[list[int]] = [[] for _ in range(length + 1)]

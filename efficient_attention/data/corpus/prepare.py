@@ -1,4 +1,4 @@
-"""Text to a prepared corpus, once: the cache is found by what the text, the tokenizer and the settings are.
+"""Prepares a corpus from text, once: a hash of the text, the tokenizer and the settings names its folder in the cache.
 
 The folder's name is a hash of the source's content, the tokenizer and the settings, so a changed file or tokenizer
 never meets an old cache. It is built under another name and renamed when complete (cache_folder.py).
@@ -34,7 +34,7 @@ KEPT_CHARACTERS = 2**24  # of texts kept in memory between the passes over a sma
 PARALLEL_CHARACTERS = 2**24  # smaller corpora are done before other processes have started
 
 
-def prepare(config: DataConfig, *, show_progress: bool = True) -> PreparedCorpus:
+def prepare_corpus(config: DataConfig, *, show_progress: bool = True) -> PreparedCorpus:
     """The prepared corpus of a config: from the cache where it is there, else built and cached.
 
     Args:
@@ -55,7 +55,7 @@ def prepare(config: DataConfig, *, show_progress: bool = True) -> PreparedCorpus
 
 
 def training_documents(config: DataConfig) -> Iterator[str]:
-    """The documents of the train split, in the order of the source; raises InputError as `prepare`."""
+    """The documents of the train split, in the order of the source; raises InputError as `prepare_corpus`."""
     with Progress(f'reading {config.source}', is_shown=False) as progress:
         return _survey(open_source(config.source), config.held_out, progress).training_documents()
 

@@ -1,4 +1,4 @@
-"""How a prepared corpus lies on disk, and how it is opened, checked and read.
+"""The files of a prepared corpus, and how it is opened, checked and read.
 
 A prepared corpus is a folder that is written once and never changed:
 

@@ -1,7 +1,7 @@
-"""Random access to the examples of a split: all randomness comes from (seed, epoch, index), none is stored.
+"""Random access to the rows of a split: all randomness comes from (seed, epoch, index), none is stored.
 
-An epoch is one plan: a table of the sentences that form each example, made from sentence lengths alone, and an order
-to read it in. With `static_copies` = n, epoch e has the plan and the masks of epoch e mod n, in an order of its own.
+An epoch is one plan: a table of the sentences that form each row, made from sentence lengths alone, and an order to
+read it in. With `static_copies` = n, epoch e has the plan and the masks of epoch e mod n, in another order.
 """
 
 import numpy as np
@@ -20,11 +20,11 @@ from efficient_attention.errors import InputError
 Plan = PairPlan | PackingPlan
 
 
-class Examples:
-    """The examples of one split; picklable, its plans are made again in each process.
+class CorpusRows:
+    """The rows of one split; picklable, its plans are made again in each process.
 
     Attributes:
-        count: examples in epoch 0; every epoch of training has this many.
+        count: rows in epoch 0; every epoch of training has this many.
 
     Raises:
         InputError: the split has no document, or too few for the pairs asked for; the seed is out of its range.
@@ -51,18 +51,18 @@ class Examples:
         """The plan of an epoch."""
         return self._plans.get(self._plan_epoch(epoch), self._make_plan)
 
-    def visit(self, position: int) -> dict[str, np.ndarray]:
-        """The example at a position of endless training: epoch position // count, then that epoch's random order.
+    def row_at(self, position: int) -> dict[str, np.ndarray]:
+        """The row at a position of endless training: epoch position // count, then that epoch's random order.
 
         Plans of later epochs may be longer or shorter than `count` (other splits, other packing). A longer one leaves
-        some of its examples out, at random; a shorter one repeats some.
+        some of its rows out, at random; a shorter one repeats some.
         """
         epoch, turn = divmod(position, self.count)
         order = self._orders.get(epoch, self._make_order)
-        return self.example(epoch, int(order[turn % len(order)]))
+        return self.row(epoch, int(order[turn % len(order)]))
 
-    def example(self, epoch: int, index: int) -> dict[str, np.ndarray]:
-        """Example `index` of the plan of an epoch: the arrays of one row, masked.
+    def row(self, epoch: int, index: int) -> dict[str, np.ndarray]:
+        """Row `index` of the plan of an epoch, masked.
 
         Raises:
             InputError: the corpus cannot be read there, or holds an id that is not of the vocabulary (a model on a
@@ -76,12 +76,12 @@ class Examples:
             return row | self._masker(row['tokens'], int(np.count_nonzero(row['segments'])), rng)
         except Exception as error:
             kind = InputError if isinstance(error, (InputError, OSError)) else RuntimeError
-            where = f'{self._corpus.split} documents {plan.documents(index)}, epoch {epoch}, example {index}'
+            where = f'{self._corpus.split} documents {plan.documents(index)}, epoch {epoch}, row {index}'
             raise kind(f'{where}: {one_line(error)}') from error
 
     def padding(self) -> dict[str, np.ndarray]:
-        """A row with the arrays of an example that counts for nothing: padding, and all weights 0."""
-        row = {name: np.zeros_like(array) for name, array in self.example(0, 0).items()}
+        """A row with the same arrays that counts for nothing: padding, and all weights 0."""
+        row = {name: np.zeros_like(array) for name, array in self.row(0, 0).items()}
         row['tokens'][...] = self._vocabulary.pad
         return row
 

@@ -1,4 +1,4 @@
-"""Which sentences form the pairs of an epoch (next sentence or sentence order), and how a pair becomes a row.
+"""Forms the sentence pairs of an epoch (next sentence or sentence order), and makes a row of each pair.
 
 Documents are cut into chunks as in BERT (Devlin et al. 2018, arXiv:1810.04805, and its published code): sentences are
 taken until a chunk holds at least the target length, then the chunk is split at a random sentence border into A and B.

@@ -1,4 +1,4 @@
-"""Where English sentences end: rules for prose, and for the lists, headings and code in documentation.
+"""Splits English text into sentences: rules for prose, and for the lists, headings and code in documentation.
 
 A blank line always ends a sentence and nothing looks across it, so a text may be cut at blank lines and its parts
 split one by one (or in parallel) with the same result.

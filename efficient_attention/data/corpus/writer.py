@@ -22,7 +22,7 @@ SHARD_BYTES = 2**28  # of ids; then a new shard begins
 
 
 class SplitWriter:
-    """Writes the documents of one split, piece by piece in order, then its index files."""
+    """Writes the documents of one split, section by section in order, then its index files."""
 
     def __init__(self, folder: Path, split: str, vocabulary_size: int) -> None:
         self.counts = np.zeros(vocabulary_size, np.int64)  # how often each id was written
@@ -40,7 +40,7 @@ class SplitWriter:
         (folder / split).mkdir()
 
     def add(self, document: int, lengths: np.ndarray, ids: np.ndarray) -> None:
-        """Appends a piece of a document.
+        """Appends a section of a document.
 
         Args:
             document: a number that grows from document to document; a document without sentences leaves no trace.

@@ -1,4 +1,4 @@
-"""Rows of different lengths to batches: rows of similar length together, padded to one of a few lengths.
+"""Makes batches of rows of different lengths: rows of similar length together, padded to one of a few lengths.
 
 Which rows make up the batch of a training step is a function of (seed, step) alone. A few lengths mean a few compiled
 programs; rows of similar length mean little padding.
@@ -86,12 +86,12 @@ class FeatureBatches:
         order = np.argsort(-self.lengths, kind='stable')
         if self.is_row_alone:
             buckets = np.array([self.bucket(order[number : number + 1]) for number in range(len(order))])
-            parts = np.split(order, np.flatnonzero(np.diff(buckets)) + 1)
+            groups = np.split(order, np.flatnonzero(np.diff(buckets)) + 1)
         else:
-            parts = [order]
-        for part in parts:
-            for start in range(0, len(part), self.batch_size):
-                yield self.batch(part[start : start + self.batch_size], block)
+            groups = [order]
+        for group in groups:
+            for start in range(0, len(group), self.batch_size):
+                yield self.batch(group[start : start + self.batch_size], block)
 
     def plan(self, epoch: int) -> list[np.ndarray]:
         """The rows of each batch of an epoch."""
@@ -117,9 +117,9 @@ class FeatureBatches:
         """The process's block of the batch of these rows, its arrays as `arrays_of_rows` gives them."""
         length = self.bucket(rows)
         first = block.process_index * block.rows
-        own = rows[first : first + block.rows]
+        block_rows = rows[first : first + block.rows]
         shape = (block.rows, *self.choices, length)
-        return arrays_of_rows([self.features[row] for row in own], own, shape, self.pad, self.like)
+        return arrays_of_rows([self.features[row] for row in block_rows], block_rows, shape, self.pad, self.like)
 
     @functools.cached_property
     def like(self) -> Feature:
@@ -136,7 +136,7 @@ def arrays_of_rows(
 ) -> Batch:
     """Arrays of `shape`, [B, L] or of choices [B, A, L], filled up with padding, with choices of it, rows of weight 0.
 
-    Beside the features' own: 'segments' int32 (1 = token, 0 = padding), 'weights' float32 [B] (1 = has a label),
+    Beside the features' arrays: 'segments' int32 (1 = token, 0 = padding), 'weights' float32 [B] (1 = has a label),
     'index' int32 [B], the rows' `numbers` (-1 = filled up). `like` has one array of each name there is; a row
     without one of them, such as a label, gets what is behind the end of a row, or 0.
     """
@@ -157,8 +157,8 @@ def arrays_of_rows(
             batch[name][: len(features)] = [feature.get(name, 0) for feature in features]
     batch['segments'] = np.zeros(shape, np.int32)
     for row, feature in enumerate(features):
-        own = feature.get('lengths', np.array(feature['tokens'].shape[-1]))
-        batch['segments'][row][corner(own.shape)] = np.arange(length) < own[..., None]
+        tokens = feature.get('lengths', np.array(feature['tokens'].shape[-1]))
+        batch['segments'][row][corner(tokens.shape)] = np.arange(length) < tokens[..., None]
     return batch
 
 

@@ -81,7 +81,7 @@ def glue_sources(sources: str, split: str) -> list[str]:
         InputError: a glob matches no file, or a folder has none of the files; names them.
     """
     names: list[str] = []
-    for source in filter(None, (part.strip() for part in sources.split(','))):
+    for source in filter(None, (one.strip() for one in sources.split(','))):
         folder = Path(source).expanduser()
         if not source.startswith(TFDS) and folder.is_dir():
             found = [str(folder / name) for name in SPLIT_FILES[split] if (folder / name).is_file()]
@@ -93,14 +93,14 @@ def glue_sources(sources: str, split: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def part_of(name: str) -> str:
-    """'mismatched', 'diagnostic' or '' (matched, or a task that has one part), by the name of a file or TFDS split."""
+def subset_of(name: str) -> str:
+    """'mismatched', 'diagnostic' or '' (matched, or a task that has no others), by the name of a file or TFDS split."""
     if name.startswith(TFDS):
         data_set, split = tfds_parts(name)
         last = f'{DIAGNOSTIC if data_set.split(":")[0] == TFDS_DIAGNOSTIC else data_set} {split}'
     else:
         last = Path(name).name
-    return next((part for part in (MISMATCHED, DIAGNOSTIC) if part in last), '')
+    return next((subset for subset in (MISMATCHED, DIAGNOSTIC) if subset in last), '')
 
 
 def read_glue(task: GlueTask, name: str, split: str, faults: list[str]) -> Iterator[TableRow]:
@@ -119,7 +119,7 @@ def _has_header(task: GlueTask, name: str) -> bool:
 
 def columns_in(task: GlueTask, row: TableRow) -> GlueTask:
     """The task with the columns that the row's file has."""
-    is_labelled = part_of(row.file) == DIAGNOSTIC and LABELLED_DIAGNOSTIC.label in row.values
+    is_labelled = subset_of(row.file) == DIAGNOSTIC and LABELLED_DIAGNOSTIC.label in row.values
     return LABELLED_DIAGNOSTIC if is_labelled else task
 
 

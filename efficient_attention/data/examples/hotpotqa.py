@@ -16,7 +16,7 @@ from efficient_attention.data.json_files import checked, field_of, read_json, re
 from efficient_attention.data.text_files import read_text
 from efficient_attention.errors import InputError
 
-Fact = tuple[str, int]  # a paragraph's title and the number of a sentence in it, from 0
+SentenceId = tuple[str, int]  # a paragraph's title and the number of a sentence in it, from 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class MultiHopQuestion:
 
     Attributes:
         answers: the answer and its other names, 'yes' or 'no' among them; None = not known.
-        facts: the sentences that one must know to answer; they may lie in paragraphs that are not here.
+        supporting: the sentences that one must know to answer; they may lie in paragraphs that are not here.
         place: where the question was read, for messages.
     """
 
@@ -41,7 +41,7 @@ class MultiHopQuestion:
     question: str
     paragraphs: tuple[Paragraph, ...]
     answers: tuple[str, ...] | None = None
-    facts: frozenset[Fact] = frozenset()
+    supporting: frozenset[SentenceId] = frozenset()
     place: str = ''
 
 
@@ -58,8 +58,8 @@ def read_hotpotqa(text: str, *, is_labelled: bool) -> list[MultiHopQuestion]:
     """
     questions: list[MultiHopQuestion] = []
     for paths, selection in selected_files(text):
-        own = [_question(row, where, is_labelled) for path in paths for row, where in _rows(path)]
-        questions += selection(own, lambda question: question.id)
+        found = [_question(row, where, is_labelled) for path in paths for row, where in _rows(path)]
+        questions += selection(found, lambda question: question.id)
     if not questions:
         raise InputError(f'{text}: no questions')
     return questions
@@ -87,14 +87,16 @@ def _question(row: Any, where: str, is_labelled: bool) -> MultiHopQuestion:
     where = f'{where}: question {id!r}'
     question = field_of(row, 'question', str, where)
     if is_musique:
-        paragraphs, facts = _musique_paragraphs(field_of(row, 'paragraphs', list, where), where, is_labelled)
+        paragraphs, supporting = _musique_paragraphs(field_of(row, 'paragraphs', list, where), where, is_labelled)
     else:
         paragraphs = paragraphs_of(field_of(row, 'context', list, where), f"{where}: field 'context'")
-        facts = _facts(field_of(row, 'supporting_facts', list, where), where) if is_labelled else frozenset()
+        supporting = (
+            _sentence_ids(field_of(row, 'supporting_facts', list, where), where) if is_labelled else frozenset()
+        )
     if not question.strip():
         raise InputError(f"{where}: field 'question' is empty")
     answers = _answers(row, where) if is_labelled else None
-    return MultiHopQuestion(id, question, paragraphs, answers, facts, where)
+    return MultiHopQuestion(id, question, paragraphs, answers, supporting, where)
 
 
 def _has_labels(row: Any) -> bool:
@@ -114,30 +116,30 @@ def _paragraph(value: Any, where: str) -> Paragraph:
     return Paragraph(checked(value[0], str, f'{where}: the title'), sentences)
 
 
-def _facts(values: list[Any], where: str) -> frozenset[Fact]:
+def _sentence_ids(values: list[Any], where: str) -> frozenset[SentenceId]:
     """Facts as [title, number], or as [title, [number, ...], ...], which some subsets have."""
-    facts = set()
+    supporting = set()
     for value in values:
         inside = f"{where}: field 'supporting_facts'"
         if not isinstance(value, list) or len(value) < 2:
             raise InputError(f'{inside}: not [title, number of the sentence]')
         title = checked(value[0], str, f'{inside}: a title')
         for number in value[1] if isinstance(value[1], list) else [value[1]]:
-            facts.add((title, checked(number, int, f'{inside}: the number of a sentence')))
-    return frozenset(facts)
+            supporting.add((title, checked(number, int, f'{inside}: the number of a sentence')))
+    return frozenset(supporting)
 
 
 def _musique_paragraphs(
     rows: list[Any], where: str, is_labelled: bool
-) -> tuple[tuple[Paragraph, ...], frozenset[Fact]]:
-    paragraphs, facts = [], set()
+) -> tuple[tuple[Paragraph, ...], frozenset[SentenceId]]:
+    paragraphs, supporting = [], set()
     for number, row in enumerate(rows):
         inside = f'{where}, paragraph {number}'
         title = field_of(row, 'title', str, inside)
         paragraphs.append(Paragraph(title, (field_of(row, 'paragraph_text', str, inside),)))
         if is_labelled and field_of(row, 'is_supporting', bool, inside):
-            facts.add((title, 0))
-    return tuple(paragraphs), frozenset(facts)
+            supporting.add((title, 0))
+    return tuple(paragraphs), frozenset(supporting)
 
 
 def _answers(row: Any, where: str) -> tuple[str, ...]:

@@ -10,8 +10,8 @@ from efficient_attention.data.examples.glue import (
     glue_task,
     id_of,
     label_of,
-    part_of,
     read_glue,
+    subset_of,
     texts_of,
 )
 from efficient_attention.data.examples.tables import TableRow, read_tables
@@ -29,7 +29,7 @@ class LabelledText:
         id: for predictions.
         texts: one or two.
         label: its name, or a number as text; None = unknown.
-        part: 'mismatched' or 'diagnostic' of GLUE.
+        subset: 'mismatched' or 'diagnostic' of GLUE.
     """
 
     file: str
@@ -37,7 +37,7 @@ class LabelledText:
     id: str
     texts: tuple[str, ...]
     label: str | None = None
-    part: str = ''
+    subset: str = ''
 
     @property
     def where(self) -> str:
@@ -67,11 +67,11 @@ def _from_glue(config: ExamplesConfig, sources: str, split: str, faults: list[st
     task = glue_task(config.name)
     for name in glue_sources(sources, split):
         for index, row in enumerate(read_glue(task, name, split, faults)):
-            own = columns_in(task, row)
-            texts, label = texts_of(own, row), label_of(own, row)
-            if label is None and split != 'test' and own.label not in row.values:
-                row.value(own.label)  # raises: names the known columns
-            yield LabelledText(row.file, row.place, id_of(row, index), texts, label, part_of(name))
+            columns = columns_in(task, row)
+            texts, label = texts_of(columns, row), label_of(columns, row)
+            if label is None and split != 'test' and columns.label not in row.values:
+                row.value(columns.label)  # raises: names the known columns
+            yield LabelledText(row.file, row.place, id_of(row, index), texts, label, subset_of(name))
 
 
 def _from_table(config: ExamplesConfig, sources: str, split: str) -> Iterator[LabelledText]:

@@ -151,8 +151,8 @@ def _article(row: TableRow) -> Iterator[ChoiceQuestion]:
         raise InputError(f"{row.where}: fields 'questions', 'options' and 'answers' are not lists of one length")
     name = str(row.values.get('id', Path(row.file).stem))
     for index in range(len(questions)):
-        part = {'question': questions[index], 'options': options[index]}
-        part |= {'answers': answers[index]} if answers is not None else {}
-        inner = TableRow(row.file, f'{row.place}: question {index}', part)
-        choices = strings(part['options'], inner.where, 'options')
+        values = {'question': questions[index], 'options': options[index]}
+        values |= {'answers': answers[index]} if answers is not None else {}
+        inner = TableRow(row.file, f'{row.place}: question {index}', values)
+        choices = strings(values['options'], inner.where, 'options')
         yield _question(inner, f'{name}-{index}', article, inner.text('question'), choices, 'answers')

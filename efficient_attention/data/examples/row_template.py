@@ -1,4 +1,4 @@
-"""Rows of tokens from parts of texts: the special tokens that a tokenizer's template puts around them, as arrays."""
+"""Puts a tokenizer's special tokens around one or two texts that are tokens already."""
 
 import dataclasses
 from collections.abc import Sequence

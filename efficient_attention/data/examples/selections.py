@@ -1,4 +1,4 @@
-"""Which examples of files are read: 'dev-v2.0.json#articles:0-3/5' and the like.
+"""Selects some of a file's examples, by what follows its name: 'dev-v2.0.json#articles:0-3/5' and the like.
 
     <globs>                     all of them; globs or paths with commas between
     <glob>#articles:0-3/5       of five shares of the articles those numbered 0 to 3 (one number: '#articles:4/5')
@@ -32,16 +32,16 @@ class Selection(Protocol):
 
 
 def selected_files(text: str) -> Iterator[tuple[tuple[Path, ...], Selection]]:
-    """Files and what to read of them, for each of the comma-separated parts.
+    """Files and what to read of them, for each of the comma-separated sources.
 
     Raises:
         InputError: no file matches, or a selection is not written as above.
     """
-    for part in text.split(','):
-        glob, *selections = part.strip().split('#')
+    for source in text.split(','):
+        glob, *selections = source.strip().split('#')
         if glob.startswith('tfds:'):
             raise InputError(f'{glob}: this format is read from files alone, not from TFDS')
-        steps = [_step(selection, part.strip()) for selection in selections]
+        steps = [_step(selection, source.strip()) for selection in selections]
         yield find_files(glob), _one_after_other(steps)
 
 
@@ -51,7 +51,7 @@ def share_of_articles(articles: Sequence[str], first: int, last: int, shares: in
     return {title for turn, title in enumerate(order) if first <= turn % shares <= last}
 
 
-def _step(selection: str, part: str) -> Selection:
+def _step(selection: str, source: str) -> Selection:
     if match := ARTICLES.fullmatch(selection):
         first, shares = int(match[1]), int(match[3])
         last = int(match[2] or first)
@@ -60,7 +60,7 @@ def _step(selection: str, part: str) -> Selection:
     elif (match := FIRST.fullmatch(selection)) and int(match[1]):
         count = int(match[1])
         return lambda rows, _: rows[:count]
-    raise InputError(f'{part}: #{selection} is unknown; known: #articles:<first>[-<last>]/<shares>, #first:<count>')
+    raise InputError(f'{source}: #{selection} is unknown; known: #articles:<first>[-<last>]/<shares>, #first:<count>')
 
 
 def _of_articles(rows: Sequence[Row], article_of: Callable[[Row], str], shares: tuple[int, int, int]) -> Sequence[Row]:

@@ -1,4 +1,4 @@
-"""Questions on a text with their answers: SQuAD's JSON (1.1 and 2.0) and JSON lines of one's own.
+"""Questions on a text with their answers: SQuAD's JSON (1.1 and 2.0) and JSON lines.
 
 A file `*.json` has SQuAD's layout, {'data': [{'title', 'paragraphs': [{'context', 'qas': [...]}]}]}. Any other file
 holds one question a line: {'id', 'question', 'context', 'answers': [{'text', 'answer_start'}]}, with 'title' and
@@ -66,8 +66,8 @@ def read_squad(text: str, *, is_labelled: bool) -> list[Question]:
     """
     questions: list[Question] = []
     for paths, selection in selected_files(text):
-        own = [question for path in paths for question in _questions(path, is_labelled)]
-        questions += selection(own, lambda question: question.title or question.context)
+        found = [question for path in paths for question in _questions(path, is_labelled)]
+        questions += selection(found, lambda question: question.title or question.context)
     if not questions:
         raise InputError(f'{text}: no questions')
     return questions

@@ -1,4 +1,4 @@
-"""Text and pairs of texts to rows of tokens with the special tokens that a checkpoint's tokenizer puts around them."""
+"""Makes tokens of texts and pairs of texts, with the special tokens that a checkpoint's tokenizer puts around them."""
 
 import copy
 import dataclasses
@@ -36,10 +36,10 @@ class TextEncoder:
     def row(self, first: Encoding, second: Encoding | None = None) -> Encoding:
         """One text or a pair with special tokens around: `.ids`, `.type_ids`, `.offsets`.
 
-        The offsets stay those of the own text. The arguments are not changed.
+        The offsets of each token stay those in its text. The arguments are not changed.
         """
-        own, other = copy.deepcopy(first), None if second is None else copy.deepcopy(second)
-        return self.tokenizer.post_process(own, other, add_special_tokens=True)
+        copies = copy.deepcopy(first), None if second is None else copy.deepcopy(second)
+        return self.tokenizer.post_process(*copies, add_special_tokens=True)
 
     def added(self, *, is_pair: bool) -> int:
         """How many special tokens a row gets."""

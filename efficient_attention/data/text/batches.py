@@ -15,7 +15,7 @@ from efficient_attention.errors import InputError
 Batch = dict[str, np.ndarray]
 
 
-def text_batches(
+def training_batches(
     rows: TextRows,
     kind: str,
     *,
@@ -42,7 +42,7 @@ def text_batches(
     return (_stack([row_at(step, number) for number in numbers]) for step in range(start_step, stop_step))
 
 
-def text_evaluation_batches(
+def evaluation_batches(
     rows: TextRows,
     *,
     stride: int | None = None,

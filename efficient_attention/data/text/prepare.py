@@ -1,4 +1,4 @@
-"""A source's text to ids in the cache, once: the folder is found by what the text and the settings are."""
+"""Writes the ids of a source's text into the cache, once: a hash of the text and the settings names the folder."""
 
 import collections
 import functools
@@ -16,15 +16,15 @@ from efficient_attention.data.config import DataConfig
 from efficient_attention.data.images import open_images
 from efficient_attention.data.preparation_progress import Progress
 from efficient_attention.data.sources import Source, open_source
-from efficient_attention.data.text.prepared_text import FORMAT, TokenText, id_type, ids_path, open_text, starts_path
-from efficient_attention.data.text.splits import SPLITS, Parts, split_text
+from efficient_attention.data.text.prepared_text import FORMAT, PreparedText, id_type, ids_path, open_text, starts_path
+from efficient_attention.data.text.splits import SPLITS, SplitTexts, split_text
 from efficient_attention.data.text.units import (
     SEPARATOR,
     Bytes,
     Characters,
-    Pieces,
     Pixels,
     Text,
+    TokenizerPieces,
     Units,
     Words,
     cut_lines,
@@ -35,7 +35,7 @@ from efficient_attention.data.tokenizer_choice import loaded_tokenizer, tokenize
 RULES = 1  # of splits, units and separators; a change of them is a new text
 
 
-def prepare_text(config: DataConfig, *, show_progress: bool = True) -> TokenText:
+def prepare_text(config: DataConfig, *, show_progress: bool = True) -> PreparedText:
     """The text of a config as ids: from the cache where it is there, else built and cached.
 
     Args:
@@ -55,10 +55,12 @@ def prepare_text(config: DataConfig, *, show_progress: bool = True) -> TokenText
         with Progress(f'preparing {config.source}', is_shown=show_progress) as progress:
             started = time.monotonic()
             progress.start('reading')
-            parts = split_text(source, config)
-            units = Pieces(tokenizer, config.tokenizer) if tokenizer else _learn(config, parts, progress)
+            texts_by_split = split_text(source, config)
+            units = (
+                TokenizerPieces(tokenizer, config.tokenizer) if tokenizer else _learn(config, texts_by_split, progress)
+            )
             with new_folder(folder) as partial:
-                counts = _write(partial, parts, units, progress)
+                counts = _write(partial, texts_by_split, units, progress)
                 _write_manifest(partial, settings | {'source': config.source}, units, counts)
             tokens = ', '.join(f'{counts[split]["tokens"]:,} {split}' for split in SPLITS)
             progress.line(f'tokens: {tokens}, in {time.monotonic() - started:.1f} s: {folder}')
@@ -77,36 +79,36 @@ def _settings(config: DataConfig) -> dict[str, Any]:
     return settings | {name: getattr(config, name) for name in read}
 
 
-def _learn(config: DataConfig, parts: Parts, progress: Progress) -> Units:
+def _learn(config: DataConfig, texts_by_split: SplitTexts, progress: Progress) -> Units:
     """The units of the config, from the train split alone where they are learned."""
     if config.units in ('bytes', 'pixels'):
         return Bytes() if config.units == 'bytes' else Pixels()
     progress.start('learning the vocabulary')
     if config.units == 'words':
-        counts = _count_words(parts, lowercase=config.lowercase)
+        counts = _count_words(texts_by_split, lowercase=config.lowercase)
         return Words.from_counts(counts, min_count=config.min_count, lowercase=config.lowercase)
-    texts = functools.partial(_training_texts, parts)
+    texts = functools.partial(_training_texts, texts_by_split)
     if config.units == 'characters':
         characters: set[str] = set()
         for text in texts():
             characters.update(text)
         return Characters(characters)
-    return Pieces(trained_tokenizer(config, texts, sum(map(len, texts()))), config.tokenizer)
+    return TokenizerPieces(trained_tokenizer(config, texts, sum(map(len, texts()))), config.tokenizer)
 
 
-def _count_words(parts: Parts, *, lowercase: bool) -> collections.Counter[str]:
+def _count_words(texts_by_split: SplitTexts, *, lowercase: bool) -> collections.Counter[str]:
     counts: collections.Counter[str] = collections.Counter()
-    for split, text in parts():
+    for split, text in texts_by_split():
         if split == 'train' and isinstance(text, str):
             for lines in cut_lines(text):
                 counts.update(split_words(lines, lowercase=lowercase))
     return counts
 
 
-def _training_texts(parts: Parts) -> Iterator[str]:
-    """The parts of the train split and the separators between them."""
+def _training_texts(texts_by_split: SplitTexts) -> Iterator[str]:
+    """The texts of the train split and the separators between them."""
     is_first = True
-    for split, text in parts():
+    for split, text in texts_by_split():
         if split == 'train' and isinstance(text, str):
             if not is_first:
                 yield SEPARATOR
@@ -114,11 +116,11 @@ def _training_texts(parts: Parts) -> Iterator[str]:
             is_first = False
 
 
-def _write(folder: Path, parts: Parts, units: Units, progress: Progress) -> dict[str, dict[str, int]]:
+def _write(folder: Path, texts_by_split: SplitTexts, units: Units, progress: Progress) -> dict[str, dict[str, int]]:
     """Writes units, ids and unigram counts; returns the counts of each split for the manifest."""
     progress.start('encoding')
     writers = {split: IdsWriter(folder, split, units) for split in SPLITS}
-    for split, text in parts():
+    for split, text in texts_by_split():
         writers[split].add(text)
         progress.advance(len(text))
     counts = {split: writer.close() for split, writer in writers.items()}
@@ -139,12 +141,12 @@ class IdsWriter:
         self._file = ids_path(folder, split).open('wb')
 
     def add(self, text: Text) -> None:
-        """Appends a document, or the part of one that belongs to the split, with the separator before it."""
+        """Appends a document, or what of one belongs to the split, with the separator before it."""
         if self._starts:
             self._append(self._units.separator)
         self._starts.append(self._tokens)
-        for part in self._units.cut(text):
-            self._append(self._units.encode(part))
+        for section in self._units.cut(text):
+            self._append(self._units.encode(section))
 
     def close(self) -> dict[str, int]:
         """How much was written."""

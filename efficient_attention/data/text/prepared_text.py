@@ -1,4 +1,4 @@
-"""How a text lies on disk as ids, and how it is opened and checked.
+"""The files of a text as ids, and how they are opened and checked.
 
 A folder that is written once and never changed:
 
@@ -25,7 +25,7 @@ FORMAT = 2  # of the folder; part of its fingerprint, so a new format never read
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class TokenText:
+class PreparedText:
     """A text as ids, opened: its splits, its units, and what identifies it."""
 
     folder: Path
@@ -56,7 +56,7 @@ def id_type(size: int) -> str:
     return '<u1' if size <= 2**8 else '<u2' if size <= 2**16 else '<u4'
 
 
-def open_text(folder: Path) -> TokenText:
+def open_text(folder: Path) -> PreparedText:
     """The text in `folder`, after comparing every file with the manifest.
 
     Raises:
@@ -64,7 +64,7 @@ def open_text(folder: Path) -> TokenText:
     """
     manifest = read_manifest(folder, FORMAT, 'text')
     check_files(folder, manifest, 'text')
-    return TokenText(
+    return PreparedText(
         folder=folder,
         manifest=manifest,
         units=load_units(manifest['settings']['units'], folder),

@@ -1,4 +1,4 @@
-"""Rows of a language model: where does one start, what does it hold, and which segments may not read one another?"""
+"""Rows of a language model: where each one starts, what it holds, and which segments may not read one another."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Which parts of a text, or which images, train a language model, and which are held out: documents, or the end."""
+"""Splits a text, or images, into train, held-out and test: by documents, or by cutting off the end."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,11 +9,12 @@ from efficient_attention.data.text.units import Text
 from efficient_attention.errors import InputError
 
 SPLITS = ('train', 'held_out', 'test')
-Parts = Callable[[], Iterator[tuple[str, Text]]]  # (split, a document or a part of one), in the source's order
+# A function that yields (split, a document or what of one belongs to the split), in the source's order.
+SplitTexts = Callable[[], Iterator[tuple[str, Text]]]
 
 
-def split_text(source: Source[str] | Source[bytes], config: DataConfig) -> Parts:
-    """A function that reads the source and says which split each part of it belongs to; always the same.
+def split_text(source: Source[str] | Source[bytes], config: DataConfig) -> SplitTexts:
+    """A function that reads the source and says which split each of its texts belongs to; always the same.
 
     Args:
         source: read once now, and again at each call of the result.
@@ -29,7 +30,7 @@ def split_text(source: Source[str] | Source[bytes], config: DataConfig) -> Parts
         raise InputError(f'data.source {source.text!r}: {error}') from None
 
 
-def _by_document(source: Source[str] | Source[bytes], config: DataConfig) -> Parts:
+def _by_document(source: Source[str] | Source[bytes], config: DataConfig) -> SplitTexts:
     documents: Callable[[], Iterator[Text]] = source.documents
     hashes = [document_hash(text) for text in documents()]
     if not hashes:
@@ -40,14 +41,14 @@ def _by_document(source: Source[str] | Source[bytes], config: DataConfig) -> Par
         ways = 'data.splitting=end to hold out its end, or data.held_out=0 to train without evaluation'
         raise InputError(f'{error}; use {ways}') from None
 
-    def parts() -> Iterator[tuple[str, Text]]:
+    def split_texts() -> Iterator[tuple[str, Text]]:
         for text, number in zip(documents(), hashes, strict=True):
             yield 'held_out' if number < threshold else 'train', _counted(text, config)
 
-    return parts
+    return split_texts
 
 
-def _at_the_end(source: Source[str] | Source[bytes], config: DataConfig) -> Parts:
+def _at_the_end(source: Source[str] | Source[bytes], config: DataConfig) -> SplitTexts:
     documents: Callable[[], Iterator[Text]] = source.documents
     total = sum(len(_counted(text, config)) for text in documents())
     if not total:
@@ -55,16 +56,16 @@ def _at_the_end(source: Source[str] | Source[bytes], config: DataConfig) -> Part
     ends = (round(total * (1 - config.held_out - config.test)), round(total * (1 - config.test)), total)
     ranges = list(zip(SPLITS, (0, *ends[:-1]), ends, strict=True))
 
-    def parts() -> Iterator[tuple[str, Text]]:
+    def split_texts() -> Iterator[tuple[str, Text]]:
         start = 0
         for document in documents():
             text = _counted(document, config)
             for split, low, high in ranges:
-                if part := text[_cut(text, low - start, config) : _cut(text, high - start, config)]:
-                    yield split, part
+                if belonging := text[_cut(text, low - start, config) : _cut(text, high - start, config)]:
+                    yield split, belonging
             start += len(text)
 
-    return parts
+    return split_texts
 
 
 def _counted(text: Text, config: DataConfig) -> Text:

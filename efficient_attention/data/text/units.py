@@ -1,4 +1,4 @@
-"""What is a text counted in? Bytes, characters, words, a tokenizer's pieces, an image's bytes: text to ids and back.
+"""Units that a text is counted in, and text to ids and back: bytes, characters, words, tokenizer pieces, image bytes.
 
 A new kind is a subclass, a line in `load_units` and one where units are learned (prepare.py).
 """
@@ -20,7 +20,7 @@ CHARACTERS = 'characters.json'
 WORDS = 'words.json'
 END_OF_LINE = '<eos>'  # the name that the word-level language models of the literature give it
 UNKNOWN_WORD = '<unk>'  # WikiText's own
-PART = 2**22  # bytes or characters
+SECTION = 2**22  # bytes or characters
 SEPARATOR = '\n\n'  # between documents, where units are bytes or characters
 Text = str | bytes  # bytes where units are bytes: a split may then end inside a character
 
@@ -46,8 +46,8 @@ class Units(abc.ABC):
         return self.size - (self.start >= 0)
 
     def cut(self, text: Text) -> Iterator[Text]:
-        """The text in parts that may be encoded one by one, so that memory does not grow with a document."""
-        return (text[start : start + PART] for start in range(0, len(text), PART))
+        """The text in sections that may be encoded one by one, so that memory does not grow with a document."""
+        return (text[start : start + SECTION] for start in range(0, len(text), SECTION))
 
     @abc.abstractmethod
     def encode(self, text: Text) -> np.ndarray:
@@ -136,7 +136,7 @@ class Words(Units):
         return cls([END_OF_LINE, *by_frequency], lowercase=lowercase)
 
     def cut(self, text: Text) -> Iterator[Text]:
-        """Parts of whole lines; the last line of a document ends, too."""
+        """Sections of whole lines; the last line of a document ends, too."""
         return cut_lines(text if isinstance(text, str) else text.decode())
 
     def encode(self, text: Text) -> np.ndarray:
@@ -176,7 +176,7 @@ class Pixels(Units):
         """There is nothing to write."""
 
 
-class Pieces(Units):
+class TokenizerPieces(Units):
     """A tokenizer's pieces; documents are separated by its [SEP]. Most tokenizers do not keep all of a text."""
 
     def __init__(self, tokenizer: Tokenizer, name: str) -> None:
@@ -190,13 +190,13 @@ class Pieces(Units):
         self._mended[list(vocabulary.special)] = vocabulary.unknown  # a unigram model may find '<pad>' in a text
 
     def cut(self, text: Text) -> Iterator[Text]:
-        """Whole: the tokenizer reads its parts in parallel."""
+        """Whole: the tokenizer reads its sections in parallel."""
         yield text
 
     def encode(self, text: Text) -> np.ndarray:
         """uint32; a long text is cut at blank lines."""
-        pieces = list(cut_at_blank_lines(text if isinstance(text, str) else text.decode()))
-        encodings = self.tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
+        sections = list(cut_at_blank_lines(text if isinstance(text, str) else text.decode()))
+        encodings = self.tokenizer.encode_batch_fast(sections, add_special_tokens=False)
         ids = itertools.chain.from_iterable(encoding.ids for encoding in encodings)
         return self._mended[np.fromiter(ids, np.uint32)]
 
@@ -215,12 +215,12 @@ def code_points(text: str) -> np.ndarray:
 
 
 def cut_lines(text: str) -> Iterator[str]:
-    """The text in parts of `PART` characters or a line more, each ending with a line break."""
+    """The text in sections of `SECTION` characters or a line more, each ending with a line break."""
     start = 0
     while start < len(text):
-        end = text.find('\n', start + PART - 1) + 1 or len(text)
-        part = text[start:end]
-        yield part if part.endswith('\n') else part + '\n'
+        end = text.find('\n', start + SECTION - 1) + 1 or len(text)
+        section = text[start:end]
+        yield section if section.endswith('\n') else section + '\n'
         start = end
 
 
@@ -237,6 +237,6 @@ def load_units(kind: str, folder: Path) -> Units:
         'characters': lambda: Characters(json.loads((folder / CHARACTERS).read_text(encoding='utf-8'))),
         'words': lambda: Words(**json.loads((folder / WORDS).read_text(encoding='utf-8'))),
         'pixels': Pixels,
-        'tokenizer': lambda: Pieces(Tokenizer.from_file(str(folder / TOKENIZER)), str(folder / TOKENIZER)),
+        'tokenizer': lambda: TokenizerPieces(Tokenizer.from_file(str(folder / TOKENIZER)), str(folder / TOKENIZER)),
     }
     return load[kind]()

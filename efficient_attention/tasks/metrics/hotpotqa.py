@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from efficient_attention.data.examples.hotpotqa import Fact
+from efficient_attention.data.examples.hotpotqa import SentenceId
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.squad import normalized, overlap
 
@@ -17,19 +17,19 @@ def answer_scores(prediction: str, golds: Sequence[str]) -> Scores:
 
 
 def _answer_scores(prediction: str, gold: str) -> Scores:
-    own, wanted = normalized(prediction), normalized(gold)
-    if own != wanted and WHOLE_ANSWERS & {own, wanted}:
+    guess, wanted = normalized(prediction), normalized(gold)
+    if guess != wanted and WHOLE_ANSWERS & {guess, wanted}:
         return 0.0, 0.0, 0.0, 0.0
-    return float(own == wanted), *overlap(own, wanted)
+    return float(guess == wanted), *overlap(guess, wanted)
 
 
-def support_scores(prediction: Collection[Fact], gold: Collection[Fact]) -> Scores:
+def support_scores(prediction: Collection[SentenceId], gold: Collection[SentenceId]) -> Scores:
     """The scores of a set of sentences."""
-    own, wanted = set(prediction), set(gold)
-    common = len(own & wanted)
-    precision = common / len(own) if own else 0.0
+    chosen, wanted = set(prediction), set(gold)
+    common = len(chosen & wanted)
+    precision = common / len(chosen) if chosen else 0.0
     recall = common / len(wanted) if wanted else 0.0
-    return float(own == wanted), harmonic_mean(precision, recall), precision, recall
+    return float(chosen == wanted), harmonic_mean(precision, recall), precision, recall
 
 
 def joint_scores(answer: Scores, support: Scores) -> Scores:

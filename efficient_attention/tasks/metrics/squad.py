@@ -28,11 +28,11 @@ def normalized(text: str) -> str:
 
 def overlap(prediction: str, gold: str) -> Overlap:
     """F1, precision and recall of a normalised prediction's words as a bag; zeros where no word is common."""
-    own, wanted = prediction.split(), gold.split()
-    common = sum((collections.Counter(own) & collections.Counter(wanted)).values())
+    guess, wanted = prediction.split(), gold.split()
+    common = sum((collections.Counter(guess) & collections.Counter(wanted)).values())
     if not common:
         return 0.0, 0.0, 0.0
-    precision, recall = common / len(own), common / len(wanted)
+    precision, recall = common / len(guess), common / len(wanted)
     return 2 * precision * recall / (precision + recall), precision, recall
 
 
@@ -44,8 +44,8 @@ def exact_and_f1(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
     """
     if not golds:
         raise InputError('a question without answers is scored; it needs examples.has_no_answer')
-    own, wanted = normalized(prediction), [normalized(gold) for gold in golds]
-    return float(own in wanted), max(overlap(own, gold)[0] for gold in wanted)
+    guess, wanted = normalized(prediction), [normalized(gold) for gold in golds]
+    return float(guess in wanted), max(overlap(guess, gold)[0] for gold in wanted)
 
 
 def exact_and_f1_or_none(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
@@ -53,8 +53,10 @@ def exact_and_f1_or_none(prediction: str, golds: Sequence[str]) -> tuple[float, 
 
     Nothing left of both prediction and gold is an F1 of 1 here, of 0 in version 1.1.
     """
-    own, wanted = normalized(prediction), [text for text in map(normalized, golds) if text] or ['']
-    return float(own in wanted), max(overlap(own, gold)[0] if own and gold else float(own == gold) for gold in wanted)
+    guess, wanted = normalized(prediction), [text for text in map(normalized, golds) if text] or ['']
+    return float(guess in wanted), max(
+        overlap(guess, gold)[0] if guess and gold else float(guess == gold) for gold in wanted
+    )
 
 
 def squad_scores(predictions: Sequence[str], golds: Sequence[Sequence[str]]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Answers as parts of a text: candidates with probabilities, and the files that SQuAD's scripts read."""
+"""Candidate answers with probabilities, and the files of predictions that SQuAD's scripts read."""
 
 import dataclasses
 import json

@@ -1,10 +1,10 @@
-"""Which spans of a row are the most likely answers, from the logits of where they start and end."""
+"""Finds the most likely spans of a row, from the logits of where answers start and end."""
 
 import numpy as np
 
 
 def best_spans(
-    logits_L2: np.ndarray, can_start_L: np.ndarray, unit_L: np.ndarray, *, answer_length: int, count: int
+    logits_L2: np.ndarray, can_start_L: np.ndarray, text_L: np.ndarray, *, answer_length: int, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(first, last, logits' sum) of the `count` best spans of a row, the best first; of equal ones the leftmost.
 
@@ -13,15 +13,15 @@ def best_spans(
     Args:
         logits_L2: of a span's start and end.
         can_start_L: whether a span may start here.
-        unit_L: a span lies within one unit (a context, a sentence), all of whose positions have its number; < 0 = none.
+        text_L: the number of the text (a context, a sentence) that a position is of, < 0 = none; no span leaves a text.
         answer_length: most tokens of a span.
         count: most spans.
     """
-    starts_S = np.flatnonzero(can_start_L & (unit_L >= 0))
+    starts_S = np.flatnonzero(can_start_L & (text_L >= 0))
     ends_SA = starts_S[:, None] + np.arange(answer_length)
-    is_inside_SA = ends_SA < len(unit_L)
-    ends_SA = np.minimum(ends_SA, len(unit_L) - 1)
-    is_inside_SA &= unit_L[ends_SA] == unit_L[starts_S][:, None]
+    is_inside_SA = ends_SA < len(text_L)
+    ends_SA = np.minimum(ends_SA, len(text_L) - 1)
+    is_inside_SA &= text_L[ends_SA] == text_L[starts_S][:, None]
     sums_SA = logits_L2[starts_S, 0][:, None] + logits_L2[:, 1][ends_SA]
     scores = np.where(is_inside_SA, sums_SA, -np.inf).ravel()
     chosen = largest(scores, count)

@@ -89,18 +89,18 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
     def score(
         self, examples: Sequence[LabelledText], predictions: Sequence[ClassPrediction | None], split: str
     ) -> dict[str, float]:
-        """See `Problem`; of the examples that were not left out, those of each part of GLUE's test files apart."""
+        """See `Problem`; of the examples that were not left out, those of each subset of GLUE's test files apart."""
         pairs = labelled(examples, predictions)
         if split in self.dev_splits:
-            return self._part_scores(pairs, self.metrics, SUFFIXES.get(split, ''))
+            return self._subset_scores(pairs, self.metrics, SUFFIXES.get(split, ''))
         scores: dict[str, float] = {}
-        for part in dict.fromkeys(example.part for example, _ in pairs):
-            metrics = {name: METRICS[name] for name in GLUE['ax'].metrics} if part == DIAGNOSTIC else self.metrics
-            own = [pair for pair in pairs if pair[0].part == part]
-            scores |= self._part_scores(own, metrics, f'_{part}' if part else '')
+        for subset in dict.fromkeys(example.subset for example, _ in pairs):
+            metrics = {name: METRICS[name] for name in GLUE['ax'].metrics} if subset == DIAGNOSTIC else self.metrics
+            in_subset = [pair for pair in pairs if pair[0].subset == subset]
+            scores |= self._subset_scores(in_subset, metrics, f'_{subset}' if subset else '')
         return scores
 
-    def _part_scores(
+    def _subset_scores(
         self, pairs: Sequence[tuple[LabelledText, ClassPrediction]], metrics: Mapping[str, Metric], suffix: str
     ) -> dict[str, float]:
         expected = np.array([int(self.label_array(example)) for example, _ in pairs], np.int64)

@@ -21,14 +21,14 @@ def windows(count: int, capacity: int, stride: int) -> list[tuple[int, int]]:
 
 
 def maximum_context(count: int, spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Bool [windows, count]: whether this is the (first) window in which the piece has the most context.
+    """Bool [windows, count]: whether this is the (first) window in which the token has the most context.
 
-    Context is the smaller of the numbers of pieces on the left and on the right, plus a hundredth of the window's
+    Context is the smaller of the numbers of tokens on the left and on the right, plus a hundredth of the window's
     length (Devlin et al.'s code for SQuAD).
     """
-    pieces = np.arange(count)
+    tokens = np.arange(count)
     scores = np.full((len(spans), count), -1.0)
     for number, (start, stop) in enumerate(spans):
         inside = slice(start, stop)
-        scores[number, inside] = np.minimum(pieces - start, stop - 1 - pieces)[inside] + 0.01 * (stop - start)
+        scores[number, inside] = np.minimum(tokens - start, stop - 1 - tokens)[inside] + 0.01 * (stop - start)
     return scores.argmax(axis=0) == np.arange(len(spans))[:, None]

@@ -1,4 +1,4 @@
-"""The outputs of an example that has several rows, or none."""
+"""Averages the outputs of an example that has several rows."""
 
 from collections.abc import Sequence
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import scipy
 
-from efficient_attention.data.examples.hotpotqa import Fact, MultiHopQuestion, paragraphs_of, read_hotpotqa
+from efficient_attention.data.examples.hotpotqa import MultiHopQuestion, SentenceId, paragraphs_of, read_hotpotqa
 from efficient_attention.data.examples.row_template import RowTemplate, row_template
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.data.examples_config import ExamplesConfig
@@ -28,19 +28,19 @@ from efficient_attention.tasks.problems.encoded_text import characters_of, encod
 from efficient_attention.tasks.problems.overlong_texts import cut_notes
 from efficient_attention.tasks.problems.paragraph_rows import (
     TYPES,
-    Unit,
+    MarkedText,
     answer_positions,
     answer_type,
     body_of,
-    encoded_units,
+    encoded_marked_texts,
+    marked_texts,
     marker_ids,
-    units_of,
 )
 from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem
 
 THRESHOLD = 'support_threshold'
 FOR_TRAINING = ('tokens', 'token_types', 'is_global', 'start', 'end', 'type', 'support')
-FOR_PREDICTION = ('unit', 'offset_start', 'offset_end', 'sentence')
+FOR_PREDICTION = ('text', 'offset_start', 'offset_end', 'sentence')
 Row = tuple[Feature, Outputs]
 GRID = np.arange(1, 20) / 20  # thresholds to choose from
 
@@ -50,27 +50,27 @@ class MultiHopPrediction:
     """An answer, its type and how likely each sentence supports it.
 
     Attributes:
-        answer: 'yes', 'no' or a part of a title or sentence; '' where the row has nothing to choose from.
+        answer: 'yes', 'no' or a span of a title or sentence; '' where the row has nothing to choose from.
         type: one of TYPES.
         score: the probability of the type, for a span times that of the span among the best ones.
-        support: (fact, probability) of each sentence of the row, in order.
+        support: (sentence, probability) of each sentence of the row, in order.
     """
 
     answer: str
     type: str
     score: float
-    support: tuple[tuple[Fact, float], ...] = ()
+    support: tuple[tuple[SentenceId, float], ...] = ()
 
-    def facts(self, threshold: float) -> list[Fact]:
+    def supporting(self, threshold: float) -> list[SentenceId]:
         """The sentences whose probability is above `threshold`."""
-        return list(dict.fromkeys(fact for fact, chance in self.support if chance > threshold))
+        return list(dict.fromkeys(sentence for sentence, chance in self.support if chance > threshold))
 
 
 class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
     """The span of the answer, or yes or no, and the supporting sentences.
 
     A row whose answer is 'yes' or 'no', or is not all in the row, has start and end at position 0. Rows to predict
-    from have 'unit', 'offset_start', 'offset_end' and 'sentence', int32 [l], as `body_of` gives them.
+    from have 'text', 'offset_start', 'offset_end' and 'sentence', int32 [l], as `body_of` gives them.
 
     Attributes:
         thresholds: {'support_threshold': the probability above which a sentence supports}, 0.5 at first; `score` on a
@@ -120,15 +120,15 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         features: list[Feature] = []
         overlong: list[str] = []
         lost: list[str] = []
-        parts = zip(examples, questions, encoded_units(self.encoder, examples), strict=True)
-        for number, (example, question, (units, pieces)) in enumerate(parts):
-            ids, body = question.ids[: self.config.question_length], body_of(units, pieces, self.markers)
+        encoded_examples = zip(examples, questions, encoded_marked_texts(self.encoder, examples), strict=True)
+        for number, (example, question, (texts, encoded)) in enumerate(encoded_examples):
+            ids, body = question.ids[: self.config.question_length], body_of(texts, encoded, self.markers)
             spans = self.spans(len(ids), len(body['tokens']), example.place, overlong)
             rows = [self.row(ids, {name: array[slice(*span)] for name, array in body.items()}) for span in spans]
             if is_labelled:
-                answer, before = answer_positions(example, units, pieces), self.template.second_start(len(ids))
+                answer, before = answer_positions(example, texts, encoded), self.template.second_start(len(ids))
                 for row, span in zip(rows, spans, strict=True):
-                    row |= labels_of(example, units, row, position_in(span, answer, before))
+                    row |= labels_of(example, texts, row, position_in(span, answer, before))
                 is_lost = not any(row['type'] or row['start'] for row in rows)
                 lost += [example.place] if rows and is_lost else []
             order = np.array(number, np.int32)
@@ -184,34 +184,34 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         rows: list[list[Row]] = [[] for _ in examples]
         for feature, output in zip(features, outputs, strict=True):
             rows[int(feature['example'])].append((feature, output))
-        return [self.prediction(units_of(example), own) for example, own in zip(examples, rows, strict=True)]
+        return [self.prediction(marked_texts(one), its_rows) for one, its_rows in zip(examples, rows, strict=True)]
 
-    def prediction(self, units: Sequence[Unit], rows: Sequence[Row]) -> MultiHopPrediction:
+    def prediction(self, texts: Sequence[MarkedText], rows: Sequence[Row]) -> MultiHopPrediction:
         """The prediction from an example's rows: the type by their mean, the best span, support where it is highest."""
         if not rows:
             return MultiHopPrediction('', TYPES[0], 0.0)
         types = scipy.special.softmax(np.mean([output['type'] for _, output in rows], axis=0).astype(np.float64))
         kind = int(types.argmax())
-        answer, chance = (TYPES[kind], 1.0) if kind else self.span(units, rows)
-        support: dict[Fact, float] = {}
+        answer, chance = (TYPES[kind], 1.0) if kind else self.span(texts, rows)
+        support: dict[SentenceId, float] = {}
         for feature, output in rows:
             markers = np.flatnonzero(feature['sentence'] >= 0)
             chances = 1 / (1 + np.exp(-output['support'][markers].astype(np.float64)))
-            for number, own in zip(feature['sentence'][markers].tolist(), chances.tolist(), strict=True):
-                fact = units[number].fact
-                if fact is not None:
-                    support[fact] = max(own, support.get(fact, 0.0))
+            for number, supports in zip(feature['sentence'][markers].tolist(), chances.tolist(), strict=True):
+                sentence = texts[number].sentence
+                if sentence is not None:
+                    support[sentence] = max(supports, support.get(sentence, 0.0))
         return MultiHopPrediction(answer, TYPES[kind], float(types[kind]) * chance, tuple(support.items()))
 
-    def span(self, units: Sequence[Unit], rows: Sequence[Row]) -> tuple[str, float]:
+    def span(self, texts: Sequence[MarkedText], rows: Sequence[Row]) -> tuple[str, float]:
         """The best span's text, and its probability among the best ones of all rows."""
         options = {'answer_length': self.config.answer_length, 'count': self.config.best_count}
         found = []
         for feature, output in rows:
-            unit_L = feature['unit']
-            spans = best_spans(output['logits'], unit_L >= 0, unit_L, **options)
+            text_L = feature['text']
+            spans = best_spans(output['logits'], text_L >= 0, text_L, **options)
             for first, last, score in zip(*(column.tolist() for column in spans), strict=True):
-                text = units[int(unit_L[first])].text
+                text = texts[int(text_L[first])].text
                 place = int(feature['offset_start'][first]), int(feature['offset_end'][last])
                 found.append((score, text[slice(*characters_of(text, *place))]))
         if not found:
@@ -228,8 +228,8 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
             best = max(GRID.tolist(), key=lambda one: (mean_support_f1(pairs, one), -abs(one - 0.5)))
             self.thresholds = {THRESHOLD: best}
         threshold = self.thresholds[THRESHOLD]
-        answers = [answer_scores(own.answer, example.answers or ('',)) for example, own in pairs]
-        support = [support_scores(own.facts(threshold), example.facts) for example, own in pairs]
+        answers = [answer_scores(guess.answer, example.answers or ('',)) for example, guess in pairs]
+        support = [support_scores(guess.supporting(threshold), example.supporting) for example, guess in pairs]
         return hotpot_scores(answers, support) | {THRESHOLD: threshold}
 
     def write(
@@ -245,7 +245,7 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         threshold = self.thresholds[THRESHOLD]
         content = {
             'answer': {example.id: prediction.answer for example, prediction in pairs},
-            'sp': {example.id: [list(fact) for fact in own.facts(threshold)] for example, own in pairs},
+            'sp': {example.id: [list(one) for one in guess.supporting(threshold)] for example, guess in pairs},
         }
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / 'predictions.json'
@@ -259,14 +259,14 @@ class MultiHop(Problem[MultiHopQuestion, MultiHopPrediction]):
         question, paragraphs = value['question'], paragraphs_of(value['context'], "'context'")
         if not isinstance(question, str) or not question.strip():
             raise InputError(f"'question' is {question!r}; it must be a text that is not empty")
-        if not any(unit.text.strip() for unit in units_of(MultiHopQuestion('', question, paragraphs))):
+        if not any(one.text.strip() for one in marked_texts(MultiHopQuestion('', question, paragraphs))):
             raise InputError("'context' is empty; it must have paragraphs")
         return MultiHopQuestion(str(value.get('id', '')), question, paragraphs, place='the question')
 
     def answer(self, prediction: MultiHopPrediction) -> dict[str, Any]:
         """See `Problem`; {'answer', 'type', 'score', 'support': [[title, number of the sentence], ...]}."""
-        facts = [list(fact) for fact in prediction.facts(self.thresholds[THRESHOLD])]
-        return {'answer': prediction.answer, 'type': prediction.type, 'score': prediction.score, 'support': facts}
+        support = [list(one) for one in prediction.supporting(self.thresholds[THRESHOLD])]
+        return {'answer': prediction.answer, 'type': prediction.type, 'score': prediction.score, 'support': support}
 
 
 def position_in(span: tuple[int, int], answer: tuple[int, int] | None, before: int) -> tuple[int, int]:
@@ -276,17 +276,17 @@ def position_in(span: tuple[int, int], answer: tuple[int, int] | None, before: i
     return answer[0] - span[0] + before, answer[1] - span[0] + before
 
 
-def labels_of(example: MultiHopQuestion, units: Sequence[Unit], row: Feature, place: tuple[int, int]) -> Feature:
+def labels_of(example: MultiHopQuestion, texts: Sequence[MarkedText], row: Feature, place: tuple[int, int]) -> Feature:
     """'type', 'start', 'end' and 'support' of a row; `place`: the answer's first and last position if it is a span."""
     kind = answer_type(example)
     start, end = (0, 0) if kind else place
     support = np.full(len(row['tokens']), -1, np.float32)
     for position in np.flatnonzero(row['sentence'] >= 0):
-        support[position] = units[row['sentence'][position]].fact in example.facts
+        support[position] = texts[row['sentence'][position]].sentence in example.supporting
     scalars = {'type': kind, 'start': start, 'end': end}
     return {name: np.array(value, np.int32) for name, value in scalars.items()} | {'support': support}
 
 
 def mean_support_f1(pairs: Sequence[tuple[MultiHopQuestion, MultiHopPrediction]], threshold: float) -> float:
     """The mean F1 of the supporting sentences with this threshold."""
-    return sum(support_scores(own.facts(threshold), example.facts)[1] for example, own in pairs) / len(pairs)
+    return sum(support_scores(guess.supporting(threshold), one.supporting)[1] for one, guess in pairs) / len(pairs)

@@ -1,4 +1,4 @@
-"""One of several answers: SWAG, CODAH, RACE, own tables; each choice is a row [CLS] context [SEP] ending [SEP]."""
+"""One of several answers: SWAG, CODAH, RACE, a user's tables; each choice is a row [CLS] context [SEP] ending [SEP]."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ FORMATS = ('swag', 'race', 'table')
 FIELDS = ('context', 'ending')
 
 Pair = tuple[Ids, Ids]  # context and ending
-Parts = list[list[tuple[Ids, ...]]]  # for each row of choices the texts of each choice
+PairsOfRows = list[list[tuple[Ids, ...]]]  # for each row of choices the texts of each choice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,13 +76,13 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
     def _rows(self, question: ChoiceQuestion, texts: Sequence[Pair], *, is_overlong: bool) -> list[list[Feature]]:
         """The rows [A] of each feature: one, none where the question is left out, or one for each window."""
         if is_overlong and self.rule.policy == 'windows':
-            parts = self._windows(question, texts)
+            pairs_of_rows = self._windows(question, texts)
         else:
             fitted = [self.rule.rows(pair, self.template.added, question.where, FIELDS) for pair in texts]
-            parts = [[rows[0] for rows in fitted]] if all(fitted) else []
-        return [[self.template.row(*pair) for pair in part] for part in parts]
+            pairs_of_rows = [[rows[0] for rows in fitted]] if all(fitted) else []
+        return [[self.template.row(*pair) for pair in pairs] for pairs in pairs_of_rows]
 
-    def _windows(self, question: ChoiceQuestion, texts: Sequence[Pair]) -> Parts:
+    def _windows(self, question: ChoiceQuestion, texts: Sequence[Pair]) -> PairsOfRows:
         """The same windows of the context for all choices, each beside the whole ending."""
         context, longest = texts[0][0], max(len(ending) for _, ending in texts)
         if longest > self.room // 2:

@@ -1,4 +1,4 @@
-"""What classification and regression share: texts and pairs to rows of tokens with one label each."""
+"""What classification and regression share: rows of one or two texts with one label each."""
 
 import abc
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from efficient_attention.data.examples.glue import MISMATCHED, GlueTask, glue_sources, glue_task, part_of
+from efficient_attention.data.examples.glue import MISMATCHED, GlueTask, glue_sources, glue_task, subset_of
 from efficient_attention.data.examples.labelled_text import LabelledText, read_labelled
 from efficient_attention.data.examples.row_template import row_template
 from efficient_attention.data.examples.text_encoder import TextEncoder, ids_of
@@ -50,8 +50,9 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
             return ()
         if not self.glue or self.glue.title != 'MNLI':
             return ('dev',)
-        parts = {part_of(name) == MISMATCHED for name in glue_sources(self.config.dev, 'dev')}
-        return tuple(name for name, part in ((MATCHED_SPLIT, False), (MISMATCHED_SPLIT, True)) if part in parts)
+        are_mismatched = {subset_of(name) == MISMATCHED for name in glue_sources(self.config.dev, 'dev')}
+        splits = ((MATCHED_SPLIT, False), (MISMATCHED_SPLIT, True))
+        return tuple(name for name, is_mismatched in splits if is_mismatched in are_mismatched)
 
     def read(self, split: str) -> list[LabelledText]:
         """See `Problem`."""
@@ -61,7 +62,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         if faults:
             self._notes[f'{split} faults'] = f'{len(faults)} broken rows were left out, the first: {faults[0]}'
         if split in (MATCHED_SPLIT, MISMATCHED_SPLIT):
-            examples = [one for one in examples if (one.part == MISMATCHED) == (split == MISMATCHED_SPLIT)]
+            examples = [one for one in examples if (one.subset == MISMATCHED) == (split == MISMATCHED_SPLIT)]
         for example in examples:
             if example.label is not None:
                 self.label_array(example)  # raises where it is unknown

@@ -1,4 +1,4 @@
-"""What becomes of texts with more tokens than a row holds: cut, refused, left out or windows; never silently."""
+"""Cuts, refuses, leaves out or spreads over windows the texts that are too long for a row; never silently."""
 
 import collections
 import dataclasses

@@ -10,17 +10,17 @@ from efficient_attention.data.examples.labelled_text import LabelledText
 from efficient_attention.errors import InputError
 
 
-def submission_name(title: str, part: str) -> str:
-    """The file that GLUE's server wants for a part of a task, such as 'MNLI-mm.tsv'."""
-    if part == DIAGNOSTIC:
+def submission_name(title: str, subset: str) -> str:
+    """The file that GLUE's server wants for a subset of a task, such as 'MNLI-mm.tsv'."""
+    if subset == DIAGNOSTIC:
         return 'AX.tsv'
     if title == 'MNLI':
-        return 'MNLI-mm.tsv' if part == MISMATCHED else 'MNLI-m.tsv'
+        return 'MNLI-mm.tsv' if subset == MISMATCHED else 'MNLI-m.tsv'
     return f'{title}.tsv'
 
 
 def write_glue(title: str, examples: Sequence[LabelledText], values: Sequence[str | None], folder: Path) -> list[Path]:
-    """Writes one submission for each part of the test examples; returns their paths.
+    """Writes one submission for each subset of the test examples; returns their paths.
 
     Raises:
         InputError: an example has no prediction, since it was left out as too long; the server wants all.
@@ -29,7 +29,7 @@ def write_glue(title: str, examples: Sequence[LabelledText], values: Sequence[st
     for example, value in zip(examples, values, strict=True):
         if value is None:
             raise InputError(f"{example.where}: no prediction (examples.overlong 'skip'); a submission needs all rows")
-        files.setdefault(submission_name(title, example.part), ['index\tprediction']).append(f'{example.id}\t{value}')
+        files.setdefault(submission_name(title, example.subset), ['index\tprediction']).append(f'{example.id}\t{value}')
     return [write_lines(lines, folder / name) for name, lines in files.items()]
 
 

@@ -1,4 +1,4 @@
-"""What a problem knows: files -> examples -> features -> outputs of a model -> predictions -> official scores.
+"""The steps of a fine-tuning problem: files -> examples -> features -> model outputs -> predictions -> official scores.
 
 A problem knows no model and no loop. Everything here is plain Python and NumPy on the host.
 """

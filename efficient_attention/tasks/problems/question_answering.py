@@ -1,8 +1,8 @@
 """Answers to questions as spans of a context: SQuAD 1.1, SQuAD 2.0 and one's own data.
 
 A context that does not fit into a row is read through overlapping windows, so nothing of it is lost. The answer is the
-exact text of the context between the first and the last character of the chosen pieces: the tokenizer tells which
-characters a piece stands for, so the prediction need not be aligned with the text afterwards, as BERT's code had to.
+exact text of the context between the first and the last character of the chosen tokens: the tokenizer tells which
+characters a token stands for, so the prediction need not be aligned with the text afterwards, as BERT's code had to.
 """
 
 import functools
@@ -39,7 +39,7 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
     """Start and end of the answer, or position 0 for both where a window has none.
 
     Beside the arrays that `problem.py` names, the rows to predict from have 'offset_start' and 'offset_end', int32
-    [l], characters of the context (-1 = no piece of it), and 'is_allowed', bool [l], pieces of the context that have
+    [l], characters of the context (-1 = no token of it), and 'is_allowed', bool [l], tokens of the context that have
     the most context in this window, where alone an answer may start.
 
     Attributes:
@@ -73,7 +73,7 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
         return row_template(self.encoder, is_pair=True)
 
     def capacity(self, question_length: int) -> int:
-        """How many pieces of the context fit beside a question."""
+        """How many tokens of the context fit beside a question."""
         return self.length - self.template.added - question_length
 
     def read(self, split: str) -> list[Question]:
@@ -97,20 +97,20 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
         The rows of an example are labelled if its answer, where it has one, stands where it says.
         """
         contexts = list(dict.fromkeys(example.context for example in examples))
-        pieces = dict(zip(contexts, encoded_texts(self.encoder, contexts), strict=True))
+        encoded = dict(zip(contexts, encoded_texts(self.encoder, contexts), strict=True))
         questions = encoded_texts(self.encoder, [example.question for example in examples])
         self._notes |= cut_notes(questions, [example.place for example in examples], self.config.question_length)
         features = []
         for number, (example, question) in enumerate(zip(examples, questions, strict=True)):
-            label = label_of(example, pieces[example.context]) if has_label(example) else None
-            for row in self.rows(question, pieces[example.context], label, is_training):
+            label = label_of(example, encoded[example.context]) if has_label(example) else None
+            for row in self.rows(question, encoded[example.context], label, is_training):
                 features.append(row | {'example': np.array(number, np.int32)})
         return features
 
     def rows(
         self, question: EncodedText, context: EncodedText, label: tuple[int, int] | None, is_training: bool
     ) -> Iterator[Feature]:
-        """The windows over a context; `label`: first and last piece of the answer, (-1, -1) = none, None = unknown."""
+        """The windows over a context; `label`: first and last token of the answer, (-1, -1) = none, None = unknown."""
         question_ids = question.ids[: self.config.question_length]
         spans = windows(len(context), self.capacity(len(question_ids)), self.config.stride)
         before = self.template.second_start(len(question_ids))
@@ -121,8 +121,8 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
                 row['is_global'] = np.arange(len(row['tokens'])) < before - len(self.template.fixed[1])
             if label is not None:
                 is_inside = start <= label[0] and label[1] < stop
-                for name, piece in zip(('start', 'end'), label, strict=True):
-                    row[name] = np.array(piece - start + before if is_inside else 0, np.int32)
+                for name, token in zip(('start', 'end'), label, strict=True):
+                    row[name] = np.array(token - start + before if is_inside else 0, np.int32)
             if not is_training:
                 inside = slice(before, before + stop - start)
                 row['is_allowed'] = np.zeros(len(row['tokens']), bool)
@@ -149,13 +149,13 @@ class QuestionAnswering(Problem[Question, SpanPrediction]):
             nulls[number] = min(nulls[number] or null, null, key=lambda candidate: candidate.score)
         if not self.config.has_no_answer:
             nulls = [None for _ in examples]
-        return [ranked(own, null, self.config.best_count) for own, null in zip(found, nulls, strict=True)]
+        return [ranked(candidates, null, self.config.best_count) for candidates, null in zip(found, nulls, strict=True)]
 
     def candidates(self, context: str, feature: Feature, logits_L2: np.ndarray) -> Iterator[Candidate]:
         """The best answers of one window."""
-        unit_L = np.minimum(feature['offset_start'], 0)
+        text_L = np.minimum(feature['offset_start'], 0)
         options = {'answer_length': self.config.answer_length, 'count': self.config.best_count}
-        firsts, lasts, _ = best_spans(logits_L2, feature['is_allowed'], unit_L, **options)
+        firsts, lasts, _ = best_spans(logits_L2, feature['is_allowed'], text_L, **options)
         columns = (
             feature['offset_start'][firsts],
             feature['offset_end'][lasts],
@@ -231,7 +231,7 @@ def has_label(example: Question) -> bool:
 
 
 def label_of(example: Question, context: EncodedText) -> tuple[int, int]:
-    """The first and the last piece of the answer; (-1, -1) where there is none, or no piece of it."""
+    """The first and the last token of the answer; (-1, -1) where there is none, or no token of it."""
     answer = example.training_answer
     found = tokens_over(context.offsets, answer.start, answer.start + len(answer.text)) if answer else None
     return found or (-1, -1)

@@ -1,4 +1,4 @@
-"""From a config's problem to its problem."""
+"""The class of each problem that a config's `examples.problem` may name."""
 
 from typing import Any
 

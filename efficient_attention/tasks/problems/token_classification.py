@@ -114,10 +114,10 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
         return windows(tokens, self.room, self.config.stride)
 
     def _feature(self, sentence: Sentence, tokens: WordTokens, row: tuple[int, np.ndarray], index: int) -> Feature:
-        first, part = row
-        feature = self.template.row(tokens.ids[first : first + len(part)])
+        first, words_of_row = row
+        feature = self.template.row(tokens.ids[first : first + len(words_of_row)])
         words = np.full(len(feature['tokens']), -1, np.int32)
-        words[self.template.start : self.template.start + len(part)] = part
+        words[self.template.start : self.template.start + len(words_of_row)] = words_of_row
         feature |= {'example': np.array(index, np.int32), 'words': words}
         if sentence.tags is not None:
             numbers = np.array([self._numbers[tag] for tag in sentence.tags], np.int32)
@@ -201,11 +201,11 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
         """
         if prediction is None:
             return None
-        parts = entities(prediction.tags)
+        found_entities = entities(prediction.tags)
         if not self.is_about_entities:
-            parts = [(tag, place, place + 1) for place, tag in enumerate(prediction.tags)]
+            found_entities = [(tag, place, place + 1) for place, tag in enumerate(prediction.tags)]
         found = []
-        for label, first, last in parts:
+        for label, first, last in found_entities:
             start, end = prediction.spans[first][0], prediction.spans[last - 1][1]
             score = float(np.mean(prediction.probabilities[first:last]))
             word = prediction.text[start:end]

@@ -1,4 +1,4 @@
-"""Which tokens of a sentence make a row, and which row predicts which word: none is lost, none predicted twice."""
+"""Cuts a sentence into rows so that each word is predicted in one row: none is lost, none predicted twice."""
 
 import dataclasses
 from collections.abc import Sequence

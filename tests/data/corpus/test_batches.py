@@ -15,7 +15,7 @@ import pytest
 from efficient_attention.data.config import DataConfig
 from efficient_attention.data.corpus.batches import (
     evaluation_batches,
-    evaluation_examples,
+    evaluation_row_count,
     tokens_per_second,
     training_batches,
 )
@@ -82,7 +82,7 @@ def test_a_later_start_gives_the_tail(pairs):
         assert all_equal(train(config=config, start=start, stop=40), whole[start:])
 
 
-def test_the_batch_size_does_not_change_the_order_of_examples():
+def test_the_batch_size_does_not_change_the_order_of_rows():
     assert all_equal([joined(train(batch_size=4, stop=12))], [joined(train(batch_size=8, stop=6))])
 
 
@@ -168,11 +168,11 @@ def evaluate(prepared, config, *, batch_size, process_count=1, seed=0):
 
 @pytest.mark.parametrize('pairs', PAIRS)
 @pytest.mark.parametrize(('batch_size', 'process_count'), [(1, 1), (4, 1), (7, 1), (8, 4), (64, 2)])
-def test_evaluation_counts_every_example_once(pairs, batch_size, process_count):
+def test_evaluation_counts_every_row_once(pairs, batch_size, process_count):
     prepared, config = memory_prepared(), make_config(pairs=pairs)
     rows = joined(evaluate(prepared, config, batch_size=batch_size, process_count=process_count))
     is_real = rows['segments'].any(axis=1)
-    assert is_real.sum() == evaluation_examples(prepared, config, 0) and len(rows['tokens']) % batch_size == 0
+    assert is_real.sum() == evaluation_row_count(prepared, config, 0) and len(rows['tokens']) % batch_size == 0
     assert not rows['masked_weights'][~is_real].any() and rows['masked_weights'][is_real].any(axis=1).all()
     assert pairs == 'none' or not rows['pair_weights'][~is_real].any()
     once = joined(evaluate(prepared, config, batch_size=1))
@@ -210,7 +210,7 @@ def test_a_split_too_small_is_refused_before_the_first_batch():
         evaluation_batches(prepared, make_config(pairs='nsp'), batch_size=4, seed=0)
 
 
-def test_an_error_in_an_example_comes_through():
+def test_an_error_in_a_row_comes_through():
     prepared = memory_prepared()
     prepared.train.tokens = prepared.train.tokens + 10**6
     with pytest.raises(InputError, match=r'^train documents \[.*token id \d+ is not of the vocabulary'):

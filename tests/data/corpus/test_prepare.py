@@ -17,7 +17,7 @@ from efficient_attention.data import tokenizer_choice
 from efficient_attention.data.config import DataConfig
 from efficient_attention.data.corpus import encoding
 from efficient_attention.data.corpus import prepare as module
-from efficient_attention.data.corpus.prepare import describe_counts, prepare, training_documents
+from efficient_attention.data.corpus.prepare import describe_counts, prepare_corpus, training_documents
 from efficient_attention.data.corpus.sentence_splitting import split_sentences
 from efficient_attention.data.held_out_documents import document_hash
 from efficient_attention.errors import InputError
@@ -45,7 +45,7 @@ def config(**options):
 
 
 def made(**options):
-    return prepare(config(**options), show_progress=False)
+    return prepare_corpus(config(**options), show_progress=False)
 
 
 def texts_of(prepared, corpus):
@@ -221,7 +221,7 @@ from efficient_attention.data.corpus import encoding
 from efficient_attention.data import tokenizer_choice
 from efficient_attention.data.corpus import prepare as module
 module.write_manifest = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
-module.prepare(module.DataConfig(source='text:books/*.txt', vocab_size=120, held_out=0.2))
+module.prepare_corpus(module.DataConfig(source='text:books/*.txt', vocab_size=120, held_out=0.2))
 """
 
 
@@ -296,10 +296,10 @@ def test_settings_can_be_chosen_on_a_part_that_the_final_figure_does_not_use():
 
 
 def test_progress_goes_to_standard_error_where_it_is_wanted(capsys):
-    prepare(config())
+    prepare_corpus(config())
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(': ')[1] for line in lines[:3]] == ['reading', 'learning the vocabulary', 'tokenising']
-    assert len(lines) == 4 and 'held out' in lines[3] and lines[3].endswith(str(prepare(config()).folder))
+    assert len(lines) == 4 and 'held out' in lines[3] and lines[3].endswith(str(prepare_corpus(config()).folder))
     assert capsys.readouterr().err == ''  # nothing to say when the cache is there
 
 

@@ -52,8 +52,8 @@ def test_next_sentence_uses_every_sentence_once_as_a_or_true_b(short):
     corpus = memory_corpus()
     plan = make_plan(corpus, 'nsp', short=short)
     spans = in_split(corpus, plan)
-    own = [*spans[:, 0], *spans[plan.labels == 0, 1]]
-    used = np.concatenate([np.arange(start, stop) for start, stop in own])
+    actual = [*spans[:, 0], *spans[plan.labels == 0, 1]]
+    used = np.concatenate([np.arange(start, stop) for start, stop in actual])
     assert np.array_equal(np.sort(used), np.arange(len(corpus.sentence_lengths)))
 
 

@@ -1,4 +1,4 @@
-"""GLUE's files in their own layouts: columns, labels, parts, and the counts of the real ones."""
+"""GLUE's files in their own layouts: columns, labels, subsets, and the counts of the real ones."""
 
 import sys
 import types
@@ -13,8 +13,8 @@ from efficient_attention.data.examples.glue import (
     glue_task,
     id_of,
     label_of,
-    part_of,
     read_glue,
+    subset_of,
     texts_of,
 )
 from efficient_attention.errors import InputError
@@ -79,7 +79,7 @@ def test_a_folder_stands_for_its_files(tmp_path):
         (tmp_path / name).write_text('index\n')
     names = [Path(name).name for name in glue_sources(str(tmp_path), 'dev')]
     assert names == ['dev_matched.tsv', 'dev_mismatched.tsv']
-    assert [part_of(name) for name in names] == ['', 'mismatched']
+    assert [subset_of(name) for name in names] == ['', 'mismatched']
     both = f'{tmp_path}/train.tsv,{tmp_path}'
     assert glue_sources(both, 'train') == [f'{tmp_path}/train.tsv']
     (tmp_path / 'empty').mkdir()
@@ -88,10 +88,10 @@ def test_a_folder_stands_for_its_files(tmp_path):
     assert glue_sources('', 'train') == []
 
 
-def test_parts_by_name():
-    assert part_of('data/diagnostic/diagnostic.tsv') == 'diagnostic'
-    assert part_of('tfds:glue/mnli:validation_mismatched') == 'mismatched'
-    assert part_of('mismatched/test_matched.tsv') == ''
+def test_subsets_by_name():
+    assert subset_of('data/diagnostic/diagnostic.tsv') == 'diagnostic'
+    assert subset_of('tfds:glue/mnli:validation_mismatched') == 'mismatched'
+    assert subset_of('mismatched/test_matched.tsv') == ''
 
 
 def test_broken_rows_of_qqp_are_left_out_in_training_only(tmp_path):
@@ -169,7 +169,7 @@ def test_the_real_files_have_their_official_counts(name, file, split, count):
 
 
 @pytest.mark.parametrize(
-    'name, part',
+    'name, subset',
     [
         ('tfds:glue/mnli_mismatched:validation', 'mismatched'),
         ('tfds:glue/mnli_matched:validation', ''),
@@ -178,5 +178,5 @@ def test_the_real_files_have_their_official_counts(name, file, split, count):
         ('tfds:glue/ax:2.0.0:test', 'diagnostic'),
     ],
 )
-def test_parts_of_mnli_by_the_names_that_tfds_has(name: str, part: str):
-    assert part_of(name) == part
+def test_subsets_of_mnli_by_the_names_that_tfds_has(name: str, subset: str):
+    assert subset_of(name) == subset

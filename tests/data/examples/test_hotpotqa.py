@@ -39,36 +39,36 @@ def test_a_list_and_lines_give_the_same(tmp_path):
     lines.write_text('\n'.join(json.dumps(ROW | {'_id': id}) for id in 'ab'))
     first = read(tmp_path, *(ROW | {'_id': id} for id in 'ab'))
     second = read_hotpotqa(str(lines), is_labelled=True)
-    assert [(q.id, q.paragraphs, q.answers, q.facts) for q in first] == [
-        (q.id, q.paragraphs, q.answers, q.facts) for q in second
+    assert [(q.id, q.paragraphs, q.answers, q.supporting) for q in first] == [
+        (q.id, q.paragraphs, q.answers, q.supporting) for q in second
     ]
     assert first[0].paragraphs[0] == Paragraph('Sea', ('It is wet.', ' Ada saw it.'))
-    assert first[0].facts == {('Sea', 1), ('Lake', 0)} and first[0].answers == ('Ada',)
+    assert first[0].supporting == {('Sea', 1), ('Lake', 0)} and first[0].answers == ('Ada',)
     assert first[1].place.endswith("a.json: row 1: question 'b'")
 
 
 def test_numbers_of_sentences_in_lists(tmp_path):
     (question,) = read(tmp_path, ROW | {'supporting_facts': [['Sea', [0, 1], ['It is wet.'], None]]})
-    assert question.facts == {('Sea', 0), ('Sea', 1)}
+    assert question.supporting == {('Sea', 0), ('Sea', 1)}
 
 
 def test_musique(tmp_path):
     (question,) = read(tmp_path, MUSIQUE)
-    assert question.answers == ('Ada', 'Ada L.') and question.facts == {('Sea', 0)}
+    assert question.answers == ('Ada', 'Ada L.') and question.supporting == {('Sea', 0)}
     assert question.paragraphs[1] == Paragraph('Hill', ('It is high.',))
 
 
 def test_a_test_set_needs_no_answers(tmp_path):
     row = {name: ROW[name] for name in ('_id', 'question', 'context')}
     (question,) = read(tmp_path, row, is_labelled=False)
-    assert question.answers is None and not question.facts
+    assert question.answers is None and not question.supporting
 
 
 @pytest.mark.parametrize('row', [ROW, MUSIQUE])
 def test_labels_of_a_test_set_are_read(tmp_path, row):
     (question,) = read(tmp_path, row, is_labelled=False)
     (expected,) = read(tmp_path, row)
-    assert question.answers == expected.answers and question.facts == expected.facts != frozenset()
+    assert question.answers == expected.answers and question.supporting == expected.supporting != frozenset()
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_labels_of_a_test_set_are_read(tmp_path, row):
 )
 def test_a_part_of_a_label_is_none(tmp_path, row):
     (question,) = read(tmp_path, row, is_labelled=False)
-    assert question.answers is None and not question.facts
+    assert question.answers is None and not question.supporting
 
 
 @pytest.mark.parametrize(
@@ -132,4 +132,4 @@ def test_real_files(name, count):
     if not DATA.exists():
         pytest.skip('needs data/multihop_qa')
     questions = read_hotpotqa(str(DATA / name), is_labelled=True)
-    assert len(questions) == count and all(question.facts for question in questions)
+    assert len(questions) == count and all(question.supporting for question in questions)

@@ -55,7 +55,7 @@ def test_a_test_set_needs_no_answers(tmp_path):
 
 def test_several_files_and_articles_of_one(tmp_path):
     rows = {title: [row(f'{title}{number}') for number in range(2)] for title in 'STUV'}
-    first = write(tmp_path / 'a.json', squad(*((title, CONTEXT, own) for title, own in rows.items())))
+    first = write(tmp_path / 'a.json', squad(*((title, CONTEXT, questions) for title, questions in rows.items())))
     second = write(tmp_path / 'b.json', squad(('W', CONTEXT, [row('w')])))
     shares = [read_squad(f'{first}#articles:{share}/2,{second}', is_labelled=True) for share in range(2)]
     assert [len(share) for share in shares] == [5, 5]

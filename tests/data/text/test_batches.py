@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from efficient_attention.data.text.batches import memory_evaluation_batches, text_batches, text_evaluation_batches
+from efficient_attention.data.text.batches import evaluation_batches, memory_evaluation_batches, training_batches
 from efficient_attention.data.text.rows import TextRows
 from efficient_attention.errors import InputError
 
@@ -13,11 +13,11 @@ KINDS = ('streams', 'windows')
 
 def train(tokens=200, *, batches='streams', batch_size=4, seed=0, start=0, stop=6, **processes):
     steps = {'start_step': start, 'stop_step': stop}
-    return list(text_batches(rows_of(tokens), batches, batch_size=batch_size, seed=seed, **steps, **processes))
+    return list(training_batches(rows_of(tokens), batches, batch_size=batch_size, seed=seed, **steps, **processes))
 
 
 def evaluate(tokens, *, batch_size=4, **options):
-    return list(text_evaluation_batches(rows_of(tokens), batch_size=batch_size, **options))
+    return list(evaluation_batches(rows_of(tokens), batch_size=batch_size, **options))
 
 
 def rows_of(tokens, **fields):
@@ -161,7 +161,7 @@ def cut_rows(tokens=100):
 
 def test_windows_number_the_documents_of_a_row_from_1():
     options = {'batch_size': 4, 'seed': 0, 'start_step': 0, 'stop_step': 20}
-    batches = [*text_batches(cut_rows(), 'windows', **options), *text_evaluation_batches(cut_rows(), batch_size=4)]
+    batches = [*training_batches(cut_rows(), 'windows', **options), *evaluation_batches(cut_rows(), batch_size=4)]
     for batch in batches:
         documents = document_of(batch['tokens'])
         expected = np.where(batch['weights'] > 0, documents - documents[:, :1] + 1, 0)
@@ -173,7 +173,7 @@ def test_windows_number_the_documents_of_a_row_from_1():
 def test_stream_segments_are_equal_exactly_within_a_document_of_one_reading(cut):
     rows = cut_rows() if cut else rows_of(100)
     options = {'batch_size': 3, 'seed': 0, 'start_step': 0, 'stop_step': 13}  # 4 steps read a stream once
-    batches = list(text_batches(rows, 'streams', **options))
+    batches = list(training_batches(rows, 'streams', **options))
     for stream in range(3):
         segments = np.concatenate([batch['segments'][stream] for batch in batches])
         documents = document_of(np.concatenate([batch['tokens'][stream] for batch in batches]))
@@ -195,7 +195,7 @@ def test_memory_evaluation_keeps_a_documents_number_from_segment_to_segment():
 def test_rows_of_images_are_whole_and_every_byte_is_a_target(kind):
     options = {'batch_size': 3, 'seed': 0, 'start_step': 0, 'stop_step': 9}
     seen = set()
-    for batch in text_batches(images(7), kind, **options):
+    for batch in training_batches(images(7), kind, **options):
         assert (batch['targets'][:, 0] % LENGTH == 0).all() and (batch['weights'] == 1).all()
         np.testing.assert_array_equal(batch['targets'] - batch['targets'][:, :1], [np.arange(LENGTH)] * 3)
         assert (batch['tokens'][:, 0] == 10**6).all()
@@ -204,9 +204,9 @@ def test_rows_of_images_are_whole_and_every_byte_is_a_target(kind):
     assert seen == (set(range(7)) if kind == 'windows' else set(range(6)))
 
 
-@pytest.mark.parametrize('read', [text_evaluation_batches, memory_evaluation_batches])
+@pytest.mark.parametrize('read', [evaluation_batches, memory_evaluation_batches])
 def test_all_bytes_of_held_out_images_are_predicted_once(read):
-    size = {'batch_size' if read is text_evaluation_batches else 'streams': 4}
+    size = {'batch_size' if read is evaluation_batches else 'streams': 4}
     rows = joined(list(read(images(7), **size)))
     is_counted = rows['weights'] > 0
     np.testing.assert_array_equal(np.sort(rows['targets'][is_counted]), np.arange(7 * LENGTH))
@@ -218,11 +218,11 @@ def test_too_few_images_are_refused():
     options = {'batch_size': 4, 'seed': 0, 'start_step': 0, 'stop_step': 1}
     line = r'^there are 3 images to train on, too few for 4 streams; lower train.batch_size$'
     with pytest.raises(InputError, match=line):
-        text_batches(images(3), 'streams', **options)
+        training_batches(images(3), 'streams', **options)
     with pytest.raises(InputError, match='^there is no image to train on$'):
-        text_batches(images(0), 'windows', **options)
+        training_batches(images(0), 'windows', **options)
     with pytest.raises(InputError, match='^no image is held out, so nothing can be predicted; raise data.held_out$'):
-        text_evaluation_batches(images(0), batch_size=4)
+        evaluation_batches(images(0), batch_size=4)
 
 
 @pytest.mark.parametrize('kind', KINDS)

@@ -8,12 +8,12 @@ import pytest
 from efficient_attention.data.cache_manifest import MANIFEST, manifest_checksum
 from efficient_attention.data.config import DataConfig
 from efficient_attention.data.text.prepare import prepare_text
-from efficient_attention.data.text.prepared_text import TokenText, id_type, ids_path, open_text
+from efficient_attention.data.text.prepared_text import PreparedText, id_type, ids_path, open_text
 from efficient_attention.errors import InputError
 
 
 @pytest.fixture
-def text(tmp_path) -> TokenText:
+def text(tmp_path) -> PreparedText:
     (tmp_path / 'a.txt').write_text('A small dog. ' * 30)
     config = DataConfig(source=f'text:{tmp_path}/a.txt', cache=str(tmp_path), units='characters', splitting='end')
     return prepare_text(config, show_progress=False)

@@ -8,8 +8,8 @@ from efficient_attention.data.text import units as units_file
 from efficient_attention.data.text.units import (
     Bytes,
     Characters,
-    Pieces,
     Pixels,
+    TokenizerPieces,
     Words,
     code_points,
     cut_lines,
@@ -100,7 +100,7 @@ def test_words_are_lower_cased_where_asked():
 def test_lines_are_cut_in_parts_but_never_within(monkeypatch):
     text = 'one two\n\nthree\nfour'
     for size in (1, 3, 8, 9, 100):
-        monkeypatch.setattr(units_file, 'PART', size)
+        monkeypatch.setattr(units_file, 'SECTION', size)
         parts = list(cut_lines(text))
         assert ''.join(parts) == text + '\n' and all(part.endswith('\n') for part in parts)
         assert len(parts) == {1: 4, 3: 3, 8: 2, 9: 2, 100: 1}[size]
@@ -114,7 +114,7 @@ def test_pixels_are_bytes_and_their_start_is_none_of_them():
 
 
 def test_pieces_are_the_tokenizers(tokenizer):
-    units = Pieces(tokenizer, 'trained')
+    units = TokenizerPieces(tokenizer, 'trained')
     text = 'the old dog sleeps'
     assert units.encode(text).tolist() == tokenizer.encode(text, add_special_tokens=False).ids
     assert units.decode(units.encode(text)).strip() == text and units.size == tokenizer.get_vocab_size()
@@ -122,14 +122,14 @@ def test_pieces_are_the_tokenizers(tokenizer):
 
 
 def test_special_tokens_in_a_text_are_text(tokenizer):
-    units = Pieces(tokenizer, 'trained')
+    units = TokenizerPieces(tokenizer, 'trained')
     ids = units.encode('the [SEP] dog [MASK]')
     assert tokenizer.token_to_id('[SEP]') not in ids and tokenizer.token_to_id('[MASK]') not in ids
 
 
 def test_a_text_in_parts_has_the_same_ids(monkeypatch, tokenizer):
-    monkeypatch.setattr(units_file, 'PART', 5)
-    for units in (Bytes(), Characters(TEXT), Pieces(tokenizer, 'trained')):
+    monkeypatch.setattr(units_file, 'SECTION', 5)
+    for units in (Bytes(), Characters(TEXT), TokenizerPieces(tokenizer, 'trained')):
         parts = list(units.cut(TEXT))
         assert ''.join(parts) == TEXT
         np.testing.assert_array_equal(np.concatenate([units.encode(part) for part in parts]), units.encode(TEXT))
@@ -141,7 +141,7 @@ def test_units_come_back_from_their_folder(tmp_path, tokenizer):
         'bytes': Bytes(),
         'characters': Characters(TEXT),
         'words': Words(['<eos>', '№', '<unk>', 'and'], lowercase=True),
-        'tokenizer': Pieces(tokenizer, 'x'),
+        'tokenizer': TokenizerPieces(tokenizer, 'x'),
     }.items():
         units.save(tmp_path)
         loaded = load_units(kind, tmp_path)

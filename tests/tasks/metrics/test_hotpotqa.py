@@ -66,23 +66,23 @@ def test_equal_to_the_stored_scores():
     """
     fixture = stored()
     answers = [answer_scores(text, [right]) for text, right, *_ in fixture['cases']]
-    support = [support_scores(facts_of(own), facts_of(right)) for _, _, own, right, _ in fixture['cases']]
+    support = [support_scores(facts_of(chosen), facts_of(right)) for _, _, chosen, right, _ in fixture['cases']]
     for answer, sentences, case in zip(answers, support, fixture['cases'], strict=True):
         scores = *answer, *sentences, *joint_scores(answer, sentences)
         assert scores == pytest.approx(tuple(case[-1]), abs=1e-9), case
     assert hotpot_scores(answers, support) == pytest.approx(fixture['report'], abs=1e-9)
 
 
-def official(folder, own, gold):
+def official(folder, guesses, gold):
     """The script's report on answers and sentences, one pair a question."""
     rows = [{'_id': str(n), 'answer': text, 'supporting_facts': facts} for n, (text, facts) in enumerate(gold)]
-    predictions = {'answer': {str(n): text for n, (text, _) in enumerate(own)}}
-    predictions['sp'] = {str(n): facts for n, (_, facts) in enumerate(own)}
-    for name, content in (('own', predictions), ('gold', rows)):
+    predictions = {'answer': {str(n): text for n, (text, _) in enumerate(guesses)}}
+    predictions['sp'] = {str(n): facts for n, (_, facts) in enumerate(guesses)}
+    for name, content in (('guesses', predictions), ('gold', rows)):
         (folder / name).write_text(json.dumps(content))
     program = 'import json, runpy, sys; sys.modules["ujson"] = json; runpy.run_path(sys.argv[0], run_name="__main__")'
     program = f'import sys; sys.argv = sys.argv[1:]; {program}'  # the script's only foreign import reads JSON
-    command = [sys.executable, '-c', program, str(SCRIPT), str(folder / 'own'), str(folder / 'gold')]
+    command = [sys.executable, '-c', program, str(SCRIPT), str(folder / 'guesses'), str(folder / 'gold')]
     return ast.literal_eval(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
@@ -96,16 +96,16 @@ def test_equal_to_the_official_script(tmp_path):
     words = ['yes', 'no', 'the', 'cat', 'dog', 'red', 'noanswer', 'é', "'s", '–']
     texts = [' '.join(rng.choices(words, k=rng.randint(0, 3))) for _ in range(3000)]
     facts = [('T', number) for number in range(4)]
-    gold, own = [[(rng.choice(texts), rng.sample(facts, rng.randint(0, 3))) for _ in range(2000)] for _ in range(2)]
-    answers = [answer_scores(text, [right]) for (text, _), (right, _) in zip(own, gold, strict=True)]
-    support = [support_scores(chosen, right) for (_, chosen), (_, right) in zip(own, gold, strict=True)]
-    assert hotpot_scores(answers, support) == pytest.approx(official(tmp_path, own, gold), abs=1e-12)
+    gold, guesses = [[(rng.choice(texts), rng.sample(facts, rng.randint(0, 3))) for _ in range(2000)] for _ in range(2)]
+    answers = [answer_scores(text, [right]) for (text, _), (right, _) in zip(guesses, gold, strict=True)]
+    support = [support_scores(chosen, right) for (_, chosen), (_, right) in zip(guesses, gold, strict=True)]
+    assert hotpot_scores(answers, support) == pytest.approx(official(tmp_path, guesses, gold), abs=1e-12)
 
 
 @pytest.mark.real
 @needs_script
 def test_the_stored_report_is_that_of_the_official_script(tmp_path):
     fixture = stored()
-    own = [(text, facts) for text, _, facts, _, _ in fixture['cases']]
+    guesses = [(text, facts) for text, _, facts, _, _ in fixture['cases']]
     gold = [(text, facts) for _, text, _, facts, _ in fixture['cases']]
-    assert official(tmp_path, own, gold) == fixture['report']
+    assert official(tmp_path, guesses, gold) == fixture['report']

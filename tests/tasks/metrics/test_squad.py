@@ -152,8 +152,8 @@ def test_version_1_equals_the_stored_scores():
     Script: evaluate-v1.1.py of GitHub's deeppavlov/stand_squad_en, commit ac074edecd13f62510a1292f1e53a4e39a734a31.
     """
     fixture = stored('squad_1')
-    for text, own, *scores in fixture['cases']:
-        assert exact_and_f1(text, own) == pytest.approx(tuple(scores), abs=1e-9), (text, own)
+    for text, golds, *scores in fixture['cases']:
+        assert exact_and_f1(text, golds) == pytest.approx(tuple(scores), abs=1e-9), (text, golds)
     predictions, golds, *_ = zip(*fixture['cases'], strict=True)
     assert fixture['report'] == percentages(squad_scores(predictions, golds))
 
@@ -166,8 +166,8 @@ def test_version_2_equals_the_stored_scores():
     Script: evaluate-v2.0.py of GitHub's qwang70/bert, commit b3797fb734ea78fe7f51175ce71c0d57a1c3722f.
     """
     fixture = stored('squad_2')
-    for text, own, _, *scores in fixture['cases']:
-        assert exact_and_f1_or_none(text, own) == pytest.approx(tuple(scores), abs=1e-9), (text, own)
+    for text, golds, _, *scores in fixture['cases']:
+        assert exact_and_f1_or_none(text, golds) == pytest.approx(tuple(scores), abs=1e-9), (text, golds)
     for start, stop, threshold, report in fixture['reports']:
         predictions, golds, odds, *_ = zip(*fixture['cases'][start:stop], strict=True)
         arguments = (predictions, golds) if threshold is None else (predictions, golds, odds)
@@ -233,7 +233,9 @@ def write(folder, **contents):
 
 
 def data_of(golds):
-    rows = [{'id': str(number), 'answers': [{'text': text} for text in own]} for number, own in enumerate(golds)]
+    rows = [
+        {'id': str(number), 'answers': [{'text': text} for text in answers]} for number, answers in enumerate(golds)
+    ]
     return {'version': '1.1', 'data': [{'paragraphs': [{'qas': rows}]}]}
 
 
@@ -249,13 +251,13 @@ needs_scripts = pytest.mark.skipif(not SCRIPTS.exists(), reason='needs cache/off
 def test_version_1_equals_the_official_script(tmp_path):
     rng = random.Random(0)
     golds = [[drawn_text(rng) for _ in range(rng.randint(1, 4))] for _ in range(20_000)]
-    predictions = [rng.choice([*own, drawn_text(rng)]) for own in golds]
+    predictions = [rng.choice([*answers, drawn_text(rng)]) for answers in golds]
     script = runpy.run_path(str(SCRIPTS / 'evaluate-v1.1.py'))
-    for text, own in zip(predictions, golds, strict=True):
+    for text, answers in zip(predictions, golds, strict=True):
         scores = [
-            script['metric_max_over_ground_truths'](script[f'{n}_score'], text, own) for n in ('exact_match', 'f1')
+            script['metric_max_over_ground_truths'](script[f'{n}_score'], text, answers) for n in ('exact_match', 'f1')
         ]
-        assert exact_and_f1(text, own) == tuple(scores), (text, own)
+        assert exact_and_f1(text, answers) == tuple(scores), (text, answers)
     files = write(tmp_path, data=data_of(golds), predictions=by_id(predictions))
     assert official('evaluate-v1.1.py', *files) == percentages(squad_scores(predictions, golds))
 
@@ -266,13 +268,13 @@ def test_version_1_equals_the_official_script(tmp_path):
 def test_version_2_equals_the_official_script(tmp_path, seed):
     rng = random.Random(seed)
     golds = [[drawn_text(rng) for _ in range(rng.randint(0, 3))] for _ in range(6_000)]
-    predictions = [rng.choice([*own, drawn_text(rng), '']) for own in golds]
+    predictions = [rng.choice([*answers, drawn_text(rng), '']) for answers in golds]
     odds = [rng.choice([rng.gauss(0, 3), float(rng.randint(-2, 2))]) for _ in golds]  # some of them equal
     ids = {'predictions': by_id(predictions), 'odds': by_id(odds)}
     script = runpy.run_path(str(SCRIPTS / 'evaluate-v2.0.py'))
     exact, f1 = script['get_raw_scores'](data_of(golds)['data'], ids['predictions'])
-    for number, (text, own) in enumerate(zip(predictions, golds, strict=True)):
-        assert exact_and_f1_or_none(text, own) == (exact[str(number)], f1[str(number)]), (text, own)
+    for number, (text, answers) in enumerate(zip(predictions, golds, strict=True)):
+        assert exact_and_f1_or_none(text, answers) == (exact[str(number)], f1[str(number)]), (text, answers)
     files = write(tmp_path, data=data_of(golds), **ids)
     assert official('evaluate-v2.0.py', *files[:2]) == percentages(squad2_scores(predictions, golds))
     for threshold in (1.0, -2.0):
@@ -302,5 +304,5 @@ def test_gold_answers_are_right():
         data = json.loads((DATA / f'{name}.rebuilt.json').read_text())['data']
         rows = [row for article in data for paragraph in article['paragraphs'] for row in paragraph['qas']]
         golds = [[answer['text'] for answer in row['answers']] for row in rows]
-        scores = score([own[0] if own else '' for own in golds], golds)
+        scores = score([answers[0] if answers else '' for answers in golds], golds)
         assert (scores[best], scores['f1']) == (1.0, 1.0)

