@@ -30,16 +30,16 @@ from efficient_attention.tasks.task import HostBatch, Task
 SELECTED = ('squad', 'hotpotqa')  # formats whose files may have a selection, see data/examples/selections.py
 
 
-class Rows:
+class EncodedExamples:
     """The rows of a problem's splits, read and encoded when first asked for, and kept."""
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
-        self.task: Problem[Any, Any] = make_problem(config, encoder, length)
+        self.problem: Problem[Any, Any] = make_problem(config, encoder, length)
 
     def read(self, split: str) -> list[Any]:
         """The examples of a split; raises InputError as `Problem.read`, with the field where no file is found."""
         try:
-            return self.task.read(split)
+            return self.problem.read(split)
         except InputError as error:
             if not str(error).startswith('no file matches'):
                 raise
@@ -52,30 +52,30 @@ class Rows:
         Raises:
             InputError: there are none.
         """
-        features = self.task.encode(self.read('train'), is_training=True)
+        features = self.problem.encode(self.read('train'), is_training=True)
         if not features:
-            raise InputError(f'examples.train {self.task.config.train!r} gives no row to train on')
+            raise InputError(f'examples.train {self.problem.config.train!r} gives no row to train on')
         return features
 
     @functools.cached_property
     def dev_examples(self) -> dict[str, list[Any]]:
         """The examples of each dev split."""
-        return {split: self.read(split) for split in self.task.dev_splits}
+        return {split: self.read(split) for split in self.problem.dev_splits}
 
     @functools.cached_property
     def dev(self) -> dict[str, list[Feature]]:
         """The rows of each dev split."""
-        return {split: self.task.encode(examples) for split, examples in self.dev_examples.items()}
+        return {split: self.problem.encode(examples) for split, examples in self.dev_examples.items()}
 
 
 @functools.lru_cache(maxsize=2)  # the completion of a config reads the rows before the run does
-def load_rows(config: ExamplesConfig, tokenizer: str, lowercase: bool, length: int) -> Rows:
+def load_rows(config: ExamplesConfig, tokenizer: str, lowercase: bool, length: int) -> EncodedExamples:
     """The rows of a config's examples for the tokenizer in a file.
 
     Raises:
         InputError: the tokenizer or the config does not serve.
     """
-    return Rows(config, text_encoder(Path(tokenizer), lowercase=lowercase), length)
+    return EncodedExamples(config, text_encoder(Path(tokenizer), lowercase=lowercase), length)
 
 
 class FineTuningTask(Task):
@@ -99,7 +99,7 @@ class FineTuningTask(Task):
         """
         self.data, self.model, self.head, self.examples = data, model, head, examples
         self.rows = load_rows(examples, data.tokenizer, data.lowercase, data.length)
-        self.problem = self.rows.task
+        self.problem = self.rows.problem
         if not examples.dev.strip():
             raise InputError('examples.dev is empty; it must name files to evaluate on')
         check_head(self.problem, head)
@@ -190,11 +190,13 @@ class FineTuningTask(Task):
         self.problem.encoder.tokenizer.save(str(workdir / 'tokenizer.json'))
 
 
-def check_head(task: Problem[Any, Any], head: HeadConfig) -> None:
+def check_head(problem: Problem[Any, Any], head: HeadConfig) -> None:
     """Raises InputError where the head is not of the kind or size that the problem needs, or a field is not read."""
-    if head.kind != task.head:
-        raise InputError(f'head.kind is {head.kind!r}; examples.problem {task.config.problem!r} needs {task.head!r}')
-    check_outputs(task, head)
+    if head.kind != problem.head:
+        raise InputError(
+            f'head.kind is {head.kind!r}; examples.problem {problem.config.problem!r} needs {problem.head!r}'
+        )
+    check_outputs(problem, head)
     unread = {'outputs': head.kind not in ('sequence', 'token'), 'transform': head.kind not in POOLED}
     for name in (name for name, is_unread in unread.items() if is_unread):
         value, default = getattr(head, name), getattr(HeadConfig(), name)
@@ -204,10 +206,12 @@ def check_head(task: Problem[Any, Any], head: HeadConfig) -> None:
             )
 
 
-def check_outputs(task: Problem[Any, Any], head: HeadConfig) -> None:
+def check_outputs(problem: Problem[Any, Any], head: HeadConfig) -> None:
     """Raises InputError where a head of classes has another number of them than the problem."""
-    if head.kind in ('sequence', 'token') and head.outputs != task.outputs:
-        raise InputError(f'head.outputs is {head.outputs}; the examples have {task.outputs} ({", ".join(task.labels)})')
+    if head.kind in ('sequence', 'token') and head.outputs != problem.outputs:
+        raise InputError(
+            f'head.outputs is {head.outputs}; the examples have {problem.outputs} ({", ".join(problem.labels)})'
+        )
 
 
 def check_global(features: Sequence[Feature], model: ModelConfig) -> None:

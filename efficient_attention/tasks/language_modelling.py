@@ -137,7 +137,7 @@ class LanguageModellingTask(Task):
         """
         model = self.evaluation_model
         name = 'no_context' if self.stride == self.context else 'sliding_window'
-        facts: dict[str, str | int] = {
+        protocol: dict[str, str | int] = {
             'split': self.evaluation.split,
             'protocol': 'memory' if model.memory_length else name,
             'context': self.context,
@@ -145,9 +145,9 @@ class LanguageModellingTask(Task):
             'cut_at_documents': self.data.cut_at_documents,
         }
         if model.memory_length:
-            facts |= {'memory_length': model.memory_length, 'clamp_length': model.clamp_length}
-            facts |= {'same_length': model.same_length, 'streams': self.evaluation.batch_size}
-        return facts
+            protocol |= {'memory_length': model.memory_length, 'clamp_length': model.clamp_length}
+            protocol |= {'same_length': model.same_length, 'streams': self.evaluation.batch_size}
+        return protocol
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
         """Adds the units' bits or perplexity; compares with the unigram model where that was counted."""

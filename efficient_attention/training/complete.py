@@ -13,7 +13,7 @@ from typing import Any
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.fine_tuning import POOLED
-from efficient_attention.tasks.fine_tuning import Rows, load_rows
+from efficient_attention.tasks.fine_tuning import EncodedExamples, load_rows
 from efficient_attention.training.config import RunConfig, default_fields, from_dict, to_dict
 
 Values = dict[str, Any]
@@ -36,7 +36,7 @@ def run_config(values: Mapping[str, Any]) -> RunConfig:
     steps = {'train': {'steps': 1}, 'optimizer': {'warmup_steps': 0}, 'head': default_fields()['head']}
     known = from_dict(with_open_fields(filled, steps))  # checks all that is there before files are read
     rows = load_rows(known.examples, known.data.tokenizer, known.data.lowercase, known.data.length)
-    labels = rows.task.labels
+    labels = rows.problem.labels
     is_known = pretrained and pretrained.problem == known.examples.problem and set(pretrained.labels) == set(labels)
     if pretrained and is_known and not known.examples.labels:
         labels = pretrained.labels  # a checkpoint that knows these labels keeps its order of them
@@ -77,9 +77,9 @@ def fill_tokenizer(data: Values, pretrained: Pretrained | None) -> None:
     data['tokenizer'], data['lowercase'] = str(pretrained.tokenizer), pretrained.lowercase
 
 
-def fill_head(head: Values, rows: Rows, pretrained: Pretrained | None) -> None:
+def fill_head(head: Values, rows: EncodedExamples, pretrained: Pretrained | None) -> None:
     """Gives the open fields of the head what the problem needs and, where the checkpoint has such a head, its form."""
-    task = rows.task
+    task = rows.problem
     needed: Values = {'kind': task.head}
     if task.head in ('sequence', 'token'):
         needed['outputs'] = task.outputs
@@ -93,7 +93,7 @@ def fill_head(head: Values, rows: Rows, pretrained: Pretrained | None) -> None:
     fill(head, default_fields()['head'])
 
 
-def fill_steps(values: Values, rows: Rows) -> None:
+def fill_steps(values: Values, rows: EncodedExamples) -> None:
     """Gives open steps and warm-up their numbers from the training rows."""
     train, optimizer, examples = values['train'], values['optimizer'], values['examples']
     if train.get('steps') is None:

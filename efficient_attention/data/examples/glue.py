@@ -146,6 +146,6 @@ def label_of(task: GlueTask, row: TableRow) -> str | None:
 
 
 def id_of(row: TableRow, index: int) -> str:
-    """The number that a submission gives a row: its own, or its place in the file from 0."""
+    """The number that a submission gives a row: the one in the file, or its place in the file from 0."""
     column = 'idx' if row.file.startswith(TFDS) else 'index'
     return str(row.values.get(column, index))

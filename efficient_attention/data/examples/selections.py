@@ -7,7 +7,7 @@
 
 An article is all examples of one title. The articles are put in the order of a hash of their title and dealt out in
 turn, so the shares have the same number of articles, give or take one, whatever the order in the file, and no article
-is in two of them. A selection belongs to its own glob and counts over all files that this matches.
+is in two of them. A selection belongs to the glob before it and counts over all files that this matches.
 """
 
 import re

@@ -28,7 +28,7 @@ def training_batches(
 ) -> Iterator[Batch]:
     """This process's block [batch_size / process_count, L] of the global batch of each step start_step:stop_step.
 
-    With the kind 'streams' row r reads its own part of the text, targets / batch_size long, in order and again from
+    With the kind 'streams' row r reads one stretch of the text, targets / batch_size long, in order and again from
     its start when less than a row is left of it; its segment numbers differ from one reading to the next. With
     'windows' each row starts anywhere, from (seed, step, r). Images are never cut.
 
@@ -75,22 +75,22 @@ def memory_evaluation_batches(
 ) -> Iterator[Batch]:
     """Every target exactly once, in the order of the text: batch t has segment t of each stream, [streams / processes].
 
-    The targets are cut into `streams` equal parts one after another, the last ones shorter or empty; a part's first
-    target is predicted from the token before it. Rows are filled up with weight 0 where a stream has ended. The same
-    segment number in rows of one stream means the same document, or with `cut_at_documents=False` any.
+    The targets are cut into `streams` equal stretches one after another, the last ones shorter or empty; the first
+    target of a stretch is predicted from the token before it. Rows are filled up with weight 0 where a stream has
+    ended. The same segment number in rows of one stream means the same document, or with `cut_at_documents=False` any.
 
     Raises:
         InputError: the streams do not divide over the processes, or there is nothing to predict.
     """
     block = HostBlock(streams, process_index, process_count)
     _check_targets(rows)
-    part = -(-rows.targets // rows.grain // streams) * rows.grain
+    stretch = -(-rows.targets // rows.grain // streams) * rows.grain
     numbers = _numbers(block)
 
     def row_at(first: int, stream: int) -> Row:
-        return rows.row(stream * part + first, min((stream + 1) * part, rows.targets), reading=0)
+        return rows.row(stream * stretch + first, min((stream + 1) * stretch, rows.targets), reading=0)
 
-    return (_stack([row_at(first, stream) for stream in numbers]) for first in range(0, part, rows.length))
+    return (_stack([row_at(first, stream) for stream in numbers]) for first in range(0, stretch, rows.length))
 
 
 def _numbers(block: HostBlock) -> range:
@@ -116,11 +116,11 @@ def _check_targets(rows: TextRows) -> None:
 
 
 def _stream(rows: TextRows, batch_size: int, _seed: int) -> Callable[[int, int], Row]:
-    part = rows.targets // rows.grain // batch_size * rows.grain
-    steps = part // rows.length  # of one reading
+    stretch = rows.targets // rows.grain // batch_size * rows.grain
+    steps = stretch // rows.length  # of one reading
     if not steps:
         raise InputError(_too_short(rows, batch_size))
-    return lambda step, row: rows.row(row * part + step % steps * rows.length, reading=step // steps)
+    return lambda step, row: rows.row(row * stretch + step % steps * rows.length, reading=step // steps)
 
 
 def _too_short(rows: TextRows, batch_size: int) -> str:

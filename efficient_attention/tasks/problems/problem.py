@@ -27,7 +27,7 @@ Prediction = TypeVar('Prediction')
 #     'start', 'end' int32 [] ('span', 'multi_hop'): positions of the first and the last token of the answer
 #     'type' int32 [] (0 span, 1 yes, 2 no), 'support' float32 [l] (0 or 1, -1 = no sentence marker) ('multi_hop')
 #   'is_global' bool [l], absent where no token is
-# and arrays of the task's own that stay on the host, such as offsets.
+# and arrays that one problem alone has and that stay on the host, such as offsets.
 Feature = dict[str, np.ndarray]
 
 # What the model says of one row, without padding, float32, by name: 'logits' [C] ('sequence'), [l, C] ('token'),

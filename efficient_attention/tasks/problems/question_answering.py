@@ -1,4 +1,4 @@
-"""Answers to questions as spans of a context: SQuAD 1.1, SQuAD 2.0 and one's own data.
+"""Answers to questions as spans of a context: SQuAD 1.1, SQuAD 2.0 and a user's files.
 
 A context that does not fit into a row is read through overlapping windows, so nothing of it is lost. The answer is the
 exact text of the context between the first and the last character of the chosen tokens: the tokenizer tells which
