@@ -106,6 +106,6 @@ def line_of(length: int, way: str, row: dict[str, Any]) -> str:
 def commands(python: list[str], peers_python: Path) -> dict[str, list[str]]:
     """The programs of both sides."""
     return {
-        'ours': [*python, str(ROOT / 'scripts/measure_finetuning.py')],
-        'peer': [str(peers_python), str(ROOT / 'scripts/peers/bert_finetuning.py')],
+        'ours': [*python, str(ROOT / 'scripts/measure_fine_tuning.py')],
+        'peer': [str(peers_python), str(ROOT / 'scripts/peers/bert_fine_tuning.py')],
     }
