@@ -29,7 +29,7 @@ against depth; fixed and strided sparse against dense attention at 12,288 positi
 (`decode_benchmark.py`).
 
 `finetune`: examples/s of fine-tuning and inference of a 6-layer BERT of width 384 against Hugging Face's PyTorch
-`BertForSequenceClassification` (`finetune_benchmark.py`).
+`BertForSequenceClassification` (`fine_tuning_benchmark.py`).
 
 The file of `--json` is replaced as a whole after every length, so a run that is cut leaves what it measured before.
 """
@@ -50,7 +50,7 @@ from typing import Any
 
 from efficient_attention.errors import InputError, show_error
 from efficient_attention.workdir.atomic_write import write_atomically
-from scripts import attention_benchmark, decode_benchmark, finetune_benchmark, memory_benchmark
+from scripts import attention_benchmark, decode_benchmark, fine_tuning_benchmark, memory_benchmark
 
 ROOT = Path(__file__).resolve().parent.parent
 TOKENS_A_STEP = 4096
@@ -121,7 +121,7 @@ def parse_arguments() -> argparse.Namespace:
     decode = commands.add_parser('decode', help='tokens/s of generation with and without caches')
     decode_benchmark.add_arguments(decode)
     finetune = commands.add_parser('finetune', help='examples/s of fine-tuning and inference, ours and the peer')
-    finetune_benchmark.add_arguments(finetune)
+    fine_tuning_benchmark.add_arguments(finetune)
     for command in (step, attention, finetune):
         default = ROOT / '.venv-peers/bin/python'
         command.add_argument('--peers-python', type=Path, default=default, help='made by `make peers`')
@@ -138,7 +138,7 @@ def parse_arguments() -> argparse.Namespace:
         'attention': (attention, attention_benchmark),
         'memory': (memory, memory_benchmark),
         'decode': (decode, decode_benchmark),
-        'finetune': (finetune, finetune_benchmark),
+        'finetune': (finetune, fine_tuning_benchmark),
     }
     if arguments.command in parts:
         command, part = parts[arguments.command]
@@ -258,8 +258,8 @@ def measure_input(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def pipeline_tokens_per_second(arguments: argparse.Namespace) -> float:
     """Prepares the source, or finds it prepared, and times its batches without a model."""
     from efficient_attention.config.data import DataConfig
-    from efficient_attention.data.pipeline import tokens_per_second, training_batches
-    from efficient_attention.data.prepare import prepare
+    from efficient_attention.data.corpus.batches import tokens_per_second, training_batches
+    from efficient_attention.data.corpus.prepare import prepare_corpus
 
     config = DataConfig(
         source=arguments.source,
@@ -270,7 +270,7 @@ def pipeline_tokens_per_second(arguments: argparse.Namespace) -> float:
     )
     rows = TOKENS_A_STEP // arguments.length
     batches = training_batches(
-        prepare(config), config, batch_size=rows, seed=0, start_step=0, stop_step=arguments.batches + 1
+        prepare_corpus(config), config, batch_size=rows, seed=0, start_step=0, stop_step=arguments.batches + 1
     )
     return tokens_per_second(batches, arguments.batches)
 
@@ -309,8 +309,8 @@ def measure_decoding(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def measure_fine_tuning(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Both sides at every length and way; after each, the figures so far."""
     run = functools.partial(figures_of, allocator=arguments.allocator)
-    both = finetune_benchmark.commands([sys.executable], arguments.peers_python)
-    for report in finetune_benchmark.measure(arguments, both, run):
+    both = fine_tuning_benchmark.commands([sys.executable], arguments.peers_python)
+    for report in fine_tuning_benchmark.measure(arguments, both, run):
         yield {'finetune': report}
 
 

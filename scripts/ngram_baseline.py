@@ -24,7 +24,7 @@ def main() -> None:
 
 def score(arguments: argparse.Namespace) -> dict[str, object]:
     """Bits per token of the models of order 1 to n, every token but the first predicted once with all its context."""
-    from efficient_attention.data.prepare_text import prepare_text  # after the arguments are known to be good
+    from efficient_attention.data.text.prepare import prepare_text  # after the arguments are known to be good
     from efficient_attention.inference.ngram import count_ngrams, token_bits
     from efficient_attention.workdir.config_file import read_config
 

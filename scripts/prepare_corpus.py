@@ -34,16 +34,19 @@ def main() -> None:
     if output:
         write_training_documents(config, output)
         return
-    from efficient_attention.data.prepare import describe_counts, prepare  # after the arguments are known to be good
+    from efficient_attention.data.corpus.prepare import (  # after the arguments are known to be good
+        describe_counts,
+        prepare_corpus,
+    )
 
-    prepared = prepare(config)
+    prepared = prepare_corpus(config)
     print(describe_counts(prepared.manifest['counts']))
     print(prepared.folder)
 
 
 def write_training_documents(config: DataConfig, output: Path) -> None:
     """Writes the documents of the train split as JSON lines and prints how many there are."""
-    from efficient_attention.data.prepare import training_documents
+    from efficient_attention.data.corpus.prepare import training_documents
 
     lines = [json.dumps({'text': text}) for text in training_documents(config)]
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -80,7 +80,7 @@ def arrow_points_back(source: str, target: str) -> bool:
 
 
 def part_of(module: str) -> str | None:
-    """'data' for 'efficient_attention.data.corpus'; None outside the package and for the package itself."""
+    """'data' for 'efficient_attention.data.sources'; None outside the package and for the package itself."""
     parts = module.split('.')
     return parts[1] if parts[0] == PACKAGE and len(parts) > 1 else None
 
@@ -127,6 +127,15 @@ def test_no_two_packages_import_one_another():
     assert len(ORDER) == len(set(ORDER)) and not {(target, source) for source, target in arrows} & arrows
     packages = {path.name for path in (ROOT / PACKAGE).iterdir() if path.name not in ('__init__.py', '__pycache__')}
     assert {name.removesuffix('.py') for name in packages} == set(ORDER)
+
+
+@pytest.mark.parametrize('path', sorted((ROOT / PACKAGE / 'data').rglob('*.py')), ids=module_name)
+def test_kinds_of_rows_share_only_what_lies_above_them(path):
+    """A folder of data/ (corpus, text, examples) imports itself and the files beside it, never another folder."""
+    folders = {f'{PACKAGE}.data.{folder.name}' for folder in (ROOT / PACKAGE / 'data').iterdir() if folder.is_dir()}
+    this_folder = '.'.join(module_name(path).split('.')[:3])
+    targets = {'.'.join(name.split('.')[:3]) for name in imported(path, parse(path))}
+    assert not targets & folders - {this_folder}
 
 
 def test_no_file_imports_itself_through_others():

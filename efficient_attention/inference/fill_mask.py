@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from tokenizers import Tokenizer
 
-from efficient_attention.data.tokenizers import load_tokenizer, vocabulary_of
+from efficient_attention.data.tokenizer_loading import load_tokenizer
+from efficient_attention.data.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import pretrained_module, row_length
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained

@@ -11,8 +11,8 @@ from flax import nnx
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import HeadConfig
-from efficient_attention.data.glue import glue_task
-from efficient_attention.data.text_encoder import TextEncoder, arrays_of, text_encoder
+from efficient_attention.data.examples.glue import glue_task
+from efficient_attention.data.examples.text_encoder import TextEncoder, arrays_of, text_encoder
 from efficient_attention.errors import InputError
 from efficient_attention.inference.fill_mask import MaskFiller
 from efficient_attention.inference.predictor import Predictor
@@ -24,8 +24,8 @@ from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.objectives.fine_tuning import FineTuning
 from efficient_attention.objectives.vectors import Vectors
 from efficient_attention.tasks.fine_tuning import check_global, check_outputs
-from efficient_attention.tasks.text_task import Feature, TextTask
-from efficient_attention.tasks.text_tasks import make_text_task
+from efficient_attention.tasks.problems.problem import Feature, Problem
+from efficient_attention.tasks.problems.registry import make_problem
 
 POOLING = ('none', 'first', 'mean')
 # what a user calls it: the problems of examples that it serves
@@ -120,7 +120,7 @@ def with_labels(examples: ExamplesConfig, head: HeadConfig) -> ExamplesConfig:
 
 
 class TextPipeline:
-    """A fine-tuned model's answers by its text task, with the thresholds that were chosen for it."""
+    """A fine-tuned model's answers by its problem, with the thresholds that were chosen for it."""
 
     def __init__(
         self,
@@ -149,9 +149,9 @@ class TextPipeline:
         check_global(features, self.config)
         return self.predict(features)
 
-    def task(self, examples: ExamplesConfig) -> TextTask[Any, Any]:
-        """The text task of these examples; raises InputError where they have more or fewer labels than the model."""
-        task = make_text_task(with_labels(examples, self.head), self.encoder, self.length)
+    def task(self, examples: ExamplesConfig) -> Problem[Any, Any]:
+        """The problem of these examples; raises InputError where they have more or fewer labels than the model."""
+        task = make_problem(with_labels(examples, self.head), self.encoder, self.length)
         check_outputs(task, self.head)
         for name in task.thresholds:
             task.thresholds[name] = self.thresholds.get(name, task.thresholds[name])

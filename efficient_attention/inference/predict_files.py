@@ -7,7 +7,7 @@ from typing import Any
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pipeline import PROBLEMS, TextPipeline, make_pipeline
 from efficient_attention.interop.pretrained import open_pretrained
-from efficient_attention.tasks.text_task import TextTask
+from efficient_attention.tasks.problems.problem import Problem
 
 SPLITS = ('dev', 'test')
 
@@ -55,7 +55,7 @@ def predict_files(
     return found | {'notes': task.notes + found['notes']}
 
 
-def predict_split(task: TextTask[Any, Any], run: TextPipeline, split: str, folder: Path, found: dict[str, Any]) -> None:
+def predict_split(task: Problem[Any, Any], run: TextPipeline, split: str, folder: Path, found: dict[str, Any]) -> None:
     """Writes the files of one split; adds to `found`: files, metrics where all is labelled, a note where a part is."""
     examples = task.read(split)
     features = task.encode(examples)
@@ -73,7 +73,7 @@ def kind_of(path: Path, problem: str) -> str:
     """The name of the pipeline that serves a checkpoint of this problem; `path` is for the message.
 
     Raises:
-        InputError: it has no head of a text task.
+        InputError: it has no head of a problem.
     """
     for kind, problems in PROBLEMS.items():
         if problem in problems:

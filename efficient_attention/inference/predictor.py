@@ -8,11 +8,11 @@ import numpy as np
 from flax import nnx
 
 from efficient_attention.config.examples import BUCKETS
-from efficient_attention.data.feature_batches import FeatureBatches
+from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.inference.eval_step import make_eval_step
 from efficient_attention.inference.evaluate import evaluate_outputs
 from efficient_attention.objectives.objective import Objective
-from efficient_attention.tasks.text_task import Feature
+from efficient_attention.tasks.problems.problem import Feature
 
 READ = ('tokens', 'token_types', 'lengths', 'is_global')  # of a feature; labels are not
 

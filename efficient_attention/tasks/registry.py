@@ -10,7 +10,7 @@ from jax.experimental import multihost_utils
 
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
-from efficient_attention.tasks.fine_tuning import FineTuningTask, Rows
+from efficient_attention.tasks.fine_tuning import EncodedExamples, FineTuningTask
 from efficient_attention.tasks.language_modelling import LanguageModellingTask
 from efficient_attention.tasks.pretraining import PretrainingTask
 from efficient_attention.tasks.task import Task
@@ -22,7 +22,7 @@ TASKS: dict[str, Callable[..., Task]] = {
 }
 
 
-def make_task(config: RunConfig, rows: Rows | None = None) -> Task:
+def make_task(config: RunConfig, rows: EncodedExamples | None = None) -> Task:
     """The config's task with its data prepared: in the first process, then in all others, which find it in the cache.
 
     Args:
@@ -44,6 +44,6 @@ def make_task(config: RunConfig, rows: Rows | None = None) -> Task:
     return task
 
 
-def _task(config: RunConfig, rows: Rows | None) -> Task:
+def _task(config: RunConfig, rows: EncodedExamples | None) -> Task:
     kind = TASKS[config.task]
     return kind(config) if rows is None else kind(config, rows)

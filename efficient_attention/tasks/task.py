@@ -1,4 +1,4 @@
-"""What the train and eval loops know of a task."""
+"""What the train and eval loops ask of a task."""
 
 import abc
 from collections.abc import Iterator, Sequence

@@ -15,7 +15,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.fine_tuning import POOLED
-from efficient_attention.tasks.fine_tuning import Rows, load_rows
+from efficient_attention.tasks.fine_tuning import EncodedExamples, load_rows
 
 Values = dict[str, Any]
 
@@ -24,7 +24,7 @@ class FilledConfig(NamedTuple):
     """A complete config, and what was read to complete it."""
 
     config: RunConfig
-    rows: Rows | None = None  # of a fine-tuning run
+    rows: EncodedExamples | None = None  # of a fine-tuning run
     pretrained: Pretrained | None = None  # the checkpoint of `train.start_from`, open
 
 
@@ -50,7 +50,7 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
     steps = {'train': {'steps': 1}, 'optimizer': {'warmup_steps': 0}, 'head': default_fields(RunConfig)['head']}
     known = from_dict(with_open_fields(filled, steps), RunConfig)  # checks all that is there before files are read
     rows = load_rows(known.examples, known.data)
-    labels = rows.task.labels
+    labels = rows.problem.labels
     is_known = pretrained and pretrained.problem == known.examples.problem and set(pretrained.labels) == set(labels)
     if pretrained and is_known and not known.examples.labels:
         labels = pretrained.labels  # a checkpoint that knows these labels keeps its order of them
@@ -86,9 +86,9 @@ def fill_tokenizer(data: Values, pretrained: Pretrained | None) -> None:
     data['tokenizer'], data['lowercase'] = str(pretrained.tokenizer), pretrained.lowercase
 
 
-def fill_head(head: Values, rows: Rows, pretrained: Pretrained | None) -> None:
+def fill_head(head: Values, rows: EncodedExamples, pretrained: Pretrained | None) -> None:
     """Gives the open fields of the head what the problem needs and, where the checkpoint has such a head, its form."""
-    task = rows.task
+    task = rows.problem
     needed: Values = {'kind': task.head}
     if task.head in ('sequence', 'token'):
         needed['outputs'] = task.outputs
@@ -102,7 +102,7 @@ def fill_head(head: Values, rows: Rows, pretrained: Pretrained | None) -> None:
     fill(head, default_fields(RunConfig)['head'])
 
 
-def fill_steps(values: Values, rows: Rows) -> None:
+def fill_steps(values: Values, rows: EncodedExamples) -> None:
     """Gives open steps and warm-up their numbers from the training rows."""
     train, optimizer, examples = values['train'], values['optimizer'], values['examples']
     if train.get('steps') is None:

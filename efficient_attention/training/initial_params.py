@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.tokenizers import load_tokenizer
+from efficient_attention.data.tokenizer_loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.interop.lengthen import lengthen
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.evaluate import Evaluation, make_evaluation
 from efficient_attention.models.sharding import abstract_arrays, check_divisible, make_mesh, to_devices
-from efficient_attention.tasks.fine_tuning import Rows
+from efficient_attention.tasks.fine_tuning import EncodedExamples
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.tasks.task import HostBatch, Task
 from efficient_attention.training.optimizer import STACKED_LAYERS, check_frozen, make_optimizer
@@ -57,7 +57,9 @@ class Run:
         return to_devices(batch, self.mesh)
 
 
-def build_run(config: RunConfig, devices: list[jax.Device] | None = None, *, rows: Rows | None = None) -> Run:
+def build_run(
+    config: RunConfig, devices: list[jax.Device] | None = None, *, rows: EncodedExamples | None = None
+) -> Run:
     """Checks the config against the devices, prepares the data and lays out the state.
 
     Args:

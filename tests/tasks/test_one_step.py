@@ -56,8 +56,8 @@ def question_answering(row: int) -> str:
 
 def multi_hop(row: int) -> str:
     context = [['sea', ['ada saw it.', ' it is wet.']], ['hill', ['bee saw it.']]]
-    own = {'answer': ('ada', 'yes', 'bee')[row % 3], 'supporting_facts': [['sea', 0], ['hill', 0]]}
-    return json.dumps({'_id': str(row), 'question': 'who?', 'context': context, 'type': 'bridge'} | own)
+    labels = {'answer': ('ada', 'yes', 'bee')[row % 3], 'supporting_facts': [['sea', 0], ['hill', 0]]}
+    return json.dumps({'_id': str(row), 'question': 'who?', 'context': context, 'type': 'bridge'} | labels)
 
 
 # problem: (a row of its file, the file's ending, fields of `examples`, the metric that an evaluation must have)
