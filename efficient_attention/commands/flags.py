@@ -40,7 +40,7 @@ def parse_flags(
             few words.
     """
     if HELP & set(arguments[1:]):
-        print_help([argument for argument in arguments if argument not in HELP], options, words)
+        print_help([argument for argument in arguments if argument not in HELP], options, words, command)
         sys.exit(0)
     if old_names is not None:
         arguments = [arguments[0], *in_new_form(arguments[1:], options, old_names)]
@@ -75,11 +75,12 @@ def take_command(arguments: list[str], commands: Collection[str]) -> tuple[str, 
     return rest[0], [program, *rest[1:]]
 
 
-def print_help(arguments: list[str], options: flags.FlagValues, words: str) -> None:
+def print_help(arguments: list[str], options: flags.FlagValues, words: str, command: str) -> None:
     """Prints the flags, and where configs are read the config files or, with --config, the fields of that one."""
-    names = f'words: {words}\n' if words else ''
+    title = f'words: {words}\n' if words else ''
+    title += f'flags of {command}:' if command else 'flags:'
     own = flags_of_command(options).get_help(prefix='  ', include_special_flags=False)
-    print(sys.modules['__main__'].__doc__, f'{names}flags:', own, sep='\n')
+    print(sys.modules['__main__'].__doc__, title, own, sep='\n')
     if 'config' not in options:
         return
     from efficient_attention.commands.config_help import list_configs, list_fields  # loads the configs' dataclasses
