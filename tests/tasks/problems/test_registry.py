@@ -2,6 +2,7 @@
 
 import pytest
 
+from efficient_attention.config import examples as examples_config
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import KINDS
 from efficient_attention.tasks.problems.registry import PROBLEMS, make_problem
