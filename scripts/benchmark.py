@@ -7,6 +7,7 @@
     python scripts/benchmark.py attention --from_json figures.json --plot attention.svg
     python scripts/benchmark.py memory [--layers 6,12] [--lengths 12288] [--parts depth] [--plot memory.svg]
     python scripts/benchmark.py finetune [--lengths 128,384] [--ways train,infer] [--output finetune.json]
+    python scripts/benchmark.py infer [--models bert_base,4x312] [--rows 1,8] [--length 128]
     python scripts/benchmark.py decode [--contexts 512,4096] [--sides causal,window,fixed]
 
 `step`: a BERT with 4 layers of width 256, 4 heads and 8,192 tokens, float32, dropout 0.1, AdamW, 4,096 tokens a step of
@@ -31,6 +32,9 @@ against depth; fixed and strided sparse against dense attention at 12,288 positi
 `finetune`: examples/s of fine-tuning and inference of a 6-layer BERT of width 384 against Hugging Face's PyTorch
 `BertForSequenceClassification` (`fine_tuning_benchmark.py`).
 
+`infer`: time and temporary memory of a call of an encoder, ours against plain Flax NNX and PyTorch
+(`inference_benchmark.py`).
+
 The file of `--output` is replaced as a whole after every length, so a run that is cut leaves what it measured before.
 """
 
@@ -53,7 +57,13 @@ from efficient_attention.commands.flags import parse_flags, run_command, take_co
 from efficient_attention.commands.shared_flags import define_integers, define_length, define_output, define_path
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.atomic_write import write_atomically
-from scripts import attention_benchmark, decode_benchmark, fine_tuning_benchmark, memory_benchmark
+from scripts import (
+    attention_benchmark,
+    decode_benchmark,
+    fine_tuning_benchmark,
+    inference_benchmark,
+    memory_benchmark,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 TOKENS_A_STEP = 4096
@@ -72,13 +82,14 @@ KEEP_MEMORY = ':'.join(
 )
 
 
-COMMANDS = ('step', 'input', 'attention', 'memory', 'decode', 'finetune')
-WITH_PEERS = ('step', 'attention', 'finetune')
+COMMANDS = ('step', 'input', 'attention', 'memory', 'decode', 'finetune', 'infer')
+WITH_PEERS = ('step', 'attention', 'finetune', 'infer')
 PARTS = {  # the sub-commands with a file of their own
     'attention': attention_benchmark,
     'memory': memory_benchmark,
     'decode': decode_benchmark,
     'finetune': fine_tuning_benchmark,
+    'infer': inference_benchmark,
 }
 OLD_NAMES = {'json': 'output', 'peers-python': 'peers_python'}
 
@@ -105,6 +116,7 @@ def measure(command: str, options: flags.FlagValues) -> None:
         'memory': measure_memory,
         'decode': measure_decoding,
         'finetune': measure_fine_tuning,
+        'infer': measure_inference,
     }
     for figures in parts[command](options):
         if options.output:
@@ -331,6 +343,17 @@ def measure_fine_tuning(options: flags.FlagValues) -> Iterator[dict[str, Any]]:
     both = fine_tuning_benchmark.commands([sys.executable], options.peers_python)
     for report in fine_tuning_benchmark.measure(options, both, run):
         yield {'finetune': report}
+
+
+# ---- inference ----
+
+
+def measure_inference(options: flags.FlagValues) -> Iterator[dict[str, Any]]:
+    """All sides for every model and number of rows; after each, the figures so far."""
+    run = functools.partial(figures_of, allocator=options.allocator)
+    programs = inference_benchmark.programs([sys.executable], options.peers_python)
+    for report in inference_benchmark.measure(options, programs, run):
+        yield {'infer': report}
 
 
 def machine() -> dict[str, Any]:

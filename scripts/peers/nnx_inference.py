@@ -47,9 +47,9 @@ class Encoder(nnx.Module):
 
     def __call__(self, tokens_BL: jax.Array, mask_BL: jax.Array) -> jax.Array:
         """Vectors, [B, L, D]."""
-        positions_L = jnp.arange(tokens_BL.shape[1])
+        positions_1L = jnp.arange(tokens_BL.shape[1])[None]
         x_BLD = self.norm(
-            self.token(tokens_BL) + self.position(positions_L) + self.token_type(jnp.zeros_like(tokens_BL))
+            self.token(tokens_BL) + self.position(positions_1L) + self.token_type(jnp.zeros_like(tokens_BL))
         )
         for layer in self.layers:
             x_BLD = layer(x_BLD, mask_BL[:, None, None, :])
