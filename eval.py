@@ -9,9 +9,9 @@ from pathlib import Path
 
 from absl import flags
 
-from efficient_attention.training.allocator import keep_freed_memory
-from efficient_attention.training.command import parse_flags, run_command
-from efficient_attention.training.hosts import define_host_flags, join_hosts_of_flags
+from efficient_attention.commands.allocator import keep_freed_memory
+from efficient_attention.commands.flags import parse_flags, run_command
+from efficient_attention.commands.hosts import define_host_flags, join_hosts_of_flags
 
 WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run.')
 CHECKPOINT = flags.DEFINE_string(
@@ -37,7 +37,7 @@ def main() -> None:
     """Reads the flags, evaluates and prints the metrics."""
     parse_flags(sys.argv, required=('workdir',))
     print(keep_freed_memory(), file=sys.stderr)
-    from efficient_attention.evaluation.evaluate_workdir import (
+    from efficient_attention.inference.evaluate_workdir import (
         evaluate_workdir,
     )  # after the allocator, before anything large
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_flags
 
-from efficient_attention.training.allocator import keep_freed_memory
-from efficient_attention.training.command import parse_flags, run_command
-from efficient_attention.training.hosts import define_host_flags, join_hosts_of_flags
+from efficient_attention.commands.allocator import keep_freed_memory
+from efficient_attention.commands.flags import parse_flags, run_command
+from efficient_attention.commands.hosts import define_host_flags, join_hosts_of_flags
 
 CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'A file of configs/; fields follow as --config.<group>.<field>=value.'
@@ -21,12 +21,13 @@ def main() -> None:
     """Reads the flags and trains."""
     parse_flags(sys.argv, required=('config', 'workdir'))
     print(keep_freed_memory(), file=sys.stderr)
-    from efficient_attention.training.complete import run_config  # after the allocator, before anything large
+    from efficient_attention.training.fill_config import fill_config  # after the allocator, before anything large
     from efficient_attention.training.loop import train
 
     join_hosts_of_flags()
 
-    train(run_config(CONFIG.value.to_dict()), Path(WORKDIR.value))
+    filled = fill_config(CONFIG.value.to_dict())
+    train(filled.config, Path(WORKDIR.value), opened=filled)
 
 
 if __name__ == '__main__':

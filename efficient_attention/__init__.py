@@ -41,7 +41,7 @@ _PUBLIC = {
     'sparse_fixed': 'attention.text_form',
     'sparse_strided': 'attention.text_form',
     'InputError': 'errors',
-    'pipeline': 'evaluation.pipeline',
+    'pipeline': 'inference.pipeline',
 }
 __all__ = sorted(_PUBLIC)
 

@@ -49,7 +49,7 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.errors import InputError, show_error
-from efficient_attention.training.whole_file import write_whole
+from efficient_attention.workdir.atomic_write import write_atomically
 from scripts import attention_benchmark, decode_benchmark, fine_tuning_benchmark, memory_benchmark
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,7 +57,7 @@ TOKENS_A_STEP = 4096
 SHAPE = {'layers': 4, 'width': 256, 'heads': 4, 'vocab_size': 8192, 'dropout_rate': 0.1}
 # Unrolled layers take 0.57 s a step where a loop over them takes 1.27 s (length 128, 2 CPU cores, jax 0.10.2).
 OUR_CHOICES = {'scan_unroll': 4}
-# What efficient_attention/training/allocator.py sets from inside a process, here for both sides, from outside.
+# What efficient_attention/commands/allocator.py sets from inside a process, here for both sides, from outside.
 KEEP_MEMORY = ':'.join(
     f'glibc.malloc.{name}={value}'
     for name, value in {
@@ -99,7 +99,7 @@ def measure(arguments: argparse.Namespace) -> None:
     }
     for figures in parts[arguments.command](arguments):
         if arguments.json:
-            write_whole(arguments.json, json.dumps(report | figures, indent=2) + '\n')
+            write_atomically(arguments.json, json.dumps(report | figures, indent=2) + '\n')
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -257,7 +257,7 @@ def measure_input(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def pipeline_tokens_per_second(arguments: argparse.Namespace) -> float:
     """Prepares the source, or finds it prepared, and times its batches without a model."""
-    from efficient_attention.data.config import DataConfig
+    from efficient_attention.config.data import DataConfig
     from efficient_attention.data.corpus.batches import tokens_per_second, training_batches
     from efficient_attention.data.corpus.prepare import prepare_corpus
 

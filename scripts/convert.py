@@ -7,8 +7,8 @@
 import argparse
 from pathlib import Path
 
+from efficient_attention.commands.flags import run_command
 from efficient_attention.errors import InputError
-from efficient_attention.training.command import run_command
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from efficient_attention.training.command import run_command
+from efficient_attention.commands.flags import run_command
 
 
 def main() -> None:
@@ -14,7 +14,7 @@ def main() -> None:
     parser.add_argument('--checkpoint', default='last', help='last (the default), best or a step')
     parser.add_argument('--top', type=int, default=5, help='tokens to print for each mask')
     arguments = parser.parse_args()
-    from efficient_attention.evaluation.fill_mask import MaskFiller
+    from efficient_attention.inference.fill_mask import MaskFiller
 
     fill = MaskFiller(arguments.workdir, checkpoint=arguments.checkpoint)
     for text in arguments.texts:

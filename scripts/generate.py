@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from efficient_attention.training.command import run_command
+from efficient_attention.commands.flags import run_command
 
 
 def main() -> None:
@@ -18,8 +18,8 @@ def main() -> None:
     parser.add_argument('--seed', type=int, default=0, help='another seed draws another text')
     parser.add_argument('--checkpoint', default='last', help='last (the default), best or a step')
     arguments = parser.parse_args()
-    from efficient_attention.evaluation.generate import TextGenerator
-    from efficient_attention.evaluation.sampling import Sampling
+    from efficient_attention.inference.generate import TextGenerator
+    from efficient_attention.inference.sampling import Sampling
 
     sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p)
     generate = TextGenerator(arguments.workdir, checkpoint=arguments.checkpoint)

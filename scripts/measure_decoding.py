@@ -19,9 +19,9 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from efficient_attention.evaluation.generate import STREAMED, proceed, start
-from efficient_attention.evaluation.sampling import Sampling, sample
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.inference.generate import STREAMED, proceed, start
+from efficient_attention.inference.sampling import Sampling, sample
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.memory import Memory, empty_memory
 

@@ -12,17 +12,18 @@ import jax
 import numpy as np
 from flax import nnx
 
+from efficient_attention.config.examples import BUCKETS
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.data.examples.batches import FeatureBatches
-from efficient_attention.data.examples_config import BUCKETS
 from efficient_attention.data.host_block import HostBlock
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.inference.eval_step import make_eval_step
 from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.objectives.fine_tuning import FineTuning
 from efficient_attention.training.optimizer import make_optimizer
-from efficient_attention.training.optimizer_config import OptimizerConfig
 from efficient_attention.training.state import initial_state
-from efficient_attention.training.step import make_eval_step, make_train_step
+from efficient_attention.training.step import make_train_step
 
 
 def padded_batches(shape: dict[str, Any]) -> list[dict[str, np.ndarray]]:

@@ -14,11 +14,11 @@ import jax
 import numpy as np
 from flax import nnx
 
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.training.optimizer import make_optimizer
-from efficient_attention.training.optimizer_config import OptimizerConfig
 from efficient_attention.training.state import TrainState, initial_state
 from efficient_attention.training.step import StepFn, make_train_step
 

@@ -5,8 +5,8 @@ import json
 import math
 from pathlib import Path
 
+from efficient_attention.commands.flags import run_command
 from efficient_attention.errors import InputError
-from efficient_attention.training.command import run_command
 
 
 def main() -> None:
@@ -25,8 +25,8 @@ def main() -> None:
 def score(arguments: argparse.Namespace) -> dict[str, object]:
     """Bits per token of the models of order 1 to n, every token but the first predicted once with all its context."""
     from efficient_attention.data.text.prepare import prepare_text  # after the arguments are known to be good
-    from efficient_attention.evaluation.ngram import count_ngrams, token_bits
-    from efficient_attention.training.workdir import read_config
+    from efficient_attention.inference.ngram import count_ngrams, token_bits
+    from efficient_attention.workdir.config_file import read_config
 
     config = read_config(arguments.workdir)
     if config.task != 'language_modelling':

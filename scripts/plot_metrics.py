@@ -3,11 +3,11 @@
 import argparse
 from pathlib import Path
 
+from efficient_attention.commands.flags import run_command
 from efficient_attention.errors import InputError
-from efficient_attention.training.command import run_command
-from efficient_attention.training.metrics_log import read_metrics
-from efficient_attention.training.report import baselines_of, series_of
-from efficient_attention.training.report_charts import Series, line_chart
+from efficient_attention.workdir.metrics import read_metrics
+from efficient_attention.workdir.report import baselines_of, series_of
+from efficient_attention.workdir.report_charts import Series, line_chart
 
 
 def main() -> None:

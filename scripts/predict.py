@@ -16,8 +16,8 @@ import argparse
 import json
 from pathlib import Path
 
+from efficient_attention.commands.flags import run_command
 from efficient_attention.errors import InputError
-from efficient_attention.training.command import run_command
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument('--batch_size', type=int, default=32, help='rows at a time')
     parser.add_argument('--length', type=int, default=0, help='most tokens a row; 0 = as in training')
     arguments = parser.parse_args()
-    from efficient_attention.evaluation.predict_files import predict_files
+    from efficient_attention.inference.predict_files import predict_files
 
     fields = dict(parse_field(text) for text in arguments.set)
     if arguments.files:
@@ -43,7 +43,7 @@ def main() -> None:
 
 def parse_field(text: str) -> tuple[str, str | int | bool | tuple[str, ...]]:
     """Name and value of 'name=value'; raises InputError where it is not of this form, or not of the field's type."""
-    from efficient_attention.data.examples_config import ExamplesConfig
+    from efficient_attention.config.examples import ExamplesConfig
 
     name, is_there, value = text.partition('=')
     known = {field: type(default) for field, default in vars(ExamplesConfig()).items()}

@@ -12,8 +12,8 @@ import argparse
 import json
 from pathlib import Path
 
-from efficient_attention.data.config import DataConfig
-from efficient_attention.training.command import run_command
+from efficient_attention.commands.flags import run_command
+from efficient_attention.config.data import DataConfig
 
 FIELDS = {
     'source': 'stdlib | text:<glob>[#paragraphs] | jsonl:<glob>#<field> | arrayrecord:<glob> | tfds:<name>#<field>',

@@ -13,8 +13,8 @@ from pathlib import Path
 from absl import flags
 from ml_collections import config_flags
 
-from efficient_attention.training.allocator import keep_freed_memory
-from efficient_attention.training.command import parse_flags, run_command
+from efficient_attention.commands.allocator import keep_freed_memory
+from efficient_attention.commands.flags import parse_flags, run_command
 
 CONFIG = config_flags.DEFINE_config_file('config', None, 'A file of configs/, as for train.py.')
 WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the workdirs of all seeds.')

@@ -17,8 +17,8 @@ from efficient_attention.attention import pattern_picture as shades
 from efficient_attention.attention.pattern import Pattern, head_patterns
 from efficient_attention.attention.text_form import parse_pattern
 from efficient_attention.attention.tiles import passes, tile_table
+from efficient_attention.commands.flags import run_command
 from efficient_attention.errors import InputError
-from efficient_attention.training.command import run_command
 
 Panel = tuple[np.ndarray, str]  # shades and caption
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from absl import flags
 
-from efficient_attention.training import allocator
+from efficient_attention.commands import allocator
 from tests.quick_compile import FLAGS
 from tests.training.tiny_run import fresh_workdir, write_corpus
 
@@ -181,7 +181,7 @@ BAD_COMMANDS = {  # arguments: the line that they give
     'eval.py --workdir={0}/run --checkpoint=best': 'no checkpoint is the best one, as none has the metric ',
     'scripts/fill_mask.py --workdir={0}/run --checkpoint=7 [MASK]': 'there is no checkpoint of step 7 in {0}/run/',
     'scripts/fill_mask.py --workdir={0}/run dog': "no [MASK] in the text 'dog'",
-    'efficient_attention/training/report.py {0}': 'there is nothing to report: {0}/metrics.jsonl is missing or empty',
+    'efficient_attention/workdir/report.py {0}': 'there is nothing to report: {0}/metrics.jsonl is missing or empty',
 }
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained
-from efficient_attention.models.config import ModelConfig
 
 PROJECTIONS = ('query', 'key', 'value')
 

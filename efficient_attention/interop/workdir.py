@@ -7,11 +7,11 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.tensors import Parts, flat, listed, parameter_shapes
-from efficient_attention.training.checkpoint_reader import BEST, LAST, STATE, CheckpointReader
-from efficient_attention.training.config import RunConfig
-from efficient_attention.training.workdir import read_config
+from efficient_attention.workdir.checkpoint_reader import BEST, LAST, STATE, CheckpointReader
+from efficient_attention.workdir.config_file import read_config
 
 ENCODERS = ('pretraining', 'fine_tuning')
 PARAMS = 'params'

@@ -9,12 +9,13 @@ from jax import Array
 from efficient_attention.attention.mechanisms import FAVOR, LSH, Mechanism, Softmax
 from efficient_attention.attention.patterns import And, Causal, Or, Pattern, PerHead, Without
 from efficient_attention.attention.products import float32_einsum
+from efficient_attention.config.memory import check_keeps_memory, check_memory
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.adaptive import AdaptiveHead
-from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.encoder import mechanism_rng
-from efficient_attention.models.memory import Memory, check_keeps_memory, check_memory
+from efficient_attention.models.memory import Memory
 from efficient_attention.models.stack import Stack
 from efficient_attention.modules.layer import fold
 from efficient_attention.modules.parameters import layer_norm, linear

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.config import ModelConfig
 
 GPT2_VOCABULARY = 50_257
 IMAGE_VOCABULARY = 257  # the byte values, and the id that stands before an image's first byte

@@ -17,7 +17,7 @@ from efficient_attention.attention.dense import softmax_pattern
 from efficient_attention.attention.mechanisms import Softmax
 from efficient_attention.attention.patterns import Window
 from efficient_attention.attention.relative import Relative, relative_logits
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.models.stack import layer_mechanisms

@@ -7,8 +7,8 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.dropout import dropout
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.adaptive import token_table
-from efficient_attention.models.config import ModelConfig
 from efficient_attention.modules.parameters import embedding, layer_norm, linear
 from efficient_attention.modules.positions import AxialPositions, sinusoid
 

@@ -6,7 +6,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.favor import redraw_key
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.stack import Stack
 from efficient_attention.modules.layer import fold

@@ -6,9 +6,9 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.dropout import dropout
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder
-from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.models.heads import Pooler
 from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.layer import fold

@@ -2,7 +2,7 @@
 
 from efficient_attention.attention.mechanisms import Mechanism
 from efficient_attention.attention.work import attention_products
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.model import ModelConfig
 
 
 def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> float:

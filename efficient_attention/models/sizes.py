@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder_sizes import decoder_sizes, known_size
 
 BERT_VOCABULARY = 30_522  # bert-base-uncased

@@ -15,8 +15,8 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.mechanisms import Mechanism
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.memory import Memory
 from efficient_attention.models.position_bias import PositionBias
 from efficient_attention.models.reversible import Plan, own_of, reversible

@@ -14,7 +14,7 @@ from efficient_attention.attention.dense import softmax_pattern
 from efficient_attention.attention.mechanisms import Mechanism, Softmax
 from efficient_attention.attention.patterns import Window
 from efficient_attention.attention.text_form import parse_mechanism
-from efficient_attention.modules.config import LayerConfig
+from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.distances import DistanceTerm
 from efficient_attention.modules.global_tokens import GlobalTokens, attend_with_global
 from efficient_attention.modules.parameters import linear

@@ -7,7 +7,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.relative import Relative
-from efficient_attention.modules.config import LayerConfig
+from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.parameters import linear, weight_init
 from efficient_attention.modules.positions import sinusoid
 

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
-from efficient_attention.modules.config import LayerConfig
 from efficient_attention.modules.parameters import linear
 
 

@@ -7,8 +7,8 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.dropout import dropout
+from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import SelfAttention
-from efficient_attention.modules.config import LayerConfig
 from efficient_attention.modules.feed_forward import FeedForward
 from efficient_attention.modules.parameters import layer_norm
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.models.head_config import HeadConfig
+from efficient_attention.config.head import HeadConfig
 from efficient_attention.objectives.classification import classification_sums
 from efficient_attention.objectives.objective import Batch, Objective, Sums
 

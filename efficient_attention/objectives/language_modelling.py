@@ -2,8 +2,8 @@
 
 from jax import Array
 
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.adaptive import AdaptiveHead
-from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.memory import Memory, empty_memory
 from efficient_attention.objectives.adaptive_loss import adaptive_sums

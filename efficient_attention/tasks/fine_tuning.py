@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.data import DataConfig
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.run import RunConfig
 from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.data.examples.glue import glue_sources
 from efficient_attention.data.examples.text_encoder import TextEncoder, text_encoder
-from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.data.text_files import digest_files, find_files
 from efficient_attention.errors import InputError
-from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.fine_tuning import POOLED, FineTuningModel
 from efficient_attention.models.flops import encoder_flops
-from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.objectives.fine_tuning import TERM, FineTuning
-from efficient_attention.tasks.evaluation_config import EvalConfig
 from efficient_attention.tasks.problems.problem import Feature, Problem
 from efficient_attention.tasks.problems.registry import make_problem
 from efficient_attention.tasks.task import HostBatch, Task
@@ -68,37 +68,31 @@ class EncodedExamples:
         return {split: self.problem.encode(examples) for split, examples in self.dev_examples.items()}
 
 
-@functools.lru_cache(maxsize=2)  # the completion of a config reads the rows before the run does
-def load_rows(config: ExamplesConfig, tokenizer: str, lowercase: bool, length: int) -> EncodedExamples:
+def load_rows(examples: ExamplesConfig, data: DataConfig) -> EncodedExamples:
     """The rows of a config's examples for the tokenizer in a file.
 
     Raises:
         InputError: the tokenizer or the config does not serve.
     """
-    return EncodedExamples(config, text_encoder(Path(tokenizer), lowercase=lowercase), length)
+    return EncodedExamples(examples, text_encoder(Path(data.tokenizer), lowercase=data.lowercase), data.length)
 
 
 class FineTuningTask(Task):
     """One problem with one model."""
 
-    def __init__(
-        self,
-        data: DataConfig,
-        model: ModelConfig,
-        *,
-        batch_size: int,
-        evaluation: EvalConfig,
-        seed: int,
-        examples: ExamplesConfig,
-        head: HeadConfig,
-    ) -> None:
+    def __init__(self, config: RunConfig, rows: EncodedExamples | None = None) -> None:
         """Reads the dev splits; the training files when they are first trained on.
+
+        Args:
+            config: of the run.
+            rows: those of the config, where they are read already.
 
         Raises:
             InputError: files, labels, tokenizer or model do not serve; names which.
         """
+        data, model, head, examples = config.data, config.model, config.head, config.examples
         self.data, self.model, self.head, self.examples = data, model, head, examples
-        self.rows = load_rows(examples, data.tokenizer, data.lowercase, data.length)
+        self.rows = rows or load_rows(examples, data)
         self.problem = self.rows.problem
         if not examples.dev.strip():
             raise InputError('examples.dev is empty; it must name files to evaluate on')
@@ -111,7 +105,11 @@ class FineTuningTask(Task):
                 f'examples.has_global is {examples.has_global} with model.global_tokens {model.global_tokens}; '
                 'tokens are marked where the model has places for them, and nowhere else'
             )
-        self.batch_size, self.seed, self.eval_batch_size = batch_size, seed, evaluation.batch_size
+        self.batch_size, self.seed, self.eval_batch_size = (
+            config.train.batch_size,
+            config.train.seed,
+            config.eval.batch_size,
+        )
         self.objective = FineTuning(head)
         self.held_out_metrics = self.problem.metric_names | {f'{TERM}_loss'}
         self.dev = [feature for features in self.rows.dev.values() for feature in features]

@@ -7,19 +7,19 @@ from pathlib import Path
 
 from flax import nnx
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.evaluation import EvalConfig, has_held_out
+from efficient_attention.config.memory import check_memory
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.run import RunConfig
 from efficient_attention.data.held_out_documents import held_out_share_note, split_counts
 from efficient_attention.data.text.batches import evaluation_batches, memory_evaluation_batches, training_batches
 from efficient_attention.data.text.prepare import prepare_text
 from efficient_attention.data.text.prepared_text import PreparedText
 from efficient_attention.data.text.rows import TextRows, check_rows
 from efficient_attention.errors import InputError
-from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.decoder import Decoder, check_causal
 from efficient_attention.models.flops import encoder_flops
-from efficient_attention.models.memory import check_memory
 from efficient_attention.objectives.language_modelling import LanguageModelling
-from efficient_attention.tasks.evaluation_config import EvalConfig, has_held_out
 from efficient_attention.tasks.pretraining import unigram_losses
 from efficient_attention.tasks.task import HostBatch, Task
 
@@ -30,17 +30,16 @@ PERPLEXITIES = {'tokenizer': 'causal_lm_perplexity', 'words': 'word_perplexity'}
 class LanguageModellingTask(Task):
     """Causal language modelling on the bytes, characters, words or pieces of a text, or the bytes of images."""
 
-    def __init__(
-        self, data: DataConfig, model: ModelConfig, *, batch_size: int, evaluation: EvalConfig, seed: int
-    ) -> None:
+    def __init__(self, config: RunConfig) -> None:
         """Prepares the text, or opens it where that was done before.
 
         Raises:
             InputError: the text, the tokenizer, the attention or the sizes do not serve; names which.
         """
+        data, model, evaluation = config.data, config.model, config.eval
         check_causal(model)
-        self.data, self.model, self.seed = data, model, seed
-        self.batch_size, self.evaluation = batch_size, evaluation
+        self.data, self.model, self.seed = data, model, config.train.seed
+        self.batch_size, self.evaluation = config.train.batch_size, evaluation
         self.evaluation_model = evaluation_model(model, evaluation)
         check_memory(self.evaluation_model)
         self.context = evaluation.context or data.length

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 from flax import nnx
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.evaluation import has_held_out
+from efficient_attention.config.run import RunConfig
 from efficient_attention.data.corpus.batches import evaluation_batches, evaluation_row_count, training_batches
 from efficient_attention.data.corpus.prepare import prepare_corpus
 from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
@@ -17,33 +18,30 @@ from efficient_attention.data.corpus.rows import CorpusRows
 from efficient_attention.data.held_out_documents import held_out_share_note, split_counts
 from efficient_attention.data.tokenizer_loading import load_tokenizer
 from efficient_attention.errors import InputError
-from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.objectives.pretraining import Pretraining
-from efficient_attention.tasks.evaluation_config import EvalConfig, has_held_out
 from efficient_attention.tasks.task import HostBatch, Task
 
 
 class PretrainingTask(Task):
     """Masked-LM, with next-sentence (NSP) or sentence-order (SOP) prediction where `data.pairs` asks for it."""
 
-    def __init__(
-        self, data: DataConfig, model: ModelConfig, *, batch_size: int, evaluation: EvalConfig, seed: int
-    ) -> None:
+    def __init__(self, config: RunConfig) -> None:
         """Prepares the corpus, or opens it where that was done before.
 
         Raises:
             InputError: the corpus, the tokenizer or the sizes do not serve; names which.
         """
+        data, model, seed = config.data, config.model, config.train.seed
         self.data, self.model, self.seed = data, model, seed
-        self.batch_size, self.eval_batch_size = batch_size, evaluation.batch_size
+        self.batch_size, self.eval_batch_size = config.train.batch_size, config.eval.batch_size
         self.corpus: PreparedCorpus = prepare_corpus(data)
         if self.corpus.vocabulary.size > model.vocab_size:
             raise InputError(
                 f'the tokenizer has {self.corpus.vocabulary.size} tokens, more than model.vocab_size {model.vocab_size}'
             )
-        if has_held_out(data.held_out, evaluation.split):
+        if has_held_out(data.held_out, config.eval.split):
             evaluation_row_count(self.corpus, data, seed)  # raises now what would else end the run at an evaluation
         self.has_pairs = data.pairs != 'none'
         self.objective = Pretraining(self.has_pairs)

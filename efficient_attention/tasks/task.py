@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from flax import nnx
 
+from efficient_attention.config.run import RunConfig
 from efficient_attention.objectives.objective import Objective
 
 HostBatch = dict[str, np.ndarray]
@@ -18,6 +19,10 @@ class Task(abc.ABC):
     objective: Objective
     held_out_metrics: frozenset[str]  # names that `finish_metrics` gives for the held-out split
     fingerprint: dict[str, str]  # what a checkpoint is only valid with: name -> SHA-256 of data, tokenizer, ...
+
+    @abc.abstractmethod
+    def __init__(self, config: RunConfig) -> None:
+        """Prepares the data; raises InputError where it does not serve."""
 
     @property
     def evaluation_objective(self) -> Objective:

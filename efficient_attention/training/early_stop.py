@@ -1,10 +1,10 @@
-"""When has a run stopped getting better?"""
+"""Tells when a run has stopped getting better."""
 
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from efficient_attention.training.checkpoint import CheckpointConfig
+from efficient_attention.config.checkpoint import CheckpointConfig
 
 
 class Patience:

@@ -1,7 +1,7 @@
 """The lines that a run prints before its first step, about settings that are allowed and hardly ever meant."""
 
-from efficient_attention.tasks.evaluation_config import has_held_out
-from efficient_attention.training.config import RunConfig
+from efficient_attention.config.evaluation import has_held_out
+from efficient_attention.config.run import RunConfig
 from efficient_attention.training.run import Run
 
 

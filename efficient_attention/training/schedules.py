@@ -1,4 +1,4 @@
-"""What is the learning rate of a step?
+"""The learning rate of each step. Optax has no schedule that decays as BERT's does, and its cosine differs in the last bit.
 
 A schedule is a function of the number of updates made before this one: the first update of a run uses `schedule(0)`,
 the last one `schedule(total_steps - 1)`. So the first update of a run with a warm-up has learning rate 0, as in BERT's
@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from efficient_attention.field_checks import check_within
-from efficient_attention.training.optimizer_config import OptimizerConfig
+from efficient_attention.config.checks import check_within
+from efficient_attention.config.optimizer import OptimizerConfig
 
 
 def make_schedule(config: OptimizerConfig, total_steps: int) -> optax.Schedule:

@@ -15,9 +15,9 @@ from efficient_attention.attention.attend import BACKENDS, attend, make_request
 from efficient_attention.attention.mechanisms import LSH, Softmax
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.relative import Relative
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.models.head_config import HeadConfig
 from tests.attention.cells import check, inputs, quick
 from tests.tolerances import assert_close
 

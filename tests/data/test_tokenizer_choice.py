@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data import tokenizer_choice
-from efficient_attention.data.config import DataConfig
 from efficient_attention.data.tokenizer_choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
 from efficient_attention.errors import InputError
 

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 from absl import flags
 
-from efficient_attention.training import allocator, command
-from efficient_attention.training.config import from_dict
+from efficient_attention.commands import allocator
+from efficient_attention.commands import flags as command
+from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.run import RunConfig
 from tests.documents.pages import ROOT, Command, blocks, commands, read
 from tests.documents.tiny import BEFORE, SKIPPED, shrunk, tiny_arguments
 from tests.test_configs import filled
@@ -158,4 +160,4 @@ def then_stop(function: Any, check: Any = None) -> Any:
 def check_config() -> None:
     """The config on the command line is one that a run takes."""
     if 'config' in flags.FLAGS:
-        from_dict(filled(flags.FLAGS['config'].value.to_dict()))
+        from_dict(filled(flags.FLAGS['config'].value.to_dict()), RunConfig)

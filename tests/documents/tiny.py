@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from tests.documents.pages import ROOT
-from tests.evaluation.tiny_checkpoint import WORDS, write_checkpoint
+from tests.inference.tiny_checkpoint import WORDS, write_checkpoint
 from tests.training.tiny_run import write_corpus
 
 DATA = (

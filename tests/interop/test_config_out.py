@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_in import describe, read_values
 from efficient_attention.interop.config_out import config_values
-from efficient_attention.models.config import ModelConfig
-from efficient_attention.models.head_config import HeadConfig
 from tests.interop.folders import FIXTURES, NAMES, classes_of
 
 NONE = HeadConfig()

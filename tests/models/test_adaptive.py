@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.adaptive import cluster_bounds, cluster_widths
-from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoding import CachedDecoder
 from tests.models.drawn import drawn

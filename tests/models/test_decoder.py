@@ -13,8 +13,8 @@ from flax import nnx
 from efficient_attention.attention.mechanisms import Softmax
 from efficient_attention.attention.patterns import dense_mask
 from efficient_attention.attention.text_form import parse_mechanism
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.decoder import Decoder, check_causal, is_causal
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close

@@ -6,8 +6,8 @@ import jax
 import pytest
 from flax import nnx
 
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoder_sizes import (
     decoder_sizes,

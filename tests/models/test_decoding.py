@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoding import CachedDecoder, DecodeState, read_prompt
 from tests.tolerances import assert_close

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.modules.positions import sinusoid
 from tests.tolerances import assert_close

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.models.head_config import HeadConfig
 from tests.tolerances import assert_close
 
 CONFIG = ModelConfig(width=16, heads=2, layers=2, vocab_size=13, max_length=16, init_std=0.3, norm_epsilon=1e-5)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.heads import MaskedLMHead, PairHead, Pooler
 from efficient_attention.modules.activations import gelu_tanh
 from efficient_attention.modules.parameters import embedding

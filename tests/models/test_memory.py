@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.memory import Memory, empty_memory
 from tests.models.drawn import drawn

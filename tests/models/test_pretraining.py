@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.pretraining import PretrainingModel
 from tests.tolerances import assert_close
 

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.reversible import backward, forward, inverse_error
 from efficient_attention.models.stack import Context, Stack
 from efficient_attention.modules.layer import Layer, fold

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.attention.text_form import parse_mechanism
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.stack import Stack, layer_mechanisms, period
 from efficient_attention.modules.layer import Layer, fold
 from tests.tolerances import assert_close

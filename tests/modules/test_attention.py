@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import SelfAttention
-from efficient_attention.modules.config import LayerConfig
 from tests.tolerances import assert_close
 
 CONFIG = LayerConfig(width=16, heads=4, init_std=0.3, attention_dropout_rate=0.5)

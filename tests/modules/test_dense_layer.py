@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.layer import LayerConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.models.head_config import HeadConfig
-from efficient_attention.modules.config import LayerConfig
 from efficient_attention.modules.dense_layer import Dense
 from efficient_attention.modules.parameters import linear
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import SelfAttention
-from efficient_attention.modules.config import LayerConfig
 from efficient_attention.modules.distances import DistanceBiases, DistanceTerm
 from efficient_attention.modules.positions import sinusoid
 from tests.tolerances import assert_close

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.activations import gelu_tanh
-from efficient_attention.modules.config import LayerConfig
 from efficient_attention.modules.feed_forward import FeedForward
 from tests.tolerances import assert_close
 

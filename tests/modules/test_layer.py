@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.modules.config import LayerConfig
+from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.layer import Layer, fold
 from tests.tolerances import assert_close
 

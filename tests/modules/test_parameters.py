@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.modules.config import LayerConfig
+from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.parameters import embedding, layer_norm, linear
 
 

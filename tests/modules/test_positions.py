@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from efficient_attention.modules.config import LayerConfig
+from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.positions import AxialPositions, rotate, sinusoid
 from tests.tolerances import assert_close
 

@@ -13,12 +13,12 @@ import pytest
 from absl.testing import parameterized
 from flax import nnx
 
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import FineTuningModel, Head
-from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.models.heads import MaskedLMHead, PairHead, Pooler
 from efficient_attention.models.memory import Memory
 from efficient_attention.models.stack import Stack

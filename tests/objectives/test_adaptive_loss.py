@@ -13,8 +13,8 @@ import pytest
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.adaptive import Part
-from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.objectives.adaptive_loss import clusters_of
 from efficient_attention.objectives.classification import classification_sums

@@ -13,7 +13,7 @@ import pytest
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.objectives.chunked_loss import by_chunks, chunked_sums
 from efficient_attention.objectives.language_modelling import LanguageModelling

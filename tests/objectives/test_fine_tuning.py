@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.models.head_config import HeadConfig
+from efficient_attention.config.head import HeadConfig
 from efficient_attention.objectives.fine_tuning import NOWHERE, TERM, FineTuning, support_loss
 from tests.tolerances import assert_close
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from efficient_attention.training import allocator
+from efficient_attention.commands import allocator
 from scripts import benchmark
 
 

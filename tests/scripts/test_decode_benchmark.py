@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.evaluation.generate import STREAMED
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.inference.generate import STREAMED
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoding import cache_specs
 from scripts import benchmark as command

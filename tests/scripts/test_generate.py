@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.evaluation.test_generate import workdir_of
+from tests.inference.test_generate import workdir_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = pytest.mark.lenient_promotion  # building a run makes its optimizer

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import pytest
 
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.config.model import ModelConfig
 from scripts import benchmark as command
 from scripts import measure_memory
 from scripts import memory_benchmark as benchmark

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.errors import InputError
-from tests.evaluation.tiny_checkpoint import LABELS, random_text, write_checkpoint
+from tests.inference.tiny_checkpoint import LABELS, random_text, write_checkpoint
 
 SCRIPT = Path(__file__).resolve().parent.parent.parent / 'scripts' / 'predict.py'
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from efficient_attention.training.checkpoint import CheckpointConfig
+from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.training.early_stop import Patience
 
 BEST = CheckpointConfig(best_metric='f1', best_mode='max')

@@ -10,13 +10,13 @@ import optax
 import pytest
 from flax import nnx
 
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.pretraining import PretrainingModel
+from efficient_attention.models.sharding import path_name
 from efficient_attention.training.optimizer import STACKED_LAYERS, check_frozen, decays, make_optimizer, update_count
-from efficient_attention.training.optimizer_config import OptimizerConfig
 from efficient_attention.training.schedules import make_schedule
-from efficient_attention.training.sharding import path_name
 from tests.tolerances import assert_close
 
 CONFIG = OptimizerConfig(learning_rate=0.1, warmup_steps=2, schedule='linear', weight_decay=0.1, clip_norm=1.0)

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from efficient_attention.config.optimizer import SCHEDULES, OptimizerConfig
 from efficient_attention.errors import InputError
-from efficient_attention.training.optimizer_config import SCHEDULES, OptimizerConfig
 from efficient_attention.training.schedules import make_schedule
 
 PEAK = 2e-3

@@ -21,7 +21,7 @@ import grain
 import numpy as np
 from absl import flags
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
 from efficient_attention.data.corpus.rows import CorpusRows
 from efficient_attention.data.host_block import HostBlock

@@ -14,7 +14,7 @@ import itertools
 
 import numpy as np
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data.vocabulary import Vocabulary
 
 

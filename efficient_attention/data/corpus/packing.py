@@ -12,7 +12,7 @@ import dataclasses
 
 import numpy as np
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus.prepared_corpus import Corpus
 from efficient_attention.data.corpus.sentence_pairs import draw_targets, tokens_before
 from efficient_attention.data.vocabulary import Vocabulary

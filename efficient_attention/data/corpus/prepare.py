@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data.cache_folder import TOKENIZER, new_folder
 from efficient_attention.data.cache_manifest import MANIFEST, file_sha256, json_sha256
-from efficient_attention.data.config import DataConfig
 from efficient_attention.data.corpus.encoding import encode_documents
 from efficient_attention.data.corpus.prepared_corpus import FORMAT, SPLITS, PreparedCorpus, open_corpus
 from efficient_attention.data.corpus.writer import SplitWriter, write_manifest

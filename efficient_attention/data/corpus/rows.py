@@ -6,8 +6,8 @@ read it in. With `static_copies` = n, epoch e has the plan and the masks of epoc
 
 import numpy as np
 
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data.cache_manifest import one_line
-from efficient_attention.data.config import DataConfig
 from efficient_attention.data.corpus.masking import Masker
 from efficient_attention.data.corpus.packing import PackingPlan, packed_row, plan_rows
 from efficient_attention.data.corpus.prepared_corpus import Corpus

@@ -16,7 +16,7 @@ import dataclasses
 
 import numpy as np
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus.prepared_corpus import Corpus
 from efficient_attention.data.held_out_documents import more_documents
 from efficient_attention.data.pair_truncation import truncated_lengths

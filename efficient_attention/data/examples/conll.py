@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.tables import TableRow, read_tables
-from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.data.text_files import find_files, read_lines
 from efficient_attention.errors import InputError
 

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.glue import (
     columns_in,
     glue_sources,
@@ -15,7 +16,6 @@ from efficient_attention.data.examples.glue import (
     texts_of,
 )
 from efficient_attention.data.examples.tables import TableRow, read_tables
-from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
 
 

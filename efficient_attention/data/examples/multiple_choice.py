@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.tables import TableRow, read_table, source_names
-from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.data.json_files import read_json, read_json_lines
 from efficient_attention.data.text_files import find_files
 from efficient_attention.errors import InputError

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data.cache_folder import UNIGRAM_COUNTS, new_folder
 from efficient_attention.data.cache_manifest import MANIFEST, describe_files, json_sha256, manifest_checksum
-from efficient_attention.data.config import DataConfig
 from efficient_attention.data.images import open_images
 from efficient_attention.data.preparation_progress import Progress
 from efficient_attention.data.sources import Source, open_source

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import scipy
 
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.glue import DIAGNOSTIC, GLUE
 from efficient_attention.data.examples.labelled_text import LabelledText, label_names, read_labelled
 from efficient_attention.data.examples.text_encoder import TextEncoder
-from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.glue import METRICS, Metric, f1_macro
 from efficient_attention.tasks.problems.mean_logits import mean_logits

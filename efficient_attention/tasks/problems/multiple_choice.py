@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import scipy
 
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.multiple_choice import ChoiceQuestion, read_choices, strings
 from efficient_attention.data.examples.row_template import row_template
 from efficient_attention.data.examples.text_encoder import TextEncoder, ids_of
-from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.glue import accuracy
 from efficient_attention.tasks.problems.context_windows import window_starts

@@ -6,11 +6,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.glue import MISMATCHED, GlueTask, glue_sources, glue_task, subset_of
 from efficient_attention.data.examples.labelled_text import LabelledText, read_labelled
 from efficient_attention.data.examples.row_template import row_template
 from efficient_attention.data.examples.text_encoder import TextEncoder, ids_of
-from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.overlong_texts import Ids, LengthCounts, LengthRule
 from efficient_attention.tasks.problems.problem import Feature, Problem

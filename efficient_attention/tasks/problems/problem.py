@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.text_encoder import TextEncoder
-from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.tasks.problems.overlong_texts import LengthCounts
 
 Example = TypeVar('Example')

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.text_encoder import TextEncoder
-from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.tasks.problems.classification import Classification
 from efficient_attention.tasks.problems.multi_hop import MultiHop
 from efficient_attention.tasks.problems.multiple_choice import MultipleChoice

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.labelled_text import LabelledText, number_of
 from efficient_attention.data.examples.text_encoder import TextEncoder
-from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.glue import METRICS
 from efficient_attention.tasks.problems.mean_logits import mean_logits

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import scipy
 
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.conll import Sentence, read_sentences
 from efficient_attention.data.examples.row_template import row_template
 from efficient_attention.data.examples.text_encoder import TextEncoder, encodings
-from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.conll import entities, entity_scores, has_entities
 from efficient_attention.tasks.metrics.glue import accuracy

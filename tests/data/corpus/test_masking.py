@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus.masking import (
     Masker,
     choose_runs,

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data import tokenizer_choice
-from efficient_attention.data.config import DataConfig
 from efficient_attention.data.corpus import encoding
 from efficient_attention.data.corpus import prepare as module
 from efficient_attention.data.corpus.prepare import describe_counts, prepare_corpus, training_documents

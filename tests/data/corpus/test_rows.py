@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus.rows import CorpusRows
 from efficient_attention.errors import InputError
 from tests.data.corpus.memory_corpus import MemoryCorpus, memory_corpus, memory_prepared, memory_vocabulary, unmask

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus.sentence_pairs import draw_targets, pair_row, plan_pairs
 from efficient_attention.errors import InputError
 from tests.data.corpus.memory_corpus import CLS, PAD, SEP, MemoryCorpus, memory_corpus, memory_vocabulary

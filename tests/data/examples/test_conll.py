@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.conll import read_sentences
-from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
 
 CONLLU = """# text = a don't

@@ -2,8 +2,8 @@
 
 import pytest
 
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.labelled_text import LabelledText, label_names, number_of, read_labelled
-from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
 
 

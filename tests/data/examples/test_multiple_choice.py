@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.multiple_choice import ChoiceQuestion, answer_of, read_choices
-from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
 
 SWAG = (

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from efficient_attention.data.config import DataConfig
+from efficient_attention.config.data import DataConfig
 from efficient_attention.data.text.prepare import prepare_text
 from efficient_attention.data.text.prepared_text import ids_path
 from efficient_attention.errors import InputError

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.classification import Classification
 from efficient_attention.tasks.problems.regression import Regression

@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.hotpotqa import MultiHopQuestion, Paragraph
 from efficient_attention.data.examples.text_encoder import text_encoder
-from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.multi_hop import THRESHOLD, MultiHop
 from tests.tasks.letters import letters

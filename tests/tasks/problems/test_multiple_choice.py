@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.data.examples.batches import FeatureBatches
-from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
-from efficient_attention.evaluation.predictor import Predictor
-from efficient_attention.models.config import ModelConfig
+from efficient_attention.inference.predictor import Predictor
 from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.models.head_config import HeadConfig
 from efficient_attention.objectives.fine_tuning import TERM, FineTuning
 from efficient_attention.tasks.problems.multiple_choice import MultipleChoice
 from tests.tasks.letters import letters, spaced_letters

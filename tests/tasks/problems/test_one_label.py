@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.classification import Classification
 from efficient_attention.tasks.problems.one_label import labelled

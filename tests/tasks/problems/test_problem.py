@@ -1,6 +1,6 @@
 """What all problems share: outputs follow labels, notes are said once, thresholds begin empty."""
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.tasks.problems.classification import Classification
 from efficient_attention.tasks.problems.regression import Regression
 from tests.tasks.letters import letters

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.squad import Answer, Question
 from efficient_attention.data.examples.text_encoder import text_encoder
-from efficient_attention.data.examples_config import ExamplesConfig
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.question_answering import THRESHOLD, QuestionAnswering
 from tests.tasks.letters import letters, spaced_letters

@@ -2,9 +2,9 @@
 
 import pytest
 
-from efficient_attention.data import examples_config
-from efficient_attention.data.examples_config import ExamplesConfig
-from efficient_attention.models.head_config import KINDS
+from efficient_attention.config import examples as examples_config
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.config.head import KINDS
 from efficient_attention.tasks.problems.registry import PROBLEMS, make_problem
 from tests.tasks.letters import letters
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.regression import Regression
 from tests.tasks.problems.test_classification import ENCODER, glue, predicted, write_table

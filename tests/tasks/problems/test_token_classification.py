@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from efficient_attention.data.examples_config import ExamplesConfig
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.token_classification import TokenClassification
 from tests.tasks.letters import letters, spaced_letters

@@ -1,0 +1,1 @@
+"""What every command does around its work: flags, hosts, signals, the allocator."""

@@ -1,0 +1,183 @@
+"""What --help says about configs: which there are, and every field of one with its value and its comment.
+
+The comments are those beside the fields in the dataclasses of the configs, read from their source.
+"""
+
+import ast
+import dataclasses
+import functools
+import importlib.util
+import inspect
+import io
+import textwrap
+import tokenize
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.config.run import RunConfig
+from efficient_attention.errors import one_line
+
+CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
+WIDTH = 100  # columns of a line
+INDENT = '  '
+COMMENTS_AT = 44  # column; a longer field has its comment on the lines below
+
+
+def list_configs(folder: Path = CONFIGS) -> str:
+    """Each config file with the first line of its docstring, and what may follow its name after a colon.
+
+    A file is read, not run, but for the values of its argument: one that fails is listed with what is known of it.
+    """
+    entries = [_config_entry(path, folder) for path in sorted(folder.rglob('*.py')) if path.is_file()]
+    return '\n'.join(['configs (--help --config <file> lists its fields):', *filter(None, entries)])
+
+
+def list_fields(values: Mapping[str, Any]) -> str:
+    """Every field of a config, as it is set on the command line, with its value and its comment.
+
+    Args:
+        values: nested dicts with the fields of `RunConfig`; None = open, filled in when the run starts.
+    """
+    lines = ['fields of the config, with their values:']
+    for name, comment in field_comments(RunConfig).items():
+        group, kind = values[name], typing.get_type_hints(RunConfig)[name]
+        if not isinstance(group, Mapping):
+            lines += _field_lines(f'--config.{name}={_shown(group)}', comment)
+            continue
+        lines += ['', *_wrapped(f'{name}: {_first_line(inspect.getdoc(kind))}')]
+        for field, beside in field_comments(kind).items():
+            lines += _field_lines(f'--config.{name}.{field}={_shown(group[field])}', beside)
+    return '\n'.join(lines)
+
+
+def field_comments(kind: type) -> dict[str, str]:
+    """Field -> the comment beside it in the source of a dataclass, or the lines of comment above it; '' = none."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if dataclasses.is_dataclass(base):
+            found |= _comments_of_class(base)
+    return found
+
+
+@functools.cache
+def _comments_of_class(kind: type) -> dict[str, str]:
+    source = textwrap.dedent(inspect.getsource(kind))
+    comments, alone = _comments_by_line(source)
+    body = typing.cast(ast.ClassDef, ast.parse(source).body[0]).body
+    found = {}
+    for statement in body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            lines = range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+            beside = [comments[line] for line in lines if line in comments]
+            found[statement.target.id] = ' '.join(beside or _comment_above(statement.lineno, comments, alone))
+    return found
+
+
+def _comments_by_line(source: str) -> tuple[dict[int, str], set[int]]:
+    """Line -> its comment without '#', and the lines that hold nothing else."""
+    comments, alone = {}, set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            comments[token.start[0]] = token.string.lstrip('# ')
+            if token.line.lstrip().startswith('#'):
+                alone.add(token.start[0])
+    return comments, alone
+
+
+def _comment_above(line: int, comments: Mapping[int, str], alone: set[int]) -> list[str]:
+    first = line
+    while first - 1 in alone:
+        first -= 1
+    return [comments[number] for number in range(first, line)]
+
+
+def _config_entry(path: Path, folder: Path) -> str:
+    """A config file's lines in the list; '' for a file that is no config. A file that is damaged says so there."""
+    name = f'{INDENT}{path.relative_to(folder.parent)}'
+    try:
+        tree = ast.parse(path.read_bytes(), path.name)
+    except (OSError, SyntaxError, ValueError) as error:
+        return '\n'.join([name, *_wrapped(f'cannot be read: {one_line(error)}', 3 * INDENT)])
+    if not _binds_get_config(tree):
+        return ''
+    lines = [name, *_wrapped(_first_line(ast.get_docstring(tree)), 3 * INDENT)]
+    argument = _argument_of(tree)
+    if argument:
+        known = _known_values(path)
+        lines += _wrapped(f':{argument}; known: {known}' if known else f':{argument}', 3 * INDENT)
+    return '\n'.join(lines)
+
+
+def _binds_get_config(tree: ast.Module) -> bool:
+    """Whether a file defines, imports or assigns `get_config`."""
+    nodes = list(ast.walk(tree))
+    bound = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    bound |= {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
+    bound |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return 'get_config' in bound
+
+
+def _argument_of(tree: ast.Module) -> str:
+    """The first argument of a file's `get_config`, the one that a colon gives, with its default; '' = none is seen."""
+    defined = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == 'get_config']
+    if not defined:
+        return ''
+    given = defined[-1].args
+    positional = [*given.posonlyargs, *given.args]
+    if not positional:
+        return given.vararg.arg if given.vararg else ''
+    if len(given.defaults) < len(positional):
+        return positional[0].arg
+    return f'{positional[0].arg}, {_default_text(given.defaults[0])} by default'
+
+
+def _default_text(default: ast.expr) -> str:
+    """A default as it is typed behind the colon where it is a text, else as it is written in the file."""
+    if isinstance(default, ast.Constant) and isinstance(default.value, str) and default.value:
+        return default.value
+    return ast.unparse(default)
+
+
+def _known_values(path: Path) -> str:
+    """The values that a config's argument may have, out of the config's own refusal of '?'; '' = they are not told.
+
+    This runs the file, and whatever goes wrong in it means that they are not told.
+    """
+    spec = importlib.util.spec_from_file_location(f'config_{path.stem}', path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        module.get_config('?')
+    except (Exception, SystemExit) as error:
+        return one_line(error).partition('known: ')[2]
+    return ''
+
+
+def _field_lines(field: str, comment: str) -> Iterator[str]:
+    """A field and its comment within the width, the comment's lines below one another."""
+    start = f'{INDENT}{field}'
+    if not comment:
+        yield start
+        return
+    lines = textwrap.wrap(comment, WIDTH - COMMENTS_AT, break_long_words=False, break_on_hyphens=False)
+    if len(start) + 1 < COMMENTS_AT:
+        yield start.ljust(COMMENTS_AT) + lines.pop(0)
+    else:
+        yield from textwrap.wrap(field, WIDTH, initial_indent=INDENT, subsequent_indent=3 * INDENT)
+    yield from (' ' * COMMENTS_AT + line for line in lines)
+
+
+def _shown(value: Any) -> str:
+    """A value as it reads in Python; what is open is filled in when the run starts."""
+    return '(open)' if value is None else repr(value)
+
+
+def _first_line(text: str | None) -> str:
+    return (text or '').partition('\n')[0]
+
+
+def _wrapped(text: str, indent: str = '') -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)

@@ -1,0 +1,67 @@
+"""What a fine-tuning run reads: the fields of a config's `examples` group."""
+
+import dataclasses
+
+from efficient_attention.config.checks import check_one_of, check_within
+from efficient_attention.errors import InputError
+
+PROBLEMS = (
+    'none',
+    'classification',
+    'regression',
+    'token_classification',
+    'multiple_choice',
+    'question_answering',
+    'multi_hop',
+)
+FORMATS = ('table', 'glue', 'conll', 'swag', 'race', 'squad', 'hotpotqa')
+OVERLONG = ('truncate', 'error', 'skip', 'windows')
+# Each at most 1.5 times the one before: a compiled program for each, and little padding.
+_UP_TO_512 = (8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
+BUCKETS = (*_UP_TO_512, 768, 1024, 1536, 2048, 3072, 4096)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExamplesConfig:
+    """Files of labelled examples, and how they become rows of tokens.
+
+    Raises:
+        InputError: a field is out of its range; names the field, its value and what is allowed.
+    """
+
+    # What is learnt: 'classification' | 'regression' | 'token_classification' | 'multiple_choice' |
+    # 'question_answering' | 'multi_hop' | 'none'.
+    problem: str = 'none'
+    format: str = 'table'  # of the files: 'table' | 'glue' | 'conll' | 'swag' | 'race' | 'squad' | 'hotpotqa'
+    name: str = ''  # of format 'glue': 'cola', 'sst2', 'mrpc', 'qqp', 'stsb', 'mnli', 'qnli', 'rte', 'wnli', 'ax'
+    train: str = ''  # files: a path or glob, several with commas, or tfds:<name>[/<config>]:<split>
+    dev: str = ''  # likewise, to evaluate on
+    test: str = ''  # without labels, for predictions; '' = none
+    text: str = 'text'  # of format 'table': the column of the text (CSV, TSV, JSONL)
+    text_pair: str = ''  # the column of a second text; '' = none
+    label: str = 'label'  # the column of the label
+    id: str = ''  # the column of an identifier, for predictions; '' = the row's number
+    labels: tuple[str, ...] = ()  # names in the order of the outputs; () = those of the training files, sorted
+    overlong: str = 'truncate'  # text above data.length tokens: 'truncate' | 'error' | 'skip' | 'windows' of it
+    stride: int = 128  # tokens by which a window moves on ('question_answering', or overlong 'windows')
+    question_length: int = 64  # most tokens of a question
+    answer_length: int = 30  # most tokens of an answer
+    best_count: int = 20  # candidates kept for each question
+    has_no_answer: bool = False  # questions may have no answer (SQuAD 2.0)
+    has_global: bool = False  # [CLS], and a question's tokens, read all and are read by all; needs model.global_tokens
+    epochs: float = 3.0  # passes over the training rows, where train.steps is left open (None)
+    warmup_share: float = 0.1  # of the steps, where optimizer.warmup_steps is left open (None)
+    buckets: tuple[int, ...] = BUCKETS  # row lengths to pad to
+
+    def __post_init__(self) -> None:
+        check_one_of('examples.problem', self.problem, PROBLEMS)
+        check_one_of('examples.format', self.format, FORMATS)
+        check_one_of('examples.overlong', self.overlong, OVERLONG)
+        for name in ('stride', 'question_length', 'answer_length', 'best_count'):
+            check_within(f'examples.{name}', getattr(self, name), 1)
+        check_within('examples.epochs', self.epochs, 0, low_is_open=True)
+        check_within('examples.warmup_share', self.warmup_share, 0, 1)
+        if not self.buckets or list(self.buckets) != sorted(set(self.buckets)) or self.buckets[0] < 1:
+            raise InputError(f'examples.buckets is {self.buckets}; it must be rising lengths of at least 1')
+        if len(set(self.labels)) < len(self.labels):
+            raise InputError(f'examples.labels is {self.labels}; a label is named twice')

@@ -1,0 +1,33 @@
+"""What stands on an encoder for fine-tuning: the fields of a config's `head` group."""
+
+import dataclasses
+
+from efficient_attention.config.checks import check_one_of, check_within
+from efficient_attention.config.layer import ACTIVATIONS
+
+KINDS = ('none', 'sequence', 'token', 'span', 'choice', 'multi_hop')
+TRANSFORMS = ('none', 'tanh', *ACTIVATIONS)
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadConfig:
+    """The head of a fine-tuned encoder.
+
+    Raises:
+        InputError: a field is out of range; names the field, its value and what is allowed.
+    """
+
+    # 'none' | 'sequence' C numbers a row | 'token' C a token | 'span' start and end | 'choice' one of A texts
+    # | 'multi_hop' span, answer type and supporting sentences
+    kind: str = 'none'
+    outputs: int = 2  # C of 'sequence' and 'token'; one class = regression
+    # of 'sequence' and 'choice': the activation of a dense layer D -> D on the first token's vector; 'none' = no layer
+    transform: str = 'tanh'
+    feed_forward: bool = False  # of 'span': a feed-forward layer of its own first (BigBird)
+    dropout_rate: float = 0.1  # before the last dense layer
+
+    def __post_init__(self) -> None:
+        check_one_of('head.kind', self.kind, KINDS)
+        check_one_of('head.transform', self.transform, TRANSFORMS)
+        check_within('head.outputs', self.outputs, 1)
+        check_within('head.dropout_rate', self.dropout_rate, 0, 1, high_is_open=True)

@@ -1,0 +1,12 @@
+"""How the devices of a run are laid out: the fields of a config's `mesh` group."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """Devices along each axis; `data` = 0 takes all that the others leave."""
+
+    data: int = 0  # devices over which rows are spread; 0 = all that the other axes leave
+    fsdp: int = 1  # over which rows and parameters are spread
+    tensor: int = 1  # over which heads and features are spread

@@ -1,0 +1,82 @@
+"""A model's whole config: layers, embeddings, output, and how the layers are stacked."""
+
+import dataclasses
+
+from efficient_attention.config.checks import check_one_of, require
+from efficient_attention.config.fields import read_by
+from efficient_attention.config.output import OutputConfig
+
+SHARING = ('none', 'all')
+REMAT = ('none', 'full', 'dots')
+STACKS = ('plain', 'reversible')
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig(OutputConfig):
+    """An encoder or decoder. Its fields are those of this stack and of the groups below it, all on one level:
+    `AttentionConfig`, `RelativeConfig`, `LayerConfig`, `EmbeddingConfig`, `OutputConfig`.
+
+    Raises:
+        InputError: a field is out of range; names the field, its value and what is allowed.
+    """
+
+    layers: int = 2  # N
+    sharing: str = 'none'  # 'none' = N separate layers | 'all' = one layer applied N times (ALBERT)
+    layer_groups: int = 1  # of sharing 'all': parts of the stack, each of which shares layers of its own
+    inner_layers: int = 1  # of sharing 'all': different layers that a part applies in turn, again and again
+    # 'plain' | 'reversible' = two streams, whose activations the backward pass recovers (Reformer)
+    stack: str = 'plain'
+    # what the backward pass recomputes in a layer: nothing | 'full' all | 'dots' all but matrix products
+    remat: str = 'none'
+    # tokens before a segment whose layer inputs a decoder keeps and reads again (M)
+    memory_length: int = read_by('language_modelling', default=0)
+    attention_seed: int = 0  # of what LSH and FAVOR draw
+    attention_redraw_steps: int = 1  # training steps that share one draw; 0 = one draw for the whole run
+    scan_unroll: int = 1  # layers unrolled in one step of the scan; more is faster to run and slower to compile
+
+    def __post_init__(self) -> None:
+        OutputConfig.__post_init__(self)
+        for name in ('layers', 'scan_unroll'):
+            require(getattr(self, name) >= 1, f'model.{name}', getattr(self, name), 'at least 1')
+        for name in ('memory_length', 'attention_seed', 'attention_redraw_steps'):
+            require(getattr(self, name) >= 0, f'model.{name}', getattr(self, name), '0 or more')
+        has_memory = self.memory_length > 0 or not self.same_length
+        require(has_memory, 'model.same_length', self.same_length, 'False without model.memory_length')
+        check_one_of('model.sharing', self.sharing, SHARING)
+        check_one_of('model.remat', self.remat, REMAT)
+        check_one_of('model.stack', self.stack, STACKS)
+        self.check_groups()
+        allowed = f'a number of mechanisms that divides {self.layers} layers'
+        require(self.layers % len(self.mechanisms) == 0, 'model.attention', self.attention, allowed)
+        if self.stack == 'reversible':
+            require(self.norm == 'pre', 'model.norm', self.norm, "'pre' in a reversible stack")
+            allowed = "'none' in a reversible stack, which keeps nothing"
+            require(self.remat == 'none', 'model.remat', self.remat, allowed)
+
+    @property
+    def is_stacked(self) -> bool:
+        """Whether the stack has several layers' parameters, along a leading axis, or one layer's for all."""
+        return self.sharing == 'none' or self.layer_groups * self.inner_layers > 1
+
+    @property
+    def layer_numbers(self) -> tuple[int, ...]:
+        """Which of the stack's layers of parameters each of the N layers uses.
+
+        A group's share of the stack goes by ALBERT's released code, where the number of rounds need not divide.
+        """
+        if self.sharing == 'none':
+            return tuple(range(self.layers))
+        inner, rounds = self.inner_layers, self.layers // self.inner_layers
+        return tuple(i // inner * self.layer_groups // rounds * inner + i % inner for i in range(self.layers))
+
+    def check_groups(self) -> None:
+        """Raises InputError where the fields of shared layers do not fit together."""
+        for name in ('layer_groups', 'inner_layers'):
+            value = getattr(self, name)
+            require(value >= 1, f'model.{name}', value, 'at least 1')
+            require(self.sharing == 'all' or value == 1, f'model.{name}', value, "1 without model.sharing 'all'")
+        inner = self.inner_layers
+        require(self.layers % inner == 0, 'model.inner_layers', inner, f'a divisor of model.layers {self.layers}')
+        most = self.layers // inner
+        allowed = f'at most {most}, the rounds of model.layers {self.layers}'
+        require(self.layer_groups <= most, 'model.layer_groups', self.layer_groups, allowed)

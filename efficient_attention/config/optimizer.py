@@ -1,0 +1,66 @@
+"""The update rule and learning rate of a run: the fields of a config's `optimizer` group."""
+
+import dataclasses
+import re
+
+from efficient_attention.config.checks import check_one_of, check_within
+from efficient_attention.errors import InputError
+
+NAMES = ('adamw', 'lamb')
+SCHEDULES = ('bert', 'linear', 'cosine', 'constant', 'rsqrt')
+SCHEDULES_WITH_AN_END = ('bert', 'linear', 'cosine')
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """Update rule and learning rate of a run. The defaults are BERT's (Devlin et al. 2018, arXiv 1810.04805, A.2).
+
+    Raises:
+        InputError: a field is out of its range; names the field, its value and what is allowed.
+    """
+
+    name: str = 'adamw'  # 'adamw' | 'lamb'
+    learning_rate: float = 1e-4  # the peak
+    warmup_steps: int = 10_000  # steps of linear warm-up from 0
+    schedule: str = 'bert'  # 'bert' | 'linear' | 'cosine' | 'constant' | 'rsqrt', see schedules.py
+    end_learning_rate_ratio: float = 0.0  # learning rate at the end / peak; 'bert', 'linear' and 'cosine' have an end
+    beta1: float = 0.9  # decay of the mean of the gradients
+    beta2: float = 0.999  # decay of the mean of their squares
+    eps: float = 1e-6  # added to the root of the second mean
+    weight_decay: float = 0.01  # decoupled: parameters shrink by learning rate * this a step
+    bias_correction: bool = False  # divide the means by 1 - beta^step; the code of BERT and ALBERT does not
+    clip_norm: float = 1.0  # largest norm of all gradients together, before the update rule; 0 = no clipping
+    no_decay: tuple[str, ...] = (r'(^|/)bias$', r'(^|/)scale$')  # regexes in paths: neither decay nor trust ratio
+
+    layer_decay: float = 1.0  # each layer's learning rate over that of the layer above it; embeddings are below all
+    frozen_layers: int = 0  # lowest layers that stay as they are, the embeddings too; 0 = none
+    frozen: tuple[str, ...] = ()  # regexes in paths of parameters that stay as they are
+
+    def __post_init__(self) -> None:
+        check_one_of('optimizer.name', self.name, NAMES)
+        check_one_of('optimizer.schedule', self.schedule, SCHEDULES)
+        for name in ('learning_rate', 'warmup_steps', 'weight_decay', 'clip_norm'):
+            check_within(f'optimizer.{name}', getattr(self, name), 0)
+        for name in ('beta1', 'beta2'):
+            check_within(f'optimizer.{name}', getattr(self, name), 0, 1, high_is_open=True)
+        check_within('optimizer.eps', self.eps, 0, low_is_open=True)  # 0 makes 0 / 0 where a gradient is always 0
+        check_within('optimizer.end_learning_rate_ratio', self.end_learning_rate_ratio, 0, 1)
+        if self.end_learning_rate_ratio and self.schedule not in SCHEDULES_WITH_AN_END:
+            raise InputError(
+                f'optimizer.end_learning_rate_ratio is {self.end_learning_rate_ratio}, '
+                f'but the schedule {self.schedule!r} has no end; it must be 0'
+            )
+        check_within('optimizer.layer_decay', self.layer_decay, 0, 1, low_is_open=True)
+        check_within('optimizer.frozen_layers', self.frozen_layers, 0)
+        _check_patterns('optimizer.no_decay', self.no_decay)
+        _check_patterns('optimizer.frozen', self.frozen)
+
+
+def _check_patterns(field: str, patterns: tuple[str, ...]) -> None:
+    if isinstance(patterns, str):
+        raise InputError(f'{field} is the text {patterns!r}; it must be a tuple of regular expressions')
+    for pattern in patterns:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise InputError(f'{field} has {pattern!r}, which is no regular expression: {error}') from None

@@ -1,0 +1,78 @@
+"""A run's whole config: its groups, and how they fit together."""
+
+import dataclasses
+
+from efficient_attention.config.checkpoint import CheckpointConfig
+from efficient_attention.config.checks import check_one_of
+from efficient_attention.config.data import DataConfig
+from efficient_attention.config.evaluation import EvalConfig
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.config.fields import TASKS, read_by, unread_fields
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.memory import check_memory
+from efficient_attention.config.mesh import MeshConfig
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.optimizer import OptimizerConfig
+from efficient_attention.config.train import TrainConfig
+from efficient_attention.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """Everything that defines a run."""
+
+    task: str = 'pretraining'
+    data: DataConfig = DataConfig()
+    examples: ExamplesConfig = read_by('fine_tuning', default=ExamplesConfig())
+    head: HeadConfig = read_by('fine_tuning', default=HeadConfig())
+    model: ModelConfig = ModelConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    mesh: MeshConfig = MeshConfig()
+    train: TrainConfig = TrainConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    eval: EvalConfig = EvalConfig()
+
+    def __post_init__(self) -> None:
+        check_one_of('task', self.task, TASKS)
+        for name, (value, unread) in unread_fields(self, self.task).items():
+            if value != unread:
+                raise InputError(
+                    f'{name} is {value!r}; the task {self.task} does not read it, so it must be {unread!r}'
+                )
+        self.check_positions()
+        if not self.eval.context and self.eval.stride > self.data.length:
+            raise InputError(
+                f'eval.stride is {self.eval.stride}, above data.length {self.data.length}: tokens would be left out'
+            )
+        check_memory(self.model)
+        if self.model.memory_length and self.data.batches != 'streams':
+            raise InputError(
+                f'data.batches is {self.data.batches!r}; with model.memory_length {self.model.memory_length} it must '
+                "be 'streams', so that each row goes on where it was"
+            )
+        if self.train.early_stop and not self.checkpoint.best_metric:
+            raise InputError(f'train.early_stop is {self.train.early_stop}; it needs checkpoint.best_metric')
+        if self.task == 'fine_tuning' and self.examples.problem == 'none':
+            raise InputError("examples.problem is 'none'; the task fine_tuning needs one")
+        if self.task != 'fine_tuning' and self.model.vocab_size < self.data.vocab_size:
+            raise InputError(
+                f'model.vocab_size {self.model.vocab_size} is below data.vocab_size {self.data.vocab_size}'
+            )
+        if self.data.pairs != 'none' and 0 < self.model.token_types < 2:
+            raise InputError(
+                f'model.token_types {self.model.token_types} is too few for data.pairs {self.data.pairs!r}; '
+                'use 2, or 0 for none'
+            )
+
+    def check_positions(self) -> None:
+        """Raises InputError where rows are longer than what the model has positions for, or fill no axial shape."""
+        model, limit = self.model, self.model.position_limit
+        if model.positions == 'axial' and self.data.length != limit:
+            raise InputError(
+                f'model.axial_shape {model.axial_shape} has {limit} positions; their number must be '
+                f'data.length {self.data.length}'
+            )
+        table = 'model.axial_shape' if model.positions == 'axial' else 'model.max_length'
+        for name, length in (('data.length', self.data.length), ('eval.context', self.eval.context)):
+            if limit is not None and length > limit:
+                raise InputError(f'{name} {length} is beyond the position table, {table} {limit}')

@@ -1,1 +1,0 @@
-"""Runs a task's metrics over every held-out example, exactly once."""

@@ -1,0 +1,1 @@
+"""Trained models at work: evaluation over every example once, pipelines, generation, prediction files."""

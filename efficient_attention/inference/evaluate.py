@@ -1,0 +1,183 @@
+"""Means over the whole held-out split: sums of every batch are added in float64, then divided once."""
+
+import dataclasses
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from efficient_attention.config.run import RunConfig
+from efficient_attention.inference.eval_step import make_eval_step
+from efficient_attention.models.sharding import batch_sharding, check_divisible, to_devices
+from efficient_attention.objectives.objective import Batch, Sums
+from efficient_attention.tasks.task import HostBatch, Task
+
+RUN_AHEAD = 2  # batches handed to the device before the host waits for the oldest, so that it builds the next meanwhile
+
+
+EvalStep = Callable[..., tuple]  # see `make_eval_step`
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """The evaluation of a task on one mesh: every held-out example once, by the task's protocol."""
+
+    task: Task
+    mesh: Mesh
+    batch_size: int  # rows at a time, over all devices
+
+    def step(self) -> EvalStep:
+        """The jitted step, from parameters and a batch to sums and weights (`make_eval_step`)."""
+        graph, _ = nnx.split(nnx.eval_shape(lambda: self.task.make_evaluation_model(nnx.Rngs(0))))
+        return jax.jit(make_eval_step(graph, self.task.evaluation_objective))
+
+    def metrics(self, step: EvalStep, params: Any) -> dict[str, float]:
+        """The held-out metrics of these parameters."""
+        objective = self.task.evaluation_objective
+        batches = self.task.evaluation_batches(jax.process_index(), jax.process_count())
+        if objective.has_outputs:
+            means, outputs = evaluate_outputs(step, params, batches, self.on_devices, objective.token_outputs)
+            return self.task.finish_metrics(means) | self.task.scores(outputs)
+        return self.task.finish_metrics(evaluate(step, params, batches, self.on_devices, self.initial_carry()))
+
+    def initial_carry(self) -> Any:
+        """What the first batch gets from before, for an objective that hands something on; else None."""
+        shapes = jax.eval_shape(lambda: self.task.evaluation_objective.initial_carry(self.batch_size))
+        rows = batch_sharding(self.mesh)
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=rows), shapes)
+
+    def on_devices(self, batch: HostBatch) -> Batch:
+        """The global batch of this process's rows."""
+        return to_devices(batch, self.mesh)
+
+
+def make_evaluation(config: RunConfig, task: Task, mesh: Mesh) -> Evaluation:
+    """The evaluation of a config's task; raises InputError where batch or heads do not divide over the mesh."""
+    size, heads = config.eval.batch_size, config.model.heads
+    check_divisible(mesh, batch_size=size, micro_batches=1, heads=heads, field='eval.batch_size')
+    return Evaluation(task, mesh, size)
+
+
+def evaluate(
+    eval_step: EvalStep,
+    params: Any,
+    batches: Iterable[HostBatch],
+    to_devices: Callable[[HostBatch], Batch],
+    carry: Any = None,
+) -> dict[str, float]:
+    """Each metric's mean, named '<term>_<metric>', and each term's sum of weights, '<term>_weight'.
+
+    Unless steps hand something on, the result does not depend on batch size, device count or process count: each
+    example has its own weight, and rows that fill up a batch have weight 0.
+
+    Args:
+        eval_step: from parameters and a global batch to its sums and weights.
+        params: the parameters, sharded as the step expects.
+        batches: this process's rows of each batch.
+        to_devices: makes the global batch of them.
+        carry: what the first batch gets from before, for steps that hand something on.
+    """
+    totals = Totals()
+    for batch_sums, batch_weights in finished(steps(eval_step, params, map(to_devices, batches), carry)):
+        totals.add(batch_sums, batch_weights)
+    return totals.means()
+
+
+def evaluate_outputs(
+    eval_step: EvalStep,
+    params: Any,
+    batches: Iterable[HostBatch],
+    to_devices: Callable[[HostBatch], Batch],
+    token_outputs: frozenset[str],
+) -> tuple[dict[str, float], list[dict[str, np.ndarray]]]:
+    """The means as `evaluate` gives them, and what the model says of each row, in the order of the rows' 'index'.
+
+    All processes get all rows.
+
+    Args:
+        eval_step: from parameters and a global batch to its sums, weights and outputs.
+        params: the parameters, sharded as the step expects.
+        batches: this process's rows of each batch.
+        to_devices: makes the global batch of them.
+        token_outputs: names of outputs [B, L, ...], which are cut to the row's own tokens.
+    """
+    totals = Totals()
+    found: dict[int, dict[str, np.ndarray]] = {}
+
+    def results() -> Iterator[tuple]:
+        for batch in batches:
+            rows = to_devices(batch)
+            yield *eval_step(params, rows), rows['index'], rows['segments']
+
+    for sums, weights, outputs, index, segments in map(on_host, ahead(results())):
+        totals.add(sums, weights)
+        lengths = (segments > 0).reshape(len(index), -1).sum(axis=1)
+        for place in np.flatnonzero(index >= 0):
+            found[int(index[place])] = {
+                name: output[place][: lengths[place]] if name in token_outputs else output[place]
+                for name, output in outputs.items()
+            }
+    return totals.means(), [found[number] for number in sorted(found)]
+
+
+class Totals:
+    """Sums and weights of batches, added in float64."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = defaultdict(float)
+        self._weights: dict[str, float] = defaultdict(float)
+
+    def add(self, sums: Sums, weights: dict[str, Any]) -> None:
+        """Adds a batch."""
+        for term, metrics in sums.items():
+            self._weights[term] += float(np.asarray(weights[term], np.float64))
+            for metric, value in metrics.items():
+                self._sums[f'{term}_{metric}'] += float(np.asarray(value, np.float64))
+
+    def means(self) -> dict[str, float]:
+        """Each sum over its term's weight, and the weights."""
+        weights = self._weights
+        means = {name: value / (weights[_term(name, weights)] or 1.0) for name, value in self._sums.items()}
+        return means | {f'{term}_weight': weight for term, weight in weights.items()}
+
+
+def on_host(result: Any) -> Any:
+    """A result as NumPy arrays, of which each process has its part or all, gathered from all processes."""
+    if jax.process_count() > 1:
+        return multihost_utils.process_allgather(result, tiled=True)
+    return jax.device_get(result)
+
+
+def steps(eval_step: EvalStep, params: Any, batches: Iterable[Batch], carry: Any) -> Iterator[tuple[Sums, Any]]:
+    """Sums and weights of each batch, each with what the one before handed on."""
+    for batch in batches:
+        if carry is None:
+            yield eval_step(params, batch)
+        else:
+            sums, weights, carry = eval_step(params, batch, carry)
+            yield sums, weights
+
+
+def finished(results: Iterable[Any]) -> Iterator[Any]:
+    """The results on the host, in their order."""
+    return map(jax.device_get, ahead(results))
+
+
+def ahead(results: Iterable[Any]) -> Iterator[Any]:
+    """The results in their order; the last `RUN_AHEAD` that were asked for stay with the device."""
+    running: deque[Any] = deque()
+    for result in results:
+        running.append(result)
+        if len(running) > RUN_AHEAD:
+            yield running.popleft()
+    yield from running
+
+
+def _term(name: str, terms: Iterable[str]) -> str:
+    return max((term for term in terms if name.startswith(f'{term}_')), key=len)

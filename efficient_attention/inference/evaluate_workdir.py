@@ -1,0 +1,58 @@
+"""Evaluation of a workdir: every held-out example, exactly once, with a checkpoint's parameters."""
+
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from efficient_attention.config.evaluation import has_held_out
+from efficient_attention.config.mesh import MeshConfig
+from efficient_attention.errors import InputError
+from efficient_attention.inference.restore import restore
+from efficient_attention.workdir.checkpoint_reader import LAST, CheckpointReader
+from efficient_attention.workdir.config_file import read_config
+
+
+def evaluate_workdir(
+    workdir: Path, *, checkpoint: str = LAST, batch_size: int | None = None, **protocol: Any
+) -> dict[str, float | str]:
+    """The held-out metrics of a checkpoint, its 'step' and the task's protocol.
+
+    Equal up to rounding for every batch size and device count, but for a language model's with memory: there the batch
+    size is the number of parts that the text is cut into, each of which begins without any.
+
+    Args:
+        workdir: a folder that train.py wrote.
+        checkpoint: 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number.
+        batch_size: rows at a time, over all devices; None = the config's.
+        protocol: fields of `EvalConfig` that say how a language model is evaluated, in place of the config's.
+
+    Raises:
+        InputError: as `restore`, there is no such checkpoint, no text is held out, or the batch does not divide
+            over the devices.
+    """
+    config = read_config(workdir)
+    metric, mode = config.checkpoint.best_metric, config.checkpoint.best_mode
+    step = CheckpointReader(workdir).chosen_step(checkpoint, metric=metric, mode=mode)
+    batch_size = config.eval.batch_size if batch_size is None else batch_size
+    config = dataclasses.replace(
+        config,
+        mesh=mesh_for(config.mesh, jax.device_count()),
+        eval=dataclasses.replace(config.eval, batch_size=batch_size, **protocol),
+    )
+    if not has_held_out(config.data.held_out, config.eval.split):
+        way = 'use --split=test' if config.data.test else 'train with data.held_out above 0 in a new --workdir'
+        raise InputError(f'{workdir}: no text is held out (data.held_out=0), so nothing can be evaluated; {way}')
+    evaluation, params, step = restore(workdir, step=step, config=config)
+    for note in evaluation.task.notes:
+        logging.getLogger(__name__).warning('%s', note)
+    return {'step': step, **evaluation.task.protocol, **evaluation.metrics(evaluation.step(), params)}
+
+
+def mesh_for(config: MeshConfig, devices: int) -> MeshConfig:
+    """The run's own fsdp and tensor axes where they fit this number of devices, else all devices along data."""
+    if devices % (config.fsdp * config.tensor):
+        return MeshConfig()
+    return dataclasses.replace(config, data=0)

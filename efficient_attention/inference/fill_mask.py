@@ -1,0 +1,122 @@
+"""What a pretrained encoder puts in the place of [MASK]."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tokenizers import Tokenizer
+
+from efficient_attention.data.tokenizer_loading import load_tokenizer
+from efficient_attention.data.vocabulary import vocabulary_of
+from efficient_attention.errors import InputError
+from efficient_attention.inference.pretrained_models import pretrained_module, row_length
+from efficient_attention.interop.pretrained import Pretrained, open_pretrained
+from efficient_attention.models.pretraining import PretrainingModel
+
+Row = tuple[list[int], list[int]]  # ids with special tokens, places of the masks
+
+
+class Candidate(NamedTuple):
+    """A token that the model considers for a masked position."""
+
+    token: str
+    probability: float
+
+
+class MaskFiller:
+    """A pretrained model from its workdir or a Hugging Face folder, ready to fill masks; needs no data and one device.
+
+    `checkpoint` of a workdir is 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number.
+
+    Raises:
+        InputError: there is no model with a masked-LM head in the folder, no tokenizer, or no such checkpoint.
+    """
+
+    def __init__(self, path: Path, *, checkpoint: str = '', pretrained: Pretrained | None = None) -> None:
+        pretrained = pretrained or open_pretrained(path, checkpoint)
+        if pretrained.problem != 'fill_mask':
+            raise InputError(f'{path} holds a model for {pretrained.problem!r}; filling masks needs pretraining')
+        if pretrained.tokenizer is None:
+            raise InputError(f'{path}: no tokenizer there')
+        self.tokenizer: Tokenizer = load_tokenizer(pretrained.tokenizer, lowercase=pretrained.lowercase)
+        self.vocabulary = vocabulary_of(self.tokenizer, str(pretrained.tokenizer))
+        self.length = row_length(pretrained)
+        model = pretrained.model
+        self.model = pretrained_module(lambda rngs: PretrainingModel(model, has_pairs=False, rngs=rngs), pretrained)
+
+    def __call__(self, text: str, top: int = 5) -> list[list[Candidate]]:
+        """The `top` most probable tokens for each [MASK] in `text`, best first; special tokens are no candidates.
+
+        Raises:
+            InputError: `top` is below 1, or the text has no [MASK].
+        """
+        return self.fill([text], top)[0]
+
+    def fill(self, texts: Sequence[str], top: int = 5, *, batch_size: int = 32) -> list[list[list[Candidate]]]:
+        """The same for each of several texts, `batch_size` rows at a time."""
+        if top < 1:
+            raise InputError(f'top is {top}; it must be at least 1')
+        rows_of_text = [self.rows(text) for text in texts]
+        rows = [row for one_text in rows_of_text for row in one_text]
+        logits = [
+            logits_PV
+            for start in range(0, len(rows), batch_size)
+            for logits_PV in self.logits(rows[start : start + batch_size])
+        ]
+        found = (self.candidates(logits_V, top) for logits_PV in logits for logits_V in logits_PV)
+        return [[next(found) for _, places in one_text for _ in places] for one_text in rows_of_text]
+
+    def rows(self, text: str) -> list[Row]:
+        """The text as a row with the places of its masks; a longer one as a window around each mask.
+
+        Raises:
+            InputError: the text has no [MASK].
+        """
+        vocabulary, room = self.vocabulary, self.length - 2
+        text = text.replace('[MASK]', self.token(vocabulary.mask))
+        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        places = [place for place, id in enumerate(ids) if id == vocabulary.mask]
+        if not places:
+            raise InputError(f'no [MASK] in the text {text!r}')
+        windows = [(0, places)]
+        if len(ids) > room:
+            starts = [min(max(place - room // 2, 0), len(ids) - room) for place in places]
+            windows = [(start, [place]) for start, place in zip(starts, places, strict=True)]
+        return [
+            ([vocabulary.cls, *ids[start : start + room], vocabulary.sep], [place - start + 1 for place in inside])
+            for start, inside in windows
+        ]
+
+    def candidates(self, logits_V: np.ndarray, top: int) -> list[Candidate]:
+        """The best tokens for one mask."""
+        logits_V = logits_V.copy()
+        logits_V[list(self.vocabulary.special)] = -np.inf
+        logits_V[self.vocabulary.size :] = -np.inf  # rows of the table that no token uses
+        probabilities_V = np.asarray(jax.nn.softmax(logits_V))
+        best = np.argsort(-probabilities_V, kind='stable')[:top]
+        return [Candidate(self.readable(int(id)), float(probabilities_V[id])) for id in best]
+
+    def token(self, id: int) -> str:
+        """A token's text as its tokenizer writes it."""
+        return self.tokenizer.id_to_token(id) or ''
+
+    def readable(self, id: int) -> str:
+        """A token's text for people: a whole word as it is, a piece inside a word with '##' in front."""
+        text = self.tokenizer.decode([id], skip_special_tokens=False).strip() or self.token(id)
+        return f'##{text.removeprefix("##")}' if self.vocabulary.is_continuation[id] else text
+
+    def logits(self, rows: Sequence[Row]) -> list[np.ndarray]:
+        """float32 [P, V] at the places of each row, padded to the longest."""
+        length, count = max(len(ids) for ids, _ in rows), max(len(places) for _, places in rows)
+        tokens_BL = np.full((len(rows), length), self.vocabulary.pad, np.int32)
+        segments_BL = np.zeros((len(rows), length), np.int32)
+        places_BP = np.zeros((len(rows), count), np.int32)
+        for number, (ids, places) in enumerate(rows):
+            tokens_BL[number, : len(ids)], segments_BL[number, : len(ids)] = ids, 1
+            places_BP[number, : len(places)] = places
+        x_BLD = self.model.encoder(jnp.asarray(tokens_BL), jnp.asarray(segments_BL))
+        logits_BPV = np.asarray(self.model.masked_logits(x_BLD, jnp.asarray(places_BP)))
+        return [logits_PV[: len(places)] for logits_PV, (_, places) in zip(logits_BPV, rows, strict=True)]

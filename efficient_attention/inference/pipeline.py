@@ -1,0 +1,247 @@
+"""Plain Python in, plain Python out: what a fine-tuned or pretrained checkpoint says of texts."""
+
+import dataclasses
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax import nnx
+
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.data.examples.glue import glue_task
+from efficient_attention.data.examples.text_encoder import TextEncoder, arrays_of, text_encoder
+from efficient_attention.errors import InputError
+from efficient_attention.inference.fill_mask import MaskFiller
+from efficient_attention.inference.predictor import Predictor
+from efficient_attention.inference.pretrained_models import pretrained_module, row_length
+from efficient_attention.interop.config_in import default_labels
+from efficient_attention.interop.pretrained import Pretrained, open_pretrained
+from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.objectives.fine_tuning import FineTuning
+from efficient_attention.objectives.vectors import Vectors
+from efficient_attention.tasks.fine_tuning import check_global, check_outputs
+from efficient_attention.tasks.problems.problem import Feature, Problem
+from efficient_attention.tasks.problems.registry import make_problem
+
+POOLING = ('none', 'first', 'mean')
+# what a user calls it: the problems of examples that it serves
+PROBLEMS = {
+    'text-classification': ('classification', 'regression'),
+    'token-classification': ('token_classification',),
+    'question-answering': ('question_answering', 'multi_hop'),
+    'multiple-choice': ('multiple_choice',),
+}
+FORMATS = {'question_answering': 'squad', 'multi_hop': 'hotpotqa'}  # of other problems: a table
+
+
+def pipeline(
+    task: str, path: str | Path, *, checkpoint: str = '', batch_size: int = 32, length: int = 0, **options: Any
+) -> Any:
+    """A function from an input, or a list of them, to what the checkpoint says of each, in the same form.
+
+    Texts that are longer than a row are read in windows, never cut; where `options` have it otherwise, or a question is
+    too long, a UserWarning says what was cut or left out.
+
+        'question-answering'    {'question', 'context'} -> {'answer', 'score', 'start', 'end'}, in characters
+        'text-classification'   text, or (text, text) -> {'label', 'score', 'scores'}, or {'score'} of a regression
+        'token-classification'  text, or a tuple of its words -> [{'word', 'label', 'score', 'start', 'end'}, ...]
+        'multiple-choice'       {'context', 'choices'} -> {'choice', 'score', 'scores'}
+        'fill-mask'             text with [MASK] -> for each mask [{'token', 'score'}, ...]
+        'feature-extraction'    text -> vectors [tokens, D]; [D] with pooling='first' or 'mean'
+
+    Args:
+        task: one of the names above.
+        path: a Hugging Face folder or a workdir.
+        checkpoint: of a workdir: 'last', 'best' or a step; '' = the best where one is known, else the last.
+        batch_size: rows at a time.
+        length: most tokens a row; 0 = as many as the model has positions for.
+        options: of 'fill-mask' `top`, of 'feature-extraction' `pooling`, of the others fields of a config's `examples`
+            group.
+
+    Raises:
+        InputError: unknown task, or a checkpoint without what the task needs.
+    """
+    size = {'batch_size': batch_size, 'length': length}
+    return make_pipeline(task, Path(path), open_pretrained(Path(path), checkpoint), **size, **options)
+
+
+def make_pipeline(
+    task: str, path: Path, pretrained: Pretrained, *, batch_size: int, length: int, **options: Any
+) -> Any:
+    """`pipeline` for a checkpoint that is open; `path` is for messages."""
+    known = ('fill-mask', 'feature-extraction', *PROBLEMS)
+    if task not in known:
+        raise InputError(f'pipeline {task!r} is unknown; known: {", ".join(known)}')
+    if pretrained.tokenizer is None:
+        raise InputError(f'{path}: no tokenizer there (tokenizer.json, vocab.txt or *.model)')
+    encoder = text_encoder(pretrained.tokenizer, lowercase=pretrained.lowercase)
+    limit = pretrained.model.position_limit
+    if limit is not None and length > limit:
+        raise InputError(f'length is {length}; the model has {limit} positions')
+    size: dict[str, Any] = {'length': length or row_length(pretrained), 'batch_size': batch_size}
+    if task == 'fill-mask':
+        return MaskPipeline(pretrained, path, **size, **options)
+    if task == 'feature-extraction':
+        return VectorPipeline(pretrained, encoder, **size, **options)
+    if pretrained.problem not in PROBLEMS[task]:
+        raise InputError(f'{path} was trained for {pretrained.problem!r}; {task} needs {" or ".join(PROBLEMS[task])}')
+    examples = examples_of(pretrained, options)
+    return TextPipeline(pretrained, encoder, examples, thresholds=pretrained.thresholds(), **size)
+
+
+def examples_of(pretrained: Pretrained, options: dict[str, Any]) -> ExamplesConfig:
+    """The examples group that a checkpoint was trained with, without its files."""
+    has_global = pretrained.model.global_tokens > 0
+    outside = ExamplesConfig(has_global=has_global, **pretrained.examples)
+    trained = pretrained.run.examples if pretrained.run else outside
+    fixed: dict[str, Any] = {'problem': pretrained.problem, 'labels': pretrained.labels, 'overlong': 'windows'}
+    unread: dict[str, Any] = {'train': '', 'dev': '', 'test': '', 'name': ''}
+    if trained.format == 'glue' and len(glue_task(trained.name).texts) == 2:
+        unread['text_pair'] = 'text_pair'
+    unread['format'] = FORMATS.get(pretrained.problem, 'table')
+    try:
+        return dataclasses.replace(trained, **unread, **fixed | options)
+    except TypeError:
+        fields = ', '.join(field.name for field in dataclasses.fields(ExamplesConfig))
+        raise InputError(f'unknown option among {", ".join(options)}; known: {fields}') from None
+
+
+def with_labels(examples: ExamplesConfig, head: HeadConfig) -> ExamplesConfig:
+    """The examples with labels 'LABEL_0', 'LABEL_1', ... where the head gives classes and nothing names them."""
+    is_named = examples.labels or examples.train or examples.format == 'glue'
+    has_labels = head.kind == 'token' or (head.kind == 'sequence' and head.outputs > 1)
+    if is_named or not has_labels:
+        return examples
+    return dataclasses.replace(examples, labels=default_labels(head.outputs))
+
+
+class TextPipeline:
+    """A fine-tuned model's answers to its problem, with the thresholds that were chosen for it."""
+
+    def __init__(
+        self,
+        pretrained: Pretrained,
+        encoder: TextEncoder,
+        examples: ExamplesConfig,
+        *,
+        thresholds: Mapping[str, float],
+        length: int,
+        batch_size: int,
+    ) -> None:
+        self.encoder, self.examples, self.length, self.thresholds = encoder, examples, length, thresholds
+        self.config, self.head = config, head = pretrained.model, pretrained.head
+        model = pretrained_module(lambda rngs: FineTuningModel(config, head, rngs=rngs), pretrained)
+        self.predict = Predictor(
+            model,
+            FineTuning(pretrained.head),
+            length=length,
+            pad=encoder.pad,
+            batch_size=batch_size,
+            is_row_alone=config.reads_length,
+        )
+
+    def outputs(self, features: Sequence[Feature]) -> list[dict[str, np.ndarray]]:
+        """What the model says of rows; raises InputError where one has more global tokens than the model has places."""
+        check_global(features, self.config)
+        return self.predict(features)
+
+    def task(self, examples: ExamplesConfig) -> Problem[Any, Any]:
+        """The problem of these examples; raises InputError where they have more or fewer labels than the model."""
+        task = make_problem(with_labels(examples, self.head), self.encoder, self.length)
+        check_outputs(task, self.head)
+        for name in task.thresholds:
+            task.thresholds[name] = self.thresholds.get(name, task.thresholds[name])
+            task.chooses_thresholds = task.chooses_thresholds and name not in self.thresholds
+        return task
+
+    def __call__(self, inputs: Any) -> Any:
+        """The answer to an input, or a list of answers to a list; warns of what was cut or left out."""
+        answers, losses = self.answers(inputs if isinstance(inputs, list) else [inputs])
+        for loss in losses:
+            warnings.warn(loss, UserWarning, stacklevel=2)
+        return answers if isinstance(inputs, list) else answers[0]
+
+    def answers(self, inputs: list[Any]) -> tuple[list[Any], list[str]]:
+        """The answers, and what was cut or left out, a line each."""
+        is_pair = bool(inputs) and not isinstance(inputs[0], str) and 'text_pair' in pair_fields(inputs[0])
+        column = self.examples.text_pair or ('text_pair' if is_pair else '')
+        task = self.task(dataclasses.replace(self.examples, text_pair=column))
+        examples = [task.example(value) for value in inputs]
+        features = task.encode(examples)
+        predictions = task.decode(examples, features, self.outputs(features))
+        return [task.answer(prediction) for prediction in predictions], task.losses
+
+
+def pair_fields(value: Any) -> tuple[str, ...]:
+    """The names of an input's fields; a tuple of two is a pair of texts."""
+    if isinstance(value, dict):
+        return tuple(value)
+    return ('text', 'text_pair') if isinstance(value, tuple) and len(value) == 2 else ()
+
+
+class VectorPipeline:
+    """An encoder's vectors of texts."""
+
+    def __init__(
+        self, pretrained: Pretrained, encoder: TextEncoder, *, length: int, batch_size: int, pooling: str = 'none'
+    ) -> None:
+        if pooling not in POOLING:
+            raise InputError(f'pooling is {pooling!r}; known: {", ".join(POOLING)}')
+        self.encoder, self.length, self.pooling = encoder, length, pooling
+        model = pretrained_module(lambda rngs: EncoderAlone(pretrained.model, rngs=rngs), pretrained).encoder
+        alone = pretrained.model.reads_length
+        self.predict = Predictor(
+            model, Vectors(), length=length, pad=encoder.pad, batch_size=batch_size, is_row_alone=alone
+        )
+
+    def __call__(self, inputs: str | list[str]) -> Any:
+        """float32 [tokens, D] of a text, special tokens included, or [D] if pooled; a list of them for a list."""
+        if not isinstance(inputs, list):
+            return self([inputs])[0]
+        for number, text in enumerate(inputs):
+            if not isinstance(text, str) or not text.strip():
+                raise InputError(f'input {number} is {text!r}; it must be a text')
+        features = [self.features(text) for text in inputs]
+        outputs = iter(self.predict([feature for rows in features for feature in rows]))
+        return [self.pooled([next(outputs)['vectors'] for _ in rows]) for rows in features]
+
+    def features(self, text: str) -> list[Feature]:
+        """The rows of a text: windows next to one another where it is longer than one."""
+        [encoding] = self.encoder.encode([text])
+        encoding.truncate(self.length - self.encoder.added(is_pair=False))
+        return [arrays_of(self.encoder.row(window)) for window in (encoding, *encoding.overflowing)]
+
+    def pooled(self, vectors: Sequence[np.ndarray]) -> np.ndarray:
+        """A text's vectors from those of its windows."""
+        if self.pooling == 'first':
+            return vectors[0][0]
+        joined = np.concatenate(vectors)
+        return joined.mean(axis=0) if self.pooling == 'mean' else joined
+
+
+class EncoderAlone(nnx.Module):
+    """An encoder under the path that checkpoints have it at."""
+
+    def __init__(self, config: Any, *, rngs: nnx.Rngs) -> None:
+        self.encoder = Encoder(config, rngs=rngs)
+
+
+class MaskPipeline:
+    """A masked language model's tokens for each mask."""
+
+    def __init__(self, pretrained: Pretrained, path: Path, *, length: int, batch_size: int, top: int = 5) -> None:
+        self.filler, self.top, self.batch_size = MaskFiller(path, pretrained=pretrained), top, batch_size
+        self.filler.length = length
+
+    def __call__(self, inputs: str | list[str]) -> Any:
+        """For each mask of a text its best tokens; a list of these for a list of texts."""
+        if not isinstance(inputs, list):
+            return self([inputs])[0]
+        return [
+            [[{'token': one.token, 'score': one.probability} for one in candidates] for candidates in masks]
+            for masks in self.filler.fill(inputs, self.top, batch_size=self.batch_size)
+        ]

@@ -1,0 +1,52 @@
+"""What a model says of rows of tokens: batches of similar length through one compiled step for each length."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from efficient_attention.config.examples import BUCKETS
+from efficient_attention.data.examples.batches import FeatureBatches
+from efficient_attention.inference.eval_step import make_eval_step
+from efficient_attention.inference.evaluate import evaluate_outputs
+from efficient_attention.objectives.objective import Objective
+from efficient_attention.tasks.problems.problem import Feature
+
+READ = ('tokens', 'token_types', 'lengths', 'is_global')  # of a feature; labels are not
+
+
+class Predictor:
+    """A model with an objective that has outputs, ready for rows of any length up to its own.
+
+    Attributes:
+        length: of the longest row that the model takes, tokens.
+    """
+
+    def __init__(
+        self,
+        model: nnx.Module,
+        objective: Objective,
+        *,
+        length: int,
+        pad: int,
+        batch_size: int = 32,
+        is_row_alone: bool = False,
+    ) -> None:
+        """`is_row_alone`: see `FeatureBatches`."""
+        graph, state = nnx.split(model)
+        self.params = nnx.to_pure_dict(state)
+        self.length, self.pad, self.batch_size, self.is_row_alone = length, pad, batch_size, is_row_alone
+        self.token_outputs = objective.token_outputs
+        self.step = jax.jit(make_eval_step(graph, objective))
+
+    def __call__(self, features: Sequence[Feature]) -> list[dict[str, np.ndarray]]:
+        """The outputs of each row, in order, without padding; labels are not looked at."""
+        if not features:
+            return []
+        rows = [{name: array for name, array in feature.items() if name in READ} for feature in features]
+        size = min(self.batch_size, len(rows))
+        batches = FeatureBatches(rows, BUCKETS, self.length, size, self.pad, is_row_alone=self.is_row_alone)
+        to_devices = lambda batch: jax.tree.map(jnp.asarray, batch)  # noqa: E731
+        return evaluate_outputs(self.step, self.params, batches.evaluation(0, 1), to_devices, self.token_outputs)[1]

@@ -1,0 +1,37 @@
+"""Modules with the parameters of a checkpoint, for use and not for training."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from flax import nnx
+
+from efficient_attention.errors import InputError
+from efficient_attention.interop.pretrained import Pretrained
+
+DEFAULT_LENGTH = 512  # tokens a row of a model from outside that has no table of positions
+Module = TypeVar('Module', bound=nnx.Module)
+
+
+def pretrained_module(make: Callable[[nnx.Rngs], Module], pretrained: Pretrained) -> Module:
+    """The module that `make` describes, with a checkpoint's parameters on the first device.
+
+    Raises:
+        InputError: the checkpoint lacks some of them; names one.
+    """
+    graph, state = nnx.split(nnx.eval_shape(lambda: make(nnx.Rngs(0))))
+    return nnx.merge(graph, matched(nnx.to_pure_dict(state), pretrained.params(), ''))
+
+
+def matched(wanted: Any, found: Any, path: str) -> Any:
+    """The arrays of `found` in the structure of `wanted`."""
+    if isinstance(wanted, dict):
+        return {name: matched(part, (found or {}).get(name), f'{path}/{name}') for name, part in wanted.items()}
+    if found is None:
+        raise InputError(f'the checkpoint has no {path.removeprefix("/")}')
+    return found
+
+
+def row_length(pretrained: Pretrained) -> int:
+    """Tokens of the longest row that a checkpoint is meant for: as many as it has positions or was trained on."""
+    limit = pretrained.model.position_limit
+    return limit or (pretrained.run.data.length if pretrained.run else DEFAULT_LENGTH)

@@ -1,0 +1,64 @@
+"""The next token from its logits: greedy, at a temperature, among the k most probable or within a nucleus."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from efficient_attention.attention.dense import MASKED
+from efficient_attention.config.checks import check_within
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """How a token is drawn from logits; the filters apply in the order of the fields.
+
+    Args:
+        temperature: logits are divided by it; 0 takes the most probable token.
+        top_k: most tokens that may be drawn; 0 = any number.
+        top_p: only the fewest most probable tokens with this probability together may be drawn, the nucleus (Holtzman
+            et al. 2019, arXiv 1904.09751, section 3.1); 1 = all.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_within('temperature', self.temperature, 0)
+        check_within('top_k', self.top_k, 0)
+        check_within('top_p', self.top_p, 0, 1, low_is_open=True)
+
+
+def filter_logits(logits_BV: Array, sampling: Sampling) -> Array:
+    """float32 logits at the temperature, MASKED where the token may not be drawn; of equals, lower ids come first."""
+    if sampling.temperature == 0:
+        is_best = jnp.arange(logits_BV.shape[1])[None] == logits_BV.argmax(axis=1, keepdims=True)
+        return jnp.where(is_best, logits_BV, MASKED)
+    # The largest at 0: no temperature, however small, makes it infinite.
+    logits_BV = (logits_BV - logits_BV.max(axis=1, keepdims=True)) / sampling.temperature
+    if not sampling.top_k and sampling.top_p == 1:
+        return logits_BV
+    order_BV = jnp.argsort(-logits_BV, axis=1, stable=True)
+    ranked_BV = jnp.take_along_axis(logits_BV, order_BV, axis=1)
+    if sampling.top_k:
+        ranked_BV = jnp.where(jnp.arange(ranked_BV.shape[1])[None] < sampling.top_k, ranked_BV, MASKED)
+    if sampling.top_p < 1:
+        probabilities_BV = jax.nn.softmax(ranked_BV, axis=1)
+        before_BV = jnp.cumsum(probabilities_BV, axis=1) - probabilities_BV
+        # The first is always kept, though rounding may put its `before` at more than a tiny top_p.
+        is_kept = (before_BV < sampling.top_p) | (jnp.arange(ranked_BV.shape[1])[None] == 0)
+        ranked_BV = jnp.where(is_kept, ranked_BV, MASKED)
+    return jnp.take_along_axis(ranked_BV, jnp.argsort(order_BV, axis=1), axis=1)
+
+
+def sample(logits_BV: Array, sampling: Sampling, seed: Array | int, step: Array | int) -> Array:
+    """int32 [B]: a token for each row, from (seed, step, row) alone."""
+    filtered_BV = filter_logits(logits_BV.astype(jnp.float32), sampling)
+    rng = jax.random.fold_in(jax.random.key(seed), step)
+    rng_B = jax.vmap(lambda row: jax.random.fold_in(rng, row))(jnp.arange(len(logits_BV)))
+    return jax.vmap(jax.random.categorical)(rng_B, filtered_BV).astype(jnp.int32)

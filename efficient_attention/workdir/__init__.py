@@ -1,0 +1,1 @@
+"""A run's folder: its config, lock, fingerprint, metrics, report and checkpoints."""

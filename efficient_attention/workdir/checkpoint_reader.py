@@ -1,0 +1,198 @@
+"""Reads the checkpoints of a workdir: for evaluation, for resuming, and beside a running trainer.
+
+`checkpoints/<step>/` holds `state` (a pytree of arrays) and `record` (a JSON object with the step, the run's
+fingerprint, the metrics known at that time and whatever else the writer added). A step has this name only once it is
+completely written.
+"""
+
+import contextlib
+import logging
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orbax.checkpoint as ocp
+
+from efficient_attention.errors import InputError
+from efficient_attention.workdir.checkpoint_fit import check_fit, leaves_of
+
+FOLDER = 'checkpoints'
+STATE = 'state'
+RECORD = 'record'
+LAST, BEST = 'last', 'best'  # names of checkpoints beside their steps
+READ_ATTEMPTS = 3  # at the newest step, while a trainer may be removing it
+
+
+class Restored(NamedTuple):
+    """What a checkpoint held."""
+
+    step: int
+    state: Any  # structured as the abstract state that was asked for
+    record: dict[str, Any]
+
+
+class Saved(NamedTuple):
+    """A checkpoint whose arrays have not been read yet."""
+
+    step: int
+    record: dict[str, Any]
+
+
+class CheckpointReader:
+    """The checkpoints of one workdir, to be read by any number of processes; writes nothing and takes no lock."""
+
+    def __init__(self, workdir: Path) -> None:
+        self.folder = workdir.absolute() / FOLDER
+
+    def steps(self) -> list[int]:
+        """Returns the steps that are completely written, in rising order; a save under way is not among them."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit() and path.is_dir())
+
+    def latest_step(self) -> int | None:
+        """Returns the newest completely written step, or None."""
+        return max(self.steps(), default=None)
+
+    def best_step(self, metric: str, mode: str = 'min') -> int | None:
+        """Returns the step with the best ('min' or 'max') `metric` in its record, the newest of equals, or None."""
+        values = {step: self._metrics(step).get(metric) for step in self.steps()}
+        scored = [(value if mode == 'max' else -value, step) for step, value in values.items() if value is not None]
+        return max(scored, default=(None, None))[1]
+
+    def chosen_step(self, choice: str, *, metric: str, mode: str = 'min') -> int | None:
+        """Returns the step that a user's `choice` names; None for 'last', the newest when it is read.
+
+        Args:
+            choice: 'last', 'best' or a step's number, as given on the command line.
+            metric: what 'best' goes by, the run's `checkpoint.best_metric`; '' = none.
+            mode: 'min' or 'max', which value of it is best.
+
+        Raises:
+            InputError: there is no such checkpoint, or no best one; lists those there are.
+        """
+        if choice == LAST:
+            return None
+        step = self._existing(int(choice) if choice.isdecimal() else None)
+        if choice.isdecimal():
+            return step
+        there_are = f'in {self.folder} there are {_listed(self.steps())}'
+        if choice != BEST:
+            raise InputError(f'checkpoint {choice!r} is none of {LAST}, {BEST} and a step; {there_are}')
+        if not metric:
+            raise InputError(f'no checkpoint is the best one, as checkpoint.best_metric names no metric; {there_are}')
+        best = self.best_step(metric, mode)
+        if best is None:
+            raise InputError(f'no checkpoint is the best one, as none has the metric {metric!r}; {there_are}')
+        return best
+
+    def record(self, step: int | None = None) -> dict[str, Any]:
+        """Returns the JSON record of a step (None = the newest); raises InputError as `restore` does."""
+        step = self._existing(step)
+        with self._reading(step), ocp.Checkpointer(ocp.JsonCheckpointHandler()) as checkpointer:
+            return checkpointer.restore(self.folder / str(step) / RECORD)
+
+    def restore(self, abstract_state: Any, step: int | None = None) -> Restored:
+        """Returns the state of a step (None = the newest), laid out on devices as `abstract_state` says.
+
+        Args:
+            abstract_state: pytree of `jax.ShapeDtypeStruct` with shardings, structured as the saved state; or a dict
+                with some of its top-level fields, such as {'params': ...}: only these are read then.
+            step: updates made; None = the newest.
+
+        Raises:
+            InputError: there is no checkpoint, not this step (lists those there are), the arrays differ in name, shape
+                or dtype (names the first), or the files are damaged.
+        """
+        for _ in range(READ_ATTEMPTS - 1):
+            found = self._existing(step)
+            try:
+                return self._restore(abstract_state, found)
+            except InputError:
+                if step is not None or found in self.steps():  # else a trainer removed it meanwhile: look again
+                    raise
+        return self._restore(abstract_state, self._existing(step))
+
+    def read_state(self, abstract_state: Any, step: int) -> Any:
+        """Returns the state of a step that is there, without its record; arguments and errors as `restore`."""
+        folder = self.folder / str(step)
+        arguments = ocp.args.PyTreeRestore(
+            abstract_state,
+            restore_args=ocp.checkpoint_utils.construct_restore_args(abstract_state),
+            partial_restore=isinstance(abstract_state, dict),  # what is read has been compared name by name before
+        )
+        with self._reading(step):
+            saved = leaves_of(ocp.PyTreeCheckpointHandler().metadata(folder / STATE).tree)
+        if isinstance(abstract_state, dict):
+            saved = {name: leaf for name, leaf in saved.items() if name.split('/')[0] in abstract_state}
+        check_fit(saved, leaves_of(abstract_state), where=f'checkpoint {folder}')
+        with self._reading(step), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+            return checkpointer.restore(folder / STATE, args=arguments)
+
+    def newest(self) -> Saved | None:
+        """Returns the newest checkpoint with its record, or None; raises InputError where that is damaged."""
+        step = self.latest_step()
+        return None if step is None else Saved(step, self.record(step))
+
+    def _metrics(self, step: int) -> dict[str, float]:
+        try:
+            return self.record(step).get('metrics', {})
+        except InputError:
+            if step in self.steps():
+                raise
+            return {}  # a trainer removed it meanwhile
+
+    def _restore(self, abstract_state: Any, step: int) -> Restored:
+        return Restored(step, self.read_state(abstract_state, step), self.record(step))
+
+    def _existing(self, step: int | None) -> int:
+        steps = self.steps()
+        if not steps:
+            raise InputError(f'there is no checkpoint in {self.folder}')
+        if step is not None and step not in steps:
+            raise InputError(f'there is no checkpoint of step {step} in {self.folder}; there are {_listed(steps)}')
+        return steps[-1] if step is None else step
+
+    @contextlib.contextmanager
+    def _reading(self, step: int) -> Iterator[None]:
+        """Turns what Orbax and TensorStore raise, many kinds and pages long, into one line."""
+        try:
+            with without_orbax_log():
+                yield
+        except Exception as error:
+            others = [other for other in self.steps() if other != step]
+            there_are = f'; other steps: {_listed(others)}' if others else ''
+            line = f'checkpoint {self.folder / str(step)} cannot be read: {reason(error)}{there_are}'
+            raise InputError(line) from error
+
+
+def reason(error: BaseException) -> str:
+    """Returns why a file operation failed, in a few words: the operating system's where they are to be found."""
+    code = error.errno if isinstance(error, OSError) else None
+    if found := re.search(r"os_error_code='(\d+)'", str(error)):
+        code = int(found[1])
+    if code is not None:
+        return os.strerror(code)
+    lines = str(error).strip().splitlines() or ['']
+    return f'{type(error).__name__}: {lines[0][:300]}'
+
+
+@contextlib.contextmanager
+def without_orbax_log() -> Iterator[None]:
+    """Drops the lines that Orbax logs through absl: the same pages of traceback up to six times for one failed save."""
+
+    def keep(line: logging.LogRecord) -> bool:
+        return '/orbax/checkpoint/' not in line.pathname
+
+    logger = logging.getLogger('absl')
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
+
+
+def _listed(steps: list[int]) -> str:
+    return ', '.join(map(str, steps))

@@ -1,0 +1,152 @@
+"""`config.json` of a workdir: written when a run claims it, compared when one goes on."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from efficient_attention.config.nested_dicts import from_dict, to_dict
+from efficient_attention.config.optimizer import SCHEDULES_WITH_AN_END
+from efficient_attention.config.run import RunConfig
+from efficient_attention.errors import InputError
+from efficient_attention.workdir.atomic_write import write_atomically
+from efficient_attention.workdir.fingerprint import ADVICE, compare_fingerprints, different_fields
+
+CONFIG = 'config.json'
+# Fields that change neither the parameters nor the examples of any step, so a run may go on with other values.
+CHANGEABLE = (
+    'config.checkpoint.*',
+    'config.eval.*',
+    'config.mesh.*',
+    'config.train.early_stop',
+    'config.train.log_every_steps',
+    'config.train.max_skipped_in_row',
+    'config.data.cache',
+    'config.data.processes',
+    'config.data.workers',
+    'config.data.prefetch',
+    'config.model.remat',
+    'config.model.scan_unroll',
+    'config.model.attention_backend',
+)
+
+
+# Fields that may change, too, where a run gets more steps and its new schedule does not depend on their number.
+GROWING = (
+    'config.train.steps',
+    'config.optimizer.schedule',
+    'config.optimizer.learning_rate',
+    'config.optimizer.warmup_steps',
+    'config.optimizer.end_learning_rate_ratio',
+    'config.examples.epochs',  # decide the steps and the warm-up, and nothing else
+    'config.examples.warmup_share',
+)
+
+
+def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = True) -> None:
+    """Writes the complete config into a new workdir, or compares it with the one there.
+
+    Without a checkpoint nothing there is worth keeping, and the config is replaced. So are fields in which a run may
+    differ. A run that gets more steps has them in its config from here on, before it takes the first of them: if it
+    ends before that, the command with more steps is the one to repeat.
+
+    Raises:
+        InputError: the workdir belongs to a run with another config (names the first field that differs), or cannot be
+            written.
+    """
+    path = workdir / CONFIG
+    if path.exists() and has_checkpoint:
+        saved = {'config': to_dict(read_config(workdir))}
+        compare_fingerprints(
+            saved,
+            {'config': to_dict(config)},
+            where=str(workdir),
+            changeable=may_differ(saved, config),
+            advice=growth_advice(workdir, config) if needs_only_a_schedule(saved, config) else ADVICE,
+        )
+    if jax.process_index() > 0:
+        return
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(to_dict(config), indent=2) + '\n')
+    except OSError as error:
+        raise InputError(f'{workdir}: cannot be written ({error.strerror})') from None
+
+
+def may_differ(saved: Mapping[str, Any], config: RunConfig) -> tuple[str, ...]:
+    """The fields in which a run may differ from what it was saved with, as patterns for `compare_fingerprints`.
+
+    A run may get more steps where the schedule that it is given now has no end ('constant', 'rsqrt'), and may be given
+    that schedule with them: the steps already made keep the learning rates that they had, each later one has that of
+    the new schedule at its number. Without a change of the schedule this is, bit for bit, the longer run unbroken.
+
+    Args:
+        saved: the fingerprint of a checkpoint or workdir, {} where there is none.
+        config: of the run that goes on.
+    """
+    has_end = config.optimizer.schedule in SCHEDULES_WITH_AN_END
+    return CHANGEABLE if has_end or not is_longer(saved, config) else CHANGEABLE + GROWING
+
+
+def is_longer(saved: Mapping[str, Any], config: RunConfig) -> bool:
+    """Whether a run has more steps than it was saved with."""
+    return 'config' in saved and config.train.steps > saved['config']['train']['steps']
+
+
+def needs_only_a_schedule(saved: Mapping[str, Any], config: RunConfig) -> bool:
+    """Whether a run has more steps than it was saved with, and a schedule without an end would let it take them."""
+    may_grow = CHANGEABLE + GROWING
+    return is_longer(saved, config) and not different_fields(saved, {'config': to_dict(config)}, may_grow)
+
+
+def growth_advice(workdir: Path, config: RunConfig) -> str:
+    """How a run that decays its learning rate to its last step can be trained on."""
+    ways = (
+        'to train on, add --config.optimizer.schedule=constant and the --config.optimizer.learning_rate to go on with'
+    )
+    if config.task == 'language_modelling':  # its checkpoints start no other run
+        return ways
+    return f'{ways}, or start a new run from it: a new --workdir with --config.train.start_from={workdir}'
+
+
+def growth_note(saved: Mapping[str, Any], config: RunConfig) -> list[str]:
+    """A line where a run goes on to more steps than it was saved with."""
+    if not is_longer(saved, config):
+        return []
+    steps, optimizer = saved['config']['train']['steps'], config.optimizer
+    return [
+        f'train.steps grows from {steps:,} to {config.train.steps:,}; from here on the learning rate follows the '
+        f'schedule {optimizer.schedule!r} with peak {optimizer.learning_rate:g}'
+    ]
+
+
+def with_new_fields(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """A checkpoint's fingerprint, its config completed with the defaults of fields that were added since it was made.
+
+    A new field's default is what the code did before, so such a run may go on.
+    """
+    complete = {'config': to_dict(from_dict(fingerprint['config'], RunConfig))} if 'config' in fingerprint else {}
+    return {**fingerprint, **complete}
+
+
+def read_config(workdir: Path) -> RunConfig:
+    """The config of the run in `workdir`.
+
+    Raises:
+        InputError: there is no config.json, or it cannot be read, is damaged, or not of this version.
+    """
+    path = workdir / CONFIG
+    try:
+        values = json.loads(path.read_text(encoding='utf-8'))
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f'{workdir}: no run there ({CONFIG} is missing)') from None
+    except OSError as error:
+        raise InputError(f'{path}: cannot be read ({error.strerror})') from None
+    except ValueError as error:
+        raise InputError(f'{path}: not JSON ({error})') from None
+    try:
+        return from_dict(values, RunConfig)
+    except InputError as error:
+        raise InputError(f'{path}: {error}') from None

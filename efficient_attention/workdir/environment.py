@@ -1,0 +1,54 @@
+"""Versions and devices of a run, kept in the workdir for its report."""
+
+import importlib.metadata
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from efficient_attention.errors import InputError
+from efficient_attention.workdir.atomic_write import write_atomically
+
+FILE_NAME = 'environment.json'
+PACKAGES = ('efficient-attention', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'tokenizers', 'numpy')
+
+
+def write_environment(workdir: Path) -> None:
+    """Writes `environment.json` anew; does nothing in processes other than the first."""
+    if jax.process_index() == 0:
+        workdir.mkdir(parents=True, exist_ok=True)
+        write_atomically(workdir / FILE_NAME, json.dumps(describe_environment(), indent=2) + '\n')
+
+
+def read_environment(workdir: Path) -> dict[str, Any]:
+    """Returns what `write_environment` wrote, {} where there is nothing; raises InputError where it is damaged."""
+    path = workdir / FILE_NAME
+    try:
+        return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+    except ValueError as error:
+        raise InputError(f'{path} is not JSON: {error}') from None
+
+
+def describe_environment() -> dict[str, Any]:
+    """Returns devices (count and kind), processes, cores, system and versions, as a JSON object."""
+    devices = jax.devices()
+    versions = {name: version for name in PACKAGES if (version := _version(name)) is not None}
+    return {
+        'devices': f'{len(devices)} x {devices[0].device_kind}',
+        'backend': jax.default_backend(),
+        'processes': jax.process_count(),
+        'cpu_cores': os.cpu_count(),
+        'system': f'{platform.system()} {platform.machine()}',
+        'python': platform.python_version(),
+        **versions,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,73 @@
+"""Fingerprints, nested dicts of what decides a run's numbers, and how one run's differs from another's."""
+
+import fnmatch
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from efficient_attention.errors import InputError
+
+ADVICE = 'name a new --workdir, or give the old value'
+
+
+def compare_fingerprints(
+    saved: Mapping[str, Any],
+    current: Mapping[str, Any],
+    *,
+    where: str,
+    changeable: tuple[str, ...] = (),
+    advice: str = ADVICE,
+) -> None:
+    """Checks that a saved fingerprint equals the current one, field by field, as JSON.
+
+    Args:
+        saved: nested dict from the checkpoint, such as {'config': {...}, 'data': '<sha-256>'}.
+        current: the same of the run that wants to resume.
+        where: what `saved` belongs to, for the message ('runs/x').
+        changeable: fields that may differ, as shell patterns on dotted names ('config.train.*').
+        advice: what the user can do about a difference.
+
+    Raises:
+        InputError: one line with the first differing field, both values, how many more differ, and the advice.
+    """
+    different = different_fields(saved, current, changeable)
+    if not different:
+        return
+    old, new = flatten(saved), flatten(current)
+    first, rest = different[0], different[1:4]
+    more = f' (also different: {", ".join(rest)}{", ..." if len(different) > 4 else ""})' if rest else ''
+    raise InputError(
+        f'{where} was made with {first} = {_shown(old, first)}, now it is {_shown(new, first)}{more}; {advice}'
+    )
+
+
+def different_fields(
+    saved: Mapping[str, Any], current: Mapping[str, Any], changeable: tuple[str, ...] = ()
+) -> list[str]:
+    """The dotted names of the fields that differ and may not; arguments as in `compare_fingerprints`."""
+    old, new = flatten(saved), flatten(current)
+    names = [*new, *(name for name in old if name not in new)]
+    return [
+        name
+        for name in names
+        if old.get(name, _ABSENT) != new.get(name, _ABSENT)
+        and not any(fnmatch.fnmatchcase(name, pattern) for pattern in changeable)
+    ]
+
+
+def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns {dotted name: value} of a nested dict, with the values as they look after a round trip through JSON."""
+    fields: dict[str, Any] = {}
+    for name, value in json.loads(json.dumps(tree)).items():
+        if isinstance(value, dict) and value:
+            fields |= {f'{name}.{inner}': leaf for inner, leaf in flatten(value).items()}
+        else:
+            fields[name] = value
+    return fields
+
+
+_ABSENT = object()  # differs from every value, None among them
+
+
+def _shown(fields: Mapping[str, Any], name: str) -> str:
+    return json.dumps(fields[name], ensure_ascii=False) if name in fields else 'absent'

@@ -1,0 +1,66 @@
+"""The lock that lets one training at a time write into a workdir."""
+
+import fcntl
+import os
+import socket
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from efficient_attention.errors import InputError
+
+FILE_NAME = 'lock'
+
+
+class WorkdirLock:
+    """Holds a workdir for this process until it is closed or the process ends, however it ends.
+
+    The lock belongs to the process, not to the open file (`fcntl.lockf`): processes that it forks do not inherit it, so
+    data workers that outlive a killed trainer do not keep the workdir locked. For the same reason the operating system
+    does not tell two holders in one process apart; this class does.
+
+    Raises:
+        InputError: another run holds the workdir (names the process and the host), or it cannot be written.
+    """
+
+    _held: set[Path] = set()  # of this process: the operating system's lock is per process as well
+
+    def __init__(self, workdir: Path) -> None:
+        try:
+            workdir.mkdir(parents=True, exist_ok=True)
+            (workdir / FILE_NAME).touch()
+        except OSError as error:
+            raise InputError(f'{workdir}: cannot be written ({error.strerror})') from None
+        self._path = (workdir / FILE_NAME).resolve()
+        if self._path in self._held:  # before opening: closing a second file would release the lock of the first
+            raise _in_use(workdir, 'this process')
+        self._file = self._path.open('a+')
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.seek(0)
+            holder = self._file.read().strip()
+            self._file.close()
+            raise _in_use(workdir, holder or 'another process') from None
+        self._held.add(self._path)
+        self._file.truncate(0)
+        self._file.write(f'process {os.getpid()} on {socket.gethostname()}\n')
+        self._file.flush()
+
+    def close(self) -> None:
+        """Releases the workdir; the file stays, as removing it could take away the lock of the next holder."""
+        self._file.close()
+        self._held.discard(self._path)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del kind, error, trace
+        self.close()
+
+
+def _in_use(workdir: Path, holder: str) -> InputError:
+    return InputError(f'{workdir} is in use by another training run ({holder}); wait for it or name another --workdir')

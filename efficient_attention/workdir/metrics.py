@@ -1,0 +1,141 @@
+"""A run's numbers: `metrics.jsonl`, one JSON object a line, and TensorBoard events in `tensorboard/`.
+
+A line is {"step": 10, "split": "train", "loss": 2.5, ...}: the numbers after `step` updates. A run that was killed and
+resumed has each (step, split) once, as if it had never been killed. Numbers that are not finite are written as the
+strings "nan", "inf" and "-inf", so that every line is JSON; `read_metrics` turns them back.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import jax
+import numpy as np
+from tensorboardX import SummaryWriter
+
+from efficient_attention.config.checkpoint import CheckpointConfig
+from efficient_attention.errors import InputError
+from efficient_attention.workdir.atomic_write import write_atomically
+
+FILE_NAME = 'metrics.jsonl'
+EVENTS_FOLDER = 'tensorboard'
+NOT_FINITE = ('nan', 'inf', '-inf')
+
+
+class MetricsLog:
+    """Appends metrics to the files of a workdir; does nothing in processes other than the first.
+
+    On opening, lines of steps beyond `start_step` are removed: a resumed run writes them again. Open it after the
+    workdir is locked (`Checkpoints`).
+
+    Args:
+        workdir: folder of the run.
+        start_step: updates that the restored state has made; 0 for a new run.
+
+    Raises:
+        InputError: a line of the file, other than the last, is not a JSON object with step and split.
+    """
+
+    def __init__(self, workdir: Path, *, start_step: int = 0) -> None:
+        self.workdir, self.start_step = workdir, start_step
+        self._is_writer = jax.process_index() == 0
+        if not self._is_writer:
+            return
+        workdir.mkdir(parents=True, exist_ok=True)
+        path = workdir / FILE_NAME
+        kept = [line for line in read_metrics(workdir) if line['step'] <= start_step]
+        write_atomically(path, ''.join(map(_line, kept)))
+        # Only lines of this step can come again: what is measured right after a restart was perhaps measured before.
+        self._written = {(line['step'], line['split']) for line in kept if line['step'] == start_step}
+        self._file = path.open('a', encoding='utf-8')
+        self._events = SummaryWriter(str(workdir / EVENTS_FOLDER), purge_step=start_step + 1, flush_secs=30)
+
+    def write(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
+        """Appends one line and flushes it; a (step, split) that was written before the restart is left as it is.
+
+        Args:
+            step: updates made.
+            split: 'train', 'held_out', ...
+            metrics: {name: number, or JAX or NumPy scalar}.
+        """
+        if not self._is_writer or (step, split) in self._written:
+            return
+        numbers = {name: _number(value) for name, value in metrics.items()}
+        self._file.write(_line({'step': step, 'split': split, **numbers}))
+        self._file.flush()
+        for name, number in numbers.items():
+            if math.isfinite(number):  # tensorboardX would print a warning for each of the others
+                self._events.add_scalar(f'{split}/{name}', number, step)
+
+    def close(self) -> None:
+        """Closes both files."""
+        if self._is_writer:
+            self._file.close()
+            self._events.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        del kind, error, trace
+        self.close()
+
+
+def read_metrics(workdir: Path) -> list[dict[str, Any]]:
+    """Returns the lines of a run's `metrics.jsonl` as dicts with step, split and numbers; [] where there is none.
+
+    A last line without its end, left by a process that was killed while it wrote, is left out.
+
+    Raises:
+        InputError: another line is not a JSON object with step and split; names the file and the line.
+    """
+    path = workdir / FILE_NAME
+    if not path.exists():
+        return []
+    *lines, _unfinished = path.read_bytes().split(b'\n')
+    return [_parse(line, f'{path}, line {number}') for number, line in enumerate(lines, 1)]
+
+
+def best_evaluation(workdir: Path, config: CheckpointConfig) -> dict[str, float]:
+    """The metrics, and the step, of the evaluation that `config` calls best, else the last; {} where there is none."""
+    evaluations = [line for line in read_metrics(workdir) if line['split'] == 'held_out']
+    sign = 1.0 if config.best_mode == 'max' else -1.0
+    if not evaluations:
+        return {}
+
+    def rank(line: Mapping[str, Any]) -> float:
+        value = sign * line.get(config.best_metric, -math.inf)
+        return -math.inf if math.isnan(value) else value
+
+    # Of equals the newest, as the checkpoint that is kept for it.
+    best = max(reversed(evaluations), key=rank) if config.best_metric else evaluations[-1]
+    return {name: value for name, value in best.items() if name != 'split'}
+
+
+def _parse(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+        step, split, *_ = found['step'], found['split']
+    except (ValueError, TypeError, KeyError):
+        raise InputError(f'{where}: not a JSON object with step and split') from None
+    numbers = {name: float(value) if value in NOT_FINITE else value for name, value in found.items()}
+    return {**numbers, 'step': step, 'split': split}
+
+
+def _line(fields: Mapping[str, Any]) -> str:
+    shown = {name: str(value) if _is_not_finite(value) else value for name, value in fields.items()}
+    return json.dumps(shown, allow_nan=False) + '\n'
+
+
+def _is_not_finite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _number(value: Any) -> int | float:
+    number = np.asarray(value).item()
+    return number if isinstance(number, int) and not isinstance(number, bool) else float(number)

@@ -1,0 +1,251 @@
+"""`report.html`: one page with the curves, the final metrics, the config and the environment of a run.
+
+    python -m efficient_attention.workdir.report runs/x
+
+The page needs nothing from outside itself. It is made from `metrics.jsonl`, `config.json` and `environment.json` of a
+workdir alone, at any time, also while the run goes on.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.commands.flags import run_command
+from efficient_attention.config.evaluation import has_held_out
+from efficient_attention.errors import InputError
+from efficient_attention.workdir.atomic_write import write_atomically
+from efficient_attention.workdir.environment import read_environment
+from efficient_attention.workdir.fingerprint import flatten
+from efficient_attention.workdir.metrics import FILE_NAME as METRICS_FILE
+from efficient_attention.workdir.metrics import read_metrics
+from efficient_attention.workdir.report_charts import TRAIN, Series, line_chart
+
+FILE_NAME = 'report.html'
+CONFIG_FILE = 'config.json'
+BASELINE = 'unigram'  # a metric with this word in its name is the baseline of the metric without it
+FIRST = ('loss', 'accuracy', 'learning_rate', 'tokens_per_second')  # words of the metrics to show first
+NOT_METRICS = ('step', 'split')
+
+Line = Mapping[str, Any]  # one of metrics.jsonl
+
+
+def write_report(workdir: Path) -> Path:
+    """Writes `report.html` into a workdir and returns its path.
+
+    Raises:
+        InputError: the workdir holds no metrics, or a file in it is damaged.
+    """
+    lines = read_metrics(workdir)
+    if not lines:
+        raise InputError(f'there is nothing to report: {workdir / METRICS_FILE} is missing or empty')
+    config = _read_config(workdir / CONFIG_FILE)
+    sections = (
+        _tiles(lines, flatten(config).get('train.steps')),
+        _section('Final metrics', _final_metrics(lines) + _without_held_out(config)),
+        _section('Curves', _charts(lines)),
+        _section('Config', _config_tables(config)),
+        _section('Environment', _table(read_environment(workdir).items())),
+    )
+    page = _PAGE.format(title=escape(workdir.resolve().name), style=_STYLE, body='\n'.join(filter(None, sections)))
+    path = workdir / FILE_NAME
+    write_atomically(path, page)
+    return path
+
+
+def series_of(lines: Sequence[Line]) -> dict[str, dict[str, Series]]:
+    """Returns {metric: {split: (steps, values)}} for the numbers of all lines, in the order that a page shows them."""
+    found: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
+    for line in lines:
+        for name, value in line.items():
+            if name not in NOT_METRICS and isinstance(value, (int, float)):
+                steps, values = found.setdefault(name, {}).setdefault(line['split'], ([], []))
+                steps.append(line['step'])
+                values.append(value)
+    return {name: {**found[name]} for name in sorted(found, key=_rank)}
+
+
+def baselines_of(lines: Sequence[Line]) -> dict[str, float]:
+    """Returns {metric: what the unigram model scores}: the last value of 'unigram_loss' is the baseline of 'loss'."""
+    found = {}
+    for line in lines:
+        for name, value in line.items():
+            if BASELINE in name.split('_') and isinstance(value, (int, float)):
+                found['_'.join(word for word in name.split('_') if word != BASELINE)] = float(value)
+    return found
+
+
+def _rank(name: str) -> tuple[int, int]:
+    """Metrics whose names hold an early word of FIRST come first, and of these the shortest."""
+    places = [place for place, word in enumerate(FIRST) if word in name]
+    return min(places, default=len(FIRST)), len(name)
+
+
+def _is_baseline(name: str) -> bool:
+    return BASELINE in name.split('_')
+
+
+def _tiles(lines: Sequence[Line], total_steps: int | None) -> str:
+    """The few figures that a reader looks for first."""
+    series, baselines = series_of(lines), baselines_of(lines)
+    tiles = [(f'of {total_steps:,} steps' if total_steps else 'steps', f'{max(line["step"] for line in lines):,}')]
+    speeds = sorted(series.get('tokens_per_second', {}).get(TRAIN, ([], []))[1])
+    if speeds:
+        tiles.append(('tokens/s, median', f'{speeds[len(speeds) // 2]:,.0f}'))
+    for name, splits in series.items():
+        held_out = [split for split in splits if split != TRAIN]
+        if held_out and name in baselines:
+            value = splits[held_out[0]][1][-1]
+            tiles.append((f'{_words(held_out[0])} {_words(name)}', _number(value)))
+            tiles.append((f'than the unigram loss, {_number(baselines[name])}', _change(value, baselines[name])))
+            break  # the first one only; the others are in the table below
+    cells = ''.join(f'<div><b>{escape(value)}</b><span>{escape(label)}</span></div>' for label, value in tiles)
+    return f'<div class="tiles">{cells}</div>'
+
+
+def _final_metrics(lines: Sequence[Line]) -> str:
+    """The last value of each metric in each split, with the unigram baseline where there is one."""
+    series, baselines = series_of(lines), baselines_of(lines)
+    splits = list(dict.fromkeys(line['split'] for line in lines))
+    last = {split: max(line['step'] for line in lines if line['split'] == split) for split in splits}
+    heads = ['metric', *(f'{_words(split)}, step {last[split]:,}' for split in splits)]
+    heads += ['unigram'] if baselines else []
+    rows = []
+    for name, lines_of_splits in series.items():
+        if not _is_baseline(name):
+            values = [lines_of_splits[split][1][-1] if split in lines_of_splits else None for split in splits]
+            values += [baselines.get(name)] if baselines else []
+            rows.append((_words(name), *map(_number, values)))
+    return _table(rows, heads)
+
+
+def _without_held_out(config: Mapping[str, Any]) -> str:
+    """A sentence where the run had no text to be evaluated on; a config without these fields does not tell."""
+    fields = flatten(config)
+    is_evaluated = has_held_out(fields.get('data.held_out', 1.0), fields.get('eval.split', 'held_out'))
+    return '' if is_evaluated else '<p>No text was held out (data.held_out=0): the run was not evaluated.</p>'
+
+
+def _charts(lines: Sequence[Line]) -> str:
+    baselines = baselines_of(lines)
+    figures = []
+    for name, splits in series_of(lines).items():
+        is_constant = len({value for _, values in splits.values() for value in values}) == 1
+        if not _is_baseline(name) and (not is_constant or name == 'learning_rate'):
+            chart = line_chart(name, splits, baselines.get(name))
+            figures.append(f'<figure><figcaption>{escape(_words(name))}</figcaption>{chart}</figure>')
+    return f'<div class="charts">{"".join(figures)}</div>'
+
+
+def _config_tables(config: Mapping[str, Any]) -> str:
+    """One table for each group of the config; fields outside of groups come first."""
+    groups = {'': {name: value for name, value in config.items() if not isinstance(value, dict)}}
+    groups |= {name: flatten(value) for name, value in config.items() if isinstance(value, dict)}
+    tables = [
+        f'<div><h3>{escape(group)}</h3>{_table((name, _plain(value)) for name, value in fields.items())}</div>'
+        for group, fields in groups.items()
+        if fields
+    ]
+    return f'<div class="groups">{"".join(tables)}</div>' if tables else ''
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+    except ValueError as error:
+        raise InputError(f'{path} is not JSON: {error}') from None
+
+
+def _section(title: str, content: str) -> str:
+    return f'<section><h2>{escape(title)}</h2>{content}</section>' if content else ''
+
+
+def _table(rows: Any, heads: Sequence[str] = ()) -> str:
+    head = ''.join(f'<th>{escape(text)}</th>' for text in heads)
+    body = ''.join('<tr>' + ''.join(f'<td>{escape(str(cell))}</td>' for cell in row) + '</tr>' for row in rows)
+    if not body:
+        return ''
+    return f'<table>{f"<thead><tr>{head}</tr></thead>" if head else ""}<tbody>{body}</tbody></table>'
+
+
+def _words(name: str) -> str:
+    return {'held_out': 'held-out'}.get(name, name.replace('_', ' '))
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ''
+    if not math.isfinite(value):
+        return str(value)
+    if float(value).is_integer() or abs(value) >= 10_000:
+        return f'{value:,.0f}'
+    return f'{value:.4g}' if abs(value) < 1 else f'{value:,.4f}'
+
+
+def _change(value: float, baseline: float) -> str:
+    """'12.3% lower' or '12.3% higher' than the baseline."""
+    share = (value - baseline) / baseline if baseline else 0.0
+    return f'{abs(share):.1%} {"higher" if share > 0 else "lower"}'
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+_STYLE = """
+  :root { color: #0f172a; background: #f8fafc; font: 15px/1.5 system-ui, 'Segoe UI', 'Helvetica Neue', Arial,
+  sans-serif; } body { max-width: 1040px; margin: 0 auto; padding: 32px 24px 64px; }
+  h1 { font-size: 26px; margin: 0 0 20px; letter-spacing: -0.01em; }
+  h2 { font-size: 17px; margin: 36px 0 12px; }
+  h3 { font-size: 13px; margin: 0 0 6px; color: #2563eb; }
+  .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 14px; }
+  .tiles > div, figure, .groups > div, section > table { background: #fff; border: 1px solid #e2e8f0; border-radius:
+  10px; } .tiles > div { padding: 14px 18px; }
+  .tiles b { display: block; font-size: 22px; line-height: 1.3; font-variant-numeric: tabular-nums; }
+  .tiles span { color: #64748b; font-size: 13px; }
+  .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 16px; }
+  figure { margin: 0; padding: 14px 16px 8px; min-width: 0; }
+  figcaption { font-weight: 600; font-size: 14px; margin-bottom: 6px; }
+  svg { display: block; width: 100%; height: auto; }
+  .groups { columns: 2; column-gap: 16px; }
+  .groups > div { break-inside: avoid; padding: 14px 16px 8px; margin-bottom: 16px; }
+  table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
+  section > table { border-collapse: separate; border-spacing: 0; padding: 4px 16px; }
+  th { text-align: left; color: #64748b; font-weight: 500; }
+  th, td { padding: 6px 12px 6px 0; border-bottom: 1px solid #f1f5f9; vertical-align: top; overflow-wrap: anywhere; }
+  tr:last-child td { border-bottom: 0; }
+  td:not(:first-child) { font-variant-numeric: tabular-nums; }
+  .groups td { padding: 3px 12px 3px 0; }
+  td:first-child { color: #475569; width: 45%; }
+  thead + tbody td:first-child { color: inherit; width: auto; }
+  @media (max-width: 700px) { .charts { grid-template-columns: 1fr; } .groups { columns: 1; } }
+"""
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<h1>{title}</h1>
+{body}
+</body>
+</html>
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Writes the report of the workdir named on the command line and prints its path; raises as `write_report`."""
+    parser = argparse.ArgumentParser(description='Write the report of a run.')
+    parser.add_argument('workdir', type=Path, help='folder of the run')
+    print(write_report(parser.parse_args(arguments).workdir))
+
+
+if __name__ == '__main__':
+    run_command(main)

@@ -1,0 +1,115 @@
+"""Line charts of metrics over steps as SVG text, drawn with matplotlib without a display."""
+
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+Series = tuple[Sequence[float], Sequence[float]]  # steps and values
+
+TRAIN = 'train'
+EXACT = ('learning_rate',)  # metrics without noise, never smoothed
+COLOURS = ('#2563eb', '#ea580c', '#059669', '#7c3aed', '#db2777', '#ca8a04', '#0891b2', '#57534e')
+MOST_LETTERS = 44  # of the labels in one line above the curves
+BASELINE_COLOUR = '#64748b'
+MOST_POINTS = 600  # of one line; more are averaged in groups, so that the page stays small
+SMOOTHED_FROM = 60  # points: shorter lines are drawn as they are
+TEXT_COLOUR, TEXT_SIZE = '#334155', 9
+
+
+def line_chart(name: str, lines: Mapping[str, Series], baseline: float | None = None) -> str:
+    """Returns an SVG element with one line for each split.
+
+    Args:
+        name: of the metric, for readers that do not see the picture.
+        lines: {split: (steps, values)}; values that are not finite leave gaps.
+        baseline: value of a dashed line across, such as the unigram model's.
+    """
+    figure = Figure(figsize=(5.4, 2.9), layout='constrained')
+    axes = figure.add_subplot()
+    for split, series in lines.items():
+        label = split.replace('_', '-')
+        _draw_line(axes, *series, label=label, colour=_colour(split, lines), may_smooth=name not in EXACT)
+    if baseline is not None and math.isfinite(baseline):
+        axes.axhline(baseline, color=BASELINE_COLOUR, linestyle=(0, (4, 3)), linewidth=1.2, label='unigram')
+    _decorate(axes)
+    if list(lines) != [TRAIN] or baseline is not None:
+        _add_legend(figure, axes)
+    return _svg(figure, name)
+
+
+def _colour(split: str, lines: Mapping[str, Series]) -> str:
+    """The first colour for training, the others in turn for other splits, also in a chart without training."""
+    others = [other for other in lines if other != TRAIN]
+    return COLOURS[0] if split == TRAIN else COLOURS[1 + others.index(split) % (len(COLOURS) - 1)]
+
+
+def _draw_line(
+    axes: Axes, steps: Sequence[float], values: Sequence[float], *, label: str, colour: str, may_smooth: bool
+) -> None:
+    x, y = _grouped(np.asarray(steps, float)), _grouped(np.asarray(values, float))
+    is_smoothed = may_smooth and len(x) >= SMOOTHED_FROM
+    marker = 'o' if len(x) <= 30 else None
+    if is_smoothed:
+        axes.plot(x, y, color=colour, linewidth=0.8, alpha=0.28)
+    y = _smoothed(y) if is_smoothed else y
+    axes.plot(x, y, color=colour, linewidth=1.8, label=label, marker=marker, markersize=3, solid_capstyle='round')
+
+
+def _grouped(values: np.ndarray) -> np.ndarray:
+    """Means of equal groups of neighbours, at most MOST_POINTS of them."""
+    groups = np.array_split(values, min(len(values), MOST_POINTS)) if len(values) else []
+    return np.array([group.mean() for group in groups])
+
+
+def _smoothed(values: np.ndarray) -> np.ndarray:
+    """Means over a centred window of about 3 % of the points, over the finite ones among them."""
+    width = max(len(values) // 60, 1)
+    is_finite = np.isfinite(values)
+    sums = np.convolve(np.where(is_finite, values, 0), np.ones(2 * width + 1), 'same')
+    counts = np.convolve(is_finite, np.ones(2 * width + 1), 'same')
+    return np.where(is_finite, sums / np.maximum(counts, 1), np.nan)
+
+
+def _decorate(axes: Axes) -> None:
+    axes.xaxis.set_major_formatter(EngFormatter(sep=''))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.set_xlim(left=0)
+    low, high = axes.get_ylim()
+    if max(abs(low), abs(high)) >= 10_000:
+        axes.yaxis.set_major_formatter(EngFormatter(sep=''))
+    elif max(abs(low), abs(high)) < 0.01:
+        axes.ticklabel_format(axis='y', style='sci', scilimits=(0, 0), useMathText=True)
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.set_xlabel('step', color=TEXT_COLOUR, size=TEXT_SIZE)
+    axes.tick_params(colors=TEXT_COLOUR, labelsize=TEXT_SIZE, length=0)
+    axes.grid(axis='y', color='#e2e8f0', linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side in ('top', 'right', 'left'):
+        axes.spines[side].set_visible(False)
+    axes.spines['bottom'].set_color('#cbd5e1')
+
+
+def _add_legend(figure: Figure, axes: Axes) -> None:
+    """Above the curves: to look for the best place inside takes seconds where there are many points."""
+    handles, labels = axes.get_legend_handles_labels()
+    columns = max(1, min(len(labels), MOST_LETTERS // (4 + max(map(len, labels)))))
+    look = {'frameon': False, 'fontsize': TEXT_SIZE, 'labelcolor': TEXT_COLOUR}
+    figure.legend(handles, labels, loc='outside upper right', ncols=columns, **look)
+
+
+def _svg(figure: Figure, name: str) -> str:
+    """The figure as an <svg> that takes the width of its place and the fonts of its page."""
+    text = io.StringIO()
+    with matplotlib.rc_context({'svg.fonttype': 'none', 'svg.hashsalt': name}):
+        figure.savefig(text, format='svg', transparent=True, metadata={'Date': None, 'Creator': None})
+    element = text.getvalue()[text.getvalue().index('<svg') :]
+    for unwanted in (r' (width|height)="[\d.]+pt"', r' font-family: [^;"]*;', r'<!--.*?-->'):
+        element = re.sub(unwanted, '', element)
+    return re.sub(r'<metadata>.*?</metadata>|<style.*?</style>', '', element, flags=re.DOTALL)

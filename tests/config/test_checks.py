@@ -1,0 +1,39 @@
+"""Checks of config fields: what passes, and the one line that the others give."""
+
+import math
+
+import pytest
+
+from efficient_attention.config.checks import check_one_of, check_within
+from efficient_attention.errors import InputError
+
+
+def test_a_known_value_passes_and_an_unknown_one_names_the_field_and_the_known_values():
+    check_one_of('optimizer.name', 'lamb', ('adamw', 'lamb'))
+    with pytest.raises(InputError, match=r"^optimizer.name is 'sgd'; known: adamw, lamb$"):
+        check_one_of('optimizer.name', 'sgd', ('adamw', 'lamb'))
+
+
+@pytest.mark.parametrize('value', [0, 0.5, 1])
+def test_a_closed_interval_holds_its_ends(value):
+    check_within('train.rate', value, 0, 1)
+
+
+@pytest.mark.parametrize('value', [-0.1, 1.1, math.nan, math.inf, -math.inf])
+def test_values_outside_are_refused(value):
+    with pytest.raises(InputError, match=rf'^train.rate is {value}; it must lie in \[0, 1\]$'):
+        check_within('train.rate', value, 0, 1)
+
+
+def test_open_ends_are_excluded():
+    with pytest.raises(InputError, match=r'\[0, 1\)$'):
+        check_within('train.rate', 1, 0, 1, high_is_open=True)
+    with pytest.raises(InputError, match=r'\(0, 1\]$'):
+        check_within('train.rate', 0, 0, 1, low_is_open=True)
+
+
+@pytest.mark.parametrize('value', [math.inf, math.nan])
+def test_without_an_upper_end_the_value_must_still_be_finite(value):
+    check_within('train.rate', 1e30, 0)
+    with pytest.raises(InputError, match=r'\[0, inf\)$'):
+        check_within('train.rate', value, 0)

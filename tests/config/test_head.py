@@ -1,0 +1,20 @@
+"""The fields of a head, and one line for each that does not serve."""
+
+import pytest
+
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.errors import InputError
+
+
+@pytest.mark.parametrize(
+    'fields, message',
+    [
+        ({'kind': 'pair'}, r"^head\.kind is 'pair'; known: none, sequence, "),
+        ({'transform': 'sine'}, r"^head\.transform is 'sine'; known: none, tanh, gelu_tanh, "),
+        ({'outputs': 0}, r'^head\.outputs is 0; it must lie in \[1, inf\)$'),
+        ({'dropout_rate': 1.0}, r'^head\.dropout_rate is 1\.0; it must lie in \[0, 1\)$'),
+    ],
+)
+def test_bad_fields_are_named(fields: dict, message: str):
+    with pytest.raises(InputError, match=message):
+        HeadConfig(**fields)

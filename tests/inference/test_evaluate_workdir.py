@@ -1,0 +1,40 @@
+"""Evaluation of a workdir by name: step, batch size and devices are the caller's choice."""
+
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.inference.evaluate_workdir import evaluate_workdir
+from tests.training.tiny_run import fresh_workdir
+
+pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+    """Written on a mesh of 2 x 2 x 2 devices, with a training batch that does not divide over 8."""
+    fields = {'mesh.data': 2, 'mesh.fsdp': 2, 'mesh.tensor': 2, 'train.batch_size': 4}
+    return fresh_workdir(tmp_path_factory.mktemp('evaluation'), **fields)
+
+
+def test_the_training_batch_and_mesh_do_not_matter(workdir):
+    found = evaluate_workdir(workdir)
+    assert found['step'] == 0
+    assert found['nsp_weight'] > 0 and found['masked_lm_weight'] > 0
+    assert found['masked_lm_perplexity'] > 10  # of 70 tokens, untrained
+
+
+def test_a_batch_that_does_not_divide_over_the_devices_is_refused(workdir):
+    with pytest.raises(InputError, match=r'eval.batch_size 3 does not divide over 4 devices'):
+        evaluate_workdir(workdir, batch_size=3)
+
+
+def test_a_batch_of_no_rows_is_refused(workdir):
+    with pytest.raises(InputError, match=r'eval\.batch_size is 0'):
+        evaluate_workdir(workdir, batch_size=0)
+
+
+def test_a_missing_step_or_run_is_named(workdir, tmp_path):
+    with pytest.raises(InputError, match='there is no checkpoint of step 7'):
+        evaluate_workdir(workdir, checkpoint='7')
+    with pytest.raises(InputError, match='no run there'):
+        evaluate_workdir(tmp_path)

@@ -1,0 +1,194 @@
+"""Plain Python in and out: each pipeline's form, that batches and padding change nothing, that long texts are read."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import efficient_attention as ea
+from efficient_attention.errors import InputError
+from tests.inference.tiny_checkpoint import LABELS, random_text, write_checkpoint
+
+
+@pytest.fixture(scope='module')
+def checkpoint(tmp_path_factory: pytest.TempPathFactory):
+    folder, made = tmp_path_factory.mktemp('checkpoints'), {}
+
+    def of(problem: str) -> Path:
+        if problem not in made:
+            made[problem] = write_checkpoint(folder / problem, problem)
+        return made[problem]
+
+    return of
+
+
+INPUTS = {
+    'question-answering': [
+        {'question': 'the dog ?', 'context': random_text(9, 1)},
+        {'question': 'a red house near the river', 'context': random_text(60, 2)},
+    ],
+    'text-classification': [random_text(5, 3), random_text(70, 4), random_text(1, 5)],
+    'token-classification': [random_text(4, 6), random_text(50, 7)],
+    'multiple-choice': [
+        {'context': random_text(5, 8), 'choices': ['the dog', 'the old king sleeps', 'a tree']},
+        {'context': random_text(3, 9), 'choices': ['a', 'red']},
+    ],
+    'fill-mask': ['the [MASK] sleeps', 'a [MASK] near the [MASK]'],
+    'feature-extraction': [random_text(3, 1), random_text(80, 2)],
+}
+SHORT = {'question_length': 8, 'stride': 6}  # tokens; rows have 24
+PROBLEM = {
+    'question-answering': 'question_answering',
+    'text-classification': 'classification',
+    'token-classification': 'token_classification',
+    'multiple-choice': 'multiple_choice',
+    'fill-mask': 'fill_mask',
+    'feature-extraction': 'fill_mask',
+}
+
+
+@pytest.mark.parametrize('task', INPUTS)
+def test_a_list_gives_what_its_members_give(checkpoint, task: str):
+    options = SHORT if task == 'question-answering' else {}
+    run = ea.pipeline(task, checkpoint(PROBLEM[task]), batch_size=2, **options)
+    together, alone = run(INPUTS[task]), [run(value) for value in INPUTS[task]]
+    assert len(together) == len(INPUTS[task])
+    if task == 'feature-extraction':
+        for left, right in zip(together, alone, strict=True):
+            np.testing.assert_allclose(left, right, atol=2e-5)
+        return
+    assert round_all(together) == round_all(alone)
+    json.dumps(together)  # plain Python all through
+
+
+def round_all(value):
+    if isinstance(value, dict):
+        return {name: round_all(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [round_all(part) for part in value]
+    return pytest.approx(value, abs=2e-5) if isinstance(value, float) else value
+
+
+def test_answers_are_parts_of_the_context(checkpoint):
+    run = ea.pipeline('question-answering', checkpoint('question_answering'), **SHORT)
+    for value in INPUTS['question-answering']:
+        answer = run(value)
+        assert value['context'][answer['start'] : answer['end']] == answer['answer'] != ''
+        assert 0 < answer['score'] <= 1
+
+
+def test_the_whole_of_a_long_context_counts(checkpoint):
+    """A question on a context and on the same with more before it: the answer may be found in either part."""
+    run = ea.pipeline('question-answering', checkpoint('question_answering'), **SHORT)
+    starts = {run({'question': 'a dog', 'context': random_text(120, seed)})['start'] for seed in range(8)}
+    assert max(starts) > 150  # characters; a row holds about 20 words
+
+
+def test_classes_have_their_names_and_probabilities(checkpoint):
+    run = ea.pipeline('text-classification', checkpoint('classification'))
+    for answer in run(INPUTS['text-classification']):
+        assert set(answer['scores']) == set(LABELS['classification'])
+        assert sum(answer['scores'].values()) == pytest.approx(1, abs=1e-5)
+        assert answer['label'] == max(answer['scores'], key=answer['scores'].get)
+
+
+def test_a_pair_of_texts_is_another_input(checkpoint):
+    run = ea.pipeline('text-classification', checkpoint('classification'))
+    pair, text = run(('the dog', 'a tree')), run('the dog a tree')
+    assert pair['scores'] != text['scores']
+    assert round_all(run({'text': 'the dog', 'text_pair': 'a tree'})) == round_all(pair)
+
+
+def test_a_regression_gives_a_number(checkpoint):
+    answer = ea.pipeline('text-classification', checkpoint('regression'))('the old king')
+    assert isinstance(answer['score'], float)
+
+
+def test_every_word_of_a_long_text_has_a_label(checkpoint):
+    text = random_text(50, 7)
+    words = ea.pipeline('token-classification', checkpoint('token_classification'))(text)
+    assert all(text[word['start'] : word['end']] == word['word'] for word in words)
+    assert [word['word'] for word in words] == text.split()
+
+
+def test_words_may_be_given(checkpoint):
+    words = tuple(random_text(6, 8).split())
+    run = ea.pipeline('token-classification', checkpoint('token_classification'))
+    assert [found['word'] for found in run(words)] == list(words)
+    assert [round_all(found) for found in run([words[:2], words])] == [round_all(run(words[:2])), round_all(run(words))]
+
+
+def test_vectors(checkpoint):
+    path, texts = checkpoint('fill_mask'), INPUTS['feature-extraction']
+    short, long = ea.pipeline('feature-extraction', path)(texts)
+    assert short.shape == (5, 16) and len(long) >= 82 and long.dtype == np.float32
+    mean = ea.pipeline('feature-extraction', path, pooling='mean')(texts[0])
+    np.testing.assert_allclose(mean, short.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(ea.pipeline('feature-extraction', path, pooling='first')(texts[0]), short[0], atol=1e-6)
+
+
+def test_masks_are_filled_with_the_number_of_tokens_asked_for(checkpoint):
+    masks = ea.pipeline('fill-mask', checkpoint('fill_mask'), top=2)('a [MASK] near the [MASK]')
+    assert [len(candidates) for candidates in masks] == [2, 2]
+    assert masks[0][0]['score'] >= masks[0][1]['score']
+
+
+@pytest.mark.parametrize('problem', ['classification', 'token_classification'])
+def test_outputs_without_names_are_numbered(tmp_path: Path, problem: str):
+    [task] = [task for task, own in PROBLEM.items() if own == problem]
+    path, text = write_checkpoint(tmp_path, problem, is_named=False), random_text(9, 3)
+    numbered = ea.pipeline(task, path)(text)
+    named = ea.pipeline(task, path, labels=LABELS[problem])(text)
+    found, expected = ([one['label'] for one in own] for own in (listed(numbered), listed(named)))
+    assert found == [f'LABEL_{LABELS[problem].index(label)}' for label in expected]
+    with pytest.raises(InputError, match=r'^head\.outputs is 3; the examples have 2 \(a, b\)$'):
+        ea.pipeline(task, path, labels=('a', 'b'))(text)
+
+
+def listed(answer) -> list:
+    return answer if isinstance(answer, list) else [answer]
+
+
+def test_what_is_cut_or_left_out_is_said(checkpoint):
+    path, text = checkpoint('classification'), random_text(70, 4)
+    run = ea.pipeline('text-classification', path, overlong='truncate')
+    message = r'^input: 1 of 2 rows have more than data\.length 24 tokens and were cut$'
+    with pytest.warns(UserWarning, match=message) as caught:
+        cut, _ = run([text, 'the dog'])
+    assert [warning.filename for warning in caught] == [__file__]
+    with pytest.warns(UserWarning, match=r'1 of 1 rows .* were cut$') as caught:
+        assert round_all(run(text)) == round_all(cut)
+    assert [warning.filename for warning in caught] == [__file__]
+    ea.pipeline('text-classification', path)(text)  # in windows, without a warning
+
+
+def test_a_question_that_is_cut_is_said(checkpoint):
+    run = ea.pipeline('question-answering', checkpoint('question_answering'), **SHORT)
+    message = r'^1 of 2 questions have more than examples\.question_length 8 tokens and were cut, the first: the que'
+    with pytest.warns(UserWarning, match=message):
+        run([{'question': random_text(words, 2), 'context': random_text(40, 3)} for words in (8, 9)])
+
+
+@pytest.mark.parametrize(
+    'task, problem, options, message',
+    [
+        ('translation', 'classification', {}, r"^pipeline 'translation' is unknown; known: fill-mask, "),
+        ('fill-mask', 'classification', {}, r"holds a model for 'classification'; filling masks needs pretraining$"),
+        ('question-answering', 'classification', {}, r"was trained for 'classification'; question-answering needs"),
+        ('text-classification', 'classification', {'length': 99}, r'^length is 99; the model has 24 positions$'),
+        ('text-classification', 'classification', {'texts': 1}, r'^unknown option among texts; known: problem, '),
+        ('feature-extraction', 'fill_mask', {'pooling': 'max'}, r"^pooling is 'max'; known: none, first, mean$"),
+    ],
+)
+def test_what_cannot_be_served_is_named(checkpoint, task: str, problem: str, options: dict, message: str):
+    with pytest.raises(InputError, match=message):
+        ea.pipeline(task, checkpoint(problem), **options)
+
+
+@pytest.mark.parametrize('value', ['', 3, ('a', ''), {'context': 'a'}, None])
+def test_inputs_of_another_form_are_named(checkpoint, value):
+    with pytest.raises(InputError):
+        ea.pipeline('text-classification', checkpoint('classification'))(value)
+    with pytest.raises(InputError):
+        ea.pipeline('question-answering', checkpoint('question_answering'), **SHORT)(value)

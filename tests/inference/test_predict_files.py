@@ -1,0 +1,139 @@
+"""Predictions for files: those of the run or others, with metrics where there are labels."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.data.examples.text_encoder import text_encoder
+from efficient_attention.errors import InputError
+from efficient_attention.inference.pipeline import TextPipeline, pipeline
+from efficient_attention.inference.predict_files import predict_files
+from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+from tests.inference.tiny_checkpoint import LABELS, random_text, write_checkpoint
+
+
+@pytest.fixture(scope='module')
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp('checkpoint'), 'classification')
+
+
+def write_rows(path: Path, *, labelled: bool) -> str:
+    rows = [{'review': random_text(4, seed), 'number': f'r{seed}'} for seed in range(5)]
+    labels = LABELS['classification']
+    lines = [json.dumps(row | ({'label': labels[place % 3]} if labelled else {})) for place, row in enumerate(rows)]
+    path.write_text('\n'.join(lines) + '\n', encoding='utf-8')
+    return str(path)
+
+
+def test_one_prediction_a_row(checkpoint: Path, tmp_path: Path):
+    files = write_rows(tmp_path / 'rows.jsonl', labelled=False)
+    found = predict_files(checkpoint, tmp_path / 'out', test=files, text='review', id='number')
+    [path] = found['files']
+    rows = [json.loads(line) for line in Path(path).read_text(encoding='utf-8').splitlines()]
+    assert [row['id'] for row in rows] == ['r0', 'r1', 'r2', 'r3', 'r4']
+    assert all(row['label'] in LABELS['classification'] for row in rows) and found['metrics'] == {}
+
+
+def test_dev_files_are_scored(checkpoint: Path, tmp_path: Path):
+    files = write_rows(tmp_path / 'rows.jsonl', labelled=True)
+    found = predict_files(checkpoint, tmp_path / 'out', split='dev', dev=files, text='review')
+    rows = [json.loads(line) for line in Path(found['files'][0]).read_text(encoding='utf-8').splitlines()]
+    right = sum(row['label'] == LABELS['classification'][place % 3] for place, row in enumerate(rows))
+    assert found['metrics']['accuracy'] == pytest.approx(right / 5)
+
+
+def test_test_files_are_scored_where_all_rows_have_labels(checkpoint: Path, tmp_path: Path):
+    files = write_rows(tmp_path / 'rows.jsonl', labelled=True)
+    options = {'dev': files, 'test': files, 'text': 'review'}
+    scores = [
+        predict_files(checkpoint, tmp_path / split, split=split, **options)['metrics'] for split in ('dev', 'test')
+    ]
+    assert scores[0] == scores[1] and set(scores[0]) == {'accuracy', 'f1'}
+
+
+def test_a_partly_labelled_test_file_is_not_scored_and_it_is_said(checkpoint: Path, tmp_path: Path):
+    files = write_rows(tmp_path / 'rows.jsonl', labelled=True)
+    rows = [json.loads(line) for line in Path(files).read_text(encoding='utf-8').splitlines()]
+    del rows[1]['label']
+    Path(files).write_text('\n'.join(map(json.dumps, rows)), encoding='utf-8')
+    found = predict_files(checkpoint, tmp_path / 'out', test=files, text='review')
+    assert found['metrics'] == {}
+    assert found['notes'] == ['4 of 5 examples of examples.test have labels; without all no scores']
+
+
+def test_labels_without_names(tmp_path: Path):
+    """They are numbered, unless labels, training files or a GLUE task name them."""
+    path = write_checkpoint(tmp_path / 'made', 'classification', is_named=False)
+    files, names = write_rows(tmp_path / 'rows.jsonl', labelled=True), LABELS['classification']
+    other, options = write_rows(tmp_path / 'other.jsonl', labelled=False), {'text': 'review', 'id': 'number'}
+    found = {}
+    for number, fields in enumerate(({}, {'labels': names}, {'train': files})):
+        [out] = predict_files(path, tmp_path / f'{number}', test=other, **options, **fields)['files']
+        found[number] = [json.loads(line)['label'] for line in Path(out).read_text(encoding='utf-8').splitlines()]
+    assert found[0] == [f'LABEL_{names.index(label)}' for label in found[1]] and found[1] == found[2]
+    scores = predict_files(path, tmp_path / 'dev', split='dev', dev=files, labels=names, **options)['metrics']
+    assert 'accuracy' in scores
+    glue = ExamplesConfig(problem='classification', format='glue', name='mnli')
+    task = pipeline('text-classification', path).task(glue)
+    assert task.labels == ('entailment', 'neutral', 'contradiction')
+
+
+def test_tags_without_names(tmp_path: Path):
+    path = write_checkpoint(tmp_path / 'made', 'token_classification', is_named=False)
+    (tmp_path / 'rows.conll').write_text('the\ndog\n\na\n')
+    found = predict_files(path, tmp_path / 'out', test=str(tmp_path / 'rows.conll'), format='conll')
+    lines = Path(found['files'][0]).read_text(encoding='utf-8').split()
+    assert sum(line.startswith('LABEL_') for line in lines) == 3
+
+
+def test_files_must_be_named(checkpoint: Path, tmp_path: Path):
+    with pytest.raises(InputError, match=r'names no files for examples\.test; name them \(--files\)$'):
+        predict_files(checkpoint, tmp_path / 'out')
+    with pytest.raises(InputError, match=r"^split is 'train'; known: dev, test$"):
+        predict_files(checkpoint, tmp_path / 'out', split='train')
+
+
+def test_earlier_predictions_are_kept(checkpoint: Path, tmp_path: Path):
+    (tmp_path / 'out').mkdir()
+    (tmp_path / 'out' / 'predictions.jsonl').write_text('earlier')
+    with pytest.raises(InputError, match=r'out: there is something already; name another folder \(--output\)$'):
+        predict_files(checkpoint, tmp_path / 'out', test=write_rows(tmp_path / 'rows.jsonl', labelled=False))
+
+
+def test_a_checkpoint_without_a_head_predicts_nothing(tmp_path: Path):
+    path = write_checkpoint(tmp_path, 'fill_mask')
+    with pytest.raises(InputError, match=r"was trained for 'fill_mask'; it has no head to predict with$"):
+        predict_files(path, tmp_path / 'out')
+
+
+def test_thresholds_chosen_on_dev_are_used(tmp_path: Path):
+    path = write_checkpoint(tmp_path, 'question_answering')
+    question = {'question': 'the dog', 'context': random_text(9), 'id': 'q'}
+    pretrained = open_pretrained(path)
+    encoder = text_encoder(pretrained.tokenizer)
+    examples = ExamplesConfig(
+        problem='question_answering',
+        format='squad',
+        overlong='windows',
+        has_no_answer=True,
+        question_length=8,
+        stride=6,
+    )
+    answers = {}
+    for threshold in (-1e6, 1e6):  # always none, never none
+        chosen = {'no_answer_threshold': threshold, 'f1': 0.5}
+        run = TextPipeline(pretrained, encoder, examples, thresholds=chosen, length=24, batch_size=4)
+        answers[threshold] = run(question)['answer']
+    assert answers[-1e6] == '' != answers[1e6]
+    # and where the checkpoint went out of its run and came back
+    for threshold in (-1e6, 1e6):
+        kept = {'has_no_answer': True, 'question_length': 8, 'stride': 6}
+        chosen = {'no_answer_threshold': threshold}
+        own = dataclasses.replace(pretrained, examples=kept, thresholds=lambda chosen=chosen: chosen)
+        save_pretrained(tmp_path / f'out{threshold}', own)
+        again = open_pretrained(tmp_path / f'out{threshold}')
+        assert (again.examples, again.thresholds()) == (kept, chosen)
+        assert pipeline('question-answering', tmp_path / f'out{threshold}')(question)['answer'] == answers[threshold]

@@ -1,0 +1,48 @@
+"""Outputs of rows of any length, in their order, whatever the batch."""
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.inference.predictor import Predictor
+from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.objectives.fine_tuning import FineTuning
+from tests.inference.tiny_checkpoint import MODEL
+
+HEAD = HeadConfig(kind='token', outputs=3)
+
+
+def rows(lengths: list[int]) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    return [
+        {'tokens': rng.integers(0, 20, length).astype(np.int32), 'token_types': np.zeros(length, np.int32)}
+        | {'labels': np.full(length, 99, np.int32)}  # not looked at
+        for length in lengths
+    ]
+
+
+@pytest.mark.parametrize('batch_size', [1, 3, 64])
+def test_each_row_has_what_the_model_says_of_it_alone(batch_size: int):
+    model = FineTuningModel(MODEL, HEAD, rngs=nnx.Rngs(0))
+    features = rows([5, 17, 2, 24, 9])
+    outputs = Predictor(model, FineTuning(HEAD), length=24, pad=0, batch_size=batch_size)(features)
+    for feature, output in zip(features, outputs, strict=True):
+        length = len(feature['tokens'])
+        batch = {name: jax.numpy.asarray(feature[name])[None] for name in ('tokens', 'token_types')}
+        expected = model(batch | {'segments': jax.numpy.ones((1, length), jax.numpy.int32)})['logits'][0]
+        assert output['logits'].shape == (length, 3)
+        np.testing.assert_allclose(output['logits'], expected, atol=2e-5)
+
+
+def test_no_rows_no_outputs():
+    model = FineTuningModel(MODEL, HEAD, rngs=nnx.Rngs(0))
+    assert Predictor(model, FineTuning(HEAD), length=24, pad=0)([]) == []
+
+
+def test_as_many_classes_as_tokens_are_not_taken_for_tokens():
+    head = HeadConfig(kind='sequence', outputs=8)
+    model = FineTuningModel(MODEL, head, rngs=nnx.Rngs(0))
+    outputs = Predictor(model, FineTuning(head), length=24, pad=0)(rows([3, 8, 5]))
+    assert [output['logits'].shape for output in outputs] == [(8,)] * 3

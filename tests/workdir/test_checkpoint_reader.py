@@ -1,0 +1,214 @@
+"""Restoring: the same bits on any mesh, and one clear line for everything that does not fit."""
+
+import dataclasses
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.config.checkpoint import CheckpointConfig
+from efficient_attention.config.mesh import MeshConfig
+from efficient_attention.config.optimizer import OptimizerConfig
+from efficient_attention.errors import InputError
+from efficient_attention.models.sharding import make_mesh, state_shardings
+from efficient_attention.training.optimizer import make_optimizer
+from efficient_attention.training.state import TrainState, initial_state
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Restored
+from efficient_attention.workdir.checkpoints import Checkpoints
+
+FINGERPRINT = {'config': {'model': {'layers': 3}, 'train': {'steps': 10}}, 'data': 'abc'}
+
+
+def make_params() -> dict:
+    draw = np.random.default_rng(0).standard_normal
+    tree = {
+        'layers': {'up': {'kernel': draw((3, 8, 16)), 'bias': draw((3, 16))}},
+        'token': {'embedding': draw((32, 8))},
+    }
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), tree)
+
+
+def make_state(name: str = 'lamb') -> TrainState:
+    optimizer = make_optimizer(OptimizerConfig(name=name), 10, stacked=None)
+    state = initial_state(make_params(), optimizer, seed=3)
+    opt_state = jax.tree.map(lambda leaf: leaf + jnp.ones_like(leaf), state.opt_state)
+    return dataclasses.replace(state, opt_state=opt_state, step=jnp.int32(5))
+
+
+def on_mesh(state: TrainState, mesh_config: MeshConfig, device_count: int) -> TrainState:
+    """The abstract state laid out on the first devices."""
+    mesh = make_mesh(mesh_config, jax.devices()[:device_count])
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        state,
+        state_shardings(state, mesh),
+    )
+
+
+def placed(state: TrainState, layout: TrainState) -> TrainState:
+    return jax.tree.map(lambda leaf, like: jax.device_put(leaf, like.sharding), state, layout)
+
+
+@pytest.fixture(scope='module')
+def saved(tmp_path_factory):
+    """A workdir with steps 2 and 5, saved on 2 x 2 x 2 devices."""
+    workdir = tmp_path_factory.mktemp('run')
+    layout = on_mesh(make_state(), MeshConfig(data=2, fsdp=2, tensor=2), 8)
+    with Checkpoints(workdir, CheckpointConfig()) as checkpoints:
+        for step, loss in ((2, 1.5), (5, 2.5)):
+            record = {'fingerprint': FINGERPRINT, 'note': 'any'}
+            metrics = {'loss': loss, 'bad': float('nan')}
+            checkpoints.save(step, placed(make_state(), layout), record=record, metrics=metrics)
+    return workdir
+
+
+def same_bits(found, expected) -> None:
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ('mesh_config', 'device_count'),
+    [(MeshConfig(), 1), (MeshConfig(fsdp=2), 4), (MeshConfig(data=1, tensor=4), 4), (MeshConfig(fsdp=4, tensor=2), 8)],
+)
+def test_the_whole_state_comes_back_bit_by_bit_on_another_mesh(saved, mesh_config, device_count):
+    layout = on_mesh(make_state(), mesh_config, device_count)
+    restored = CheckpointReader(saved).restore(layout)
+    assert isinstance(restored.state, TrainState)
+    same_bits(restored.state, make_state())
+    for leaf, like in zip(jax.tree.leaves(restored.state), jax.tree.leaves(layout), strict=True):
+        assert leaf.sharding == like.sharding
+
+
+def test_a_part_of_the_state_is_read_alone(saved):
+    layout = on_mesh(make_state(), MeshConfig(), 1)
+    restored = CheckpointReader(saved).restore({'params': layout.params, 'step': layout.step})
+    same_bits(restored.state, {'params': make_params(), 'step': jnp.int32(5)})
+
+
+def test_steps_and_records(saved):
+    reader = CheckpointReader(saved)
+    assert (reader.steps(), reader.latest_step()) == ([2, 5], 5)
+    assert reader.record() == {'fingerprint': FINGERPRINT, 'note': 'any', 'step': 5, 'metrics': {'loss': 2.5}}
+    assert reader.record(2)['metrics'] == {'loss': 1.5}
+    assert (reader.best_step('loss'), reader.best_step('loss', 'max'), reader.best_step('accuracy')) == (2, 5, None)
+
+
+def test_an_asked_step_is_read_and_a_missing_one_lists_those_there_are(saved):
+    reader, layout = CheckpointReader(saved), on_mesh(make_state(), MeshConfig(), 1)
+    assert reader.restore(layout, 2).step == 2
+    with pytest.raises(InputError, match=r'^there is no checkpoint of step 3 in .*; there are 2, 5$'):
+        reader.restore(layout, 3)
+
+
+@pytest.mark.parametrize(
+    ('choice', 'mode', 'step'),
+    [('last', 'min', None), ('best', 'min', 2), ('best', 'max', 5), ('5', 'min', 5), ('02', 'min', 2)],
+)
+def test_a_choice_names_a_step(saved, choice: str, mode: str, step: int | None):
+    assert CheckpointReader(saved).chosen_step(choice, metric='loss', mode=mode) == step
+
+
+@pytest.mark.parametrize(
+    ('choice', 'metric', 'message'),
+    [
+        ('3', 'loss', 'there is no checkpoint of step 3 in {}; there are 2, 5'),
+        ('-5', 'loss', "checkpoint '-5' is none of last, best and a step; in {} there are 2, 5"),
+        ('', 'loss', "checkpoint '' is none of last, best and a step; in {} there are 2, 5"),
+        ('best', '', 'no checkpoint is the best one, as checkpoint.best_metric names no metric; in {} there are 2, 5'),
+        ('best', 'bad', "no checkpoint is the best one, as none has the metric 'bad'; in {} there are 2, 5"),
+    ],
+)
+def test_a_choice_that_is_not_there_lists_the_steps_that_are(saved, choice: str, metric: str, message: str):
+    with pytest.raises(InputError) as caught:
+        CheckpointReader(saved).chosen_step(choice, metric=metric)
+    assert str(caught.value) == message.format(saved / 'checkpoints')
+
+
+def test_a_step_that_the_trainer_removes_meanwhile_is_not_the_best(saved, tmp_path, monkeypatch):
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    read = CheckpointReader.record
+
+    def slow(self: CheckpointReader, step: int) -> dict:
+        if step == 2:
+            shutil.rmtree(self.folder / '2')
+        return read(self, step)
+
+    monkeypatch.setattr(CheckpointReader, 'record', slow)
+    assert CheckpointReader(tmp_path).best_step('loss') == 5
+
+
+def test_without_any_checkpoint_evaluation_is_refused_and_training_starts_anew(tmp_path):
+    reader, layout = CheckpointReader(tmp_path), on_mesh(make_state(), MeshConfig(), 1)
+    assert reader.latest_step() is None
+    assert reader.newest() is None
+    for read in (reader.record, lambda: reader.restore(layout)):
+        with pytest.raises(InputError, match=f'^there is no checkpoint in {tmp_path}'):
+            read()
+    assert list(tmp_path.iterdir()) == []  # reading makes no folders
+
+
+def refused(workdir, layout) -> str:
+    with pytest.raises(InputError) as caught:
+        CheckpointReader(workdir).restore(layout)
+    assert '\n' not in str(caught.value)
+    return str(caught.value)
+
+
+def changed(layout: TrainState, **params) -> TrainState:
+    return dataclasses.replace(layout, params={**layout.params, **params})
+
+
+def test_a_wrong_shape_dtype_or_name_is_refused_before_reading(saved):
+    layout = on_mesh(make_state(), MeshConfig(), 1)
+    embedding = layout.params['token']['embedding']
+    wide = changed(layout, token={'embedding': embedding.update(shape=(32, 9))})
+    assert 'embedding is float32 [32, 8] in the checkpoint and float32 [32, 9] in this model' in refused(saved, wide)
+    short = changed(layout, token={'embedding': embedding.update(dtype=jnp.bfloat16)})
+    assert 'is float32 [32, 8] in the checkpoint and bfloat16 [32, 8] in this model' in refused(saved, short)
+    more = changed(layout, pooler={'kernel': embedding})
+    assert refused(saved, more).endswith('pooler/kernel is missing in the checkpoint (float32 [32, 8] in this model)')
+    fewer = dataclasses.replace(layout, params={'token': layout.params['token']})
+    assert 'params/layers/up/bias is only in the checkpoint (float32 [3, 16])' in refused(saved, fewer)
+    part = {'params': fewer.params}
+    assert 'params/layers/up/bias is only in the checkpoint' in refused(saved, part)
+
+
+def test_the_record_is_read_apart_from_the_arrays(saved):
+    reader, layout = CheckpointReader(saved), on_mesh(make_state(), MeshConfig(), 1)
+    newest = reader.newest()
+    assert newest and newest.step == 5 and newest.record['fingerprint'] == FINGERPRINT
+    jax.tree.map(np.testing.assert_array_equal, reader.read_state(layout, 5), reader.restore(layout).state)
+
+
+def test_damaged_files_are_one_line_that_names_the_step_and_the_others(tmp_path):
+    state = {'kernel': jnp.ones(4)}  # one array: where one of several fails, Orbax leaves the others' reads behind
+    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+        for step in (2, 5):
+            checkpoints.save(step, state, record={})
+    for path in (tmp_path / 'checkpoints' / '5' / 'state').rglob('d/*'):
+        path.write_bytes(path.read_bytes()[:-20])
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    line = refused(tmp_path, {'kernel': jax.ShapeDtypeStruct((4,), jnp.float32, sharding=sharding)})
+    assert line.startswith(f'checkpoint {tmp_path}/checkpoints/5 cannot be read: ')
+    assert line.endswith('; other steps: 2')
+    (tmp_path / 'checkpoints' / '5' / 'record' / 'metadata').unlink()
+    with pytest.raises(InputError, match=r'checkpoints/5 cannot be read: FileNotFoundError: .*; other steps: 2$'):
+        CheckpointReader(tmp_path).record()
+
+
+def test_a_step_that_the_trainer_removes_meanwhile_gives_way_to_the_newest(saved, tmp_path, monkeypatch):
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    read = CheckpointReader._restore
+
+    def slow(self: CheckpointReader, abstract_state: TrainState, step: int) -> Restored:
+        if step == 5:
+            shutil.rmtree(self.folder / '5')
+        return read(self, abstract_state, step)
+
+    monkeypatch.setattr(CheckpointReader, '_restore', slow)
+    assert CheckpointReader(tmp_path).restore(on_mesh(make_state(), MeshConfig(), 1)).step == 2

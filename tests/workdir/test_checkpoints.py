@@ -1,0 +1,175 @@
+"""Saving: asynchronous, kept by rule, one trainer at a time, and no failure that goes unseen."""
+
+import logging
+import resource
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from efficient_attention.config.checkpoint import CheckpointConfig
+from efficient_attention.errors import InputError
+from efficient_attention.workdir.checkpoints import Checkpoints, SaveError
+
+BEST = CheckpointConfig(keep=2, keep_best=1, best_metric='loss')
+
+
+def make_state(value: float, shape: tuple[int, ...] = (4, 8)) -> dict:
+    return {'params': {'kernel': jnp.full(shape, value)}, 'step': jnp.int32(value)}
+
+
+def abstract(state: dict) -> dict:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), state)
+
+
+def save_all(workdir, config: CheckpointConfig, losses: dict[int, float | None]) -> None:
+    with Checkpoints(workdir, config) as checkpoints:
+        for step, loss in losses.items():
+            metrics = None if loss is None else {'loss': loss}
+            checkpoints.save(step, make_state(step), record={}, metrics=metrics)
+
+
+@pytest.fixture
+def no_space():
+    """From the call on, no file grows beyond 64 KiB: like a full disk, the error comes in the midst of a write."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def random_state() -> dict:
+    return {'params': {'kernel': jnp.asarray(np.random.default_rng(0).standard_normal(2**18), jnp.float32)}}
+
+
+def test_the_newest_and_the_best_are_kept_and_nothing_else(tmp_path):
+    save_all(tmp_path, BEST, {1: 3.0, 2: 1.0, 3: 2.0, 4: None, 5: 4.0, 6: float('nan')})
+    with Checkpoints(tmp_path, BEST) as checkpoints:
+        assert checkpoints.reader.steps() == [2, 5, 6]
+    assert sorted(path.name for path in (tmp_path / 'checkpoints').iterdir()) == ['2', '5', '6']
+
+
+def test_what_is_best_is_remembered_over_a_restart(tmp_path):
+    save_all(tmp_path, BEST, {1: 1.0, 2: 3.0})
+    save_all(tmp_path, BEST, {3: 2.0, 4: 2.0, 5: 2.0})
+    with Checkpoints(tmp_path, BEST) as checkpoints:
+        assert checkpoints.reader.steps() == [1, 4, 5]
+        assert checkpoints.reader.best_step('loss') == 1
+
+
+def test_the_highest_is_best_in_mode_max(tmp_path):
+    config = CheckpointConfig(keep=1, keep_best=1, best_metric='loss', best_mode='max')
+    save_all(tmp_path, config, {1: 1.0, 2: 3.0, 3: 2.0, 4: 0.0})
+    with Checkpoints(tmp_path, config) as checkpoints:
+        assert checkpoints.reader.steps() == [2, 4]
+
+
+def test_without_a_metric_only_the_newest_are_kept(tmp_path):
+    save_all(tmp_path, CheckpointConfig(keep=2), {step: 1.0 for step in range(1, 6)})
+    with Checkpoints(tmp_path, CheckpointConfig(keep=2)) as checkpoints:
+        assert checkpoints.reader.steps() == [4, 5]
+
+
+def test_a_best_metric_that_the_evaluation_does_not_give_is_refused(tmp_path):
+    with Checkpoints(tmp_path, BEST) as checkpoints:
+        with pytest.raises(InputError, match="best_metric is 'loss'; known: accuracy"):
+            checkpoints.save(1, make_state(1), record={}, metrics={'accuracy': 0.5})
+
+
+def test_a_step_that_is_saved_already_is_left_as_it_is(tmp_path):
+    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+        checkpoints.save(1, make_state(1), record={})
+        checkpoints.save(1, make_state(7), record={})
+        checkpoints.wait()
+        assert checkpoints.reader.restore(abstract(make_state(1))).state['step'] == 1
+
+
+def test_donated_arrays_do_not_change_what_is_saved(tmp_path):
+    sharding = NamedSharding(jax.make_mesh((8,), ('data',)), PartitionSpec('data'))
+    array = jax.device_put(jnp.zeros((8, 2**16)), sharding)
+    advance = jax.jit(lambda array: array + 1, donate_argnums=0)
+    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+        target = abstract({'array': array})
+        for step in (0, 1, 2):
+            checkpoints.save(step, {'array': array}, record={})
+            array = advance(array)
+        checkpoints.wait()
+        for step in (0, 1, 2):
+            np.testing.assert_array_equal(checkpoints.reader.restore(target, step).state['array'], float(step))
+
+
+def test_a_failed_save_is_one_line_with_step_and_reason_and_the_old_step_stays(tmp_path, no_space, capfd):
+    state = random_state()
+    with pytest.raises(SaveError) as caught:
+        with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+            checkpoints.save(1, state, record={})
+            checkpoints.wait()
+            no_space()
+            checkpoints.save(2, state, record={})
+    folder = tmp_path / 'checkpoints'
+    assert str(caught.value).startswith(f'checkpoint step 2 not saved in {folder}: File too large (1.0 MB to write, ')
+    assert '\n' not in str(caught.value)
+    assert checkpoints.reader.steps() == [1]
+    assert 'Traceback' not in capfd.readouterr().err
+
+
+def test_the_next_save_reports_the_failed_one_and_saving_works_again_afterwards(tmp_path, no_space):
+    state, limits = random_state(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+        no_space()
+        checkpoints.save(1, state, record={})
+        with pytest.raises(SaveError, match='step 1 not saved'):
+            checkpoints.save(2, state, record={})
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        checkpoints.save(3, state, record={})
+    assert checkpoints.reader.steps() == [3]
+
+
+def test_an_error_that_ends_the_run_is_not_hidden_by_a_failed_save(tmp_path, no_space, capfd):
+    with pytest.raises(KeyboardInterrupt):
+        with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+            no_space()
+            checkpoints.save(1, random_state(), record={})
+            raise KeyboardInterrupt
+    assert 'error: checkpoint step 1 not saved' in capfd.readouterr().err
+
+
+def test_a_second_trainer_is_refused_until_the_first_has_closed(tmp_path):
+    with Checkpoints(tmp_path, CheckpointConfig()):
+        with pytest.raises(InputError, match='in use by another training run'):
+            Checkpoints(tmp_path, CheckpointConfig())
+    Checkpoints(tmp_path, CheckpointConfig()).close()
+
+
+def test_orbax_may_log_again_after_closing(tmp_path):
+    filters = list(logging.getLogger('absl').filters)
+    Checkpoints(tmp_path, CheckpointConfig()).close()
+    assert logging.getLogger('absl').filters == filters
+
+
+KILLED = """
+    import os, pathlib, signal, sys
+    import jax.numpy as jnp
+    from efficient_attention.config.checkpoint import CheckpointConfig
+    from efficient_attention.workdir.checkpoints import Checkpoints
+    checkpoints = Checkpoints(pathlib.Path(sys.argv[1]), CheckpointConfig())
+    checkpoints.save(1, {'step': jnp.int32(1)}, record={})
+    checkpoints.wait()
+    checkpoints.save(2, {'step': jnp.zeros(2**22)}, record={})
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_trainer_killed_while_saving_leaves_its_last_step_and_no_lock(tmp_path):
+    found = subprocess.run([sys.executable, '-c', textwrap.dedent(KILLED), str(tmp_path)], check=False)
+    assert found.returncode == -9
+    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+        assert checkpoints.reader.steps()[0] == 1
+        checkpoints.save(3, make_state(3), record={})
+        checkpoints.wait()
+        names = {path.name for path in checkpoints.reader.folder.iterdir()}
+    assert names in ({'1', '3'}, {'1', '2', '3'})  # the unfinished folder is gone

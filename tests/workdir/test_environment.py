@@ -1,0 +1,32 @@
+"""What a workdir remembers of the machine."""
+
+import jax
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.workdir.environment import describe_environment, read_environment, write_environment
+
+
+def test_devices_and_versions_are_named():
+    found = describe_environment()
+    assert found['devices'] == f'{jax.device_count()} x {jax.devices()[0].device_kind}'
+    assert found['jax'] == jax.__version__
+    assert {'python', 'backend', 'processes', 'cpu_cores', 'system', 'optax'} <= set(found)
+
+
+def test_what_is_written_is_read(tmp_path):
+    assert read_environment(tmp_path) == {}
+    write_environment(tmp_path / 'run')
+    assert read_environment(tmp_path / 'run') == describe_environment()
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    (tmp_path / 'environment.json').write_text('{', encoding='utf-8')
+    with pytest.raises(InputError, match=r'environment\.json is not JSON: '):
+        read_environment(tmp_path)
+
+
+def test_only_the_first_process_writes(tmp_path, monkeypatch):
+    monkeypatch.setattr('jax.process_index', lambda: 1)
+    write_environment(tmp_path)
+    assert list(tmp_path.iterdir()) == []
