@@ -1,19 +1,18 @@
 """Trains a config's model: python train.py --config configs/quickstart.py --workdir runs/x [--config.train.steps=9]."""
 
 import sys
-from pathlib import Path
 
-from absl import flags
 from ml_collections import config_flags
 
 from efficient_attention.commands.allocator import keep_freed_memory
 from efficient_attention.commands.flags import parse_flags, run_command
 from efficient_attention.commands.hosts import define_host_flags, join_hosts_of_flags
+from efficient_attention.commands.shared_flags import define_workdir
 
 CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'A file of configs/; fields follow as --config.<group>.<field>=value.'
 )
-WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run: config, metrics, checkpoints, report.')
+WORKDIR = define_workdir('Folder of the run: config, metrics, checkpoints, report.')
 define_host_flags()
 
 
@@ -27,7 +26,7 @@ def main() -> None:
     join_hosts_of_flags()
 
     filled = fill_config(CONFIG.value.to_dict())
-    train(filled.config, Path(WORKDIR.value), opened=filled)
+    train(filled.config, WORKDIR.value, opened=filled)
 
 
 if __name__ == '__main__':

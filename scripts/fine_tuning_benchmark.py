@@ -7,13 +7,16 @@ padding mask. In bfloat16 ours has float32 parameters, and the peer runs under `
 is not timed: a run of minutes does not notice it.
 """
 
-import argparse
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from absl import flags
+
+from efficient_attention.commands.shared_flags import define_choices, define_integers
+from efficient_attention.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 # MiniLM-L6-H384-uncased with two classes.
@@ -31,23 +34,23 @@ ROWS = {128: 32, 384: 16}  # of a batch
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    parser.add_argument('--lengths', type=int, nargs='+', default=[128, 384], help='tokens of the longest row')
-    parser.add_argument('--ways', nargs='+', choices=WAYS, default=list(WAYS))
-    parser.add_argument('--dtype', choices=DTYPES, default=DTYPES[0], help='of activations and products')
-    parser.add_argument('--rounds', type=int, default=3, help='processes of each side, length and way')
-    parser.add_argument('--batches', type=int, default=12, help='timed batches a process')
+def define_flags(options: flags.FlagValues) -> None:
+    """The flags of the command."""
+    define_integers('lengths', (128, 384), 'Tokens of the longest row', options)
+    define_choices('ways', WAYS, 'What is measured', options)
+    flags.DEFINE_enum('dtype', DTYPES[0], DTYPES, 'Of activations and products.', flag_values=options)
+    flags.DEFINE_integer('rounds', 3, 'Processes of each side, length and way.', flag_values=options)
+    flags.DEFINE_integer('batches', 12, 'Timed batches a process.', flag_values=options)
 
 
-def check_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Ends the program where a number cannot be."""
+def check_flags(options: flags.FlagValues) -> None:
+    """Raises InputError where a number cannot be."""
     for name in ('rounds', 'batches'):
-        if getattr(arguments, name) < 1:
-            parser.error(f'--{name} is {getattr(arguments, name)}; it must be at least 1')
-    for length in arguments.lengths:
+        if options[name].value < 1:
+            raise InputError(f'--{name} is {options[name].value}; it must be at least 1')
+    for length in options.lengths:
         if not 16 <= length <= 512:
-            parser.error(f'--lengths has {length}; it must lie in 16 to 512, the positions of the model')
+            raise InputError(f'--lengths has {length}; it must lie in 16 to 512, the positions of the model')
 
 
 def batches_of(length: int, count: int) -> list[list[int]]:
@@ -57,22 +60,22 @@ def batches_of(length: int, count: int) -> list[list[int]]:
     return lengths[rng.permutation(count)].tolist()
 
 
-def measure(arguments: argparse.Namespace, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
+def measure(options: flags.FlagValues, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
     """Both sides, taking turns, for each length and way; after each comparison, the figures so far.
 
     Args:
-        arguments: of the command line.
+        options: of the command line.
         commands: the programs of 'ours' and 'peer'.
         run: what a program prints for a shape.
     """
-    report: dict[str, Any] = {'model': MODEL, 'dtype': arguments.dtype, 'batches': arguments.batches, 'ways': {}}
+    report: dict[str, Any] = {'model': MODEL, 'dtype': options.dtype, 'batches': options.batches, 'ways': {}}
     print(f'{"length":>6} {"way":>6} {"ours, examples/s":>26} {"peer, examples/s":>26}  ratio')
-    for way in arguments.ways:
+    for way in options.ways:
         report['ways'][way] = {}
-        for length in arguments.lengths:
-            shape = {'model': MODEL, 'dtype': arguments.dtype, 'way': way, 'length': length}
-            shape['batches'] = batches_of(length, arguments.batches)
-            row = compare(shape, arguments.rounds, commands, run)
+        for length in options.lengths:
+            shape = {'model': MODEL, 'dtype': options.dtype, 'way': way, 'length': length}
+            shape['batches'] = batches_of(length, options.batches)
+            row = compare(shape, options.rounds, commands, run)
             report['ways'][way][str(length)] = row
             print(line_of(length, way, row))
             yield report

@@ -1,6 +1,5 @@
 """Runs a page's commands and Python blocks in this process, one after another as a reader would, or parses them."""
 
-import argparse
 import contextlib
 import dataclasses
 import fnmatch
@@ -135,7 +134,6 @@ def parse(line: Command, patch: pytest.MonkeyPatch) -> None:
         return  # a script of somebody else's
     known = set(flags.FLAGS)
     patch.setattr(sys, 'argv', words)
-    patch.setattr(argparse.ArgumentParser, 'parse_args', then_stop(argparse.ArgumentParser.parse_args))
     patch.setattr(command, 'parse_flags', then_stop(command.parse_flags, check_config))
     patch.chdir(ROOT)
     try:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from efficient_attention.errors import InputError
 from scripts import benchmark as command
 from scripts import fine_tuning_benchmark as benchmark
 from scripts import measure_fine_tuning
@@ -14,8 +15,8 @@ from scripts import measure_fine_tuning
 TINY = {'layers': 1, 'width': 8, 'heads': 2, 'feed_forward_width': 16, 'vocab_size': 30, 'dropout_rate': 0.1}
 
 
-def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    """The exit code of `benchmark.py finetune`, with figures by formula."""
+def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    """Runs `benchmark.py finetune`, with figures by formula."""
 
     def figures_of(program: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
         assert allocator == 'keep' and shape['way'] in benchmark.WAYS and shape['dtype'] in benchmark.DTYPES
@@ -24,13 +25,13 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 
     monkeypatch.setattr(command, 'figures_of', figures_of)
     python = Path(__file__)  # a file that is there
-    monkeypatch.setattr('sys.argv', ['benchmark.py', 'finetune', '--peers-python', str(python), *map(str, arguments)])
-    return command.main()
+    monkeypatch.setattr('sys.argv', ['benchmark.py', 'finetune', '--peers_python', str(python), *map(str, arguments)])
+    command.main()
 
 
 def test_figures_are_written_with_their_ratio(tmp_path: Path, monkeypatch, capsys):
     path = tmp_path / 'finetune.json'
-    assert run_command(monkeypatch, '--lengths', 64, 128, '--json', path) == 0
+    run_command(monkeypatch, '--lengths', '64,128', '--output', path)
     ways = json.loads(path.read_text(encoding='utf-8'))['finetune']['ways']
     assert {(way, length): row['ratio'] for way, rows in ways.items() for length, row in rows.items()} == {
         (way, length): 1.5 for way in ('train', 'infer') for length in ('64', '128')
@@ -39,8 +40,8 @@ def test_figures_are_written_with_their_ratio(tmp_path: Path, monkeypatch, capsy
 
 
 @pytest.mark.parametrize('arguments', [('--rounds', 0), ('--lengths', 8), ('--lengths', 1024), ('--ways', 'sleep')])
-def test_bad_arguments_end_the_program(monkeypatch, arguments: tuple):
-    with pytest.raises(SystemExit):
+def test_bad_flags_are_refused(monkeypatch, arguments: tuple):
+    with pytest.raises(InputError, match=arguments[0]):
         run_command(monkeypatch, *arguments)
 
 

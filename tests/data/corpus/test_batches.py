@@ -138,9 +138,9 @@ def test_workers_end_with_a_killed_parent():
 
 
 LEAVE_IN_THE_MIDDLE = """
-from tests.data.corpus.memory_corpus import memory_prepared
-from efficient_attention.data.corpus.batches import training_batches
 from efficient_attention.config.data import DataConfig
+from efficient_attention.data.corpus.batches import training_batches
+from tests.data.corpus.memory_corpus import memory_prepared
 steps = dict(batch_size=8, seed=0, start_step=0, stop_step=1000)
 left = [training_batches(memory_prepared(), DataConfig(workers=workers), **steps) for workers in (0, 2)]
 print([next(batches)['tokens'].shape for batches in left])

@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.corpus.masking import (
-    Masker,
-    choose_runs,
-    find_words,
-    prediction_count,
-)
+from efficient_attention.data.corpus.masking import Masker, choose_runs, find_words, prediction_count
 from tests.data.corpus.memory_corpus import CLS, FIRST_ID, MASK, PAD, SEP, UNKNOWN, memory_vocabulary, unmask
 
 SIZE = 5000
