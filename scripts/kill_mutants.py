@@ -68,7 +68,7 @@ MUTANTS = (
     Mutant('models/position_bias.py', 'below) for h in range(1, below + 1)', 'below) for h in range(0, below)'),
     Mutant('models/position_bias.py', 'np.where(differences > 0, own, 0)', 'np.where(differences >= 0, own, 0)'),
     Mutant('models/memory.py', 'jax.lax.stop_gradient(states[:, :, start:])', 'states[:, :, start:]'),
-    Mutant('models/reversible.py', 'd_first = d_first + d_input', 'd_first = d_first'),
+    Mutant('models/reversible.py', 'd_second = d_second, d_first + d_input', 'd_second = d_second, d_first'),
     Mutant('models/embeddings.py', 'positions_BL + self.config.position_offset', 'positions_BL'),
     Mutant('objectives/objective.py', 'jnp.where(weight > 0.0, weight, 1.0)', 'jnp.maximum(weight, 2.0)'),
     Mutant('objectives/fine_tuning.py', "(batch['labels'] >= 0)", "(batch['labels'] > 0)"),

@@ -21,7 +21,8 @@ from efficient_attention.commands.shared_flags import define_integers, define_le
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.reversible import forward, inverse_error
-from efficient_attention.models.stack import Context, Stack
+from efficient_attention.models.stack import Stack
+from efficient_attention.modules.layer import Context
 
 ROWS, WIDTH = 2, 64
 ATTENTIONS: dict[str, dict[str, Any]] = {

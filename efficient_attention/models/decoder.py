@@ -17,41 +17,65 @@ from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.models.memory import Memory
 from efficient_attention.models.stack import Stack
+from efficient_attention.models.taps import Taps
+from efficient_attention.modules.attention import OtherSequence
 from efficient_attention.modules.layer import fold
 from efficient_attention.modules.parameters import layer_norm, linear
+from efficient_attention.modules.sub_layer import SELF_ATTENTION_LAYER, SubLayer
 
 
 class Decoder(nnx.Module):
     """Token ids to the logits of what follows each of them, [B, L] -> [B, L, V].
 
+    Args:
+        config: sizes and choices.
+        sub_layers: what each layer is made of; with a cross-attention it is the decoder of an encoder-decoder.
+
     Raises:
         InputError: an attention of the config reads later positions.
     """
 
-    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, config: ModelConfig, *, sub_layers: tuple[SubLayer, ...] = SELF_ATTENTION_LAYER, rngs: nnx.Rngs
+    ) -> None:
         check_causal(config)
         check_memory(config)
         self.config = config
         self.embeddings = Embeddings(config, rngs=rngs)
-        self.stack = Stack(config, causal=True, rngs=rngs)
+        self.stack = Stack(config, causal=True, sub_layers=sub_layers, rngs=rngs)
         # A stack of pre-norm layers leaves its sum unnormalised.
         self.norm = layer_norm(config, config.width, rngs) if config.norm == 'pre' else None
         self.head = make_head(config, rngs)
 
     def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> Array:
-        """float32 logits; those at position t depend on tokens 0 ... t; arguments as of `hidden`."""
+        """float32 logits; those at position t depend on tokens 0 ... t; arguments as of `embedded`."""
         return self.logits(self.hidden(tokens_BL, segments_BL, **options))
 
-    def hidden(
+    def hidden(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> Array:
+        """The vectors [B, L, D] that `logits` reads, normalised; those at position t depend on tokens 0 ... t.
+
+        Arguments as of `embedded`.
+        """
+        x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
+        return self.normed(self.stack(x_BLD, segments_BL, **read))
+
+    def tapped(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> tuple[Array, Taps]:
+        """As `hidden`, and what all layers computed on the way."""
+        x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
+        x_BLD, taps = self.stack.tapped(x_BLD, segments_BL, **read)
+        return self.normed(x_BLD), taps
+
+    def embedded(
         self,
         tokens_BL: Array,
-        segments_BL: Array,
+        segments_BL: Array,  # noqa: ARG002  the stack reads them
         *,
         positions_BL: Array | None = None,
         rng: Array | None = None,
         step: Array | int = 0,
-    ) -> Array:
-        """The vectors [B, L, D] that `logits` reads, normalised; those at position t depend on tokens 0 ... t.
+        other: OtherSequence | None = None,
+    ) -> tuple[Array, dict[str, Any]]:
+        """The vectors of the embeddings, and the other arguments of the stack.
 
         Args:
             tokens_BL: ids below V.
@@ -59,12 +83,16 @@ class Decoder(nnx.Module):
             positions_BL: 0, 1, ... by default; below `max_length` where the table is learned.
             rng: a key, or one for each row; turns dropout on.
             step: training step, which decides what random mechanisms draw; 0 outside training.
+            other: what cross-attention reads.
         """
         if positions_BL is None:
             positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
         x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold(rng, 0))
-        draws = mechanism_rng(self.config, step)
-        x_BLD = self.stack(x_BLD, segments_BL, positions_BL, rng=fold(rng, 1), mechanism_rng=draws)
+        draws = {'rng': fold(rng, 1), 'mechanism_rng': mechanism_rng(self.config, step)}
+        return x_BLD, {'positions_BL': positions_BL, 'other': other} | draws
+
+    def normed(self, x_BLD: Array) -> Array:
+        """The last layer's output as `logits` reads it."""
         return x_BLD if self.norm is None else self.norm(x_BLD)
 
     def continued(
@@ -86,7 +114,7 @@ class Decoder(nnx.Module):
         positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
         x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold(rng, 0))
         x_BLD, memory = self.stack.continued(x_BLD, segments_BL, memory, rng=fold(rng, 1))
-        return (x_BLD if self.norm is None else self.norm(x_BLD)), memory
+        return self.normed(x_BLD), memory
 
     def logits(self, hidden_BLD: Array) -> Array:
         """float32 [B, L, V] from the vectors of `hidden`, or of any part of their positions.

@@ -4,11 +4,11 @@ Logits equal those of the decoder on the whole text: positions are the numbers o
 stand at the end of any piece, counts for nothing. So rows of unequal lengths go on side by side.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 from jax import Array
 from jax.tree_util import Partial
 
@@ -21,15 +21,19 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.models.stack import layer_mechanisms
+from efficient_attention.models.taps import LayerTap, Taps, taps_of_each
+from efficient_attention.modules.attention import FixedKeys, Operands, OtherSequence
+from efficient_attention.modules.distances import Biases
 from efficient_attention.modules.layer import Layer, fold
+from efficient_attention.modules.sub_layer import SubLayer, begin, end
 
 PIECE = 128  # tokens of a prompt that are read at once: their scores are [piece, cache + piece]
 
 
 class DecodeState(NamedTuple):
-    """What is kept of the tokens read so far: a cache for each layer, and their number in each row, int32 [B]."""
+    """What is kept of the tokens read so far: caches of each layer's attentions, and their number a row, int32 [B]."""
 
-    caches: tuple[Cache, ...]
+    caches: tuple[Cache | FixedKeys, ...]
     length_B: Array
 
 
@@ -49,17 +53,28 @@ class CachedDecoder:
         self.decoder = decoder
         self.config = decoder.config
         self.specs = cache_specs(self.config, max_length)
-        self.layers = separate_layers(decoder)
-        position_bias = decoder.stack.position_bias
-        self.bias = None if position_bias is None else position_bias.function()
+        layers = decoder.stack.parameter_layers()
+        self.layers = tuple(layers[number] for number in self.config.layer_numbers)
+        self.terms = decoder.stack.logit_terms()
 
-    def init_state(self, batch: int, step: int = 0) -> DecodeState:
-        """The state before any token; `step` is the training step whose random features the layers draw."""
+    def init_state(self, batch: int, step: int = 0, other: OtherSequence | None = None) -> DecodeState:
+        """The state before any token.
+
+        Args:
+            batch: rows.
+            step: the training step whose random features the layers draw.
+            other: what cross-attention reads, where layers have one; its keys are computed here and never again.
+        """
         rng = mechanism_rng(self.config, step)
-        caches = (
-            init_cache(spec, batch, self.config.compute_dtype, fold(rng, number))
-            for number, spec in enumerate(self.specs)
-        )
+        caches: list[Cache | FixedKeys] = []
+        for number, (layer, spec) in enumerate(zip(self.layers, self.specs, strict=True)):
+            for sub in layer.sub_layers:
+                if sub.cache == 'growing':
+                    caches.append(init_cache(spec, batch, self.config.compute_dtype, fold(rng, number)))
+                elif sub.cache == 'fixed':
+                    if other is None:
+                        raise ValueError(f'{sub.name} reads another sequence; give it as `other`')
+                    caches.append(getattr(layer, sub.name).fixed_keys(other))
         return DecodeState(tuple(caches), jnp.zeros(batch, jnp.int32))
 
     def __call__(
@@ -73,6 +88,20 @@ class CachedDecoder:
             segments_Bn: 0 = padding, at the end of the piece alone; 1, 2, ... = texts that never read one another, as
                 in `Decoder`. All 1 by default.
         """
+        logits_BnV, state, _ = self.step(state, tokens_Bn, segments_Bn)
+        return logits_BnV, state
+
+    def tapped(
+        self, state: DecodeState, tokens_Bn: Array, segments_Bn: Array | None = None
+    ) -> tuple[Array, DecodeState, Taps]:
+        """As a call, and what all layers computed on the way; keys are those of the new tokens alone."""
+        logits_BnV, state, each = self.step(state, tokens_Bn, segments_Bn)
+        return logits_BnV, state, taps_of_each(each, self.config.compute_dtype)
+
+    def step(
+        self, state: DecodeState, tokens_Bn: Array, segments_Bn: Array | None = None
+    ) -> tuple[Array, DecodeState, list[LayerTap]]:
+        """As a call, and the tap of each layer, which costs nothing where it is not used."""
         segments_Bn = jnp.ones_like(tokens_Bn) if segments_Bn is None else segments_Bn
         positions_Bn = state.length_B[:, None] + jnp.arange(tokens_Bn.shape[1], dtype=jnp.int32)[None]
         # Padding may reach beyond the tables of positions, and a weight of 0 would not undo the NaN that stands there.
@@ -81,31 +110,27 @@ class CachedDecoder:
         if self.config.position_limit is not None:
             is_beyond_Bn = positions_Bn >= self.config.position_limit
             x_BnD = jnp.where(is_beyond_Bn[..., None], jnp.nan, x_BnD)
-        x_BnD, caches = self.run_layers(x_BnD, state.caches, positions_Bn, segments_Bn)
+        x_BnD, caches, each = self.run_layers(x_BnD, state.caches, positions_Bn, segments_Bn)
         x_BnD = x_BnD if self.decoder.norm is None else self.decoder.norm(x_BnD)
         length_B = state.length_B + (segments_Bn != 0).sum(axis=1, dtype=jnp.int32)
-        return self.decoder.head(x_BnD, self.decoder.embeddings.token), DecodeState(caches, length_B)
+        return self.decoder.head(x_BnD, self.decoder.embeddings.token), DecodeState(caches, length_B), each
 
     def run_layers(
-        self, x_BnD: Array, caches: tuple[Cache, ...], positions_Bn: Array, segments_Bn: Array
-    ) -> tuple[Array, tuple[Cache, ...]]:
-        """The last layer's output and the caches with the new tokens; a reversible stack's two streams are float32."""
-        is_reversible, is_post = self.config.stack == 'reversible', self.config.norm == 'post'
-        after: list[Cache] = []
-        first = second = x_BnD.astype(jnp.float32) if is_reversible else x_BnD
-        for layer, spec, cache in zip(self.layers, self.specs, caches, strict=True):
-            read = layer.attention_norm(second) if not is_post else second
-            attended, cache = attend_cached(layer, spec, cache, read, positions_Bn, segments_Bn, self.bias)
-            after.append(cache)
-            first = first + attended.astype(first.dtype)
-            first = layer.attention_norm(first) if is_post else first
-            fed = layer.feed_forward_branch(first)
-            if is_reversible:
-                second = second + fed.astype(second.dtype)
-            else:
-                first = second = layer.feed_forward_norm(first + fed) if is_post else first + fed
-        out_BnD = 0.5 * (first + second) if is_reversible else second
-        return out_BnD.astype(x_BnD.dtype), tuple(after)
+        self, x_BnD: Array, caches: tuple[Cache | FixedKeys, ...], positions_Bn: Array, segments_Bn: Array
+    ) -> tuple[Array, tuple[Cache | FixedKeys, ...], list[LayerTap]]:
+        """The last layer's output, the caches with the new tokens, and the tap of each layer."""
+        before, after, each = iter(caches), [], []
+        streams = begin(x_BnD, is_reversible=self.config.stack == 'reversible')
+        for layer, spec in zip(self.layers, self.specs, strict=True):
+            operands = {}
+            for sub in layer.sub_layers:
+                read = Cached(layer, sub, spec, next(before) if sub.cache else None, positions_Bn, segments_Bn)
+                streams, kept = layer.advance(sub, streams, functools.partial(read.apply, **self.terms))
+                if kept is not None:
+                    after.append(kept[0])
+                    operands[sub.name] = kept[1]
+            each.append((streams, operands))
+        return end(streams, x_BnD.dtype), tuple(after), each
 
 
 def cache_specs(config: ModelConfig, max_length: int) -> tuple[CacheSpec, ...]:
@@ -121,41 +146,43 @@ def cache_specs(config: ModelConfig, max_length: int) -> tuple[CacheSpec, ...]:
     return tuple(CacheSpec(mechanism, heads, heads, width, max_length) for mechanism in mechanisms)
 
 
-def attend_cached(
-    layer: Layer,
-    spec: CacheSpec,
-    cache: Cache,
-    x_BnD: Array,
-    positions_Bn: Array,
-    segments_Bn: Array,
-    bias: Any,
-) -> tuple[Array, Cache]:
-    """The attention sub-layer's output for new tokens, which read the cache and themselves, and the cache after."""
-    query, key, value = layer.attention.project(x_BnD, positions_Bn, spec.mechanism)
-    term: Any = bias
-    if layer.attention.distances is not None:
-        distances = spec.slots.count if spec.slots.is_ring else spec.max_length
-        query, relative = layer.attention.distances(query, distances, bias)
-        term = Partial(relative_term, relative)
-    out_BnHK, cache = decode(spec, cache, query, key, value, positions_Bn, segments_Bn, bias=term)
-    return layer.attention.join_heads(out_BnHK), cache
+class Cached(NamedTuple):
+    """A sub-layer with what it has kept, and the new tokens' positions and segments [B, n]."""
+
+    layer: Layer
+    sub: SubLayer
+    spec: CacheSpec
+    cache: Cache | FixedKeys | None
+    positions_Bn: Array
+    segments_Bn: Array
+
+    def apply(
+        self, x_BnD: Array, *, bias: Any = None, distance_biases: Biases | None = None
+    ) -> tuple[Array, tuple[Cache | FixedKeys, Operands] | None]:
+        """The sub-layer's output for new tokens, which read the cache and themselves.
+
+        Of an attention also the cache after them, and their queries and keys.
+        """
+        module = getattr(self.layer, self.sub.name)
+        if self.cache is None:
+            return module(x_BnD), None
+        if isinstance(self.cache, FixedKeys):
+            out_BnD, operands = module.read_fixed(x_BnD, self.segments_Bn, self.cache)
+            return out_BnD, (self.cache, operands)
+        query, key, value = module.project(x_BnD, self.positions_Bn, self.spec.mechanism)
+        relative = None
+        if module.distances is not None:
+            distances = self.spec.slots.count if self.spec.slots.is_ring else self.spec.max_length
+            query, relative = module.distances(query, distances, distance_biases)
+            bias = Partial(relative_term, relative)
+        places = self.positions_Bn, self.segments_Bn
+        out_BnHK, cache = decode(self.spec, self.cache, query, key, value, *places, bias=bias)
+        return module.join_heads(out_BnHK), (cache, Operands(query, key, relative))
 
 
 def relative_term(relative: Relative, query_positions_b1n1: Array, key_positions_b11M: Array) -> Array:
     """The relative term of the logits [B, H, n, M], as a bias function of positions."""
     return relative_logits(relative, query_positions_b1n1[:, 0, :, 0], key_positions_b11M[:, 0, 0])
-
-
-def separate_layers(decoder: Decoder) -> tuple[Layer, ...]:
-    """The layers of the decoder's stack one by one, whether their parameters are stacked or shared by all."""
-    layers, config = decoder.stack.layers, decoder.config
-    if not config.is_stacked:
-        return (layers,) * config.layers
-    graph, parameters = nnx.split(layers)
-    return tuple(
-        nnx.merge(graph, jax.tree.map(lambda leaf, number=number: leaf[number], parameters))
-        for number in config.layer_numbers
-    )
 
 
 def read_prompt(

@@ -1,5 +1,7 @@
 """The encoder: embeddings and a stack of layers."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -9,6 +11,7 @@ from efficient_attention.attention.favor import redraw_key
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.stack import Stack
+from efficient_attention.models.taps import Taps
 from efficient_attention.modules.layer import fold
 from efficient_attention.modules.parameters import layer_norm
 
@@ -23,18 +26,29 @@ class Encoder(nnx.Module):
         # A stack of pre-norm layers leaves its sum unnormalised.
         self.norm = layer_norm(config, config.width, rngs) if config.norm == 'pre' else None
 
-    def __call__(
+    def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> Array:
+        """The vectors of the last layer; arguments as of `embedded`."""
+        x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
+        return self.normed(self.stack(x_BLD, segments_BL, **read))
+
+    def tapped(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> tuple[Array, Taps]:
+        """As a call, and what all layers computed on the way."""
+        x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
+        x_BLD, taps = self.stack.tapped(x_BLD, segments_BL, **read)
+        return self.normed(x_BLD), taps
+
+    def embedded(
         self,
         tokens_BL: Array,
-        segments_BL: Array,
+        segments_BL: Array,  # noqa: ARG002  the stack reads them
         *,
         token_types_BL: Array | None = None,
         positions_BL: Array | None = None,
         rng: Array | None = None,
         step: Array | int = 0,
         is_global_BL: Array | None = None,
-    ) -> Array:
-        """The vectors of the last layer.
+    ) -> tuple[Array, dict[str, Any]]:
+        """The vectors of the embeddings, and the other arguments of the stack.
 
         Args:
             tokens_BL: ids below V.
@@ -49,14 +63,11 @@ class Encoder(nnx.Module):
         if positions_BL is None:
             positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
         x_BLD = self.embeddings(tokens_BL, token_types_BL, positions_BL, rng=fold(rng, 0))
-        x_BLD = self.stack(
-            x_BLD,
-            segments_BL,
-            positions_BL,
-            rng=fold(rng, 1),
-            mechanism_rng=mechanism_rng(self.config, step),
-            is_global_BL=is_global_BL,
-        )
+        draws = {'rng': fold(rng, 1), 'mechanism_rng': mechanism_rng(self.config, step)}
+        return x_BLD, {'positions_BL': positions_BL, 'is_global_BL': is_global_BL} | draws
+
+    def normed(self, x_BLD: Array) -> Array:
+        """The last layer's output as it is handed on."""
         return x_BLD if self.norm is None else self.norm(x_BLD)
 
 

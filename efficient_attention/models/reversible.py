@@ -3,9 +3,10 @@
     forward     y1 = x1 + f(x2)     y2 = x2 + g(y1)
     inverse     x2 = y2 - g(y1)     x1 = y1 - f(x2)
 
-The backward pass goes down the layers: it recovers a layer's inputs from its outputs and differentiates f and g there.
-Between forward and backward only the last layer's two outputs are kept, whatever the depth. f and g draw from keys
-that follow from the context and the layer's number, so they are the same functions both times.
+f and g are the branches of a layer's sub-layers, of which there may be any number: each takes (x1, x2) to
+(x2, x1 + f(x2)). The backward pass goes down the layers: it recovers a branch's inputs from its outputs and
+differentiates it there. Between forward and backward only the last layer's two outputs are kept, whatever the depth.
+Branches draw from keys that follow from the context and the layer's number, so they are the same functions both times.
 
 Source: Gomez et al. 2017, arXiv 1707.04585, section 3; Kitaev et al. 2020, arXiv 2001.04451, section 3.
 """
@@ -20,22 +21,23 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-# ((a layer's own parameters, those that all layers read), context, the layer's number, x [B, L, D]) -> f(x), of any
-# float dtype
+from efficient_attention.modules.sub_layer import Streams, advance, begin, end
+
+# ((parameters of one layer alone, those that all layers read), context, the layer's number, x [B, L, D]) -> f(x), of
+# any float dtype
 Branch = Callable[[Any, Any, Array, Array], Array]
-Streams = tuple[Array, Array]
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """What of a reversible stack is no array.
 
-    branches: f and g of each turn; layer i takes pair i modulo their number.
+    branches: those of each turn's layer; layer i takes turn i modulo their number.
     layers: N, a multiple of the number of turns.
     unroll: steps of the scan (each as many layers as there are turns) compiled in a row.
     """
 
-    branches: tuple[tuple[Branch, Branch], ...]
+    branches: tuple[tuple[Branch, ...], ...]
     layers: int
     unroll: int = 1
 
@@ -44,7 +46,7 @@ class Plan:
         return jnp.arange(self.layers).reshape(-1, len(self.branches))
 
 
-def reversible(plan: Plan, own: Any, shared: Any, context: Any, x_BLD: Array) -> Array:
+def reversible(plan: Plan, separate: Any, shared: Any, context: Any, x_BLD: Array) -> Array:
     """The mean of the last layer's two streams, which both start as `x`.
 
     The streams are float32 whatever the dtype of `x` and of the branches: an inversion adds one rounding of a stream
@@ -52,107 +54,114 @@ def reversible(plan: Plan, own: Any, shared: Any, context: Any, x_BLD: Array) ->
 
     Args:
         plan: branches and depth.
-        own: parameters of each layer, leaves [steps, turns, ...]; None where layers have none of their own.
+        separate: parameters of each layer, leaves [steps, turns, ...]; None where all layers share them.
         shared: what all layers read and get the gradient of: parameters, a bias computed from some; may be None.
         context: arrays and keys that all layers read; no gradient flows into them.
         x_BLD: the input.
     """
-    x32_BLD = x_BLD.astype(jnp.float32)
-    first_BLD, second_BLD = run(plan, own, shared, context, (x32_BLD, x32_BLD))
-    return (0.5 * (first_BLD + second_BLD)).astype(x_BLD.dtype)
+    return end(run(plan, separate, shared, context, begin(x_BLD, is_reversible=True)), x_BLD.dtype)
 
 
-def forward(plan: Plan, own: Any, shared: Any, context: Any, streams: Streams) -> Streams:
-    """The last layer's streams; its own derivative would store every layer's activations."""
+def forward(plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams) -> Streams:
+    """The last layer's streams; the ordinary derivative of this would store every layer's activations."""
 
     def step(streams: Streams, part: tuple[Any, Array]) -> tuple[Streams, None]:
-        own, numbers = part
-        for turn, (f, g) in enumerate(plan.branches):
-            arguments = (own_of(own, turn), shared), context, numbers[turn]
-            first, second = streams
-            first = first + f(*arguments, second).astype(first.dtype)
-            streams = first, second + g(*arguments, first).astype(second.dtype)
+        separate, numbers = part
+        for turn, branches in enumerate(plan.branches):
+            arguments = (turn_of(separate, turn), shared), context, numbers[turn]
+            for branch in branches:
+                streams, _ = advance(streams, functools.partial(alone, branch, *arguments))
         return streams, None
 
-    return jax.lax.scan(step, streams, (own, plan.numbers()), unroll=plan.unroll)[0]
+    return jax.lax.scan(step, streams, (separate, plan.numbers()), unroll=plan.unroll)[0]
 
 
 def backward(
-    plan: Plan, own: Any, shared: Any, context: Any, streams: Streams, cotangents: Streams
+    plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams, cotangents: Streams
 ) -> tuple[Streams, Streams, tuple[Any, Any]]:
-    """The first layer's input streams and their cotangents from the last one's outputs; gradients of own and shared."""
+    """The first layer's input streams and their cotangents from the last one's outputs; parameters' gradients."""
 
     def step(carry: Any, part: tuple[Any, Array]) -> tuple[Any, Any]:
         streams, cotangents, total = carry
-        own, numbers = part
+        separate, numbers = part
         gradients: list[Any] = []
         for turn in reversed(range(len(plan.branches))):
-            arguments = (own_of(own, turn), shared), context, numbers[turn]
+            arguments = (turn_of(separate, turn), shared), context, numbers[turn]
             streams, cotangents, gradient = undo(plan.branches[turn], arguments, streams, cotangents)
             gradients.insert(0, gradient[0])
             total = jax.tree.map(jnp.add, total, gradient[1])
         return (streams, cotangents, total), jax.tree.map(lambda *leaves: jnp.stack(leaves), *gradients)
 
     start = streams, cotangents, jax.tree.map(jnp.zeros_like, shared)
-    parts = own, plan.numbers()
+    parts = separate, plan.numbers()
     (streams, cotangents, total), stacked = jax.lax.scan(step, start, parts, reverse=True, unroll=plan.unroll)
     return streams, cotangents, (stacked, total)
 
 
 def undo(
-    branches: tuple[Branch, Branch], arguments: tuple[Any, Any, Array], streams: Streams, cotangents: Streams
+    branches: tuple[Branch, ...], arguments: tuple[Any, Any, Array], streams: Streams, cotangents: Streams
 ) -> tuple[Streams, Streams, Any]:
     """One layer's input streams, their cotangents, and the gradient of its parameters."""
     parameters, context, number = arguments
+    (first, second), (d_first, d_second) = streams, cotangents
+    gradients: list[Any] = []
+    for branch in reversed(branches):
 
-    def at(branch: Branch, x: Array) -> tuple[Array, Callable]:
-        return jax.vjp(lambda own, x: branch(own, context, number, x).astype(x.dtype), parameters, x)
+        def added_to(parameters: Any, x_BLD: Array, branch: Branch = branch) -> Array:
+            return branch(parameters, context, number, x_BLD).astype(x_BLD.dtype)
 
-    (f, g), (first, second), (d_first, d_second) = branches, streams, cotangents
-    added, pull = at(g, first)
-    second = second - added
-    g_gradient, d_input = pull(d_second)
-    d_first = d_first + d_input
-    added, pull = at(f, second)
-    f_gradient, d_input = pull(d_first)
-    gradient = jax.tree.map(jnp.add, f_gradient, g_gradient)
-    return (first - added, second), (d_first, d_second + d_input), gradient
+        added, pull = jax.vjp(added_to, parameters, first)
+        gradient, d_input = pull(d_second)
+        gradients.insert(0, gradient)
+        first, second = second - added, first
+        d_first, d_second = d_second, d_first + d_input
+    return (first, second), (d_first, d_second), functools.reduce(add_trees, gradients)
 
 
-def own_of(own: Any, turn: int) -> Any:
-    """The parameters of one turn's own, from those of a step with leaves [turns, ...]."""
-    return jax.tree.map(lambda leaf: leaf[turn], own)
+def alone(branch: Branch, *arguments: Any) -> tuple[Array, None]:
+    """What a branch adds, and nothing to hand out."""
+    return branch(*arguments), None
+
+
+def add_trees(left: Any, right: Any) -> Any:
+    """The sum of two trees, leaf by leaf."""
+    return jax.tree.map(jnp.add, left, right)
+
+
+def turn_of(separate: Any, turn: int) -> Any:
+    """The parameters of one turn, from those of a step with leaves [turns, ...]."""
+    return jax.tree.map(lambda leaf: leaf[turn], separate)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def run(plan: Plan, own: Any, shared: Any, context: Any, streams: Streams) -> Streams:
+def run(plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams) -> Streams:
     """The last layer's streams, differentiable without stored activations."""
-    return forward(plan, own, shared, context, streams)
+    return forward(plan, separate, shared, context, streams)
 
 
-def _run_forward(plan: Plan, own: Any, shared: Any, context: Any, streams: Streams) -> tuple[Streams, Any]:
-    out = forward(plan, own, shared, context, streams)
-    return out, (own, shared, context, out)
+def _run_forward(plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams) -> tuple[Streams, Any]:
+    out = forward(plan, separate, shared, context, streams)
+    return out, (separate, shared, context, out)
 
 
 def _run_backward(plan: Plan, residuals: Any, cotangents: Streams) -> tuple[Any, Any, None, Streams]:
-    own, shared, context, streams = residuals
-    _, cotangents, (own_gradient, shared_gradient) = backward(plan, own, shared, context, streams, cotangents)
-    return own_gradient, shared_gradient, None, cotangents
+    separate, shared, context, streams = residuals
+    _, cotangents, (separate_gradient, shared_gradient) = backward(plan, separate, shared, context, streams, cotangents)
+    return separate_gradient, shared_gradient, None, cotangents
 
 
 run.defvjp(_run_forward, _run_backward)
 
 
 def inverse_error(
-    plan: Plan, own: Any, shared: Any, context: Any, x_BLD: Array, *, dtype: DTypeLike = jnp.float32
+    plan: Plan, separate: Any, shared: Any, context: Any, x_BLD: Array, *, dtype: DTypeLike = jnp.float32
 ) -> Array:
     """How far the input that the backward pass recovers lies from `x`: the largest difference over the largest |x|.
 
     dtype: of the streams; training has float32.
     """
     x_BLD = x_BLD.astype(dtype)
-    streams = forward(plan, own, shared, context, (x_BLD, x_BLD))
-    recovered, _, _ = backward(plan, own, shared, context, streams, jax.tree.map(jnp.zeros_like, streams))
+    streams = forward(plan, separate, shared, context, (x_BLD, x_BLD))
+    recovered, _, _ = backward(plan, separate, shared, context, streams, jax.tree.map(jnp.zeros_like, streams))
     errors = [jnp.abs(stream.astype(jnp.float32) - x_BLD.astype(jnp.float32)).max() for stream in recovered]
     return jnp.maximum(*errors) / jnp.abs(x_BLD).max().astype(jnp.float32)

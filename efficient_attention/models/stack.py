@@ -19,104 +19,187 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.memory import Memory
 from efficient_attention.models.position_bias import PositionBias
-from efficient_attention.models.reversible import Plan, own_of, reversible
-from efficient_attention.modules.attention import LayerMemory
+from efficient_attention.models.reversible import Plan, reversible, turn_of
+from efficient_attention.models.taps import LayerTap, Taps, taps_of
+from efficient_attention.modules.attention import LayerMemory, OtherSequence
 from efficient_attention.modules.distances import DistanceBiases
-from efficient_attention.modules.layer import Layer, fold
+from efficient_attention.modules.layer import Context, Layer
+from efficient_attention.modules.sub_layer import SELF_ATTENTION_LAYER, Streams, SubLayer, begin, end
 
-
-class Context(NamedTuple):
-    """What every layer reads beside its input; the fields are those of `Stack.__call__`."""
-
-    segments_BL: Array
-    positions_BL: Array
-    rng: Array | None = None
-    mechanism_rng: Array | None = None
-    is_global_BL: Array | None = None
-    bias: Any = None  # on the logits, as `attend` takes it
-
-    def options(self, number: Array) -> dict[str, Any]:
-        """The keyword arguments of layer `number`, with keys of its own."""
-        return {
-            'rng': fold(self.rng, number),
-            'mechanism_rng': fold(self.mechanism_rng, number),
-            'is_global_BL': self.is_global_BL,
-            'bias': self.bias,
-        }
+# Fields of a context that gradients flow into.
+DIFFERENTIABLE = ('bias', 'distance_biases', 'other_BMD')
 
 
 class Shared(NamedTuple):
-    """What all layers read and gradients flow into: the parameters of a shared layer, a bias on the logits."""
+    """What all layers read and gradients flow into: the parameters of a shared layer, and `DIFFERENTIABLE` fields."""
 
-    layer: nnx.State | None = None
-    bias: Any = None
+    layer: nnx.State | None
+    read: dict[str, Any]
 
 
-Parameters = tuple[nnx.State | None, Shared]  # a layer's own, those of all
+# Of all layers with a leading N: the inputs, if there is a memory for them, and the taps, if asked for.
+HandedOut = tuple[Array | None, LayerTap | None]
+Parameters = tuple[nnx.State | None, Shared]  # of one layer alone, of all layers
 
 
 class Stack(nnx.Module):
-    """The layers of an encoder or decoder, [B, L, D] -> [B, L, D]; `causal` says that no query reads a later key."""
+    """The layers of an encoder or decoder, [B, L, D] -> [B, L, D].
 
-    def __init__(self, config: ModelConfig, *, causal: bool = False, rngs: nnx.Rngs) -> None:
+    Args:
+        config: of the layers, and how they are stacked.
+        causal: whether no query reads a later key.
+        sub_layers: what each layer is made of.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        causal: bool = False,
+        sub_layers: tuple[SubLayer, ...] = SELF_ATTENTION_LAYER,
+        rngs: nnx.Rngs,
+    ) -> None:
         self.config = config
         self.position_bias = make_position_bias(config, causal, rngs)
-        self.layers = stacked_layers(config, rngs) if config.is_stacked else Layer(config, rngs=rngs)
+        make = functools.partial(Layer, config, sub_layers=sub_layers)
+        self.layers: Any = (
+            stacked_layers(make, len(set(config.layer_numbers)), rngs) if config.is_stacked else make(rngs=rngs)
+        )
 
-    def __call__(
-        self,
-        x_BLD: Array,
-        segments_BL: Array,
-        positions_BL: Array,
-        *,
-        rng: Array | None = None,
-        mechanism_rng: Array | None = None,
-        is_global_BL: Array | None = None,
-    ) -> Array:
-        """The last layer's output; layer i draws from `rng` (a key, or one a row), `mechanism_rng` (a key) and i."""
-        bias = None if self.position_bias is None else self.position_bias(positions_BL)
-        context = Context(segments_BL, positions_BL, rng, mechanism_rng, is_global_BL)
-        if self.config.stack == 'reversible':
-            return reversible(*self.reversible_parts(bias), context, x_BLD)
-        return self.run(x_BLD, context._replace(bias=bias), None)[0]
+    def __call__(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any) -> Array:
+        """The last layer's output; arguments as of `context`."""
+        context = self.context(segments_BL, positions_BL, **options)
+        if self.config.stack == 'plain' or self.is_separate:
+            return self.run(x_BLD, context)[0]
+        read = {name: getattr(context, name) for name in DIFFERENTIABLE}
+        rest = context._replace(bias=None, distance_biases=None, other_BMD=None)
+        return reversible(*self.reversible_parts(**read), rest, x_BLD)
+
+    def tapped(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any) -> tuple[Array, Taps]:
+        """The last layer's output, and what all layers computed on the way; arguments as of `context`.
+
+        A reversible stack, whose layers' outputs are kept here anyway, is differentiated like a plain one.
+        """
+        x_BLD, (_, tap) = self.run(x_BLD, self.context(segments_BL, positions_BL, **options), is_tapped=True)
+        assert tap is not None
+        return x_BLD, taps_of(tap, x_BLD.dtype)
 
     def continued(
         self, x_BLD: Array, segments_BL: Array, memory: Memory, *, rng: Array | None = None
     ) -> tuple[Array, Memory]:
         """The last layer's output for the segment after `memory`, and the memory after it; a plain stack alone."""
         positions_BL = jnp.broadcast_to(jnp.arange(x_BLD.shape[1]), x_BLD.shape[:2])
-        bias = None if self.position_bias is None else self.position_bias.function()
-        context = Context(segments_BL, positions_BL, rng, bias=bias)
+        context = Context(segments_BL, positions_BL, rng, **self.logit_terms())
         memory = jax.lax.stop_gradient(memory)
-        x_BLD, inputs_NBLD = self.run(x_BLD, context, memory)
+        x_BLD, (inputs_NBLD, _) = self.run(x_BLD, context, memory)
+        assert inputs_NBLD is not None
         return x_BLD, memory.after(inputs_NBLD, segments_BL)
 
-    def run(self, x_BLD: Array, context: Context, memory: Memory | None) -> tuple[Array, Array]:
-        """The last layer's output, and the inputs [N, B, L, D] of all layers if there is a memory for them."""
+    def context(
+        self,
+        segments_BL: Array,
+        positions_BL: Array,
+        *,
+        rng: Array | None = None,
+        mechanism_rng: Array | None = None,
+        is_global_BL: Array | None = None,
+        other: OtherSequence | None = None,
+    ) -> Context:
+        """What all layers read.
+
+        Args:
+            segments_BL: 0 = padding, 1, 2, ... = packed examples.
+            positions_BL: of the tokens in their texts.
+            rng: a key, or one a row; turns dropout on. Layer i draws from it, from `mechanism_rng` and from i.
+            mechanism_rng: a key for mechanisms that draw at random.
+            is_global_BL: tokens with global attention.
+            other: what cross-attention reads.
+        """
+        terms = self.logit_terms(positions_BL)
+        context = Context(segments_BL, positions_BL, rng, mechanism_rng, is_global_BL, **terms)
+        if other is None:
+            return context
+        return context._replace(other_BMD=other.states_BMD, other_segments_BM=other.segments_BM)
+
+    @property
+    def is_separate(self) -> bool:
+        """Whether each layer's parameters are arrays of their own, as `for_inference` lays them out."""
+        return isinstance(self.layers, nnx.List)
+
+    def parameter_layers(self) -> tuple[Layer, ...]:
+        """The layers that have parameters, one by one: as many as `config.layer_numbers` names."""
+        if self.is_separate:
+            return tuple(self.layers)
+        if not self.config.is_stacked:
+            return (self.layers,)
+        graph, stacked = nnx.split(self.layers)
+        count = len(set(self.config.layer_numbers))
+        return tuple(
+            nnx.merge(graph, jax.tree.map(lambda leaf, number=number: leaf[number], stacked)) for number in range(count)
+        )
+
+    def logit_terms(self, positions_BL: Array | None = None) -> dict[str, Any]:
+        """What positions add to the logits of all layers, as arguments of `Attention`; none where nothing is added.
+
+        Without `positions_BL` places in the row are positions, of rows of any length.
+        """
+        if self.position_bias is None:
+            return {}
+        if isinstance(self.position_bias, DistanceBiases):
+            return {'distance_biases': self.position_bias()}
+        bias = self.position_bias
+        return {'bias': bias.function() if positions_BL is None else bias(positions_BL)}
+
+    def run(
+        self, x_BLD: Array, context: Context, memory: Memory | None = None, *, is_tapped: bool = False
+    ) -> tuple[Array, HandedOut]:
+        """The last layer's output, and what memory and taps ask of all layers, with a leading N."""
+        streams = begin(x_BLD, is_reversible=self.config.stack == 'reversible')
+        walk = self.walk if self.is_separate else self.scan
+        streams, handed_out = walk(streams, context, memory, is_tapped)
+        return end(streams, x_BLD.dtype), handed_out
+
+    def walk(
+        self, streams: Streams, context: Context, memory: Memory | None, is_tapped: bool
+    ) -> tuple[Streams, HandedOut]:
+        """As `run`, one separate layer after another in a program that grows with their number."""
+        layers, each = self.parameter_layers(), []
+        for number, mechanism in enumerate(layer_mechanisms(self.config)):
+            before = None if memory is None else LayerMemory(memory.states_BNMD[:, number], memory.segments_BM)
+            inputs = None if memory is None else streams[0]
+            layer = layers[self.config.layer_numbers[number]]
+            streams, tap = LayerCall(mechanism, context, is_tapped).run(layer, number, before, streams)
+            each.append((inputs, tap))
+        return streams, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+
+    def scan(
+        self, streams: Streams, context: Context, memory: Memory | None, is_tapped: bool
+    ) -> tuple[Streams, HandedOut]:
+        """As `run`, under one scan over layers."""
         graph, _ = nnx.split(self.layers)
-        mechanisms, (own, shared), unroll = self.turns()
-        count = len(mechanisms)
-        numbers = jnp.arange(self.config.layers).reshape(-1, count)
+        mechanisms, (separate, shared), unroll = self.turns()
+        calls = [LayerCall(mechanism, context, is_tapped, graph).apply for mechanism in mechanisms]
+        calls = [rematerialised(call, self.config.remat, in_scan=len(calls) == 1) for call in calls]
+        numbers = jnp.arange(self.config.layers).reshape(-1, len(calls))
         states = None if memory is None else memory.states_BNMD.swapaxes(0, 1)
         states = None if states is None else states.reshape(*numbers.shape, *states.shape[1:])
 
-        def apply(x_BLD: Array, part: tuple[nnx.State | None, Array, Array | None]) -> tuple[Array, list[Array]]:
-            own, numbers, states = part
-            inputs = []
-            for turn, mechanism in enumerate(mechanisms):
-                one = rematerialised(
-                    functools.partial(apply_layer, graph, mechanism, context), self.config.remat, in_scan=count == 1
-                )
+        def step(streams: Streams, part: tuple[nnx.State | None, Array, Array | None]) -> tuple[Streams, list[Any]]:
+            separate, numbers, states = part
+            each = []
+            for turn, call in enumerate(calls):
                 before = None if memory is None or states is None else LayerMemory(states[turn], memory.segments_BM)
-                inputs += [] if before is None else [x_BLD]
-                x_BLD = one(shared if own is None else own_of(own, turn), numbers[turn], before, x_BLD)
-            return x_BLD, inputs
+                inputs = None if before is None else streams[0]
+                parameters = shared if separate is None else turn_of(separate, turn)
+                streams, tap = call(parameters, numbers[turn], before, streams)
+                each.append((inputs, tap))
+            return streams, each
 
-        x_BLD, inputs = jax.lax.scan(apply, x_BLD, (own, numbers, states), unroll=unroll)
-        return x_BLD, jax.lax.collapse(jnp.stack(inputs, axis=1), 0, 2) if inputs else x_BLD[None, :0]
+        streams, each = jax.lax.scan(step, streams, (separate, numbers, states), unroll=unroll)
+        return streams, jax.tree.map(lambda *turns: jax.lax.collapse(jnp.stack(turns, axis=1), 0, 2), *each)
 
     def turns(self) -> tuple[tuple[Mechanism, ...], tuple[nnx.State | None, nnx.State | None], int]:
-        """The mechanisms of one step of the scan; own parameters by step and turn, or shared ones; steps to unroll."""
+        """The mechanisms of one step of the scan; parameters by step and turn, or shared ones; steps to unroll."""
         config = self.config
         mechanisms = layer_mechanisms(config)
         mechanisms = mechanisms[: period(mechanisms)]
@@ -134,56 +217,52 @@ class Stack(nnx.Module):
             unroll,
         )
 
-    def reversible_parts(self, bias: Any = None) -> tuple[Plan, nnx.State | None, Shared]:
-        """The first arguments of the functions of models/reversible.py, for layers with this bias on their logits."""
+    def reversible_parts(self, **read: Any) -> tuple[Plan, nnx.State | None, Shared]:
+        """The first arguments of the functions of models/reversible.py, for layers that read these fields."""
         graph, _ = nnx.split(self.layers)
-        mechanisms, (own, shared), unroll = self.turns()
+        mechanisms, (separate, shared), unroll = self.turns()
         branches = tuple(
-            (functools.partial(attention_branch, graph, mechanism), functools.partial(feed_forward_branch, graph))
+            tuple(functools.partial(layer_branch, graph, mechanism, sub) for sub in self.layers.sub_layers)
             for mechanism in mechanisms
         )
-        return Plan(branches, self.config.layers, unroll), own, Shared(shared, bias)
+        return Plan(branches, self.config.layers, unroll), separate, Shared(shared, read)
 
 
-def apply_layer(
+class LayerCall(NamedTuple):
+    """How a layer of a plain stack is called, or one of a reversible stack without its inversion."""
+
+    mechanism: Mechanism
+    context: Context
+    is_tapped: bool
+    graph: Any = None  # of layers that are given as parameters
+
+    def apply(
+        self, parameters: Any, number: Array, memory: LayerMemory | None, streams: Streams
+    ) -> tuple[Streams, LayerTap | None]:
+        """`run` of a layer with these parameters."""
+        return self.run(nnx.merge(self.graph, parameters), number, memory, streams)
+
+    def run(
+        self, layer: Layer, number: Array | int, memory: LayerMemory | None, streams: Streams
+    ) -> tuple[Streams, LayerTap | None]:
+        """The streams after layer `number`, and its tap if there is one."""
+        streams, operands = layer.run(streams, self.context.of_layer(number, memory), self.mechanism)
+        return streams, (streams, operands) if self.is_tapped else None
+
+
+def layer_branch(
     graph: nnx.GraphDef,
     mechanism: Mechanism,
+    sub: SubLayer,
+    parameters: Parameters,
     context: Context,
-    parameters: nnx.State,
     number: Array,
-    memory: LayerMemory | None,
     x_BLD: Array,
 ) -> Array:
-    """The output of layer `number`."""
-    layer, options = nnx.merge(graph, parameters), context.options(number)
-    if memory is not None:
-        options |= {'memory': memory}
-    return layer(x_BLD, context.segments_BL, context.positions_BL, mechanism=mechanism, **options)
-
-
-def attention_branch(
-    graph: nnx.GraphDef, mechanism: Mechanism, parameters: Parameters, context: Context, number: Array, x_BLD: Array
-) -> Array:
-    """What the attention of layer `number` adds: f of a reversible layer."""
-    options = context._replace(bias=parameters[1].bias).options(number)
-    layer = nnx.merge(graph, layer_state(parameters))
-    return layer.attention_branch(x_BLD, context.segments_BL, context.positions_BL, mechanism=mechanism, **options)
-
-
-def feed_forward_branch(
-    graph: nnx.GraphDef, parameters: Parameters, context: Context, number: Array, x_BLD: Array
-) -> Array:
-    """What the feed-forward sub-layer of layer `number` adds: g of a reversible layer."""
-    layer = nnx.merge(graph, layer_state(parameters))
-    return layer.feed_forward_branch(x_BLD, rng=fold(context.rng, number))
-
-
-def layer_state(parameters: Parameters) -> nnx.State:
-    """The parameters of one layer, its own or those that all share."""
-    own, shared = parameters
-    state = shared.layer if own is None else own
-    assert state is not None
-    return state
+    """What a sub-layer of layer `number` adds: a branch of a reversible layer."""
+    separate, shared = parameters
+    layer = nnx.merge(graph, shared.layer if separate is None else separate)
+    return layer.added(sub, x_BLD, context._replace(**shared.read).of_layer(number), mechanism)
 
 
 def layer_mechanisms(config: ModelConfig) -> tuple[Mechanism, ...]:
@@ -200,7 +279,7 @@ def period(mechanisms: tuple[Mechanism, ...]) -> int:
 
 
 def make_position_bias(config: ModelConfig, causal: bool, rngs: nnx.Rngs) -> PositionBias | DistanceBiases | None:
-    """What positions add to the logits of all layers alike; None where nothing does, or each layer has its own.
+    """What positions add to the logits of all layers alike; None where nothing does, or each layer has its biases.
 
     Raises:
         InputError: relative attention by distances behind alone, in a stack whose queries read later keys.
@@ -216,14 +295,13 @@ def make_position_bias(config: ModelConfig, causal: bool, rngs: nnx.Rngs) -> Pos
     return DistanceBiases(config, rngs=rngs) if config.relative_shared_biases else None
 
 
-def stacked_layers(config: ModelConfig, rngs: nnx.Rngs) -> Layer:
-    """Layers with independent initial parameters, each array stacked along a leading axis: N, or those of groups."""
-    count = len(set(config.layer_numbers))
+def stacked_layers(make: Callable[..., Layer], count: int, rngs: nnx.Rngs) -> Layer:
+    """`count` layers with independent initial parameters, each array stacked along a leading axis."""
 
     @nnx.split_rngs(splits=count)
     @nnx.vmap(in_axes=0, out_axes=0)
     def create(rngs: nnx.Rngs) -> Layer:
-        return Layer(config, rngs=rngs)
+        return make(rngs=rngs)
 
     return create(rngs)
 

@@ -13,9 +13,10 @@ from efficient_attention.attention.attend import attend
 from efficient_attention.attention.dense import softmax_pattern
 from efficient_attention.attention.mechanisms import Mechanism, Softmax
 from efficient_attention.attention.patterns import Window
+from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.distances import DistanceTerm
+from efficient_attention.modules.distances import Biases, DistanceTerm
 from efficient_attention.modules.global_tokens import GlobalTokens, attend_with_global
 from efficient_attention.modules.parameters import linear
 from efficient_attention.modules.positions import rotate
@@ -35,20 +36,55 @@ class LayerMemory(NamedTuple):
         return {'key_segments': key_segments, 'query_positions': places[:, before:], 'key_positions': places}
 
 
-class SelfAttention(nnx.Module):
-    """Multi-head self-attention [B, L, D] -> [B, L, D] with any mechanism (Vaswani et al. 2017, section 3.2.2)."""
+class FixedKeys(NamedTuple):
+    """Keys and values [B, M, H, K] of another sequence and its segments [B, M]: what decoding computes once."""
 
-    def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
+    key_BMHK: Array
+    value_BMHK: Array
+    segments_BM: Array
+
+
+class OtherSequence(NamedTuple):
+    """What a cross-attention reads, such as an encoder's output: vectors [B, M, D], and the segment of each [B, M].
+
+    A query reads those of its own segment; segment 0 is padding.
+    """
+
+    states_BMD: Array
+    segments_BM: Array
+
+
+class Operands(NamedTuple):
+    """What an attention's weights come from, as `attention_weights` takes it."""
+
+    query_BLHK: Array
+    key_BMHK: Array
+    relative: Relative | None = None
+
+
+class Attention(nnx.Module):
+    """Multi-head attention [B, L, D] -> [B, L, D] with any mechanism (Vaswani et al. 2017, section 3.2.2).
+
+    It reads its input, or with `is_cross` another sequence, by softmax over all of its tokens and without positions.
+    """
+
+    def __init__(self, config: LayerConfig, *, is_cross: bool = False, rngs: nnx.Rngs) -> None:
         inner, use_bias = config.heads * config.head_width, config.attention_bias
         self.config = config
         self.query = linear(config, config.width, inner, rngs, use_bias=use_bias)
-        self.key = None if config.shared_qk else linear(config, config.width, inner, rngs, use_bias=use_bias)
+        has_key = is_cross or not config.shared_qk
+        self.key = linear(config, config.width, inner, rngs, use_bias=use_bias) if has_key else None
         self.value = linear(config, config.width, inner, rngs, use_bias=use_bias)
         self.out = linear(config, inner, config.width, rngs, use_bias=use_bias)
-        self.global_projections = GlobalProjections(config, rngs=rngs) if config.global_tokens else None
-        self.distances = DistanceTerm(config, rngs=rngs) if config.relative == 'transformer_xl' else None
+        has_global, has_distances = config.global_tokens and not is_cross, config.relative == 'transformer_xl'
+        self.global_projections = GlobalProjections(config, rngs=rngs) if has_global else None
+        self.distances = DistanceTerm(config, rngs=rngs) if has_distances and not is_cross else None
 
-    def __call__(
+    def __call__(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any) -> Array:
+        """The output of `self_attention`, with its arguments."""
+        return self.self_attention(x_BLD, segments_BL, positions_BL, **options)[0]
+
+    def self_attention(
         self,
         x_BLD: Array,
         segments_BL: Array,
@@ -59,9 +95,10 @@ class SelfAttention(nnx.Module):
         mechanism_rng: Array | None = None,
         is_global_BL: Array | None = None,
         bias: Any = None,
+        distance_biases: Biases | None = None,
         memory: LayerMemory | None = None,
-    ) -> Array:
-        """Attends within segments, to `memory` too.
+    ) -> tuple[Array, Operands]:
+        """Attends within segments, to `memory` too; also returns the queries and keys, as they were compared.
 
         Args:
             x_BLD: the input.
@@ -71,40 +108,64 @@ class SelfAttention(nnx.Module):
             mechanism: by default the config's first.
             mechanism_rng: a key for mechanisms that draw at random.
             is_global_BL: tokens that read all and are read by all, with projections of their own; at most
-                `config.global_tokens` a row.
-            bias: added to the logits: an array or a function of positions, as `attend` takes it; the shared `Biases`
-                of relative 'transformer_xl'.
+                `config.global_tokens` a row. The queries and keys that are returned are those of the other tokens.
+            bias: added to the logits: an array or a function of places, as `attend` takes it.
+            distance_biases: u and v of relative 'transformer_xl', where all layers share them.
             memory: what this layer read before: keys and values come from it and then from `x`; rotary positions then
                 count from its first token.
         """
         config = self.config
         mechanism = parse_mechanism(config.attention.split(';')[0]) if mechanism is None else mechanism
         q_BLHK, k_BLHK, v_BLHK = self.project(x_BLD, positions_BL, mechanism, memory)
-        options: dict[str, Any] = {
-            'dropout_rate': 0.0 if rng is None else config.attention_dropout_rate,
-            'rng': mechanism_rng,
-            'dropout_rng': rng,
-            'backend': config.attention_backend,
-        }
-        if is_global_BL is None:
-            options |= {'query_segments': segments_BL, 'key_segments': segments_BL}
-            if memory is not None:
-                options |= memory.options(segments_BL)
-                mechanism = same_length(mechanism, memory) if config.same_length else mechanism
-            if self.distances is not None:
-                q_BLHK, options['relative'] = self.distances(q_BLHK, k_BLHK.shape[1], bias)
-            else:
-                options['bias'] = bias
-            out_BLHK = attend(q_BLHK, k_BLHK, v_BLHK, mechanism, **options)
-        else:
-            if bias is not None:
+        options = self.options(rng) | {'rng': mechanism_rng}
+        if is_global_BL is not None:
+            if bias is not None or distance_biases is not None:
                 raise ValueError('is_global and bias do not go together')
-            if self.global_projections is None:
-                raise ValueError('is_global needs model.global_tokens, the most global tokens of a row, above 0')
-            own_q, own_k, own_v = (self.split_heads(x) for x in self.global_projections(x_BLD))
-            tokens = GlobalTokens(is_global_BL, own_q, own_k, own_v, config.global_tokens)
+            tokens = self.global_tokens(x_BLD, is_global_BL)
             out_BLHK = attend_with_global(q_BLHK, k_BLHK, v_BLHK, tokens, mechanism, segments_BL, options)
-        return self.join_heads(out_BLHK)
+            return self.join_heads(out_BLHK), Operands(q_BLHK, k_BLHK)
+        options |= {'query_segments': segments_BL, 'key_segments': segments_BL}
+        if memory is not None:
+            options |= memory.options(segments_BL)
+            mechanism = same_length(mechanism, memory) if config.same_length else mechanism
+        relative = None
+        if self.distances is not None:
+            q_BLHK, relative = self.distances(q_BLHK, k_BLHK.shape[1], distance_biases)
+        out_BLHK = attend(q_BLHK, k_BLHK, v_BLHK, mechanism, bias=bias, relative=relative, **options)
+        return self.join_heads(out_BLHK), Operands(q_BLHK, k_BLHK, relative)
+
+    def options(self, rng: Array | None) -> dict[str, Any]:
+        """The keyword arguments of `attend` that follow from the config; `rng` turns dropout of the weights on."""
+        rate = 0.0 if rng is None else self.config.attention_dropout_rate
+        return {'dropout_rate': rate, 'dropout_rng': rng, 'backend': self.config.attention_backend}
+
+    def global_tokens(self, x_BLD: Array, is_global_BL: Array) -> GlobalTokens:
+        """The global tokens with their own projections; raises ValueError where the config has none."""
+        if self.global_projections is None:
+            raise ValueError('is_global needs model.global_tokens, the most global tokens of a row, above 0')
+        q_BLHK, k_BLHK, v_BLHK = (self.split_heads(x_BLI) for x_BLI in self.global_projections(x_BLD))
+        return GlobalTokens(is_global_BL, q_BLHK, k_BLHK, v_BLHK, self.config.global_tokens)
+
+    def cross(
+        self, x_BLD: Array, segments_BL: Array, other: OtherSequence, *, rng: Array | None = None
+    ) -> tuple[Array, Operands]:
+        """Attends to another sequence, within segments; also returns the queries and keys."""
+        return self.read_fixed(x_BLD, segments_BL, self.fixed_keys(other), rng=rng)
+
+    def fixed_keys(self, other: OtherSequence) -> FixedKeys:
+        """The keys and values of another sequence, which stay the same for all queries."""
+        assert self.key is not None
+        key_BMHK = self.split_heads(self.key(other.states_BMD))
+        return FixedKeys(key_BMHK, self.split_heads(self.value(other.states_BMD)), other.segments_BM)
+
+    def read_fixed(
+        self, x_BLD: Array, segments_BL: Array, keys: FixedKeys, *, rng: Array | None = None
+    ) -> tuple[Array, Operands]:
+        """The output and operands of queries that read these keys."""
+        q_BLHK = self.split_heads(self.query(x_BLD))
+        options = self.options(rng) | {'query_segments': segments_BL, 'key_segments': keys.segments_BM}
+        out_BLHK = attend(q_BLHK, keys.key_BMHK, keys.value_BMHK, Softmax(), **options)
+        return self.join_heads(out_BLHK), Operands(q_BLHK, keys.key_BMHK)
 
     def project(
         self, x_BLD: Array, positions_BL: Array, mechanism: Mechanism, memory: LayerMemory | None = None

@@ -1,6 +1,6 @@
 """Transformer-XL's relative attention: what a layer adds to its logits for the distance of query and key."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
@@ -27,13 +27,9 @@ class DistanceBiases(nnx.Module):
         self.content = nnx.Param(weight_init(config)(rngs.params(), shape))
         self.distance = nnx.Param(weight_init(config)(rngs.params(), shape))
 
-    def __call__(self, _: Any = None) -> Biases:
-        """u and v, whatever the positions of a row."""
+    def __call__(self) -> Biases:
+        """u and v."""
         return Biases(self.content[...], self.distance[...])
-
-    def function(self) -> Biases:
-        """The same: what a stack hands to its layers."""
-        return self()
 
 
 class DistanceTerm(nnx.Module):
@@ -53,7 +49,7 @@ class DistanceTerm(nnx.Module):
         config = self.config
         biases = shared if self.biases is None else self.biases()
         if biases is None:
-            raise ValueError("relative 'transformer_xl' with shared biases needs them as `bias`, a Biases")
+            raise ValueError("relative 'transformer_xl' with shared biases needs them as `distance_biases`")
         rows = min(distances, config.clamp_length + 1) if config.clamp_length else distances
         sinusoids_PD = sinusoid(jnp.arange(rows), config.width).astype(config.compute_dtype)
         table_PHK = self.projection(sinusoids_PD).reshape(rows, config.heads, config.head_width)

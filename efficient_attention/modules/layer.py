@@ -1,16 +1,21 @@
-"""One encoder layer: attention and feed-forward, each with its residual, norm and dropout."""
+"""One layer: a list of sub-layers, each with its residual, norm and dropout."""
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.dropout import dropout
+from efficient_attention.attention.mechanisms import Mechanism
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.attention import SelfAttention
+from efficient_attention.modules.attention import Attention, LayerMemory, Operands, OtherSequence
+from efficient_attention.modules.distances import Biases
 from efficient_attention.modules.feed_forward import FeedForward
 from efficient_attention.modules.parameters import layer_norm
+from efficient_attention.modules.sub_layer import MEMORY, OTHER, SELF_ATTENTION_LAYER, Streams, SubLayer, advance
 
 
 def fold(rng: Array | None, number: int | Array) -> Array | None:
@@ -22,42 +27,115 @@ def fold(rng: Array | None, number: int | Array) -> Array | None:
     )
 
 
+class Context(NamedTuple):
+    """What a layer reads beside its input; the fields are those of `Attention.__call__`."""
+
+    segments_BL: Array
+    positions_BL: Array
+    rng: Array | None = None  # a key, or one a row; turns dropout on
+    mechanism_rng: Array | None = None
+    is_global_BL: Array | None = None
+    bias: Any = None
+    distance_biases: Biases | None = None
+    memory: LayerMemory | None = None
+    other_BMD: Array | None = None  # another sequence, which a cross-attention reads; its segments:
+    other_segments_BM: Array | None = None
+
+    def of_layer(self, number: int | Array, memory: LayerMemory | None = None) -> 'Context':
+        """The same for layer `number` of a stack, with its keys and its memory."""
+        rngs = fold(self.rng, number), fold(self.mechanism_rng, number)
+        return self._replace(rng=rngs[0], mechanism_rng=rngs[1], memory=memory)
+
+    def other(self, sub: SubLayer) -> OtherSequence:
+        """The other sequence, for the sub-layer that reads it; raises ValueError where the call brings none."""
+        if self.other_BMD is None or self.other_segments_BM is None:
+            raise ValueError(f'{sub.name} reads another sequence; give it as `other`')
+        return OtherSequence(self.other_BMD, self.other_segments_BM)
+
+
 class Layer(nnx.Module):
-    """Self-attention, then feed-forward, [B, L, D] -> [B, L, D].
+    """Sub-layers one after another, [B, L, D] -> [B, L, D]: by default self-attention, then feed-forward.
 
     'post': x = norm(x + dropout(f(x))) as in BERT; 'pre': x = x + dropout(f(norm(x))).
     """
 
-    def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
-        self.config = config
-        self.attention = SelfAttention(config, rngs=rngs)
-        self.attention_norm = layer_norm(config, config.width, rngs)
-        self.feed_forward = FeedForward(config, rngs=rngs)
-        self.feed_forward_norm = layer_norm(config, config.width, rngs)
+    def __init__(
+        self, config: LayerConfig, *, sub_layers: tuple[SubLayer, ...] = SELF_ATTENTION_LAYER, rngs: nnx.Rngs
+    ) -> None:
+        self.config, self.sub_layers = config, sub_layers
+        for sub in sub_layers:
+            attention = Attention(config, is_cross=OTHER in sub.keys_from, rngs=rngs) if sub.keys_from else None
+            setattr(self, sub.name, attention or FeedForward(config, rngs=rngs))
+            setattr(self, sub.norm, layer_norm(config, config.width, rngs))
 
     def __call__(
-        self, x_BLD: Array, segments_BL: Array, positions_BL: Array, *, rng: Array | None = None, **attention: Any
+        self,
+        x_BLD: Array,
+        segments_BL: Array,
+        positions_BL: Array,
+        *,
+        mechanism: Mechanism | None = None,
+        **context: Any,
     ) -> Array:
-        """The layer's output; `rng` (a key, or one a row) turns dropout on; `attention` as in `SelfAttention`."""
-        is_post = self.config.norm == 'post'
-        x_BLD = x_BLD + self.attention_branch(x_BLD, segments_BL, positions_BL, rng=rng, **attention)
-        x_BLD = self.attention_norm(x_BLD) if is_post else x_BLD
-        x_BLD = x_BLD + self.feed_forward_branch(x_BLD, rng=rng)
-        return self.feed_forward_norm(x_BLD) if is_post else x_BLD
+        """The layer's output; `mechanism` is its self-attention's, by default the config's first; see `Context`."""
+        return self.run((x_BLD,), Context(segments_BL, positions_BL, **context), mechanism)[0][0]
 
-    def attention_branch(
-        self, x_BLD: Array, segments_BL: Array, positions_BL: Array, *, rng: Array | None = None, **attention: Any
-    ) -> Array:
-        """What attention adds to `x`: dropout(attention(x)), or of norm(x) in a 'pre' layer."""
-        if self.config.norm == 'pre':
-            x_BLD = self.attention_norm(x_BLD)
-            memory = attention.get('memory')
-            if memory is not None:
-                attention['memory'] = memory._replace(states_BMD=self.attention_norm(memory.states_BMD))
-        out_BLD = self.attention(x_BLD, segments_BL, positions_BL, rng=fold(rng, 0), **attention)
-        return dropout(out_BLD, self.config.dropout_rate, fold(rng, 1))
+    def run(
+        self, streams: Streams, context: Context, mechanism: Mechanism | None = None
+    ) -> tuple[Streams, dict[str, Operands]]:
+        """The streams after all sub-layers, and the queries and keys of each attention by its name."""
+        operands: dict[str, Operands] = {}
+        for sub in self.sub_layers:
+            apply = functools.partial(self.apply, sub, context, mechanism)
+            streams, used = self.advance(sub, streams, apply, context.rng)
+            operands |= {} if used is None else {sub.name: used}
+        return streams, operands
 
-    def feed_forward_branch(self, x_BLD: Array, *, rng: Array | None = None) -> Array:
-        """What the feed-forward sub-layer adds to `x`, likewise."""
-        x_BLD = self.feed_forward_norm(x_BLD) if self.config.norm == 'pre' else x_BLD
-        return dropout(self.feed_forward(x_BLD), self.config.dropout_rate, fold(rng, 2))
+    def advance(
+        self, sub: SubLayer, streams: Streams, apply: Callable[[Array], tuple[Array, Any]], rng: Array | None = None
+    ) -> tuple[Streams, Any]:
+        """The streams after a sub-layer that computes `apply`, and what that hands out: as the config has the norm."""
+        norm = getattr(self, sub.norm) if self.config.norm == 'post' else None
+        return advance(streams, lambda x_BLD: self.branch(sub, x_BLD, apply, rng), norm)
+
+    def branch(
+        self, sub: SubLayer, x_BLD: Array, apply: Callable[[Array], tuple[Array, Any]], rng: Array | None = None
+    ) -> tuple[Array, Any]:
+        """What a sub-layer adds: dropout(f(x)), or of norm(x) in a 'pre' layer; and what `apply`, its f, hands out."""
+        x_BLD = getattr(self, sub.norm)(x_BLD) if self.config.norm == 'pre' else x_BLD
+        out_BLD, handed_out = apply(x_BLD)
+        return dropout(out_BLD, self.config.dropout_rate, fold(rng, sub.dropout)), handed_out
+
+    def added(self, sub: SubLayer, x_BLD: Array, context: Context, mechanism: Mechanism | None = None) -> Array:
+        """What a sub-layer adds to the residual sum, as in `run`."""
+        return self.branch(sub, x_BLD, functools.partial(self.apply, sub, context, mechanism), context.rng)[0]
+
+    def apply(
+        self, sub: SubLayer, context: Context, mechanism: Mechanism | None, x_BLD: Array
+    ) -> tuple[Array, Operands | None]:
+        """A sub-layer's module on what `branch` has normalised, and an attention's queries and keys."""
+        module = getattr(self, sub.name)
+        if not sub.keys_from:
+            return module(x_BLD), None
+        rng = fold(context.rng, sub.weights_dropout)
+        if OTHER in sub.keys_from:
+            return module.cross(x_BLD, context.segments_BL, context.other(sub), rng=rng)
+        memory = self.normed_memory(sub, context.memory) if MEMORY in sub.keys_from else None
+        return module.self_attention(
+            x_BLD,
+            context.segments_BL,
+            context.positions_BL,
+            rng=rng,
+            mechanism=mechanism,
+            mechanism_rng=context.mechanism_rng,
+            is_global_BL=context.is_global_BL,
+            bias=context.bias,
+            distance_biases=context.distance_biases,
+            memory=memory,
+        )
+
+    def normed_memory(self, sub: SubLayer, memory: LayerMemory | None) -> LayerMemory | None:
+        """The memory as the sub-layer reads it: normalised like its input."""
+        if memory is None or self.config.norm == 'post':
+            return memory
+        return memory._replace(states_BMD=getattr(self, sub.norm)(memory.states_BMD))

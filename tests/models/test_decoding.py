@@ -15,6 +15,9 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoding import CachedDecoder, DecodeState, read_prompt
+from efficient_attention.modules.attention import OtherSequence
+from efficient_attention.modules.sub_layer import CROSS_ATTENTION_LAYER
+from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
 LENGTH = 40
@@ -109,6 +112,27 @@ def test_a_prompt_and_then_token_by_token_equals_the_whole_text(name: str):
     for row, start in enumerate((long, short)):
         found = jnp.concatenate([prompt[row, :start], logits[row]])
         np.testing.assert_allclose(found, expected[row, : start + rest], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize('fields', [{'norm': 'post'}, {'stack': 'reversible'}], ids=['post', 'reversible'])
+def test_cross_attention_reads_keys_that_are_computed_once(fields: dict):
+    config = dataclasses.replace(CONFIG, **fields)
+    graph, params = drawn(lambda: Decoder(config, sub_layers=CROSS_ATTENTION_LAYER, rngs=nnx.Rngs(0)))
+    segments = jnp.asarray([[1, 1, 1, 0], [1, 1, 1, 1]])
+    other = OtherSequence(jax.random.normal(jax.random.key(0), (2, 4, 16)), segments)
+    expected = jax.jit(lambda params: nnx.merge(graph, params)(TOKENS[:, :8], ONES[:, :8], other=other))(params)
+    state = jax.jit(lambda params: cached_of(graph, params).init_state(2, other=other))(params)
+    assert [type(cache).__name__ for cache in state.caches] == ['KeyCache', 'FixedKeys'] * 2
+    first, state = read_piece(graph, params, state, TOKENS[:, :5], ONES[:, :5])
+    rest, after = by_token(graph, params, state, TOKENS[:, 5:8])
+    assert_close(jnp.concatenate([first, rest], axis=1), expected, gradient=True)
+    np.testing.assert_array_equal(after.caches[1].key_BMHK, state.caches[1].key_BMHK)
+    other_keys = state._replace(
+        caches=tuple(cache for pair in zip(state.caches[::2], state.caches[3::-2], strict=True) for cache in pair)
+    )
+    assert jnp.abs(by_token(graph, params, other_keys, TOKENS[:, 5:8])[0] - rest).max() > 1e-2
+    with pytest.raises(ValueError, match='cross_attention reads another sequence'):
+        cached_of(graph, params).init_state(2)
 
 
 def test_a_long_prompt_is_read_in_pieces():

@@ -13,8 +13,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.reversible import backward, forward, inverse_error
-from efficient_attention.models.stack import Context, Stack
-from efficient_attention.modules.layer import Layer, fold
+from efficient_attention.models.stack import Stack
+from efficient_attention.modules.attention import OtherSequence
+from efficient_attention.modules.layer import Context, Layer
+from efficient_attention.modules.sub_layer import CROSS_ATTENTION_LAYER
 from tests.tolerances import assert_close
 
 LENGTH = 12
@@ -49,8 +51,7 @@ def call(stack: Stack, x: jax.Array, context: Context = CONTEXT) -> jax.Array:
 
 def stored(stack: Stack, x: jax.Array) -> jax.Array:
     """The same function without an inversion: ordinary autodiff stores what it needs."""
-    bias = None if stack.position_bias is None else stack.position_bias(POSITIONS)
-    first, second = forward(*stack.reversible_parts(bias), CONTEXT, (x, x))
+    first, second = forward(*stack.reversible_parts(**stack.logit_terms(POSITIONS)), CONTEXT, (x, x))
     return (first + second) / 2
 
 
@@ -101,12 +102,45 @@ def test_layers_one_after_another_give_the_formula():
         first = second = X
         for number in range(CONFIG.layers):
             layer = nnx.merge(layer_graph, jax.tree.map(lambda leaf, number=number: leaf[number], state['layers']))
-            rng = fold(CONTEXT.rng, number)
-            first = first + layer.attention_branch(second, SEGMENTS, POSITIONS, rng=rng)
-            second = second + layer.feed_forward_branch(first, rng=rng)
+            attention, feed_forward = layer.sub_layers
+            context = CONTEXT.of_layer(number)
+            first = first + layer.added(attention, second, context)
+            second = second + layer.added(feed_forward, first, context)
         return (first + second) / 2
 
     assert_close(compiled(lambda: call(nnx.merge(graph, state), X))(), compiled(by_hand)())
+
+
+def test_three_sub_layers_alternate_and_gradients_reach_the_other_sequence():
+    """Self-attention, cross-attention and feed-forward: against the formula, and against stored activations."""
+    graph, state = nnx.split(compiled(lambda: Stack(CONFIG, sub_layers=CROSS_ATTENTION_LAYER, rngs=nnx.Rngs(0)))())
+    layer_graph, _ = nnx.split(
+        nnx.eval_shape(lambda: Layer(CONFIG, sub_layers=CROSS_ATTENTION_LAYER, rngs=nnx.Rngs(0)))
+    )
+    other = OtherSequence(jax.random.normal(jax.random.key(5), (8, 5, 8)), jnp.asarray([[1, 1, 2, 2, 0]] * 8))
+
+    def inverted(state: nnx.State, x: jax.Array, states: jax.Array) -> jax.Array:
+        read = other._replace(states_BMD=states)
+        return nnx.merge(graph, state)(x, SEGMENTS, POSITIONS, rng=CONTEXT.rng, other=read)
+
+    def by_hand(state: nnx.State, x: jax.Array, states: jax.Array) -> jax.Array:
+        first = second = x
+        context = CONTEXT._replace(other_BMD=states, other_segments_BM=other.segments_BM)
+        for number in range(CONFIG.layers):
+            layer = nnx.merge(layer_graph, jax.tree.map(lambda leaf, number=number: leaf[number], state['layers']))
+            for sub in layer.sub_layers:
+                first, second = second, first + layer.added(sub, second, context.of_layer(number))
+        return (first + second) / 2
+
+    def value_and_gradients(apply: Any) -> tuple:
+        loss = lambda *arguments: (apply(*arguments) * COTANGENT).sum()  # noqa: E731
+        return compiled(jax.value_and_grad(loss, (0, 1, 2)))(state, X, other.states_BMD)
+
+    expected = value_and_gradients(by_hand)
+    assert jnp.abs(expected[1][2]).max() > 0.1
+    scales = jax.tree.map(lambda leaf: jnp.maximum(1.0, jnp.abs(leaf).max()), expected)
+    actual = value_and_gradients(inverted)
+    assert_close(*(jax.tree.map(jnp.divide, tree, scales) for tree in (actual, expected)), gradient=True)
 
 
 def test_the_backward_pass_goes_through_recovered_activations():

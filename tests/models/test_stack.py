@@ -13,7 +13,9 @@ from flax import nnx
 from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.stack import Stack, layer_mechanisms, period
+from efficient_attention.modules.attention import OtherSequence
 from efficient_attention.modules.layer import Layer, fold
+from efficient_attention.modules.sub_layer import CROSS_ATTENTION_LAYER
 from tests.tolerances import assert_close
 
 CONFIG = ModelConfig(width=16, heads=2, layers=3, dropout_rate=0.3, attention_dropout_rate=0.3)
@@ -89,6 +91,27 @@ def test_rematerialisation_and_unrolling_change_no_value_and_no_gradient(sharing
     value, gradients = value_and_gradients(config, random_parameters(config))
     assert_close(value, expected(sharing)[0])
     assert_close(gradients, expected(sharing)[1], gradient=True)
+
+
+def test_layers_with_a_cross_attention_all_read_the_other_sequence():
+    config = with_fields(layers=2)
+    graph, shapes = nnx.split(nnx.eval_shape(lambda: Stack(config, sub_layers=CROSS_ATTENTION_LAYER, rngs=nnx.Rngs(0))))
+    layer_graph, _ = nnx.split(
+        nnx.eval_shape(lambda: Layer(config, sub_layers=CROSS_ATTENTION_LAYER, rngs=nnx.Rngs(0)))
+    )
+    rng = np.random.default_rng(4)
+    parameters = jax.tree.map(lambda leaf: 0.3 * rng.standard_normal(leaf.shape, np.float32), nnx.to_pure_dict(shapes))
+    other = OtherSequence(jax.random.normal(jax.random.key(3), (2, 4, 16)), jnp.asarray([[1, 2, 2, 0], [1] * 4]))
+
+    def by_hand(x: jax.Array) -> jax.Array:
+        for number in range(2):
+            layer = nnx.merge(layer_graph, jax.tree.map(lambda leaf, number=number: leaf[number], parameters['layers']))
+            context = {'other_BMD': other.states_BMD, 'other_segments_BM': other.segments_BM}
+            x = layer(x, SEGMENTS, POSITIONS, rng=fold(KEYS, number), **context)
+        return x
+
+    scanned = jax.jit(lambda x: nnx.merge(graph, parameters)(x, SEGMENTS, POSITIONS, rng=KEYS, other=other))
+    assert_close(scanned(X), jax.jit(by_hand)(X))
 
 
 def test_a_shared_layers_gradient_is_the_sum_over_the_layers():

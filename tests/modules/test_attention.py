@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.attention import SelfAttention
+from efficient_attention.modules.attention import Attention
 from tests.tolerances import assert_close
 
 CONFIG = LayerConfig(width=16, heads=4, init_std=0.3, attention_dropout_rate=0.5)
@@ -19,7 +19,7 @@ POSITIONS = jnp.tile(jnp.arange(6)[None], (2, 1))
 
 
 def test_equals_a_loop_over_heads():
-    module = SelfAttention(CONFIG, rngs=nnx.Rngs(1))
+    module = Attention(CONFIG, rngs=nnx.Rngs(1))
     out = module(X, SEGMENTS, POSITIONS)
     x = np.asarray(X, np.float64)
     q, k, v = (x @ np.asarray(layer.kernel[...], np.float64) for layer in (module.query, module.key, module.value))
@@ -39,19 +39,19 @@ def test_biases_of_all_projections_can_be_left_out(has_bias: bool):
     config = dataclasses.replace(CONFIG, attention_bias=has_bias, global_tokens=1)
     paths = [
         jax.tree_util.keystr(path)
-        for path, _ in jax.tree.leaves_with_path(nnx.state(SelfAttention(config, rngs=nnx.Rngs(1))))
+        for path, _ in jax.tree.leaves_with_path(nnx.state(Attention(config, rngs=nnx.Rngs(1))))
     ]
     assert sum('bias' in path for path in paths) == 7 * has_bias and sum('kernel' in path for path in paths) == 7
 
 
 def test_rotary_attention_sees_distances_not_places():
-    module = SelfAttention(LayerConfig(width=16, heads=4, rotary=True, init_std=0.3), rngs=nnx.Rngs(1))
+    module = Attention(LayerConfig(width=16, heads=4, rotary=True, init_std=0.3), rngs=nnx.Rngs(1))
     assert_close(module(X, SEGMENTS, POSITIONS), module(X, SEGMENTS, POSITIONS + 11))
     assert jnp.abs(module(X, SEGMENTS, POSITIONS) - module(X, SEGMENTS, POSITIONS * 2)).max() > 1e-3
 
 
 def test_dropout_needs_a_key_and_follows_it():
-    module = SelfAttention(CONFIG, rngs=nnx.Rngs(1))
+    module = Attention(CONFIG, rngs=nnx.Rngs(1))
     dropped = [module(X, SEGMENTS, POSITIONS, rng=jax.random.key(seed)) for seed in (0, 0, 1)]
     np.testing.assert_array_equal(dropped[0], dropped[1])
     assert jnp.abs(dropped[0] - dropped[2]).max() > 1e-2
@@ -59,7 +59,7 @@ def test_dropout_needs_a_key_and_follows_it():
 
 
 def test_segments_do_not_read_one_another():
-    module = SelfAttention(CONFIG, rngs=nnx.Rngs(1))
+    module = Attention(CONFIG, rngs=nnx.Rngs(1))
     segments = jnp.asarray([[1, 1, 1, 2, 2, 0]] * 2)
     changed = X.at[:, 3:].add(1.0)
     np.testing.assert_array_equal(module(X, segments, POSITIONS)[:, :3], module(changed, segments, POSITIONS)[:, :3])
@@ -80,7 +80,7 @@ def numbers(layer: nnx.Linear, x: np.ndarray) -> np.ndarray:
 
 
 def test_shared_queries_and_keys_have_unit_keys():
-    module = SelfAttention(LayerConfig(width=16, heads=4, init_std=0.3, shared_qk=True), rngs=nnx.Rngs(1))
+    module = Attention(LayerConfig(width=16, heads=4, init_std=0.3, shared_qk=True), rngs=nnx.Rngs(1))
     assert module.key is None
     x = np.asarray(X[0], np.float64)
     q, v = numbers(module.query, x), numbers(module.value, x)
@@ -95,14 +95,14 @@ def test_lsh_takes_the_module_s_one_projection(rotary: bool):
     config = LayerConfig(width=16, heads=4, init_std=0.3, shared_qk=True, rotary=rotary, attention='lsh(2, 2)')
     outs = []
     for backend in ('auto', 'reference'):
-        module = SelfAttention(dataclasses.replace(config, attention_backend=backend), rngs=nnx.Rngs(1))
+        module = Attention(dataclasses.replace(config, attention_backend=backend), rngs=nnx.Rngs(1))
         outs.append(module(X, SEGMENTS, POSITIONS, mechanism_rng=jax.random.key(3)))
     assert_close(*outs)
 
 
 def test_global_tokens_read_and_are_read_with_projections_of_their_own():
     config = LayerConfig(width=16, heads=4, init_std=0.3, attention='window(1)', global_tokens=2)
-    module = SelfAttention(config, rngs=nnx.Rngs(1))
+    module = Attention(config, rngs=nnx.Rngs(1))
     is_global = jnp.zeros((2, 6), bool).at[:, 3].set(True)
     out = module(X, SEGMENTS, POSITIONS, is_global_BL=is_global)
     own = module.global_projections
@@ -117,7 +117,7 @@ def test_global_tokens_read_and_are_read_with_projections_of_their_own():
 
 
 def test_a_bias_is_added_to_the_logits():
-    module = SelfAttention(LayerConfig(width=16, heads=4, init_std=0.3), rngs=nnx.Rngs(1))
+    module = Attention(LayerConfig(width=16, heads=4, init_std=0.3), rngs=nnx.Rngs(1))
     slopes = 2.0 ** -jnp.arange(1.0, 5.0)
 
     def alibi(query: jax.Array, key: jax.Array) -> jax.Array:
@@ -139,6 +139,6 @@ def test_a_bias_is_added_to_the_logits():
 
 def test_a_bias_and_global_tokens_are_refused_together():
     config = LayerConfig(width=16, heads=4, attention='window(1)', global_tokens=2)
-    module = SelfAttention(config, rngs=nnx.Rngs(1))
+    module = Attention(config, rngs=nnx.Rngs(1))
     with pytest.raises(ValueError, match='is_global and bias do not go together'):
         module(X, SEGMENTS, POSITIONS, is_global_BL=SEGMENTS > 1, bias=jnp.zeros((6, 6)))

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.attention import SelfAttention
+from efficient_attention.modules.attention import Attention
 from efficient_attention.modules.distances import DistanceBiases, DistanceTerm
 from efficient_attention.modules.positions import sinusoid
 from tests.tolerances import assert_close
@@ -26,11 +26,11 @@ def make(**fields) -> LayerConfig:
 @pytest.mark.parametrize('is_shared', [True, False])
 def test_attention_has_the_papers_four_terms(clamp: int, is_shared: bool):
     config = make(clamp_length=clamp, relative_shared_biases=is_shared)
-    layer = SelfAttention(config, rngs=nnx.Rngs(0))
+    layer = Attention(config, rngs=nnx.Rngs(0))
     shared = DistanceBiases(config, rngs=nnx.Rngs(1))() if is_shared else None
     x_BLD = jax.random.normal(jax.random.key(0), (2, LENGTH, 16))
     segments, positions = jnp.ones((2, LENGTH), jnp.int32), jnp.zeros((2, LENGTH), jnp.int32)
-    out = layer(x_BLD, segments, positions, bias=shared)
+    out = layer(x_BLD, segments, positions, distance_biases=shared)
 
     u_HK, v_HK = shared or layer.distances.biases()
     q, k, value = layer.project(x_BLD, positions, config.mechanisms[0])
@@ -45,7 +45,7 @@ def test_attention_has_the_papers_four_terms(clamp: int, is_shared: bool):
 
 def test_shared_biases_are_asked_for():
     term = DistanceTerm(make(), rngs=nnx.Rngs(0))
-    with pytest.raises(ValueError, match='needs them as `bias`'):
+    with pytest.raises(ValueError, match='needs them as `distance_biases`'):
         term(jnp.zeros((1, 3, 2, 8)), 3, None)
 
 

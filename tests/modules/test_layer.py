@@ -1,4 +1,4 @@
-"""The encoder layer: where the norms stand, and dropout that follows rows."""
+"""The layer: where the norms stand, dropout that follows rows, and a list with a cross-attention in it."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,8 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.layer import Layer, fold
+from efficient_attention.modules.layer import Context, Layer, fold
+from efficient_attention.modules.sub_layer import CROSS_ATTENTION_LAYER
 from tests.tolerances import assert_close
 
 X = jax.random.normal(jax.random.key(0), (3, 6, 16))
@@ -42,10 +43,53 @@ def test_keys_for_rows_make_dropout_independent_of_the_batch():
 
 def test_both_branches_drop_elements_of_their_own():
     layer = Layer(LayerConfig(width=16, heads=2, init_std=0.3, dropout_rate=0.5), rngs=nnx.Rngs(0))
-    rng = jax.random.key(1)
-    dropped = layer.attention_branch(X, SEGMENTS, POSITIONS, rng=rng) == 0, layer.feed_forward_branch(X, rng=rng) == 0
+    context = Context(SEGMENTS, POSITIONS, rng=jax.random.key(1))
+    dropped = [layer.added(sub, X, context) == 0 for sub in layer.sub_layers]
     share = (dropped[0] == dropped[1]).mean()
     assert abs(share - 0.5) < 4 * 0.5 / X.size**0.5
+
+
+def weighted(q: np.ndarray, k: np.ndarray, v: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """softmax(q k^T / sqrt(K)) v of two heads, [L, 16] and [M, 16], zeros where nothing is allowed, in float64."""
+    heads = []
+    for part in (slice(0, 8), slice(8, 16)):
+        weights = np.where(allowed, np.exp(q[:, part] @ k[:, part].T / np.sqrt(8)), 0.0)
+        heads.append(weights / np.maximum(weights.sum(-1, keepdims=True), 1e-30) @ v[:, part])
+    return np.concatenate(heads, -1)
+
+
+@pytest.mark.parametrize('norm', ['pre', 'post'])
+def test_cross_attention_reads_the_other_sequence_within_segments(norm: str):
+    config = LayerConfig(width=16, heads=2, norm=norm, init_std=0.3)
+    layer = Layer(config, sub_layers=CROSS_ATTENTION_LAYER, rngs=nnx.Rngs(0))
+    other = jax.random.normal(jax.random.key(2), (3, 4, 16))
+    segments, other_segments = (
+        np.asarray([[1, 1, 1, 2, 2, 0]] * 3),
+        np.asarray([[1, 1, 2, 0], [1, 1, 1, 1], [2, 2, 0, 0]]),
+    )
+    context = Context(jnp.asarray(segments), POSITIONS, other_BMD=other, other_segments_BM=jnp.asarray(other_segments))
+    attended = X + layer.added(layer.sub_layers[0], X, context)
+    attended = attended if norm == 'pre' else layer.attention_norm(attended)
+
+    read = np.asarray(layer.cross_attention_norm(attended) if norm == 'pre' else attended, np.float64)
+    cross = layer.cross_attention
+    kernels = (
+        np.asarray(linear.kernel[...], np.float64) for linear in (cross.query, cross.key, cross.value, cross.out)
+    )
+    query, key, value, out = kernels
+    rows = []
+    for row in range(3):
+        allowed = (segments[row][:, None] == other_segments[row]) & (other_segments[row] != 0)
+        y = np.asarray(other[row], np.float64)
+        rows.append(weighted(read[row] @ query, y @ key, y @ value, allowed) @ out)
+    x = attended + jnp.asarray(np.stack(rows), jnp.float32)
+    x = x if norm == 'pre' else layer.cross_attention_norm(x)
+    x = x + layer.added(layer.sub_layers[2], x, context)
+    expected = x if norm == 'pre' else layer.feed_forward_norm(x)
+    given = {'other_BMD': other, 'other_segments_BM': context.other_segments_BM}
+    assert_close(layer(X, context.segments_BL, POSITIONS, **given), expected, gradient=True)
+    with pytest.raises(ValueError, match='cross_attention reads another sequence; give it as `other`'):
+        layer(X, context.segments_BL, POSITIONS)
 
 
 def test_fold_gives_each_number_its_own_key():

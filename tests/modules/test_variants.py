@@ -22,7 +22,7 @@ from efficient_attention.models.fine_tuning import FineTuningModel, Head
 from efficient_attention.models.heads import MaskedLMHead, PairHead, Pooler
 from efficient_attention.models.memory import Memory
 from efficient_attention.models.stack import Stack
-from efficient_attention.modules.attention import SelfAttention
+from efficient_attention.modules.attention import Attention
 from efficient_attention.modules.feed_forward import FeedForward
 from efficient_attention.modules.layer import Layer
 from tests.tolerances import assert_close
@@ -35,7 +35,7 @@ POSITIONS = jnp.asarray([[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 4, 5]])
 
 # name -> (module, its array arguments, whether it takes a key for dropout)
 MODULES = {
-    'attention': (SelfAttention, (X, SEGMENTS, POSITIONS), True),
+    'attention': (Attention, (X, SEGMENTS, POSITIONS), True),
     'feed_forward': (FeedForward, (X,), False),
     'layer': (Layer, (X, SEGMENTS, POSITIONS), True),
     'stack': (Stack, (X, SEGMENTS, POSITIONS), True),
@@ -101,7 +101,7 @@ def read_dropped(stack: Stack, x: jax.Array, segments: jax.Array, positions: jax
     return stack(x, segments, positions, rng=jax.random.wrap_key_data(keys))
 
 
-def read_globally(layer: SelfAttention, *arrays: jax.Array) -> jax.Array:
+def read_globally(layer: Attention, *arrays: jax.Array) -> jax.Array:
     return layer(*arrays[:3], is_global_BL=arrays[3])
 
 
@@ -136,7 +136,7 @@ CASES: dict[str, tuple] = {
     't5': stack_case(read, relative='t5', **PLACELESS),
     'tupe_r': stack_case(read, relative='tupe_r', **PLACELESS),
     'global tokens': (
-        functools.partial(SelfAttention, dataclasses.replace(PLAIN, attention='window(1)', global_tokens=2)),
+        functools.partial(Attention, dataclasses.replace(PLAIN, attention='window(1)', global_tokens=2)),
         read_globally,
         (X, SEGMENTS, POSITIONS, IS_GLOBAL),
     ),

@@ -1,0 +1,54 @@
+"""What layers compute on the way, for who asks: their outputs, for distillation, and what attention compares."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+
+from efficient_attention.modules.attention import Operands
+from efficient_attention.modules.sub_layer import Streams, end
+
+LayerTap = tuple[Streams, dict[str, Operands]]  # a layer's streams and its attentions' operands, by their names
+
+
+class Taps(NamedTuple):
+    """Of all N layers of a stack, along a leading axis of each array.
+
+    The weights of layer i's attention are `attention_weights(query[i], key[i], mechanism, ...)` with the mechanism of
+    `layer_mechanisms` and, where the model has them, `relative[i]`, the bias of `Stack.logit_terms` and segments.
+
+    Args:
+        outputs: of each layer; of a reversible stack, the mean of its two streams after the layer.
+        attention: queries, keys and relative terms, by the name of the sub-layer. With memory its keys stand first.
+    """
+
+    outputs_NBLD: Array
+    attention: dict[str, Operands]
+
+
+def taps_of(layers: LayerTap, dtype: DTypeLike) -> Taps:
+    """The taps from those of all layers, stacked; outputs in the dtype of the stack's."""
+    streams, attention = layers
+    return Taps(end(streams, dtype), attention)
+
+
+def taps_of_each(layers: list[LayerTap], dtype: DTypeLike) -> Taps:
+    """The taps from those of each layer, whose tables of distances may differ in length."""
+    tables = [one.relative.table for _, attention in layers for one in attention.values() if one.relative]
+    longest = max((len(table) for table in tables), default=0)
+    layers = [
+        (streams, {name: lengthened(one, longest) for name, one in attention.items()}) for streams, attention in layers
+    ]
+    return taps_of(jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers), dtype)
+
+
+def lengthened(operands: Operands, rows: int) -> Operands:
+    """The same with so many rows in the table of distances: the last one stands for all beyond it, here too."""
+    relative = operands.relative
+    if relative is None:
+        return operands
+    table_PHK = jnp.pad(relative.table, ((0, rows - len(relative.table)), (0, 0), (0, 0)), mode='edge')
+    return operands._replace(relative=dataclasses.replace(relative, table=table_PHK))

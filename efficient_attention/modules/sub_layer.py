@@ -1,0 +1,80 @@
+"""What a layer is made of: its sub-layers in their order, and the residual sum that joins them."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+
+# Where an attention finds its keys and values.
+ITSELF = 'itself'  # the input of the sub-layer
+MEMORY = 'memory'  # what the layer read before this segment, in front of its input; where the call brings one
+OTHER = 'other'  # another sequence, such as an encoder's output
+
+# The vectors that run through a layer, [B, L, D] each: one of a plain stack, two of a reversible one.
+Streams = tuple[Array, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class SubLayer:
+    """One step of a layer.
+
+    Args:
+        name: of its module in the layer, which parameters have in their paths.
+        keys_from: an attention's sources of keys and values, in the order in which they are joined; () = no attention.
+        dropout: the number that makes the layer's key that of dropout on the sub-layer's output; its own in a layer.
+        weights_dropout: likewise of dropout on an attention's weights.
+    """
+
+    name: str
+    keys_from: tuple[str, ...] = ()
+    dropout: int = 0
+    weights_dropout: int = 0
+
+    @property
+    def norm(self) -> str:
+        """The name of its norm in the layer."""
+        return f'{self.name}_norm'
+
+    @property
+    def cache(self) -> str:
+        """What decoding keeps: 'growing' keys of all tokens read, 'fixed' keys computed once, or '' for none."""
+        return 'fixed' if OTHER in self.keys_from else 'growing' if self.keys_from else ''
+
+
+ATTENTION = SubLayer('attention', keys_from=(MEMORY, ITSELF), dropout=1, weights_dropout=0)
+FEED_FORWARD = SubLayer('feed_forward', dropout=2)
+CROSS_ATTENTION = SubLayer('cross_attention', keys_from=(OTHER,), dropout=4, weights_dropout=3)
+
+SELF_ATTENTION_LAYER = (ATTENTION, FEED_FORWARD)
+CROSS_ATTENTION_LAYER = (ATTENTION, CROSS_ATTENTION, FEED_FORWARD)  # Vaswani et al. 2017, arXiv 1706.03762, section 3.1
+
+
+def begin(x_BLD: Array, *, is_reversible: bool) -> Streams:
+    """The streams before the first layer; two are float32 whatever `x`'s dtype, see models/reversible.py."""
+    return (x_BLD.astype(jnp.float32),) * 2 if is_reversible else (x_BLD,)
+
+
+def end(streams: Streams, dtype: DTypeLike) -> Array:
+    """What a stack gives after its last layer: its stream, or the mean of both, [B, L, D]."""
+    return (streams[0] if len(streams) == 1 else 0.5 * (streams[0] + streams[1])).astype(dtype)
+
+
+def advance(
+    streams: Streams, added: Callable[[Array], tuple[Array, Any]], norm: Callable[[Array], Array] | None = None
+) -> tuple[Streams, Any]:
+    """The streams after a sub-layer, and what it hands out.
+
+    It reads the last stream and adds to the first, which then is the last: of one stream x + f(x), of two
+    (x1, x2) -> (x2, x1 + f(x2)).
+
+    Args:
+        streams: before the sub-layer.
+        added: from the stream that is read to what is added, and anything that is handed out.
+        norm: of the sum.
+    """
+    out, handed_out = added(streams[-1])
+    total = streams[0] + out.astype(streams[0].dtype)
+    return (*streams[1:], total if norm is None else norm(total)), handed_out

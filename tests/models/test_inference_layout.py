@@ -1,0 +1,99 @@
+"""Layers with arrays of their own: the numbers of the scan, for every strategy of the stack, without its copies."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.decoder import Decoder
+from efficient_attention.models.decoding import CachedDecoder
+from efficient_attention.models.inference_layout import for_inference
+from efficient_attention.models.memory import Memory
+from tests.models.drawn import drawn
+from tests.tolerances import assert_close
+
+SIZES: dict[str, Any] = {
+    'width': 16, 'heads': 2, 'layers': 4, 'vocab_size': 11, 'max_length': 6, 'token_types': 0, 'positions': 'none',
+    'attention': 'causal',
+}  # fmt: skip
+CASES: dict[str, dict[str, Any]] = {
+    'plain': {'attention': 'causal; causal & window(2)', 'rotary': True},
+    'distances': {'relative': 'transformer_xl', 'norm': 'pre', 'relative_shared_biases': False},
+    'groups': {'sharing': 'all', 'layer_groups': 2, 'relative': 't5'},
+    'reversible': {'stack': 'reversible', 'norm': 'pre', 'relative': 'tupe'},
+}
+TOKENS = jnp.asarray([[1, 4, 2, 9, 3, 3], [7, 7, 1, 10, 5, 2]])
+ONES = jnp.ones_like(TOKENS)
+KEYS = jax.random.split(jax.random.key(1), 2)
+
+
+@functools.cache
+def both_of(name: str) -> tuple[tuple[nnx.GraphDef, dict], tuple[nnx.GraphDef, dict]]:
+    """A decoder with its parameters stacked, and laid out for inference."""
+    config = ModelConfig(**SIZES | CASES.get(name, {'sharing': 'all'}))
+    model = drawn(lambda: Decoder(config, rngs=nnx.Rngs(0)))
+    return model, for_inference(*model)
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_outputs_are_those_of_the_scan_with_the_same_keys(name: str):
+    outs = []
+    for graph, params in both_of(name):
+        outs.append(jax.jit(lambda params, graph=graph: nnx.merge(graph, params)(TOKENS, ONES, rng=KEYS))(params))
+    assert_close(*outs)
+
+
+@pytest.mark.parametrize('name', ['plain', 'reversible'])
+def test_caches_of_separate_layers_hold_what_those_of_stacked_ones_do(name: str):
+    results = []
+    for graph, params in both_of(name):
+
+        def read(params: dict, graph: nnx.GraphDef = graph) -> Any:
+            cached = CachedDecoder(nnx.merge(graph, params), 6)
+            return cached(cached.init_state(2), TOKENS)
+
+        results.append(jax.jit(read)(params))
+    assert_close(*results)
+
+
+@pytest.mark.parametrize('name', ['plain', 'distances'])
+def test_memory_goes_on_alike(name: str):
+    results = []
+    for graph, params in both_of(name):
+        model = nnx.merge(graph, params)
+        memory = memory_of(model.config)
+        results.append(jax.jit(lambda model=model, memory=memory: model.continued(TOKENS, ONES, memory))())
+    assert_close(*results)
+
+
+def memory_of(config: ModelConfig) -> Memory:
+    """A memory of four tokens."""
+    states = jax.random.normal(jax.random.key(2), (2, config.layers, 4, config.width))
+    return Memory(states, jnp.ones((2, 4), jnp.int32))
+
+
+@pytest.mark.parametrize('name, arrays', [('plain', 4), ('groups', 2), ('reversible', 4)])
+def test_each_layers_parameters_are_arrays_and_nothing_is_scanned(name: str, arrays: int):
+    (_, stacked), (graph, params) = both_of(name)
+    layers = params['stack']['layers']
+    assert len(layers) == arrays
+    for number, layer in layers.items():
+        expected = jax.tree.map(lambda leaf, number=number: leaf[int(number)], stacked['stack']['layers'])
+        jax.tree.map(np.testing.assert_array_equal, layer, expected)
+    text = str(jax.make_jaxpr(lambda params: nnx.merge(graph, params)(TOKENS, ONES))(params))
+    assert 'scan[' not in text
+
+
+def test_a_shared_layer_and_what_is_separate_already_stay_as_they_are():
+    (graph, params), (same_graph, same) = both_of('shared')
+    assert graph == same_graph
+    assert all(a is b for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(same), strict=True))
+    _, separate = both_of('groups')
+    graph, again = for_inference(*separate)
+    assert graph == separate[0]
+    assert all(a is b for a, b in zip(jax.tree.leaves(separate[1]), jax.tree.leaves(again), strict=True))

@@ -1,0 +1,150 @@
+"""What layers hand out on request: the numbers of a recomputation layer by layer, and nothing where nobody asks."""
+
+import functools
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.attention.attend import attention_weights
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.decoder import Decoder
+from efficient_attention.models.decoding import CachedDecoder
+from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.stack import Stack, layer_mechanisms
+from efficient_attention.models.taps import Taps
+from efficient_attention.modules.layer import Context, Layer
+from tests.models.drawn import drawn
+from tests.tolerances import assert_close
+
+LENGTH = 6
+SIZES: dict[str, Any] = {
+    'width': 16, 'heads': 2, 'layers': 2, 'vocab_size': 11, 'max_length': LENGTH, 'dropout_rate': 0.0,
+    'attention_dropout_rate': 0.0, 'positions': 'none', 'attention': 'causal; causal & window(2)',
+}  # fmt: skip
+CASES: dict[str, dict[str, Any]] = {
+    'plain': {'rotary': True, 'remat': 'full'},
+    'distances': {'relative': 'transformer_xl', 'norm': 'pre'},
+    'shared': {'sharing': 'all', 'relative': 't5', 'attention': 'causal'},
+    'reversible': {'stack': 'reversible', 'norm': 'pre', 'relative': 'tupe'},
+}
+X = jax.random.normal(jax.random.key(0), (2, LENGTH, 16))
+SEGMENTS = jnp.asarray([[1, 1, 1, 2, 2, 0], [1] * 6])
+POSITIONS = jnp.tile(jnp.arange(LENGTH)[None], (2, 1))
+TOKENS = jnp.asarray([[1, 4, 2, 9, 3, 3], [7, 7, 1, 10, 5, 2]])
+
+
+@functools.cache
+def stack_of(name: str) -> Stack:
+    config = ModelConfig(**SIZES | CASES[name])
+    return nnx.merge(*drawn(lambda: Stack(config, causal=True, rngs=nnx.Rngs(0))))
+
+
+def recomputed(stack: Stack) -> tuple[list[jax.Array], list[jax.Array]]:
+    """Each layer's output and what its attention gives, from layers that are called one after another."""
+    layers, terms, outputs, attended = stack.parameter_layers(), stack.logit_terms(POSITIONS), [], []
+    first = second = X
+    for number, mechanism in enumerate(layer_mechanisms(stack.config)):
+        layer = layers[stack.config.layer_numbers[number]]
+        context = Context(SEGMENTS, POSITIONS, **terms)
+        read = layer.attention_norm(second) if stack.config.norm == 'pre' else second
+        attended.append(layer.attention(read, SEGMENTS, POSITIONS, mechanism=mechanism, **terms))
+        if stack.config.stack == 'reversible':
+            first = first + attended[-1]
+            second = second + layer.added(layer.sub_layers[1], first, context)
+            outputs.append((first + second) / 2)
+        else:
+            first = second = layer(second, SEGMENTS, POSITIONS, mechanism=mechanism, **terms)
+            outputs.append(second)
+    return outputs, attended
+
+
+def from_operands(layer: Layer, x_BLD: jax.Array, taps: Taps, number: int, stack: Stack) -> jax.Array:
+    """What a layer's attention gives by the weights of the queries and keys that were handed out."""
+    mechanism = layer_mechanisms(stack.config)[number]
+    operands = jax.tree.map(lambda leaf: leaf[number], taps.attention['attention'])
+    bias = stack.logit_terms(POSITIONS).get('bias')
+    segments = {'query_segments': SEGMENTS, 'key_segments': SEGMENTS}
+    weights_BHLM = attention_weights(*operands[:2], mechanism, bias=bias, relative=operands.relative, **segments)
+    value_BMHK = layer.attention.split_heads(layer.attention.value(x_BLD))
+    return layer.attention.join_heads(jnp.einsum('BHLM,BMHK->BLHK', weights_BHLM, value_BMHK))
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_outputs_and_weights_are_those_of_layers_one_by_one(name: str):
+    stack = stack_of(name)
+    out, taps = jax.jit(lambda x: stack.tapped(x, SEGMENTS, POSITIONS))(X)
+    outputs, attended = jax.jit(lambda: recomputed(stack))()
+    assert_close(taps.outputs_NBLD, jnp.stack(outputs))
+    np.testing.assert_array_equal(out, taps.outputs_NBLD[-1])
+    assert_close(out, jax.jit(lambda x: stack(x, SEGMENTS, POSITIONS))(X))
+    if stack.config.stack == 'plain':
+        layers, before = stack.parameter_layers(), [X, *outputs]
+        for number, expected in enumerate(attended):
+            layer = layers[stack.config.layer_numbers[number]]
+            read = layer.attention_norm(before[number]) if stack.config.norm == 'pre' else before[number]
+            assert_close(from_operands(layer, read, taps, number, stack), expected)
+    else:
+        layer = stack.parameter_layers()[0]
+        assert_close(from_operands(layer, layer.attention_norm(X), taps, 0, stack), attended[0])
+
+
+def outputs_of_scans(call: Any) -> list[int]:
+    """How many arrays each scan of a program gives."""
+    text = str(jax.make_jaxpr(call)(X))
+    return [len(names.split()) for names in re.findall(r'((?:\w+:\S+\s+)+)= scan\[', text)]
+
+
+@pytest.mark.parametrize('name, streams', [('plain', 1), ('shared', 1), ('reversible', 2)])
+def test_without_a_request_the_scan_hands_out_nothing(name: str, streams: int):
+    stack = stack_of(name)
+    assert outputs_of_scans(lambda x: stack(x, SEGMENTS, POSITIONS)) == [streams]
+    operands = 2 * len(set(layer_mechanisms(stack.config)))
+    outputs = streams * len(set(layer_mechanisms(stack.config)))
+    assert outputs_of_scans(lambda x: stack.tapped(x, SEGMENTS, POSITIONS)) == [streams + outputs + operands]
+
+
+def test_gradients_through_the_taps_of_a_reversible_stack_are_those_of_its_output():
+    stack = stack_of('reversible')
+    weights = jnp.cos(jnp.arange(X.size)).reshape(X.shape)
+
+    def gradient(call: Any) -> jax.Array:
+        return jax.jit(jax.grad(lambda x: (call(x, SEGMENTS, POSITIONS) * weights).sum()))(X)
+
+    tapped = gradient(lambda *arguments: stack.tapped(*arguments)[1].outputs_NBLD[-1])
+    assert_close(tapped, gradient(stack), gradient=True)
+
+
+@pytest.mark.parametrize('name', ['distances', 'reversible'])
+def test_pieces_from_caches_have_the_taps_of_the_whole_text(name: str):
+    config = ModelConfig(**SIZES | CASES[name] | {'token_types': 0})
+    model = nnx.merge(*drawn(lambda: Decoder(config, rngs=nnx.Rngs(0))))
+
+    @jax.jit
+    def both() -> tuple[Taps, jax.Array, list[Taps]]:
+        hidden, whole = model.tapped(TOKENS, jnp.ones_like(TOKENS))
+        cached = CachedDecoder(model, LENGTH)
+        _, state, first = cached.tapped(cached.init_state(2), TOKENS[:, :4])
+        return whole, hidden, [first, cached.tapped(state, TOKENS[:, 4:])[2]]
+
+    whole, hidden, pieces = both()
+    assert_close(hidden, model.normed(whole.outputs_NBLD[-1]))
+    for take in (
+        lambda taps: taps.outputs_NBLD,
+        lambda taps: taps.attention['attention'].query_BLHK,
+        lambda taps: taps.attention['attention'].key_BMHK,
+    ):
+        assert_close(jnp.concatenate([take(piece) for piece in pieces], axis=2), take(whole), gradient=True)
+
+
+def test_an_encoder_hands_out_its_stacks_taps():
+    config = ModelConfig(**SIZES | {'norm': 'pre', 'rotary': True})
+    model = nnx.merge(*drawn(lambda: Encoder(config, rngs=nnx.Rngs(0))))
+    out, taps = jax.jit(lambda: model.tapped(TOKENS, SEGMENTS))()
+    assert_close(out, jax.jit(lambda: model(TOKENS, SEGMENTS))())
+    assert_close(out, model.normed(taps.outputs_NBLD[-1]))
+    assert taps.attention['attention'].query_BLHK.shape == (2, 2, LENGTH, 2, 8)
