@@ -120,7 +120,7 @@ def with_labels(examples: ExamplesConfig, head: HeadConfig) -> ExamplesConfig:
 
 
 class TextPipeline:
-    """A fine-tuned model's answers by its problem, with the thresholds that were chosen for it."""
+    """A fine-tuned model's answers to its problem, with the thresholds that were chosen for it."""
 
     def __init__(
         self,

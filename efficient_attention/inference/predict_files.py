@@ -73,7 +73,7 @@ def kind_of(path: Path, problem: str) -> str:
     """The name of the pipeline that serves a checkpoint of this problem; `path` is for the message.
 
     Raises:
-        InputError: it has no head of a problem.
+        InputError: it has no head for a problem.
     """
     for kind, problems in PROBLEMS.items():
         if problem in problems:

@@ -66,17 +66,17 @@ def carry_tokenizer(source: Path | None, folder: Path, longest: int, *, has_type
 
 def special_names(path: Path) -> dict[str, str]:
     """The special tokens of a tokenizer.json under their names in tokenizer_config.json."""
-    vocabulary = encoded_texts(path)
+    vocabulary = pieces_of(path)
     found = {role: next((name for name in names if name in vocabulary), None) for role, names in ROLES.items()}
     return {THEIR_ROLES[role]: name for role, name in found.items() if name is not None}
 
 
 def padding_id(path: Path) -> int | None:
     """The id of the padding token in a tokenizer.json or vocab.json; None where it has none."""
-    vocabulary = byte_level(path.parent).get_vocab() if path.name == PAIR[0] else encoded_texts(path)
+    vocabulary = byte_level(path.parent).get_vocab() if path.name == PAIR[0] else pieces_of(path)
     return next((vocabulary[name] for name in ROLES['pad'] if name in vocabulary), None)
 
 
-def encoded_texts(path: Path) -> dict[str, int]:
+def pieces_of(path: Path) -> dict[str, int]:
     """The ids of all pieces of a tokenizer.json; raises InputError where it is none."""
     return load_tokenizer(path, lowercase=False).get_vocab(with_added_tokens=True)

@@ -16,7 +16,7 @@ def test_every_problem_has_its_class():
 
 
 @pytest.mark.parametrize('problem', PROBLEMS)
-def test_a_task_says_what_it_needs(problem: str):
+def test_a_problem_says_what_it_needs(problem: str):
     config = ExamplesConfig(
         problem=problem,
         format=FORMATS.get(problem, 'table'),
