@@ -26,7 +26,7 @@ quickstart: $(VENV)/.run  ## pretrain, evaluate and try a small ALBERT on text t
 	@echo '[quickstart 2/3] evaluating on held-out documents'
 	@$(VENV)/bin/python eval.py --workdir $(QUICKSTART_WORKDIR)
 	@echo '[quickstart 3/3] filling masks'
-	@$(VENV)/bin/python scripts/fill_mask.py --workdir $(QUICKSTART_WORKDIR) 'A list is a [MASK] type.' \
+	@$(VENV)/bin/python scripts/fill_mask.py --model $(QUICKSTART_WORKDIR) 'A list is a [MASK] type.' \
 	  'Return the [MASK] of the file.' 'If the argument is not a [MASK], an exception is raised.'
 
 test: $(VENV)/.test  ## run the test suite without the marks slow, gpu, tpu, real

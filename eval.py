@@ -5,25 +5,26 @@ The last line that it prints is one JSON object.
 
 import json
 import sys
-from pathlib import Path
 
 from absl import flags
 
 from efficient_attention.commands.allocator import keep_freed_memory
 from efficient_attention.commands.flags import parse_flags, run_command
 from efficient_attention.commands.hosts import define_host_flags, join_hosts_of_flags
-
-WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run.')
-CHECKPOINT = flags.DEFINE_string(
-    'checkpoint', 'last', 'Checkpoint to evaluate: last, best (by checkpoint.best_metric of its config), or a step.'
+from efficient_attention.commands.shared_flags import (
+    define_batch_size,
+    define_checkpoint,
+    define_split,
+    define_workdir,
 )
-BATCH_SIZE = flags.DEFINE_integer(
-    'batch_size',
-    None,
-    'Rows at a time, over all devices, or with memory the streams of the text; the config decides by default.',
+
+WORKDIR = define_workdir()
+CHECKPOINT = define_checkpoint('last')
+BATCH_SIZE = define_batch_size(
+    None, ', over all devices, or with memory the streams of the text; the config decides by default'
 )
 PROTOCOL = {  # of a language model; the config decides by default
-    'split': flags.DEFINE_enum('split', None, ['held_out', 'test'], 'Part of the text to evaluate on.'),
+    'split': define_split(('held_out', 'test'), None, 'Part of the text to evaluate on.'),
     'context': flags.DEFINE_integer('context', None, 'Tokens that the model sees at once.'),
     'stride': flags.DEFINE_integer('stride', None, 'Tokens by which its window moves on; the context = no overlap.'),
     'memory_length': flags.DEFINE_integer('memory_length', None, 'Tokens of memory before each segment of --context.'),
@@ -43,9 +44,7 @@ def main() -> None:
 
     join_hosts_of_flags()
     protocol = {name: flag.value for name, flag in PROTOCOL.items() if flag.value is not None}
-    metrics = evaluate_workdir(
-        Path(WORKDIR.value), checkpoint=CHECKPOINT.value, batch_size=BATCH_SIZE.value, **protocol
-    )
+    metrics = evaluate_workdir(WORKDIR.value, checkpoint=CHECKPOINT.value, batch_size=BATCH_SIZE.value, **protocol)
     print(json.dumps(metrics))
 
 

@@ -1,19 +1,18 @@
 """Trains a config's model: python train.py --config configs/quickstart.py --workdir runs/x [--config.train.steps=9]."""
 
 import sys
-from pathlib import Path
 
-from absl import flags
 from ml_collections import config_flags
 
 from efficient_attention.commands.allocator import keep_freed_memory
 from efficient_attention.commands.flags import parse_flags, run_command
 from efficient_attention.commands.hosts import define_host_flags, join_hosts_of_flags
+from efficient_attention.commands.shared_flags import define_workdir
 
 CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'A file of configs/; fields follow as --config.<group>.<field>=value.'
 )
-WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run: config, metrics, checkpoints, report.')
+WORKDIR = define_workdir('Folder of the run: config, metrics, checkpoints, report.')
 define_host_flags()
 
 
@@ -21,12 +20,13 @@ def main() -> None:
     """Reads the flags and trains."""
     parse_flags(sys.argv, required=('config', 'workdir'))
     print(keep_freed_memory(), file=sys.stderr)
-    from efficient_attention.training.complete import run_config  # after the allocator, before anything large
+    from efficient_attention.training.fill_config import fill_config  # after the allocator, before anything large
     from efficient_attention.training.loop import train
 
     join_hosts_of_flags()
 
-    train(run_config(CONFIG.value.to_dict()), Path(WORKDIR.value))
+    filled = fill_config(CONFIG.value.to_dict())
+    train(filled.config, WORKDIR.value, opened=filled)
 
 
 if __name__ == '__main__':

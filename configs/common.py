@@ -4,7 +4,8 @@ from typing import Any
 
 from ml_collections import ConfigDict, config_dict
 
-from efficient_attention.config.run import default_fields
+from efficient_attention.config.nested_dicts import default_fields
+from efficient_attention.config.run import RunConfig
 from efficient_attention.models.decoder_sizes import (
     gpt2_fields,
     gpt3_fields,
@@ -36,7 +37,7 @@ __all__ = [
 
 def default_config() -> ConfigDict:
     """Every field of a run with its default value; `model.vocab_size` follows `data.vocab_size`."""
-    config = ConfigDict(default_fields())
+    config = ConfigDict(default_fields(RunConfig))
     config.model.vocab_size = config.data.get_ref('vocab_size')
     config.checkpoint.keep_best = 1
     config.checkpoint.best_metric = 'masked_lm_loss'
@@ -63,10 +64,11 @@ def fine_tuning_config() -> ConfigDict:
     """
     config = default_config()
     config.task = 'fine_tuning'
-    config.data = ConfigDict(default_fields()['data'])
+    config.data = ConfigDict(default_fields(RunConfig)['data'])
     config.data.tokenizer = config_dict.placeholder(str)
     for group in ('model', 'head'):
-        open_fields = {name: config_dict.placeholder(type(value)) for name, value in default_fields()[group].items()}
+        values = default_fields(RunConfig)[group]
+        open_fields = {name: config_dict.placeholder(type(value)) for name, value in values.items()}
         config[group] = ConfigDict(open_fields)
     config.examples.has_global = config_dict.placeholder(bool)  # as the model has places for global tokens
     config.train.steps = config_dict.placeholder(int)

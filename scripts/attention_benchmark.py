@@ -6,7 +6,6 @@ handed over after every length, so a run that is cut loses one at most. With 0 s
 memory of the compiled forward + backward is all that is measured.
 """
 
-import argparse
 import dataclasses
 import json
 import math
@@ -15,6 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from absl import flags
+
+from efficient_attention.commands.shared_flags import define_choices, define_integers, define_path
 from efficient_attention.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,66 +64,66 @@ Figures = dict[str, dict[int, dict[str, Any]]]  # side, length, ROW
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process, returns its figures
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's own options."""
-    lengths = [2**power for power in range(9, 17)]
-    parser.add_argument('--lengths', type=int, nargs='+', default=lengths, help='positions')
-    parser.add_argument('--sides', nargs='+', choices=list(SIDES), default=list(SIDES), help='what to measure')
-    parser.add_argument('--rounds', type=int, default=1, help='processes of each side and length')
-    parser.add_argument('--max_seconds', type=float, default=20.0, help='longest forward + backward call to wait for')
-    parser.add_argument('--plot', type=Path, help='file for a log-log plot, .png or .svg')
-    parser.add_argument('--from_json', type=Path, help="measure nothing: show a run's --json file")
+def define_flags(options: flags.FlagValues) -> None:
+    """The flags of the command."""
+    define_integers('lengths', [2**power for power in range(9, 17)], 'Positions', options)
+    define_choices('sides', list(SIDES), 'What to measure', options)
+    flags.DEFINE_integer('rounds', 1, 'Processes of each side and length.', flag_values=options)
+    longest = 'Longest forward + backward call to wait for.'
+    flags.DEFINE_float('max_seconds', 20.0, longest, flag_values=options)
+    define_path('plot', 'File for a log-log plot, .png or .svg.', options=options)
+    define_path('from_json', "Measure nothing: show the figures of a run's --output.", options=options)
 
 
-def check_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Ends the program on lengths that are none, and on options that would only show after hours of measuring."""
-    if min(arguments.lengths) < 1:
-        parser.error(f'length {min(arguments.lengths)}: it must be at least 1')
+def check_flags(options: flags.FlagValues) -> None:
+    """Raises InputError on lengths that are none, and on flags that would only show after hours of measuring."""
+    if min(options.lengths) < 1:
+        raise InputError(f'length {min(options.lengths)}: it must be at least 1')
     for name, least in (('steps', 0), ('rounds', 1), ('max_seconds', 0.0)):
-        if getattr(arguments, name) < least:
-            parser.error(f'--{name} {getattr(arguments, name)}: it must be at least {least}')
-    if not arguments.steps and (arguments.plot or any(SIDES[name].peer for name in arguments.sides)):
-        parser.error('--steps 0 compiles alone: give --sides without peers, and no --plot')
-    if arguments.plot and arguments.plot.suffix not in ('.png', '.svg'):
-        parser.error(f'--plot {arguments.plot}: it must end in .png or .svg')
-    for name, value in vars(arguments).items() if arguments.from_json else ():
-        if name not in ('command', 'from_json', 'plot') and value != parser.get_default(name):
-            parser.error(f'{name} has no effect with --from_json')
+        if options[name].value < least:
+            raise InputError(f'--{name} {options[name].value}: it must be at least {least}')
+    if not options.steps and (options.plot or any(SIDES[name].peer for name in options.sides)):
+        raise InputError('--steps 0 compiles alone: give --sides without peers, and no --plot')
+    if options.plot and options.plot.suffix not in ('.png', '.svg'):
+        raise InputError(f'--plot {options.plot}: it must end in .png or .svg')
+    for name in options if options.from_json else ():
+        if name not in ('from_json', 'plot') and options[name].value != options[name].default:
+            raise InputError(f'--{name} has no effect with --from_json')
 
 
-def measure(arguments: argparse.Namespace, ours: list[str], peer: list[str], run: Run) -> Iterator[dict[str, Any]]:
+def measure(options: flags.FlagValues, ours: list[str], peer: list[str], run: Run) -> Iterator[dict[str, Any]]:
     """After every length, the report on all lengths so far; prints and plots it when all are done."""
-    if not arguments.steps:
-        yield from compile_alone(arguments, ours, run)
+    if not options.steps:
+        yield from compile_alone(options, ours, run)
         return
-    figures: Figures = {name: {} for name in arguments.sides}
+    figures: Figures = {name: {} for name in options.sides}
     print_titles()
-    for length in sorted(arguments.lengths):
+    for length in sorted(options.lengths):
         runs: dict[str, list[dict]] = {}
-        for number in range(arguments.rounds):
-            for name in arguments.sides if number % 2 == 0 else arguments.sides[::-1]:
-                if promised_seconds(figures[name], length) > arguments.max_seconds:
+        for number in range(options.rounds):
+            for name in options.sides if number % 2 == 0 else options.sides[::-1]:
+                if promised_seconds(figures[name], length) > options.max_seconds:
                     continue
-                shape = SHAPE | {'length': length, 'steps': arguments.steps} | dataclasses.asdict(SIDES[name])
+                shape = SHAPE | {'length': length, 'steps': options.steps} | dataclasses.asdict(SIDES[name])
                 runs.setdefault(name, []).append(run(peer if SIDES[name].peer else ours, shape))
         for name, children in runs.items():
             figures[name][length] = summary(children)
             print_row(length, name, figures[name][length])
         yield make_report(figures)
-    finish(figures, arguments.plot)
+    finish(figures, options.plot)
 
 
-def compile_alone(arguments: argparse.Namespace, ours: list[str], run: Run) -> Iterator[dict[str, Any]]:
+def compile_alone(options: flags.FlagValues, ours: list[str], run: Run) -> Iterator[dict[str, Any]]:
     """After every length, the temporary bytes of forward + backward so far; at the end prints how they grow."""
-    temporary: dict[str, dict[int, int]] = {name: {} for name in arguments.sides}
+    temporary: dict[str, dict[int, int]] = {name: {} for name in options.sides}
     print(f'{"length":>7} {"side":<26} {"temp MB":>8}')
-    for length in sorted(arguments.lengths):
+    for length in sorted(options.lengths):
         for name, by_length in temporary.items():
             shape = SHAPE | {'length': length, 'steps': 0} | dataclasses.asdict(SIDES[name])
             by_length[length] = run(ours, shape)['forward_backward_temporary_bytes']
             print(f'{length:>7} {name:<26} {by_length[length] / 2**20:>8.0f}', flush=True)
         yield {'shape': SHAPE, 'temporary_bytes': temporary}
-    for name, by_length in temporary.items() if len(arguments.lengths) > 1 else ():
+    for name, by_length in temporary.items() if len(options.lengths) > 1 else ():
         print(f'{name}: temporary memory grows as length^{slope(list(by_length), list(by_length.values())):.2f}')
 
 
@@ -297,4 +299,4 @@ def load(path: Path) -> Figures:
     except OSError as error:
         raise InputError(f'{path}: {error.strerror}') from None
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise InputError(f'{path}: it holds no figures that `benchmark.py attention --json` wrote') from None
+        raise InputError(f'{path}: it holds no figures that `benchmark.py attention --output` wrote') from None

@@ -1,13 +1,14 @@
 """What does a training step cost, and can the input keep up with it? Ours and a peer's, measured in the same run.
 
-    python scripts/benchmark.py step [--lengths 128 512] [--rounds 3] [--json step.json]
+    python scripts/benchmark.py step [--lengths 128,512] [--rounds 3] [--output step.json]
     python scripts/benchmark.py input [--length 128] [--source stdlib]
-    python scripts/benchmark.py attention [--lengths 512 ... 65536] [--sides full window ...] [--plot attention.svg]
-    python scripts/benchmark.py attention --steps 0 --sides full jax_nn     # temporary memory alone
+    python scripts/benchmark.py attention [--lengths 512,1024] [--sides full,window] [--plot attention.svg]
+    python scripts/benchmark.py attention --steps 0 --sides full,jax_nn     # temporary memory alone
     python scripts/benchmark.py attention --from_json figures.json --plot attention.svg
-    python scripts/benchmark.py memory [--layers 6 ... 48] [--lengths 12288] [--parts depth] [--plot memory.svg]
-    python scripts/benchmark.py finetune [--lengths 128 384] [--ways train infer] [--json finetune.json]
-    python scripts/benchmark.py decode [--contexts 512 4096] [--sides causal window fixed strided favor]
+    python scripts/benchmark.py memory [--layers 6,12] [--lengths 12288] [--parts depth] [--plot memory.svg]
+    python scripts/benchmark.py finetune [--lengths 128,384] [--ways train,infer] [--output finetune.json]
+    python scripts/benchmark.py infer [--models bert_base,4x312] [--rows 1,8] [--length 128]
+    python scripts/benchmark.py decode [--contexts 512,4096] [--sides causal,window,fixed]
 
 `step`: a BERT with 4 layers of width 256, 4 heads and 8,192 tokens, float32, dropout 0.1, AdamW, 4,096 tokens a step of
 which 15 % are masked; this project against Hugging Face's PyTorch `BertForMaskedLM` (`make peers`). Every measurement
@@ -29,12 +30,14 @@ against depth; fixed and strided sparse against dense attention at 12,288 positi
 (`decode_benchmark.py`).
 
 `finetune`: examples/s of fine-tuning and inference of a 6-layer BERT of width 384 against Hugging Face's PyTorch
-`BertForSequenceClassification` (`finetune_benchmark.py`).
+`BertForSequenceClassification` (`fine_tuning_benchmark.py`).
 
-The file of `--json` is replaced as a whole after every length, so a run that is cut leaves what it measured before.
+`infer`: time and temporary memory of a call of an encoder, ours against plain Flax NNX and PyTorch
+(`inference_benchmark.py`).
+
+The file of `--output` is replaced as a whole after every length, so a run that is cut leaves what it measured before.
 """
 
-import argparse
 import datetime
 import functools
 import importlib.metadata
@@ -48,9 +51,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.errors import InputError, show_error
-from efficient_attention.workdir.whole_file import write_whole
-from scripts import attention_benchmark, decode_benchmark, finetune_benchmark, memory_benchmark
+from absl import flags
+
+from efficient_attention.commands.flags import parse_flags, run_command, take_command
+from efficient_attention.commands.shared_flags import define_integers, define_length, define_output, define_path
+from efficient_attention.errors import InputError
+from efficient_attention.workdir.atomic_write import write_atomically
+from scripts import (
+    attention_benchmark,
+    decode_benchmark,
+    fine_tuning_benchmark,
+    inference_benchmark,
+    memory_benchmark,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 TOKENS_A_STEP = 4096
@@ -69,23 +82,30 @@ KEEP_MEMORY = ':'.join(
 )
 
 
-def main() -> int:
-    """Runs the chosen measurement, prints a table and writes the figures where asked; 2 on bad input."""
-    arguments = parse_arguments()
-    try:
-        if getattr(arguments, 'from_json', None):
-            attention_benchmark.show(attention_benchmark.load(arguments.from_json), arguments.plot)
-        else:
-            measure(arguments)
-    except InputError as error:
-        show_error(error)
-        return 2
-    return 0
+COMMANDS = ('step', 'input', 'attention', 'memory', 'decode', 'finetune', 'infer')
+WITH_PEERS = ('step', 'attention', 'finetune', 'infer')
+PARTS = {  # the sub-commands with a file of their own
+    'attention': attention_benchmark,
+    'memory': memory_benchmark,
+    'decode': decode_benchmark,
+    'finetune': fine_tuning_benchmark,
+    'infer': inference_benchmark,
+}
+OLD_NAMES = {'json': 'output', 'peers-python': 'peers_python'}
 
 
-def measure(arguments: argparse.Namespace) -> None:
+def main() -> None:
+    """Runs the chosen measurement, prints a table and writes the figures where asked."""
+    command, options = read_command_line()
+    if command == 'attention' and options.from_json:
+        attention_benchmark.show(attention_benchmark.load(options.from_json), options.plot)
+    else:
+        measure(command, options)
+
+
+def measure(command: str, options: flags.FlagValues) -> None:
     """Runs the chosen measurement; whenever a part of it is done, the file of figures holds all parts so far."""
-    report = {'machine': machine(), 'allocator': arguments.allocator}
+    report = {'machine': machine(), 'allocator': options.allocator}
     load, cores = report['machine']['load'], report['machine']['cores']
     if load > cores / 2:
         print(f'note: the machine is busy (load {load:.1f} on {cores} cores); these figures will not compare')
@@ -96,94 +116,105 @@ def measure(arguments: argparse.Namespace) -> None:
         'memory': measure_memory,
         'decode': measure_decoding,
         'finetune': measure_fine_tuning,
+        'infer': measure_inference,
     }
-    for figures in parts[arguments.command](arguments):
-        if arguments.json:
-            write_whole(arguments.json, json.dumps(report | figures, indent=2) + '\n')
+    for figures in parts[command](options):
+        if options.output:
+            write_atomically(options.output, json.dumps(report | figures, indent=2) + '\n')
 
 
-def parse_arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest='command', required=True)
-    step = commands.add_parser('step', help='training tokens/s and peak memory, ours and the peer')
-    step.add_argument('--lengths', type=int, nargs='+', default=[128, 512], help='tokens a row; divisors of 4096')
-    step.add_argument('--rounds', type=int, default=3, help='processes of each side and length')
-    input_ = commands.add_parser('input', help='tokens/s of the input pipeline against what a step consumes')
-    input_.add_argument('--length', type=int, default=128, help='tokens a row; a divisor of 4096')
-    input_.add_argument('--source', default='stdlib', help='as data.source in a config')
-    input_.add_argument('--pairs', default='sop', choices=['none', 'nsp', 'sop'])
-    input_.add_argument('--batches', type=int, default=200, help='batches to time')
-    attention = commands.add_parser('attention', help='time and memory of attention mechanisms against length')
-    attention_benchmark.add_arguments(attention)
-    memory = commands.add_parser('memory', help="memory and time of a decoder's training step, by depth and by pattern")
-    memory_benchmark.add_arguments(memory)
-    decode = commands.add_parser('decode', help='tokens/s of generation with and without caches')
-    decode_benchmark.add_arguments(decode)
-    finetune = commands.add_parser('finetune', help='examples/s of fine-tuning and inference, ours and the peer')
-    finetune_benchmark.add_arguments(finetune)
-    for command in (step, attention, finetune):
-        default = ROOT / '.venv-peers/bin/python'
-        command.add_argument('--peers-python', type=Path, default=default, help='made by `make peers`')
-    for command in (step, input_, attention):
-        only = '; 0 = compile alone' if command is attention else ''
-        command.add_argument('--steps', type=int, default=10, help=f'timed steps a process{only}')
-    for command in (step, input_, attention, memory, decode, finetune):
-        command.add_argument('--allocator', choices=['keep', 'default'], default='keep', help='of both sides')
-        command.add_argument('--json', type=Path, help='file for the figures')
-    for command in (step, input_):
-        command.add_argument('--choices', type=json.loads, default=OUR_CHOICES, help='JSON: fields of our ModelConfig')
-    arguments = parser.parse_args()
-    parts = {
-        'attention': (attention, attention_benchmark),
-        'memory': (memory, memory_benchmark),
-        'decode': (decode, decode_benchmark),
-        'finetune': (finetune, finetune_benchmark),
-    }
-    if arguments.command in parts:
-        command, part = parts[arguments.command]
-        part.check_arguments(command, arguments)
-    check_arguments(parser, arguments)
-    return arguments
+# ---- the command line ----
 
 
-def check_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Ends the program where a command cannot run, or cannot write what it found."""
-    rows = {'step': 'lengths', 'input': 'length'}.get(arguments.command)
-    given = getattr(arguments, rows) if rows else []
-    for length in [given] if isinstance(given, int) else given:
+class JsonParser(flags.ArgumentParser):
+    """Reads a JSON object."""
+
+    def parse(self, argument: str | dict[str, Any]) -> dict[str, Any]:
+        """The object that a word is the text of; a default is an object already."""
+        found = json.loads(argument) if isinstance(argument, str) else argument
+        if not isinstance(found, dict):
+            raise ValueError('it must be a JSON object')
+        return found
+
+
+def read_command_line() -> tuple[str, flags.FlagValues]:
+    """The sub-command and its flags."""
+    command, arguments = take_command(sys.argv, COMMANDS)
+    options = define_flags(command)
+    parse_flags(arguments, options=options, old_names=OLD_NAMES, command=command)
+    if command in PARTS:
+        PARTS[command].check_flags(options)
+    check_flags(command, options)
+    return command, options
+
+
+def define_flags(command: str) -> flags.FlagValues:
+    """The flags of a sub-command."""
+    options = flags.FlagValues()
+    if command in PARTS:
+        PARTS[command].define_flags(options)
+    else:
+        define_flags_of_steps(command, options)
+    if command == 'attention':
+        flags.DEFINE_integer('steps', 10, 'Timed steps a process; 0 = compile alone.', flag_values=options)
+    if command in WITH_PEERS:
+        define_path('peers_python', 'Made by `make peers`.', ROOT / '.venv-peers/bin/python', options)
+    flags.DEFINE_enum('allocator', 'keep', ('keep', 'default'), 'Of both sides.', flag_values=options)
+    define_output('File for the figures, as JSON.', options=options)
+    return options
+
+
+def define_flags_of_steps(command: str, options: flags.FlagValues) -> None:
+    """The flags of `step` and `input`."""
+    if command == 'step':
+        define_integers('lengths', (128, 512), f'Tokens a row; divisors of {TOKENS_A_STEP}', options)
+        flags.DEFINE_integer('rounds', 3, 'Processes of each side and length.', flag_values=options)
+    else:
+        define_length(128, f'Tokens a row; a divisor of {TOKENS_A_STEP}.', options)
+        flags.DEFINE_string('source', 'stdlib', 'As data.source in a config.', flag_values=options)
+        flags.DEFINE_enum('pairs', 'sop', ('none', 'nsp', 'sop'), 'As data.pairs in a config.', flag_values=options)
+        flags.DEFINE_integer('batches', 200, 'Batches to time.', flag_values=options)
+    flags.DEFINE_integer('steps', 10, 'Timed steps a process.', flag_values=options)
+    fields = 'JSON: fields of our ModelConfig.'
+    flags.DEFINE(JsonParser(), 'choices', OUR_CHOICES, fields, options, flags.ArgumentSerializer())
+
+
+def check_flags(command: str, options: flags.FlagValues) -> None:
+    """Raises InputError where a command cannot run, or cannot write what it found."""
+    lengths = {'step': lambda: options.lengths, 'input': lambda: [options.length]}.get(command, list)
+    for length in lengths():
         if length < 8 or TOKENS_A_STEP % length:
-            parser.error(f'length {length}: it must be at least 8 and divide {TOKENS_A_STEP}')
-    for path in (arguments.json, getattr(arguments, 'plot', None)):
+            raise InputError(f'length {length}: it must be at least 8 and divide {TOKENS_A_STEP}')
+    for path in (options[name].value for name in ('output', 'plot') if name in options):
         if path and not path.parent.is_dir():
-            parser.error(f'{path}: there is no folder {path.parent}')
-    if needs_peers(arguments) and not arguments.peers_python.exists():
-        parser.error(f'{arguments.peers_python} does not exist: run `make peers` first, or give --peers-python')
+            raise InputError(f'{path}: there is no folder {path.parent}')
+    if needs_peers(command, options) and not options.peers_python.exists():
+        raise InputError(f'{options.peers_python} does not exist: run `make peers` first, or give --peers_python')
 
 
-def needs_peers(arguments: argparse.Namespace) -> bool:
+def needs_peers(command: str, options: flags.FlagValues) -> bool:
     """Whether the command runs programs of the peers' environment."""
-    if arguments.command == 'attention':
-        return not arguments.from_json and any(attention_benchmark.SIDES[name].peer for name in arguments.sides)
-    return arguments.command in ('step', 'finetune')
+    if command == 'attention':
+        return not options.from_json and any(attention_benchmark.SIDES[name].peer for name in options.sides)
+    return command in WITH_PEERS
 
 
 # ---- the step ----
 
 
-def measure_steps(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def measure_steps(options: flags.FlagValues) -> Iterator[dict[str, Any]]:
     """Both sides at every length, taking turns; after each, the figures so far."""
-    commands = {'ours': our_command(), 'peer': [str(arguments.peers_python), str(ROOT / 'scripts/peers/bert_step.py')]}
+    commands = {'ours': our_command(), 'peer': [str(options.peers_python), str(ROOT / 'scripts/peers/bert_step.py')]}
     results = {}
     print(f'{"length":>6} {"side":>5} {"tokens/s (min to max)":>26} {"peak GB":>8}   measured')
-    for length in arguments.lengths:
+    for length in options.lengths:
         runs: dict[str, list[dict]] = {side: [] for side in commands}
-        for number in range(arguments.rounds):
+        for number in range(options.rounds):
             for side in sorted(commands, reverse=number % 2 == 1):
-                runs[side].append(run_child(commands[side], arguments, length))
+                runs[side].append(run_child(commands[side], options, length))
         results[str(length)] = compare(runs)
         print_comparison(length, results[str(length)])
-        yield {'shape': SHAPE, 'tokens_a_step': TOKENS_A_STEP, 'choices': arguments.choices, 'lengths': results}
+        yield {'shape': SHAPE, 'tokens_a_step': TOKENS_A_STEP, 'choices': options.choices, 'lengths': results}
 
 
 def our_command() -> list[str]:
@@ -191,11 +222,11 @@ def our_command() -> list[str]:
     return [sys.executable, str(ROOT / 'scripts/measure_step.py')]
 
 
-def run_child(command: list[str], arguments: argparse.Namespace, length: int) -> dict[str, Any]:
+def run_child(command: list[str], options: flags.FlagValues, length: int) -> dict[str, Any]:
     """One measurement in a process of its own; its tokens/s is that of the median step."""
     shape = SHAPE | {'length': length, 'rows': TOKENS_A_STEP // length, 'masked': round(0.15 * length)}
-    shape |= {'warmup_steps': 3, 'steps': arguments.steps, 'model': arguments.choices}
-    figures = figures_of(command, shape, arguments.allocator)
+    shape |= {'warmup_steps': 3, 'steps': options.steps, 'model': options.choices}
+    figures = figures_of(command, shape, options.allocator)
     return figures | {'tokens_per_second': TOKENS_A_STEP / statistics.median(figures['seconds'])}
 
 
@@ -246,72 +277,83 @@ def print_comparison(length: int, result: dict[str, Any]) -> None:
 # ---- the input ----
 
 
-def measure_input(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def measure_input(options: flags.FlagValues) -> Iterator[dict[str, Any]]:
     """Tokens/s of the pipeline alone, of our step alone, and how many times the one is the other."""
-    delivered = pipeline_tokens_per_second(arguments)
-    consumed = run_child(our_command(), arguments, arguments.length)['tokens_per_second']
+    delivered = pipeline_tokens_per_second(options)
+    consumed = run_child(our_command(), options, options.length)['tokens_per_second']
     print(f'input pipeline alone {delivered:,.0f} tokens/s; a training step alone consumes {consumed:,.0f} tokens/s')
     print(f'the input delivers {delivered / consumed:.1f} times what the step consumes')
-    yield {'length': arguments.length, 'input_tokens_per_second': delivered, 'step_tokens_per_second': consumed}
+    yield {'length': options.length, 'input_tokens_per_second': delivered, 'step_tokens_per_second': consumed}
 
 
-def pipeline_tokens_per_second(arguments: argparse.Namespace) -> float:
+def pipeline_tokens_per_second(options: flags.FlagValues) -> float:
     """Prepares the source, or finds it prepared, and times its batches without a model."""
     from efficient_attention.config.data import DataConfig
-    from efficient_attention.data.pipeline import tokens_per_second, training_batches
-    from efficient_attention.data.prepare import prepare
+    from efficient_attention.data.corpus.batches import tokens_per_second, training_batches
+    from efficient_attention.data.corpus.prepare import prepare_corpus
 
     config = DataConfig(
-        source=arguments.source,
+        source=options.source,
         vocab_size=SHAPE['vocab_size'],
-        length=arguments.length,
-        pairs=arguments.pairs,
-        max_masked=round(0.15 * arguments.length) + 1,
+        length=options.length,
+        pairs=options.pairs,
+        max_masked=round(0.15 * options.length) + 1,
     )
-    rows = TOKENS_A_STEP // arguments.length
+    rows = TOKENS_A_STEP // options.length
     batches = training_batches(
-        prepare(config), config, batch_size=rows, seed=0, start_step=0, stop_step=arguments.batches + 1
+        prepare_corpus(config), config, batch_size=rows, seed=0, start_step=0, stop_step=options.batches + 1
     )
-    return tokens_per_second(batches, arguments.batches)
+    return tokens_per_second(batches, options.batches)
 
 
 # ---- attention ----
 
 
-def measure_attention(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def measure_attention(options: flags.FlagValues) -> Iterator[dict[str, Any]]:
     """Every chosen side at every length; after each, the figures so far."""
-    ours, peer = attention_benchmark.commands([sys.executable], arguments.peers_python)
-    run = functools.partial(figures_of, allocator=arguments.allocator)
-    for report in attention_benchmark.measure(arguments, ours, peer, run):
+    ours, peer = attention_benchmark.commands([sys.executable], options.peers_python)
+    run = functools.partial(figures_of, allocator=options.allocator)
+    for report in attention_benchmark.measure(options, ours, peer, run):
         yield {'attention': report}
 
 
 # ---- memory, decoding ----
 
 
-def measure_memory(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def measure_memory(options: flags.FlagValues) -> Iterator[dict[str, Any]]:
     """Every part at every size; after each, the figures so far."""
-    run = functools.partial(figures_of, allocator=arguments.allocator)
-    for report in memory_benchmark.measure(arguments, memory_benchmark.program([sys.executable]), run):
+    run = functools.partial(figures_of, allocator=options.allocator)
+    for report in memory_benchmark.measure(options, memory_benchmark.program([sys.executable]), run):
         yield {'memory': report}
 
 
-def measure_decoding(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def measure_decoding(options: flags.FlagValues) -> Iterator[dict[str, Any]]:
     """Every mechanism at every context; after each, the figures so far."""
-    run = functools.partial(figures_of, allocator=arguments.allocator)
-    for report in decode_benchmark.measure(arguments, decode_benchmark.program([sys.executable]), run):
+    run = functools.partial(figures_of, allocator=options.allocator)
+    for report in decode_benchmark.measure(options, decode_benchmark.program([sys.executable]), run):
         yield {'decode': report}
 
 
 # ---- fine-tuning ----
 
 
-def measure_fine_tuning(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def measure_fine_tuning(options: flags.FlagValues) -> Iterator[dict[str, Any]]:
     """Both sides at every length and way; after each, the figures so far."""
-    run = functools.partial(figures_of, allocator=arguments.allocator)
-    both = finetune_benchmark.commands([sys.executable], arguments.peers_python)
-    for report in finetune_benchmark.measure(arguments, both, run):
+    run = functools.partial(figures_of, allocator=options.allocator)
+    both = fine_tuning_benchmark.commands([sys.executable], options.peers_python)
+    for report in fine_tuning_benchmark.measure(options, both, run):
         yield {'finetune': report}
+
+
+# ---- inference ----
+
+
+def measure_inference(options: flags.FlagValues) -> Iterator[dict[str, Any]]:
+    """All sides for every model and number of rows; after each, the figures so far."""
+    run = functools.partial(figures_of, allocator=options.allocator)
+    programs = inference_benchmark.programs([sys.executable], options.peers_python)
+    for report in inference_benchmark.measure(options, programs, run):
+        yield {'infer': report}
 
 
 def machine() -> dict[str, Any]:
@@ -323,4 +365,4 @@ def machine() -> dict[str, Any]:
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_command(main)

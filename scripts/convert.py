@@ -1,44 +1,52 @@
-"""Converts checkpoints: python scripts/convert.py --source runs/sst2 --to exported
+"""Converts checkpoints: python scripts/convert.py --model runs/sst2 --output exported
 
-`--source` is a Hugging Face folder (safetensors alone) or a workdir, `--to` becomes a Hugging Face folder. With
-`--to-long 4096 --pattern 'window(128) | global_tokens(1)'` the encoder gets as many positions and that attention.
+`--model` is a Hugging Face folder (safetensors alone) or a workdir, `--output` becomes a Hugging Face folder. With
+`--length 4096 --pattern 'window(128) | global_tokens(1)'` the encoder gets as many positions and that attention.
 """
 
-import argparse
-from pathlib import Path
+import sys
 
-from efficient_attention.commands.flags import run_command
+from absl import flags
+
+from efficient_attention.commands.flags import parse_flags, run_command
+from efficient_attention.commands.shared_flags import define_checkpoint, define_length, define_model, define_output
 from efficient_attention.errors import InputError
+
+OLD_NAMES = {'source': 'model', 'to': 'output', 'to-long': 'length', 'global-tokens': 'global_tokens'}
 
 
 def main() -> None:
     """Reads, changes what is asked for, writes, and says what was written."""
-    arguments = parsed()
-    from efficient_attention.interop.lengthen import lengthen
+    options = define_flags()
+    parse_flags(sys.argv, ('model', 'output'), options=options, old_names=OLD_NAMES)
+    from efficient_attention.interop.lengthen import lengthen  # after --help and refusals, which need none of it
     from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
 
-    if arguments.to.exists() and (not arguments.to.is_dir() or any(arguments.to.iterdir())):
-        raise InputError(f'--to {arguments.to}: there is something already')
-    pretrained = open_pretrained(arguments.source, arguments.checkpoint)
+    output = options.output
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise InputError(f'--output {output}: there is something already')
+    pretrained = open_pretrained(options.model, options.checkpoint)
     pretrained = lengthen(
-        pretrained, length=arguments.to_long, attention=arguments.pattern, global_tokens=arguments.global_tokens
+        pretrained, length=options.length, attention=options.pattern, global_tokens=options.global_tokens
     )
-    save_pretrained(arguments.to, pretrained)
+    save_pretrained(output, pretrained)
     model = pretrained.model
     positions = f'{model.position_limit} positions' if model.position_limit else 'any number of positions'
-    print(f'{arguments.to}: {positions}, attention {model.attention}')
+    print(f'{output}: {positions}, attention {model.attention}')
 
 
-def parsed() -> argparse.Namespace:
-    """The command line's values."""
-    parser = argparse.ArgumentParser(description='Convert a checkpoint to a Hugging Face folder.')
-    parser.add_argument('--source', type=Path, required=True, help='Hugging Face folder or workdir')
-    parser.add_argument('--to', type=Path, required=True, help='new folder')
-    parser.add_argument('--checkpoint', default='', help='of a workdir: last, best or a step')
-    parser.add_argument('--to-long', type=int, metavar='N', help='positions, as copies of those there are')
-    parser.add_argument('--pattern', help="attention of all layers, such as 'window(128) | global_tokens(1)'")
-    parser.add_argument('--global-tokens', type=int, metavar='G', help='most tokens of a row that data mark as global')
-    return parser.parse_args()
+def define_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    options = flags.FlagValues()
+    define_model(options)
+    define_output('New Hugging Face folder.', options=options)
+    define_checkpoint('', '; best by default where the run names a metric, else last', options)
+    define_length(None, 'Positions, as copies of those there are.', options)
+    attention = "Attention of all layers, such as 'window(128) | global_tokens(1)'."
+    flags.DEFINE_string('pattern', None, attention, flag_values=options)
+    most = 'Most tokens of a row that data mark as global.'
+    flags.DEFINE_integer('global_tokens', None, most, flag_values=options)
+    return options
 
 
 if __name__ == '__main__':

@@ -5,12 +5,16 @@ slow one that reads the context again for every token: generation with a cache, 
 Every (mechanism, context, way) is a process of its own.
 """
 
-import argparse
 import dataclasses
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from absl import flags
+
+from efficient_attention.commands.shared_flags import define_choices, define_integers
+from efficient_attention.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 MEBIBYTE = 2**20
@@ -64,41 +68,41 @@ Figures = dict[str, dict[int, dict[str, Any]]]  # side, context, what `compare` 
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process, returns its figures
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's own options."""
+def define_flags(options: flags.FlagValues) -> None:
+    """The flags of the command."""
     sides = list(dict.fromkeys(side for comparison in COMPARISONS.values() for side in comparison.sides))
-    parser.add_argument('--parts', nargs='+', choices=list(COMPARISONS), default=list(COMPARISONS), help='comparisons')
-    parser.add_argument('--sides', nargs='+', choices=sides, default=sides, help='mechanisms')
-    parser.add_argument('--contexts', type=int, nargs='+', help='positions before a token; default: those of the part')
-    parser.add_argument('--rounds', type=int, default=1, help='processes of each row')
-    parser.add_argument('--calls', type=int, default=10, help='timed calls a process')
+    define_choices('parts', list(COMPARISONS), 'Comparisons', options)
+    define_choices('sides', sides, 'Mechanisms', options)
+    define_integers('contexts', None, 'Positions before a token; those of the part by default', options)
+    flags.DEFINE_integer('rounds', 1, 'Processes of each row.', flag_values=options)
+    flags.DEFINE_integer('calls', 10, 'Timed calls a process.', flag_values=options)
 
 
-def check_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Ends the program on numbers that are none, and on a part with nothing to measure."""
+def check_flags(options: flags.FlagValues) -> None:
+    """Raises InputError on numbers that are none, and on a part with nothing to measure."""
     for name in ('contexts', 'rounds', 'calls'):
-        given = getattr(arguments, name)
+        given = options[name].value
         least = min(given) if isinstance(given, list) else given
         if least is not None and least < 1:
-            parser.error(f'--{name} {least}: it must be at least 1')
-    for part in arguments.parts:
-        if not set(arguments.sides) & set(COMPARISONS[part].sides):
-            parser.error(f'--parts {part} has none of --sides {" ".join(arguments.sides)}; name the parts you want')
+            raise InputError(f'--{name} {least}: it must be at least 1')
+    for part in options.parts:
+        if not set(options.sides) & set(COMPARISONS[part].sides):
+            raise InputError(f'--parts {part} has none of --sides {",".join(options.sides)}; name the parts you want')
 
 
-def measure(arguments: argparse.Namespace, command: list[str], run: Run) -> Iterator[dict[str, Any]]:
+def measure(options: flags.FlagValues, command: list[str], run: Run) -> Iterator[dict[str, Any]]:
     """After every context of every comparison, the report on all so far."""
     report: dict[str, Any] = {'model': MODEL}
-    for part in arguments.parts:
+    for part in options.parts:
         comparison = COMPARISONS[part]
-        figures: Figures = {side: {} for side in arguments.sides if side in comparison.sides}
+        figures: Figures = {side: {} for side in options.sides if side in comparison.sides}
         report[part] = {'fast': comparison.fast, 'slow': comparison.slow, 'sides': figures}
         print_titles(comparison)
-        for context in sorted(arguments.contexts or comparison.contexts):
+        for context in sorted(options.contexts or comparison.contexts):
             for side in figures:
                 model = MODEL | comparison.sides[side]
-                shape = {'model': model, 'context': context, 'calls': arguments.calls}
-                figures[side][context] = compare(comparison, shape, arguments.rounds, lambda shape: run(command, shape))
+                shape = {'model': model, 'context': context, 'calls': options.calls}
+                figures[side][context] = compare(comparison, shape, options.rounds, lambda shape: run(command, shape))
                 print_row(context, side, figures[side][context])
             yield report
 

@@ -1,27 +1,38 @@
-"""Fills the masks of texts: python scripts/fill_mask.py --workdir runs/quickstart 'A list is a [MASK] type.'"""
+"""Fills the masks of texts: python scripts/fill_mask.py --model runs/quickstart 'A list is a [MASK] type.'"""
 
-import argparse
-from pathlib import Path
+import sys
 
-from efficient_attention.commands.flags import run_command
+from absl import flags
+
+from efficient_attention.commands.flags import parse_flags, run_command
+from efficient_attention.commands.shared_flags import define_checkpoint, define_model
+
+OLD_NAMES = {'workdir': 'model'}
 
 
 def main() -> None:
     """Prints the most probable tokens for each [MASK] of each text."""
-    parser = argparse.ArgumentParser(description='Fill the masks of texts with a pretrained model.')
-    parser.add_argument('texts', nargs='+', metavar='TEXT', help='text with one [MASK] or more')
-    parser.add_argument('--workdir', type=Path, required=True, help='folder of the run')
-    parser.add_argument('--checkpoint', default='last', help='last (the default), best or a step')
-    parser.add_argument('--top', type=int, default=5, help='tokens to print for each mask')
-    arguments = parser.parse_args()
-    from efficient_attention.inference.fill_mask import MaskFiller
+    options = define_flags()
+    texts = parse_flags(sys.argv, ('model',), options=options, words='TEXT...', old_names=OLD_NAMES)
+    from efficient_attention.inference.fill_mask import MaskFiller  # after --help and refusals, which need none of it
+    from efficient_attention.interop.pretrained import open_pretrained
 
-    fill = MaskFiller(arguments.workdir, checkpoint=arguments.checkpoint)
-    for text in arguments.texts:
-        masks = fill(text, arguments.top)
+    is_run = not open_pretrained(options.model).family
+    fill = MaskFiller(options.model, checkpoint=options.checkpoint or ('last' if is_run else ''))
+    for text in texts:
+        masks = fill(text, options.top)
         print(text)
         for number, candidates in enumerate(masks, 1):
             print(f'  mask {number}: ' + '  '.join(f'{token} {probability:.1%}' for token, probability in candidates))
+
+
+def define_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    options = flags.FlagValues()
+    define_model(options)
+    define_checkpoint('', '; last by default', options)
+    flags.DEFINE_integer('top', 5, 'Tokens to print for each mask.', flag_values=options)
+    return options
 
 
 if __name__ == '__main__':

@@ -1,6 +1,5 @@
 """Breaks one line at a time and asks which tests notice: python scripts/kill_mutants.py [--tree ANOTHER_CHECKOUT]"""
 
-import argparse
 import dataclasses
 import json
 import os
@@ -11,6 +10,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from absl import flags
+
+from efficient_attention.commands.flags import parse_flags, run_command
+from efficient_attention.commands.shared_flags import define_integers, define_path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = 'efficient_attention'
@@ -75,24 +79,32 @@ MUTANTS = (
     Mutant('training/schedules.py', 'max(total_steps - config.warmup_steps, 1)', 'max(total_steps, 1)'),
 )
 
+OLD_NAMES = {'no_package': 'alone'}
 
-def main() -> int:
+
+def main() -> None:
     """Prints a line for each mutant and one JSON object; the exit code is 0 where all were noticed."""
-    parser = argparse.ArgumentParser(description='Which tests notice a broken line? The suite should pass before.')
-    parser.add_argument('--tree', type=Path, default=ROOT, help='the checkout whose lines and tests are taken')
-    parser.add_argument('--only', type=int, nargs='*', help='numbers of mutants, from 1 (default: all)')
-    parser.add_argument('--no_package', action='store_true', help='run the test of the file alone')
-    arguments = parser.parse_args()
-    numbers = arguments.only or range(1, len(MUTANTS) + 1)
+    options = define_flags()
+    parse_flags(sys.argv, options=options, old_names=OLD_NAMES)
+    numbers = options.only or range(1, len(MUTANTS) + 1)
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        copy_tree(arguments.tree, Path(folder))
+        copy_tree(options.tree, Path(folder))
         for number in numbers:
             mutant, start = MUTANTS[number - 1], time.monotonic()
-            found[number], test = noticed_by(mutant, Path(folder), is_own_alone=arguments.no_package)
+            found[number], test = noticed_by(mutant, Path(folder), is_own_alone=options.alone)
             print(f'{number:2} {mutant.path}: {found[number]} ({time.monotonic() - start:.0f} s) {test}', flush=True)
     print(json.dumps(summary(found)))
-    return int('nobody' in found.values())
+    sys.exit(int('nobody' in found.values()))
+
+
+def define_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    options = flags.FlagValues()
+    define_path('tree', 'The checkout whose lines and tests are taken.', ROOT, options)
+    define_integers('only', None, 'Numbers of mutants, from 1; all by default', options)
+    flags.DEFINE_bool('alone', False, 'Run the test of the file alone.', flag_values=options)
+    return options
 
 
 def summary(found: dict[int, str]) -> dict[str, int]:
@@ -149,4 +161,4 @@ def first_failure(folder: Path, tests: str) -> str:
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    run_command(main)

@@ -6,16 +6,20 @@ activations: the Euclidean norm of the difference over that of the gradient. Unt
 0.1, dropout 0.1.
 """
 
-import argparse
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from absl import flags
 from flax import nnx
 
+from efficient_attention.commands.flags import parse_flags, run_command
+from efficient_attention.commands.shared_flags import define_integers, define_length
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
 from efficient_attention.models.reversible import forward, inverse_error
 from efficient_attention.models.stack import Stack
 from efficient_attention.modules.layer import Context
@@ -31,16 +35,22 @@ DTYPES = (('float32', 'float32'), ('bfloat16', 'float32'), ('float32', 'bfloat16
 
 def main() -> None:
     """Prints both tables."""
-    parser = argparse.ArgumentParser(description='Measure what the inversion of reversible layers loses.')
-    parser.add_argument('--layers', type=int, nargs='+', default=[6, 12, 24, 48], help='depths of the first table')
-    parser.add_argument('--gradient_layers', type=int, default=12, help='depth of the second table')
-    parser.add_argument('--length', type=int, default=64, help='positions, a multiple of 8')
-    arguments = parser.parse_args()
-    lowest = min(*arguments.layers, arguments.gradient_layers, arguments.length)
-    if lowest < 1 or arguments.length % 8:
-        parser.error('layers must be at least 1, and --length a multiple of 8')
-    print_errors(arguments.layers, arguments.length)
-    print_gradients(arguments.gradient_layers, arguments.length)
+    options = define_flags()
+    parse_flags(sys.argv, options=options, old_names={})  # --layers had several words behind it
+    lowest = min(*options.layers, options.gradient_layers, options.length)
+    if lowest < 1 or options.length % 8:
+        raise InputError('layers must be at least 1, and --length a multiple of 8')
+    print_errors(options.layers, options.length)
+    print_gradients(options.gradient_layers, options.length)
+
+
+def define_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    options = flags.FlagValues()
+    define_integers('layers', (6, 12, 24, 48), 'Depths of the first table', options)
+    flags.DEFINE_integer('gradient_layers', 12, 'Depth of the second table.', flag_values=options)
+    define_length(64, 'Positions, a multiple of 8.', options)
+    return options
 
 
 def print_errors(depths: list[int], length: int) -> None:
@@ -124,4 +134,4 @@ def distance(left: list, right: list) -> float:
 
 if __name__ == '__main__':
     os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-    main()
+    run_command(main)

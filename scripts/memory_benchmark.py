@@ -10,12 +10,16 @@ gradients and updates are among them, parameters and moments are not. Real steps
 of the compiler, how far they raise the resident memory.
 """
 
-import argparse
 import dataclasses
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+from absl import flags
+
+from efficient_attention.commands.shared_flags import define_choices, define_integers, define_path
+from efficient_attention.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 MEBIBYTE = 2**20
@@ -97,63 +101,65 @@ Figures = dict[str, dict[int, dict[str, Any]]]  # side, size, what `summary` ret
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process, returns its figures
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's own options."""
-    parser.add_argument('--parts', nargs='+', choices=list(PARTS), default=list(PARTS), help='what to measure')
-    parser.add_argument('--layers', type=int, nargs='+', help=f'depths of `depth`; default {DEPTH.sizes}')
-    parser.add_argument('--lengths', type=int, nargs='+', help=f'positions of `patterns`; default {PATTERNS.sizes}')
-    parser.add_argument('--vocab_size', type=int, help=f'ids of `depth`; default {DEPTH.model["vocab_size"]}')
-    parser.add_argument('--rounds', type=int, default=1, help='processes of each row')
-    parser.add_argument('--steps', type=int, default=3, help='timed steps a process; 0 = compile alone')
-    parser.add_argument('--quick', action='store_true', help='smallest sizes and one step: shows only that it works')
-    parser.add_argument('--plot', type=Path, help='file for a picture, .png or .svg')
+def define_flags(options: flags.FlagValues) -> None:
+    """The flags of the command."""
+    define_choices('parts', list(PARTS), 'What to measure', options)
+    define_integers('layers', None, f'Depths of `depth`; by default {DEPTH.sizes}', options)
+    define_integers('lengths', None, f'Positions of `patterns`; by default {PATTERNS.sizes}', options)
+    ids = f'Ids of `depth`; by default {DEPTH.model["vocab_size"]}.'
+    flags.DEFINE_integer('vocab_size', None, ids, flag_values=options)
+    flags.DEFINE_integer('rounds', 1, 'Processes of each row.', flag_values=options)
+    flags.DEFINE_integer('steps', 3, 'Timed steps a process; 0 = compile alone.', flag_values=options)
+    quick = 'Smallest sizes and one step: shows only that it works.'
+    flags.DEFINE_bool('quick', False, quick, flag_values=options)
+    define_path('plot', 'File for a picture, .png or .svg.', options=options)
 
 
-def check_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
-    """Ends the program on sizes that are none, and on options that have no effect."""
+def check_flags(options: flags.FlagValues) -> None:
+    """Raises InputError on sizes that are none, and on flags that have no effect."""
     for name, part in (('layers', 'depth'), ('vocab_size', 'depth'), ('lengths', 'patterns')):
-        if getattr(arguments, name) is not None and part not in arguments.parts:
-            parser.error(f'--{name} has no effect without --parts {part}')
+        if options[name].value is not None and part not in options.parts:
+            raise InputError(f'--{name} has no effect without --parts {part}')
     for name, least in (('layers', 1), ('vocab_size', 1), ('lengths', 1), ('steps', 0), ('rounds', 1)):
-        given = getattr(arguments, name)
+        given = options[name].value
         lowest = min(given) if isinstance(given, list) else given
         if lowest is not None and lowest < least:
-            parser.error(f'--{name} {lowest}: it must be at least {least}')
-    if arguments.plot and arguments.plot.suffix not in ('.png', '.svg'):
-        parser.error(f'--plot {arguments.plot}: it must end in .png or .svg')
+            raise InputError(f'--{name} {lowest}: it must be at least {least}')
+    if options.plot and options.plot.suffix not in ('.png', '.svg'):
+        raise InputError(f'--plot {options.plot}: it must end in .png or .svg')
 
 
-def chosen_parts(arguments: argparse.Namespace) -> dict[str, Part]:
+def chosen_parts(options: flags.FlagValues) -> dict[str, Part]:
     """The parts with the sizes that the command line asks for."""
     parts = {}
-    for name in arguments.parts:
+    for name in options.parts:
         part = PARTS[name]
-        if arguments.quick:
+        if options.quick:
             part = dataclasses.replace(part, sizes=part.small, rows=1, length=min(part.length, 64))
-        if arguments.vocab_size and name == 'depth':
-            part = dataclasses.replace(part, model=part.model | {'vocab_size': arguments.vocab_size})
-        sizes = {'layers': arguments.layers, 'length': arguments.lengths}.get(part.axis)
+        if options.vocab_size and name == 'depth':
+            part = dataclasses.replace(part, model=part.model | {'vocab_size': options.vocab_size})
+        sizes = {'layers': options.layers, 'length': options.lengths}.get(part.axis)
         parts[name] = dataclasses.replace(part, sizes=tuple(sorted(set(sizes or part.sizes))))
     return parts
 
 
-def measure(arguments: argparse.Namespace, command: list[str], run: Run) -> Iterator[dict[str, Any]]:
+def measure(options: flags.FlagValues, command: list[str], run: Run) -> Iterator[dict[str, Any]]:
     """After every size of every part, the report on all so far; plots it when all are done."""
     report: dict[str, Any] = {}
-    steps = min(arguments.steps, 1) if arguments.quick else arguments.steps
-    parts = chosen_parts(arguments)
+    steps = min(options.steps, 1) if options.quick else options.steps
+    parts = chosen_parts(options)
     for name, part in parts.items():
         figures: Figures = {side: {} for side in part.sides}
         print_titles(part)
         for size in part.sizes:
-            for side, children in take_turns(part, size, steps, arguments.rounds, lambda shape: run(command, shape)):
+            for side, children in take_turns(part, size, steps, options.rounds, lambda shape: run(command, shape)):
                 figures[side][size] = summary(children)
                 print_row(size, side, figures[side][size])
             report[name] = make_report(part, figures)
             yield report
         print_report(report[name])
-    if arguments.plot:
-        draw(parts, report, arguments.plot)
+    if options.plot:
+        draw(parts, report, options.plot)
 
 
 def take_turns(

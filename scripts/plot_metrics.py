@@ -1,9 +1,11 @@
 """Draws a metric of runs as an SVG: python scripts/plot_metrics.py masked_lm_loss loss.svg runs/a [runs/b ...]."""
 
-import argparse
+import sys
 from pathlib import Path
 
-from efficient_attention.commands.flags import run_command
+from absl import flags
+
+from efficient_attention.commands.flags import parse_flags, run_command
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.metrics import read_metrics
 from efficient_attention.workdir.report import baselines_of, series_of
@@ -12,24 +14,22 @@ from efficient_attention.workdir.report_charts import Series, line_chart
 
 def main() -> None:
     """Writes the picture: a line for each split of each run, with the unigram model's value where it was measured."""
-    parser = argparse.ArgumentParser(description='Draw a metric of one run or more over its steps.')
-    parser.add_argument('metric', help='name in metrics.jsonl, such as masked_lm_loss')
-    parser.add_argument('output', type=Path, help='SVG file to write')
-    parser.add_argument('workdirs', type=Path, nargs='+', metavar='WORKDIR', help='folders of runs')
-    parser.add_argument('--split', help='draw only this one, such as held_out')
-    arguments = parser.parse_args()
-    if arguments.output.suffix != '.svg':
-        raise InputError(f'{arguments.output}: the picture is an SVG; name a file that ends in .svg')
+    options = flags.FlagValues()
+    flags.DEFINE_string('split', None, 'Draw only this one, such as held_out.', flag_values=options)
+    metric, picture, *runs = parse_flags(sys.argv, options=options, words='METRIC OUTPUT WORKDIR...')
+    output, workdirs = Path(picture), list(map(Path, runs))
+    if output.suffix != '.svg':
+        raise InputError(f'{output}: the picture is an SVG; name a file that ends in .svg')
     lines, baseline = {}, None
-    for workdir in arguments.workdirs:
-        found, unigram = read_lines(workdir, arguments.metric, arguments.split)
-        is_only = len(arguments.workdirs) == 1
-        name = '{run}' if arguments.split and not is_only else '{split}' if is_only else '{run} {split}'
+    for workdir in workdirs:
+        found, unigram = read_lines(workdir, metric, options.split)
+        is_only = len(workdirs) == 1
+        name = '{run}' if options.split and not is_only else '{split}' if is_only else '{run} {split}'
         lines |= {name.format(run=workdir.name, split=split): series for split, series in found.items()}
         baseline = unigram if is_only else None
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    arguments.output.write_text(line_chart(arguments.metric, lines, baseline), encoding='utf-8')
-    print(arguments.output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(line_chart(metric, lines, baseline), encoding='utf-8')
+    print(output)
 
 
 def read_lines(workdir: Path, metric: str, only: str | None = None) -> tuple[dict[str, Series], float | None]:

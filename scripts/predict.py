@@ -2,43 +2,59 @@
 
     python scripts/predict.py --model runs/sst2 --output submission            # the run's own test files
     python scripts/predict.py --model runs/sst2 --output out --split dev       # its dev files, with their metrics
-    python scripts/predict.py --model runs/mine --output out --files new.csv --set text=review id=number
+    python scripts/predict.py --model runs/mine --output out --files new.csv --set text=review --set id=number
     python scripts/predict.py --model theirs --output out --files new.csv --set labels=negative,positive
 
-`--set` gives fields of a config's examples group. Labels, with commas, name the outputs in their order; those of a
+`--set` gives a field of a config's examples group. Labels, with commas, name the outputs in their order; those of a
 checkpoint without names are LABEL_0, LABEL_1, ...
 
-The last line is one JSON object: files written, what happened to rows, metrics where there are
-labels.
+The last line is one JSON object: files written, what happened to rows, metrics where there are labels.
 """
 
-import argparse
 import json
-from pathlib import Path
+import sys
 
-from efficient_attention.commands.flags import run_command
+from absl import flags
+
+from efficient_attention.commands.flags import parse_flags, run_command
+from efficient_attention.commands.shared_flags import (
+    define_batch_size,
+    define_checkpoint,
+    define_length,
+    define_model,
+    define_output,
+    define_split,
+)
 from efficient_attention.errors import InputError
 
 
 def main() -> None:
-    """Reads the arguments, predicts and prints what was written."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--model', type=Path, required=True, help='a workdir or a Hugging Face folder')
-    parser.add_argument('--output', type=Path, required=True, help='folder for the predictions')
-    parser.add_argument('--split', choices=['dev', 'test'], default='test')
-    parser.add_argument('--files', default='', help="in place of the run's own; a path or glob, several with commas")
-    parser.add_argument('--set', nargs='*', default=[], metavar='FIELD=VALUE', help='of the examples group')
-    parser.add_argument('--checkpoint', default='', help='of a workdir: last, best (the default) or a step')
-    parser.add_argument('--batch_size', type=int, default=32, help='rows at a time')
-    parser.add_argument('--length', type=int, default=0, help='most tokens a row; 0 = as in training')
-    arguments = parser.parse_args()
-    from efficient_attention.inference.predict_files import predict_files
+    """Reads the flags, predicts and prints what was written."""
+    options = define_flags()
+    parse_flags(sys.argv, ('model', 'output'), options=options, old_names={})  # --set had several words behind it
+    from efficient_attention.inference.predict_files import predict_files  # after --help and refusals
 
-    fields = dict(parse_field(text) for text in arguments.set)
-    if arguments.files:
-        fields[arguments.split] = arguments.files
-    options = {'batch_size': arguments.batch_size, 'length': arguments.length, 'checkpoint': arguments.checkpoint}
-    print(json.dumps(predict_files(arguments.model, arguments.output, split=arguments.split, **options, **fields)))
+    fields = dict(parse_field(text) for text in options.set)
+    if options.files:
+        fields[options.split] = options.files
+    size = {'batch_size': options.batch_size, 'length': options.length}
+    where = {'split': options.split, 'checkpoint': options.checkpoint}
+    print(json.dumps(predict_files(options.model, options.output, **where, **size, **fields)))
+
+
+def define_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    options = flags.FlagValues()
+    define_model(options)
+    define_output('Folder for the predictions.', options=options)
+    define_split(('dev', 'test'), 'test', 'Which files.', options)
+    files = "In place of the run's own; a path or glob, several with commas."
+    flags.DEFINE_string('files', '', files, flag_values=options)
+    flags.DEFINE_multi_string('set', [], 'FIELD=VALUE of the examples group.', flag_values=options)
+    define_checkpoint('', '; best by default where the run names a metric, else last', options)
+    define_batch_size(32, '', options)
+    define_length(0, 'Most tokens a row; 0 = as in training.', options)
+    return options
 
 
 def parse_field(text: str) -> tuple[str, str | int | bool | tuple[str, ...]]:

@@ -8,11 +8,14 @@ A run prepares its corpus by itself; this does it beforehand. The fields are tho
 settings on a part of them (`data.source='jsonl:cache/train.jsonl#text'`) that the final figure does not use.
 """
 
-import argparse
 import json
+import sys
 from pathlib import Path
 
-from efficient_attention.commands.flags import run_command
+from absl import flags
+
+from efficient_attention.commands.flags import parse_flags, run_command
+from efficient_attention.commands.shared_flags import define_path
 from efficient_attention.config.data import DataConfig
 
 FIELDS = {
@@ -22,28 +25,32 @@ FIELDS = {
     'processes': '0 = one for each core',
     'tokenizer': 'train:wordpiece | train:unigram | train:bpe | path to vocab.txt, tokenizer.json or *.model',
     'vocab_size': 'pieces, special tokens included',
-    'lowercase': 'lower-case and strip accents: true | false',
+    'lowercase': 'lower-case and strip accents',
 }
+DEFINE = {str: flags.DEFINE_string, int: flags.DEFINE_integer, float: flags.DEFINE_float, bool: flags.DEFINE_bool}
 
 
 def main() -> None:
-    """Reads the arguments, prepares and prints the folder and what is in it; or writes the training documents."""
-    arguments = vars(_parser().parse_args())
-    output: Path | None = arguments.pop('training_documents')
-    config = DataConfig(**arguments)
-    if output:
-        write_training_documents(config, output)
+    """Reads the flags, prepares and prints the folder and what is in it; or writes the training documents."""
+    options = define_flags()
+    parse_flags(sys.argv, options=options, old_names={})  # --lowercase had true or false behind it
+    config = DataConfig(**{name: options[name].value for name in FIELDS})
+    if options.training_documents:
+        write_training_documents(config, options.training_documents)
         return
-    from efficient_attention.data.prepare import describe_counts, prepare  # after the arguments are known to be good
+    from efficient_attention.data.corpus.prepare import (  # after the arguments are known to be good
+        describe_counts,
+        prepare_corpus,
+    )
 
-    prepared = prepare(config)
+    prepared = prepare_corpus(config)
     print(describe_counts(prepared.manifest['counts']))
     print(prepared.folder)
 
 
 def write_training_documents(config: DataConfig, output: Path) -> None:
     """Writes the documents of the train split as JSON lines and prints how many there are."""
-    from efficient_attention.data.prepare import training_documents
+    from efficient_attention.data.corpus.prepare import training_documents
 
     lines = [json.dumps({'text': text}) for text in training_documents(config)]
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -51,21 +58,14 @@ def write_training_documents(config: DataConfig, output: Path) -> None:
     print(f'{len(lines):,} documents to train on: {output}')
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    defaults = DataConfig()
+def define_flags() -> flags.FlagValues:
+    """The flags of this command: fields of the data group with their defaults."""
+    options, defaults = flags.FlagValues(), DataConfig()
     for name, meaning in FIELDS.items():
         default = getattr(defaults, name)
-        kind = _boolean if isinstance(default, bool) else type(default)
-        parser.add_argument(f'--{name}', type=kind, default=default, help=f'{meaning} (default: {default})')
-    parser.add_argument('--training_documents', type=Path, help='JSON lines to write the training documents into')
-    return parser
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() not in ('true', 'false'):
-        raise argparse.ArgumentTypeError(f'{text!r} is neither true nor false')
-    return text.lower() == 'true'
+        DEFINE[type(default)](name, default, meaning, flag_values=options)
+    define_path('training_documents', 'JSON lines to write the training documents into.', options=options)
+    return options
 
 
 if __name__ == '__main__':

@@ -8,16 +8,16 @@ line is one JSON object; it is also in <workdir>/seeds.json.
 
 import json
 import sys
-from pathlib import Path
 
 from absl import flags
 from ml_collections import config_flags
 
 from efficient_attention.commands.allocator import keep_freed_memory
 from efficient_attention.commands.flags import parse_flags, run_command
+from efficient_attention.commands.shared_flags import define_workdir
 
 CONFIG = config_flags.DEFINE_config_file('config', None, 'A file of configs/, as for train.py.')
-WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the workdirs of all seeds.')
+WORKDIR = define_workdir('Folder of the workdirs of all seeds.')
 SEEDS = flags.DEFINE_list('seeds', ['0', '1', '2', '3', '4'], 'Seeds, with commas.')
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     print(keep_freed_memory(), file=sys.stderr)
     from efficient_attention.training.seeds import table, train_seeds  # after the allocator
 
-    summary = train_seeds(CONFIG.value.to_dict(), Path(WORKDIR.value), SEEDS.value)
+    summary = train_seeds(CONFIG.value.to_dict(), WORKDIR.value, SEEDS.value)
     if summary:  # else a signal stopped it, and the run has said so
         print(table(summary))
         print(json.dumps(summary))

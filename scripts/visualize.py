@@ -1,13 +1,14 @@
-"""Draws attention patterns: python scripts/visualize.py pattern 'causal & window(256)' --length 1024 --out window.png.
+"""Draws attention patterns: python scripts/visualize.py pattern 'causal & window(256)' --output window.png.
 
 `pattern` draws one pattern with the tiles that it keeps, as PNG and in the terminal, and says what it costs;
 `gallery` draws all named patterns and presets in one picture.
 """
 
-import argparse
+import sys
 from pathlib import Path
 
 import numpy as np
+from absl import flags
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
@@ -17,7 +18,8 @@ from efficient_attention.attention import pattern_picture as shades
 from efficient_attention.attention.pattern import Pattern, head_patterns
 from efficient_attention.attention.text_form import parse_pattern
 from efficient_attention.attention.tiles import passes, tile_table
-from efficient_attention.commands.flags import run_command
+from efficient_attention.commands.flags import parse_flags, run_command, take_command
+from efficient_attention.commands.shared_flags import define_length, define_output
 from efficient_attention.errors import InputError
 
 Panel = tuple[np.ndarray, str]  # shades and caption
@@ -36,58 +38,59 @@ GALLERY = (
     *('longformer(12, 3)', 'bigbird(8, 2)', 'sparse_fixed(32, 4)', 'sparse_strided(16)'),
 )
 GALLERY_LENGTH, GALLERY_TILE = 128, 8
+WORDS = {'pattern': 'PATTERN', 'gallery': ''}  # of each sub-command
+OLD_NAMES = {'out': 'output'}
 
 
 def main() -> None:
     """Writes the picture that the command asks for, and says where it is."""
-    arguments = parse_arguments()
-    figure = arguments.draw(arguments)
+    command, arguments = take_command(sys.argv, WORDS)
+    options = define_flags(command)
+    words = parse_flags(arguments, options=options, words=WORDS[command], old_names=OLD_NAMES, command=command)
+    figure = draw_pattern(words[0], options) if words else draw_gallery()
     try:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(arguments.out, format='png', dpi=150)
+        options.output.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(options.output, format='png', dpi=150)
     except OSError as error:
-        raise InputError(f'{arguments.out}: cannot be written ({error.strerror})') from None
-    print(arguments.out)
+        raise InputError(f'{options.output}: cannot be written ({error.strerror})') from None
+    print(options.output)
 
 
-def parse_arguments() -> argparse.Namespace:
-    """The command line; `draw` makes the figure of the command."""
-    parser = argparse.ArgumentParser(description='Draw which query reads which key.')
-    commands = parser.add_subparsers(required=True, metavar='pattern | gallery')
-    one = commands.add_parser('pattern', help='draw one pattern')
-    one.add_argument('text', help="such as 'causal & (window(128) | global_tokens(2))'")
-    one.add_argument('--length', type=int, default=1024, help='positions (default 1024)')
-    one.add_argument('--tile', type=int, default=64, help='positions of a tile (default 64)')
-    one.add_argument('--heads', type=int, default=1, help='query heads; those that differ are drawn (default 1)')
-    one.add_argument('--out', type=Path, default=Path('pattern.png'), help='PNG to write (default pattern.png)')
-    one.set_defaults(draw=draw_pattern)
-    every = commands.add_parser('gallery', help='draw all named patterns and presets')
-    every.add_argument('--out', type=Path, default=Path('docs/images/patterns.png'), help='PNG to write')
-    every.set_defaults(draw=draw_gallery)
-    return parser.parse_args()
+def define_flags(command: str) -> flags.FlagValues:
+    """The flags of a sub-command."""
+    options = flags.FlagValues()
+    if command == 'gallery':
+        define_output('PNG to write.', Path('docs/images/patterns.png'), options)
+        return options
+    define_output('PNG to write.', Path('pattern.png'), options)
+    define_length(1024, 'Positions.', options)
+    flags.DEFINE_integer('tile', 64, 'Positions of a tile.', flag_values=options)
+    flags.DEFINE_integer('heads', 1, 'Query heads; those that differ are drawn.', flag_values=options)
+    return options
 
 
-def draw_pattern(arguments: argparse.Namespace) -> Figure:
+def draw_pattern(text: str, options: flags.FlagValues) -> Figure:
     """A row for each head that differs: the pattern, then its passes where they list positions in another order."""
     for name in ('length', 'tile', 'heads'):
-        if getattr(arguments, name) < 1:
-            raise InputError(f'--{name} is {getattr(arguments, name)}; it must be at least 1')
-    heads = head_patterns(parse_pattern(arguments.text).for_keys(arguments.length), arguments.heads)
+        if options[name].value < 1:
+            raise InputError(f'--{name} is {options[name].value}; it must be at least 1')
+    length, tile = options.length, options.tile
+    heads = head_patterns(parse_pattern(text).for_keys(length), options.heads)
     names = {pattern: f'head {heads.index(pattern)}, ' if len(heads) > 1 else '' for pattern in heads}
     for pattern, name in names.items():
-        print(f'{name}{arguments.text}')
-        print(shades.in_characters(pattern, arguments.length))
-        print('\n'.join(shades.describe(pattern, arguments.length, arguments.tile)))
+        print(f'{name}{text}')
+        print(shades.in_characters(pattern, length))
+        print('\n'.join(shades.describe(pattern, length, tile)))
     drawn = list(names.items())[:MOST_HEADS]
     if len(drawn) < len(names):
         print(f'the picture shows {len(drawn)} of {len(names)} heads that differ')
-    rows = [panels(pattern, arguments.length, arguments.tile, name) for pattern, name in drawn]
+    rows = [panels(pattern, length, tile, name) for pattern, name in drawn]
     figure = Figure(figsize=(4.2 * max(map(len, rows)), 4.3 * len(rows) + 0.7), layout='constrained')
     grid = figure.subplots(len(rows), max(map(len, rows)), squeeze=False)
     for axes, panel in zip(grid.ravel(), filled_up(rows, grid.shape[1]), strict=True):
-        axes.set_axis_off() if panel is None else draw_shades(axes, *panel, arguments.length, arguments.tile)
-    figure.suptitle(arguments.text, color=TEXT_COLOUR, family='monospace', size=11)
-    labels = PAIR_LABELS if arguments.length <= MOST_PAIRS else TILE_LABELS
+        axes.set_axis_off() if panel is None else draw_shades(axes, *panel, length, tile)
+    figure.suptitle(text, color=TEXT_COLOUR, family='monospace', size=11)
+    labels = PAIR_LABELS if length <= MOST_PAIRS else TILE_LABELS
     add_legend(figure, labels, columns=2 * grid.shape[1], has_orders=grid.shape[1] > 1)
     return figure
 
@@ -152,7 +155,7 @@ def add_legend(figure: Figure, labels: tuple[str, ...], *, columns: int, has_ord
     figure.legend(handles=handles, loc='outside lower center', ncols=columns, **look)
 
 
-def draw_gallery(_: argparse.Namespace) -> Figure:
+def draw_gallery() -> Figure:
     """All named patterns and presets at 128 positions in tiles of 8."""
     figure = Figure(figsize=(9.6, 10.4), layout='constrained')
     for axes, text in zip(figure.subplots(4, 4).ravel(), GALLERY, strict=True):

@@ -179,8 +179,8 @@ BAD_COMMANDS = {  # arguments: the line that they give
     'eval.py --workdir={0}/run --checkpoint=7': 'there is no checkpoint of step 7 in {0}/run/checkpoints; there are 0',
     'eval.py --workdir={0}/run --checkpoint=one': "checkpoint 'one' is none of last, best and a step; in {0}/run/",
     'eval.py --workdir={0}/run --checkpoint=best': 'no checkpoint is the best one, as none has the metric ',
-    'scripts/fill_mask.py --workdir={0}/run --checkpoint=7 [MASK]': 'there is no checkpoint of step 7 in {0}/run/',
-    'scripts/fill_mask.py --workdir={0}/run dog': "no [MASK] in the text 'dog'",
+    'scripts/fill_mask.py --model={0}/run --checkpoint=7 [MASK]': 'there is no checkpoint of step 7 in {0}/run/',
+    'scripts/fill_mask.py --model={0}/run dog': "no [MASK] in the text 'dog'",
     'efficient_attention/workdir/report.py {0}': 'there is nothing to report: {0}/metrics.jsonl is missing or empty',
 }
 

@@ -13,21 +13,31 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = 'efficient_attention'
-# Each row may import the rows before it and itself; the first two serve all, and `data` imports none of the others.
+# Each package may import those before it and itself, `data` only the first three, and none of the models knows `data`.
 ORDER = (
-    ('errors',),
-    ('field_checks',),
-    ('data',),
-    ('attention',),
-    ('modules',),
-    ('models',),
-    ('objectives', 'tasks'),
-    ('training', 'evaluation', 'interop'),
+    'errors',
+    'attention',
+    'config',
+    'commands',
+    'data',
+    'modules',
+    'models',
+    'objectives',
+    'tasks',
+    'workdir',
+    'interop',
+    'inference',
+    'training',
 )
-RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
-KNOWS_NO_DATA = ('attention', 'modules', 'models')
+RANK = {package: rank for rank, package in enumerate(ORDER)}
+KNOWS_NO_DATA = ('modules', 'models', 'objectives')
+FOR_DATA = ('errors', 'config')
 # What a user of the mechanisms alone has to install.
-THIRD_PARTY = {'attention': {'jax', 'jaxtyping', 'numpy'}, 'modules': {'flax', 'jax', 'jaxtyping', 'numpy'}}
+THIRD_PARTY = {
+    'attention': {'jax', 'jaxtyping', 'numpy'},
+    'config': {'jax'},
+    'modules': {'flax', 'jax', 'jaxtyping', 'numpy'},
+}
 HEAVY = ('array_record', 'grain', 'matplotlib', 'optax', 'orbax', 'rich', 'safetensors', 'sentencepiece')
 HEAVY += ('tensorboardX', 'tensorflow', 'tensorflow_datasets', 'tokenizers')
 UNSAFE_MODULES = {'cloudpickle', 'dill', 'joblib', 'marshal', 'pickle', 'shelve'}
@@ -61,16 +71,16 @@ def parse(path: Path) -> ast.Module:
 
 
 def arrow_points_back(source: str, target: str) -> bool:
-    """Whether the part `source` of the package may not import the part `target`."""
-    if target in ('errors', 'field_checks') or source == target:
+    """Whether the package `source` may not import the package `target`."""
+    if source == target:
         return False
-    if source == 'data' or (target == 'data' and source in KNOWS_NO_DATA):
+    if source == 'data' and target not in FOR_DATA:
         return True
-    return RANK[target] > RANK[source]
+    return RANK[target] > RANK[source] or (target == 'data' and source in KNOWS_NO_DATA)
 
 
 def part_of(module: str) -> str | None:
-    """'data' for 'efficient_attention.data.corpus'; None outside the package and for the package itself."""
+    """'data' for 'efficient_attention.data.sources'; None outside the package and for the package itself."""
     parts = module.split('.')
     return parts[1] if parts[0] == PACKAGE and len(parts) > 1 else None
 
@@ -84,7 +94,10 @@ def part_of(module: str) -> str | None:
         ('models', 'data', True),
         ('tasks', 'data', False),
         ('objectives', 'training', True),
-        ('evaluation', 'training', False),
+        ('inference', 'training', True),
+        ('training', 'inference', False),
+        ('config', 'attention', False),
+        ('data', 'attention', True),
         ('data', 'errors', False),
     ],
 )
@@ -101,6 +114,28 @@ def test_imports_point_one_way(path):
         return
     assert source in RANK, f'{source} has no place in ORDER'
     assert not [target for target in sorted(targets) if arrow_points_back(source, target)]
+
+
+def test_no_two_packages_import_one_another():
+    arrows = {
+        (source, target)
+        for path in SOURCES
+        if (source := part_of(module_name(path))) is not None
+        for target in map(part_of, imported(path, parse(path)))
+        if target in RANK and source != target
+    }
+    assert len(ORDER) == len(set(ORDER)) and not {(target, source) for source, target in arrows} & arrows
+    packages = {path.name for path in (ROOT / PACKAGE).iterdir() if path.name not in ('__init__.py', '__pycache__')}
+    assert {name.removesuffix('.py') for name in packages} == set(ORDER)
+
+
+@pytest.mark.parametrize('path', sorted((ROOT / PACKAGE / 'data').rglob('*.py')), ids=module_name)
+def test_kinds_of_rows_share_only_what_lies_above_them(path):
+    """A folder of data/ (corpus, text, examples) imports itself and the files beside it, never another folder."""
+    folders = {f'{PACKAGE}.data.{folder.name}' for folder in (ROOT / PACKAGE / 'data').iterdir() if folder.is_dir()}
+    this_folder = '.'.join(module_name(path).split('.')[:3])
+    targets = {'.'.join(name.split('.')[:3]) for name in imported(path, parse(path))}
+    assert not targets & folders - {this_folder}
 
 
 def test_no_file_imports_itself_through_others():
@@ -162,10 +197,11 @@ def test_nothing_runs_code_out_of_a_file(path):
             assert set(pickles) <= {'False'}, f'{path}:{node.lineno}'
 
 
-def test_import_of_the_package_is_light():
-    program = f'import sys, {PACKAGE}; print(*sorted({{name.split(".")[0] for name in sys.modules}}))'
+@pytest.mark.parametrize('module', [PACKAGE, f'{PACKAGE}.config.run'])
+def test_the_package_and_its_configs_are_light(module: str):
+    program = f'import sys, {module}; print(*sorted({{name.split(".")[0] for name in sys.modules}}))'
     loaded = subprocess.run([sys.executable, '-c', program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert not set(loaded.stdout.split()) & set(HEAVY)
+    assert not set(loaded.stdout.split()) & {*HEAVY, *(['flax'] if module != PACKAGE else [])}
 
 
 # ---- what the reader follows: links, commands, locks ----

@@ -1,6 +1,6 @@
 """HotpotQA (Yang et al. 2018, arXiv 1809.09600): a question and all its paragraphs in one long row.
 
-python scripts/convert.py --source <checkpoint> --to checkpoints/long --to-long 2048 --pattern 'window(128)'
+python scripts/convert.py --model <checkpoint> --output checkpoints/long --length 2048 --pattern 'window(128)'
 python train.py --config configs/finetune/hotpotqa.py --workdir runs/hotpotqa --config.train.start_from=checkpoints/long
 
 The question's tokens read all and are read by all, as Longformer does (Beltagy et al. 2020, arXiv 2004.05150, section

@@ -1,7 +1,7 @@
 """Long documents: IMDB's reviews (Maas et al. 2011), cut at 512 tokens or whole through a sparse pattern.
 
 python train.py --config configs/finetune/imdb.py:short --workdir runs/short --config.train.start_from=<checkpoint>
-python scripts/convert.py --source <checkpoint> --to checkpoints/long --to-long 2048 \
+python scripts/convert.py --model <checkpoint> --output checkpoints/long --length 2048 \
   --pattern 'window(128) | global_tokens(1)'
 python train.py --config configs/finetune/imdb.py:long --workdir runs/long --config.train.start_from=checkpoints/long
 

@@ -5,6 +5,8 @@ from absl import flags
 
 from efficient_attention.errors import InputError
 
+flags.disclaim_key_flags()  # --help lists a flag with the command that asks for it here
+
 HEARTBEAT_TIMEOUT = 30  # seconds without a sign of life after which a process counts as dead; JAX's default is 100
 
 

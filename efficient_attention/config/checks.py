@@ -1,4 +1,4 @@
-"""May this field have this value? The checks that the frozen configs of this package share."""
+"""Checks of single fields that the config groups share: among known values, within an interval."""
 
 import math
 
@@ -26,3 +26,9 @@ def check_within(
     if not (is_high_enough and is_low_enough):  # nan fails both
         interval = f'{"(" if low_is_open else "["}{low}, {high}{")" if high_is_open or math.isinf(high) else "]"}'
         raise InputError(f'{field} is {value}; it must lie in {interval}')
+
+
+def require(holds: bool, field: str, value: object, allowed: str) -> None:
+    """Raises an InputError that names the field, its value and what is allowed, unless `holds`."""
+    if not holds:
+        raise InputError(f'{field} is {value!r}; it must be {allowed}')

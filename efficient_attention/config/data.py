@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 from efficient_attention.config.checks import check_one_of, check_within
+from efficient_attention.config.fields import read_by
 from efficient_attention.errors import InputError
 
 PAIRS = ('none', 'nsp', 'sop')
@@ -22,37 +23,55 @@ class DataConfig:
         InputError: a field is out of its range; names the field, its value and what is allowed.
     """
 
-    source: str = 'stdlib'  # or text:<glob>, jsonl:<glob>#field, arrayrecord:<glob>, tfds:<name>#field, images:<glob>
-    held_out: float = 0.02  # share held out for evaluation, of the documents or, with splitting 'end', of the text
-    splitting: str = 'documents'  # 'documents' = held-out ones by a hash of their text | 'end' = the end of the text
-    test: float = 0.0  # share of the text after the held-out part, kept for a last evaluation; with splitting 'end'
-    cache: str = 'cache'  # folder of prepared corpora, one sub-folder for each content and setting
-    processes: int = 0  # processes that prepare the corpus; 0 = one, or one for each core if the corpus is large
+    # or text:<glob>, jsonl:<glob>#field, arrayrecord:<glob>, tfds:<name>#field, images:<glob>
+    source: str = read_by('pretraining', 'language_modelling', default='stdlib')
+    # share held out for evaluation, of the documents or, with splitting 'end', of the text
+    held_out: float = read_by('pretraining', 'language_modelling', default=0.02)
+    # 'documents' = held-out ones by a hash of their text | 'end' = the end of the text
+    splitting: str = read_by('language_modelling', default='documents')
+    # share of the text after the held-out part, kept for a last evaluation; with splitting 'end'
+    test: float = read_by('pretraining', 'language_modelling', default=0.0)
+    # folder of prepared corpora, one sub-folder for each content and setting
+    cache: str = read_by('pretraining', 'language_modelling', default='cache')
+    # processes that prepare the corpus; 0 = one, or one for each core if the corpus is large
+    processes: int = read_by('pretraining', default=0)
 
     # What a language model predicts: pieces of the 'tokenizer' | 'bytes' | 'characters' | 'words' | 'pixels'.
-    units: str = 'tokenizer'
+    units: str = read_by('language_modelling', default='tokenizer')
     tokenizer: str = 'train:wordpiece'  # 'train:wordpiece', 'train:unigram', 'train:bpe', or a tokenizer's file
-    vocab_size: int = 4096  # tokens, of a trained tokenizer; a loaded one must have exactly this many
+    # tokens, of a trained tokenizer; a loaded one must have exactly this many
+    vocab_size: int = read_by('pretraining', 'language_modelling', default=4096)
     lowercase: bool = True  # of a tokenizer and of words: lower-case first; a tokenizer strips accents, too
-    min_count: int = 1  # of words: rarer ones in the train split are <unk>
-    image_shape: tuple[int, ...] = ()  # of pixels: (height, width, channels); channels 3 = RGB, 1 = grey
+    # of words: rarer ones in the train split are <unk>
+    min_count: int = read_by('pretraining', 'language_modelling', default=1)
+    # of pixels: (height, width, channels); channels 3 = RGB, 1 = grey
+    image_shape: tuple[int, ...] = read_by('pretraining', 'language_modelling', default=())
 
     length: int = 128  # tokens a row, special tokens included
-    batches: str = 'windows'  # of a language model: random 'windows' | 'streams', a part of the text for each row
-    cut_at_documents: bool = False  # of a language model: no token reads one of a document before its own
-    pairs: str = 'none'  # 'none' = documents packed into full rows | 'nsp' next sentence | 'sop' sentence order
-    short_sequence_probability: float = 0.1  # share of document passes with a random shorter target length
+    # of a language model: random 'windows' | 'streams', a part of the text for each row
+    batches: str = read_by('language_modelling', default='windows')
+    # of a language model: no token reads one of a document before its own
+    cut_at_documents: bool = read_by('language_modelling', default=False)
+    # 'none' = documents packed into full rows | 'nsp' next sentence | 'sop' sentence order
+    pairs: str = read_by('pretraining', default='none')
+    # share of document passes with a random shorter target length
+    short_sequence_probability: float = read_by('pretraining', default=0.1)
 
-    mask_rate: float = 0.15  # share of a row's tokens to predict
-    max_masked: int = 20  # predictions a row, at most
-    mask_unit: str = 'token'  # 'token' | 'word' (whole words) | 'ngram' (1 to max_ngram whole words, p(n) ~ 1/n)
-    max_ngram: int = 3  # words
-    mask_token_share: float = 0.8  # of the predicted tokens: replaced by [MASK]
-    random_token_share: float = 0.1  # of the predicted tokens: replaced by a random id; the rest stays
-    static_copies: int = 0  # 0 = new masks every epoch (dynamic); n = n fixed sets of masks and pairs, used in turn
+    mask_rate: float = read_by('pretraining', default=0.15)  # share of a row's tokens to predict
+    max_masked: int = read_by('pretraining', default=20)  # predictions a row, at most
+    # 'token' | 'word' (whole words) | 'ngram' (1 to max_ngram whole words, p(n) ~ 1/n)
+    mask_unit: str = read_by('pretraining', default='token')
+    max_ngram: int = read_by('pretraining', default=3)  # words
+    mask_token_share: float = read_by('pretraining', default=0.8)  # of the predicted tokens: replaced by [MASK]
+    # of the predicted tokens: replaced by a random id; the rest stays
+    random_token_share: float = read_by('pretraining', default=0.1)
+    # 0 = new masks every epoch (dynamic); n = n fixed sets of masks and pairs, used in turn
+    static_copies: int = read_by('pretraining', default=0)
 
-    workers: int = 0  # processes that build examples; 0 = threads of the training process
-    prefetch: int = 4  # batches kept ready; a language model's are read as they are asked for
+    # processes that build examples; 0 = threads of the training process
+    workers: int = read_by('pretraining', default=0)
+    # batches kept ready; a language model's are read as they are asked for
+    prefetch: int = read_by('pretraining', default=4)
 
     def __post_init__(self) -> None:
         check_one_of('data.pairs', self.pairs, PAIRS)

@@ -3,6 +3,7 @@
 import dataclasses
 
 from efficient_attention.config.checks import check_one_of, check_within
+from efficient_attention.config.fields import read_by
 from efficient_attention.errors import InputError
 
 SPLITS = ('held_out', 'test')
@@ -18,12 +19,16 @@ class EvalConfig:
 
     every_steps: int = 500  # steps between evaluations; the last step is evaluated, too
     batch_size: int = 32  # rows at a time; with memory the parts that the text is cut into, each without any at first
-    split: str = 'held_out'  # of a language model's text: 'held_out' | 'test'
-    context: int = 0  # tokens of text that a language model sees at once; 0 = data.length
-    stride: int = 0  # tokens by which its window moves on, those that it predicts; 0 = the context: no overlap
-    memory_length: int = -1  # tokens of memory before a segment of `context` tokens; -1 = model.memory_length
-    clamp_length: int = -1  # as model.clamp_length, which -1 stands for
-    same_length: bool = False  # as model.same_length; either turns it on, where there is memory
+    split: str = read_by('language_modelling', default='held_out')  # of a language model's text: 'held_out' | 'test'
+    # tokens of text that a language model sees at once; 0 = data.length
+    context: int = read_by('language_modelling', default=0)
+    # tokens by which its window moves on, those that it predicts; 0 = the context: no overlap
+    stride: int = read_by('language_modelling', default=0)
+    # tokens of memory before a segment of `context` tokens; -1 = model.memory_length
+    memory_length: int = read_by('language_modelling', default=-1)
+    clamp_length: int = read_by('language_modelling', default=-1)  # as model.clamp_length, which -1 stands for
+    # as model.same_length; either turns it on, where there is memory
+    same_length: bool = read_by('language_modelling', default=False)
 
     def __post_init__(self) -> None:
         check_within('eval.every_steps', self.every_steps, 1)

@@ -1,4 +1,4 @@
-"""Which optimizer does a run use? The fields of a config's `optimizer` group, checked once."""
+"""The update rule and learning rate of a run: the fields of a config's `optimizer` group."""
 
 import dataclasses
 import re

@@ -1,1 +1,1 @@
-"""From text to batches: sources, tokenizers, prepared corpora, examples, the input pipeline."""
+"""Where text and examples come from, tokenizers, and what all rows share; a folder for each kind of rows."""

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from efficient_attention.data.files import digest_files, find_files
-from efficient_attention.data.manifest import one_line
-from efficient_attention.data.records import digest_texts, tfds_values
-from efficient_attention.data.sources import Source, tfds_parts
+from efficient_attention.data.cache_manifest import one_line
+from efficient_attention.data.sources import Source
+from efficient_attention.data.text_files import digest_files, find_files
+from efficient_attention.data.tfds import digest_texts, tfds_field, tfds_values
 from efficient_attention.errors import InputError
 
 MODES = {1: 'L', 3: 'RGB'}  # Pillow's names by the number of channels
@@ -52,7 +52,7 @@ def _open_files(rest: str, shape: Shape) -> _Opened:
 
 
 def _open_tfds(rest: str, shape: Shape) -> _Opened:
-    documents = functools.partial(_tfds_images, *tfds_parts(rest), shape)
+    documents = functools.partial(_tfds_images, *tfds_field(rest), shape)
     return lambda: digest_texts(documents()), documents
 
 

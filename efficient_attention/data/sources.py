@@ -1,4 +1,4 @@
-"""Which documents a config's short text means, e.g. 'stdlib', 'text:books/**/*.txt', 'jsonl:rows/*.jsonl.gz#text'.
+"""Opens the documents that a config's short text names: 'stdlib', 'text:books/**/*.txt', 'jsonl:rows/*.jsonl.gz#text'.
 
     stdlib                         documentation topics and docstrings of the running Python's standard library
     text:<globs>                   plain, Markdown (front matter dropped) or .gz files, a document a file
@@ -18,9 +18,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from efficient_attention.data.files import digest_files, find_files, read_lines, read_text
-from efficient_attention.data.records import digest_texts, json_documents, record_documents, tfds_documents
-from efficient_attention.data.stdlib_text import stdlib_documents, stdlib_files
+from efficient_attention.data.array_records import record_documents
+from efficient_attention.data.json_files import json_documents
+from efficient_attention.data.stdlib_documents import stdlib_documents, stdlib_files
+from efficient_attention.data.text_files import digest_files, find_files, read_lines, read_text
+from efficient_attention.data.tfds import digest_texts, tfds_documents, tfds_field
 from efficient_attention.errors import InputError
 
 MARKDOWN = frozenset({'.md', '.markdown'})
@@ -100,18 +102,8 @@ def _open_records(rest: str) -> _Opened:
 
 
 def _open_tfds(rest: str) -> _Opened:
-    documents = functools.partial(tfds_documents, *tfds_parts(rest))
+    documents = functools.partial(tfds_documents, *tfds_field(rest))
     return 'tfds', lambda: digest_texts(documents()), documents
-
-
-def tfds_parts(text: str) -> tuple[str, str, str]:
-    """Name, split and field in '<name>[:<split>]#<field>'; raises InputError where one is missing."""
-    name, _, field = text.partition('#')
-    if not name or not field:
-        raise InputError('name or field is missing; write tfds:<name>[:<split>]#<field>')
-    match = re.fullmatch(r'(?P<name>.*?)(?::(?P<split>[A-Za-z_].*))?', name)  # ':1.0.0' is a version, part of the name
-    assert match
-    return match['name'], match['split'] or 'train', field
 
 
 KINDS = {  # by the word before the colon: how it is written

@@ -1,4 +1,4 @@
-"""Which special tokens a tokenizer has, under the names that vocabularies in use give them."""
+"""Special tokens of tokenizers, by the names that published vocabularies give them."""
 
 from tokenizers import AddedToken, Tokenizer, models, processors
 

@@ -1,4 +1,4 @@
-"""Which tokenizer does a config mean? That of a file, or one that is trained on the text to train on."""
+"""The tokenizer that a config means: that of a file, or one that is trained on the text to train on."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -7,11 +7,11 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.encoding import cut_pieces
-from efficient_attention.data.manifest import file_sha256
-from efficient_attention.data.splitting import HASHES, document_hash
+from efficient_attention.data.blank_lines import cut_at_blank_lines
+from efficient_attention.data.cache_manifest import file_sha256
+from efficient_attention.data.held_out_documents import HASHES, document_hash
+from efficient_attention.data.tokenizer_loading import load_tokenizer
 from efficient_attention.data.tokenizer_training import TRAINERS, train_tokenizer
-from efficient_attention.data.tokenizers import load_tokenizer
 from efficient_attention.errors import InputError
 
 TRAINING_CHARACTERS = 2**25  # that a tokenizer learns from, at most; more changes a vocabulary little
@@ -53,9 +53,9 @@ def trained_tokenizer(config: DataConfig, texts: Callable[[], Iterable[str]], ch
     """
     share = min(1.0, TRAINING_CHARACTERS / max(characters, 1))
 
-    def pieces() -> Iterator[str]:
-        every = (piece for text in texts() for piece in cut_pieces(text))
-        return (piece for piece in every if share == 1 or document_hash(piece) < share * HASHES)
+    def sections() -> Iterator[str]:
+        every = (section for text in texts() for section in cut_at_blank_lines(text))
+        return (section for section in every if share == 1 or document_hash(section) < share * HASHES)
 
     kind = config.tokenizer.removeprefix('train:')
-    return train_tokenizer(kind, pieces, vocab_size=config.vocab_size, lowercase=config.lowercase)
+    return train_tokenizer(kind, sections, vocab_size=config.vocab_size, lowercase=config.lowercase)

@@ -1,18 +1,67 @@
 """Means over the whole held-out split: sums of every batch are added in float64, then divided once."""
 
+import dataclasses
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 
+from efficient_attention.config.run import RunConfig
+from efficient_attention.inference.eval_step import make_eval_step, make_output_step
+from efficient_attention.models.sharding import batch_sharding, check_divisible, to_devices
 from efficient_attention.objectives.objective import Batch, Sums
-from efficient_attention.tasks.task import HostBatch
+from efficient_attention.tasks.task import HostBatch, Task
+
+RUN_AHEAD = 2  # batches handed to the device before the host waits for the oldest, so that it builds the next meanwhile
+
 
 EvalStep = Callable[..., tuple]  # see `make_eval_step`
-RUN_AHEAD = 2  # batches handed to the device before the host waits for the oldest, so that it builds the next meanwhile
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """The evaluation of a task on one mesh: every held-out example once, by the task's protocol."""
+
+    task: Task
+    mesh: Mesh
+    batch_size: int  # rows at a time, over all devices
+
+    def step(self) -> EvalStep:
+        """The jitted step, from parameters and a batch to sums, weights and the outputs that the task asks for."""
+        graph, _ = nnx.split(nnx.eval_shape(lambda: self.task.make_evaluation_model(nnx.Rngs(0))))
+        make = make_eval_step if self.task.token_outputs is None else make_output_step
+        return jax.jit(make(graph, self.task.evaluation_objective))
+
+    def metrics(self, step: EvalStep, params: Any) -> dict[str, float]:
+        """The held-out metrics of these parameters."""
+        batches = self.task.evaluation_batches(jax.process_index(), jax.process_count())
+        if self.task.token_outputs is not None:
+            means, outputs = evaluate_outputs(step, params, batches, self.on_devices, self.task.token_outputs)
+            return self.task.finish_metrics(means) | self.task.scores(outputs)
+        return self.task.finish_metrics(evaluate(step, params, batches, self.on_devices, self.initial_carry()))
+
+    def initial_carry(self) -> Any:
+        """What the first batch gets from before, for an objective that hands something on; else None."""
+        shapes = jax.eval_shape(lambda: self.task.evaluation_objective.initial_carry(self.batch_size))
+        rows = batch_sharding(self.mesh)
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=rows), shapes)
+
+    def on_devices(self, batch: HostBatch) -> Batch:
+        """The global batch of this process's rows."""
+        return to_devices(batch, self.mesh)
+
+
+def make_evaluation(config: RunConfig, task: Task, mesh: Mesh) -> Evaluation:
+    """The evaluation of a config's task; raises InputError where batch or heads do not divide over the mesh."""
+    size, heads = config.eval.batch_size, config.model.heads
+    check_divisible(mesh, batch_size=size, micro_batches=1, heads=heads, field='eval.batch_size')
+    return Evaluation(task, mesh, size)
 
 
 def evaluate(
@@ -59,22 +108,22 @@ def evaluate_outputs(
         token_outputs: names of outputs [B, L, ...], which are cut to the row's own tokens.
     """
     totals = Totals()
-    rows: dict[int, dict[str, np.ndarray]] = {}
+    found: dict[int, dict[str, np.ndarray]] = {}
 
     def results() -> Iterator[tuple]:
         for batch in batches:
-            own = to_devices(batch)
-            yield *eval_step(params, own), own['index'], own['segments']
+            rows = to_devices(batch)
+            yield *eval_step(params, rows), rows['index'], rows['segments']
 
     for sums, weights, outputs, index, segments in map(on_host, ahead(results())):
         totals.add(sums, weights)
         lengths = (segments > 0).reshape(len(index), -1).sum(axis=1)
         for place in np.flatnonzero(index >= 0):
-            rows[int(index[place])] = {
+            found[int(index[place])] = {
                 name: output[place][: lengths[place]] if name in token_outputs else output[place]
                 for name, output in outputs.items()
             }
-    return totals.means(), [rows[number] for number in sorted(rows)]
+    return totals.means(), [found[number] for number in sorted(found)]
 
 
 class Totals:

@@ -10,7 +10,7 @@ import jax
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.errors import InputError
-from efficient_attention.training.restore import restore_run
+from efficient_attention.inference.restore import restore
 from efficient_attention.workdir.checkpoint_reader import LAST, CheckpointReader
 from efficient_attention.workdir.config_file import read_config
 
@@ -30,7 +30,7 @@ def evaluate_workdir(
         protocol: fields of `EvalConfig` that say how a language model is evaluated, in place of the config's.
 
     Raises:
-        InputError: as `restore_run`, there is no such checkpoint, no text is held out, or the batch does not divide
+        InputError: as `restore`, there is no such checkpoint, no text is held out, or the batch does not divide
             over the devices.
     """
     config = read_config(workdir)
@@ -41,17 +41,14 @@ def evaluate_workdir(
         config,
         mesh=mesh_for(config.mesh, jax.device_count()),
         eval=dataclasses.replace(config.eval, batch_size=batch_size, **protocol),
-        # Nothing is trained, so the training batch need not divide over these devices.
-        train=dataclasses.replace(config.train, batch_size=batch_size, micro_batches=1),
     )
     if not has_held_out(config.data.held_out, config.eval.split):
         way = 'use --split=test' if config.data.test else 'train with data.held_out above 0 in a new --workdir'
         raise InputError(f'{workdir}: no text is held out (data.held_out=0), so nothing can be evaluated; {way}')
-    trained = restore_run(workdir, step=step, config=config)
-    run = trained.run
-    for note in run.task.notes:
+    evaluation, params, step = restore(workdir, step=step, config=config)
+    for note in evaluation.task.notes:
         logging.getLogger(__name__).warning('%s', note)
-    return {'step': trained.step, **run.task.protocol, **run.evaluate(run.eval_step(), trained.params)}
+    return {'step': step, **evaluation.task.protocol, **evaluation.metrics(evaluation.step(), params)}
 
 
 def mesh_for(config: MeshConfig, devices: int) -> MeshConfig:

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from tokenizers import Tokenizer
 
-from efficient_attention.data.tokenizers import load_tokenizer, vocabulary_of
+from efficient_attention.data.tokenizer_loading import load_tokenizer
+from efficient_attention.data.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import pretrained_module, row_length
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
@@ -42,7 +43,7 @@ class MaskFiller:
             raise InputError(f'{path}: no tokenizer there')
         self.tokenizer: Tokenizer = load_tokenizer(pretrained.tokenizer, lowercase=pretrained.lowercase)
         self.vocabulary = vocabulary_of(self.tokenizer, str(pretrained.tokenizer))
-        self.length = row_length(path, pretrained)
+        self.length = row_length(pretrained)
         model = pretrained.model
         self.model = pretrained_module(lambda rngs: PretrainingModel(model, has_pairs=False, rngs=rngs), pretrained)
 
@@ -59,14 +60,14 @@ class MaskFiller:
         if top < 1:
             raise InputError(f'top is {top}; it must be at least 1')
         rows_of_text = [self.rows(text) for text in texts]
-        rows = [row for own in rows_of_text for row in own]
+        rows = [row for one_text in rows_of_text for row in one_text]
         logits = [
             logits_PV
             for start in range(0, len(rows), batch_size)
             for logits_PV in self.logits(rows[start : start + batch_size])
         ]
         found = (self.candidates(logits_V, top) for logits_PV in logits for logits_V in logits_PV)
-        return [[next(found) for _, places in own for _ in places] for own in rows_of_text]
+        return [[next(found) for _, places in one_text for _ in places] for one_text in rows_of_text]
 
     def rows(self, text: str) -> list[Row]:
         """The text as a row with the places of its masks; a longer one as a window around each mask.
@@ -85,8 +86,8 @@ class MaskFiller:
             starts = [min(max(place - room // 2, 0), len(ids) - room) for place in places]
             windows = [(start, [place]) for start, place in zip(starts, places, strict=True)]
         return [
-            ([vocabulary.cls, *ids[start : start + room], vocabulary.sep], [place - start + 1 for place in own])
-            for start, own in windows
+            ([vocabulary.cls, *ids[start : start + room], vocabulary.sep], [place - start + 1 for place in inside])
+            for start, inside in windows
         ]
 
     def candidates(self, logits_V: np.ndarray, top: int) -> list[Candidate]:
@@ -118,4 +119,4 @@ class MaskFiller:
             places_BP[number, : len(places)] = places
         x_BLD = self.model.encoder(jnp.asarray(tokens_BL), jnp.asarray(segments_BL))
         logits_BPV = np.asarray(self.model.masked_logits(x_BLD, jnp.asarray(places_BP)))
-        return [own[: len(places)] for own, (_, places) in zip(logits_BPV, rows, strict=True)]
+        return [logits_PV[: len(places)] for logits_PV, (_, places) in zip(logits_BPV, rows, strict=True)]

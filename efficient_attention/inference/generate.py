@@ -1,4 +1,4 @@
-"""How does a trained language model go on with a text? Sampling from its caches under one loop on the device."""
+"""Text that a trained language model writes after a prompt: sampling from its caches in one loop on the device."""
 
 import functools
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from jax import Array
 from efficient_attention.attention.dense import MASKED
 from efficient_attention.config.checks import check_within
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.tokenizers import vocabulary_of
-from efficient_attention.data.units import Characters, Pieces, Units, load_units
+from efficient_attention.data.text.units import Characters, TokenizerPieces, Units, load_units
+from efficient_attention.data.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
 from efficient_attention.inference.sampling import Sampling, sample
 from efficient_attention.inference.text_stream import open_stream
@@ -189,7 +189,7 @@ def drawable(units: Units, size: int) -> Array:
     may_follow_V = np.arange(size) < units.size
     if units.unknown >= 0:
         may_follow_V[units.unknown] = False
-    if isinstance(units, Pieces):
+    if isinstance(units, TokenizerPieces):
         special = list(vocabulary_of(units.tokenizer, 'tokenizer').special)
         may_follow_V[special] = False
         may_follow_V[units.separator] = True

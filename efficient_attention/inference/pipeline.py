@@ -11,8 +11,8 @@ from flax import nnx
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import HeadConfig
-from efficient_attention.data.glue import glue_task
-from efficient_attention.data.text_encoder import TextEncoder, arrays_of, text_encoder
+from efficient_attention.data.examples.glue import glue_task
+from efficient_attention.data.examples.text_encoder import TextEncoder, arrays_of, text_encoder
 from efficient_attention.errors import InputError
 from efficient_attention.inference.fill_mask import MaskFiller
 from efficient_attention.inference.predictor import Predictor
@@ -22,9 +22,8 @@ from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.tasks.fine_tuning import check_global, check_outputs
-from efficient_attention.tasks.text_task import Feature, TextTask
-from efficient_attention.tasks.text_tasks import make_text_task
-from efficient_attention.workdir.config_file import read_config
+from efficient_attention.tasks.problems.problem import Feature, Problem
+from efficient_attention.tasks.problems.registry import make_problem
 
 POOLING = ('none', 'first', 'mean')
 # what a user calls it: the problems of examples that it serves
@@ -64,7 +63,14 @@ def pipeline(
     Raises:
         InputError: unknown task, or a checkpoint without what the task needs.
     """
-    pretrained = open_pretrained(Path(path), checkpoint)
+    size = {'batch_size': batch_size, 'length': length}
+    return make_pipeline(task, Path(path), open_pretrained(Path(path), checkpoint), **size, **options)
+
+
+def make_pipeline(
+    task: str, path: Path, pretrained: Pretrained, *, batch_size: int, length: int, **options: Any
+) -> Any:
+    """`pipeline` for a checkpoint that is open; `path` is for messages."""
     known = ('fill-mask', 'feature-extraction', *PROBLEMS)
     if task not in known:
         raise InputError(f'pipeline {task!r} is unknown; known: {", ".join(known)}')
@@ -74,29 +80,29 @@ def pipeline(
     limit = pretrained.model.position_limit
     if limit is not None and length > limit:
         raise InputError(f'length is {length}; the model has {limit} positions')
-    size: dict[str, Any] = {'length': length or row_length(Path(path), pretrained), 'batch_size': batch_size}
+    size: dict[str, Any] = {'length': length or row_length(pretrained), 'batch_size': batch_size}
     if task == 'fill-mask':
-        return MaskPipeline(pretrained, Path(path), **size, **options)
+        return MaskPipeline(pretrained, path, **size, **options)
     if task == 'feature-extraction':
         return VectorPipeline(pretrained, encoder, **size, **options)
     if pretrained.problem not in PROBLEMS[task]:
         raise InputError(f'{path} was trained for {pretrained.problem!r}; {task} needs {" or ".join(PROBLEMS[task])}')
-    examples = examples_of(Path(path), pretrained, options)
+    examples = examples_of(pretrained, options)
     return TextPipeline(pretrained, encoder, examples, thresholds=pretrained.thresholds(), **size)
 
 
-def examples_of(path: Path, pretrained: Pretrained, options: dict[str, Any]) -> ExamplesConfig:
+def examples_of(pretrained: Pretrained, options: dict[str, Any]) -> ExamplesConfig:
     """The examples group that a checkpoint was trained with, without its files."""
     has_global = pretrained.model.global_tokens > 0
     outside = ExamplesConfig(has_global=has_global, **pretrained.examples)
-    own = outside if pretrained.family else read_config(path).examples
+    trained = pretrained.run.examples if pretrained.run else outside
     fixed: dict[str, Any] = {'problem': pretrained.problem, 'labels': pretrained.labels, 'overlong': 'windows'}
     unread: dict[str, Any] = {'train': '', 'dev': '', 'test': '', 'name': ''}
-    if own.format == 'glue' and len(glue_task(own.name).texts) == 2:
+    if trained.format == 'glue' and len(glue_task(trained.name).texts) == 2:
         unread['text_pair'] = 'text_pair'
     unread['format'] = FORMATS.get(pretrained.problem, 'table')
     try:
-        return dataclasses.replace(own, **unread, **fixed | options)
+        return dataclasses.replace(trained, **unread, **fixed | options)
     except TypeError:
         fields = ', '.join(field.name for field in dataclasses.fields(ExamplesConfig))
         raise InputError(f'unknown option among {", ".join(options)}; known: {fields}') from None
@@ -112,7 +118,7 @@ def with_labels(examples: ExamplesConfig, head: HeadConfig) -> ExamplesConfig:
 
 
 class TextPipeline:
-    """A fine-tuned model's answers by its text task, with the thresholds that were chosen for it."""
+    """A fine-tuned model's answers to its problem, with the thresholds that were chosen for it."""
 
     def __init__(
         self,
@@ -140,9 +146,9 @@ class TextPipeline:
         check_global(features, self.config)
         return self.predict(features)
 
-    def task(self, examples: ExamplesConfig) -> TextTask[Any, Any]:
-        """The text task of these examples; raises InputError where they have more or fewer labels than the model."""
-        task = make_text_task(with_labels(examples, self.head), self.encoder, self.length)
+    def task(self, examples: ExamplesConfig) -> Problem[Any, Any]:
+        """The problem of these examples; raises InputError where they have more or fewer labels than the model."""
+        task = make_problem(with_labels(examples, self.head), self.encoder, self.length)
         check_outputs(task, self.head)
         for name in task.thresholds:
             task.thresholds[name] = self.thresholds.get(name, task.thresholds[name])

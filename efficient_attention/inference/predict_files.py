@@ -5,10 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.errors import InputError
-from efficient_attention.inference.pipeline import PROBLEMS, TextPipeline, pipeline
+from efficient_attention.inference.pipeline import PROBLEMS, TextPipeline, make_pipeline
 from efficient_attention.interop.pretrained import open_pretrained
-from efficient_attention.tasks.text_task import TextTask
-from efficient_attention.workdir.config_file import read_config
+from efficient_attention.tasks.problems.problem import Problem
 
 SPLITS = ('dev', 'test')
 
@@ -41,10 +40,12 @@ def predict_files(
         raise InputError(f'split is {split!r}; known: {", ".join(SPLITS)}')
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f'{folder}: there is something already; name another folder (--output)')
-    size = {'batch_size': batch_size, 'length': length or own_length(path)}
-    run: TextPipeline = pipeline(kind_of(path), path, checkpoint=checkpoint, **size)
-    own = run.examples if open_pretrained(path).family else read_config(path).examples
-    task = run.task(dataclasses.replace(own, **fields))
+    pretrained = open_pretrained(path, checkpoint)
+    trained = pretrained.run
+    size = {'batch_size': batch_size, 'length': length or (trained.data.length if trained else 0)}
+    run: TextPipeline = make_pipeline(kind_of(path, pretrained.problem), path, pretrained, **size)
+    examples = trained.examples if trained else run.examples
+    task = run.task(dataclasses.replace(examples, **fields))
     if not getattr(task.config, split):
         raise InputError(f'{path} names no files for examples.{split}; name them (--files)')
     found: dict[str, Any] = {'files': [], 'notes': [], 'metrics': {}}
@@ -54,7 +55,7 @@ def predict_files(
     return found | {'notes': task.notes + found['notes']}
 
 
-def predict_split(task: TextTask[Any, Any], run: TextPipeline, split: str, folder: Path, found: dict[str, Any]) -> None:
+def predict_split(task: Problem[Any, Any], run: TextPipeline, split: str, folder: Path, found: dict[str, Any]) -> None:
     """Writes the files of one split; adds to `found`: files, metrics where all is labelled, a note where a part is."""
     examples = task.read(split)
     features = task.encode(examples)
@@ -68,19 +69,13 @@ def predict_split(task: TextTask[Any, Any], run: TextPipeline, split: str, folde
     found['files'] += map(str, task.write(examples, predictions, split, folder))
 
 
-def kind_of(path: Path) -> str:
-    """The name of the pipeline that serves a checkpoint.
+def kind_of(path: Path, problem: str) -> str:
+    """The name of the pipeline that serves a checkpoint of this problem; `path` is for the message.
 
     Raises:
-        InputError: it has no head of a text task.
+        InputError: it has no head for a problem.
     """
-    problem = open_pretrained(path).problem
     for kind, problems in PROBLEMS.items():
         if problem in problems:
             return kind
     raise InputError(f'{path} was trained for {problem!r}; it has no head to predict with')
-
-
-def own_length(path: Path) -> int:
-    """The row length of a run of ours; 0 for a checkpoint from outside."""
-    return 0 if open_pretrained(path).family else read_config(path).data.length

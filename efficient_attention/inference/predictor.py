@@ -8,12 +8,12 @@ import numpy as np
 from flax import nnx
 
 from efficient_attention.config.examples import BUCKETS
-from efficient_attention.data.feature_batches import FeatureBatches
+from efficient_attention.data.examples.batches import FeatureBatches
+from efficient_attention.inference.eval_step import make_output_step
 from efficient_attention.inference.evaluate import evaluate_outputs
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import FineTuningModel
-from efficient_attention.tasks.text_task import Feature
-from efficient_attention.training.step import make_output_step
+from efficient_attention.tasks.problems.problem import Feature
 
 READ = ('tokens', 'token_types', 'lengths', 'is_global')  # of a feature; labels are not
 

@@ -1,14 +1,12 @@
 """Modules with the parameters of a checkpoint, for use and not for training."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from flax import nnx
 
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained
-from efficient_attention.workdir.config_file import read_config
 
 DEFAULT_LENGTH = 512  # tokens a row of a model from outside that has no table of positions
 Module = TypeVar('Module', bound=nnx.Module)
@@ -33,7 +31,7 @@ def matched(wanted: Any, found: Any, path: str) -> Any:
     return found
 
 
-def row_length(path: Path, pretrained: Pretrained) -> int:
+def row_length(pretrained: Pretrained) -> int:
     """Tokens of the longest row that a checkpoint is meant for: as many as it has positions or was trained on."""
     limit = pretrained.model.position_limit
-    return limit or (DEFAULT_LENGTH if pretrained.family else read_config(path).data.length)
+    return limit or (pretrained.run.data.length if pretrained.run else DEFAULT_LENGTH)

@@ -1,4 +1,4 @@
-"""Which token comes next? Greedy, at a temperature, among the k most probable or within a nucleus."""
+"""The next token from its logits: greedy, at a temperature, among the k most probable or within a nucleus."""
 
 import dataclasses
 

@@ -5,7 +5,7 @@ import codecs
 
 import numpy as np
 
-from efficient_attention.data.units import Bytes, Characters, Units
+from efficient_attention.data.text.units import Bytes, Characters, Units
 
 HELD_BACK = 8  # characters that a tokenizer's next pieces may still change, such as the spaces around an apostrophe
 PARAGRAPH = '\n\n'  # what stands for a separator of documents that has no text of its own

@@ -1,4 +1,4 @@
-"""Which key of a Hugging Face config.json is which field of ours? One table a family, with the library's defaults."""
+"""Keys of a Hugging Face config.json and our fields: one table a family, with the defaults of that library."""
 
 from typing import Any
 
@@ -89,8 +89,8 @@ INERT: dict[str, tuple[Any, ...]] = {
     'attention_dilation': (),
 }
 # What no config of theirs says and no number of the model depends on alone, kept under a key of our own.
-OWN_KEY = 'efficient_attention'
-OWN_FIELDS = (
+OUR_KEY = 'efficient_attention'
+OUR_FIELDS = (
     'attention',
     'attention_backend',
     'attention_seed',
@@ -102,7 +102,7 @@ OWN_FIELDS = (
     'scan_unroll',
 )
 # Fields of a run's `examples` that its predictions depend on, kept there too, as are thresholds chosen on dev files.
-OWN_EXAMPLES = ('has_no_answer', 'question_length', 'answer_length', 'stride', 'best_count')
+OUR_EXAMPLES = ('has_no_answer', 'question_length', 'answer_length', 'stride', 'best_count')
 GLOBAL_TOKENS = 128  # most global tokens of a row for a Longformer whose config does not say
 
 

@@ -17,9 +17,9 @@ from efficient_attention.interop.config_fields import (
     FIXED,
     GLOBAL_TOKENS,
     INERT,
-    OWN_EXAMPLES,
-    OWN_FIELDS,
-    OWN_KEY,
+    OUR_EXAMPLES,
+    OUR_FIELDS,
+    OUR_KEY,
     SHIFTED,
     SHIFTED_PAD,
     text_of,
@@ -43,7 +43,7 @@ DROPOUTS = {  # of a head: the first key that has a number; DistilBERT has one f
     'choice': ('seq_classif_dropout',),
     'span': ('qa_dropout',),
 }
-OWN_GROUPS = ('model', 'examples', 'thresholds')  # under our own key
+OUR_GROUPS = ('model', 'examples', 'thresholds')  # under our own key
 HEAD_DROPOUTS = ('classifier_dropout', 'classifier_dropout_prob')
 Values = Mapping[str, Any]
 
@@ -58,7 +58,7 @@ class Description:
     head: HeadConfig
     labels: tuple[str, ...]
     problem: str
-    examples: Mapping[str, Any]  # fields of OWN_EXAMPLES
+    examples: Mapping[str, Any]  # fields of OUR_EXAMPLES
     thresholds: Mapping[str, float]
 
 
@@ -88,11 +88,11 @@ def describe(values: Values) -> Description:
     for key, inert in INERT.items():
         if key in values and values[key] not in inert and not _is_moot(key, values, ending):
             raise InputError(f'{key} is {values[key]!r}; read here: {" or ".join(map(repr, inert)) or "without it"}')
-    check_own(values)
-    own = values.get(OWN_KEY, {})
+    check_our_key(values)
+    ours = values.get(OUR_KEY, {})
     model = model_of(values, family)
     kind, problem = ARCHITECTURES[ending]
-    if own.get('problem') == 'multi_hop':
+    if ours.get('problem') == 'multi_hop':
         kind, problem = 'multi_hop', 'multi_hop'
     if family.detector and ending == 'ForPreTraining':
         problem = 'none'  # it detects replaced tokens
@@ -108,8 +108,8 @@ def describe(values: Values) -> Description:
         head,
         labels if has_labels else (),
         problem,
-        examples=own_group(values, 'examples', ExamplesConfig, OWN_EXAMPLES),
-        thresholds=own_thresholds(values),
+        examples=our_group(values, 'examples', ExamplesConfig, OUR_EXAMPLES),
+        thresholds=our_thresholds(values),
     )
 
 
@@ -131,7 +131,7 @@ def family_of(values: Values) -> tuple[Family, str]:
     names = values.get('architectures') or []
     name = names[0] if names else ''
     kind = values.get('model_type')
-    families = [own for own in FAMILIES.values() if kind == own.model_type or (not kind and name.startswith(own.stem))]
+    families = [one for one in FAMILIES.values() if kind == one.model_type or (not kind and name.startswith(one.stem))]
     if not families:
         raise InputError(f'model_type is {kind!r}; read here: {", ".join(FAMILIES)}')
     family = families[0]
@@ -165,7 +165,7 @@ def model_of(values: Values, family: Family) -> ModelConfig:
     if kind == 'big_bird' and value_of(values, 'attention_type', 'block_sparse') == 'block_sparse':
         block, random = value_of(values, 'block_size', 64), value_of(values, 'num_random_blocks', 3)
         fields['attention'] = f'bigbird({block}, {random})'
-    return dataclasses.replace(ModelConfig(**fields), **own_group(values, 'model', ModelConfig, OWN_FIELDS))
+    return dataclasses.replace(ModelConfig(**fields), **our_group(values, 'model', ModelConfig, OUR_FIELDS))
 
 
 def value_of(values: Values, key: str, default: Any) -> Any:
@@ -195,40 +195,40 @@ def windows_of(values: Values) -> str:
     layers = value_of(values, 'num_hidden_layers', None)
     windows = [windows] * layers if isinstance(windows, int) else windows
     is_list = isinstance(windows, list) and len(windows) == layers
-    if not is_list or not all(type(own) is int and own > 0 and own % 2 == 0 for own in windows):
+    if not is_list or not all(type(width) is int and width > 0 and width % 2 == 0 for width in windows):
         raise InputError(
             f'attention_window is {windows!r}; it must be an even number above 0, or one for each of {layers} layers'
         )
-    return text_of([f'window({own // 2})' for own in windows])
+    return text_of([f'window({width // 2})' for width in windows])
 
 
-def check_own(values: Values) -> None:
+def check_our_key(values: Values) -> None:
     """Raises InputError where our own key, or a group under it, is no JSON object."""
-    own = values.get(OWN_KEY, {})
-    groups = {f'{OWN_KEY}.{name}': own.get(name, {}) for name in OWN_GROUPS} if isinstance(own, dict) else {}
-    for name, value in {OWN_KEY: own, **groups}.items():
+    ours = values.get(OUR_KEY, {})
+    groups = {f'{OUR_KEY}.{name}': ours.get(name, {}) for name in OUR_GROUPS} if isinstance(ours, dict) else {}
+    for name, value in {OUR_KEY: ours, **groups}.items():
         if not isinstance(value, dict):
             raise InputError(f'{name} is {value!r}; it must be a JSON object')
 
 
-def own_group(values: Values, group: str, kind: type, known: Sequence[str]) -> dict[str, Any]:
+def our_group(values: Values, group: str, kind: type, known: Sequence[str]) -> dict[str, Any]:
     """The fields of a dataclass that stand in a group under our own key; raises InputError for others than `known`."""
-    fields = values.get(OWN_KEY, {}).get(group, {})
+    fields = values.get(OUR_KEY, {}).get(group, {})
     for name, value in fields.items():
         if name not in known:
-            raise InputError(f'{OWN_KEY}.{group}.{name} is unknown; known: {", ".join(known)}')
+            raise InputError(f'{OUR_KEY}.{group}.{name} is unknown; known: {", ".join(known)}')
         expected = type(kind.__dataclass_fields__[name].default)  # type: ignore[attr-defined]
         if type(value) is not expected:
-            raise InputError(f'{OWN_KEY}.{group}.{name} is {value!r}; it must be of type {expected.__name__}')
+            raise InputError(f'{OUR_KEY}.{group}.{name} is {value!r}; it must be of type {expected.__name__}')
     return dict(fields)
 
 
-def own_thresholds(values: Values) -> dict[str, float]:
+def our_thresholds(values: Values) -> dict[str, float]:
     """The thresholds under our own key, chosen on the dev files of the run that the checkpoint is from."""
-    thresholds = values.get(OWN_KEY, {}).get('thresholds', {})
+    thresholds = values.get(OUR_KEY, {}).get('thresholds', {})
     for name, value in thresholds.items():
         if type(value) not in (int, float):
-            raise InputError(f'{OWN_KEY}.thresholds.{name} is {value!r}; it must be a number')
+            raise InputError(f'{OUR_KEY}.thresholds.{name} is {value!r}; it must be a number')
     return dict(thresholds)
 
 

@@ -13,8 +13,8 @@ from efficient_attention.errors import InputError
 from efficient_attention.interop.config_fields import (
     ACTIVATIONS,
     FIELDS,
-    OWN_FIELDS,
-    OWN_KEY,
+    OUR_FIELDS,
+    OUR_KEY,
     SHIFTED,
 )
 from efficient_attention.interop.config_in import ARCHITECTURES, DROPOUTS, HEAD_DROPOUTS, default_labels, model_of
@@ -34,14 +34,14 @@ class Said:
     """A model in a family's words."""
 
     values: Values
-    own: Values  # fields that these words leave out, for our own key
+    unsaid: Values  # fields that these words leave out, for the key of this project
     refused: tuple[str, ...]  # fields with their values that cannot be said, and nobody may leave out
     is_possible: bool = True  # the family has models of these sizes
 
     @property
     def distance(self) -> tuple[bool, int, int]:
         """How far the family is from having the model."""
-        return not self.is_possible, len(self.refused), len(self.own)
+        return not self.is_possible, len(self.refused), len(self.unsaid)
 
 
 def config_values(
@@ -70,18 +70,18 @@ def config_values(
     """
     extra = dict(extra or {})
     choices = {name: fit(FAMILIES[name], model, head, parts, extra) for name in ([family] if family else ORDER)}
-    name = min(choices, key=lambda own: choices[own].distance)
+    name = min(choices, key=lambda family: choices[family].distance)
     said, chosen = choices[name], FAMILIES[name]
     if said.refused:
         raise InputError(f'no Hugging Face {family or "family"} has {", ".join(said.refused)}')
     left_out = LABEL_KEYS if head.kind != 'none' else ()
-    values = {key: value for key, value in extra.items() if key not in (OWN_KEY, *left_out)}
+    values = {key: value for key, value in extra.items() if key not in (OUR_KEY, *left_out)}
     values |= said.values | {'model_type': name, 'architectures': [architecture(chosen, head, parts)]}
     values |= head_values(chosen, model, head, labels)
-    own: Values = {name: dict(group) for name, group in {'model': said.own, **(kept or {})}.items() if group}
+    kept_here: Values = {name: dict(group) for name, group in {'model': said.unsaid, **(kept or {})}.items() if group}
     if head.kind == 'multi_hop':
-        own['problem'] = 'multi_hop'
-    return values | ({OWN_KEY: own} if own else {})
+        kept_here['problem'] = 'multi_hop'
+    return values | ({OUR_KEY: kept_here} if kept_here else {})
 
 
 def fit(family: Family, model: ModelConfig, head: HeadConfig, parts: frozenset[str], extra: Mapping[str, Any]) -> Said:
@@ -111,13 +111,13 @@ def said_by(family: Family, model: ModelConfig, extra: Mapping[str, Any]) -> Sai
         for field in dataclasses.fields(ModelConfig)
         if getattr(model, field.name) != getattr(read, field.name)
     }
-    own = {name: value for name, value in differing.items() if name in OWN_FIELDS}
-    lost = [name for name in differing if name not in OWN_FIELDS]
+    unsaid = {name: value for name, value in differing.items() if name in OUR_FIELDS}
+    lost = [name for name in differing if name not in OUR_FIELDS]
     if kind != 'distilbert' and not model.token_types:  # the others look up a row for each token
         lost.append('token_types')
     if kind == 'longformer' and not model.global_tokens:  # it has their projections whether data use them or not
         lost.append('global_tokens')
-    return Said(values, own, tuple(f'model.{name} {getattr(model, name)!r}' for name in lost))
+    return Said(values, unsaid, tuple(f'model.{name} {getattr(model, name)!r}' for name in lost))
 
 
 def attention_values(kind: str, model: ModelConfig, extra: Mapping[str, Any]) -> Values:

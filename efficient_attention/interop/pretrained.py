@@ -9,8 +9,9 @@ from typing import Any
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.config_fields import OWN_EXAMPLES, SHIFTED
+from efficient_attention.interop.config_fields import OUR_EXAMPLES, SHIFTED
 from efficient_attention.interop.config_in import CONFIG, Description, describe, read_values
 from efficient_attention.interop.config_out import config_values
 from efficient_attention.interop.families import FAMILIES, Family
@@ -38,9 +39,10 @@ class Pretrained:
     # 'pooler', 'pair', 'head' and, of ELECTRA's discriminator, 'detector'.
     params: Callable[[], dict[str, Any]]
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the keys of its config.json
-    examples: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields of OWN_EXAMPLES; others: default
+    examples: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields of OUR_EXAMPLES; others: default
     thresholds: Callable[[], Mapping[str, float]] = dict  # chosen on the dev files of the run that it is from
     origin: Callable[[], str] = str  # where the parameters lie, in a few words
+    run: RunConfig | None = None  # the config of a workdir's run
 
 
 def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
@@ -95,11 +97,12 @@ def _of_workdir(path: Path, checkpoint: str) -> Pretrained:
         params=lambda: workdir_params(path, config, checkpoint),
         examples={
             name: getattr(config.examples, name)
-            for name in OWN_EXAMPLES
+            for name in OUR_EXAMPLES
             if getattr(config.examples, name) != getattr(ExamplesConfig(), name)
         },
         thresholds=lambda: checkpoint_thresholds(path, config, checkpoint),
         origin=lambda: f'{path} step {checkpoint_step(CheckpointReader(path), config, checkpoint)}',
+        run=config,
     )
 
 

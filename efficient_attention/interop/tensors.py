@@ -1,4 +1,4 @@
-"""Which tensor of a checkpoint is which parameter of ours? Names, shapes and leftovers, checked both ways."""
+"""Tensors of a checkpoint and our parameters: names, shapes and leftovers, checked both ways."""
 
 import dataclasses
 import fnmatch
@@ -152,7 +152,7 @@ def faults_of(
 ) -> dict[str, list[str]]:
     """The names of tensors that are missing, of another shape, and unexpected."""
     wanted = {name.lstrip('.'): tensor.shape for tensor in tensors for name in tensor.names}
-    shapes = {name: folder.shapes[own] for name, own in found.items()}
+    shapes = {name: folder.shapes[tensor] for name, tensor in found.items()}
     others = [name for name, shape in wanted.items() if name in found and shapes[name] != shape]
     left = {name for name in found if name not in wanted and not is_harmless(name)}
     left -= check_tied(family, left, found, folder)
@@ -191,12 +191,12 @@ def plain_names(family: Family, names: Iterable[str]) -> dict[str, str]:
     """From each tensor's name without prefix and in today's words to its name in the file."""
     plain: dict[str, str] = {}
     for name in names:
-        own = name.removeprefix(f'{family.prefix}.')
-        stem, _, leaf = own.rpartition('.')
-        own = f'{stem}.{OLD_LEAVES.get(leaf, leaf)}' if stem else own
-        if own in plain:
-            raise InputError(f'{name} and {plain[own]} are the same tensor under two names')
-        plain[own] = name
+        short = name.removeprefix(f'{family.prefix}.')
+        stem, _, leaf = short.rpartition('.')
+        short = f'{stem}.{OLD_LEAVES.get(leaf, leaf)}' if stem else short
+        if short in plain:
+            raise InputError(f'{name} and {plain[short]} are the same tensor under two names')
+        plain[short] = name
     stem = family.masked_lm['masked_lm']
     if f'{stem}.bias' not in plain and f'{stem}.decoder.bias' in plain:  # one of two names of a shared tensor is kept
         plain[f'{stem}.bias'] = plain.pop(f'{stem}.decoder.bias')

@@ -18,8 +18,8 @@ from jax.tree_util import Partial
 
 from efficient_attention.attention.attend import MOST_DENSE_PAIRS
 from efficient_attention.attention.products import float32_einsum
-from efficient_attention.config.layer import BUCKETED, UNTIED
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.relative import BUCKETED, UNTIED
 from efficient_attention.errors import InputError
 from efficient_attention.modules.parameters import embedding, layer_norm, linear, weight_init
 

@@ -121,6 +121,12 @@ def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
     return jax.tree_util.tree_map_with_path(sharding, abstract_state)
 
 
+def abstract_arrays(shapes: Any, mesh: Mesh) -> Any:
+    """The arrays of a state, or of a part of it, as `jax.ShapeDtypeStruct` with the shardings that they have."""
+    shardings = state_shardings(shapes, mesh)
+    return jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), shapes, shardings)
+
+
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Rows of a batch over the data and fsdp axes."""
     return NamedSharding(mesh, PartitionSpec(BATCH_AXES))

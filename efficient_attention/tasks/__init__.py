@@ -1,1 +1,1 @@
-"""What a run learns: data, objective and metrics behind one seam, so that one loop serves every task."""
+"""What a run learns: each task is data, objective and metrics, so that one loop serves all."""

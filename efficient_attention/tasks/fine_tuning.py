@@ -1,4 +1,4 @@
-"""Fine-tuning: a text task's rows as batches, and its official metrics as those of a run."""
+"""Fine-tuning: a problem's rows as batches, and its official metrics as those of a run."""
 
 import functools
 import hashlib
@@ -11,35 +11,35 @@ import numpy as np
 from flax import nnx
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.config.evaluation import EvalConfig
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.data.feature_batches import FeatureBatches
-from efficient_attention.data.files import digest_files, find_files
-from efficient_attention.data.glue import glue_sources
-from efficient_attention.data.text_encoder import TextEncoder, text_encoder
+from efficient_attention.config.run import RunConfig
+from efficient_attention.data.examples.batches import FeatureBatches
+from efficient_attention.data.examples.glue import glue_sources
+from efficient_attention.data.examples.text_encoder import TextEncoder, text_encoder
+from efficient_attention.data.text_files import digest_files, find_files
 from efficient_attention.errors import InputError
 from efficient_attention.models.fine_tuning import POOLED, FineTuningModel, token_outputs
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.objectives.fine_tuning import TERM, FineTuning
+from efficient_attention.tasks.problems.problem import Feature, Problem
+from efficient_attention.tasks.problems.registry import make_problem
 from efficient_attention.tasks.task import HostBatch, Task
-from efficient_attention.tasks.text_task import Feature, TextTask
-from efficient_attention.tasks.text_tasks import make_text_task
 
-SELECTED = ('squad', 'hotpotqa')  # formats whose files may have a selection, see data/selections.py
+SELECTED = ('squad', 'hotpotqa')  # formats whose files may have a selection, see data/examples/selections.py
 
 
-class Rows:
-    """The rows of a text task's splits, read and encoded when first asked for, and kept."""
+class EncodedExamples:
+    """The rows of a problem's splits, read and encoded when first asked for, and kept."""
 
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
-        self.task: TextTask[Any, Any] = make_text_task(config, encoder, length)
+        self.problem: Problem[Any, Any] = make_problem(config, encoder, length)
 
     def read(self, split: str) -> list[Any]:
-        """The examples of a split; raises InputError as `TextTask.read`, with the field where no file is found."""
+        """The examples of a split; raises InputError as `Problem.read`, with the field where no file is found."""
         try:
-            return self.task.read(split)
+            return self.problem.read(split)
         except InputError as error:
             if not str(error).startswith('no file matches'):
                 raise
@@ -52,58 +52,52 @@ class Rows:
         Raises:
             InputError: there are none.
         """
-        features = self.task.encode(self.read('train'), is_training=True)
+        features = self.problem.encode(self.read('train'), is_training=True)
         if not features:
-            raise InputError(f'examples.train {self.task.config.train!r} gives no row to train on')
+            raise InputError(f'examples.train {self.problem.config.train!r} gives no row to train on')
         return features
 
     @functools.cached_property
     def dev_examples(self) -> dict[str, list[Any]]:
         """The examples of each dev split."""
-        return {split: self.read(split) for split in self.task.dev_splits}
+        return {split: self.read(split) for split in self.problem.dev_splits}
 
     @functools.cached_property
     def dev(self) -> dict[str, list[Feature]]:
         """The rows of each dev split."""
-        return {split: self.task.encode(examples) for split, examples in self.dev_examples.items()}
+        return {split: self.problem.encode(examples) for split, examples in self.dev_examples.items()}
 
 
-@functools.lru_cache(maxsize=2)  # the completion of a config reads the rows before the run does
-def load_rows(config: ExamplesConfig, tokenizer: str, lowercase: bool, length: int) -> Rows:
+def load_rows(examples: ExamplesConfig, data: DataConfig) -> EncodedExamples:
     """The rows of a config's examples for the tokenizer in a file.
 
     Raises:
         InputError: the tokenizer or the config does not serve.
     """
-    return Rows(config, text_encoder(Path(tokenizer), lowercase=lowercase), length)
+    return EncodedExamples(examples, text_encoder(Path(data.tokenizer), lowercase=data.lowercase), data.length)
 
 
 class FineTuningTask(Task):
-    """One text task with one model."""
+    """One problem with one model."""
 
-    def __init__(
-        self,
-        data: DataConfig,
-        model: ModelConfig,
-        *,
-        batch_size: int,
-        evaluation: EvalConfig,
-        seed: int,
-        examples: ExamplesConfig,
-        head: HeadConfig,
-    ) -> None:
+    def __init__(self, config: RunConfig, rows: EncodedExamples | None = None) -> None:
         """Reads the dev splits; the training files when they are first trained on.
+
+        Args:
+            config: of the run.
+            rows: those of the config, where they are read already.
 
         Raises:
             InputError: files, labels, tokenizer or model do not serve; names which.
         """
+        data, model, head, examples = config.data, config.model, config.head, config.examples
         self.data, self.model, self.head, self.examples = data, model, head, examples
-        self.rows = load_rows(examples, data.tokenizer, data.lowercase, data.length)
-        self.text_task = self.rows.task
+        self.rows = rows or load_rows(examples, data)
+        self.problem = self.rows.problem
         if not examples.dev.strip():
             raise InputError('examples.dev is empty; it must name files to evaluate on')
-        check_head(self.text_task, head)
-        encoder = self.text_task.encoder
+        check_head(self.problem, head)
+        encoder = self.problem.encoder
         if encoder.size > model.vocab_size:
             raise InputError(f'the tokenizer has {encoder.size} tokens, more than model.vocab_size {model.vocab_size}')
         if examples.has_global != (model.global_tokens > 0):
@@ -111,9 +105,13 @@ class FineTuningTask(Task):
                 f'examples.has_global is {examples.has_global} with model.global_tokens {model.global_tokens}; '
                 'tokens are marked where the model has places for them, and nowhere else'
             )
-        self.batch_size, self.seed, self.eval_batch_size = batch_size, seed, evaluation.batch_size
+        self.batch_size, self.seed, self.eval_batch_size = (
+            config.train.batch_size,
+            config.train.seed,
+            config.eval.batch_size,
+        )
         self.objective, self.token_outputs = FineTuning(head), token_outputs(head)
-        self.held_out_metrics = self.text_task.metric_names | {f'{TERM}_loss'}
+        self.held_out_metrics = self.problem.metric_names | {f'{TERM}_loss'}
         self.dev = [feature for features in self.rows.dev.values() for feature in features]
         if not self.dev:
             raise InputError(f'examples.dev {examples.dev!r} gives no row to evaluate on')
@@ -122,7 +120,7 @@ class FineTuningTask(Task):
 
     def batches(self, features: Sequence[Feature], batch_size: int) -> FeatureBatches:
         """Batches of these rows."""
-        pad, is_row_alone = self.text_task.encoder.pad, self.model.reads_length
+        pad, is_row_alone = self.problem.encoder.pad, self.model.reads_length
         return FeatureBatches(
             features, self.examples.buckets, self.data.length, batch_size, pad, self.seed, is_row_alone
         )
@@ -157,15 +155,15 @@ class FineTuningTask(Task):
         start = 0
         for split, examples in self.rows.dev_examples.items():
             features = self.rows.dev[split]
-            predictions = self.text_task.decode(examples, features, outputs[start : start + len(features)])
-            scores |= self.text_task.score(examples, predictions, split)
+            predictions = self.problem.decode(examples, features, outputs[start : start + len(features)])
+            scores |= self.problem.score(examples, predictions, split)
             start += len(features)
         return scores
 
     @property
     def notes(self) -> list[str]:
         """See `Task`."""
-        return self.text_task.notes
+        return self.problem.notes
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
         """The means as they are."""
@@ -183,18 +181,20 @@ class FineTuningTask(Task):
     @property
     def vocabulary(self) -> dict[str, int]:
         """Of the tokenizer of the examples."""
-        return self.text_task.encoder.tokenizer.get_vocab()
+        return self.problem.encoder.tokenizer.get_vocab()
 
     def save_assets(self, workdir: Path) -> None:
         """Writes the tokenizer."""
-        self.text_task.encoder.tokenizer.save(str(workdir / 'tokenizer.json'))
+        self.problem.encoder.tokenizer.save(str(workdir / 'tokenizer.json'))
 
 
-def check_head(task: TextTask[Any, Any], head: HeadConfig) -> None:
-    """Raises InputError where the head is not of the kind or size that the text task needs, or a field is not read."""
-    if head.kind != task.head:
-        raise InputError(f'head.kind is {head.kind!r}; examples.problem {task.config.problem!r} needs {task.head!r}')
-    check_outputs(task, head)
+def check_head(problem: Problem[Any, Any], head: HeadConfig) -> None:
+    """Raises InputError where the head is not of the kind or size that the problem needs, or a field is not read."""
+    if head.kind != problem.head:
+        raise InputError(
+            f'head.kind is {head.kind!r}; examples.problem {problem.config.problem!r} needs {problem.head!r}'
+        )
+    check_outputs(problem, head)
     unread = {'outputs': head.kind not in ('sequence', 'token'), 'transform': head.kind not in POOLED}
     for name in (name for name, is_unread in unread.items() if is_unread):
         value, default = getattr(head, name), getattr(HeadConfig(), name)
@@ -204,10 +204,12 @@ def check_head(task: TextTask[Any, Any], head: HeadConfig) -> None:
             )
 
 
-def check_outputs(task: TextTask[Any, Any], head: HeadConfig) -> None:
-    """Raises InputError where a head of classes has another number of them than the text task."""
-    if head.kind in ('sequence', 'token') and head.outputs != task.outputs:
-        raise InputError(f'head.outputs is {head.outputs}; the examples have {task.outputs} ({", ".join(task.labels)})')
+def check_outputs(problem: Problem[Any, Any], head: HeadConfig) -> None:
+    """Raises InputError where a head of classes has another number of them than the problem."""
+    if head.kind in ('sequence', 'token') and head.outputs != problem.outputs:
+        raise InputError(
+            f'head.outputs is {head.outputs}; the examples have {problem.outputs} ({", ".join(problem.labels)})'
+        )
 
 
 def check_global(features: Sequence[Feature], model: ModelConfig) -> None:

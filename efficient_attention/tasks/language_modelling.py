@@ -7,15 +7,15 @@ from pathlib import Path
 
 from flax import nnx
 
-from efficient_attention.config.data import DataConfig
 from efficient_attention.config.evaluation import EvalConfig, has_held_out
 from efficient_attention.config.memory import check_memory
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.data.prepare_text import prepare_text
-from efficient_attention.data.splitting import held_out_share_note, split_counts
-from efficient_attention.data.text_batches import memory_evaluation_batches, text_batches, text_evaluation_batches
-from efficient_attention.data.text_rows import TextRows, check_rows
-from efficient_attention.data.token_text import TokenText
+from efficient_attention.config.run import RunConfig
+from efficient_attention.data.held_out_documents import held_out_share_note, split_counts
+from efficient_attention.data.text.batches import evaluation_batches, memory_evaluation_batches, training_batches
+from efficient_attention.data.text.prepare import prepare_text
+from efficient_attention.data.text.prepared_text import PreparedText
+from efficient_attention.data.text.rows import TextRows, check_rows
 from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder, check_causal
 from efficient_attention.models.flops import encoder_flops
@@ -30,22 +30,21 @@ PERPLEXITIES = {'tokenizer': 'causal_lm_perplexity', 'words': 'word_perplexity'}
 class LanguageModellingTask(Task):
     """Causal language modelling on the bytes, characters, words or pieces of a text, or the bytes of images."""
 
-    def __init__(
-        self, data: DataConfig, model: ModelConfig, *, batch_size: int, evaluation: EvalConfig, seed: int
-    ) -> None:
+    def __init__(self, config: RunConfig) -> None:
         """Prepares the text, or opens it where that was done before.
 
         Raises:
             InputError: the text, the tokenizer, the attention or the sizes do not serve; names which.
         """
+        data, model, evaluation = config.data, config.model, config.eval
         check_causal(model)
-        self.data, self.model, self.seed = data, model, seed
-        self.batch_size, self.evaluation = batch_size, evaluation
+        self.data, self.model, self.seed = data, model, config.train.seed
+        self.batch_size, self.evaluation = config.train.batch_size, evaluation
         self.evaluation_model = evaluation_model(model, evaluation)
         check_memory(self.evaluation_model)
         self.context = evaluation.context or data.length
         self.stride = evaluation.stride or self.context
-        self.text: TokenText = prepare_text(data)
+        self.text: PreparedText = prepare_text(data)
         size = self.text.units.size
         if size > model.vocab_size:
             raise InputError(
@@ -104,7 +103,7 @@ class LanguageModellingTask(Task):
         self, start_step: int, stop_step: int, process_index: int, process_count: int
     ) -> Iterator[HostBatch]:
         """See `Task`."""
-        return text_batches(
+        return training_batches(
             self.rows('train', self.data.length),
             self.data.batches,
             batch_size=self.batch_size,
@@ -122,7 +121,7 @@ class LanguageModellingTask(Task):
         if self.evaluation_model.memory_length:
             batches = memory_evaluation_batches(rows, streams=size, **processes)
         else:
-            batches = text_evaluation_batches(rows, stride=self.stride, batch_size=size, **processes)
+            batches = evaluation_batches(rows, stride=self.stride, batch_size=size, **processes)
         return (batch | {'unigram_losses': self.unigram_losses_V[batch['targets']]} for batch in batches)
 
     def rows(self, split: str, length: int) -> TextRows:
@@ -137,7 +136,7 @@ class LanguageModellingTask(Task):
         """
         model = self.evaluation_model
         name = 'no_context' if self.stride == self.context else 'sliding_window'
-        facts: dict[str, str | int] = {
+        protocol: dict[str, str | int] = {
             'split': self.evaluation.split,
             'protocol': 'memory' if model.memory_length else name,
             'context': self.context,
@@ -145,9 +144,9 @@ class LanguageModellingTask(Task):
             'cut_at_documents': self.data.cut_at_documents,
         }
         if model.memory_length:
-            facts |= {'memory_length': model.memory_length, 'clamp_length': model.clamp_length}
-            facts |= {'same_length': model.same_length, 'streams': self.evaluation.batch_size}
-        return facts
+            protocol |= {'memory_length': model.memory_length, 'clamp_length': model.clamp_length}
+            protocol |= {'same_length': model.same_length, 'streams': self.evaluation.batch_size}
+        return protocol
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
         """Adds the units' bits or perplexity; compares with the unigram model where that was counted."""

@@ -9,15 +9,14 @@ from pathlib import Path
 import numpy as np
 from flax import nnx
 
-from efficient_attention.config.data import DataConfig
-from efficient_attention.config.evaluation import EvalConfig, has_held_out
-from efficient_attention.config.model import ModelConfig
-from efficient_attention.data.corpus import PreparedCorpus
-from efficient_attention.data.examples import Examples
-from efficient_attention.data.pipeline import evaluation_batches, evaluation_examples, training_batches
-from efficient_attention.data.prepare import prepare
-from efficient_attention.data.splitting import held_out_share_note, split_counts
-from efficient_attention.data.tokenizers import load_tokenizer
+from efficient_attention.config.evaluation import has_held_out
+from efficient_attention.config.run import RunConfig
+from efficient_attention.data.corpus.batches import evaluation_batches, evaluation_row_count, training_batches
+from efficient_attention.data.corpus.prepare import prepare_corpus
+from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
+from efficient_attention.data.corpus.rows import CorpusRows
+from efficient_attention.data.held_out_documents import held_out_share_note, split_counts
+from efficient_attention.data.tokenizer_loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.pretraining import PretrainingModel
@@ -28,23 +27,22 @@ from efficient_attention.tasks.task import HostBatch, Task
 class PretrainingTask(Task):
     """Masked-LM, with next-sentence (NSP) or sentence-order (SOP) prediction where `data.pairs` asks for it."""
 
-    def __init__(
-        self, data: DataConfig, model: ModelConfig, *, batch_size: int, evaluation: EvalConfig, seed: int
-    ) -> None:
+    def __init__(self, config: RunConfig) -> None:
         """Prepares the corpus, or opens it where that was done before.
 
         Raises:
             InputError: the corpus, the tokenizer or the sizes do not serve; names which.
         """
+        data, model, seed = config.data, config.model, config.train.seed
         self.data, self.model, self.seed = data, model, seed
-        self.batch_size, self.eval_batch_size = batch_size, evaluation.batch_size
-        self.corpus: PreparedCorpus = prepare(data)
+        self.batch_size, self.eval_batch_size = config.train.batch_size, config.eval.batch_size
+        self.corpus: PreparedCorpus = prepare_corpus(data)
         if self.corpus.vocabulary.size > model.vocab_size:
             raise InputError(
                 f'the tokenizer has {self.corpus.vocabulary.size} tokens, more than model.vocab_size {model.vocab_size}'
             )
-        if has_held_out(data.held_out, evaluation.split):
-            evaluation_examples(self.corpus, data, seed)  # raises now what would else end the run at an evaluation
+        if has_held_out(data.held_out, config.eval.split):
+            evaluation_row_count(self.corpus, data, seed)  # raises now what would else end the run at an evaluation
         self.has_pairs = data.pairs != 'none'
         self.objective = Pretraining(self.has_pairs)
         self.held_out_metrics = self.metric_names()
@@ -58,13 +56,13 @@ class PretrainingTask(Task):
         return held_out_share_note(self.data.held_out, documents, tokens)
 
     @functools.cached_property
-    def examples(self) -> Examples:
-        """The examples of the train split; raises InputError where it is too small."""
-        return Examples(self.corpus.train, self.corpus.vocabulary, self.data, self.seed)
+    def rows(self) -> CorpusRows:
+        """The rows of the train split; raises InputError where it is too small."""
+        return CorpusRows(self.corpus.train, self.corpus.vocabulary, self.data, self.seed)
 
     def rows_per_epoch(self) -> int:
         """See `Task`."""
-        return self.examples.count
+        return self.rows.count
 
     def make_model(self, rngs: nnx.Rngs) -> PretrainingModel:
         """The encoder with its pretraining heads."""
@@ -83,7 +81,7 @@ class PretrainingTask(Task):
             stop_step=stop_step,
             process_index=process_index,
             process_count=process_count,
-            examples=self.examples,
+            rows=self.rows,
         )
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:

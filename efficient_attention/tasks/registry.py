@@ -1,39 +1,49 @@
-"""From a config's task name to the task."""
+"""From a config to its task."""
 
+import hashlib
+import json
 from collections.abc import Callable
-from typing import Any
 
-from efficient_attention.config.data import DataConfig
-from efficient_attention.config.evaluation import EvalConfig
-from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.config.head import HeadConfig
-from efficient_attention.config.model import ModelConfig
-from efficient_attention.tasks.fine_tuning import FineTuningTask
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from efficient_attention.config.run import RunConfig
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.fine_tuning import EncodedExamples, FineTuningTask
 from efficient_attention.tasks.language_modelling import LanguageModellingTask
 from efficient_attention.tasks.pretraining import PretrainingTask
 from efficient_attention.tasks.task import Task
 
+TASKS: dict[str, Callable[..., Task]] = {
+    'pretraining': PretrainingTask,
+    'language_modelling': LanguageModellingTask,
+    'fine_tuning': FineTuningTask,
+}
 
-def make_task(
-    name: str,
-    data: DataConfig,
-    model: ModelConfig,
-    *,
-    batch_size: int,
-    evaluation: EvalConfig,
-    seed: int,
-    fine_tuning: tuple[ExamplesConfig, HeadConfig],
-) -> Task:
-    """The task `name` with its data prepared; raises KeyError for a name that the config check should have refused.
 
-    `fine_tuning`: what the task of this name reads beside the rest.
+def make_task(config: RunConfig, rows: EncodedExamples | None = None) -> Task:
+    """The config's task with its data prepared: in the first process, then in all others, which find it in the cache.
+
+    Args:
+        config: of the run.
+        rows: of a fine-tuning task, where they are read already.
+
+    Raises:
+        InputError: data, tokenizer or sizes do not serve, or the processes have different ones.
     """
-    common: dict[str, Any] = {'batch_size': batch_size, 'evaluation': evaluation, 'seed': seed}
-    if name == 'fine_tuning':
-        examples, head = fine_tuning
-        return FineTuningTask(data, model, examples=examples, head=head, **common)
-    kinds: dict[str, Callable[..., Task]] = {
-        'pretraining': PretrainingTask,
-        'language_modelling': LanguageModellingTask,
-    }
-    return kinds[name](data, model, **common)
+    if jax.process_count() == 1:
+        return _task(config, rows)
+    task = _task(config, rows) if jax.process_index() == 0 else None
+    multihost_utils.sync_global_devices('prepared')
+    task = task or _task(config, rows)
+    digest = hashlib.sha256(json.dumps(task.fingerprint, sort_keys=True).encode()).digest()
+    digests = multihost_utils.process_allgather(np.frombuffer(digest, np.uint8))
+    if (digests != digests[0]).any():
+        raise InputError('the processes of this run have different corpora or tokenizers; let them see the same data')
+    return task
+
+
+def _task(config: RunConfig, rows: EncodedExamples | None) -> Task:
+    kind = TASKS[config.task]
+    return kind(config) if rows is None else kind(config, rows)

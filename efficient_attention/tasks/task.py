@@ -1,4 +1,4 @@
-"""What the train and eval loops know of a task."""
+"""What the train and eval loops ask of a task."""
 
 import abc
 from collections.abc import Iterator, Sequence
@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from flax import nnx
 
+from efficient_attention.config.run import RunConfig
 from efficient_attention.objectives.objective import Objective
 
 HostBatch = dict[str, np.ndarray]
@@ -20,6 +21,10 @@ class Task(abc.ABC):
     # Where an evaluation gathers what the model says of each row: the names of the outputs with an axis of tokens.
     token_outputs: frozenset[str] | None = None
     fingerprint: dict[str, str]  # what a checkpoint is only valid with: name -> SHA-256 of data, tokenizer, ...
+
+    @abc.abstractmethod
+    def __init__(self, config: RunConfig) -> None:
+        """Prepares the data; raises InputError where it does not serve."""
 
     @property
     def evaluation_objective(self) -> Objective:

@@ -1,4 +1,4 @@
-"""When has a run stopped getting better?"""
+"""Tells when a run has stopped getting better."""
 
 import math
 from collections.abc import Iterable, Mapping

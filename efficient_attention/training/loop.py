@@ -9,63 +9,75 @@ import jax
 
 from efficient_attention.commands.stop_signal import StopSignal
 from efficient_attention.config.evaluation import has_held_out
-from efficient_attention.config.run import RunConfig, to_dict
+from efficient_attention.config.nested_dicts import to_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.training.early_stop import Patience
+from efficient_attention.training.fill_config import FilledConfig
+from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.peak_flops import peak_flops
 from efficient_attention.training.progress import ProgressDisplay, show_progress
 from efficient_attention.training.run import Run, build_run
 from efficient_attention.training.run_notes import run_notes
 from efficient_attention.training.schedules import make_schedule
 from efficient_attention.training.state import TrainState
+from efficient_attention.training.step import jit_train_step
 from efficient_attention.training.step_queue import StepQueue
 from efficient_attention.training.throughput import Throughput
-from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.checkpoints import Checkpoints
 from efficient_attention.workdir.config_file import claim_workdir, growth_note, may_differ, with_new_fields
 from efficient_attention.workdir.environment import write_environment
+from efficient_attention.workdir.fingerprint import compare_fingerprints
 from efficient_attention.workdir.metrics import MetricsLog, read_metrics
 from efficient_attention.workdir.report import write_report
 
 
-def train(config: RunConfig, workdir: Path) -> dict[str, float]:
+def train(config: RunConfig, workdir: Path, *, opened: FilledConfig | None = None) -> dict[str, float]:
     """Trains to `train.steps`, from the newest checkpoint where there is one; returns the held-out metrics at its end.
 
     A stop signal (SIGINT, SIGTERM) ends it after the step it is in, with a checkpoint; there are no metrics then, nor
     where no text is held out.
+
+    Args:
+        config: complete.
+        workdir: of the run; made where it is missing.
+        opened: the same config with what was read to complete it, so that nothing is read twice.
 
     Raises:
         InputError: bad config, data or workdir.
         TrainingStopped: too many steps in a row were not finite.
         SaveError: a checkpoint was not saved.
     """
-    run = build_run(config)
+    rows, pretrained = (opened.rows, opened.pretrained) if opened else (None, None)
+    run, start = build_run(config, rows=rows), InitialParams(config, pretrained)
     check_best_metric(run)
     fingerprint = {'config': to_dict(config)} | run.fingerprint
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint))
-        reader = CheckpointReader(workdir)
-        # What is refused here leaves the workdir free for another try.
+        reader = checkpoints.reader
+        # A run that is refused up to here does not claim the workdir.
         run.task.prepare_training()
-        fresh = None if reader.steps() else run.fresh_state()
-        claim_workdir(workdir, config, has_checkpoint=fresh is None)
-        saved = with_new_fields(reader.record().get('fingerprint', {})) if fresh is None else {}
-        restored = reader.resume(
-            run.abstract_state, fingerprint, complete=with_new_fields, changeable=may_differ(saved, config)
-        )
-        state = restored.state if restored else fresh or run.fresh_state()
+        newest = reader.newest()
+        state = None if newest else start.state(run)
+        claim_workdir(workdir, config, has_checkpoint=newest is not None)
+        saved = with_new_fields(newest.record.get('fingerprint', {})) if newest else {}
+        if newest:
+            allowed = may_differ(saved, config)
+            compare_fingerprints(saved, fingerprint, where=str(reader.folder.parent), changeable=allowed)
+            state = reader.read_state(run.abstract_state, newest.step)
+        assert state is not None
         if jax.process_index() == 0:
             run.task.save_assets(workdir)
-        start = int(state.step)
+        first = int(state.step)
         write_environment(workdir)
         stack.callback(write_report_once, workdir)  # also after an error: it is needed most then
-        log = stack.enter_context(MetricsLog(workdir, start_step=start))
-        progress = stack.enter_context(show_progress(config.train.steps, start_step=start))
-        begun = f'resumed at step {start} in {workdir}' if restored else f'new run in {workdir}, {run.origin()}'
+        log = stack.enter_context(MetricsLog(workdir, start_step=first))
+        progress = stack.enter_context(show_progress(config.train.steps, start_step=first))
+        begun = f'resumed at step {first} in {workdir}' if newest else f'new run in {workdir}, {start.origin()}'
         progress.say(f'{run.describe()}; {begun}')
         stop = stack.enter_context(StopSignal())
         trainer = Trainer(run, checkpoints, log, progress, {'fingerprint': fingerprint})
-        for note in [*growth_note(saved, config), *run_notes(run, is_complete=trainer.is_complete(start))]:
+        for note in [*growth_note(saved, config), *run_notes(run, is_complete=trainer.is_complete(first))]:
             progress.say(note)
         held_out = trainer.run_steps(state, stop)
     return held_out
@@ -92,7 +104,7 @@ class Trainer:
     ) -> None:
         self.run, self.config = run, run.config
         self.checkpoints, self.log, self.progress, self.record = checkpoints, log, progress, record
-        self.eval_step = run.eval_step()
+        self.eval_step = run.evaluation.step()
         self.schedule = make_schedule(self.config.optimizer, self.config.train.steps)
         lines = [line for line in read_metrics(log.workdir) if line['step'] <= log.start_step]
         earlier = [line for line in lines if line['split'] == 'held_out']
@@ -116,7 +128,7 @@ class Trainer:
         if self.is_complete(start):
             return self.evaluate(start, state) if has_evaluations else {}
         batches = self.run.task.training_batches(start, last, jax.process_index(), jax.process_count())
-        train_step = self.run.train_step()
+        train_step = jit_train_step(self.run)
         held_out: dict[str, float] = {}
         for step in range(start + 1, last + 1):
             state, metrics = train_step(state, self.run.on_devices(self.next_batch(batches)))
@@ -166,7 +178,7 @@ class Trainer:
     def evaluate(self, step: int, state: TrainState) -> dict[str, float]:
         """Writes and returns the metrics of the whole held-out split."""
         with self.throughput.paused():
-            metrics = self.run.evaluate(self.eval_step, state.params)
+            metrics = self.run.evaluation.metrics(self.eval_step, state.params)
             self.log.write(step, 'held_out', metrics)
             shown = '  '.join(f'{name} {value:.4g}' for name, value in metrics.items())
             self.progress.say(f'step {step} held out: {shown}')

@@ -1,4 +1,4 @@
-"""How does a gradient become an update? AdamW and LAMB with the details of the published code.
+"""From gradients to updates: AdamW and LAMB with the details of the published code.
 
     BERT:   m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2,  u = m / (sqrt(v) + eps) + decay * w,  w -= rate * u
     LAMB:   the same u, then  w -= rate * (|w| / |u|) * u  for each parameter (You et al. 2020, 1904.00962, alg. 2)

@@ -1,4 +1,4 @@
-"""How many operations a second could this device do at most? For the model FLOPs utilisation."""
+"""Most operations a second of known devices, for the model FLOPs utilisation."""
 
 TERA = 1e12
 

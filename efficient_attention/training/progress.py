@@ -1,4 +1,4 @@
-"""What does a user see of a running training? A progress bar in a terminal, plain lines everywhere else."""
+"""What a user sees of a running training: a progress bar in a terminal, plain lines everywhere else."""
 
 import contextlib
 import sys

@@ -1,4 +1,4 @@
-"""What is the learning rate of a step?
+"""The learning rate of each step. Optax has none that decays as BERT's does, and its cosine differs in the last bit.
 
 A schedule is a function of the number of updates made before this one: the first update of a run uses `schedule(0)`,
 the last one `schedule(total_steps - 1)`. So the first update of a run with a warm-up has learning rate 0, as in BERT's

@@ -1,5 +1,6 @@
-"""How far does a result depend on the seed? One config trained with several, and the spread of its metrics."""
+"""One config trained with several seeds, and the spread of its metrics."""
 
+import dataclasses
 import json
 import statistics
 from collections.abc import Mapping, Sequence
@@ -10,10 +11,10 @@ import jax
 
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.errors import InputError
-from efficient_attention.training.complete import run_config
+from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
+from efficient_attention.workdir.atomic_write import write_atomically
 from efficient_attention.workdir.metrics import best_evaluation
-from efficient_attention.workdir.whole_file import write_whole
 
 COMPILED = 'compiled'  # folder of the programs that the seeds share
 
@@ -37,19 +38,21 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
     """
     if not seeds or not all(seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
         raise InputError(f'--seeds is {",".join(seeds)!r}; it must be different whole numbers with commas')
-    configs = {seed: run_config({**values, 'train': {**values['train'], 'seed': int(seed)}}) for seed in seeds}
-    if not all(has_held_out(config.data.held_out, config.eval.split) for config in configs.values()):
+    opened = fill_config(values)
+    config = opened.config
+    if not has_held_out(config.data.held_out, config.eval.split):
         raise InputError('no text is held out (data.held_out=0), and seeds are compared by held-out metrics')
     jax.config.update('jax_compilation_cache_dir', str((workdir / COMPILED).absolute()))
     runs: dict[str, dict[str, float]] = {}
-    for seed, config in configs.items():
+    for seed in seeds:
         folder = workdir / f'seed_{seed}'
-        if not train(config, folder):
+        seeded = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=int(seed)))
+        if not train(seeded, folder, opened=opened):
             return {}
         runs[seed] = best_evaluation(folder, config.checkpoint)
     summary = {'seeds': runs, **spread(list(runs.values()))}
     if jax.process_index() == 0:
-        write_whole(workdir / 'seeds.json', json.dumps(summary, indent=2) + '\n')
+        write_atomically(workdir / 'seeds.json', json.dumps(summary, indent=2) + '\n')
     return summary
 
 
@@ -58,8 +61,8 @@ def spread(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
     names = [name for name in runs[0] if name != 'step' and all(name in run for run in runs)]
     values = {name: [run[name] for run in runs] for name in names}
     return {
-        'mean': {name: statistics.fmean(own) for name, own in values.items()},
-        'deviation': {name: statistics.stdev(own) if len(own) > 1 else 0.0 for name, own in values.items()},
+        'mean': {name: statistics.fmean(numbers) for name, numbers in values.items()},
+        'deviation': {name: statistics.stdev(numbers) if len(numbers) > 1 else 0.0 for name, numbers in values.items()},
     }
 
 

@@ -1,4 +1,4 @@
-"""One optimizer step, and one evaluation step, as pure functions of arrays.
+"""One optimizer step as a pure function of arrays.
 
 The loss of a step is (sum over all devices and micro-batches) / (sum of weights): under `jax.jit` with a sharded
 batch the sums are global, and micro-batches are divided by the weights of the whole batch, which are known before the
@@ -14,10 +14,18 @@ import optax
 from flax import nnx
 from jax import Array
 
-from efficient_attention.objectives.objective import Answered, Batch, Objective, Sums, mean_metrics, total_loss
+from efficient_attention.objectives.objective import Batch, Objective, Sums, mean_metrics, total_loss
+from efficient_attention.training.run import Run, optimizer_of
 from efficient_attention.training.state import TrainState
 
 StepFn = Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
+
+
+def jit_train_step(run: Run) -> StepFn:
+    """The run's training step as a program; it takes its state's memory over."""
+    micro_batches = run.config.train.micro_batches
+    step = make_train_step(run.graph, run.task.objective, optimizer_of(run.config), micro_batches=micro_batches)
+    return jax.jit(step, donate_argnums=0, out_shardings=(run.shardings, None))
 
 
 def make_train_step(
@@ -57,35 +65,6 @@ def make_train_step(
         return next_state, mean_metrics(sums, weights) | {'loss': loss, 'gradient_norm': gradient_norm} | counters
 
     return train_step
-
-
-def make_eval_step(graph: nnx.GraphDef, objective: Objective) -> Callable[..., tuple]:
-    """A function from (parameters, batch) to the batch's sums and weights, without dropout.
-
-    Given what the batch before handed on as a third argument, it returns what the next one gets as a third result.
-    """
-
-    def eval_step(params: Any, batch: Batch, carry: Any = None) -> tuple:
-        sums, carry = objective.sums_after(nnx.merge(graph, params), batch, carry, None)
-        result = sums, objective.weights(batch)
-        return result if carry is None else (*result, carry)
-
-    return eval_step
-
-
-def make_output_step(graph: nnx.GraphDef, objective: Objective | None = None) -> Callable[..., tuple]:
-    """A function from (parameters, batch) to sums, weights, and what the model says of each row, without dropout.
-
-    graph: of a model with `outputs`. Without an objective there are no sums and no weights.
-    """
-
-    def output_step(params: Any, batch: Batch) -> tuple:
-        outputs = nnx.merge(graph, params).outputs(batch)
-        if objective is None:
-            return {}, {}, outputs
-        return objective.sums(Answered(outputs), batch, None), objective.weights(batch), outputs
-
-    return output_step
 
 
 class Part(NamedTuple):

@@ -1,4 +1,4 @@
-"""How fast does a run go, and what does it wait for?"""
+"""How fast a run goes, and how long it waits for data."""
 
 import contextlib
 import time

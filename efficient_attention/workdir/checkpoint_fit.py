@@ -1,4 +1,4 @@
-"""Does a checkpoint fit the state that is to be restored? Names, shapes and dtypes, compared before a byte is read.
+"""Compares the names, shapes and dtypes of a checkpoint with those of a state before a byte is read.
 
 Orbax refuses a wrong shape or name with a page of text and casts a wrong dtype without a word, so this comes first.
 """

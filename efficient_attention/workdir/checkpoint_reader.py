@@ -1,4 +1,4 @@
-"""What is in the checkpoints of a workdir? For evaluation, for resuming, and beside a running trainer.
+"""Reads the checkpoints of a workdir: for evaluation, for resuming, and beside a running trainer.
 
 `checkpoints/<step>/` holds `state` (a pytree of arrays) and `record` (a JSON object with the step, the run's
 fingerprint, the metrics known at that time and whatever else the writer added). A step has this name only once it is
@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ import orbax.checkpoint as ocp
 
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.checkpoint_fit import check_fit, leaves_of
-from efficient_attention.workdir.fingerprint import ADVICE, compare_fingerprints
 
 FOLDER = 'checkpoints'
 STATE = 'state'
@@ -31,6 +30,13 @@ class Restored(NamedTuple):
 
     step: int
     state: Any  # structured as the abstract state that was asked for
+    record: dict[str, Any]
+
+
+class Saved(NamedTuple):
+    """A checkpoint whose arrays have not been read yet."""
+
+    step: int
     record: dict[str, Any]
 
 
@@ -109,43 +115,8 @@ class CheckpointReader:
                     raise
         return self._restore(abstract_state, self._existing(step))
 
-    def resume(
-        self,
-        abstract_state: Any,
-        fingerprint: Mapping[str, Any],
-        *,
-        complete: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
-        changeable: tuple[str, ...] = (),
-        advice: str = ADVICE,
-    ) -> Restored | None:
-        """Returns the newest checkpoint, after comparing its fingerprint with this run's; None where there is none.
-
-        Args:
-            abstract_state: as in `restore`.
-            fingerprint: this run's.
-            complete: adds to a saved fingerprint what has been added to fingerprints since.
-            changeable: see `compare_fingerprints`.
-            advice: likewise.
-
-        Raises:
-            InputError: as `restore`, or a field of the fingerprint differs (see `compare_fingerprints`).
-        """
-        step = self.latest_step()
-        if step is None:
-            return None
-        saved = complete(self.record(step).get('fingerprint', {}))
-        compare_fingerprints(saved, fingerprint, where=str(self.folder.parent), changeable=changeable, advice=advice)
-        return self.restore(abstract_state, step)
-
-    def _metrics(self, step: int) -> dict[str, float]:
-        try:
-            return self.record(step).get('metrics', {})
-        except InputError:
-            if step in self.steps():
-                raise
-            return {}  # a trainer removed it meanwhile
-
-    def _restore(self, abstract_state: Any, step: int) -> Restored:
+    def read_state(self, abstract_state: Any, step: int) -> Any:
+        """Returns the state of a step that is there, without its record; arguments and errors as `restore`."""
         folder = self.folder / str(step)
         arguments = ocp.args.PyTreeRestore(
             abstract_state,
@@ -158,8 +129,23 @@ class CheckpointReader:
             saved = {name: leaf for name, leaf in saved.items() if name.split('/')[0] in abstract_state}
         check_fit(saved, leaves_of(abstract_state), where=f'checkpoint {folder}')
         with self._reading(step), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-            state = checkpointer.restore(folder / STATE, args=arguments)
-        return Restored(step, state, self.record(step))
+            return checkpointer.restore(folder / STATE, args=arguments)
+
+    def newest(self) -> Saved | None:
+        """Returns the newest checkpoint with its record, or None; raises InputError where that is damaged."""
+        step = self.latest_step()
+        return None if step is None else Saved(step, self.record(step))
+
+    def _metrics(self, step: int) -> dict[str, float]:
+        try:
+            return self.record(step).get('metrics', {})
+        except InputError:
+            if step in self.steps():
+                raise
+            return {}  # a trainer removed it meanwhile
+
+    def _restore(self, abstract_state: Any, step: int) -> Restored:
+        return Restored(step, self.read_state(abstract_state, step), self.record(step))
 
     def _existing(self, step: int | None) -> int:
         steps = self.steps()

@@ -1,4 +1,4 @@
-"""How is a run saved? Asynchronous, sharded checkpoints of the whole state, with Orbax.
+"""Saves a run: asynchronous, sharded checkpoints of the whole state, with Orbax.
 
 The step under way is written beside the others under another name. A step that is no longer kept is first renamed into
 `checkpoints/trash/` and then removed, so that a process killed in between leaves no half-deleted step behind.
@@ -60,7 +60,7 @@ class Checkpoints:
         Args:
             step: updates made so far.
             state: pytree of arrays, on any mesh.
-            record: JSON object that goes with it, with the 'fingerprint' that `CheckpointReader.resume` compares.
+            record: JSON object that goes with it, with the 'fingerprint' that a run compares when it goes on.
             metrics: {name: value} known for this state, `best_metric` among them; None = this state was not evaluated.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What lies in a workdir, and whether it belongs to the config given."""
+"""`config.json` of a workdir: written when a run claims it, compared when one goes on."""
 
 import json
 from collections.abc import Mapping
@@ -7,11 +7,12 @@ from typing import Any
 
 import jax
 
+from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.optimizer import SCHEDULES_WITH_AN_END
-from efficient_attention.config.run import RunConfig, from_dict, to_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
+from efficient_attention.workdir.atomic_write import write_atomically
 from efficient_attention.workdir.fingerprint import ADVICE, compare_fingerprints, different_fields
-from efficient_attention.workdir.whole_file import write_whole
 
 CONFIG = 'config.json'
 # Fields that change neither the parameters nor the examples of any step, so a run may go on with other values.
@@ -69,7 +70,7 @@ def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = Tr
         return
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(to_dict(config), indent=2) + '\n')
+        write_atomically(path, json.dumps(to_dict(config), indent=2) + '\n')
     except OSError as error:
         raise InputError(f'{workdir}: cannot be written ({error.strerror})') from None
 
@@ -126,7 +127,7 @@ def with_new_fields(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
 
     A new field's default is what the code did before, so such a run may go on.
     """
-    complete = {'config': to_dict(from_dict(fingerprint['config']))} if 'config' in fingerprint else {}
+    complete = {'config': to_dict(from_dict(fingerprint['config'], RunConfig))} if 'config' in fingerprint else {}
     return {**fingerprint, **complete}
 
 
@@ -146,6 +147,6 @@ def read_config(workdir: Path) -> RunConfig:
     except ValueError as error:
         raise InputError(f'{path}: not JSON ({error})') from None
     try:
-        return from_dict(values)
+        return from_dict(values, RunConfig)
     except InputError as error:
         raise InputError(f'{path}: {error}') from None

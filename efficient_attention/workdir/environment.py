@@ -1,4 +1,4 @@
-"""On what did a run run? Versions and devices, kept in the workdir, for its report."""
+"""Versions and devices of a run, kept in the workdir for its report."""
 
 import importlib.metadata
 import json
@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.whole_file import write_whole
+from efficient_attention.workdir.atomic_write import write_atomically
 
 FILE_NAME = 'environment.json'
 PACKAGES = ('efficient-attention', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'tokenizers', 'numpy')
@@ -20,7 +20,7 @@ def write_environment(workdir: Path) -> None:
     """Writes `environment.json` anew; does nothing in processes other than the first."""
     if jax.process_index() == 0:
         workdir.mkdir(parents=True, exist_ok=True)
-        write_whole(workdir / FILE_NAME, json.dumps(describe_environment(), indent=2) + '\n')
+        write_atomically(workdir / FILE_NAME, json.dumps(describe_environment(), indent=2) + '\n')
 
 
 def read_environment(workdir: Path) -> dict[str, Any]:

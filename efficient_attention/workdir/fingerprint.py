@@ -1,4 +1,4 @@
-"""Is this the run that the checkpoint belongs to? Fingerprints are nested dicts of what decides a run's numbers."""
+"""Fingerprints, nested dicts of what decides a run's numbers, and how one run's differs from another's."""
 
 import fnmatch
 import json

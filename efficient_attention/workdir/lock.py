@@ -1,4 +1,4 @@
-"""Does another training run write into this workdir?"""
+"""The lock that lets one training at a time write into a workdir."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""Where do a run's numbers go? `metrics.jsonl`, one JSON object a line, and TensorBoard events in `tensorboard/`.
+"""A run's numbers: `metrics.jsonl`, one JSON object a line, and TensorBoard events in `tensorboard/`.
 
 A line is {"step": 10, "split": "train", "loss": 2.5, ...}: the numbers after `step` updates. A run that was killed and
 resumed has each (step, split) once, as if it had never been killed. Numbers that are not finite are written as the
@@ -18,7 +18,7 @@ from tensorboardX import SummaryWriter
 
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.whole_file import write_whole
+from efficient_attention.workdir.atomic_write import write_atomically
 
 FILE_NAME = 'metrics.jsonl'
 EVENTS_FOLDER = 'tensorboard'
@@ -47,7 +47,7 @@ class MetricsLog:
         workdir.mkdir(parents=True, exist_ok=True)
         path = workdir / FILE_NAME
         kept = [line for line in read_metrics(workdir) if line['step'] <= start_step]
-        write_whole(path, ''.join(map(_line, kept)))
+        write_atomically(path, ''.join(map(_line, kept)))
         # Only lines of this step can come again: what is measured right after a restart was perhaps measured before.
         self._written = {(line['step'], line['split']) for line in kept if line['step'] == start_step}
         self._file = path.open('a', encoding='utf-8')

@@ -1,4 +1,4 @@
-"""How did a run go? `report.html`: one page with the curves, the final metrics, the config and the environment.
+"""`report.html`: one page with the curves, the final metrics, the config and the environment of a run.
 
     python -m efficient_attention.workdir.report runs/x
 
@@ -17,12 +17,12 @@ from typing import Any
 from efficient_attention.commands.flags import run_command
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.errors import InputError
+from efficient_attention.workdir.atomic_write import write_atomically
 from efficient_attention.workdir.environment import read_environment
 from efficient_attention.workdir.fingerprint import flatten
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS_FILE
 from efficient_attention.workdir.metrics import read_metrics
 from efficient_attention.workdir.report_charts import TRAIN, Series, line_chart
-from efficient_attention.workdir.whole_file import write_whole
 
 FILE_NAME = 'report.html'
 CONFIG_FILE = 'config.json'
@@ -52,7 +52,7 @@ def write_report(workdir: Path) -> Path:
     )
     page = _PAGE.format(title=escape(workdir.resolve().name), style=_STYLE, body='\n'.join(filter(None, sections)))
     path = workdir / FILE_NAME
-    write_whole(path, page)
+    write_atomically(path, page)
     return path
 
 

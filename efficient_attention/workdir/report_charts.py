@@ -1,4 +1,4 @@
-"""How do a run's numbers look over its steps? Line charts as SVG text, drawn with matplotlib without a display."""
+"""Line charts of metrics over steps as SVG text, drawn with matplotlib without a display."""
 
 import io
 import math

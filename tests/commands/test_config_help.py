@@ -8,7 +8,8 @@ import pytest
 
 from configs.quickstart import get_config
 from efficient_attention.commands.config_help import CONFIGS, WIDTH, field_comments, list_configs, list_fields
-from efficient_attention.config.run import RunConfig, default_fields
+from efficient_attention.config.nested_dicts import default_fields
+from efficient_attention.config.run import RunConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +57,8 @@ def test_the_fields_of_a_config_are_listed_as_they_are_set():
     lines = list_fields(values).splitlines()
     assert max(map(len, lines)) <= WIDTH
     fields = [line.split()[0] for line in lines if line.startswith('  --config.')]
-    wanted = [f'--config.{group}.{field}' for group in default_fields() if group != 'task' for field in values[group]]
+    groups = [group for group in default_fields(RunConfig) if group != 'task']
+    wanted = [f'--config.{group}.{field}' for group in groups for field in values[group]]
     assert len(fields) == len(wanted) + 1 and fields[0] == "--config.task='pretraining'"
     assert {field.partition('=')[0] for field in fields[1:]} == set(wanted)
     assert [line.split(maxsplit=1)[1] for line in lines if line.startswith('  --config.data.length=64 ')] == [

@@ -1,13 +1,13 @@
-"""Flags and failures of the entry points: one line, and the exit code that says whose fault it was."""
+"""Flags, words and failures of the commands: one line, and the exit code that says whose fault it was."""
 
+import re
 import sys
 
 import pytest
 from absl import flags
 from ml_collections import config_flags
 
-from efficient_attention.commands import flags as command
-from efficient_attention.commands.flags import fail, parse_flags, run_command
+from efficient_attention.commands.flags import fail, parse_flags, run_command, take_command
 from efficient_attention.errors import InputError, RunError
 from efficient_attention.training.step_queue import TrainingStopped
 from efficient_attention.workdir.checkpoints import SaveError
@@ -16,21 +16,19 @@ LOADING = pytest.mark.filterwarnings('ignore:the load_module')  # which ml_colle
 
 
 @pytest.fixture
-def known(monkeypatch):
-    """Flags of their own, `--folder` and `--step`, in place of the process's."""
+def known() -> flags.FlagValues:
+    """Flags of a command: `--folder` and `--step`."""
     values = flags.FlagValues()
     flags.DEFINE_string('folder', None, 'A folder.', flag_values=values)
     flags.DEFINE_integer('step', None, 'A step.', flag_values=values)
-    monkeypatch.setattr(command.flags, 'FLAGS', values)
     return values
 
 
 def test_values(known):
-    parse_flags(['program', '--folder=x', '--step', '3'], required=('folder',))
+    parse_flags(['program', '--folder=x', '--step', '3'], required=('folder',), options=known)
     assert (known['folder'].value, known['step'].value) == ('x', 3)
 
 
-@pytest.mark.usefixtures('known')
 @pytest.mark.parametrize(
     'arguments, message',
     [
@@ -41,9 +39,9 @@ def test_values(known):
         (['--folder=x', 'step=3'], r"^'step=3' is no flag"),
     ],
 )
-def test_bad_flags_are_named(arguments: list[str], message: str):
+def test_bad_flags_are_named(known, arguments: list[str], message: str):
     with pytest.raises(InputError, match=message):
-        parse_flags(['program', *arguments], required=('folder',))
+        parse_flags(['program', *arguments], required=('folder',), options=known)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +87,7 @@ def parse_with_config(known: flags.FlagValues, monkeypatch, *arguments: str) -> 
     """Parses as train.py does; ml_collections reads sys.argv beside what it is given."""
     config_flags.DEFINE_config_file('config', flag_values=known)
     monkeypatch.setattr(sys, 'argv', ['program', *arguments])
-    parse_flags(sys.argv, required=('config',))
+    parse_flags(sys.argv, required=('config',), options=known)
 
 
 CONFIGS = {
@@ -158,9 +156,66 @@ def test_help_with_a_config_lists_its_fields_as_they_are_set(known, monkeypatch,
     assert '  --config.train.steps=77 ' in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures('known')
-def test_help_explains_the_flags_and_ends_well(capsys):
+def test_help_explains_words_and_flags_and_ends_well(known, capsys):
     with pytest.raises(SystemExit) as exited:
-        parse_flags(['program', '--help'], required=('folder',))
+        parse_flags(['program', '--help'], required=('folder',), options=known, words='TEXT...')
     assert not exited.value.code
-    assert capsys.readouterr().out
+    assert re.search(
+        r'\nwords: TEXT\.\.\.\nflags:\n  --folder: A folder\.\n  --step: A step\.\n', capsys.readouterr().out
+    )
+
+
+# ---- words and sub-commands ----
+
+
+@pytest.mark.parametrize(
+    'words, arguments',
+    [('TEXT...', ['one']), ('TEXT...', ['one', 'two', '-3']), ('METRIC WORKDIR...', ['one', 'two']), ('TEXT', ['one'])],
+)
+def test_words_stand_before_and_behind_flags(known, words: str, arguments: list[str]):
+    first, *others = arguments
+    assert parse_flags(['program', first, '--step=3', '--', *others], options=known, words=words) == arguments
+    assert known.step == 3
+
+
+@pytest.mark.parametrize(
+    'words, arguments, message',
+    [
+        ('TEXT...', [], 'TEXT is missing'),
+        ('METRIC WORKDIR...', ['loss', '--step=3'], 'WORKDIR is missing'),
+        ('TEXT', ['one', '--step=3', 'two'], "'two' is one word too many; there is TEXT alone"),
+    ],
+)
+def test_missing_and_surplus_words_are_named(known, words: str, arguments: list[str], message: str):
+    with pytest.raises(InputError) as raised:
+        parse_flags(['program', *arguments], options=known, words=words)
+    assert str(raised.value) == message
+
+
+def test_an_error_names_the_sub_command(known):
+    with pytest.raises(InputError, match=r"^draw: Unknown command line flag 'stop'"):
+        parse_flags(['program', '--stop=3'], options=known, command='draw')
+
+
+def test_the_sub_command_comes_first():
+    commands = {'draw': 1, 'list': 2}
+    assert take_command(['program', 'list', '--step=3'], commands) == ('list', ['program', '--step=3'])
+    for arguments, message in (
+        ([], 'name a command: draw, list'),
+        (['--step=3', 'list'], "'--step=3' is no command; known: draw, list"),
+    ):
+        with pytest.raises(InputError) as raised:
+            take_command(['program', *arguments], commands)
+        assert str(raised.value) == message
+
+
+def test_help_without_a_sub_command_lists_them(capsys):
+    with pytest.raises(SystemExit) as exited:
+        take_command(['program', '--help'], ('draw', 'list'))
+    assert not exited.value.code and 'each with its own --help: draw, list\n' in capsys.readouterr().out
+
+
+def test_old_forms_are_read_where_a_command_has_them(known, capsys):
+    parse_flags(['program', '--dir', 'x'], options=known, old_names={'dir': 'folder'})
+    assert known.folder == 'x'
+    assert capsys.readouterr().err == '--dir is now --folder; the old name goes with the next release\n'

@@ -18,7 +18,7 @@ from absl import flags
 from efficient_attention.commands import hosts
 from efficient_attention.commands.hosts import join_hosts
 from efficient_attention.errors import InputError
-from efficient_attention.training.complete import run_config
+from efficient_attention.training.fill_config import run_config
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
@@ -45,7 +45,7 @@ STOPPED = """
     import train as entry
     from efficient_attention.training import loop
     from efficient_attention.commands.flags import run_command
-    from efficient_attention.training.complete import run_config
+    from efficient_attention.training.fill_config import run_config
 
     train, next_batch, taken = loop.train, loop.Trainer.next_batch, []
 
@@ -56,11 +56,11 @@ STOPPED = """
         time.sleep(1.0 if len(taken) > 5 else 0.0)
         return next_batch(trainer, batches)
 
-    def train_both(config, workdir):
+    def train_both(config, workdir, **opened):
         train(run_config(json.loads(os.environ['FINE_TUNING'])), workdir.with_name('two_tuned'))
         if jax.process_index() == 1:
             loop.Trainer.next_batch = next_batch_or_stop
-        train(config, workdir)
+        train(config, workdir, **opened)
 
     loop.train = train_both
     run_command(entry.main)

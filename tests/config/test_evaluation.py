@@ -3,7 +3,8 @@
 import pytest
 
 from efficient_attention.config.evaluation import EvalConfig, has_held_out
-from efficient_attention.config.run import from_dict
+from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 
 
@@ -30,9 +31,9 @@ def test_a_run_checks_what_depends_on_other_fields():
     model = {'attention': 'causal', 'token_types': 0, 'max_length': 64}
     run = {'task': 'language_modelling', 'data': {'length': 32, 'units': 'bytes'}, 'model': model}
     with pytest.raises(InputError, match='eval.stride is 33, above data.length 32'):
-        from_dict(run | {'eval': {'stride': 33}})
+        from_dict(run | {'eval': {'stride': 33}}, RunConfig)
     with pytest.raises(InputError, match='eval.context 65 is beyond the position table, model.max_length 64'):
-        from_dict(run | {'eval': {'context': 65}})
-    assert from_dict(run | {'eval': {'context': 64, 'stride': 33}}).eval.stride == 33
+        from_dict(run | {'eval': {'context': 65}}, RunConfig)
+    assert from_dict(run | {'eval': {'context': 64, 'stride': 33}}, RunConfig).eval.stride == 33
     with pytest.raises(InputError, match='eval.context is 64; the task pretraining does not read it'):
-        from_dict({'eval': {'context': 64}})
+        from_dict({'eval': {'context': 64}}, RunConfig)

@@ -9,7 +9,7 @@ from PIL import Image
 
 from efficient_attention.config.data import DataConfig
 from efficient_attention.data.images import open_images
-from efficient_attention.data.prepare_text import prepare_text
+from efficient_attention.data.text.prepare import prepare_text
 from efficient_attention.errors import InputError
 
 SHAPE = (4, 3, 3)

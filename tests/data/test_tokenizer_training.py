@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from efficient_attention.data.tokenizer_loading import load_tokenizer
 from efficient_attention.data.tokenizer_training import TRAINERS, train_tokenizer
-from efficient_attention.data.tokenizers import load_tokenizer, vocabulary_of
+from efficient_attention.data.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]

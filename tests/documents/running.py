@@ -1,6 +1,5 @@
 """Runs a page's commands and Python blocks in this process, one after another as a reader would, or parses them."""
 
-import argparse
 import contextlib
 import dataclasses
 import fnmatch
@@ -16,7 +15,8 @@ from absl import flags
 
 from efficient_attention.commands import allocator
 from efficient_attention.commands import flags as command
-from efficient_attention.config.run import from_dict
+from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.run import RunConfig
 from tests.documents.pages import ROOT, Command, blocks, commands, read
 from tests.documents.tiny import BEFORE, SKIPPED, shrunk, tiny_arguments
 from tests.test_configs import filled
@@ -134,7 +134,6 @@ def parse(line: Command, patch: pytest.MonkeyPatch) -> None:
         return  # a script of somebody else's
     known = set(flags.FLAGS)
     patch.setattr(sys, 'argv', words)
-    patch.setattr(argparse.ArgumentParser, 'parse_args', then_stop(argparse.ArgumentParser.parse_args))
     patch.setattr(command, 'parse_flags', then_stop(command.parse_flags, check_config))
     patch.chdir(ROOT)
     try:
@@ -159,4 +158,4 @@ def then_stop(function: Any, check: Any = None) -> Any:
 def check_config() -> None:
     """The config on the command line is one that a run takes."""
     if 'config' in flags.FLAGS:
-        from_dict(filled(flags.FLAGS['config'].value.to_dict()))
+        from_dict(filled(flags.FLAGS['config'].value.to_dict()), RunConfig)

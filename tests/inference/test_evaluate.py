@@ -10,8 +10,8 @@ import pytest
 
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.examples import Examples
-from efficient_attention.data.pipeline import evaluation_examples
+from efficient_attention.data.corpus.batches import evaluation_row_count
+from efficient_attention.data.corpus.rows import CorpusRows
 from efficient_attention.inference.evaluate import evaluate
 from efficient_attention.training.run import Run, build_run
 from tests.training.tiny_run import tiny_config
@@ -49,20 +49,20 @@ def random_params(run: Run) -> dict:
 
 def evaluated(config: RunConfig, batch_size: int, mesh: tuple[int, int, int]) -> dict[str, float]:
     run = run_of(config, batch_size, mesh)
-    return evaluate(run.eval_step(), random_params(run), run.task.evaluation_batches(0, 1), run.on_devices)
+    return evaluate(run.evaluation.step(), random_params(run), run.task.evaluation_batches(0, 1), run.on_devices)
 
 
 @pytest.fixture(scope='module')
 def expected(config) -> dict[str, float]:
     """All examples in one batch on one device."""
     run = run_of(config, 8, (1, 1, 1))
-    examples = Examples(run.task.corpus.held_out, run.task.corpus.vocabulary, run.config.data, run.config.train.seed)
-    count = evaluation_examples(run.task.corpus, run.config.data, run.config.train.seed)
+    held_out = CorpusRows(run.task.corpus.held_out, run.task.corpus.vocabulary, run.config.data, run.config.train.seed)
+    count = evaluation_row_count(run.task.corpus, run.config.data, run.config.train.seed)
     assert all(count % rows for rows in (3, 8, 64)), f'{count} examples divide evenly'
-    rows = [examples.example(0, index) for index in range(count)]
+    rows = [held_out.row(0, index) for index in range(count)]
     batch = {name: jnp.asarray(np.stack([row[name] for row in rows])) for name in rows[0]}
     batch['unigram_losses'] = jnp.asarray(run.task.unigram_losses_V)[batch['masked_tokens']]
-    sums, weights = run.eval_step()(random_params(run), batch)
+    sums, weights = run.evaluation.step()(random_params(run), batch)
     assert weights['pair'] == count
     means = {f'{term}_{name}': value / weights[term] for term in sums for name, value in sums[term].items()}
     return {name: float(value) for name, value in means.items()} | {

@@ -11,7 +11,8 @@ import pytest
 from flax import nnx
 
 from configs.common import language_modelling_config
-from efficient_attention.config.run import RunConfig, from_dict, to_dict
+from efficient_attention.config.nested_dicts import from_dict, to_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference import generate as generating
 from efficient_attention.inference.generate import TextGenerator, continue_text, drawable, start_text
@@ -46,7 +47,7 @@ def config_of(folder, **fields) -> RunConfig:
     config.data.source = write_corpus(folder)
     config.data.cache = str(folder / 'cache')
     config.update_from_flattened_dict(FIELDS | fields)
-    return from_dict(config.to_dict())
+    return from_dict(config.to_dict(), RunConfig)
 
 
 def workdir_of(folder, **fields):
@@ -56,7 +57,7 @@ def workdir_of(folder, **fields):
     claim_workdir(workdir, config)
     run.task.save_assets(workdir)
     with Checkpoints(workdir, config.checkpoint) as checkpoints:
-        checkpoints.save(0, run.fresh_state(), record={'fingerprint': {'config': to_dict(config)}})
+        checkpoints.save(0, run.drawn_state(), record={'fingerprint': {'config': to_dict(config)}})
     return workdir
 
 
@@ -162,7 +163,7 @@ def test_the_checkpoint_is_the_users_choice(generator, workdir, tmp_path):
     config = json.loads((tmp_path / 'config.json').read_text(encoding='utf-8'))
     config['checkpoint']['best_metric'] = metric
     (tmp_path / 'config.json').write_text(json.dumps(config), encoding='utf-8')
-    with Checkpoints(tmp_path, from_dict(config).checkpoint) as checkpoints:
+    with Checkpoints(tmp_path, from_dict(config, RunConfig).checkpoint) as checkpoints:
         for step, loss in ((1, 1.5), (3, 2.5)):
             state = {'params': jax.tree.map(lambda leaf, step=step: leaf + jnp.float32(step), generator.params)}
             checkpoints.save(step, state, record={}, metrics={metric: loss})

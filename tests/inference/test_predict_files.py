@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.text_encoder import text_encoder
+from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pipeline import TextPipeline, pipeline
 from efficient_attention.inference.predict_files import predict_files

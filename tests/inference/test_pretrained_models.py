@@ -40,7 +40,7 @@ def test_what_is_missing_is_named():
     assert matched({'a': 1}, {'a': 2, 'b': 3}, '') == {'a': 2}
 
 
-def test_rows_are_as_long_as_there_are_positions(tmp_path):
-    assert row_length(tmp_path, pretrained({})) == 6
+def test_rows_are_as_long_as_there_are_positions():
+    assert row_length(pretrained({})) == 6
     rotary = ModelConfig(width=8, heads=2, layers=1, positions='none', rotary=True)
-    assert row_length(tmp_path, pretrained({}, rotary)) == 512
+    assert row_length(pretrained({}, rotary)) == 512

@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from efficient_attention.data.units import Bytes, Characters, Pieces, Units
+from efficient_attention.data.text.units import Bytes, Characters, TokenizerPieces, Units
 from efficient_attention.inference.text_stream import HELD_BACK, open_stream
 
 TEXT = "Größe: 3 €. I don't know, he isn't 家 here!"
 
 
-def word_pieces() -> Pieces:
+def word_pieces() -> TokenizerPieces:
     """A tokenizer whose decoder moves spaces when it sees the piece after them."""
     words = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'i', 'don', "'", 't', 'know', ',', 'say', '##ing', '!']
     tokenizer = Tokenizer(models.WordPiece({word: id for id, word in enumerate(words)}, unk_token='[UNK]'))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(cleanup=True)
-    return Pieces(tokenizer, 'test')
+    return TokenizerPieces(tokenizer, 'test')
 
 
 def parts_of(units: Units, ids: np.ndarray, size: int) -> list[str]:

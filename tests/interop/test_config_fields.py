@@ -6,7 +6,7 @@ import pytest
 
 from efficient_attention.config.layer import ACTIVATIONS as OURS
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.interop.config_fields import ACTIVATIONS, FIELDS, FIXED, OWN_FIELDS, text_of
+from efficient_attention.interop.config_fields import ACTIVATIONS, FIELDS, FIXED, OUR_FIELDS, text_of
 from efficient_attention.interop.families import FAMILIES
 
 KNOWN = {field.name for field in dataclasses.fields(ModelConfig)}
@@ -25,8 +25,8 @@ def test_every_activation_of_ours_has_a_name_of_theirs():
 
 def test_no_field_is_both_theirs_and_our_own():
     for fields in FIELDS.values():
-        assert not set(OWN_FIELDS) & fields.keys()
-    assert set(OWN_FIELDS) <= KNOWN
+        assert not set(OUR_FIELDS) & fields.keys()
+    assert set(OUR_FIELDS) <= KNOWN
 
 
 def test_one_text_for_layers_that_agree():

@@ -14,7 +14,7 @@ from flax import nnx
 
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.data.text_encoder import text_encoder
+from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained, save_pretrained
 from efficient_attention.interop.tensors import Parts, parameter_shapes

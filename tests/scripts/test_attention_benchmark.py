@@ -1,13 +1,15 @@
 """The attention benchmark's arithmetic: growth, ratios, crossovers, and what is left out; nothing is timed here."""
 
-import argparse
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from efficient_attention.errors import InputError
 from scripts import attention_benchmark as benchmark
 from scripts import benchmark as command
 
@@ -32,15 +34,15 @@ def measure(**changes: Any) -> dict[str, Any]:
 
 def reports(run: benchmark.Run = fake_run, **changes: Any) -> Iterator[dict[str, Any]]:
     fields = {'lengths': [1024, 2048, 4096, 8192, 16384], 'sides': ['full', 'window', 'sdpa'], 'rounds': 2, 'steps': 3}
-    arguments = argparse.Namespace(**(fields | {'max_seconds': 10.0, 'plot': None} | changes))
-    return benchmark.measure(arguments, *benchmark.commands(['python'], Path('peer')), run)
+    options = SimpleNamespace(**(fields | {'max_seconds': 10.0, 'plot': None} | changes))
+    return benchmark.measure(options, *benchmark.commands(['python'], Path('peer')), run)
 
 
-def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    """The exit code of `benchmark.py attention`, with figures by formula."""
+def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    """Runs `benchmark.py attention`, with figures by formula."""
     monkeypatch.setattr(command, 'figures_of', lambda program, shape, allocator: fake_run(program, shape))  # noqa: ARG005
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'attention', *map(str, arguments)])
-    return command.main()
+    command.main()
 
 
 def test_growth_ratios_and_crossover_follow_from_the_figures():
@@ -91,7 +93,7 @@ def test_a_run_that_is_cut_leaves_the_lengths_before_and_they_can_be_plotted(tmp
             raise KeyboardInterrupt
         return fake_run(program, shape)
 
-    options = ['--lengths', '1024', '2048', '4096', '--sides', 'full', 'window', '--json', str(figures)]
+    options = ['--lengths', '1024,2048,4096', '--sides', 'full,window', '--output', str(figures)]
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'attention', *options])
     monkeypatch.setattr(command, 'figures_of', cut)
     with pytest.raises(KeyboardInterrupt):
@@ -99,7 +101,7 @@ def test_a_run_that_is_cut_leaves_the_lengths_before_and_they_can_be_plotted(tmp
     kept = json.loads(figures.read_text(encoding='utf-8'))
     assert kept['machine'] and list(kept['attention']['sides']['window']) == ['1024', '2048']
     capsys.readouterr()
-    assert run_command(monkeypatch, '--from_json', figures, '--plot', plot) == 0
+    run_command(monkeypatch, '--from_json', figures, '--plot', plot)
     printed = capsys.readouterr().out
     assert '2048 window' in printed and 'window: never faster here' in printed
     assert 'svg' in plot.read_text(encoding='utf-8')[:500]
@@ -108,10 +110,10 @@ def test_a_run_that_is_cut_leaves_the_lengths_before_and_they_can_be_plotted(tmp
 
 def test_a_file_tells_the_same_as_the_run_that_wrote_it(tmp_path: Path, monkeypatch, capsys):
     figures = tmp_path / 'figures.json'
-    lengths = ['--lengths', 1024, 2048, 4096, 8192]
-    assert run_command(monkeypatch, *lengths, '--sides', 'full', 'window', '--json', figures) == 0
+    lengths = ['--lengths', '1024,2048,4096,8192']
+    run_command(monkeypatch, *lengths, '--sides', 'full,window', '--output', figures)
     said = capsys.readouterr().out
-    assert run_command(monkeypatch, '--from_json', figures) == 0
+    run_command(monkeypatch, '--from_json', figures)
     assert capsys.readouterr().out == said[said.index(' length side') :]
 
 
@@ -125,13 +127,12 @@ def test_a_file_tells_the_same_as_the_run_that_wrote_it(tmp_path: Path, monkeypa
         ('{"attention": {"sides": []}}', 'holds no figures'),
     ],
 )
-def test_a_file_without_figures_is_one_line_and_code_2(text, message, tmp_path: Path, monkeypatch, capsys):
+def test_a_file_without_figures_is_bad_input(text, message, tmp_path: Path, monkeypatch):
     path = tmp_path / 'figures.json'
     if text is not None:
         path.write_text(text, encoding='utf-8')
-    assert run_command(monkeypatch, '--from_json', path) == 2
-    error = capsys.readouterr().err
-    assert error.startswith('error: ') and message in error and 'figures.json' in error and error.count('\n') == 1
+    with pytest.raises(InputError, match=f'figures.json: .*{message}'):
+        run_command(monkeypatch, '--from_json', path)
 
 
 @pytest.mark.parametrize(
@@ -139,14 +140,12 @@ def test_a_file_without_figures_is_one_line_and_code_2(text, message, tmp_path: 
     [
         (['--lengths', '0'], 'length 0: it must be at least 1'),
         (['--plot', 'plot.txt'], '--plot plot.txt: it must end in .png or .svg'),
-        (['--json', 'nowhere/figures.json'], 'nowhere/figures.json: there is no folder nowhere'),
-        (['--steps', '0', '--sides', 'full', 'sdpa'], '--steps 0 compiles alone: give --sides without peers'),
-        (['--from_json', 'a.json', '--rounds', '2'], 'rounds has no effect with --from_json'),
-        (['--from_json', 'a.json', '--json', 'b.json'], 'json has no effect with --from_json'),
+        (['--output', 'nowhere/figures.json'], 'nowhere/figures.json: there is no folder nowhere'),
+        (['--steps', '0', '--sides', 'full,sdpa'], '--steps 0 compiles alone: give --sides without peers'),
+        (['--from_json', 'a.json', '--rounds', '2'], '--rounds has no effect with --from_json'),
+        (['--from_json', 'a.json', '--output', 'b.json'], '--output has no effect with --from_json'),
     ],
 )
-def test_what_would_show_after_hours_is_refused_at_once(options: list[str], message: str, monkeypatch, capsys):
-    with pytest.raises(SystemExit) as exit_:
+def test_what_would_show_after_hours_is_refused_at_once(options: list[str], message: str, monkeypatch):
+    with pytest.raises(InputError, match=re.escape(message)):
         run_command(monkeypatch, *options)
-    assert exit_.value.code == 2
-    assert message in capsys.readouterr().err.splitlines()[-1]

@@ -5,6 +5,8 @@ import json
 import pytest
 
 from efficient_attention.commands import allocator
+from efficient_attention.commands.flags import run_command
+from efficient_attention.errors import InputError
 from scripts import benchmark
 
 
@@ -38,7 +40,7 @@ def test_a_child_gets_the_shape_and_the_allocator(monkeypatch):
     figures = "{'seconds': [1.0, 2.0, 4.0], 'shape': json.loads(sys.argv[1]), 'glibc': os.environ['GLIBC_TUNABLES']}"
     program = f"import json, os, sys; print('noise'); print(json.dumps({figures}))"
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'input', '--steps', '7', '--length', '512'])
-    found = benchmark.run_child([benchmark.sys.executable, '-c', program], benchmark.parse_arguments(), 512)
+    found = benchmark.run_child([benchmark.sys.executable, '-c', program], benchmark.read_command_line()[1], 512)
     assert found['tokens_per_second'] == 4096 / 2
     assert found['glibc'] == benchmark.KEEP_MEMORY
     assert (found['shape']['rows'], found['shape']['masked'], found['shape']['steps']) == (8, 77, 7)
@@ -46,38 +48,41 @@ def test_a_child_gets_the_shape_and_the_allocator(monkeypatch):
 
 def test_a_failed_child_ends_the_run_with_its_message(monkeypatch):
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'input'])
-    arguments = benchmark.parse_arguments()
+    _, options = benchmark.read_command_line()
     with pytest.raises(SystemExit, match='no torch here'):
-        benchmark.run_child([benchmark.sys.executable, '-c', "raise ValueError('no torch here')"], arguments, 128)
+        benchmark.run_child([benchmark.sys.executable, '-c', "raise ValueError('no torch here')"], options, 128)
 
 
 @pytest.mark.parametrize(
     'arguments, message',
     [
         (['step', '--lengths', '100'], 'length 100'),
-        (['step', '--peers-python', 'nowhere/python'], 'make peers'),
+        (['step', '--peers_python', 'nowhere/python'], 'run `make peers` first, or give --peers_python'),
         (['input', '--length', '4'], 'length 4'),
-        ([], 'required'),
+        (['memory', '--choices', '{}'], "memory: Unknown command line flag 'choices'"),
+        (['--steps', '3', 'step'], "'--steps' is no command; known: step, input,"),
+        ([], 'name a command: step, input,'),
     ],
 )
 def test_bad_arguments_are_one_line_and_code_2(arguments, message, monkeypatch, capsys):
     monkeypatch.setattr('sys.argv', ['benchmark.py', *arguments])
     with pytest.raises(SystemExit) as exit_:
-        benchmark.main()
+        run_command(benchmark.main)
     assert exit_.value.code == 2
-    assert message in capsys.readouterr().err.splitlines()[-1]
+    error = capsys.readouterr().err
+    assert error.startswith('error: ') and message in error and error.count('\n') == 1
 
 
-def test_an_unknown_source_is_one_line_and_code_2(monkeypatch, capsys):
+def test_an_unknown_source_is_bad_input(monkeypatch):
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'input', '--source', 'nonsense:x'])
-    assert benchmark.main() == 2
-    assert capsys.readouterr().err.startswith('error: ')
+    with pytest.raises(InputError, match='nonsense:x'):
+        benchmark.main()
 
 
 def test_figures_are_json(monkeypatch, tmp_path):
-    monkeypatch.setattr('sys.argv', ['benchmark.py', 'input', '--json', str(tmp_path / 'figures.json')])
-    monkeypatch.setattr(benchmark, 'measure_input', lambda arguments: iter([{'length': arguments.length}]))
-    assert benchmark.main() == 0
+    monkeypatch.setattr('sys.argv', ['benchmark.py', 'input', '--output', str(tmp_path / 'figures.json')])
+    monkeypatch.setattr(benchmark, 'measure_input', lambda options: iter([{'length': options.length}]))
+    benchmark.main()
     figures = json.loads((tmp_path / 'figures.json').read_text())
     assert figures['length'] == 128
     assert figures['machine']['cores'] >= 1

@@ -19,7 +19,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, tmp_path
     """Runs the script in this process: exit code, errors."""
 
     def run(source: Path, *arguments: str) -> tuple[int, str]:
-        words = ['--source', str(source), '--to', str(tmp_path / 'out'), *arguments]
+        words = ['--model', str(source), '--output', str(tmp_path / 'out'), *arguments]
         monkeypatch.setattr(sys, 'argv', ['convert.py', *words])
         code = 0
         try:
@@ -40,7 +40,7 @@ def test_a_folder_becomes_a_folder(call, tmp_path: Path):
 
 def test_a_longer_model(call, tmp_path: Path):
     pattern = 'window(8) | global_tokens(1)'
-    code, _ = call(FIXTURES / 'bert_1', '--to-long', '64', '--pattern', pattern, '--global-tokens', '2')
+    code, _ = call(FIXTURES / 'bert_1', '--length', '64', '--pattern', pattern, '--global_tokens', '2')
     after = open_pretrained(tmp_path / 'out')
     assert code == 0
     assert (after.model.max_length, after.model.attention, after.model.global_tokens) == (64, pattern, 2)
@@ -50,8 +50,8 @@ def test_a_longer_model(call, tmp_path: Path):
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        (('--to-long', '8'), 'error: 8 positions; the model has 24 already'),
-        (('--to-long', '64', '--pattern', 'windw(8)'), "error: attention 'windw(8)': unknown name 'windw'"),
+        (('--length', '8'), 'error: 8 positions; the model has 24 already'),
+        (('--length', '64', '--pattern', 'windw(8)'), "error: attention 'windw(8)': unknown name 'windw'"),
         (('--checkpoint', 'best'), "error: checkpoint is 'best'"),
     ],
 )

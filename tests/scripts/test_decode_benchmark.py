@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
 from efficient_attention.inference.generate import STREAMED
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoding import cache_specs
@@ -27,21 +28,17 @@ def fake_run(program: list[str], shape: dict[str, Any]) -> dict[str, Any]:
     return {'name': 'fake', 'tokens_per_second': rate, 'rates': [rate], 'state_bytes': shape['context']}
 
 
-def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    """The exit code of `benchmark.py decode`, with figures by formula."""
+def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    """Runs `benchmark.py decode`, with figures by formula."""
     monkeypatch.setattr(command, 'figures_of', lambda program, shape, allocator: fake_run(program, shape))  # noqa: ARG005
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'decode', *map(str, arguments)])
-    return command.main()
+    command.main()
 
 
 def test_figures_are_written_with_their_ratio(tmp_path: Path, monkeypatch, capsys):
     path = tmp_path / 'decode.json'
-    assert (
-        run_command(
-            monkeypatch, '--parts', 'cache', '--contexts', 100, 400, '--sides', 'causal', 'favor', '--json', path
-        )
-        == 0
-    )
+    sizes = '--contexts', '100,400', '--sides', 'causal,favor'
+    run_command(monkeypatch, '--parts', 'cache', *sizes, '--output', path)
     report = json.loads(path.read_text(encoding='utf-8'))['decode']['cache']
     assert list(report['sides']) == ['causal', 'favor']
     assert {context: row['ratio'] for context, row in report['sides']['causal'].items()} == {'100': 1.0, '400': 4.0}
@@ -67,18 +64,15 @@ def test_every_comparison_can_run():
             assert cache_specs(ModelConfig(**(benchmark.MODEL | fields)), max(comparison.contexts))
 
 
-@pytest.mark.parametrize('options', [['--contexts', '8', '0'], ['--rounds', '0'], ['--calls', '0']])
-def test_numbers_below_one_are_refused_at_once(options, monkeypatch, capsys):
-    with pytest.raises(SystemExit) as exit_:
+@pytest.mark.parametrize('options', [['--contexts', '8,0'], ['--rounds', '0'], ['--calls', '0']])
+def test_numbers_below_one_are_refused_at_once(options, monkeypatch):
+    with pytest.raises(InputError, match=f'^{options[0]} 0: it must be at least 1$'):
         run_command(monkeypatch, *options)
-    assert exit_.value.code == 2
-    assert f'{options[0]} 0: it must be at least 1' in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_a_part_without_any_of_the_sides_is_refused(monkeypatch, capsys):
-    with pytest.raises(SystemExit):
+def test_a_part_without_any_of_the_sides_is_refused(monkeypatch):
+    with pytest.raises(InputError, match='^--parts memory has none of --sides favor; '):
         run_command(monkeypatch, '--parts', 'memory', '--sides', 'favor')
-    assert '--parts memory has none of --sides favor' in capsys.readouterr().err
 
 
 def work_of(way: str) -> measure_decoding.Work:

@@ -1,14 +1,16 @@
 """The memory benchmark: its ratios and growth, its command line, and one real measurement; nothing is timed here."""
 
-import argparse
 import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import pytest
 
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
 from scripts import benchmark as command
 from scripts import measure_memory
 from scripts import memory_benchmark as benchmark
@@ -30,15 +32,15 @@ def fake_run(program: list[str], shape: dict[str, Any]) -> dict[str, Any]:
 
 def measure(run: benchmark.Run = fake_run, **changes: Any) -> list[dict[str, Any]]:
     fields = {'parts': list(benchmark.PARTS), 'layers': None, 'lengths': None, 'vocab_size': None, 'rounds': 2}
-    arguments = argparse.Namespace(**(fields | {'steps': 3, 'quick': False, 'plot': None} | changes))
-    return [json.loads(json.dumps(report)) for report in benchmark.measure(arguments, ['measure_memory.py'], run)]
+    options = SimpleNamespace(**(fields | {'steps': 3, 'quick': False, 'plot': None} | changes))
+    return [json.loads(json.dumps(report)) for report in benchmark.measure(options, ['measure_memory.py'], run)]
 
 
-def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    """The exit code of `benchmark.py memory`, with figures by formula."""
+def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
+    """Runs `benchmark.py memory`, with figures by formula."""
     monkeypatch.setattr(command, 'figures_of', lambda program, shape, allocator: fake_run(program, shape))  # noqa: ARG005
     monkeypatch.setattr('sys.argv', ['benchmark.py', 'memory', *map(str, arguments)])
-    return command.main()
+    command.main()
 
 
 def test_growth_and_ratios_follow_from_the_figures():
@@ -106,7 +108,7 @@ def test_every_row_is_a_model_and_differs_from_the_yardstick_in_its_choice_alone
 
 def test_figures_and_picture_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     figures, plot = tmp_path / 'memory.json', tmp_path / 'memory.svg'
-    assert run_command(monkeypatch, '--layers', 2, 4, '--lengths', 64, '--json', figures, '--plot', plot) == 0
+    run_command(monkeypatch, '--layers', '2,4', '--lengths', 64, '--output', figures, '--plot', plot)
     report = json.loads(figures.read_text(encoding='utf-8'))
     assert report['machine']['date'] and report['machine']['jax'] == jax.__version__
     assert list(report['memory']['patterns']['sides']['fixed']) == ['64']
@@ -121,14 +123,12 @@ def test_figures_and_picture_are_written(tmp_path: Path, monkeypatch: pytest.Mon
         (['--steps', '-1'], '--steps -1: it must be at least 0'),
         (['--parts', 'depth', '--lengths', '64'], '--lengths has no effect without --parts patterns'),
         (['--plot', 'plot.txt'], '--plot plot.txt: it must end in .png or .svg'),
-        (['--json', 'nowhere/figures.json'], 'nowhere/figures.json: there is no folder nowhere'),
+        (['--output', 'nowhere/figures.json'], 'nowhere/figures.json: there is no folder nowhere'),
     ],
 )
-def test_bad_options_are_refused_at_once(options, message, monkeypatch, capsys):
-    with pytest.raises(SystemExit) as exit_:
+def test_bad_options_are_refused_at_once(options, message, monkeypatch):
+    with pytest.raises(InputError, match=re.escape(message)):
         run_command(monkeypatch, *options)
-    assert exit_.value.code == 2
-    assert message in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.lenient_promotion

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from efficient_attention.config.run import from_dict
+from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.workdir.config_file import claim_workdir
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +31,7 @@ def make_workdir(folder: Path) -> Path:
         'cache': str(folder / 'cache'),
     }
     model = {'attention': 'causal', 'token_types': 0}
-    claim_workdir(folder / 'run', from_dict({'task': 'language_modelling', 'data': data, 'model': model}))
+    claim_workdir(folder / 'run', from_dict({'task': 'language_modelling', 'data': data, 'model': model}, RunConfig))
     return folder / 'run'
 
 
@@ -47,7 +48,7 @@ def test_more_context_scores_better_on_the_runs_own_split(tmp_path):
 
 
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path):
-    claim_workdir(tmp_path / 'pretraining', from_dict({}))
+    claim_workdir(tmp_path / 'pretraining', from_dict({}, RunConfig))
     for arguments, line in [
         (('--workdir', str(tmp_path / 'none')), 'none'),
         (('--workdir', str(tmp_path / 'pretraining')), 'is a run of the task pretraining; n-grams need'),

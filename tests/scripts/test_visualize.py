@@ -32,7 +32,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture):
 
 def test_a_pattern_is_drawn_and_described(call, tmp_path: Path):
     out_file = tmp_path / 'new' / 'pattern.png'
-    code, out, err = call('pattern', 'causal & window(8)', '--length', '64', '--tile', '8', '--out', str(out_file))
+    code, out, err = call('pattern', 'causal & window(8)', '--length', '64', '--tile', '8', '--output', str(out_file))
     assert (code, err) == (0, '')
     lines = out.splitlines()
     assert lines[0] == 'causal & window(8)' and lines[-1] == str(out_file)
@@ -46,7 +46,7 @@ def test_a_pattern_is_drawn_and_described(call, tmp_path: Path):
 )
 def test_heads_and_long_or_short_patterns_are_drawn(call, tmp_path: Path, text: str, length: int, heads: int):
     out_file = tmp_path / 'pattern.png'
-    code, out, err = call('pattern', text, '--length', str(length), '--heads', str(heads), '--out', str(out_file))
+    code, out, err = call('pattern', text, '--length', str(length), '--heads', str(heads), '--output', str(out_file))
     assert (code, err) == (0, '') and out_file.stat().st_size > 3000
     assert ('head 2' in out) == (heads > 1)
     assert ('the picture shows 4 of 6 heads that differ' in out) == (heads == 6)
@@ -64,7 +64,7 @@ def test_each_pass_in_another_order_has_its_panel():
 def test_the_gallery_shows_every_name(call, tmp_path: Path):
     shown = ' '.join(visualize.GALLERY)
     assert not [name for name in PATTERNS if name not in shown and name != 'per_head']  # which is several patterns
-    code, out, _ = call('gallery', '--out', str(tmp_path / 'gallery.png'))
+    code, out, _ = call('gallery', '--output', str(tmp_path / 'gallery.png'))
     assert (code, out) == (0, f'{tmp_path / "gallery.png"}\n')
     assert imread(tmp_path / 'gallery.png').shape == imread(ROOT / 'docs' / 'images' / 'patterns.png').shape
 
@@ -89,5 +89,5 @@ def test_bad_input_is_one_line(call, arguments: list[str], line: str):
 
 def test_a_place_that_cannot_be_written_is_one_line(call, tmp_path: Path):
     (tmp_path / 'file').write_text('', encoding='utf-8')
-    code, _, err = call('pattern', 'full', '--length', '8', '--out', str(tmp_path / 'file' / 'x.png'))
+    code, _, err = call('pattern', 'full', '--length', '8', '--output', str(tmp_path / 'file' / 'x.png'))
     assert code == 2 and 'cannot be written (File exists)' in err and err.count('\n') == 1

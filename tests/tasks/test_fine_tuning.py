@@ -11,10 +11,16 @@ import pytest
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.errors import InputError
+from efficient_attention.inference.evaluate import make_evaluation
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
-from efficient_attention.tasks.fine_tuning import check_head, file_names, files_digest, load_rows
-from efficient_attention.training.complete import run_config
+from efficient_attention.inference.restore import abstract_params
+from efficient_attention.models.sharding import make_mesh
+from efficient_attention.tasks.fine_tuning import check_head, file_names, files_digest
+from efficient_attention.tasks.registry import make_task
+from efficient_attention.training.fill_config import run_config
+from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
@@ -55,14 +61,11 @@ def test_a_result_depends_on_no_batch_size_where_attention_reads_the_length(tmp_
 
 def test_a_result_depends_on_no_device_count(trained: Path):
     config = read_config(trained)
-    alone = dataclasses.replace(
-        config,
-        train=dataclasses.replace(config.train, batch_size=5),
-        eval=dataclasses.replace(config.eval, batch_size=5),
-    )
-    run = build_run(alone, jax.devices()[:1])
-    state = CheckpointReader(trained).restore({'params': run.abstract_state.params}, None).state
-    found = run.evaluate(run.eval_step(), state['params'])
+    alone = dataclasses.replace(config, eval=dataclasses.replace(config.eval, batch_size=5))
+    task, mesh = make_task(alone), make_mesh(MeshConfig(), jax.devices()[:1])
+    state = CheckpointReader(trained).restore({'params': abstract_params(task, mesh)}, None).state
+    evaluation = make_evaluation(alone, task, mesh)
+    found = evaluation.metrics(evaluation.step(), state['params'])
     whole = evaluate_workdir(trained, batch_size=16)
     assert found['accuracy'] == whole['accuracy']
     assert found['fine_tuning_loss'] == pytest.approx(whole['fine_tuning_loss'], rel=1e-5)
@@ -97,7 +100,6 @@ def test_a_run_goes_on_with_the_files_it_began_with(tmp_path: Path):
     train(config, tmp_path / 'workdir')
     path = tmp_path / 'dev.tsv'
     path.write_text(path.read_text(encoding='utf-8') + 'the good film\tgood\n', encoding='utf-8')
-    load_rows.cache_clear()
     with pytest.raises(InputError, match='examples'):
         train(config, tmp_path / 'workdir')
 
@@ -148,7 +150,8 @@ def test_global_projections_begin_as_copies_where_a_checkpoint_has_none(tmp_path
     values = tiny_values(tmp_path, **{'train.start_from': str(checkpoint), 'model.attention': 'window(3)'})
     values['data']['tokenizer'] = None
     values['model'] = dict.fromkeys(values['model']) | {'global_tokens': 1}
-    attention = build_run(run_config(values)).fresh_state().params['encoder']['stack']['layers']['attention']
+    config = run_config(values)
+    attention = InitialParams(config).state(build_run(config)).params['encoder']['stack']['layers']['attention']
     np.testing.assert_array_equal(attention['global_projections']['key']['kernel'], attention['key']['kernel'])
 
 
@@ -159,7 +162,6 @@ def test_a_start_that_is_refused_leaves_the_workdir_free(tmp_path: Path):
     path.write_text(f'{whole}{"film " * 20}\tgood\n', encoding='utf-8')
     with pytest.raises(InputError, match=r'data\.length 16'):
         train(run_config(values), tmp_path / 'w')
-    load_rows.cache_clear()
     train(tiny_config(tmp_path, **{'train.steps': 1}), tmp_path / 'w')
     assert read_metrics(tmp_path / 'w')
 

@@ -14,15 +14,16 @@ from PIL import Image
 from configs.common import SMALL_DECODERS, language_modelling_config
 from configs.lm import books_characters, enwik8_small
 from efficient_attention.config.evaluation import EvalConfig
-from efficient_attention.config.run import RunConfig, from_dict
+from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
+from efficient_attention.inference.eval_step import make_eval_step
 from efficient_attention.inference.evaluate import evaluate
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.models.decoder import Decoder, check_causal
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.tasks.language_modelling import LanguageModellingTask
 from efficient_attention.training.loop import train
-from efficient_attention.training.step import make_eval_step
 from tests.training.tiny_run import write_corpus
 
 FIELDS = {
@@ -60,12 +61,11 @@ def config_of(folder, **fields) -> RunConfig:
     config.data.source = write_corpus(folder)
     config.data.cache = str(folder / 'cache')
     config.update_from_flattened_dict(FIELDS | fields)
-    return from_dict(config.to_dict())
+    return from_dict(config.to_dict(), RunConfig)
 
 
 def make(config: RunConfig, **model) -> LanguageModellingTask:
-    changed = dataclasses.replace(config.model, **model)
-    return LanguageModellingTask(config.data, changed, batch_size=8, evaluation=EvalConfig(batch_size=5), seed=0)
+    return make_evaluated(dataclasses.replace(config, model=dataclasses.replace(config.model, **model)))
 
 
 @pytest.fixture(scope='module')
@@ -192,8 +192,8 @@ def test_the_protocol_is_named(task):
 
 
 def make_evaluated(config: RunConfig, **fields) -> LanguageModellingTask:
-    evaluation = EvalConfig(batch_size=5, **fields)
-    return LanguageModellingTask(config.data, config.model, batch_size=8, evaluation=evaluation, seed=0)
+    train = dataclasses.replace(config.train, batch_size=8, seed=0)
+    return LanguageModellingTask(dataclasses.replace(config, train=train, eval=EvalConfig(batch_size=5, **fields)))
 
 
 def test_stride_1_is_each_token_given_as_many_as_the_window_holds(config):
@@ -268,7 +268,7 @@ def test_a_text_may_hold_out_nothing_but_not_too_little(folder, task):
 @pytest.mark.parametrize('mechanism', [*SMALL_DECODERS, 'books'])
 def test_the_configs_are_small_causal_models(mechanism):
     made = books_characters.get_config() if mechanism == 'books' else enwik8_small.get_config(mechanism)
-    config = from_dict(made.to_dict())
+    config = from_dict(made.to_dict(), RunConfig)
     check_causal(config.model)
     shapes = nnx.eval_shape(lambda: Decoder(config.model, rngs=nnx.Rngs(0)))
     assert 7e5 < sum(leaf.size for leaf in jax.tree.leaves(nnx.state(shapes))) < 1e6
@@ -299,6 +299,6 @@ def test_a_run_learns_and_its_workdir_evaluates_to_the_same_numbers(config, fold
     ],
 )
 def test_an_evaluation_that_the_text_has_too_little_for_is_refused(folder, split, context, message):
-    config = config_of(folder, **{'data.test': 0.0})
+    config = config_of(folder, **{'data.test': 0.0, 'model.positions': 'sinusoidal'})
     with pytest.raises(InputError, match=message):
         make_evaluated(config, split=split, context=context)

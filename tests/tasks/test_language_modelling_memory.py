@@ -10,14 +10,18 @@ import pytest
 from flax import nnx
 
 from configs.common import language_modelling_config
-from efficient_attention.config.evaluation import EvalConfig
-from efficient_attention.config.run import RunConfig, from_dict
+from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
+from efficient_attention.inference.evaluate import make_evaluation
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.models.decoder import Decoder
+from efficient_attention.models.sharding import make_mesh
 from efficient_attention.tasks.language_modelling import LanguageModellingTask
+from efficient_attention.tasks.registry import make_task
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
+from efficient_attention.training.step import jit_train_step
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from tests.tolerances import assert_close
 from tests.training.tiny_run import write_corpus
@@ -59,7 +63,7 @@ def config_of(folder, **fields) -> RunConfig:
     config.data.source = write_corpus(folder)
     config.data.cache = str(folder / 'cache')
     config.update_from_flattened_dict(FIELDS | fields)
-    return from_dict(config.to_dict())
+    return from_dict(config.to_dict(), RunConfig)
 
 
 @pytest.fixture(scope='module')
@@ -88,15 +92,15 @@ def test_a_run_that_goes_on_has_the_memory_of_one_that_never_stopped(folder, wor
 def evaluation_losses(config: RunConfig, params, **evaluation) -> float:
     """Nats over the held-out text by the task's protocol."""
     config = dataclasses.replace(config, eval=dataclasses.replace(config.eval, **evaluation))
-    run = build_run(config, jax.devices()[:1])
-    return run.evaluate(run.eval_step(), params)['causal_lm_loss']
+    evaluation = make_evaluation(config, make_task(config), make_mesh(config.mesh, jax.devices()[:1]))
+    return evaluation.metrics(evaluation.step(), params)['causal_lm_loss']
 
 
 @pytest.mark.parametrize('streams', [1, 2])
 def test_evaluation_with_memory_is_one_pass_over_each_stream(folder, streams: int):
     """With memory for all of the text, segments in a row score what a single pass does; every token counts once."""
     config = config_of(folder, **{'mesh.fsdp': 1, 'mesh.tensor': 1, 'data.held_out': 0.01})
-    task = LanguageModellingTask(config.data, config.model, batch_size=4, evaluation=EvalConfig(), seed=0)
+    task = LanguageModellingTask(config)
     ids = np.asarray(task.text.splits['held_out'], np.int32)
     decoder = Decoder(config.model, rngs=nnx.Rngs(1))
     params = nnx.to_pure_dict(nnx.state(decoder))
@@ -119,8 +123,8 @@ def test_a_model_that_knows_nothing_scores_8_bits_a_byte_with_memory(folder):
 def test_one_device_and_one_micro_batch_make_the_same_step_and_memory(folder, workdir):
     config = config_of(folder, **{'mesh.fsdp': 1, 'mesh.tensor': 1, 'train.micro_batches': 1})
     run = build_run(config, jax.devices()[:1])
-    state, batches = run.fresh_state(), run.task.training_batches(0, 3, 0, 1)
-    step = run.train_step()
+    state, batches = run.drawn_state(), run.task.training_batches(0, 3, 0, 1)
+    step = jit_train_step(run)
     for batch in batches:
         state, _ = step(state, run.on_devices(batch))
     assert_close(state.carry, state_of(config_of(folder), workdir, 3).carry, gradient=True)

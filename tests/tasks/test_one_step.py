@@ -1,4 +1,7 @@
-"""Each task from its files to an update of its parameters: the loss of a batch falls, and every row is evaluated."""
+"""Each task from its files to an update of its parameters: the loss of a batch falls, and every row is evaluated.
+
+Losses and metrics are those recorded in tests/recorded_numbers.json (tests/test_recorded_numbers.py says how).
+"""
 
 import functools
 import json
@@ -13,8 +16,10 @@ from ml_collections import ConfigDict
 
 from configs.common import fine_tuning_config
 from efficient_attention.config.run import RunConfig
-from efficient_attention.training.complete import run_config
+from efficient_attention.training.fill_config import run_config
 from efficient_attention.training.run import build_run
+from efficient_attention.training.step import jit_train_step
+from tests.recorded import assert_recorded
 from tests.tasks.letters import letters
 from tests.tasks.test_language_modelling import config_of as language_modelling
 from tests.training.tiny_run import tiny_config as pretraining
@@ -51,8 +56,8 @@ def question_answering(row: int) -> str:
 
 def multi_hop(row: int) -> str:
     context = [['sea', ['ada saw it.', ' it is wet.']], ['hill', ['bee saw it.']]]
-    own = {'answer': ('ada', 'yes', 'bee')[row % 3], 'supporting_facts': [['sea', 0], ['hill', 0]]}
-    return json.dumps({'_id': str(row), 'question': 'who?', 'context': context, 'type': 'bridge'} | own)
+    labels = {'answer': ('ada', 'yes', 'bee')[row % 3], 'supporting_facts': [['sea', 0], ['hill', 0]]}
+    return json.dumps({'_id': str(row), 'question': 'who?', 'context': context, 'type': 'bridge'} | labels)
 
 
 # problem: (a row of its file, the file's ending, fields of `examples`, the metric that an evaluation must have)
@@ -89,27 +94,47 @@ def fine_tuning(folder: Path, problem: str) -> RunConfig:
 
 QUICKLY = {'optimizer.warmup_steps': 0, 'optimizer.learning_rate': 3e-3, 'optimizer.bias_correction': True}
 QUICKLY |= {'model.dropout_rate': 0.0, 'model.attention_dropout_rate': 0.0}
+MEMORY = {'data.batches': 'streams', 'model.memory_length': 32, 'model.relative': 'transformer_xl'}
+MEMORY |= {'model.positions': 'none', 'eval.context': 16, 'eval.memory_length': 48}
+WINDOW = {'eval.context': 24, 'eval.stride': 8}
+
+
+def from_text(config_of: Callable[..., RunConfig], **fields: Any) -> Callable[[Path], RunConfig]:
+    return lambda folder: config_of(folder, **QUICKLY, **fields)
+
+
 # name: (the config for files in a folder, a metric that an evaluation must have)
 TASKS: dict[str, tuple[Callable[[Path], RunConfig], str]] = {
-    'pretraining': (lambda folder: pretraining(folder, **QUICKLY), 'masked_lm_accuracy'),
-    'language_modelling': (lambda folder: language_modelling(folder, **QUICKLY), 'bits_per_byte'),
+    'pretraining': (from_text(pretraining), 'masked_lm_accuracy'),
+    'sentence_order': (from_text(pretraining, **{'data.pairs': 'sop'}), 'sop_accuracy'),
+    'language_modelling': (from_text(language_modelling), 'bits_per_byte'),
+    'language_modelling_window': (from_text(language_modelling, **WINDOW), 'bits_per_byte'),
+    'language_modelling_memory': (from_text(language_modelling, **MEMORY), 'bits_per_byte'),
     **{name: (functools.partial(fine_tuning, problem=name), metric) for name, (*_, metric) in PROBLEMS.items()},
 }
 
 
-@pytest.mark.parametrize('name', TASKS)
-def test_three_steps_on_one_batch_lower_its_loss_and_move_the_parameters(tmp_path: Path, name: str):
-    config_of, metric = TASKS[name]
-    run = build_run(config_of(tmp_path), jax.devices()[:1])
-    state, step, losses = run.fresh_state(), run.train_step(), []
+def three_steps(name: str, folder: Path) -> tuple[dict[str, Any], float]:
+    """The losses of three steps on one batch and the metrics after them; the share of parameters that have moved."""
+    run = build_run(TASKS[name][0](folder), jax.devices()[:1])
+    state, step, losses = run.drawn_state(), jit_train_step(run), []
     before = jax.device_get(state.params)
     batch = run.on_devices(next(run.task.training_batches(0, 1, 0, 1)))
     for _ in range(3):
         state, metrics = step(state, batch)
         losses.append(float(metrics['loss']))
-    assert losses[2] < losses[0] and int(metrics['skipped']) == 0
+    assert int(metrics['skipped']) == 0
     moved = [(old != new).any() for old, new in zip(*map(jax.tree.leaves, (before, state.params)), strict=True)]
-    assert np.mean(moved) > 0.9
-    evaluated = run.evaluate(run.eval_step(), state.params)
-    assert np.isfinite(evaluated[metric])
+    return {'losses': losses, 'evaluated': run.evaluation.metrics(run.evaluation.step(), state.params)}, float(
+        np.mean(moved)
+    )
+
+
+@pytest.mark.parametrize('name', TASKS)
+def test_three_steps_on_one_batch_lower_its_loss_and_move_the_parameters(tmp_path: Path, name: str):
+    numbers, moved = three_steps(name, tmp_path)
+    losses, evaluated = numbers['losses'], numbers['evaluated']
+    assert losses[2] < losses[0] and moved > 0.9
+    assert np.isfinite(evaluated[TASKS[name][1]])
     assert name not in PROBLEMS or name == 'token_classification' or evaluated['fine_tuning_weight'] == ROWS
+    assert_recorded('tasks', name, numbers)

@@ -1,5 +1,6 @@
 """The pretraining task: its batches, its metrics, and what a unigram model loses."""
 
+import copy
 import dataclasses
 import math
 
@@ -16,7 +17,7 @@ from tests.training.tiny_run import tiny_config
 
 def make(config, **changes) -> PretrainingTask:
     data = dataclasses.replace(config.data, **changes)
-    return PretrainingTask(data, config.model, batch_size=8, evaluation=EvalConfig(batch_size=5), seed=0)
+    return PretrainingTask(dataclasses.replace(config, data=data, eval=EvalConfig(batch_size=5)))
 
 
 @pytest.fixture(scope='module')
@@ -108,9 +109,10 @@ def test_the_fingerprint_is_the_corpus_own(config, task):
 
 
 def test_a_tokenizer_larger_than_the_models_vocabulary_is_refused(config):
-    model = dataclasses.replace(config.model, vocab_size=20)
+    config = copy.copy(config)  # a config that is checked as a whole does not get this far
+    object.__setattr__(config, 'model', dataclasses.replace(config.model, vocab_size=20))
     with pytest.raises(InputError, match=r'^the tokenizer has \d+ tokens, more than model\.vocab_size 20$'):
-        PretrainingTask(config.data, model, batch_size=8, evaluation=EvalConfig(batch_size=5), seed=0)
+        PretrainingTask(config)
 
 
 def test_a_corpus_may_hold_out_nothing(config):

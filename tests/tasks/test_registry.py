@@ -1,35 +1,21 @@
 """Every task that a config may name is in the registry."""
 
+import types
+
 import pytest
 
-from efficient_attention.config.evaluation import EvalConfig
-from efficient_attention.config.run import TASKS
+from efficient_attention.config import fields
 from efficient_attention.tasks import registry
 from efficient_attention.tasks.registry import make_task
 
 
-class Recorded:
-    def __init__(self, *arguments: object, **options: object) -> None:
-        self.arguments, self.options = arguments, options
+def test_every_task_of_a_config_has_its_class():
+    assert tuple(registry.TASKS) == fields.TASKS
 
 
-CLASSES = {
-    'pretraining': 'PretrainingTask',
-    'language_modelling': 'LanguageModellingTask',
-    'fine_tuning': 'FineTuningTask',
-}
-OPTIONS = {'batch_size': 8, 'evaluation': EvalConfig(batch_size=4), 'seed': 1}
-
-
-@pytest.mark.parametrize('name', TASKS)
-def test_the_task_gets_what_it_is_made_of(monkeypatch, name: str):
-    monkeypatch.setattr(registry, CLASSES[name], Recorded)
-    task = make_task(name, 'data', 'model', **OPTIONS, fine_tuning=('examples', 'head'))
-    assert task.arguments == ('data', 'model')
-    own = {'examples': 'examples', 'head': 'head'} if name == 'fine_tuning' else {}
-    assert task.options == OPTIONS | own
-
-
-def test_an_unknown_name_is_a_mistake_of_the_program():
-    with pytest.raises(KeyError):
-        make_task('translation', 'data', 'model', **OPTIONS, fine_tuning=('examples', 'head'))
+@pytest.mark.parametrize('name', fields.TASKS)
+def test_a_task_gets_the_whole_config_and_what_is_read_already(monkeypatch, name: str):
+    monkeypatch.setitem(registry.TASKS, name, lambda *arguments: arguments)
+    config = types.SimpleNamespace(task=name)
+    assert make_task(config) == (config,)
+    assert make_task(config, 'rows') == (config, 'rows')

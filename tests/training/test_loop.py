@@ -17,9 +17,11 @@ import pytest
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.tasks.pretraining import PretrainingTask
+from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.loop import Trainer, train
 from efficient_attention.training.run import build_run
 from efficient_attention.training.state import TrainState
+from efficient_attention.training.step import jit_train_step
 from efficient_attention.training.step_queue import TrainingStopped
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.config_file import read_config
@@ -125,9 +127,9 @@ def test_a_run_that_gets_more_steps_equals_the_longer_one_and_needs_no_held_out_
 
 def test_a_new_run_says_which_checkpoint_it_starts_from(folder, unbroken):
     fields = {'train.start_from': str(unbroken)}
-    assert build_run(tiny_config(folder, **fields)).origin() == f'parameters from {unbroken} step 20'
+    assert InitialParams(tiny_config(folder, **fields)).origin() == f'parameters from {unbroken} step 20'
     fields['train.start_random'] = True
-    assert build_run(tiny_config(folder, **fields)).origin().startswith('parameters drawn from seed 0, sizes')
+    assert InitialParams(tiny_config(folder, **fields)).origin().startswith('parameters drawn from seed 0, sizes')
 
 
 # Kills itself after the log of step 16, as soon as the checkpoint of step 10 is complete.
@@ -165,7 +167,7 @@ def test_a_run_that_was_killed_and_goes_on_equals_one_that_was_not(folder, unbro
 def test_a_run_goes_on_with_equal_losses_on_another_mesh(folder, unbroken):
     run = build_run(tiny_config(folder), devices=jax.devices()[:1])
     state = CheckpointReader(unbroken).restore(run.abstract_state, 10).state
-    train_step = run.train_step()
+    train_step = jit_train_step(run)
     losses = []
     for batch in run.task.training_batches(10, 20, 0, 1):
         state, metrics = train_step(state, run.on_devices(batch))

@@ -19,10 +19,10 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope='module')
 def on_mesh(folder):
     run = build_run(tiny_config(folder, **{'mesh.fsdp': 2, 'mesh.tensor': 2}))
-    return run, run.fresh_state()
+    return run, run.drawn_state()
 
 
-def test_the_fresh_state_is_laid_out_as_promised(on_mesh):
+def test_the_drawn_state_is_laid_out_as_promised(on_mesh):
     run, state = on_mesh
     for leaf, abstract in zip(jax.tree.leaves(state), jax.tree.leaves(run.abstract_state), strict=True):
         assert (leaf.shape, leaf.dtype, leaf.sharding) == (abstract.shape, abstract.dtype, abstract.sharding)
@@ -33,7 +33,7 @@ def test_the_fresh_state_is_laid_out_as_promised(on_mesh):
 
 def test_initial_parameters_follow_the_seed_and_not_the_mesh(folder, on_mesh):
     def params(seed: int) -> dict:
-        return build_run(tiny_config(folder, **{'train.seed': seed}), devices=jax.devices()[:1]).fresh_state().params
+        return build_run(tiny_config(folder, **{'train.seed': seed}), devices=jax.devices()[:1]).drawn_state().params
 
     same, other = params(0), params(1)
     jax.tree.map(np.testing.assert_array_equal, same, on_mesh[1].params)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from configs.common import language_modelling_config
-from efficient_attention.config.run import from_dict
+from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.training.run_notes import no_evaluation_note, run_notes
 
 
@@ -17,21 +18,21 @@ def notes(rows: int | None = None, **fields: Any) -> list[str]:
         group, field = name.split('.')
         groups[group][field] = value
     task = SimpleNamespace(notes=['of the task'], rows_per_epoch=lambda: rows)
-    return run_notes(SimpleNamespace(config=from_dict(groups), task=task))
+    return run_notes(SimpleNamespace(config=from_dict(groups, RunConfig), task=task))
 
 
 def test_a_complete_run_does_not_plan_its_training_data():
     task = SimpleNamespace(notes=['of the task'])  # without rows_per_epoch, which would plan it
-    config = from_dict({'train': {'steps': 100, 'batch_size': 5_000}, 'optimizer': {'warmup_steps': 10}})
+    config = from_dict({'train': {'steps': 100, 'batch_size': 5_000}, 'optimizer': {'warmup_steps': 10}}, RunConfig)
     assert run_notes(SimpleNamespace(config=config, task=task), is_complete=True) == ['of the task']
 
 
 def test_a_test_split_is_something_to_be_evaluated_on():
     config = language_modelling_config()
     config.data.update({'held_out': 0.0, 'test': 0.1, 'splitting': 'end', 'units': 'bytes'})
-    assert len(no_evaluation_note(from_dict(config.to_dict()))) == 1
+    assert len(no_evaluation_note(from_dict(config.to_dict(), RunConfig))) == 1
     config.eval.split = 'test'
-    assert no_evaluation_note(from_dict(config.to_dict())) == []
+    assert no_evaluation_note(from_dict(config.to_dict(), RunConfig)) == []
 
 
 @pytest.mark.parametrize(

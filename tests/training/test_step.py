@@ -20,15 +20,7 @@ from efficient_attention.objectives.objective import Batch, Objective, Sums
 from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.training.optimizer import make_optimizer
 from efficient_attention.training.state import initial_state
-from efficient_attention.training.step import (
-    Part,
-    accumulate,
-    join_rows,
-    make_eval_step,
-    make_train_step,
-    row_keys,
-    split_rows,
-)
+from efficient_attention.training.step import Part, accumulate, join_rows, make_train_step, row_keys, split_rows
 from tests.training.tiny_batch import random_batch
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
@@ -107,14 +99,6 @@ def test_a_micro_batch_without_any_weight_changes_nothing():
     batch['masked_weights'] = BATCH['masked_weights'] * is_odd[:, None]
     batch['pair_weights'] = BATCH['pair_weights'] * is_odd
     assert_equal(loss_and_gradients(model()[1], batch, 2), loss_and_gradients(model()[1], batch))
-
-
-def test_dropout_is_on_in_training_and_off_in_evaluation():
-    eval_step = jax.jit(make_eval_step(model()[0], OBJECTIVE))
-    (sums, weights), (again, _) = eval_step(model()[1], BATCH), eval_step(model()[1], BATCH)
-    assert sums['masked_lm']['loss'] == again['masked_lm']['loss']
-    assert abs(sums['masked_lm']['loss'] - expected()[0][1]['masked_lm']['loss']) > 0.1
-    assert {name: float(value) for name, value in weights.items()} == {'masked_lm': 44, 'pair': 10}
 
 
 def test_each_part_takes_every_nth_row():
@@ -267,9 +251,3 @@ def test_a_step_that_is_not_finite_hands_nothing_on():
     state = initial_state({'slope': jnp.float32(2.0)}, optimizer, 0, Totals().initial_carry(2))
     state, _ = step(state, batch_of(1.0, np.inf))
     assert state.skipped == 1 and state.carry.tolist() == [0, 0]
-
-
-def test_evaluation_hands_on_too():
-    eval_step = jax.jit(make_eval_step(graph_of(Line()), Totals()))
-    sums, weights, carry = eval_step({'slope': jnp.float32(2.0)}, batch_of(1.0, 2.0), jnp.asarray([5.0, 6.0]))
-    assert (sums['root']['loss'], weights['root'], carry.tolist()) == (28, 2, [6, 8])

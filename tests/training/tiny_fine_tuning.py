@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from configs.common import fine_tuning_config
 from efficient_attention.config.run import RunConfig
-from efficient_attention.training.complete import run_config
+from efficient_attention.training.fill_config import run_config
 
 WORDS = 'good bad the a film was it and not very story we saw'.split()
 SPECIALS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']

@@ -10,7 +10,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from configs.common import default_config
-from efficient_attention.config.run import RunConfig, from_dict, to_dict
+from efficient_attention.config.nested_dicts import from_dict, to_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.training.run import build_run
 from efficient_attention.workdir.checkpoints import Checkpoints
 from efficient_attention.workdir.config_file import claim_workdir
@@ -61,7 +62,7 @@ def tiny_config(folder: Path, **fields: Any) -> RunConfig:
     config.data.source = write_corpus(folder)
     config.data.cache = str(folder / 'cache')
     config.update_from_flattened_dict(fields)
-    return from_dict(config.to_dict())
+    return from_dict(config.to_dict(), RunConfig)
 
 
 def fresh_workdir(folder: Path, **fields: Any) -> Path:
@@ -72,5 +73,5 @@ def fresh_workdir(folder: Path, **fields: Any) -> Path:
     run.task.save_assets(workdir)
     with Checkpoints(workdir, config.checkpoint) as checkpoints:
         record = {'fingerprint': {'config': to_dict(config)} | run.fingerprint}
-        checkpoints.save(0, run.fresh_state(), record=record)
+        checkpoints.save(0, run.drawn_state(), record=record)
     return workdir

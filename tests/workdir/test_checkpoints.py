@@ -173,11 +173,3 @@ def test_a_trainer_killed_while_saving_leaves_its_last_step_and_no_lock(tmp_path
         checkpoints.wait()
         names = {path.name for path in checkpoints.reader.folder.iterdir()}
     assert names in ({'1', '3'}, {'1', '2', '3'})  # the unfinished folder is gone
-
-
-@pytest.mark.parametrize(
-    ('field', 'value'), [('every_steps', 0), ('keep', 0), ('keep_best', -1), ('best_mode', 'least'), ('keep_best', 1)]
-)
-def test_a_bad_field_is_named(field, value):
-    with pytest.raises(InputError, match=rf'^checkpoint\.{field} '):
-        CheckpointConfig(**{field: value})

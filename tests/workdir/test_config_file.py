@@ -2,7 +2,8 @@
 
 import pytest
 
-from efficient_attention.config.run import RunConfig, from_dict, to_dict
+from efficient_attention.config.nested_dicts import from_dict, to_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.config_file import (
     CHANGEABLE,
@@ -15,7 +16,7 @@ from efficient_attention.workdir.config_file import (
 
 
 def config(**groups) -> RunConfig:
-    return from_dict({'model': {'width': 32}, 'optimizer': {'no_decay': ['bias$']}} | groups)
+    return from_dict({'model': {'width': 32}, 'optimizer': {'no_decay': ['bias$']}} | groups, RunConfig)
 
 
 def test_the_complete_config_comes_back(tmp_path):

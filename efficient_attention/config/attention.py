@@ -1,0 +1,70 @@
+"""What an attention sub-layer is made of."""
+
+import dataclasses
+
+from efficient_attention.attention.attend import BACKENDS
+from efficient_attention.attention.mechanisms import Mechanism, Softmax, model_needs
+from efficient_attention.attention.text_form import parse_mechanism
+from efficient_attention.config.checks import check_one_of, require
+from efficient_attention.config.fields import read_by
+from efficient_attention.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionConfig:
+    """Heads, mechanism and projections of an attention sub-layer.
+
+    Raises:
+        InputError: a field is out of range; names the field, its value and what is allowed.
+    """
+
+    width: int = 128  # D
+    heads: int = 2  # H
+    head_width: int = 0  # K; 0 = width / heads
+    attention: str = 'full'  # a mechanism's text form, or several with ';', which the layers take in turn
+    attention_backend: str = 'auto'  # 'auto' | 'reference' | 'dense' | 'blocked' | 'jax_nn' | 'cudnn'
+    attention_bias: bool = True  # biases in the query, key, value and output projections; Reformer has none
+    shared_qk: bool = False  # one projection for queries and keys, keys of unit length; LSH needs it
+    # most tokens of a row that data may mark as global; above 0 adds their projections
+    global_tokens: int = read_by('fine_tuning', default=0)
+    rotary: bool = False  # rotate queries and keys by position (Su et al. 2021, arXiv 2104.09864)
+    attention_dropout_rate: float = 0.1  # on attention weights
+
+    def __post_init__(self) -> None:
+        require(self.heads >= 1, 'model.heads', self.heads, 'at least 1')
+        is_divisor = self.width % self.heads == 0
+        allowed = f'a divisor of model.width {self.width}, or set model.head_width'
+        require(is_divisor or self.head_width > 0, 'model.heads', self.heads, allowed)
+        object.__setattr__(self, 'head_width', self.head_width or self.width // self.heads)
+        for name in ('width', 'head_width'):
+            require(getattr(self, name) >= 1, f'model.{name}', getattr(self, name), 'at least 1')
+        rate = self.attention_dropout_rate
+        require(0.0 <= rate < 1.0, 'model.attention_dropout_rate', rate, 'in [0, 1)')
+        fits = not self.rotary or self.head_width % 2 == 0
+        require(fits, 'model.head_width', self.head_width, 'even for rotary positions')
+        check_one_of('model.attention_backend', self.attention_backend, ('auto', *BACKENDS))
+        require(self.global_tokens >= 0, 'model.global_tokens', self.global_tokens, '0 or more')
+        if self.global_tokens and not all(isinstance(own, Softmax) for own in self.mechanisms):
+            raise InputError(
+                f'model.global_tokens is {self.global_tokens}; model.attention {self.attention!r} has none'
+            )
+        for mechanism in self.mechanisms:
+            self._check_mechanism(mechanism)
+
+    def _check_mechanism(self, mechanism: Mechanism) -> None:
+        mechanism.check_heads(self.heads)
+        has_keys = self.shared_qk or not mechanism.normalises_keys
+        has_dropout = mechanism.has_dropout or self.attention_dropout_rate == 0.0
+        if not (has_keys and has_dropout):
+            name = type(mechanism).__name__
+            raise InputError(f'model.attention {self.attention!r}: {name} needs {model_needs(mechanism)}')
+
+    @property
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """The mechanisms that layers take in turn."""
+        return tuple(parse_mechanism(text) for text in self.attention.split(';'))
+
+    @property
+    def reads_length(self) -> bool:
+        """Whether padding at the end of a row may change what its tokens read."""
+        return any(mechanism.reads_length for mechanism in self.mechanisms)

@@ -1,0 +1,60 @@
+"""A config dataclass as nested dicts of JSON values, and back."""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from efficient_attention.errors import InputError
+
+LISTED = {str: 'texts', int: 'whole numbers'}  # what a field that is a list may hold, in words
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A config dataclass as nested dicts of JSON values."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in _walk(config)}
+
+
+def _walk(config: Any) -> list[tuple[str, Any]]:
+    fields = [(field.name, getattr(config, field.name)) for field in dataclasses.fields(config)]
+    return [(name, to_dict(value) if dataclasses.is_dataclass(value) else value) for name, value in fields]
+
+
+def default_fields(kind: type) -> dict[str, Any]:
+    """A config dataclass's defaults as nested dicts, before derived values (0 = width / heads) are filled in."""
+    fields = {field.name: field.default for field in dataclasses.fields(kind)}
+    return {
+        name: default_fields(type(value)) if dataclasses.is_dataclass(value) else value
+        for name, value in fields.items()
+    }
+
+
+def from_dict(values: Mapping[str, Any], kind: type, group: str = '') -> Any:
+    """The config dataclass `kind` from nested dicts; fields that are not given keep their defaults.
+
+    Raises:
+        InputError: an unknown field (lists the known ones) or a value of another type than the field's.
+    """
+    if not isinstance(values, Mapping):
+        raise InputError(f'{group.removesuffix(".") or "the config"} is {values!r}; it must be a group of fields')
+    types_of = typing.get_type_hints(kind)
+    for name in values:
+        if name not in types_of:
+            raise InputError(f'unknown config field {group}{name}; known: {", ".join(types_of)}')
+    return kind(**{name: _convert(value, types_of[name], f'{group}{name}') for name, value in values.items()})
+
+
+def _convert(value: Any, kind: Any, field: str) -> Any:
+    if dataclasses.is_dataclass(kind):
+        return from_dict(value, typing.cast(type, kind), f'{field}.')
+    if isinstance(kind, types.GenericAlias):  # tuple[str, ...] or tuple[int, ...]
+        of = typing.get_args(kind)[0]
+        if not isinstance(value, (list, tuple)) or not all(type(entry) is of for entry in value):
+            raise InputError(f'{field} is {value!r}; it must be a list of {LISTED[of]}')
+        return tuple(value)
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise InputError(f'{field} is {value!r}; it must be of type {kind.__name__}')
+    return value

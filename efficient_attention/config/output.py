@@ -1,0 +1,51 @@
+"""How a decoder's vectors become logits of words, and its loss."""
+
+import dataclasses
+import itertools
+
+from efficient_attention.config.checks import require
+from efficient_attention.config.embedding import EmbeddingConfig
+from efficient_attention.config.fields import read_by
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputConfig(EmbeddingConfig):
+    """The softmax over words: tied to the token table or not, whole or adaptive.
+
+    Raises:
+        InputError: a field is out of range; names the field, its value and what is allowed.
+    """
+
+    # a decoder's logits from the token table, or from a dense layer of their own
+    tied_output: bool = read_by('language_modelling', default=True)
+    # a bias for each word with a tied or an adaptive output; the dense layer has one anyway
+    output_bias: bool = read_by('language_modelling', default=False)
+    # first ids of the tail clusters of a decoder's softmax; () = one softmax
+    adaptive_cutoffs: tuple[int, ...] = read_by('language_modelling', default=())
+    adaptive_divisor: int = 1  # cluster i has vectors of width E / divisor^i; 1 = one table
+    # positions of each row whose logits a decoder's loss holds at a time; 0 = all at once
+    loss_chunk: int = read_by('language_modelling', default=0)
+
+    def __post_init__(self) -> None:
+        EmbeddingConfig.__post_init__(self)
+        require(self.loss_chunk >= 0, 'model.loss_chunk', self.loss_chunk, '0 or more')
+        self.check_clusters()
+
+    def check_clusters(self) -> None:
+        """Raises InputError where the fields of the adaptive softmax do not fit one another."""
+        cutoffs, divisor = self.adaptive_cutoffs, self.adaptive_divisor
+        edges = (0, *cutoffs, self.vocab_size)
+        require(
+            all(low < high for low, high in itertools.pairwise(edges)),
+            'model.adaptive_cutoffs',
+            cutoffs,
+            f'rising ids above 0 and below model.vocab_size {self.vocab_size}',
+        )
+        if not cutoffs:
+            require(divisor == 1, 'model.adaptive_divisor', divisor, '1 without model.adaptive_cutoffs')
+        else:
+            allowed = f'1 to {self.embedding_width} in its power {len(cutoffs)}, so that each cluster has a width'
+            fits = 1 <= divisor and divisor ** len(cutoffs) <= self.embedding_width
+            require(fits, 'model.adaptive_divisor', divisor, allowed)
+        has_dense = not self.tied_output and not cutoffs
+        require(not (self.output_bias and has_dense), 'model.output_bias', True, 'False with a dense output layer')

@@ -1,0 +1,31 @@
+"""How long a run trains, and on how much at a time: the fields of a config's `train` group."""
+
+import dataclasses
+
+from efficient_attention.config.checks import check_within
+from efficient_attention.config.fields import read_by
+from efficient_attention.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """Length, batch and logging of a run."""
+
+    steps: int = 1000  # optimizer steps of the whole run
+    batch_size: int = 32  # rows of the global batch, over all devices and micro-batches
+    micro_batches: int = 1  # parts of a batch computed one after another, to save memory
+    seed: int = 0  # of parameters, data order, masks and dropout
+    start_from: str = ''  # where parameters come from at step 0: a Hugging Face folder or a workdir; '' = drawn
+    start_random: bool = False  # draw them all the same, and take sizes and tokenizer alone from `start_from`
+    # evaluations in a row without a better checkpoint.best_metric that end the run; 0 = none do
+    early_stop: int = read_by('fine_tuning', default=0)
+    log_every_steps: int = 20  # steps between lines of metrics
+    max_skipped_in_row: int = 10  # stop when this many steps in a row have a loss or gradient that is not finite
+
+    def __post_init__(self) -> None:
+        for name in ('steps', 'batch_size', 'micro_batches', 'log_every_steps', 'max_skipped_in_row'):
+            check_within(f'train.{name}', getattr(self, name), 1)
+        check_within('train.seed', self.seed, 0, 2**31)
+        check_within('train.early_stop', self.early_stop, 0)
+        if self.start_random and not self.start_from:
+            raise InputError('train.start_random is True; it needs train.start_from, whose sizes it takes')

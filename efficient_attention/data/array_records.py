@@ -1,0 +1,36 @@
+"""Texts in ArrayRecord files; a damaged file or record is named."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from array_record.python import array_record_module
+
+from efficient_attention.data.cache_manifest import one_line
+from efficient_attention.data.text_files import decode
+from efficient_attention.errors import InputError
+
+RECORDS_AT_ONCE = 256
+
+
+def record_documents(files: Sequence[Path]) -> Iterator[str]:
+    """The records of ArrayRecord files, each the UTF-8 bytes of one document.
+
+    Raises:
+        InputError: a file is not ArrayRecord or damaged, or a record is not UTF-8; names file and record.
+    """
+    for path in files:
+        for number, record in enumerate(_records(path)):
+            yield decode(record, f'{path}: record {number}')
+
+
+def _records(path: Path) -> Iterator[bytes]:
+    try:
+        reader = array_record_module.ArrayRecordReader(str(path))
+        count = reader.num_records()
+        for start in range(0, count, RECORDS_AT_ONCE):
+            yield from reader.read(start, min(start + RECORDS_AT_ONCE, count))
+        reader.close()
+    except (RuntimeError, IndexError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f'{path}: not a sound ArrayRecord file ({one_line(error)})') from None

@@ -1,0 +1,81 @@
+"""Checks that a folder of the cache is what its manifest says, by checksums of the manifest and of every other file."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.errors import InputError
+
+MANIFEST = 'manifest.json'
+
+
+def read_manifest(folder: Path, version: int, content: str) -> dict[str, Any]:
+    """The manifest of a prepared folder, checked by itself.
+
+    Args:
+        folder: of the cache.
+        version: of the folder's format that the caller reads.
+        content: 'corpus' or 'text', for messages.
+
+    Raises:
+        InputError: it is missing, damaged or of another format; names the file and what to do.
+    """
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_bytes())
+        found = manifest['format']
+    except FileNotFoundError:
+        raise InputError(f'{folder}: no prepared {content} there ({MANIFEST} is missing)') from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f'{path}: damaged ({one_line(error)}); {_advice(folder, content)}') from None
+    if found != version:
+        raise InputError(f'{path}: format {found}, this version reads {version}; {_advice(folder, content)}')
+    if manifest.get('checksum') != manifest_checksum(manifest):
+        raise InputError(f'{path}: damaged, its checksum differs; {_advice(folder, content)}')
+    return manifest
+
+
+def check_files(folder: Path, manifest: Mapping[str, Any], content: str) -> None:
+    """Raises InputError unless every file has the bytes that the manifest tells; `content` as in `read_manifest`."""
+    for name, expected in manifest['files'].items():
+        path = folder / name
+        if not path.is_file():
+            raise InputError(f'{path}: missing from the prepared {content}; {_advice(folder, content)}')
+        if path.stat().st_size != expected['bytes'] or file_sha256(path) != expected['sha256']:
+            raise InputError(f'{path}: damaged, its bytes differ from the manifest; {_advice(folder, content)}')
+
+
+def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
+    """Bytes and SHA-256 of every file below `folder`, by its path relative to it, sorted: the manifest's `files`."""
+    paths = sorted(path for path in folder.rglob('*') if path.is_file())
+    return {
+        path.relative_to(folder).as_posix(): {'bytes': path.stat().st_size, 'sha256': file_sha256(path)}
+        for path in paths
+    }
+
+
+def manifest_checksum(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 over everything in a manifest but its own `checksum`."""
+    return json_sha256({name: value for name, value in manifest.items() if name != 'checksum'})
+
+
+def json_sha256(value: Any) -> str:
+    """SHA-256 of a value as JSON with sorted names, as hex."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's bytes, as hex."""
+    with path.open('rb') as file:
+        return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+def one_line(error: BaseException) -> str:
+    """An error's message without line breaks."""
+    return ' '.join(str(error).split())
+
+
+def _advice(folder: Path, content: str) -> str:
+    return f'delete the folder {folder} to prepare the {content} again'

@@ -1,0 +1,131 @@
+"""Chooses the tokens of a row that a masked language model has to predict, and what it sees in their place.
+
+BERT (Devlin et al. 2018, arXiv:1810.04805): 15 % of the tokens; of these 80 % become [MASK], 10 % a random id, 10 %
+stay. Whole words: the pieces of a word are chosen together. N-grams (ALBERT, Lan et al. 2019, arXiv:1909.11942): runs
+of 1 to N whole words, p(n) ~ 1/n.
+
+Special tokens and padding are never chosen. The random id is uniform over the ordinary ids (BERT: over all ids, special
+ones included), so that a row's special tokens always mean what they say.
+"""
+
+import bisect
+import dataclasses
+import itertools
+
+import numpy as np
+
+from efficient_attention.config.data import DataConfig
+from efficient_attention.data.vocabulary import Vocabulary
+
+
+def prediction_count(tokens: int, mask_rate: float, max_masked: int) -> int:
+    """Tokens to predict in a row of `tokens` tokens, special ones counted (BERT): the rounded share, at least 1."""
+    return min(max_masked, max(1, round(tokens * mask_rate)))
+
+
+class Masker:
+    """Draws masks for rows of one vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary, config: DataConfig) -> None:
+        self._config = config
+        self._mask = vocabulary.mask
+        self._is_continuation = np.asarray(vocabulary.is_continuation)
+        self._is_maskable = np.ones(vocabulary.size, bool)
+        frame = (vocabulary.pad, vocabulary.cls, vocabulary.sep, vocabulary.mask)
+        self._is_maskable[[*vocabulary.special, *frame]] = False
+        self._ordinary = np.flatnonzero(self._is_maskable).astype(np.int32)
+
+    def __call__(self, tokens_L: np.ndarray, used: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """The masked row: tokens int32 [L]; masked_positions, masked_tokens int32 [P], masked_weights float32 [P].
+
+        Positions are sorted; unused ones are position 0, token 0, weight 0. Under whole words and n-grams there may be
+        fewer predictions than the share asks for, or none: a word is masked whole or not at all.
+
+        Args:
+            tokens_L: int32 [L], the row.
+            used: tokens of the row that are not padding.
+            rng: source of all draws.
+        """
+        config = self._config
+        budget = prediction_count(used, config.mask_rate, config.max_masked)
+        candidates = np.flatnonzero(self._is_maskable[tokens_L])
+        if config.mask_unit == 'token':
+            positions = np.sort(rng.permutation(candidates)[:budget])
+        else:
+            words = find_words(candidates, self._is_continuation[tokens_L[candidates]])
+            longest = config.max_ngram if config.mask_unit == 'ngram' else 1
+            chosen = np.zeros(candidates.size, bool)
+            for start, stop in choose_runs(words, budget, longest, rng):
+                chosen[start:stop] = True
+            positions = candidates[chosen]
+        return self._fill(tokens_L, positions, rng)
+
+    def _fill(self, tokens_L: np.ndarray, positions: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        count = positions.size
+        masked = {name: np.zeros(self._config.max_masked, np.int32) for name in ('masked_positions', 'masked_tokens')}
+        masked['masked_weights'] = np.zeros(self._config.max_masked, np.float32)
+        masked['masked_positions'][:count] = positions
+        masked['masked_tokens'][:count] = tokens_L[positions]
+        masked['masked_weights'][:count] = 1
+        masked['tokens'] = tokens_L.copy()
+        masked['tokens'][positions] = self._replacements(tokens_L[positions], rng)
+        return masked
+
+    def _replacements(self, originals: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """What the model sees in place of `originals`."""
+        draw, which = rng.random((2, originals.size))
+        random_ids = self._ordinary[(which * self._ordinary.size).astype(np.int64)]
+        is_mask = draw < self._config.mask_token_share
+        is_random = draw < self._config.mask_token_share + self._config.random_token_share
+        return np.where(is_mask, self._mask, np.where(is_random, random_ids, originals))
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskableWords:
+    """The whole words among the maskable tokens of a row.
+
+    Attributes:
+        bounds: word w is candidates bounds[w]:bounds[w + 1].
+        stretch_ends: for each word, the end of its stretch of words without a special token between them.
+    """
+
+    bounds: list[int]
+    stretch_ends: list[int]
+
+
+def find_words(candidates: np.ndarray, is_continuation: np.ndarray) -> MaskableWords:
+    """Words among maskable positions (sorted); a continuation after a special token starts a word of its own."""
+    if not candidates.size:
+        return MaskableWords([0], [])
+    is_after_gap = np.diff(candidates, prepend=-2) > 1
+    firsts = np.flatnonzero(is_after_gap | ~is_continuation)
+    stretch = np.cumsum(is_after_gap)[firsts]
+    stretch_ends = np.searchsorted(stretch, stretch, side='right')
+    return MaskableWords([*firsts.tolist(), candidates.size], stretch_ends.tolist())
+
+
+def choose_runs(words: MaskableWords, budget: int, longest: int, rng: np.random.Generator) -> list[tuple[int, int]]:
+    """Runs of 1..longest whole words, in the order of choice, as candidate ranges; `budget` tokens at most in all.
+
+    First words come in random order. A run that would overlap a chosen one is dropped (ALBERT's test for overlap; the
+    other test in its code has no effect); one that exceeds the budget is shortened word by word. Runs do not reach
+    across special tokens.
+    """
+    bounds = words.bounds
+    count = len(words.stretch_ends)
+    cumulative = list(itertools.accumulate(1 / n for n in range(1, longest + 1)))
+    is_chosen = bytearray(count)
+    runs = []
+    for first, uniform in zip(rng.permutation(count).tolist(), rng.random(count).tolist(), strict=True):
+        if budget == 0:
+            break
+        reach = min(longest, words.stretch_ends[first] - first)
+        stop = first + 1 + bisect.bisect_right(cumulative, uniform * cumulative[reach - 1], hi=reach - 1)
+        while stop > first and bounds[stop] - bounds[first] > budget:
+            stop -= 1
+        if stop == first or any(is_chosen[first:stop]):
+            continue
+        is_chosen[first:stop] = b'\1' * (stop - first)
+        runs.append((bounds[first], bounds[stop]))
+        budget -= bounds[stop] - bounds[first]
+    return runs

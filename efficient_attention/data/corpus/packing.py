@@ -1,0 +1,128 @@
+"""Fills rows with documents where there are no sentence pairs: which excerpts share a row, and how they become one.
+
+A document is cut into excerpts that fit a row, at sentence borders where there are any, and every excerpt becomes
+[CLS] excerpt [SEP], a segment of its own: 1, 2, ... in the row, with positions from 0. Attention and losses that honour
+segments never cross from one excerpt to another. Every token of every document is in exactly one excerpt.
+
+For the short share of document passes a excerpt ends with the first sentence that reaches a random target, as in BERT's
+sentence pairs; these also fill the gaps that longer excerpts leave.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from efficient_attention.config.data import DataConfig
+from efficient_attention.data.corpus.prepared_corpus import Corpus
+from efficient_attention.data.corpus.sentence_pairs import draw_targets, tokens_before
+from efficient_attention.data.vocabulary import Vocabulary
+
+EXCERPT_SPECIALS = 2  # [CLS] excerpt [SEP]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PackingPlan:
+    """The rows of one pass over a split.
+
+    Attributes:
+        excerpts: int64 [excerpts, 5], row by row: document, first and end sentence (counted within the document),
+            tokens to skip in the first sentence, tokens of the excerpt.
+        row_starts: int64 [rows + 1]; row i holds excerpts row_starts[i]:row_starts[i + 1].
+    """
+
+    excerpts: np.ndarray
+    row_starts: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.row_starts) - 1
+
+    def documents(self, index: int) -> list[int]:
+        """Documents that row `index` reads."""
+        return sorted(set(self.row(index)[:, 0].tolist()))
+
+    def row(self, index: int) -> np.ndarray:
+        """The excerpts of row `index`, int64 [excerpts, 5]."""
+        start, stop = self.row_starts[index : index + 2].tolist()
+        return self.excerpts[start:stop]
+
+
+def plan_rows(corpus: Corpus, config: DataConfig, rng: np.random.Generator) -> PackingPlan:
+    """A new packing of every document of a split into rows; reads sentence lengths only."""
+    before = tokens_before(corpus.sentence_lengths)
+    document_starts = np.asarray(corpus.document_starts)
+    document, start, stop = _cut(before, document_starts, config, rng)
+    first = np.searchsorted(before, start, side='right') - 1
+    end = np.searchsorted(before, stop)
+    offset = document_starts[document]
+    excerpts = np.stack([document, first - offset, end - offset, start - before[first], stop - start], axis=-1)
+    excerpts = excerpts[rng.permutation(len(excerpts))]
+    rows = _choose_rows(excerpts[:, 4] + EXCERPT_SPECIALS, config.length)
+    order = np.argsort(rows, kind='stable')
+    row_starts = np.concatenate([[0], np.cumsum(np.bincount(rows))])
+    return PackingPlan(excerpts[order], row_starts)
+
+
+def packed_row(
+    plan: PackingPlan, index: int, corpus: Corpus, vocabulary: Vocabulary, length: int
+) -> dict[str, np.ndarray]:
+    """The unmasked row `index`: tokens, segments, token_types (all 0), positions; int32 [L]."""
+    row = {name: np.zeros(length, np.int32) for name in ('tokens', 'segments', 'token_types', 'positions')}
+    row['tokens'][:] = vocabulary.pad
+    at = 0
+    for segment, (document, first, end, skip, tokens) in enumerate(plan.row(index).tolist(), start=1):
+        stop = at + tokens + EXCERPT_SPECIALS
+        row['tokens'][at] = vocabulary.cls
+        row['tokens'][at + 1 : stop - 1] = np.concatenate(corpus.sentences(document, first, end))[skip : skip + tokens]
+        row['tokens'][stop - 1] = vocabulary.sep
+        row['segments'][at:stop] = segment
+        row['positions'][at:stop] = np.arange(stop - at)
+        at = stop
+    return row
+
+
+def _cut(
+    before: np.ndarray, document_starts: np.ndarray, config: DataConfig, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Document, first and end token (counted over the split) of every excerpt; all documents are cut side by side."""
+    longest = config.length - EXCERPT_SPECIALS
+    documents = np.flatnonzero(np.diff(document_starts))
+    targets = draw_targets(len(documents), longest, config.short_sequence_probability, rng)
+    start, ends = before[document_starts[documents]], before[document_starts[documents + 1]]
+    excerpts = [np.zeros((3, 0), np.int64)]
+    while documents.size:
+        stop = np.minimum(_excerpt_end(before, start, targets, longest), ends)
+        excerpts.append(np.stack([documents, start, stop]))
+        is_left = stop < ends
+        documents, start, ends, targets = (array[is_left] for array in (documents, stop, ends, targets))
+    document, first, end = np.concatenate(excerpts, axis=1)
+    return document, first, end
+
+
+def _excerpt_end(before: np.ndarray, start: np.ndarray, targets: np.ndarray, longest: int) -> np.ndarray:
+    """The first sentence border that reaches the target; else the last one that fits; else as many tokens as fit."""
+    reached = before[np.minimum(np.searchsorted(before, start + targets), len(before) - 1)]
+    fitting = before[np.searchsorted(before, start + longest, side='right') - 1]
+    return np.where(reached <= start + longest, reached, np.where(fitting > start, fitting, start + longest))
+
+
+def _choose_rows(sizes: np.ndarray, length: int) -> np.ndarray:
+    """The row of each excerpt: the fullest one that has room (best fit), or a new one; int64 [excerpts].
+
+    Rows with r positions left wait in stack r; bit r of `waiting` says whether that stack holds any, so that a excerpt
+    finds its row in constant time however many are open.
+    """
+    stacks: list[list[int]] = [[] for _ in range(length + 1)]
+    waiting, count, rows = 0, 0, []
+    for size in sizes.tolist():
+        fitting = waiting >> size
+        if fitting:
+            room = size + (fitting & -fitting).bit_length() - 1
+            row = stacks[room].pop()
+            if not stacks[room]:
+                waiting ^= 1 << room
+        else:
+            room, row, count = length, count, count + 1
+        rows.append(row)
+        stacks[room - size].append(row)
+        waiting |= 1 << (room - size)
+    return np.array(rows, np.int64)

@@ -1,0 +1,183 @@
+"""Prepares a corpus from text, once: a hash of the text, the tokenizer and the settings names its folder in the cache.
+
+The folder's name is a hash of the source's content, the tokenizer and the settings, so a changed file or tokenizer
+never meets an old cache. It is built under another name and renamed when complete (cache_folder.py).
+"""
+
+import array
+import dataclasses
+import importlib.metadata
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from efficient_attention.config.data import DataConfig
+from efficient_attention.data.cache_folder import TOKENIZER, new_folder
+from efficient_attention.data.cache_manifest import MANIFEST, file_sha256, json_sha256
+from efficient_attention.data.corpus.encoding import encode_documents
+from efficient_attention.data.corpus.prepared_corpus import FORMAT, SPLITS, PreparedCorpus, open_corpus
+from efficient_attention.data.corpus.writer import SplitWriter, write_manifest
+from efficient_attention.data.held_out_documents import OneDocument, document_hash, held_out_threshold, more_documents
+from efficient_attention.data.preparation_progress import Progress
+from efficient_attention.data.sources import Source, open_source
+from efficient_attention.data.tokenizer_choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
+from efficient_attention.data.vocabulary import vocabulary_of
+from efficient_attention.errors import InputError
+
+RULES = 1  # of sentence splitting, sources and training; a change of them is a new corpus
+KEPT_CHARACTERS = 2**24  # of texts kept in memory between the passes over a small source
+PARALLEL_CHARACTERS = 2**24  # smaller corpora are done before other processes have started
+
+
+def prepare_corpus(config: DataConfig, *, show_progress: bool = True) -> PreparedCorpus:
+    """The prepared corpus of a config: from the cache where it is there, else built and cached.
+
+    Args:
+        config: `source`, `held_out`, `cache`, `processes`, `tokenizer`, `vocab_size` and `lowercase` are read.
+        show_progress: a progress bar on the standard error stream, or plain lines where that is no terminal.
+
+    Raises:
+        InputError: the source, the tokenizer, or the cached folder is not as it should be; one line says what.
+    """
+    tokenizer = _loaded_tokenizer(config)
+    source = open_source(config.source)
+    digest = source.digest()
+    folder = Path(config.cache) / _folder_name(config, digest)
+    if not (folder / MANIFEST).is_file():
+        with Progress(f'preparing {config.source}', is_shown=show_progress) as progress:
+            _build(folder, config, source, digest, tokenizer, progress)
+    return open_corpus(folder)
+
+
+def training_documents(config: DataConfig) -> Iterator[str]:
+    """The documents of the train split, in the order of the source; raises InputError as `prepare_corpus`."""
+    with Progress(f'reading {config.source}', is_shown=False) as progress:
+        return _survey(open_source(config.source), config.held_out, progress).training_documents()
+
+
+def _loaded_tokenizer(config: DataConfig) -> Tokenizer | None:
+    """The tokenizer of a file, checked; None where it is to be trained."""
+    tokenizer = loaded_tokenizer(config)
+    if tokenizer:
+        size = vocabulary_of(tokenizer, config.tokenizer).size
+        if size != config.vocab_size:
+            raise InputError(
+                f'data.vocab_size is {config.vocab_size}; the tokenizer {config.tokenizer} has {size} pieces'
+            )
+    return tokenizer
+
+
+def _folder_name(config: DataConfig, digest: str) -> str:
+    key = {
+        'format': FORMAT,
+        'rules': RULES,
+        'source': digest,
+        'held_out': config.held_out,
+        **tokenizer_identity(config),
+        'vocab_size': config.vocab_size,
+    }
+    return f'{config.source.partition(":")[0]}-{json_sha256(key)[:16]}'
+
+
+def _build(
+    folder: Path, config: DataConfig, source: Source, digest: str, tokenizer: Tokenizer | None, progress: Progress
+) -> None:
+    started = time.monotonic()
+    survey = _survey(source, config.held_out, progress)
+    with new_folder(folder) as partial:
+        if not tokenizer:
+            progress.start('learning the vocabulary')
+            tokenizer = trained_tokenizer(config, survey.training_documents, survey.characters)
+        tokenizer.save(str(partial / TOKENIZER))
+        counts, unigram_counts, content = _encode(partial, config, survey, tokenizer.get_vocab_size(), progress)
+        tokenizer_sha256 = file_sha256(partial / TOKENIZER)
+        identity = {
+            'format': FORMAT,
+            'rules': RULES,
+            'source_sha256': digest,
+            'tokenizer_sha256': tokenizer_sha256,
+            'held_out': config.held_out,
+            'content_sha256': content,  # rules and libraries may change and leave all the others as they are
+        }
+        manifest = {
+            **identity,
+            'fingerprint': json_sha256(identity),
+            'source': config.source,
+            'settings': {name: getattr(config, name) for name in ('tokenizer', 'vocab_size', 'lowercase')},
+            'characters': survey.characters,
+            'counts': counts,
+            'made_with': {'python': platform.python_version(), 'tokenizers': importlib.metadata.version('tokenizers')},
+            'seconds': round(time.monotonic() - started, 1),
+        }
+        write_manifest(partial, vocabulary_of(tokenizer, config.tokenizer), unigram_counts, manifest)
+    progress.line(f'{describe_counts(counts)}, in {time.monotonic() - started:.1f} s: {folder}')
+
+
+def describe_counts(counts: dict[str, dict[str, int]]) -> str:
+    """A manifest's `counts` in words."""
+    train, held_out = (
+        f'{counts[split]["documents"]:,} documents, {counts[split]["tokens"]:,} tokens' for split in SPLITS
+    )
+    return f'{train} to train on; {held_out} held out'
+
+
+@dataclasses.dataclass(frozen=True)
+class _Survey:
+    """What one pass over a source tells."""
+
+    characters: int
+    hashes: array.array  # of every document, in order
+    threshold: int  # documents that hash below it are held out
+    documents: Callable[[], Iterable[str]]  # from memory where the source is small
+
+    def training_documents(self) -> Iterator[str]:
+        hashed = zip(self.documents(), self.hashes, strict=True)
+        return (text for text, document in hashed if document >= self.threshold)
+
+
+def _survey(source: Source, held_out: float, progress: Progress) -> _Survey:
+    characters, hashes, kept = 0, array.array('Q'), []
+    progress.start('reading')
+    for text in source.documents():
+        hashes.append(document_hash(text))
+        characters += len(text)
+        if characters <= KEPT_CHARACTERS:
+            kept.append(text)
+        progress.advance(len(text))
+    if not hashes:
+        raise InputError(f'data.source {source.text!r}: no text in it')
+    try:
+        threshold = held_out_threshold(hashes, held_out)
+    except OneDocument as error:
+        ways = f'{more_documents(source.text)}, or data.held_out=0 to train without evaluation'
+        raise InputError(f'data.source {source.text!r}: {error}; use {ways}') from None
+    documents = (lambda: kept) if characters <= KEPT_CHARACTERS else source.documents
+    return _Survey(characters, hashes, threshold, documents)
+
+
+def _encode(
+    folder: Path, config: DataConfig, survey: _Survey, vocabulary_size: int, progress: Progress
+) -> tuple[dict[str, dict[str, int]], np.ndarray, str]:
+    """Writes both splits; returns their counts, how often each id occurs in the train split, and a hash of both."""
+    progress.start('tokenising', survey.characters)
+    train, held_out = (SplitWriter(folder, split, vocabulary_size) for split in SPLITS)
+    processes = _processes(config.processes, survey.characters)
+    for encoded in encode_documents(survey.documents(), str(folder / TOKENIZER), processes):
+        writer = held_out if survey.hashes[encoded.document] < survey.threshold else train
+        writer.add(encoded.document, encoded.lengths, encoded.ids)
+        progress.advance(encoded.characters)
+    content = json_sha256([train.digest(), held_out.digest()])
+    return {'train': train.close(), 'held_out': held_out.close()}, train.counts, content
+
+
+def _processes(wanted: int, characters: int) -> int:
+    if wanted:
+        return wanted
+    if characters < PARALLEL_CHARACTERS:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1

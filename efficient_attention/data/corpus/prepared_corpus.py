@@ -1,0 +1,150 @@
+"""The files of a prepared corpus, and how it is opened, checked and read.
+
+A prepared corpus is a folder that is written once and never changed:
+
+    manifest.json         source, settings, counts, vocabulary; bytes and SHA-256 of every other file; its own checksum
+    tokenizer.json        the tokenizer, as Hugging Face `tokenizers` reads it
+    is_continuation.npy   bool [V], see `Vocabulary`
+    unigram_counts.npy    int64 [V], how often each id occurs in the train split
+    <split>/              'train' and 'held_out'
+        shard-00000.arrayrecord ...  records; a record = the ids of consecutive sentences of one document, end to end
+        sentence_lengths.npy         int32 [sentences], tokens
+        document_starts.npy          int64 [documents + 1], the first sentence of each document
+        record_starts.npy            int64 [records + 1], the first sentence of each record
+        shard_starts.npy             int64 [shards + 1], the first record of each shard
+
+A record holds a few thousand tokens at most (or one longer sentence), so reading a few sentences of a novel does not
+read the novel.
+"""
+
+import dataclasses
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from array_record.python import array_record_module
+
+from efficient_attention.data.cache_folder import TOKENIZER, UNIGRAM_COUNTS
+from efficient_attention.data.cache_manifest import check_files, one_line, read_manifest
+from efficient_attention.data.vocabulary import Vocabulary
+from efficient_attention.errors import InputError
+
+FORMAT = 1  # of the folder; part of its fingerprint, so a new format never reads an old cache
+IS_CONTINUATION = 'is_continuation.npy'
+SPLITS = ('train', 'held_out')
+RANDOM_ACCESS = 'readahead_buffer_size:0,max_parallelism:0'  # array_record's own advice for reading by index
+
+
+class Corpus:
+    """One split of a prepared corpus; pickles as its folder, opens its shards when first read, in each process.
+
+    Attributes:
+        split: 'train' or 'held_out'.
+        sentence_lengths: int32 [sentences], tokens of every sentence of every document, in order; none is 0.
+        document_starts: int64 [documents + 1], document i has sentences document_starts[i]:document_starts[i + 1].
+    """
+
+    def __init__(self, folder: Path, split: str) -> None:
+        self.split = split
+        self._folder = Path(folder)
+        self.sentence_lengths = self._index('sentence_lengths')
+        self.document_starts = self._index('document_starts')
+        self._record_starts = self._index('record_starts')
+        self._shard_starts = self._index('shard_starts')
+        self._token_type = np.dtype(read_manifest(self._folder, FORMAT, 'corpus')['token_type'])
+        self._readers: dict[tuple[int, int], Any] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """Number of documents."""
+        return len(self.document_starts) - 1
+
+    def __reduce__(self) -> tuple:
+        return Corpus, (self._folder, self.split)
+
+    def sentences(self, document: int, start: int = 0, stop: int | None = None) -> list[np.ndarray]:
+        """Int32 ids of sentences start:stop of a document, counted from 0 within it.
+
+        Raises:
+            IndexError: no such document.
+            InputError: the shard that holds it is damaged.
+        """
+        if not 0 <= document < len(self):
+            raise IndexError(f'document {document} of {len(self)} ({self.split})')
+        first, end = (int(bound) for bound in self.document_starts[document : document + 2])
+        chosen = range(first, end)[start:stop]
+        if not chosen:
+            return []
+        first_record, last_record = np.searchsorted(self._record_starts, (chosen[0], chosen[-1]), side='right') - 1
+        ids = np.concatenate([self._record(record) for record in range(first_record, last_record + 1)])
+        read_from = int(self._record_starts[first_record])
+        bounds = np.concatenate([[0], np.cumsum(self.sentence_lengths[read_from : chosen[-1] + 1], dtype=np.int64)])
+        return [ids[bounds[i - read_from] : bounds[i - read_from + 1]] for i in chosen]
+
+    def _index(self, name: str) -> np.ndarray:
+        path = self._folder / self.split / f'{name}.npy'
+        try:
+            return np.load(path, mmap_mode='r', allow_pickle=False)
+        except ValueError:  # an empty array, which cannot be mapped
+            return np.load(path, allow_pickle=False)
+
+    def _record(self, record: int) -> np.ndarray:
+        shard = int(np.searchsorted(self._shard_starts, record, side='right')) - 1
+        try:
+            (data,) = self._reader(shard).read([record - int(self._shard_starts[shard])])
+        except (IndexError, RuntimeError, ValueError) as error:
+            path = shard_path(self._folder, self.split, shard)
+            raise InputError(f'{path}: damaged ({one_line(error)}); delete the folder {self._folder}') from error
+        return np.frombuffer(data, self._token_type).astype(np.int32)
+
+    def _reader(self, shard: int) -> Any:
+        with self._lock:
+            key = (os.getpid(), shard)  # a reader's file position and threads do not survive a fork
+            if key not in self._readers:
+                path = shard_path(self._folder, self.split, shard)
+                self._readers[key] = array_record_module.ArrayRecordReader(str(path), options=RANDOM_ACCESS)
+            return self._readers[key]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PreparedCorpus:
+    """A prepared corpus, opened: both splits, the vocabulary, and where its tokenizer lies."""
+
+    folder: Path
+    manifest: dict
+    vocabulary: Vocabulary
+    train: Corpus
+    held_out: Corpus
+    unigram_counts: np.ndarray  # int64 [V], of the train split
+    fingerprint: str  # SHA-256 over source, tokenizer, settings and the ids themselves
+    tokenizer_file: Path
+
+
+def shard_path(folder: Path, split: str, shard: int) -> Path:
+    """Where a shard of a split lies in a prepared corpus."""
+    return Path(folder) / split / f'shard-{shard:05d}.arrayrecord'
+
+
+def open_corpus(folder: str | Path) -> PreparedCorpus:
+    """The prepared corpus in `folder`, after comparing every file with the manifest.
+
+    Raises:
+        InputError: there is none, or a file is missing or damaged; names the file and what to do.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder, FORMAT, 'corpus')
+    check_files(folder, manifest, 'corpus')
+    is_continuation = np.load(folder / IS_CONTINUATION, allow_pickle=False)
+    numbers = manifest['vocabulary'] | {'special': tuple(manifest['vocabulary']['special'])}
+    return PreparedCorpus(
+        folder=folder,
+        manifest=manifest,
+        vocabulary=Vocabulary(**numbers, is_continuation=is_continuation),
+        train=Corpus(folder, 'train'),
+        held_out=Corpus(folder, 'held_out'),
+        unigram_counts=np.load(folder / UNIGRAM_COUNTS, allow_pickle=False),
+        fingerprint=manifest['fingerprint'],
+        tokenizer_file=folder / TOKENIZER,
+    )

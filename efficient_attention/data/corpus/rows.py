@@ -1,0 +1,107 @@
+"""Random access to the rows of a split: all randomness comes from (seed, epoch, index), none is stored.
+
+An epoch is one plan: a table of the sentences that form each row, made from sentence lengths alone, and an order to
+read it in. With `static_copies` = n, epoch e has the plan and the masks of epoch e mod n, in another order.
+"""
+
+import numpy as np
+
+from efficient_attention.config.data import DataConfig
+from efficient_attention.data.cache_manifest import one_line
+from efficient_attention.data.corpus.masking import Masker
+from efficient_attention.data.corpus.packing import PackingPlan, packed_row, plan_rows
+from efficient_attention.data.corpus.prepared_corpus import Corpus
+from efficient_attention.data.corpus.sentence_pairs import PairPlan, pair_row, plan_pairs
+from efficient_attention.data.epoch_cache import LastTwoEpochs
+from efficient_attention.data.random_streams import Stream, random_stream
+from efficient_attention.data.vocabulary import Vocabulary
+from efficient_attention.errors import InputError
+
+Plan = PairPlan | PackingPlan
+
+
+class CorpusRows:
+    """The rows of one split; picklable, its plans are made again in each process.
+
+    Attributes:
+        count: rows in epoch 0; every epoch of training has this many.
+
+    Raises:
+        InputError: the split has no document, or too few for the pairs asked for; the seed is out of its range.
+    """
+
+    def __init__(self, corpus: Corpus, vocabulary: Vocabulary, config: DataConfig, seed: int) -> None:
+        if not 0 <= seed < 2**64:
+            raise InputError(f'the seed is {seed}; it must lie in [0, 2^64)')
+        if not len(corpus.sentence_lengths):
+            change = 'lower' if corpus.split == 'train' else 'raise'
+            raise InputError(
+                f'the {corpus.split} split of the corpus is empty; add documents or {change} data.held_out'
+            )
+        self._corpus = corpus
+        self._vocabulary = vocabulary
+        self._config = config
+        self._seed = seed
+        self._masker = Masker(vocabulary, config)
+        self._plans: LastTwoEpochs[Plan] = LastTwoEpochs()
+        self._orders: LastTwoEpochs[np.ndarray] = LastTwoEpochs()
+        self.count = len(self.plan(0))
+
+    def plan(self, epoch: int) -> Plan:
+        """The plan of an epoch."""
+        return self._plans.get(self._plan_epoch(epoch), self._make_plan)
+
+    def row_at(self, position: int) -> dict[str, np.ndarray]:
+        """The row at a position of endless training: epoch position // count, then that epoch's random order.
+
+        Plans of later epochs may be longer or shorter than `count` (other splits, other packing). A longer one leaves
+        some of its rows out, at random; a shorter one repeats some.
+        """
+        epoch, turn = divmod(position, self.count)
+        order = self._orders.get(epoch, self._make_order)
+        return self.row(epoch, int(order[turn % len(order)]))
+
+    def row(self, epoch: int, index: int) -> dict[str, np.ndarray]:
+        """Row `index` of the plan of an epoch, masked.
+
+        Raises:
+            InputError: the corpus cannot be read there, or holds an id that is not of the vocabulary (a model on a
+                device would not notice); names the documents.
+        """
+        plan = self.plan(epoch)
+        rng = random_stream(self._seed, Stream.CORPUS_ROW, self._plan_epoch(epoch), index)
+        try:
+            row = self._unmasked(plan, index, rng)
+            self._check_ids(row['tokens'])
+            return row | self._masker(row['tokens'], int(np.count_nonzero(row['segments'])), rng)
+        except Exception as error:
+            kind = InputError if isinstance(error, (InputError, OSError)) else RuntimeError
+            where = f'{self._corpus.split} documents {plan.documents(index)}, epoch {epoch}, row {index}'
+            raise kind(f'{where}: {one_line(error)}') from error
+
+    def padding(self) -> dict[str, np.ndarray]:
+        """A row with the same arrays that counts for nothing: padding, and all weights 0."""
+        row = {name: np.zeros_like(array) for name, array in self.row(0, 0).items()}
+        row['tokens'][...] = self._vocabulary.pad
+        return row
+
+    def _unmasked(self, plan: Plan, index: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        length = self._config.length
+        if isinstance(plan, PackingPlan):
+            return packed_row(plan, index, self._corpus, self._vocabulary, length)
+        return pair_row(plan, index, self._corpus, self._vocabulary, length, rng)
+
+    def _check_ids(self, tokens: np.ndarray) -> None:
+        if tokens.view(np.uint32).max() >= self._vocabulary.size:  # also finds negative ids
+            wrong = tokens[tokens.view(np.uint32) >= self._vocabulary.size][0]
+            raise InputError(f'token id {wrong} is not of the vocabulary (0 to {self._vocabulary.size - 1})')
+
+    def _plan_epoch(self, epoch: int) -> int:
+        return epoch % self._config.static_copies if self._config.static_copies else epoch
+
+    def _make_plan(self, epoch: int) -> Plan:
+        make = plan_rows if self._config.pairs == 'none' else plan_pairs
+        return make(self._corpus, self._config, random_stream(self._seed, Stream.CORPUS_PLAN, epoch))
+
+    def _make_order(self, epoch: int) -> np.ndarray:
+        return random_stream(self._seed, Stream.CORPUS_ORDER, epoch).permutation(len(self.plan(epoch)))

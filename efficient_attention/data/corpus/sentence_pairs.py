@@ -1,0 +1,209 @@
+"""Forms the sentence pairs of an epoch (next sentence or sentence order), and makes a row of each pair.
+
+Documents are cut into chunks as in BERT (Devlin et al. 2018, arXiv:1810.04805, and its published code): sentences are
+taken until a chunk holds at least the target length, then the chunk is split at a random sentence border into A and B.
+
+Next sentence ('nsp'), BERT's rule, label 1 = random: with probability 1/2, and always when the chunk is a single
+sentence, B comes from another document, and the sentences of the chunk that B would have used go back to be the start
+of the next chunk. So more than half of the labels are 1.
+
+Sentence order ('sop', Lan et al. 2019, arXiv:1909.11942), label 1 = swapped, with probability 1/2. Both halves always
+come from one chunk. ALBERT's code gives a chunk of a single sentence a random B with label 1, which makes the label
+partly one of topic; here such a chunk stays alone, [CLS] A [SEP], for the masked language model, with pair weight 0.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from efficient_attention.config.data import DataConfig
+from efficient_attention.data.corpus.prepared_corpus import Corpus
+from efficient_attention.data.held_out_documents import more_documents
+from efficient_attention.data.pair_truncation import truncated_lengths
+from efficient_attention.data.vocabulary import Vocabulary
+from efficient_attention.errors import InputError
+
+PAIR_SPECIALS = 3  # [CLS] A [SEP] B [SEP]
+LONE_SPECIALS = 2  # [CLS] A [SEP]
+SHORTEST_TARGET = 2  # tokens, as in BERT
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PairPlan:
+    """The pairs of one pass over a split, in the order of their documents.
+
+    Attributes:
+        spans: int64 [pairs, 2, 3]; for A, then B: document, first sentence, end sentence, counted within the document.
+            In the order of the row, so swapped pairs are swapped here. A lone A has an empty B.
+        labels: int32 [pairs], see the module.
+    """
+
+    spans: np.ndarray
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def documents(self, index: int) -> list[int]:
+        """Documents that pair `index` reads."""
+        return sorted({document for document, start, stop in self.spans[index].tolist() if start < stop})
+
+
+def plan_pairs(corpus: Corpus, config: DataConfig, rng: np.random.Generator) -> PairPlan:
+    """A new cut of every document of a split into pairs; reads sentence lengths only.
+
+    Raises:
+        InputError: next-sentence pairs need two documents and the split has fewer.
+    """
+    starts_of_documents = np.asarray(corpus.document_starts)
+    documents = np.flatnonzero(np.diff(starts_of_documents))  # those with sentences
+    if config.pairs == 'nsp' and len(documents) < 2:
+        raise InputError(too_few_documents(corpus.split, len(documents), config))
+    walk = _Walk(
+        tokens_before=tokens_before(corpus.sentence_lengths),
+        starts=starts_of_documents[documents],
+        ends=starts_of_documents[documents + 1],
+        targets=draw_targets(len(documents), config.length - PAIR_SPECIALS, config.short_sequence_probability, rng),
+    )
+    spans, labels = _next_sentence(walk, rng) if config.pairs == 'nsp' else _sentence_order(walk, rng)
+    spans[..., 1:] -= walk.starts[spans[..., :1]]
+    spans[..., 0] = documents[spans[..., 0]]
+    return PairPlan(spans, labels.astype(np.int32))
+
+
+def too_few_documents(split: str, count: int, config: DataConfig) -> str:
+    """The message where next-sentence pairs lack a second document, with the ways out."""
+    ways = [more_documents(config.source), 'data.pairs=sop']
+    if split == 'held_out':
+        ways += ['a larger data.held_out', 'data.held_out=0 to train without evaluation']
+    return f"data.pairs 'nsp' needs two documents; the {split} split has {count}; use {', or '.join(ways)}"
+
+
+def tokens_before(sentence_lengths: np.ndarray) -> np.ndarray:
+    """Tokens of a split before each of its sentences, then all of them: int64 [sentences + 1]."""
+    return np.concatenate([[0], np.cumsum(sentence_lengths, dtype=np.int64)])
+
+
+def draw_targets(count: int, longest: int, short_probability: float, rng: np.random.Generator) -> np.ndarray:
+    """Target lengths in tokens of `count` document passes: `longest`, or uniform in 2..longest for the short share."""
+    is_short = rng.random(count) < short_probability
+    return np.where(is_short, rng.integers(SHORTEST_TARGET, longest + 1, count), longest)
+
+
+def pair_row(
+    plan: PairPlan, index: int, corpus: Corpus, vocabulary: Vocabulary, length: int, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Row `index`, unmasked: tokens, segments, token_types, positions (int32 [L]), pair_labels and pair_weights ([]).
+
+    Too long a pair is cut as in BERT: token by token from the longer half, at its front or its back with equal chance.
+    """
+    first, second = (_read(corpus, *span) for span in plan.spans[index].tolist())
+    specials = PAIR_SPECIALS if second.size else LONE_SPECIALS
+    kept = truncated_lengths(first.size, second.size, length - specials)
+    first, second = _trim(first, kept[0], rng), _trim(second, kept[1], rng)
+    row = {name: np.zeros(length, np.int32) for name in ('tokens', 'segments', 'token_types', 'positions')}
+    middle, used = kept[0] + LONE_SPECIALS, sum(kept) + specials
+    tokens = row['tokens']
+    tokens[0], tokens[1 : middle - 1] = vocabulary.cls, first
+    tokens[middle : used - 1] = second
+    tokens[[middle - 1, used - 1]] = vocabulary.sep
+    tokens[used:] = vocabulary.pad
+    row['segments'][:used] = 1
+    row['token_types'][middle:used] = 1
+    row['positions'][:used] = np.arange(used)
+    row['pair_labels'] = np.array(plan.labels[index], np.int32)
+    row['pair_weights'] = np.array(second.size > 0, np.float32)
+    return row
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Walk:
+    """The documents of a split, to be walked through side by side: one NumPy step takes a chunk of each of them."""
+
+    tokens_before: np.ndarray  # [sentences + 1]
+    starts: np.ndarray  # [documents], the first sentence of each, counted over the split
+    ends: np.ndarray  # [documents]
+    targets: np.ndarray  # [documents], tokens
+
+    def reach(self, start: np.ndarray, tokens: np.ndarray, document: np.ndarray) -> np.ndarray:
+        """The end of the shortest run of sentences from `start` with at least `tokens`, or the document's end."""
+        enough = np.searchsorted(self.tokens_before, self.tokens_before[start] + tokens)
+        return np.minimum(enough, self.ends[document])
+
+
+def _next_sentence(walk: _Walk, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Spans [pairs, 2, 3] and labels [pairs]; documents and sentences counted over the walk."""
+    spans, labels = [], []
+    document, start = np.arange(len(walk.starts)), walk.starts
+    while document.size:
+        split_at, coin, other, other_start = rng.random((4, document.size))
+        stop = walk.reach(start, walk.targets[document], document)
+        middle = _split(start, stop, split_at)
+        is_random = (stop - start == 1) | (coin < 0.5)
+        random_b = _random_second(walk, (document, start, middle), other, other_start)
+        actual_b = np.stack([document, middle, stop], axis=-1)
+        second = np.where(is_random[:, None], random_b, actual_b)
+        spans.append(np.stack([np.stack([document, start, middle], axis=-1), second], axis=1))
+        labels.append(is_random)
+        document, start = _unfinished(walk, document, np.where(is_random, middle, stop))
+    return _in_order(spans, labels)
+
+
+def _sentence_order(walk: _Walk, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Spans [pairs, 2, 3] and labels [pairs]; documents and sentences counted over the walk."""
+    spans, labels = [], []
+    document, start = np.arange(len(walk.starts)), walk.starts
+    while document.size:
+        split_at, coin = rng.random((2, document.size))
+        stop = walk.reach(start, walk.targets[document], document)
+        middle = _split(start, stop, split_at)
+        spans.append(np.stack([document, start, middle, document, middle, stop], axis=-1).reshape(-1, 2, 3))
+        labels.append((middle < stop) & (coin < 0.5))
+        document, start = _unfinished(walk, document, stop)
+    all_spans, all_labels = _in_order(spans, labels)
+    all_spans[all_labels] = all_spans[all_labels, ::-1]
+    return all_spans, all_labels
+
+
+def _split(start: np.ndarray, stop: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """Where B starts: any sentence of the chunk but its first; the chunk's end if it is one sentence."""
+    return start + 1 + (uniform * (stop - start - 1)).astype(np.int64)
+
+
+def _random_second(
+    walk: _Walk, first: tuple[np.ndarray, np.ndarray, np.ndarray], other: np.ndarray, other_start: np.ndarray
+) -> np.ndarray:
+    """A random B for each A: from a random sentence of another document, as long as A leaves room for; [pairs, 3]."""
+    document, start, middle = first
+    chosen = (other * (len(walk.starts) - 1)).astype(np.int64)
+    chosen += chosen >= document
+    second_start = walk.starts[chosen]
+    second_start = second_start + (other_start * (walk.ends[chosen] - second_start)).astype(np.int64)
+    room = walk.targets[document] - (walk.tokens_before[middle] - walk.tokens_before[start])
+    return np.stack([chosen, second_start, walk.reach(second_start, np.maximum(room, 1), chosen)], axis=-1)
+
+
+def _unfinished(walk: _Walk, document: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Documents that have sentences left, and where they go on."""
+    is_left = start < walk.ends[document]
+    return document[is_left], start[is_left]
+
+
+def _in_order(spans: list[np.ndarray], labels: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The pairs of all steps of a walk, sorted by where A starts, so that neighbours read neighbouring records."""
+    all_spans, all_labels = np.concatenate(spans), np.concatenate(labels)
+    order = np.argsort(all_spans[:, 0, 1], kind='stable')
+    return all_spans[order], all_labels[order]
+
+
+def _read(corpus: Corpus, document: int, start: int, stop: int) -> np.ndarray:
+    sentences = corpus.sentences(document, start, stop) if start < stop else []
+    return np.concatenate(sentences) if sentences else np.zeros(0, np.int32)
+
+
+def _trim(ids: np.ndarray, keep: int, rng: np.random.Generator) -> np.ndarray:
+    """`keep` tokens of `ids`; each of the others goes from the front or from the back with equal chance."""
+    if ids.size == keep:
+        return ids
+    front = int(rng.binomial(ids.size - keep, 0.5))
+    return ids[front : front + keep]

@@ -1,0 +1,94 @@
+"""Splits English text into sentences: rules for prose, and for the lists, headings and code in documentation.
+
+A blank line always ends a sentence and nothing looks across it, so a text may be cut at blank lines and its parts
+split one by one (or in parallel) with the same result.
+"""
+
+import re
+from collections.abc import Iterator
+
+# Never the last word of a sentence.
+TITLES = frozenset(
+    'mr mrs ms messrs mme mlle dr prof rev hon gen col maj capt lieut lt sgt st esq gov sen rep pres supt'
+    ' vs viz cf e.g i.e approx ca resp'.split()
+)
+# Not the last word when a number follows: 'No. 5', 'pp. 3-4', 'Jan. 3'; 'No. He left.' are two sentences.
+BEFORE_NUMBERS = frozenset(
+    'no nos p pp vol vols fig figs ch chap sec sect eq art ver v par'
+    ' jan feb mar apr jun jul aug sep sept oct nov dec'.split()
+)
+
+SENTENCE_END = re.compile(r'[.!?…]+["\'”’»)\]*_]*\s+')
+LAST_WORD = re.compile(r'[^\s("\'“‘\[*_—-]*\Z')
+OPENING = re.compile(r'["\'“‘«(\[*_`¿¡—–-]*\s*')
+IDEOGRAPHIC_END = re.compile(r'(?<=[。！？])(?=[^\s。！？”’」』）])')  # CJK writes no space after a full stop
+NEW_UNIT = re.compile(
+    r'\s*(?:[-*+•]\s|\(?(?:\d{1,3}[.)]|[a-z]\))\s|#{1,6}\s|>>>|\.\.\.\s|:[a-z]+[ :]|@[a-z]+|\|)'  # list, heading, code
+)
+ONE_LINE_UNIT = re.compile(r'\s*(?:#{1,6}\s|>>>|\.\.\.\s)')  # what follows on the next line is another unit
+CODE = re.compile(r'>>>|\.\.\.\s')  # a prompt of Python's; a full stop in it ends nothing
+RULER = re.compile(r'\s*([^\w\s])(?:\s*\1){2,}\s*\Z')  # '=====', '-----', '* * *'
+PREVIEW = 40  # characters before an end that may hold its last word
+
+
+def split_sentences(text: str) -> list[str]:
+    """The sentences of a text in order: no empty ones, white space within them reduced to single spaces.
+
+    Args:
+        text: prose in lines and paragraphs; Markdown or reStructuredText marks are kept as they are.
+    """
+    return [sentence for unit in _units(text) for sentence in _split_unit(unit) if sentence]
+
+
+def _units(text: str) -> Iterator[str]:
+    """Runs of lines that belong together: a wrapped paragraph, a list item, a heading, a line of code."""
+    lines: list[str] = []
+    ends_here = False
+    for line in text.splitlines():
+        is_break = not line or line.isspace() or RULER.match(line) is not None
+        if lines and (is_break or ends_here or NEW_UNIT.match(line)):
+            yield ' '.join(' '.join(lines).split())
+            lines = []
+        if not is_break:
+            lines.append(line)
+            ends_here = ONE_LINE_UNIT.match(line) is not None
+    if lines:
+        yield ' '.join(' '.join(lines).split())
+
+
+def _split_unit(unit: str) -> Iterator[str]:
+    if CODE.match(unit):
+        yield unit
+        return
+    start = 0
+    for match in SENTENCE_END.finditer(unit):
+        if match.end() < len(unit) and _ends_sentence(unit, match):
+            yield from _split_ideographic(unit[start : match.end()].rstrip())
+            start = match.end()
+    yield from _split_ideographic(unit[start:])
+
+
+def _split_ideographic(sentence: str) -> list[str]:
+    return IDEOGRAPHIC_END.split(sentence) if '。' in sentence or '！' in sentence or '？' in sentence else [sentence]
+
+
+def _ends_sentence(unit: str, match: re.Match[str]) -> bool:
+    following = unit[OPENING.match(unit, match.end()).end() :][:1]  # type: ignore[union-attr]  # it matches anything
+    if not following or following.islower():
+        return False
+    if not match.group().startswith('.') or match.group().startswith('..'):
+        return True
+    if unit[: match.start()].isdigit():  # '1. A list item'
+        return False
+    word = LAST_WORD.search(unit[max(0, match.start() - PREVIEW) : match.start()]).group()  # type: ignore[union-attr]
+    return not _is_abbreviation(word, following)
+
+
+def _is_abbreviation(word: str, following: str) -> bool:
+    """Whether the full stop after `word`, before the letter or digit `following`, belongs to the word alone."""
+    lowered = word.lower()
+    if lowered in TITLES or (lowered in BEFORE_NUMBERS and following.isdigit()):
+        return True
+    is_initial = len(word) == 1 and word.isupper() and word != 'I'  # 'J. Smith', but 'So do I. He left.'
+    is_acronym = word.isupper() and '.' in word and all(len(part) <= 1 for part in word.split('.'))  # 'U.S. Army'
+    return is_initial or is_acronym

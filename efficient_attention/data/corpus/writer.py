@@ -1,0 +1,134 @@
+"""Writing a prepared corpus: shards, index files and manifest."""
+
+import array
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from array_record.python import array_record_module
+
+from efficient_attention.data.cache_folder import UNIGRAM_COUNTS
+from efficient_attention.data.cache_manifest import MANIFEST, describe_files, manifest_checksum, one_line
+from efficient_attention.data.corpus.prepared_corpus import IS_CONTINUATION, shard_path
+from efficient_attention.data.vocabulary import Vocabulary
+from efficient_attention.errors import InputError
+
+RECORD_TOKENS = 2048  # a record ends with the first sentence that reaches so many
+SHARD_BYTES = 2**28  # of ids; then a new shard begins
+
+
+class SplitWriter:
+    """Writes the documents of one split, section by section in order, then its index files."""
+
+    def __init__(self, folder: Path, split: str, vocabulary_size: int) -> None:
+        self.counts = np.zeros(vocabulary_size, np.int64)  # how often each id was written
+        self._content = hashlib.sha256()
+        self._folder = folder
+        self._split = split
+        self._type = token_type(vocabulary_size)
+        self._lengths = array.array('i')
+        self._document_starts = array.array('q')
+        self._record_starts = array.array('q')
+        self._shard_starts = array.array('q')
+        self._document = -1
+        self._shard_bytes = SHARD_BYTES
+        self._writer: Any = None
+        (folder / split).mkdir()
+
+    def add(self, document: int, lengths: np.ndarray, ids: np.ndarray) -> None:
+        """Appends a section of a document.
+
+        Args:
+            document: a number that grows from document to document; a document without sentences leaves no trace.
+            lengths: int32 [sentences], tokens, none 0.
+            ids: [tokens], the sentences end to end, each below the vocabulary's size.
+        """
+        if not len(lengths):
+            return
+        if document != self._document:
+            self._document_starts.append(len(self._lengths))
+            self._document = document
+        self.counts += np.bincount(ids, minlength=len(self.counts))
+        self._content.update(np.array([document, len(lengths), len(ids)], '<i8').tobytes())
+        self._content.update(lengths.astype('<i4').tobytes() + ids.astype('<u4').tobytes())
+        ends = np.cumsum(lengths)
+        first, written = 0, 0
+        while first < len(lengths):
+            last = min(int(np.searchsorted(ends, written + RECORD_TOKENS)), len(lengths) - 1)
+            self._record_starts.append(len(self._lengths) + first)
+            self._write(ids[written : ends[last]].astype(self._type).tobytes())
+            first, written = last + 1, int(ends[last])
+        self._lengths.frombytes(np.ascontiguousarray(lengths, np.intc).tobytes())
+
+    def digest(self) -> str:
+        """SHA-256 over all that was added: documents, sentence lengths and ids, not how they lie in files."""
+        return self._content.hexdigest()
+
+    def close(self) -> dict[str, int]:
+        """Writes the index files; returns what was written, as counts for the manifest."""
+        self._close_shard()
+        counts = {
+            'documents': len(self._document_starts),
+            'sentences': len(self._lengths),
+            'tokens': int(self.counts.sum()),
+            'records': len(self._record_starts),
+            'shards': len(self._shard_starts),
+        }
+        self._document_starts.append(len(self._lengths))
+        self._shard_starts.append(len(self._record_starts))
+        self._record_starts.append(len(self._lengths))
+        self._save('sentence_lengths', self._lengths, np.int32)
+        self._save('document_starts', self._document_starts, np.int64)
+        self._save('record_starts', self._record_starts, np.int64)
+        self._save('shard_starts', self._shard_starts, np.int64)
+        return counts
+
+    def _write(self, record: bytes) -> None:
+        if self._shard_bytes >= SHARD_BYTES:
+            self._close_shard()
+            path = shard_path(self._folder, self._split, len(self._shard_starts))
+            self._writer = array_record_module.ArrayRecordWriter(str(path), 'group_size:1')
+            self._shard_starts.append(len(self._record_starts) - 1)
+            self._shard_bytes = 0
+        with self._writing():
+            self._writer.write(record)
+        self._shard_bytes += len(record)
+
+    def _close_shard(self) -> None:
+        if self._writer is not None:
+            with self._writing():
+                self._writer.close()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # how array_record reports a full disk
+            raise InputError(f'{self._folder / self._split}: cannot be written ({one_line(error)})') from None
+
+    def _save(self, name: str, values: array.array, dtype: type) -> None:
+        np.save(self._folder / self._split / f'{name}.npy', np.array(values, dtype), allow_pickle=False)
+
+
+def token_type(vocabulary_size: int) -> str:
+    """The NumPy type in which ids lie on disk: the smallest unsigned one, little endian."""
+    return '<u2' if vocabulary_size <= 2**16 else '<u4'
+
+
+def write_manifest(folder: Path, vocabulary: Vocabulary, unigram_counts: np.ndarray, manifest: dict[str, Any]) -> None:
+    """Completes the folder: the vocabulary's files, and the manifest over every file."""
+    np.save(folder / IS_CONTINUATION, vocabulary.is_continuation, allow_pickle=False)
+    np.save(folder / UNIGRAM_COUNTS, unigram_counts, allow_pickle=False)
+    numbers = {name: getattr(vocabulary, name) for name in ('size', 'pad', 'unknown', 'cls', 'sep', 'mask', 'special')}
+    complete = {
+        **manifest,
+        'vocabulary': numbers,
+        'token_type': token_type(vocabulary.size),
+        'files': describe_files(folder),
+    }
+    complete['checksum'] = manifest_checksum(complete)
+    (folder / MANIFEST).write_text(json.dumps(complete, indent=2) + '\n', encoding='utf-8')

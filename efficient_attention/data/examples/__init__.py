@@ -1,0 +1,1 @@
+"""Fine-tuning: files of labelled examples, and batches of rows of different lengths."""

@@ -1,0 +1,172 @@
+"""Sentences whose words have tags: CoNLL columns, CoNLL-U, and JSON lines with a list of words and a list of tags.
+
+In a CoNLL file a line is a word with its columns, separated by a tab where the line holds one and else by spaces; a
+blank line ends a sentence. The word stands in the first column and the tag in the last, or in those that
+`examples.text` and `examples.label` name by number: 1 is the first, -1 the last. Sentences of -DOCSTART- are left out.
+
+In a CoNLL-U file (*.conllu) the word is FORM and the tag UPOS, or another of the ten columns by its name in small
+letters. Lines of multiword tokens (1-2) and of empty nodes (1.1) are no words.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.data.examples.tables import TableRow, read_tables
+from efficient_attention.data.text_files import find_files, read_lines
+from efficient_attention.errors import InputError
+
+CONLLU = ('id', 'form', 'lemma', 'upos', 'xpos', 'feats', 'head', 'deprel', 'deps', 'misc')
+DEFAULTS = {'text': 0, 'label': -1}  # the names that the config has by default stand for these columns
+CONLLU_DEFAULTS = {'text': 'form', 'label': 'upos'}
+
+Line = tuple[int, list[str]]  # number from 1, columns
+
+
+@dataclasses.dataclass(frozen=True)
+class Sentence:
+    """Words, each with a tag.
+
+    Attributes:
+        file: where it comes from; '' = from no file.
+        lines: the line of each word; the same one for all in JSON lines.
+        words: at least one.
+        tags: as many; None = unknown.
+        text: what the words stand in, '' = they are joined by spaces.
+        spans: where in `text` each word starts and ends, in characters.
+    """
+
+    file: str
+    lines: tuple[int, ...]
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None = None
+    text: str = ''
+    spans: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def where(self) -> str:
+        """File and first line, for messages."""
+        return f'{self.file}: line {self.lines[0]}' if self.file else 'input'
+
+
+def read_sentences(config: ExamplesConfig, split: str) -> Iterator[Sentence]:
+    """The sentences of 'train', 'dev' or 'test' in the order of the files; those of 'test' may have no tags.
+
+    Raises:
+        InputError: a file is missing or bad, or a line; names file, line and column.
+    """
+    sources = {'train': config.train, 'dev': config.dev, 'test': config.test}[split]
+    if not sources:
+        return
+    if config.format == 'table':
+        for row in read_tables(sources):
+            yield _from_row(config, row, is_test=split == 'test')
+        return
+    for path in find_files(sources):
+        yield from _from_columns(config, path, is_test=split == 'test')
+
+
+def _from_columns(config: ExamplesConfig, path: Path, *, is_test: bool) -> Iterator[Sentence]:
+    is_conllu = '.conllu' in path.suffixes
+    word = _column('examples.text', config.text, 'text', is_conllu)
+    tag = _column('examples.label', config.label, 'label', is_conllu)
+    lines = _conllu_lines(path) if is_conllu else _plain_lines(path)
+    for sentence in _sentences(lines):
+        if sentence[0][1][0] == '-DOCSTART-':
+            continue
+        words = tuple(_field(path, line, word, 'examples.text') for line in sentence)
+        numbers = tuple(number for number, _ in sentence)
+        has_tags = not is_test or _has(sentence[0][1], word, tag)
+        tags = tuple(_field(path, line, tag, 'examples.label') for line in sentence) if has_tags else None
+        if tags is not None and _place(sentence[0][1], word) == _place(sentence[0][1], tag):
+            raise InputError(f'{path}: line {numbers[0]}: one column, which cannot be both word and tag')
+        yield Sentence(str(path), numbers, words, tags)
+
+
+def _column(field: str, value: str, default: str, is_conllu: bool) -> int:
+    """The index of a column from its name or number in the config."""
+    if is_conllu:
+        value = CONLLU_DEFAULTS[default] if value == default else value
+        if value in CONLLU:
+            return CONLLU.index(value)
+    elif value == default:
+        return DEFAULTS[default]
+    if re.fullmatch('-?[1-9][0-9]*', value):
+        return int(value) - 1 if int(value) > 0 else int(value)
+    known = f'{", ".join(CONLLU)} or a number' if is_conllu else f'{default!r} or a number from 1 (-1 = the last)'
+    raise InputError(f'{field} is {value!r}; of such a file it is {known}')
+
+
+def _place(columns: list[str], index: int) -> int:
+    return index + len(columns) if index < 0 else index
+
+
+def _has(columns: list[str], word: int, tag: int) -> bool:
+    return _place(columns, tag) != _place(columns, word) and 0 <= _place(columns, tag) < len(columns)
+
+
+def _field(path: Path, line: Line, index: int, field: str) -> str:
+    number, columns = line
+    place = _place(columns, index)
+    if not 0 <= place < len(columns):
+        raise InputError(f'{path}: line {number}: {len(columns)} columns; {field} is the one with number {index + 1}')
+    if not columns[place]:
+        raise InputError(f'{path}: line {number}: column {place + 1} is empty')
+    return columns[place]
+
+
+def _sentences(lines: Iterable[Line | None]) -> Iterator[list[Line]]:
+    """Lists of lines between the None that stand for ends of sentences."""
+    sentence: list[Line] = []
+    for line in lines:
+        if line is not None:
+            sentence.append(line)
+        elif sentence:
+            yield sentence
+            sentence = []
+    if sentence:
+        yield sentence
+
+
+def _plain_lines(path: Path) -> Iterator[Line | None]:
+    width = 0
+    for number, line in read_lines(path):
+        if not line.strip():
+            yield None
+            continue
+        columns = line.split('\t') if '\t' in line else re.split(' +', line.strip(' '))
+        is_marker = columns[0] == '-DOCSTART-'
+        if not is_marker and width and len(columns) != width:
+            raise InputError(f'{path}: line {number}: {len(columns)} columns where the lines before have {width}')
+        width = width if is_marker else len(columns)
+        yield number, columns
+
+
+def _conllu_lines(path: Path) -> Iterator[Line | None]:
+    for number, line in read_lines(path):
+        columns = line.split('\t')
+        if not line.strip():
+            yield None
+        elif not line.startswith('#'):
+            if len(columns) != len(CONLLU):
+                raise InputError(f'{path}: line {number}: {len(columns)} columns; CoNLL-U has {len(CONLLU)}')
+            if columns[0].isdecimal():
+                yield number, columns
+
+
+def _from_row(config: ExamplesConfig, row: TableRow, *, is_test: bool) -> Sentence:
+    words = _strings(row, config.text)
+    tags = None if is_test and config.label not in row.values else _strings(row, config.label)
+    if tags is not None and len(tags) != len(words):
+        raise InputError(f'{row.where}: {len(words)} words in {config.text!r} and {len(tags)} tags in {config.label!r}')
+    line = int(row.place.split()[-1])
+    return Sentence(row.file, (line,) * len(words), words, tags)
+
+
+def _strings(row: TableRow, column: str) -> tuple[str, ...]:
+    value = row.value(column)
+    if not isinstance(value, list) or not value or not all(isinstance(one, str) and one.strip() for one in value):
+        raise InputError(f'{row.where}: field {column!r} is not a list of texts')
+    return tuple(value)

@@ -1,0 +1,151 @@
+"""The nine GLUE tasks and the diagnostic set (Wang et al. 2018, arXiv:1804.07461): files, columns, labels, metrics."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+from efficient_attention.data.examples.tables import TFDS, TableRow, read_table, source_names, tfds_parts
+from efficient_attention.data.text_files import read_lines
+from efficient_attention.errors import InputError
+
+BINARY = ('0', '1')
+IMPLICATION = ('entailment', 'not_entailment')
+INFERENCE = ('entailment', 'neutral', 'contradiction')
+MISMATCHED, DIAGNOSTIC = 'mismatched', 'diagnostic'  # what the names of such files hold
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueTask:
+    """One task.
+
+    Attributes:
+        title: its name on the benchmark's site; the submission is '<title>.tsv'.
+        texts: the column of the text, or of both, in the TSV files.
+        label: the column of the label in the TSV files.
+        labels: as they stand in the TSV files and in a submission, by output; () = a number from 0 to 5.
+        metrics: the official ones, by their names in tasks/metrics/glue.py; the first is the one to compare by.
+        tfds_texts: the columns in TFDS, where they have other names.
+        headless: the columns of a file without header.
+        has_ragged_rows: the official training file holds rows that lack fields; they are passed over and counted.
+    """
+
+    title: str
+    texts: tuple[str, ...]
+    label: str
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    tfds_texts: tuple[str, ...] = ()
+    headless: tuple[str, ...] = ()
+    has_ragged_rows: bool = False
+
+
+PREMISE = ('premise', 'hypothesis')
+SENTENCES = ('sentence1', 'sentence2')
+GLUE = {
+    'cola': GlueTask(
+        'CoLA', ('sentence',), 'label', BINARY, ('matthews',), headless=('source', 'label', 'mark', 'sentence')
+    ),
+    'sst2': GlueTask('SST-2', ('sentence',), 'label', BINARY, ('accuracy',)),
+    'mrpc': GlueTask('MRPC', ('#1 String', '#2 String'), 'Quality', BINARY, ('f1', 'accuracy'), tfds_texts=SENTENCES),
+    'qqp': GlueTask(
+        'QQP', ('question1', 'question2'), 'is_duplicate', BINARY, ('f1', 'accuracy'), has_ragged_rows=True
+    ),
+    'stsb': GlueTask('STS-B', SENTENCES, 'score', (), ('spearman', 'pearson')),
+    'mnli': GlueTask('MNLI', SENTENCES, 'gold_label', INFERENCE, ('accuracy',), tfds_texts=PREMISE),
+    'qnli': GlueTask('QNLI', ('question', 'sentence'), 'label', IMPLICATION, ('accuracy',)),
+    'rte': GlueTask('RTE', SENTENCES, 'label', IMPLICATION, ('accuracy',)),
+    'wnli': GlueTask('WNLI', SENTENCES, 'label', BINARY, ('accuracy',)),
+    'ax': GlueTask('AX', SENTENCES, 'label', INFERENCE, ('matthews',), tfds_texts=PREMISE),
+}
+# the diagnostic set with its labels, diagnostic-full.tsv, has columns of its own
+LABELLED_DIAGNOSTIC = dataclasses.replace(GLUE['ax'], texts=('Premise', 'Hypothesis'), label='Label')
+TFDS_DIAGNOSTIC = 'glue/ax'  # the name of its data set
+SPLIT_FILES = {  # in the folder of a task, as the benchmark ships them
+    'train': ('train.tsv',),
+    'dev': ('dev.tsv', 'dev_matched.tsv', 'dev_mismatched.tsv'),
+    'test': ('test.tsv', 'test_matched.tsv', 'test_mismatched.tsv', 'diagnostic.tsv'),
+}
+
+
+def glue_task(name: str) -> GlueTask:
+    """The task `name`; raises InputError that lists the known ones."""
+    if name not in GLUE:
+        raise InputError(f"examples.name is {name!r}; examples.format 'glue' knows {', '.join(GLUE)}")
+    return GLUE[name]
+
+
+def glue_sources(sources: str, split: str) -> list[str]:
+    """The files of 'train', 'dev' or 'test'; a folder among `sources` stands for those that it holds of the split.
+
+    Raises:
+        InputError: a glob matches no file, or a folder has none of the files; names them.
+    """
+    names: list[str] = []
+    for source in filter(None, (one.strip() for one in sources.split(','))):
+        folder = Path(source).expanduser()
+        if not source.startswith(TFDS) and folder.is_dir():
+            found = [str(folder / name) for name in SPLIT_FILES[split] if (folder / name).is_file()]
+            if not found:
+                raise InputError(f'{folder}: a folder without {" or ".join(SPLIT_FILES[split])}')
+            names += found
+        else:
+            names += source_names(source)
+    return list(dict.fromkeys(names))
+
+
+def subset_of(name: str) -> str:
+    """'mismatched', 'diagnostic' or '' (matched, or a task that has no others), by the name of a file or TFDS split."""
+    if name.startswith(TFDS):
+        data_set, split = tfds_parts(name)
+        last = f'{DIAGNOSTIC if data_set.split(":")[0] == TFDS_DIAGNOSTIC else data_set} {split}'
+    else:
+        last = Path(name).name
+    return next((subset for subset in (MISMATCHED, DIAGNOSTIC) if subset in last), '')
+
+
+def read_glue(task: GlueTask, name: str, split: str, faults: list[str]) -> Iterator[TableRow]:
+    """The rows of one of a task's files or TFDS splits; errors as `read_table`.
+
+    Rows that the official files are known to have broken are left out and named in `faults`.
+    """
+    columns = task.headless if task.headless and not name.startswith(TFDS) and not _has_header(task, name) else ()
+    return read_table(name, columns=columns, faults=faults if task.has_ragged_rows and split == 'train' else None)
+
+
+def _has_header(task: GlueTask, name: str) -> bool:
+    first = next(read_lines(Path(name)), (0, ''))[1]  # CoLA's test file has a header, its train and dev files have none
+    return {'index', *task.texts} <= set(first.split('\t'))
+
+
+def columns_in(task: GlueTask, row: TableRow) -> GlueTask:
+    """The task with the columns that the row's file has."""
+    is_labelled = subset_of(row.file) == DIAGNOSTIC and LABELLED_DIAGNOSTIC.label in row.values
+    return LABELLED_DIAGNOSTIC if is_labelled else task
+
+
+def texts_of(task: GlueTask, row: TableRow) -> tuple[str, ...]:
+    """The text or both texts of a row; official files hold a few that are empty."""
+    columns = task.tfds_texts if task.tfds_texts and row.file.startswith(TFDS) else task.texts
+    return tuple(row.text(column, may_be_empty=True) for column in columns)
+
+
+def label_of(task: GlueTask, row: TableRow) -> str | None:
+    """The label of a row by its official name, None where it has none (a test file).
+
+    Raises:
+        InputError: a TFDS row's label is not a number of a class.
+    """
+    if not row.file.startswith(TFDS):
+        return row.label(task.label) if task.label in row.values else None
+    value = row.value('label')
+    if not task.labels:
+        return str(value) if value >= 0 else None
+    if not isinstance(value, int) or value >= len(task.labels):
+        raise InputError(f'{row.where}: label {value!r} is not among {", ".join(task.labels)}')
+    return task.labels[value] if value >= 0 else None
+
+
+def id_of(row: TableRow, index: int) -> str:
+    """The number that a submission gives a row: the one in the file, or its place in the file from 0."""
+    column = 'idx' if row.file.startswith(TFDS) else 'index'
+    return str(row.values.get(column, index))

@@ -1,0 +1,152 @@
+"""Questions over several paragraphs: HotpotQA's files and MuSiQue's.
+
+A file holds a JSON list of questions, or one question a line. HotpotQA's have 'context', [[title, [sentence, ...]],
+...], and 'supporting_facts', [[title, number of the sentence from 0], ...]; subsets with retrieved paragraphs may lack
+the supporting ones or have none at all. MuSiQue's have 'paragraphs', each with 'title', 'paragraph_text' and
+'is_supporting', which are read as paragraphs of one sentence, and 'answer_aliases'.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.data.examples.selections import selected_files
+from efficient_attention.data.json_files import checked, field_of, read_json, read_json_lines
+from efficient_attention.data.text_files import read_text
+from efficient_attention.errors import InputError
+
+SentenceId = tuple[str, int]  # a paragraph's title and the number of a sentence in it, from 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Paragraph:
+    """A title and the sentences under it."""
+
+    title: str
+    sentences: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MultiHopQuestion:
+    """A question on several paragraphs.
+
+    Attributes:
+        answers: the answer and its other names, 'yes' or 'no' among them; None = not known.
+        supporting: the sentences that one must know to answer; they may lie in paragraphs that are not here.
+        place: where the question was read, for messages.
+    """
+
+    id: str
+    question: str
+    paragraphs: tuple[Paragraph, ...]
+    answers: tuple[str, ...] | None = None
+    supporting: frozenset[SentenceId] = frozenset()
+    place: str = ''
+
+
+def read_hotpotqa(text: str, *, is_labelled: bool) -> list[MultiHopQuestion]:
+    """The questions of files, in order.
+
+    Args:
+        text: paths or globs with commas between, each with its selections, see `data/examples/selections.py`; each
+            question is an article of its own.
+        is_labelled: answers and supporting facts must be there; else those that are there are read, if both are.
+
+    Raises:
+        InputError: no such file, or one is not of this layout; names the file, the question and the field.
+    """
+    questions: list[MultiHopQuestion] = []
+    for paths, selection in selected_files(text):
+        found = [_question(row, where, is_labelled) for path in paths for row, where in _rows(path)]
+        questions += selection(found, lambda question: question.id)
+    if not questions:
+        raise InputError(f'{text}: no questions')
+    return questions
+
+
+def paragraphs_of(value: Any, where: str) -> tuple[Paragraph, ...]:
+    """The paragraphs in [[title, [sentence, ...]], ...]; raises InputError naming `where`."""
+    return tuple(
+        _paragraph(paragraph, f'{where}, paragraph {number}')
+        for number, paragraph in enumerate(checked(value, list, where))
+    )
+
+
+def _rows(path: Path) -> Iterator[tuple[Any, str]]:
+    if read_text(path).lstrip().startswith('['):
+        yield from ((row, f'{path}: row {number}') for number, row in enumerate(read_json(path)))
+    else:
+        yield from read_json_lines(path)
+
+
+def _question(row: Any, where: str, is_labelled: bool) -> MultiHopQuestion:
+    is_musique = isinstance(row, dict) and 'paragraphs' in row
+    is_labelled = is_labelled or _has_labels(row)
+    id = field_of(row, 'id' if is_musique else '_id', str, where)
+    where = f'{where}: question {id!r}'
+    question = field_of(row, 'question', str, where)
+    if is_musique:
+        paragraphs, supporting = _musique_paragraphs(field_of(row, 'paragraphs', list, where), where, is_labelled)
+    else:
+        paragraphs = paragraphs_of(field_of(row, 'context', list, where), f"{where}: field 'context'")
+        supporting = (
+            _sentence_ids(field_of(row, 'supporting_facts', list, where), where) if is_labelled else frozenset()
+        )
+    if not question.strip():
+        raise InputError(f"{where}: field 'question' is empty")
+    answers = _answers(row, where) if is_labelled else None
+    return MultiHopQuestion(id, question, paragraphs, answers, supporting, where)
+
+
+def _has_labels(row: Any) -> bool:
+    """Whether a row of a test file holds an answer and what supports it; an empty answer stands for none."""
+    if not isinstance(row, dict) or not row.get('answer') or row.get('answerable') is False:
+        return False
+    paragraphs = row.get('paragraphs')
+    if not isinstance(paragraphs, list):
+        return 'supporting_facts' in row
+    return all(isinstance(paragraph, dict) and 'is_supporting' in paragraph for paragraph in paragraphs)
+
+
+def _paragraph(value: Any, where: str) -> Paragraph:
+    if not isinstance(value, list) or len(value) != 2:
+        raise InputError(f'{where}: not [title, [sentence, ...]]')
+    sentences = tuple(checked(sentence, str, f'{where}: a sentence') for sentence in checked(value[1], list, where))
+    return Paragraph(checked(value[0], str, f'{where}: the title'), sentences)
+
+
+def _sentence_ids(values: list[Any], where: str) -> frozenset[SentenceId]:
+    """Facts as [title, number], or as [title, [number, ...], ...], which some subsets have."""
+    supporting = set()
+    for value in values:
+        inside = f"{where}: field 'supporting_facts'"
+        if not isinstance(value, list) or len(value) < 2:
+            raise InputError(f'{inside}: not [title, number of the sentence]')
+        title = checked(value[0], str, f'{inside}: a title')
+        for number in value[1] if isinstance(value[1], list) else [value[1]]:
+            supporting.add((title, checked(number, int, f'{inside}: the number of a sentence')))
+    return frozenset(supporting)
+
+
+def _musique_paragraphs(
+    rows: list[Any], where: str, is_labelled: bool
+) -> tuple[tuple[Paragraph, ...], frozenset[SentenceId]]:
+    paragraphs, supporting = [], set()
+    for number, row in enumerate(rows):
+        inside = f'{where}, paragraph {number}'
+        title = field_of(row, 'title', str, inside)
+        paragraphs.append(Paragraph(title, (field_of(row, 'paragraph_text', str, inside),)))
+        if is_labelled and field_of(row, 'is_supporting', bool, inside):
+            supporting.add((title, 0))
+    return tuple(paragraphs), frozenset(supporting)
+
+
+def _answers(row: Any, where: str) -> tuple[str, ...]:
+    aliases = field_of(row, 'answer_aliases', list, where, default=[])
+    answers = (field_of(row, 'answer', str, where), *aliases)
+    if not field_of(row, 'answerable', bool, where, default=True):
+        raise InputError(f"{where}: field 'answerable' is False; questions without an answer are not read")
+    if not all(checked(answer, str, f"{where}: field 'answer_aliases'").strip() for answer in answers):
+        raise InputError(f"{where}: field 'answer' is empty")
+    return answers

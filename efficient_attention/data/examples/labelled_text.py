@@ -1,0 +1,109 @@
+"""Texts and pairs of texts with a class or a number each, from tables and from GLUE's files."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator
+
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.data.examples.glue import (
+    columns_in,
+    glue_sources,
+    glue_task,
+    id_of,
+    label_of,
+    read_glue,
+    subset_of,
+    texts_of,
+)
+from efficient_attention.data.examples.tables import TableRow, read_tables
+from efficient_attention.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelledText:
+    """A text or a pair.
+
+    Attributes:
+        file: where it comes from, for messages; '' = from no file.
+        place: the line there.
+        id: for predictions.
+        texts: one or two.
+        label: its name, or a number as text; None = unknown.
+        subset: 'mismatched' or 'diagnostic' of GLUE.
+    """
+
+    file: str
+    place: str
+    id: str
+    texts: tuple[str, ...]
+    label: str | None = None
+    subset: str = ''
+
+    @property
+    def where(self) -> str:
+        """File and place, for messages."""
+        return f'{self.file}: {self.place}' if self.file else self.place
+
+
+def read_labelled(config: ExamplesConfig, split: str, faults: list[str]) -> Iterator[LabelledText]:
+    """The examples of 'train', 'dev' or 'test' in the order of the files; empty where the config names none.
+
+    Rows of 'train' and 'dev' have a label; one of 'test' may. `faults` collects broken rows of GLUE's own files.
+
+    Raises:
+        InputError: a file is missing or bad, or a field of a row; names file, line and field.
+    """
+    sources = {'train': config.train, 'dev': config.dev, 'test': config.test}[split]
+    is_glue = config.format == 'glue'
+    examples = _from_glue(config, sources, split, faults) if is_glue else _from_table(config, sources, split)
+    for example in examples:
+        if example.label is None and split != 'test':
+            column = glue_task(config.name).label if is_glue else config.label
+            raise InputError(f'{example.where}: field {column!r} is empty')
+        yield example
+
+
+def _from_glue(config: ExamplesConfig, sources: str, split: str, faults: list[str]) -> Iterator[LabelledText]:
+    task = glue_task(config.name)
+    for name in glue_sources(sources, split):
+        for index, row in enumerate(read_glue(task, name, split, faults)):
+            columns = columns_in(task, row)
+            texts, label = texts_of(columns, row), label_of(columns, row)
+            if label is None and split != 'test' and columns.label not in row.values:
+                row.value(columns.label)  # raises: names the known columns
+            yield LabelledText(row.file, row.place, id_of(row, index), texts, label, subset_of(name))
+
+
+def _from_table(config: ExamplesConfig, sources: str, split: str) -> Iterator[LabelledText]:
+    columns = [column for column in (config.text, config.text_pair) if column]
+    for index, row in enumerate(read_tables(sources)):
+        texts = tuple(row.text(column) for column in columns)
+        label = None if split == 'test' and config.label not in row.values else row.label(config.label)
+        yield LabelledText(row.file, row.place, _id(config, row, index), texts, label)
+
+
+def _id(config: ExamplesConfig, row: TableRow, index: int) -> str:
+    if not config.id:
+        return str(index)
+    label = row.label(config.id)
+    if label is None:
+        raise InputError(f'{row.where}: field {config.id!r} is empty')
+    return label
+
+
+def label_names(examples: Iterable[LabelledText]) -> tuple[str, ...]:
+    """The labels that occur, sorted: whole numbers by value, others by their characters."""
+    found = {example.label for example in examples if example.label is not None}
+    is_whole = all(name.removeprefix('-').isdecimal() for name in found)
+    return tuple(sorted(found, key=lambda name: (int(name) if is_whole else 0, name)))
+
+
+def number_of(example: LabelledText) -> float:
+    """An example's label as a number; raises InputError where it is none."""
+    try:
+        value = float(example.label or '')
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f'{example.where}: label {example.label!r} is not a number')
+    return value

@@ -1,0 +1,158 @@
+"""Questions with several answers to choose from: SWAG, CODAH, RACE, and a user's own tables."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.data.examples.tables import TableRow, read_table, source_names
+from efficient_attention.data.json_files import read_json, read_json_lines
+from efficient_attention.data.text_files import find_files
+from efficient_attention.errors import InputError
+
+CODAH = ('category', 'prompt', 'ending0', 'ending1', 'ending2', 'ending3', 'label')
+BLANK = '_'  # where RACE's questions leave a gap for the answer; some write several in a row
+BLANKS = re.compile(f'{BLANK}+')
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoiceQuestion:
+    """A context, a question or the beginning of the answers, and the answers.
+
+    Attributes:
+        file: where it comes from; '' = from no file.
+        place: the line there.
+        id: for predictions.
+        context: the text to read.
+        question: what stands before each choice, or holds gaps '_' for it; '' = nothing.
+        choices: at least two.
+        answer: the number of the right choice from 0; None = unknown.
+    """
+
+    file: str
+    place: str
+    id: str
+    context: str
+    question: str
+    choices: tuple[str, ...]
+    answer: int | None = None
+
+    @property
+    def where(self) -> str:
+        """File and place, for messages."""
+        return f'{self.file}: {self.place}' if self.file else self.place
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """The second text of each row: the question with the choice in its gaps, or behind it."""
+        if BLANK in self.question:
+            return tuple(choice.join(BLANKS.split(self.question)) for choice in self.choices)
+        return tuple(f'{self.question} {choice}' if self.question else choice for choice in self.choices)
+
+
+def read_choices(config: ExamplesConfig, split: str) -> Iterator[ChoiceQuestion]:
+    """The questions of 'train', 'dev' or 'test' in the order of the files; those of 'test' may have no answer.
+
+    Raises:
+        InputError: a file is missing or bad, or a field of a row.
+    """
+    sources = {'train': config.train, 'dev': config.dev, 'test': config.test}[split]
+    readers: dict[str, Callable[..., Iterator[ChoiceQuestion]]] = {'race': _race, 'swag': _swag, 'table': _table}
+    for question in readers[config.format](config, sources) if sources else ():
+        if question.answer is None and split != 'test':
+            raise InputError(f'{question.where}: no answer (the field of the label is missing or empty)')
+        yield question
+
+
+def answer_of(label: str | None, choices: int, where: str, field: str) -> int | None:
+    """The number of a choice from 0, written as that number or as a letter from A; None of None.
+
+    Raises:
+        InputError: there is no such choice.
+    """
+    if label is None:
+        return None
+    is_letter = len(label) == 1 and label.isascii() and label.isalpha()
+    number = ord(label.upper()) - ord('A') if is_letter else int(label) if label.isdecimal() else choices
+    if number >= choices:
+        last = chr(ord('A') + choices - 1)
+        raise InputError(f'{where}: field {field!r} is {label!r}; known: 0 to {choices - 1}, A to {last}')
+    return number
+
+
+def _table(config: ExamplesConfig, sources: str) -> Iterator[ChoiceQuestion]:
+    index = 0
+    for name in source_names(sources):
+        for row in read_table(name):
+            question = row.text(config.text_pair) if config.text_pair else ''
+            id = row.label(config.id) if config.id else str(index)
+            yield _question(row, id or str(index), row.text(config.text), question, _choices(row), config.label)
+            index += 1
+
+
+def _question(
+    row: TableRow, id: str, context: str, question: str, choices: tuple[str, ...], label: str
+) -> ChoiceQuestion:
+    answer = answer_of(row.label(label), len(choices), row.where, label) if label in row.values else None
+    return ChoiceQuestion(row.file, row.place, id, context, question, choices, answer)
+
+
+def _choices(row: TableRow, prefix: str = 'choice') -> tuple[str, ...]:
+    """The list in column 'choices', or the columns 'choice0', 'choice1', ...; raises where there are not two."""
+    if 'choices' in row.values:
+        return strings(row.values['choices'], row.where, 'choices')
+    names = [f'{prefix}{number}' for number in range(len(row.values)) if f'{prefix}{number}' in row.values]
+    if len(names) < 2:
+        row.value(f'{prefix}{len(names)}')  # raises: names the known columns
+    return tuple(row.text(name) for name in names)
+
+
+def strings(value: Any, where: str, field: str) -> tuple[str, ...]:
+    """The texts of a list of at least two; raises InputError where it is none."""
+    if not isinstance(value, list | tuple) or len(value) < 2:
+        raise InputError(f'{where}: field {field!r} is not a list of two or more')
+    if not all(isinstance(one, str) and one.strip() for one in value):
+        raise InputError(f'{where}: field {field!r} holds something that is no text, or is empty')
+    return tuple(value)
+
+
+def _swag(_: ExamplesConfig, sources: str) -> Iterator[ChoiceQuestion]:
+    """SWAG's CSV (sent1, sent2, ending0 ...), its rows as JSON lines, and CODAH's TSV without header."""
+    index = 0
+    for name in source_names(sources):
+        for row in read_table(name, columns=CODAH if '.tsv' in Path(name).suffixes else ()):
+            if 'prompt' in row.values:
+                yield _question(row, str(index), row.text('prompt'), '', _choices(row, 'ending'), 'label')
+            elif 'sent1' in row.values:
+                first, second = row.text('sent1'), row.text('sent2')
+                yield _question(row, str(index), first, second, _choices(row, 'ending'), 'label')
+            else:
+                yield _question(row, str(index), row.text('startphrase'), '', _choices(row), 'answer')
+            index += 1
+
+
+def _race(_: ExamplesConfig, sources: str) -> Iterator[ChoiceQuestion]:
+    """RACE's files, each one JSON object with an article, its questions, options and answers; or such a one a line."""
+    for path in find_files(sources):
+        is_lines = '.jsonl' in path.suffixes
+        for values, where in read_json_lines(path) if is_lines else [(read_json(path), f'{path}: article')]:
+            if not isinstance(values, dict):
+                raise InputError(f'{where}: not a JSON object')
+            yield from _article(TableRow(str(path), where.removeprefix(f'{path}: '), values))
+
+
+def _article(row: TableRow) -> Iterator[ChoiceQuestion]:
+    article = row.text('article')
+    questions, options, answers = row.value('questions'), row.value('options'), row.values.get('answers')
+    lists = [one for one in (questions, options, answers) if one is not None]
+    if not all(isinstance(one, list) and len(one) == len(questions) for one in lists):
+        raise InputError(f"{row.where}: fields 'questions', 'options' and 'answers' are not lists of one length")
+    name = str(row.values.get('id', Path(row.file).stem))
+    for index in range(len(questions)):
+        values = {'question': questions[index], 'options': options[index]}
+        values |= {'answers': answers[index]} if answers is not None else {}
+        inner = TableRow(row.file, f'{row.place}: question {index}', values)
+        choices = strings(values['options'], inner.where, 'options')
+        yield _question(inner, f'{name}-{index}', article, inner.text('question'), choices, 'answers')

@@ -1,0 +1,75 @@
+"""Puts a tokenizer's special tokens around one or two texts that are tokens already."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from efficient_attention.data.examples.text_encoder import TextEncoder
+from efficient_attention.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RowTemplate:
+    """What a row is made of beside its texts; the same as `TextEncoder.row`, for parts that were cut out of a text.
+
+    Attributes:
+        fixed: for one text the special tokens before and after it; for two, before, between and after them.
+        fixed_types: their token types.
+        text_types: the token type of each text.
+    """
+
+    fixed: tuple[tuple[int, ...], ...]
+    fixed_types: tuple[tuple[int, ...], ...]
+    text_types: tuple[int, ...]
+
+    @property
+    def added(self) -> int:
+        """How many special tokens a row gets."""
+        return sum(map(len, self.fixed))
+
+    @property
+    def start(self) -> int:
+        """The position of the first text's first token."""
+        return len(self.fixed[0])
+
+    def second_start(self, first_length: int) -> int:
+        """The position of the second text's first token behind a first text of so many tokens."""
+        return self.start + first_length + len(self.fixed[1])
+
+    def row(self, *texts: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:
+        """'tokens' and 'token_types', int32 [l], of one or two texts, as many as the template is for."""
+        tokens: list[Sequence[int] | np.ndarray] = [self.fixed[0]]
+        types = list(self.fixed_types[0])
+        for index, ids in enumerate(texts):
+            tokens += [ids, self.fixed[index + 1]]
+            types += [*[self.text_types[index]] * len(ids), *self.fixed_types[index + 1]]
+        ids_of_row = np.concatenate([np.asarray(part, np.int32) for part in tokens])
+        return {'tokens': ids_of_row, 'token_types': np.array(types, np.int32)}
+
+
+def row_template(encoder: TextEncoder, *, is_pair: bool) -> RowTemplate:
+    """The template of an encoder, read off a row that it makes.
+
+    Raises:
+        InputError: the tokenizer gives no token for a letter.
+    """
+    letter = encoder.encode(['a'])[0]
+    if not letter.ids:
+        raise InputError('the tokenizer makes no token of the letter a')
+    row = encoder.row(letter, letter) if is_pair else encoder.row(letter)
+    fixed: list[list[int]] = [[]]
+    fixed_types: list[list[int]] = [[]]
+    text_types: list[int] = []
+    seen = 0  # tokens of texts; `sequence_ids` would tell which text, but has None for the first of a pair
+    for id, kind, is_special in zip(row.ids, row.type_ids, row.special_tokens_mask, strict=True):
+        if is_special:
+            fixed[-1].append(id)
+            fixed_types[-1].append(kind)
+            continue
+        if seen % len(letter.ids) == 0:  # the first token of a text
+            text_types.append(kind)
+            fixed.append([])
+            fixed_types.append([])
+        seen += 1
+    return RowTemplate(tuple(map(tuple, fixed)), tuple(map(tuple, fixed_types)), tuple(text_types))

@@ -1,0 +1,77 @@
+"""Selects some of a file's examples, by what follows its name: 'dev-v2.0.json#articles:0-3/5' and the like.
+
+    <globs>                     all of them; globs or paths with commas between
+    <glob>#articles:0-3/5       of five shares of the articles those numbered 0 to 3 (one number: '#articles:4/5')
+    <glob>#first:10000          the first 10,000
+    <glob>#articles:0-3/5#first:100   one after the other
+
+An article is all examples of one title. The articles are put in the order of a hash of their title and dealt out in
+turn, so the shares have the same number of articles, give or take one, whatever the order in the file, and no article
+is in two of them. A selection belongs to the glob before it and counts over all files that this matches.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from efficient_attention.data.held_out_documents import document_hash
+from efficient_attention.data.text_files import find_files
+from efficient_attention.errors import InputError
+
+Row = TypeVar('Row')
+ARTICLES = re.compile(r'articles:(\d+)(?:-(\d+))?/(\d+)')
+FIRST = re.compile(r'first:(\d+)')
+
+
+class Selection(Protocol):
+    """Examples and what tells an example's article -> those that are selected, in order."""
+
+    def __call__(self, rows: Sequence[Row], article_of: Callable[[Row], str]) -> Sequence[Row]:
+        """The selected rows."""
+
+
+def selected_files(text: str) -> Iterator[tuple[tuple[Path, ...], Selection]]:
+    """Files and what to read of them, for each of the comma-separated sources.
+
+    Raises:
+        InputError: no file matches, or a selection is not written as above.
+    """
+    for source in text.split(','):
+        glob, *selections = source.strip().split('#')
+        if glob.startswith('tfds:'):
+            raise InputError(f'{glob}: this format is read from files alone, not from TFDS')
+        steps = [_step(selection, source.strip()) for selection in selections]
+        yield find_files(glob), _one_after_other(steps)
+
+
+def share_of_articles(articles: Sequence[str], first: int, last: int, shares: int) -> set[str]:
+    """The titles in the shares numbered `first` to `last` of `shares`."""
+    order = sorted(set(articles), key=lambda title: (document_hash(title), title))
+    return {title for turn, title in enumerate(order) if first <= turn % shares <= last}
+
+
+def _step(selection: str, source: str) -> Selection:
+    if match := ARTICLES.fullmatch(selection):
+        first, shares = int(match[1]), int(match[3])
+        last = int(match[2] or first)
+        if first <= last < shares:
+            return lambda rows, article_of: _of_articles(rows, article_of, (first, last, shares))
+    elif (match := FIRST.fullmatch(selection)) and int(match[1]):
+        count = int(match[1])
+        return lambda rows, _: rows[:count]
+    raise InputError(f'{source}: #{selection} is unknown; known: #articles:<first>[-<last>]/<shares>, #first:<count>')
+
+
+def _of_articles(rows: Sequence[Row], article_of: Callable[[Row], str], shares: tuple[int, int, int]) -> Sequence[Row]:
+    chosen = share_of_articles([article_of(row) for row in rows], *shares)
+    return [row for row in rows if article_of(row) in chosen]
+
+
+def _one_after_other(steps: Sequence[Selection]) -> Selection:
+    def select(rows: Sequence[Row], article_of: Callable[[Row], str]) -> Sequence[Row]:
+        for step in steps:
+            rows = step(rows, article_of)
+        return rows
+
+    return select

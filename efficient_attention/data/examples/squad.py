@@ -1,0 +1,134 @@
+"""Questions on a text with their answers: SQuAD's JSON (1.1 and 2.0) and JSON lines.
+
+A file `*.json` has SQuAD's layout, {'data': [{'title', 'paragraphs': [{'context', 'qas': [...]}]}]}. Any other file
+holds one question a line: {'id', 'question', 'context', 'answers': [{'text', 'answer_start'}]}, with 'title' and
+'is_impossible' where wanted. Which questions of the files are read may be narrowed, see `data/examples/selections.py`.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.data.examples.selections import selected_files
+from efficient_attention.data.json_files import field_of, read_json, read_json_lines
+from efficient_attention.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Answer:
+    """A gold answer; `start` is the character of the context where it begins, -1 = unknown."""
+
+    text: str
+    start: int = -1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Question:
+    """A question on a context.
+
+    Attributes:
+        answers: the gold answers; () = the context has none, None = not known.
+        title: of the article that the context is from; '' = unknown.
+        place: where the question was read, for messages.
+    """
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[Answer, ...] | None = None
+    title: str = ''
+    place: str = ''
+
+    def is_placed(self, answer: Answer) -> bool:
+        """Whether the context has the answer's text where it says."""
+        return answer.start >= 0 and bool(answer.text) and self.context.startswith(answer.text, answer.start)
+
+    @property
+    def training_answer(self) -> Answer | None:
+        """The answer to learn: what most annotators gave, of several the first; None where there is none.
+
+        SQuAD's training sets have one answer a question, its dev sets several.
+        """
+        return collections.Counter(self.answers).most_common(1)[0][0] if self.answers else None
+
+
+def read_squad(text: str, *, is_labelled: bool) -> list[Question]:
+    """The questions of files, in order.
+
+    Args:
+        text: paths or globs with commas between, each with its selections, see `data/examples/selections.py`.
+        is_labelled: answers must be there; else those that are there are read.
+
+    Raises:
+        InputError: no such file, or one is not of this layout; names the file, the question and the field.
+    """
+    questions: list[Question] = []
+    for paths, selection in selected_files(text):
+        found = [question for path in paths for question in _questions(path, is_labelled)]
+        questions += selection(found, lambda question: question.title or question.context)
+    if not questions:
+        raise InputError(f'{text}: no questions')
+    return questions
+
+
+def well_placed(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
+    """The questions whose training answer stands where its 'answer_start' says; a line about the others, if any."""
+    kept: list[Question] = []
+    others: list[Question] = []
+    for question in questions:
+        answer = question.training_answer
+        (kept if answer is None or question.is_placed(answer) else others).append(question)
+    if not others:
+        return kept, []
+    answer = others[0].training_answer
+    assert answer
+    note = f'{len(others)} of {len(questions)} training questions are skipped: their answer_start does not lead to the '
+    return kept, [note + f"answer's text; the first: {others[0].place}: {answer.text!r} at {answer.start}"]
+
+
+def _questions(path: Path, is_labelled: bool) -> Iterator[Question]:
+    if path.name.removesuffix('.gz').endswith('.json'):
+        for row, paragraph, where in _squad_rows(path):
+            yield _question(row, paragraph, (where, str(path)), is_labelled)
+    else:
+        for row, where in read_json_lines(path):
+            yield _question(row, row, (where, where), is_labelled)
+
+
+def _squad_rows(path: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
+    """(question, its paragraph with the title, where) of every question in SQuAD's layout."""
+    articles = field_of(read_json(path), 'data', list, str(path))
+    for a, article in enumerate(articles):
+        where = f'{path}: article {a}'
+        title = field_of(article, 'title', str, where, default='')
+        for p, paragraph in enumerate(field_of(article, 'paragraphs', list, where)):
+            inside = f'{where}, paragraph {p}'
+            for n, row in enumerate(field_of(paragraph, 'qas', list, inside)):
+                yield row, paragraph | {'title': title}, f'{inside}, question {n}'
+
+
+def _question(row: Any, paragraph: Any, places: tuple[str, str], is_labelled: bool) -> Question:
+    """`places`: where it is for messages before its id is known, and what to put before the id after that."""
+    id = field_of(row, 'id', str, places[0])
+    where = f'{places[1]}: question {id!r}'
+    question, context = field_of(row, 'question', str, where), field_of(paragraph, 'context', str, where)
+    for name, value in (('question', question), ('context', context)):
+        if not value.strip():
+            raise InputError(f'{where}: field {name!r} is empty')
+    answers = _answers(row, where) if is_labelled or 'answers' in row else None
+    title = field_of(paragraph, 'title', str, where, default='')
+    return Question(id=id, question=question, context=context, answers=answers, title=title, place=where)
+
+
+def _answers(row: dict[str, Any], where: str) -> tuple[Answer, ...]:
+    is_impossible = field_of(row, 'is_impossible', bool, where, default=None)
+    answers = []
+    for n, answer in enumerate(field_of(row, 'answers', list, where)):
+        inside = f'{where}, answer {n}'
+        start = field_of(answer, 'answer_start', int, inside, default=-1)
+        answers.append(Answer(field_of(answer, 'text', str, inside), start))
+    if is_impossible is not None and is_impossible == bool(answers):
+        raise InputError(f"{where}: field 'is_impossible' is {is_impossible}, and there are {len(answers)} answers")
+    return tuple(answers)

@@ -1,0 +1,85 @@
+"""Makes tokens of texts and pairs of texts, with the special tokens that a checkpoint's tokenizer puts around them."""
+
+import copy
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Encoding, Tokenizer
+
+from efficient_attention.data.tokenizer_loading import load_tokenizer
+from efficient_attention.data.vocabulary import vocabulary_of
+
+TEXTS_AT_ONCE = 1024  # an encoding holds a hundred times the bytes of its ids
+
+
+@dataclasses.dataclass(frozen=True)
+class TextEncoder:
+    """A tokenizer, and what rows need to know of it.
+
+    `tokenizer` has its template of special tokens ('[CLS] a [SEP] b [SEP]', '<s> a </s></s> b </s>', ...), neither
+    truncates nor pads, and takes '[SEP]' in a text for text.
+    """
+
+    tokenizer: Tokenizer
+    pad: int
+    cls: int
+    sep: int
+    mask: int
+    size: int  # ids are below it
+
+    def encode(self, texts: list[str]) -> list[Encoding]:
+        """Each text's pieces without special tokens; `.ids`, `.offsets` (characters), `.word_ids`."""
+        return self.tokenizer.encode_batch(texts, add_special_tokens=False)
+
+    def row(self, first: Encoding, second: Encoding | None = None) -> Encoding:
+        """One text or a pair with special tokens around: `.ids`, `.type_ids`, `.offsets`.
+
+        The offsets of each token stay those in its text. The arguments are not changed.
+        """
+        copies = copy.deepcopy(first), None if second is None else copy.deepcopy(second)
+        return self.tokenizer.post_process(*copies, add_special_tokens=True)
+
+    def added(self, *, is_pair: bool) -> int:
+        """How many special tokens a row gets."""
+        return self.tokenizer.num_special_tokens_to_add(is_pair)
+
+
+def text_encoder(path: Path, *, lowercase: bool = True) -> TextEncoder:
+    """The encoder of a tokenizer's file (tokenizer.json, vocab.txt, *.model); `lowercase` as `load_tokenizer`.
+
+    Raises:
+        InputError: as `load_tokenizer`.
+    """
+    tokenizer = load_tokenizer(path, lowercase=lowercase)
+    vocabulary = vocabulary_of(tokenizer, str(path))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    tokenizer.encode_special_tokens = True
+    return TextEncoder(
+        tokenizer,
+        pad=vocabulary.pad,
+        cls=vocabulary.cls,
+        sep=vocabulary.sep,
+        mask=vocabulary.mask,
+        size=vocabulary.size,
+    )
+
+
+def arrays_of(row: Encoding) -> dict[str, np.ndarray]:
+    """'tokens' and 'token_types', int32 [l], of a row."""
+    return {'tokens': np.array(row.ids, np.int32), 'token_types': np.array(row.type_ids, np.int32)}
+
+
+def encodings(encoder: TextEncoder, texts: Sequence[str]) -> Iterator[Encoding]:
+    """Each text's pieces without special tokens, a thousand texts at a time."""
+    for start in range(0, len(texts), TEXTS_AT_ONCE):
+        yield from encoder.encode(list(texts[start : start + TEXTS_AT_ONCE]))
+
+
+def ids_of(encoder: TextEncoder, texts: Sequence[str]) -> list[np.ndarray]:
+    """Each text's ids without special tokens, int32 [l]; the same array for the same text."""
+    unique = list(dict.fromkeys(texts))
+    ids = {text: np.array(one.ids, np.int32) for text, one in zip(unique, encodings(encoder, unique), strict=True)}
+    return [ids[text] for text in texts]

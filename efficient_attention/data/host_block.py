@@ -1,0 +1,34 @@
+"""The rows of each global batch that a process reads, where several share the work."""
+
+import dataclasses
+
+from efficient_attention.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class HostBlock:
+    """The rows of each global batch that one process reads.
+
+    Raises:
+        InputError: the batch does not divide over the processes.
+    """
+
+    batch_size: int  # rows of the global batch
+    process_index: int
+    process_count: int
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.batch_size % self.process_count:
+            raise InputError(f'batch_size {self.batch_size} does not divide over {self.process_count} processes')
+        if not 0 <= self.process_index < self.process_count:
+            raise InputError(f'process_index {self.process_index} of {self.process_count} processes')
+
+    @property
+    def rows(self) -> int:
+        """Rows of the block."""
+        return self.batch_size // self.process_count
+
+    def position(self, row: int) -> int:
+        """The global position of row `row`, counted over this process's blocks of all steps."""
+        step, row_of_block = divmod(row, self.rows)
+        return step * self.batch_size + self.process_index * self.rows + row_of_block

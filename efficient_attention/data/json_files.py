@@ -1,0 +1,86 @@
+"""JSON files and rows of them, with every fault named by file, place and field."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.data.text_files import read_lines, read_text
+from efficient_attention.errors import InputError
+
+NAMES = {str: 'text', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}
+SURROGATE = re.compile('[\ud800-\udfff]')
+_REQUIRED: Any = object()
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds, plain or .gz; raises InputError naming the file and the place in it."""
+    return _parsed(read_text(path), str(path))
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[Any, str]]:
+    """(row, 'file: line 3') for each line of a file of JSON lines, plain or .gz; blank lines are skipped."""
+    for number, line in read_lines(path):
+        if line.strip():
+            where = f'{path}: line {number}'
+            yield _parsed(line, where), where
+
+
+def json_documents(files: Sequence[Path], field: str) -> Iterator[str]:
+    """The text in `field` of every row of JSON-lines files; blank lines are skipped.
+
+    Raises:
+        InputError: a row is not a JSON object with a text in `field`; names file and line.
+    """
+    for path in files:
+        for row, where in read_json_lines(path):
+            yield field_of(row, field, str, where)
+
+
+def field_of(row: Any, name: str, kind: type, where: str, *, default: Any = _REQUIRED) -> Any:
+    """The value of a field of a JSON object.
+
+    Args:
+        row: what should be the object.
+        name: the field.
+        kind: str, int, bool, list or dict.
+        where: file and place, for messages.
+        default: what a missing field gives; without one the field must be there.
+
+    Raises:
+        InputError: no object, no such field, or a value of another kind; names place and field.
+    """
+    if not isinstance(row, dict):
+        raise InputError(f'{where}: not a JSON object')
+    if name not in row:
+        if default is not _REQUIRED:
+            return default
+        raise InputError(f'{where}: no field {name!r}; known: {", ".join(map(str, row))}')
+    return checked(row[name], kind, f'{where}: field {name!r}')
+
+
+def checked(value: Any, kind: type, where: str) -> Any:
+    """`value`, which must be of `kind`; raises InputError."""
+    is_right = isinstance(value, kind) and not (kind is int and isinstance(value, bool))
+    if not is_right:
+        raise InputError(f'{where} is {type(value).__name__}, not {NAMES[kind]}')
+    if kind is str and SURROGATE.search(value):
+        raise InputError(f'{where} holds half of a surrogate pair, which is no character')
+    return value
+
+
+def check_identifiers(pairs: Iterable[tuple[str, str]]) -> None:
+    """Raises InputError where two of the (id, place) have one id, which a file of predictions could not tell apart."""
+    places: dict[str, str] = {}
+    for id, place in pairs:
+        if id in places:
+            raise InputError(f"{place}: field 'id' is that of {places[id]} too")
+        places[id] = place
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f'{where}: not JSON ({error})') from None

@@ -1,0 +1,91 @@
+"""SentencePiece unigram models (ALBERT, T5, Pegasus) as Hugging Face tokenizers.
+
+Pieces, scores and the precompiled character map are taken over, so that both libraries give the same pieces (but for
+the text of control symbols such as '</s>', which SentencePiece spells out).
+"""
+
+import importlib
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from efficient_attention.data.special_tokens import ROLES, with_specials
+from efficient_attention.errors import InputError
+
+UNIGRAM = 1  # trainer_spec.model_type
+UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # piece types
+MODEL_TYPES = {1: 'unigram', 2: 'bpe', 3: 'word', 4: 'char'}
+
+
+def read_sentencepiece(data: bytes, name: str, *, lowercase: bool) -> Tokenizer:
+    """The tokenizer in the bytes of a SentencePiece `.model` file.
+
+    A model that lacks a special token (T5 has no [CLS] and no [MASK]) gets it at the end: the vocabulary grows by it.
+
+    Args:
+        data: the file's bytes.
+        name: the file, for messages.
+        lowercase: apply ALBERT's steps before the model's own: quotes, NFKD, accents stripped, lower case.
+
+    Raises:
+        InputError: not a SentencePiece model, not a unigram one, or one without an unknown piece.
+    """
+    model = _parse(data, name)
+    unknown = [id for id, piece in enumerate(model.pieces) if piece.type == UNKNOWN]
+    if len(unknown) != 1 or model.pieces[unknown[0]].piece not in ROLES['unknown']:
+        raise InputError(f'tokenizer {name}: a SentencePiece model has one unknown piece, {ROLES["unknown"][-1]}')
+    pieces = [(piece.piece, piece.score) for piece in model.pieces]
+    byte_fallback = model.trainer_spec.byte_fallback
+    tokenizer = Tokenizer(models.Unigram(pieces, unknown[0], byte_fallback))
+    tokenizer.normalizer = normalizers.Sequence((albert_steps() if lowercase else []) + _model_steps(model))
+    scheme = 'always' if model.normalizer_spec.add_dummy_prefix else 'never'
+    split = model.trainer_spec.split_by_whitespace
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme, split=split)
+    return _with_roles(tokenizer, model)
+
+
+def albert_steps() -> list[normalizers.Normalizer]:
+    """ALBERT's clean-up before its model (Lan et al. 2019, arXiv:1909.11942, code): quotes, accents, lower case."""
+    return [
+        normalizers.Replace('``', '"'),
+        normalizers.Replace("''", '"'),
+        normalizers.NFKD(),
+        normalizers.StripAccents(),
+        normalizers.Lowercase(),
+    ]
+
+
+def _parse(data: bytes, name: str) -> Any:
+    model: Any = importlib.import_module('sentencepiece.sentencepiece_model_pb2').ModelProto()  # a generated class
+    try:
+        model.ParseFromString(data)
+    except Exception:  # protobuf's DecodeError
+        raise InputError(f'tokenizer {name}: not a SentencePiece model') from None
+    if not model.pieces:
+        raise InputError(f'tokenizer {name}: not a SentencePiece model (it has no pieces)')
+    if model.trainer_spec.model_type != UNIGRAM:
+        kind = MODEL_TYPES.get(model.trainer_spec.model_type, 'unknown')
+        raise InputError(f'tokenizer {name}: a SentencePiece model of type {kind}; known: unigram')
+    if model.trainer_spec.treat_whitespace_as_suffix or not model.normalizer_spec.escape_whitespaces:
+        raise InputError(f'tokenizer {name}: a SentencePiece model that does not mark word starts with ▁')
+    return model
+
+
+def _model_steps(model: Any) -> list[normalizers.Normalizer]:
+    steps: list[normalizers.Normalizer] = []
+    if model.normalizer_spec.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap))
+    if model.normalizer_spec.remove_extra_whitespaces:
+        steps += [normalizers.Strip(), normalizers.Replace(Regex(' {2,}'), ' ')]
+    return steps
+
+
+def _with_roles(tokenizer: Tokenizer, model: Any) -> Tokenizer:
+    known = {piece.piece for piece in model.pieces}
+    control = [piece.piece for piece in model.pieces if piece.type == CONTROL]
+    user_defined = [piece.piece for piece in model.pieces if piece.type == USER_DEFINED]
+    names = {role: next((name for name in ROLES[role] if name in known), ROLES[role][0]) for role in ROLES}
+    specials = [name for name in control if name not in names.values()] + list(names.values())
+    tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in user_defined if piece not in names.values()])
+    return with_specials(tokenizer, specials)

@@ -1,0 +1,144 @@
+"""Batches of a text for language models: the same on any number of hosts and after any restart.
+
+The step decides which rows of the text (rows.py) a batch has, so the step is the whole state of the input.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from efficient_attention.data.host_block import HostBlock
+from efficient_attention.data.random_streams import Stream, random_stream
+from efficient_attention.data.text.rows import Row, TextRows, check_rows
+from efficient_attention.errors import InputError
+
+Batch = dict[str, np.ndarray]
+
+
+def training_batches(
+    rows: TextRows,
+    kind: str,
+    *,
+    batch_size: int,
+    seed: int,
+    start_step: int,
+    stop_step: int,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> Iterator[Batch]:
+    """This process's block [batch_size / process_count, L] of the global batch of each step start_step:stop_step.
+
+    With the kind 'streams' row r reads one stretch of the text, targets / batch_size long, in order and again from
+    its start when less than a row is left of it; its segment numbers differ from one reading to the next. With
+    'windows' each row starts anywhere, from (seed, step, r). Images are never cut.
+
+    Raises:
+        InputError: the batch does not divide over the processes, or the text is too short for it.
+    """
+    block = HostBlock(batch_size, process_index, process_count)
+    check_rows(rows)
+    row_at = {'streams': _stream, 'windows': _window}[kind](rows, batch_size, seed)
+    numbers = _numbers(block)
+    return (_stack([row_at(step, number) for number in numbers]) for step in range(start_step, stop_step))
+
+
+def evaluation_batches(
+    rows: TextRows,
+    *,
+    stride: int | None = None,
+    batch_size: int,
+    process_index: int = 0,
+    process_count: int = 1,
+) -> Iterator[Batch]:
+    """Every target predicted exactly once; all processes yield equally many batches.
+
+    Rows are windows of `rows.length` tokens, each `stride` further on: independent segments where both are the same
+    (the default), else each row after the first predicts its last `stride` tokens, all with at least length - stride
+    tokens before them. The last row is as short as the text leaves it; it and the last batch are filled up with weight
+    0.
+
+    Raises:
+        InputError: the batch does not divide over the processes, or there is nothing to predict.
+    """
+    block = HostBlock(batch_size, process_index, process_count)
+    _check_targets(rows)
+    stride = rows.length if stride is None else stride
+    windows = 1 + -(-max(0, rows.targets - rows.length) // stride)
+    return (
+        _stack([_evaluated(rows, first + number, windows, stride) for number in _numbers(block)])
+        for first in range(0, windows, batch_size)
+    )
+
+
+def memory_evaluation_batches(
+    rows: TextRows, *, streams: int, process_index: int = 0, process_count: int = 1
+) -> Iterator[Batch]:
+    """Every target exactly once, in the order of the text: batch t has segment t of each stream, [streams / processes].
+
+    The targets are cut into `streams` equal stretches one after another, the last ones shorter or empty; the first
+    target of a stretch is predicted from the token before it. Rows are filled up with weight 0 where a stream has
+    ended. The same segment number in rows of one stream means the same document, or with `cut_at_documents=False` any.
+
+    Raises:
+        InputError: the streams do not divide over the processes, or there is nothing to predict.
+    """
+    block = HostBlock(streams, process_index, process_count)
+    _check_targets(rows)
+    stretch = -(-rows.targets // rows.grain // streams) * rows.grain
+    numbers = _numbers(block)
+
+    def row_at(first: int, stream: int) -> Row:
+        return rows.row(stream * stretch + first, min((stream + 1) * stretch, rows.targets), reading=0)
+
+    return (_stack([row_at(first, stream) for stream in numbers]) for first in range(0, stretch, rows.length))
+
+
+def _numbers(block: HostBlock) -> range:
+    """Which rows of the global batch the block has."""
+    return range(block.process_index * block.rows, (block.process_index + 1) * block.rows)
+
+
+def _evaluated(rows: TextRows, number: int, windows: int, stride: int) -> Row:
+    """The row of window `number`, where what the window before has predicted weighs 0; padding beyond the last one."""
+    row = rows.row(number * stride if number < windows else rows.targets)
+    if number:
+        row['weights'][: rows.length - stride] = 0
+    return row
+
+
+def _check_targets(rows: TextRows) -> None:
+    if not rows.targets:
+        if rows.start >= 0:
+            raise InputError('no image is held out, so nothing can be predicted; raise data.held_out')
+        raise InputError(
+            f'the held-out text has {len(rows.ids)} tokens, so nothing can be predicted in it; raise data.held_out'
+        )
+
+
+def _stream(rows: TextRows, batch_size: int, _seed: int) -> Callable[[int, int], Row]:
+    stretch = rows.targets // rows.grain // batch_size * rows.grain
+    steps = stretch // rows.length  # of one reading
+    if not steps:
+        raise InputError(_too_short(rows, batch_size))
+    return lambda step, row: rows.row(row * stretch + step % steps * rows.length, reading=step // steps)
+
+
+def _too_short(rows: TextRows, batch_size: int) -> str:
+    if rows.start >= 0:
+        images = rows.targets // rows.length
+        return f'there are {images} images to train on, too few for {batch_size} streams; lower train.batch_size'
+    return (
+        f'the text to train on has {len(rows.ids)} tokens; {batch_size} streams (train.batch_size) of data.length '
+        f'{rows.length} need {batch_size * rows.length + 1}: lower one of the two'
+    )
+
+
+def _window(rows: TextRows, _batch_size: int, seed: int) -> Callable[[int, int], Row]:
+    starts = (rows.targets - rows.length) // rows.grain + 1
+    return lambda step, row: rows.row(
+        int(random_stream(seed, Stream.TEXT_WINDOW, step, row).integers(starts)) * rows.grain
+    )
+
+
+def _stack(rows: list[Row]) -> Batch:
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}

@@ -1,0 +1,177 @@
+"""Writes the ids of a source's text into the cache, once: a hash of the text and the settings names the folder."""
+
+import collections
+import functools
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from efficient_attention.config.data import DataConfig
+from efficient_attention.data.cache_folder import UNIGRAM_COUNTS, new_folder
+from efficient_attention.data.cache_manifest import MANIFEST, describe_files, json_sha256, manifest_checksum
+from efficient_attention.data.images import open_images
+from efficient_attention.data.preparation_progress import Progress
+from efficient_attention.data.sources import Source, open_source
+from efficient_attention.data.text.prepared_text import FORMAT, PreparedText, id_type, ids_path, open_text, starts_path
+from efficient_attention.data.text.splits import SPLITS, SplitTexts, split_text
+from efficient_attention.data.text.units import (
+    SEPARATOR,
+    Bytes,
+    Characters,
+    Pixels,
+    Text,
+    TokenizerPieces,
+    Units,
+    Words,
+    cut_lines,
+    split_words,
+)
+from efficient_attention.data.tokenizer_choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
+
+RULES = 1  # of splits, units and separators; a change of them is a new text
+
+
+def prepare_text(config: DataConfig, *, show_progress: bool = True) -> PreparedText:
+    """The text of a config as ids: from the cache where it is there, else built and cached.
+
+    Args:
+        config: `source`, `units`, `splitting`, `held_out`, `test` and `cache` are read, with tokenizer units also
+            `tokenizer`, `vocab_size` and `lowercase`, with words `min_count` and `lowercase`, with pixels
+            `image_shape`.
+        show_progress: a progress bar on the standard error stream, or plain lines where that is no terminal.
+
+    Raises:
+        InputError: the source, the tokenizer or the cached folder is not as it should be; one line says what.
+    """
+    tokenizer = loaded_tokenizer(config) if config.units == 'tokenizer' else None
+    source = _open(config)
+    settings = _settings(config) | {'format': FORMAT, 'rules': RULES, 'source_sha256': source.digest()}
+    folder = Path(config.cache) / f'{config.units}-{json_sha256(settings)[:16]}'
+    if not (folder / MANIFEST).is_file():
+        with Progress(f'preparing {config.source}', is_shown=show_progress) as progress:
+            started = time.monotonic()
+            progress.start('reading')
+            texts_by_split = split_text(source, config)
+            units = (
+                TokenizerPieces(tokenizer, config.tokenizer) if tokenizer else _learn(config, texts_by_split, progress)
+            )
+            with new_folder(folder) as partial:
+                counts = _write(partial, texts_by_split, units, progress)
+                _write_manifest(partial, settings | {'source': config.source}, units, counts)
+            tokens = ', '.join(f'{counts[split]["tokens"]:,} {split}' for split in SPLITS)
+            progress.line(f'tokens: {tokens}, in {time.monotonic() - started:.1f} s: {folder}')
+    return open_text(folder)
+
+
+def _open(config: DataConfig) -> Source[str] | Source[bytes]:
+    return open_images(config.source, config.image_shape) if config.units == 'pixels' else open_source(config.source)
+
+
+def _settings(config: DataConfig) -> dict[str, Any]:
+    settings = {name: getattr(config, name) for name in ('units', 'splitting', 'held_out', 'test')}
+    if config.units == 'tokenizer':
+        return settings | tokenizer_identity(config)
+    read = {'words': ('min_count', 'lowercase'), 'pixels': ('image_shape',)}.get(config.units, ())
+    return settings | {name: getattr(config, name) for name in read}
+
+
+def _learn(config: DataConfig, texts_by_split: SplitTexts, progress: Progress) -> Units:
+    """The units of the config, from the train split alone where they are learned."""
+    if config.units in ('bytes', 'pixels'):
+        return Bytes() if config.units == 'bytes' else Pixels()
+    progress.start('learning the vocabulary')
+    if config.units == 'words':
+        counts = _count_words(texts_by_split, lowercase=config.lowercase)
+        return Words.from_counts(counts, min_count=config.min_count, lowercase=config.lowercase)
+    texts = functools.partial(_training_texts, texts_by_split)
+    if config.units == 'characters':
+        characters: set[str] = set()
+        for text in texts():
+            characters.update(text)
+        return Characters(characters)
+    return TokenizerPieces(trained_tokenizer(config, texts, sum(map(len, texts()))), config.tokenizer)
+
+
+def _count_words(texts_by_split: SplitTexts, *, lowercase: bool) -> collections.Counter[str]:
+    counts: collections.Counter[str] = collections.Counter()
+    for split, text in texts_by_split():
+        if split == 'train' and isinstance(text, str):
+            for lines in cut_lines(text):
+                counts.update(split_words(lines, lowercase=lowercase))
+    return counts
+
+
+def _training_texts(texts_by_split: SplitTexts) -> Iterator[str]:
+    """The texts of the train split and the separators between them."""
+    is_first = True
+    for split, text in texts_by_split():
+        if split == 'train' and isinstance(text, str):
+            if not is_first:
+                yield SEPARATOR
+            yield text
+            is_first = False
+
+
+def _write(folder: Path, texts_by_split: SplitTexts, units: Units, progress: Progress) -> dict[str, dict[str, int]]:
+    """Writes units, ids and unigram counts; returns the counts of each split for the manifest."""
+    progress.start('encoding')
+    writers = {split: IdsWriter(folder, split, units) for split in SPLITS}
+    for split, text in texts_by_split():
+        writers[split].add(text)
+        progress.advance(len(text))
+    counts = {split: writer.close() for split, writer in writers.items()}
+    np.save(folder / UNIGRAM_COUNTS, writers['train'].unigram_counts, allow_pickle=False)
+    units.save(folder)
+    return counts
+
+
+class IdsWriter:
+    """Writes the ids of one split, a document after another."""
+
+    def __init__(self, folder: Path, split: str, units: Units) -> None:
+        self.unigram_counts = np.zeros(units.size, np.int64)
+        self._units = units
+        self._folder, self._split = folder, split
+        self._starts: list[int] = []
+        self._tokens = 0
+        self._file = ids_path(folder, split).open('wb')
+
+    def add(self, text: Text) -> None:
+        """Appends a document, or what of one belongs to the split, with the separator before it."""
+        if self._starts:
+            self._append(self._units.separator)
+        self._starts.append(self._tokens)
+        for section in self._units.cut(text):
+            self._append(self._units.encode(section))
+
+    def close(self) -> dict[str, int]:
+        """How much was written."""
+        self._file.close()
+        np.save(starts_path(self._folder, self._split), np.array(self._starts, np.int64), allow_pickle=False)
+        unknown = int(self.unigram_counts[self._units.unknown]) if self._units.unknown >= 0 else 0
+        return {'documents': len(self._starts), 'tokens': self._tokens, 'unknown': unknown}
+
+    def _append(self, ids: np.ndarray) -> None:
+        self._file.write(ids.astype(id_type(self._units.text_size)).tobytes())
+        self._tokens += len(ids)
+        self.unigram_counts += np.bincount(ids, minlength=len(self.unigram_counts))
+
+
+def _write_manifest(folder: Path, settings: dict[str, Any], units: Units, counts: dict[str, Any]) -> None:
+    files = describe_files(folder)
+    identity = {name: value for name, value in settings.items() if name != 'source'}  # a moved file is the same text
+    manifest = {
+        'format': FORMAT,
+        'settings': settings,
+        'size': units.size,
+        'id_type': id_type(units.text_size),
+        'counts': counts,
+        'files': files,
+        'fingerprint': json_sha256([identity, files]),
+    }
+    manifest['checksum'] = manifest_checksum(manifest)
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + '\n', encoding='utf-8')

@@ -1,0 +1,83 @@
+"""Splits a text, or images, into train, held-out and test: by documents, or by cutting off the end."""
+
+from collections.abc import Callable, Iterator
+
+from efficient_attention.config.data import DataConfig
+from efficient_attention.data.held_out_documents import OneDocument, document_hash, held_out_threshold
+from efficient_attention.data.sources import Source
+from efficient_attention.data.text.units import Text
+from efficient_attention.errors import InputError
+
+SPLITS = ('train', 'held_out', 'test')
+# A function that yields (split, a document or what of one belongs to the split), in the source's order.
+SplitTexts = Callable[[], Iterator[tuple[str, Text]]]
+
+
+def split_text(source: Source[str] | Source[bytes], config: DataConfig) -> SplitTexts:
+    """A function that reads the source and says which split each of its texts belongs to; always the same.
+
+    Args:
+        source: read once now, and again at each call of the result.
+        config: `units`, `splitting`, `held_out` and `test` are read.
+
+    Raises:
+        InputError: there is no text, or it is one document and documents are to be split.
+    """
+    split = {'documents': _by_document, 'end': _at_the_end}[config.splitting]
+    try:
+        return split(source, config)
+    except InputError as error:
+        raise InputError(f'data.source {source.text!r}: {error}') from None
+
+
+def _by_document(source: Source[str] | Source[bytes], config: DataConfig) -> SplitTexts:
+    documents: Callable[[], Iterator[Text]] = source.documents
+    hashes = [document_hash(text) for text in documents()]
+    if not hashes:
+        raise InputError('no text in it')
+    try:
+        threshold = held_out_threshold(hashes, config.held_out)
+    except OneDocument as error:
+        ways = 'data.splitting=end to hold out its end, or data.held_out=0 to train without evaluation'
+        raise InputError(f'{error}; use {ways}') from None
+
+    def split_texts() -> Iterator[tuple[str, Text]]:
+        for text, number in zip(documents(), hashes, strict=True):
+            yield 'held_out' if number < threshold else 'train', _counted(text, config)
+
+    return split_texts
+
+
+def _at_the_end(source: Source[str] | Source[bytes], config: DataConfig) -> SplitTexts:
+    documents: Callable[[], Iterator[Text]] = source.documents
+    total = sum(len(_counted(text, config)) for text in documents())
+    if not total:
+        raise InputError('no text in it')
+    ends = (round(total * (1 - config.held_out - config.test)), round(total * (1 - config.test)), total)
+    ranges = list(zip(SPLITS, (0, *ends[:-1]), ends, strict=True))
+
+    def split_texts() -> Iterator[tuple[str, Text]]:
+        start = 0
+        for document in documents():
+            text = _counted(document, config)
+            for split, low, high in ranges:
+                if belonging := text[_cut(text, low - start, config) : _cut(text, high - start, config)]:
+                    yield split, belonging
+            start += len(text)
+
+    return split_texts
+
+
+def _counted(text: Text, config: DataConfig) -> Text:
+    """The text in what lengths are counted in: bytes where they are the units, else characters."""
+    return text.encode() if config.units == 'bytes' and isinstance(text, str) else text
+
+
+def _cut(text: Text, place: int, config: DataConfig) -> int:
+    """Where in a document the cut at `place` is: words end their line first, an image is on the side of its middle."""
+    place = min(max(place, 0), len(text))
+    if config.units == 'pixels':
+        return len(text) if 2 * place >= len(text) else 0
+    if config.units == 'words' and isinstance(text, str) and 0 < place < len(text):
+        return text.find('\n', place - 1) + 1 or len(text)
+    return place

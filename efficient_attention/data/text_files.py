@@ -1,0 +1,94 @@
+"""Finds and reads source files: globs, gzip, UTF-8; every failure names the file and the place in it."""
+
+import glob
+import gzip
+import hashlib
+import os
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.errors import InputError
+
+
+def find_files(patterns: str) -> tuple[Path, ...]:
+    """The files that match any of the comma-separated globs, without repeats, sorted by path.
+
+    `**` crosses folders and `~` is the home folder. A comma inside a path is written `?`.
+
+    Raises:
+        InputError: one of the globs matches no file.
+    """
+    found: set[str] = set()
+    for pattern in (os.path.expanduser(part.strip()) for part in patterns.split(',')):
+        names = [pattern] if os.path.isfile(pattern) else glob.glob(pattern, recursive=True)
+        files = {os.path.normpath(name) for name in names if os.path.isfile(name)}
+        if not files:
+            raise InputError(f'no file matches {pattern!r}')
+        found |= files
+    return tuple(Path(name) for name in sorted(found))
+
+
+def digest_files(paths: Sequence[Path]) -> str:
+    """SHA-256 over the files' bytes and suffixes in order; not over their names, so a moved folder keeps its digest."""
+    total = hashlib.sha256()
+    for path in paths:
+        with _opened(path, unpack=False) as file:
+            content = hashlib.file_digest(file, 'sha256').hexdigest()
+        total.update(f'{"".join(path.suffixes[-2:])} {content}\n'.encode())  # the suffix decides how it is read
+    return total.hexdigest()
+
+
+def read_text(path: Path) -> str:
+    """A file's text, UTF-8 with or without byte order mark, unpacked when its name ends in .gz.
+
+    Raises:
+        InputError: it cannot be read, or holds bytes that are not UTF-8; names the byte.
+    """
+    with _opened(path) as file:
+        data = _reading(path, file.read)
+    return decode(data, str(path)).replace('\r\n', '\n')
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(line number from 1, line without its end) of a UTF-8 file, one at a time; raises as `read_text` does."""
+    offset = 0
+    with _opened(path) as file:
+        for number, line in enumerate(iter(lambda: _reading(path, file.readline), b''), start=1):
+            yield number, decode(line, str(path), offset).rstrip('\r\n')
+            offset += len(line)
+
+
+def decode(data: bytes, where: str, offset: int = 0) -> str:
+    """UTF-8 `data` as text, without a byte order mark at offset 0.
+
+    Args:
+        data: bytes that start `offset` bytes into `where`.
+        where: the file's name, for the message.
+        offset: bytes before `data`.
+
+    Raises:
+        InputError: bytes that are not UTF-8; names the first one's offset in the (unpacked) file.
+    """
+    try:
+        text = data.decode('utf-8')
+    except UnicodeDecodeError as error:
+        position = offset + error.start
+        byte = data[error.start]
+        raise InputError(f'{where}: byte 0x{byte:02x} at offset {position} is not UTF-8 ({error.reason})') from None
+    return text.removeprefix('\ufeff') if offset == 0 else text
+
+
+def _opened(path: Path, *, unpack: bool = True) -> Any:  # a binary file
+    try:
+        return gzip.open(path) if unpack and path.suffix == '.gz' else path.open('rb')
+    except OSError as error:
+        raise InputError(f'{path}: cannot be read ({error.strerror})') from None
+
+
+def _reading(path: Path, read: Callable[[], bytes]) -> bytes:
+    try:
+        return read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f'{path}: cannot be read ({error})') from None

@@ -1,0 +1,74 @@
+"""A tokenizer's pieces in numbers: how many there are, which are special, which continue a word."""
+
+import dataclasses
+import string
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer, models
+
+from efficient_attention.data.special_tokens import ROLES
+from efficient_attention.errors import InputError
+
+WORD_STARTS = ('▁', 'Ġ', 'Ċ', 'ĉ', 'č')  # SentencePiece's space; byte-level space, newline, tab and return
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """What building examples needs to know of a tokenizer: plain numbers, picklable."""
+
+    size: int
+    pad: int
+    unknown: int
+    cls: int
+    sep: int
+    mask: int
+    special: tuple[int, ...]  # ids that are never masked, sorted
+    is_continuation: np.ndarray  # bool [V]: the piece continues the word before it
+
+
+def vocabulary_of(tokenizer: Tokenizer, name: str) -> Vocabulary:
+    """What building examples needs to know of a tokenizer, after checking it.
+
+    Args:
+        tokenizer: any.
+        name: the file it came from, for messages.
+
+    Raises:
+        InputError: ids that repeat or leave gaps, or a missing special token; names `name`.
+    """
+    pieces = tokenizer.get_vocab(with_added_tokens=True)
+    _check_ids(pieces, name)
+    roles = {role: _role_id(pieces, role, name) for role in ROLES}
+    added = {id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+    special = tuple(sorted(added | set(roles.values())))
+    is_continuation = np.zeros(len(pieces), bool)
+    continues = _continuation_rule(tokenizer)
+    for piece, id in pieces.items():
+        is_continuation[id] = id not in special and continues(piece)
+    return Vocabulary(size=len(pieces), **roles, special=special, is_continuation=is_continuation)
+
+
+def _check_ids(pieces: dict[str, int], name: str) -> None:
+    ids = sorted(pieces.values())
+    for expected, found in enumerate(ids):
+        if found != expected:
+            fault = f'no piece has id {expected}' if found > expected else f'two pieces have id {found}'
+            raise InputError(f'tokenizer {name}: {fault}; ids must be 0 to {len(ids) - 1}, each once')
+
+
+def _role_id(pieces: dict[str, int], role: str, name: str) -> int:
+    for token in ROLES[role]:
+        if token in pieces:
+            return pieces[token]
+    raise InputError(f'tokenizer {name}: no {ROLES[role][0]} in its vocabulary (known names: {", ".join(ROLES[role])})')
+
+
+def _continuation_rule(tokenizer: Tokenizer) -> Any:
+    """A piece -> whether it continues the word before it; by kind of model.
+
+    Where spaces are marked, punctuation is a word of its own, as in ALBERT's code: masking a word masks no full stop.
+    """
+    if isinstance(tokenizer.model, models.WordPiece):
+        return lambda piece: piece.startswith('##') and len(piece) > 2
+    return lambda piece: not piece.startswith(WORD_STARTS) and any(c not in string.punctuation for c in piece)

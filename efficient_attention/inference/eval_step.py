@@ -1,0 +1,37 @@
+"""One step of an evaluation as a pure function of arrays: the sums and weights of a batch, without dropout."""
+
+from collections.abc import Callable
+from typing import Any
+
+from flax import nnx
+
+from efficient_attention.objectives.objective import Answered, Batch, Objective
+
+
+def make_eval_step(graph: nnx.GraphDef, objective: Objective) -> Callable[..., tuple]:
+    """A function from (parameters, batch) to the batch's sums and weights, without dropout.
+
+    Given what the batch before handed on as a third argument, it returns what the next one gets as a third result.
+    """
+
+    def eval_step(params: Any, batch: Batch, carry: Any = None) -> tuple:
+        sums, carry = objective.sums_after(nnx.merge(graph, params), batch, carry, None)
+        result = sums, objective.weights(batch)
+        return result if carry is None else (*result, carry)
+
+    return eval_step
+
+
+def make_output_step(graph: nnx.GraphDef, objective: Objective | None = None) -> Callable[..., tuple]:
+    """A function from (parameters, batch) to sums, weights, and what the model says of each row, without dropout.
+
+    graph: of a model with `outputs`. Without an objective there are no sums and no weights.
+    """
+
+    def output_step(params: Any, batch: Batch) -> tuple:
+        outputs = nnx.merge(graph, params).outputs(batch)
+        if objective is None:
+            return {}, {}, outputs
+        return objective.sums(Answered(outputs), batch, None), objective.weights(batch), outputs
+
+    return output_step

@@ -1,0 +1,60 @@
+"""A trained model from its workdir alone: config.json, the tokenizer and a checkpoint, never a Python file."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh
+
+from efficient_attention.config.nested_dicts import to_dict
+from efficient_attention.config.run import RunConfig
+from efficient_attention.inference.evaluate import Evaluation, make_evaluation
+from efficient_attention.models.sharding import abstract_arrays, make_mesh
+from efficient_attention.tasks.registry import make_task
+from efficient_attention.tasks.task import Task
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader
+from efficient_attention.workdir.config_file import CHANGEABLE, read_config, with_new_fields
+from efficient_attention.workdir.fingerprint import compare_fingerprints
+
+TRAINING_ONLY = ('config.train.*', 'config.optimizer.*')  # what the use of trained parameters does not depend on
+
+
+class Trained(NamedTuple):
+    """The evaluation of a run, and the parameters of one of its steps."""
+
+    evaluation: Evaluation
+    params: Any
+    step: int
+
+
+def restore(workdir: Path, *, step: int | None = None, config: RunConfig | None = None) -> Trained:
+    """The parameters of `step` (None = the newest checkpoint) on this machine's devices, with what evaluates them.
+
+    Args:
+        workdir: a folder that train.py wrote.
+        step: optimizer steps.
+        config: instead of the workdir's own, with fields changed that leave the parameters as they are.
+
+    Raises:
+        InputError: there is no run or checkpoint, the checkpoint does not fit the config, the data has changed, or the
+            evaluation's batch does not divide over the devices.
+    """
+    config = config or read_config(workdir)
+    mesh = make_mesh(config.mesh)
+    task = make_task(config)
+    evaluation = make_evaluation(config, task, mesh)
+    restored = CheckpointReader(workdir).restore({'params': abstract_params(task, mesh)}, step)
+    compare_fingerprints(
+        with_new_fields(restored.record.get('fingerprint', {})),
+        {'config': to_dict(config)} | task.fingerprint,
+        where=str(workdir),
+        changeable=CHANGEABLE + TRAINING_ONLY,
+        advice='put back what was changed since',
+    )
+    return Trained(evaluation, restored.state['params'], restored.step)
+
+
+def abstract_params(task: Task, mesh: Mesh) -> Any:
+    """Shapes of the task's parameters, and how they lie on the mesh."""
+    return abstract_arrays(jax.eval_shape(lambda: nnx.to_pure_dict(nnx.state(task.make_model(nnx.Rngs(0))))), mesh)

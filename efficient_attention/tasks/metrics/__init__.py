@@ -1,0 +1,1 @@
+"""Official scores of predictions, a file for each benchmark that defines them."""

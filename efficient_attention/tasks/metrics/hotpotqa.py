@@ -1,0 +1,55 @@
+"""Scores of answers and of supporting sentences, equal to HotpotQA's official script (Yang et al. 2018, 1809.09600)."""
+
+from collections.abc import Collection, Sequence
+
+from efficient_attention.data.examples.hotpotqa import SentenceId
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.metrics.squad import normalized, overlap
+
+Scores = tuple[float, float, float, float]  # exact match, F1, precision, recall
+NAMES = ('em', 'f1', 'prec', 'recall')
+WHOLE_ANSWERS = frozenset({'yes', 'no', 'noanswer'})  # have no part that could be right
+
+
+def answer_scores(prediction: str, golds: Sequence[str]) -> Scores:
+    """The scores of an answer against the gold answer that it agrees with best."""
+    return max((_answer_scores(prediction, gold) for gold in golds), key=lambda scores: (scores[1], scores[0]))
+
+
+def _answer_scores(prediction: str, gold: str) -> Scores:
+    guess, wanted = normalized(prediction), normalized(gold)
+    if guess != wanted and WHOLE_ANSWERS & {guess, wanted}:
+        return 0.0, 0.0, 0.0, 0.0
+    return float(guess == wanted), *overlap(guess, wanted)
+
+
+def support_scores(prediction: Collection[SentenceId], gold: Collection[SentenceId]) -> Scores:
+    """The scores of a set of sentences."""
+    chosen, wanted = set(prediction), set(gold)
+    common = len(chosen & wanted)
+    precision = common / len(chosen) if chosen else 0.0
+    recall = common / len(wanted) if wanted else 0.0
+    return float(chosen == wanted), harmonic_mean(precision, recall), precision, recall
+
+
+def joint_scores(answer: Scores, support: Scores) -> Scores:
+    """The scores of both together: precision and recall are products."""
+    precision, recall = answer[2] * support[2], answer[3] * support[3]
+    return answer[0] * support[0], harmonic_mean(precision, recall), precision, recall
+
+
+def harmonic_mean(precision: float, recall: float) -> float:
+    """2PR / (P + R), 0 where both are."""
+    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
+
+
+def hotpot_scores(answers: Sequence[Scores], support: Sequence[Scores]) -> dict[str, float]:
+    """The means over questions: 'em', 'f1', 'prec', 'recall', the same as 'sp_*' and as 'joint_*'."""
+    if not answers:
+        raise InputError('there is no question to score')
+    joint = [joint_scores(*pair) for pair in zip(answers, support, strict=True)]
+    return {
+        f'{prefix}{name}': sum(scores[place] for scores in group) / len(answers)
+        for prefix, group in (('', answers), ('sp_', support), ('joint_', joint))
+        for place, name in enumerate(NAMES)
+    }

@@ -1,0 +1,1 @@
+"""What fine-tuning can be about (`examples.problem`): examples to rows, outputs to predictions, files and scores."""

@@ -1,0 +1,99 @@
+"""Candidate answers with probabilities, and the files of predictions that SQuAD's scripts read."""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Candidate:
+    """A possible answer: characters start:end of the context, '' = there is none; its logits and its probability."""
+
+    text: str
+    start: int
+    end: int
+    start_logit: float
+    end_logit: float
+    probability: float = 0.0
+
+    @property
+    def score(self) -> float:
+        """The sum of the logits."""
+        return self.start_logit + self.end_logit
+
+
+@dataclasses.dataclass(frozen=True)
+class SpanPrediction:
+    """The candidates for one question, the best first, their probabilities adding up to 1.
+
+    `null_odds` is how much better no answer scores than the best one, in logits; None where there must be one.
+    """
+
+    candidates: tuple[Candidate, ...]
+    null_odds: float | None = None
+
+    @property
+    def best(self) -> Candidate:
+        """The best candidate that is an answer; an empty one where there is none."""
+        return next((candidate for candidate in self.candidates if candidate.text), EMPTY)
+
+    def chosen(self, threshold: float) -> Candidate:
+        """The best answer, or that there is none where the null odds are above `threshold`."""
+        if self.null_odds is None or self.null_odds <= threshold:
+            return self.best
+        return next((candidate for candidate in self.candidates if not candidate.text), EMPTY)
+
+
+EMPTY = Candidate('', 0, 0, 0.0, 0.0)
+
+
+def ranked(candidates: Sequence[Candidate], null: Candidate | None, count: int) -> SpanPrediction:
+    """The prediction from all windows' candidates: each text once, the `count` best, and no answer if it may be.
+
+    Args:
+        candidates: answers; of those with the same text the best counts.
+        null: that there is no answer, which is kept even if `count` others are better; None = there must be one.
+        count: candidates to keep.
+    """
+    kept_by_text: dict[str, Candidate] = {}
+    for candidate in sorted([*candidates, *([null] if null else [])], key=lambda candidate: -candidate.score):
+        kept_by_text.setdefault(candidate.text, candidate)
+    kept = list(kept_by_text.values())[:count]
+    if null and all(candidate.text for candidate in kept):
+        kept.append(null)
+    kept = kept or [EMPTY]
+    chances = scipy.special.softmax(np.array([candidate.score for candidate in kept])).tolist()
+    found = tuple(dataclasses.replace(one, probability=chance) for one, chance in zip(kept, chances, strict=True))
+    prediction = SpanPrediction(found)
+    return dataclasses.replace(prediction, null_odds=null.score - prediction.best.score) if null else prediction
+
+
+def write_answers(
+    ids: Sequence[str], predictions: Sequence[SpanPrediction], threshold: float, folder: Path
+) -> list[Path]:
+    """Writes 'predictions.json', 'nbest_predictions.json' and, where answers may be missing, 'null_odds.json'.
+
+    The layout is that of BERT's `run_squad.py`, which the official scripts and servers read: id -> answer, id -> list
+    of {'text', 'probability', 'start_logit', 'end_logit'}, id -> null odds.
+    """
+    pairs = list(zip(ids, predictions, strict=True))
+    contents: dict[str, Mapping[str, Any]] = {
+        'predictions.json': {id: prediction.chosen(threshold).text for id, prediction in pairs},
+        'nbest_predictions.json': {id: [_row(one) for one in prediction.candidates] for id, prediction in pairs},
+    }
+    if any(prediction.null_odds is not None for prediction in predictions):
+        contents['null_odds.json'] = {id: prediction.null_odds for id, prediction in pairs}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        (folder / name).write_text(json.dumps(content, indent=4) + '\n', encoding='utf-8')
+    return [folder / name for name in contents]
+
+
+def _row(candidate: Candidate) -> dict[str, str | float]:
+    names = ('text', 'probability', 'start_logit', 'end_logit')
+    return {name: getattr(candidate, name) for name in names}

@@ -1,0 +1,169 @@
+"""One of several answers: SWAG, CODAH, RACE, a user's tables; each choice is a row [CLS] context [SEP] ending [SEP]."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.data.examples.multiple_choice import ChoiceQuestion, read_choices, strings
+from efficient_attention.data.examples.row_template import row_template
+from efficient_attention.data.examples.text_encoder import TextEncoder, ids_of
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.metrics.glue import accuracy
+from efficient_attention.tasks.problems.context_windows import window_starts
+from efficient_attention.tasks.problems.mean_logits import mean_logits
+from efficient_attention.tasks.problems.overlong_texts import Ids, LengthCounts, LengthRule
+from efficient_attention.tasks.problems.prediction_files import write_rows
+from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem
+
+FORMATS = ('swag', 'race', 'table')
+FIELDS = ('context', 'ending')
+
+Pair = tuple[Ids, Ids]  # context and ending
+PairsOfRows = list[list[tuple[Ids, ...]]]  # for each row of choices the texts of each choice
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoicePrediction:
+    """The number of the likeliest choice from 0, and the choices with their probabilities."""
+
+    index: int
+    choices: tuple[str, ...]
+    probabilities: tuple[float, ...]
+
+
+class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
+    """One of A choices; see `Problem`. The prediction of a question that was left out as too long is None."""
+
+    head = 'choice'
+    metric_names = frozenset({'accuracy'})
+    best_metric = 'accuracy'
+
+    def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
+        """See `Problem`."""
+        super().__init__(config, encoder, length)
+        if config.format not in FORMATS:
+            raise InputError(f'examples.format is {config.format!r}; multiple choice reads {", ".join(FORMATS)}')
+        self.template = row_template(encoder, is_pair=True)
+        self.rule = LengthRule(config.overlong, config.stride, length)
+        self.room = self.rule.room(self.template.added, 2)
+        self.dev_splits = ('dev',) if config.dev else ()
+
+    def read(self, split: str) -> list[ChoiceQuestion]:
+        """See `Problem`."""
+        return list(read_choices(self.config, split))
+
+    def encode(self, examples: Sequence[ChoiceQuestion], *, is_training: bool = False) -> list[Feature]:
+        """See `Problem`."""
+        del is_training  # every question teaches
+        counts = LengthCounts(self.rule)
+        features: list[Feature] = []
+        contexts = ids_of(self.encoder, [question.context for question in examples])
+        endings = iter(ids_of(self.encoder, [ending for question in examples for ending in question.endings]))
+        for index, (question, context) in enumerate(zip(examples, contexts, strict=True)):
+            texts = [(context, next(endings)) for _ in question.choices]
+            is_overlong = max(len(first) + len(second) for first, second in texts) > self.room
+            rows = self._rows(question, texts, is_overlong=is_overlong)
+            counts.add(question.file, is_overlong=is_overlong, made=len(rows))
+            features += [self._feature(question, row, index) for row in rows]
+        self.note_lengths(counts)
+        return features
+
+    def _rows(self, question: ChoiceQuestion, texts: Sequence[Pair], *, is_overlong: bool) -> list[list[Feature]]:
+        """The rows [A] of each feature: one, none where the question is left out, or one for each window."""
+        if is_overlong and self.rule.policy == 'windows':
+            pairs_of_rows = self._windows(question, texts)
+        else:
+            fitted = [self.rule.rows(pair, self.template.added, question.where, FIELDS) for pair in texts]
+            pairs_of_rows = [[rows[0] for rows in fitted]] if all(fitted) else []
+        return [[self.template.row(*pair) for pair in pairs] for pairs in pairs_of_rows]
+
+    def _windows(self, question: ChoiceQuestion, texts: Sequence[Pair]) -> PairsOfRows:
+        """The same windows of the context for all choices, each beside the whole ending."""
+        context, longest = texts[0][0], max(len(ending) for _, ending in texts)
+        if longest > self.room // 2:
+            raise InputError(
+                f'{question.where}: a choice has {longest} tokens with its question; windows of the context need half '
+                f'of the {self.room} that data.length {self.length} leaves'
+            )
+        width = self.room - longest
+        starts = window_starts(len(context), width, self.config.stride)
+        return [[(context[start : start + width], ending) for _, ending in texts] for start in starts]
+
+    def _feature(self, question: ChoiceQuestion, rows: list[Feature], index: int) -> Feature:
+        lengths = np.array([len(row['tokens']) for row in rows], np.int32)
+        feature = {'lengths': lengths, 'example': np.array(index, np.int32)}
+        for name, fill in (('tokens', self.encoder.pad), ('token_types', 0)):
+            feature[name] = np.full((len(rows), int(lengths.max())), fill, np.int32)
+            for place, row in enumerate(rows):
+                feature[name][place, : lengths[place]] = row[name]
+        if question.answer is not None:
+            feature['label'] = np.array(question.answer, np.int32)
+        return self.with_global(feature)
+
+    def is_labelled(self, example: ChoiceQuestion) -> bool:
+        """See `Problem`."""
+        return example.answer is not None
+
+    def decode(
+        self, examples: Sequence[ChoiceQuestion], features: Sequence[Feature], outputs: Sequence[Outputs]
+    ) -> list[ChoicePrediction | None]:
+        """See `Problem`."""
+        means = mean_logits(len(examples), features, outputs)
+        return [
+            logits if logits is None else _prediction(one, logits) for one, logits in zip(examples, means, strict=True)
+        ]
+
+    def score(
+        self, examples: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction | None], split: str
+    ) -> dict[str, float]:
+        """See `Problem`; of the questions that were not left out."""
+        del split  # there is one dev split
+        pairs = [(one, guess) for one, guess in zip(examples, predictions, strict=True) if guess]
+        for question, _ in pairs:
+            if question.answer is None:
+                raise InputError(f'{question.where}: no answer to compare the prediction with')
+        expected = np.array([question.answer for question, _ in pairs], np.int64)
+        return {'accuracy': accuracy(expected, np.array([guess.index for _, guess in pairs], np.int64))}
+
+    def write(
+        self,
+        examples: Sequence[ChoiceQuestion],
+        predictions: Sequence[ChoicePrediction | None],
+        split: str,
+        folder: Path,
+    ) -> list[Path]:
+        """Writes JSON lines of id, label (the number of the choice from 0) and probabilities."""
+        pairs = [(one, guess) for one, guess in zip(examples, predictions, strict=True) if guess]
+        rows = [{'id': one.id, 'label': guess.index, 'probabilities': guess.probabilities} for one, guess in pairs]
+        return [write_rows(rows, split, folder)]
+
+    def example(self, value: Any) -> ChoiceQuestion:
+        """A question from {'context': ..., 'choices': [...]}, with 'question' if there is one.
+
+        Raises:
+            InputError: it is none, or a text in it is empty.
+        """
+        known = {'context', 'question', 'choices'}
+        if not isinstance(value, dict) or not {'context', 'choices'} <= set(value) <= known:
+            raise InputError("an input is {'context': ..., 'choices': [...]}, with a 'question' if there is one")
+        context, question = value['context'], value.get('question') or ''
+        if not isinstance(context, str) or not context.strip() or not isinstance(question, str):
+            raise InputError("input: fields 'context' and 'question' are texts, the context not empty")
+        return ChoiceQuestion('', 'input', '', context, question, strings(value['choices'], 'input', 'choices'))
+
+    def answer(self, prediction: ChoicePrediction | None) -> dict[str, Any] | None:
+        """{'choice', 'index', 'score', 'scores': in the order of the choices}."""
+        if prediction is None:
+            return None
+        index, scores = prediction.index, list(prediction.probabilities)
+        return {'choice': prediction.choices[index], 'index': index, 'score': scores[index], 'scores': scores}
+
+
+def _prediction(question: ChoiceQuestion, logits: np.ndarray) -> ChoicePrediction:
+    probabilities = scipy.special.softmax(logits[: len(question.choices)])  # others have more
+    return ChoicePrediction(int(np.argmax(probabilities)), question.choices, tuple(map(float, probabilities)))

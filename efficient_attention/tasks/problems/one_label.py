@@ -1,0 +1,133 @@
+"""What classification and regression share: rows of one or two texts with one label each."""
+
+import abc
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.data.examples.glue import MISMATCHED, GlueTask, glue_sources, glue_task, subset_of
+from efficient_attention.data.examples.labelled_text import LabelledText, read_labelled
+from efficient_attention.data.examples.row_template import row_template
+from efficient_attention.data.examples.text_encoder import TextEncoder, ids_of
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.problems.overlong_texts import Ids, LengthCounts, LengthRule
+from efficient_attention.tasks.problems.problem import Feature, Problem
+
+Prediction = TypeVar('Prediction')
+MATCHED_SPLIT, MISMATCHED_SPLIT = 'dev_matched', 'dev_mismatched'
+
+
+class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
+    """One label for a text or a pair; see `Problem`. `notes` says what was cut or left out, one line for each file."""
+
+    head = 'sequence'
+
+    def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
+        """See `Problem`."""
+        super().__init__(config, encoder, length)
+        if config.format not in ('table', 'glue'):
+            raise InputError(
+                f"examples.format is {config.format!r}; examples.problem {config.problem!r} reads 'table' or 'glue'"
+            )
+        self.glue: GlueTask | None = glue_task(config.name) if config.format == 'glue' else None
+        self.rule = LengthRule(config.overlong, config.stride, length)
+        self.text_count = len(self.glue.texts) if self.glue else 1 + bool(config.text_pair)
+        self.templates = {texts: row_template(encoder, is_pair=texts == 2) for texts in (1, 2)}  # by number of texts
+        self.rule.room(self.templates[self.text_count].added, self.text_count)  # raises early
+        self.dev_splits = self._dev_splits()
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The columns of the texts, for messages."""
+        if self.glue:
+            return self.glue.texts
+        return (self.config.text, self.config.text_pair)[: self.text_count]
+
+    def _dev_splits(self) -> tuple[str, ...]:
+        if not self.config.dev:
+            return ()
+        if not self.glue or self.glue.title != 'MNLI':
+            return ('dev',)
+        are_mismatched = {subset_of(name) == MISMATCHED for name in glue_sources(self.config.dev, 'dev')}
+        splits = ((MATCHED_SPLIT, False), (MISMATCHED_SPLIT, True))
+        return tuple(name for name, is_mismatched in splits if is_mismatched in are_mismatched)
+
+    def read(self, split: str) -> list[LabelledText]:
+        """See `Problem`."""
+        faults: list[str] = []
+        kind = 'dev' if split in self.dev_splits else split
+        examples = list(read_labelled(self.config, kind, faults))
+        if faults:
+            self._notes[f'{split} faults'] = f'{len(faults)} broken rows were left out, the first: {faults[0]}'
+        if split in (MATCHED_SPLIT, MISMATCHED_SPLIT):
+            examples = [one for one in examples if (one.subset == MISMATCHED) == (split == MISMATCHED_SPLIT)]
+        for example in examples:
+            if example.label is not None:
+                self.label_array(example)  # raises where it is unknown
+        return examples
+
+    def encode(self, examples: Sequence[LabelledText], *, is_training: bool = False) -> list[Feature]:
+        """See `Problem`."""
+        del is_training  # every row teaches
+        counts = LengthCounts(self.rule)
+        features: list[Feature] = []
+        for index, (example, texts) in enumerate(zip(examples, self._ids(examples), strict=True)):
+            template = self.templates[len(texts)]
+            rows = self.rule.rows(texts, template.added, example.where, self.fields)
+            is_overlong = sum(map(len, texts)) + template.added > self.length
+            counts.add(example.file, is_overlong=is_overlong, made=len(rows))
+            features += [self._feature(template.row(*row), example, index) for row in rows]
+        self.note_lengths(counts)
+        return features
+
+    def _ids(self, examples: Sequence[LabelledText]) -> list[list[Ids]]:
+        ids = iter(ids_of(self.encoder, [text for example in examples for text in example.texts]))
+        return [[next(ids) for _ in example.texts] for example in examples]
+
+    def _feature(self, row: Feature, example: LabelledText, index: int) -> Feature:
+        feature = self.with_global(row | {'example': np.array(index, np.int32)})
+        return feature if example.label is None else feature | {'label': self.label_array(example)}
+
+    @abc.abstractmethod
+    def label_array(self, example: LabelledText) -> np.ndarray:
+        """The label of an example that has one, as a feature holds it.
+
+        Raises:
+            InputError: it is not one of the known; names file and line.
+        """
+
+    def is_labelled(self, example: LabelledText) -> bool:
+        """See `Problem`."""
+        return example.label is not None
+
+    def example(self, value: Any) -> LabelledText:
+        """An example from 'text', ('text', 'other') or {'text': ..., 'text_pair': ...}.
+
+        Raises:
+            InputError: it is none of them, empty, or not as many texts as the task is about.
+        """
+        if isinstance(value, dict):
+            value = [value[key] for key in ('text', 'text_pair') if value.get(key) is not None]
+        texts = (value,) if isinstance(value, str) else value
+        if not isinstance(texts, tuple | list) or not all(isinstance(text, str) and text.strip() for text in texts):
+            raise InputError("an input is a text, a pair of texts or {'text': ..., 'text_pair': ...}, none of it empty")
+        if len(texts) != self.text_count:
+            raise InputError(f'an input has {len(texts)} texts; this task is about {self.text_count}')
+        return LabelledText('', 'input', '', tuple(texts))
+
+
+def labelled(
+    examples: Sequence[LabelledText], predictions: Sequence[Prediction | None]
+) -> list[tuple[LabelledText, Prediction]]:
+    """The examples that have a prediction, with it.
+
+    Raises:
+        InputError: one of them has no label to compare with; names file and line.
+    """
+    pairs = [(one, guess) for one, guess in zip(examples, predictions, strict=True) if guess is not None]
+    for example, _ in pairs:
+        if example.label is None:
+            raise InputError(f'{example.where}: no label to compare the prediction with')
+    return pairs

@@ -1,0 +1,114 @@
+"""Cuts, refuses, leaves out or spreads over windows the texts that are too long for a row; never silently."""
+
+import collections
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from efficient_attention.data.pair_truncation import truncated_lengths
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.problems.context_windows import window_starts
+from efficient_attention.tasks.problems.encoded_text import EncodedText
+
+Ids = np.ndarray  # int32 [l]
+MOST_NOTES = 4  # files with a line of their own; RACE has a file for each of 28,000 articles
+
+
+@dataclasses.dataclass(frozen=True)
+class LengthRule:
+    """What `policy` makes of one row's texts.
+
+    Attributes:
+        policy: of data/examples_config.py.
+        stride: tokens by which a window moves on.
+        length: most tokens of a row, special ones included.
+    """
+
+    policy: str
+    stride: int
+    length: int
+
+    def room(self, added: int, texts: int) -> int:
+        """The tokens left for texts beside `added` special ones; raises InputError where there is none for each."""
+        if self.length < added + texts:
+            raise InputError(f'data.length is {self.length}; {texts} texts with {added} special tokens need more')
+        return self.length - added
+
+    def rows(self, texts: Sequence[Ids], added: int, where: str, fields: Sequence[str]) -> list[tuple[Ids, ...]]:
+        """The texts of each row that is made of them: one row where they fit, else by the policy.
+
+        Args:
+            texts: the ids of one or two texts.
+            added: how many special tokens a row gets.
+            where: file and line, for messages.
+            fields: the names of the texts, for messages.
+
+        Raises:
+            InputError: the policy is 'error', or the shorter of two texts leaves no room for windows of the longer.
+        """
+        room = self.room(added, len(texts))
+        total = sum(map(len, texts))
+        if total <= room:
+            return [tuple(texts)]
+        if self.policy == 'skip':
+            return []
+        if self.policy == 'truncate':
+            kept = (room,) if len(texts) == 1 else truncated_lengths(len(texts[0]), len(texts[1]), room)
+            return [tuple(ids[:count] for ids, count in zip(texts, kept, strict=True))]
+        named = ' and '.join(map(repr, fields))
+        if self.policy == 'error':
+            have = f'fields {named} have' if len(texts) > 1 else f'field {named} has'
+            raise InputError(f'{where}: {have} {total} tokens; data.length {self.length} leaves room for {room}')
+        return self._windows(texts, room, f'{where}: fields {named}')
+
+    def _windows(self, texts: Sequence[Ids], room: int, where: str) -> list[tuple[Ids, ...]]:
+        longer = max(range(len(texts)), key=lambda index: len(texts[index]))
+        rest = sum(map(len, texts)) - len(texts[longer])
+        if rest > room // 2:
+            raise InputError(
+                f'{where}: the shorter text has {rest} tokens; windows of the longer one need half of the {room} that '
+                f'data.length {self.length} leaves'
+            )
+        width = room - rest
+        starts = window_starts(len(texts[longer]), width, self.stride)
+        windows = [texts[longer][start : start + width] for start in starts]
+        return [tuple(one if index == longer else ids for index, ids in enumerate(texts)) for one in windows]
+
+
+class LengthCounts:
+    """How many rows of each file were too long, for one line a file to the user."""
+
+    def __init__(self, rule: LengthRule) -> None:
+        self.rule = rule
+        self.rows: collections.Counter[str] = collections.Counter()
+        self.overlong: collections.Counter[str] = collections.Counter()
+        self.made: collections.Counter[str] = collections.Counter()  # rows out of those that were too long
+
+    def add(self, file: str, *, is_overlong: bool, made: int) -> None:
+        """Counts one row of a file ('' = an input of none)."""
+        self.rows[file] += 1
+        if is_overlong:
+            self.overlong[file] += 1
+            self.made[file] += made
+
+    def notes(self) -> dict[str, str]:
+        """File -> what happened to its rows, for those that had some too long; one line for all where they are many."""
+        files = list(self.overlong)
+        if len(files) <= MOST_NOTES:
+            return {file: self._note(file or 'input', [file]) for file in files}
+        return {files[0]: self._note(f'{len(self.rows)} files, the first {min(self.rows)}', list(self.rows))}
+
+    def _note(self, name: str, files: Sequence[str]) -> str:
+        rows, overlong, made = (sum(map(one.__getitem__, files)) for one in (self.rows, self.overlong, self.made))
+        fate = {'truncate': 'were cut', 'skip': 'were left out', 'windows': f'became {made} windows'}[self.rule.policy]
+        return f'{name}: {overlong} of {rows} rows have more than data.length {self.rule.length} tokens and {fate}'
+
+
+def cut_notes(questions: Sequence[EncodedText], places: Sequence[str], limit: int) -> dict[str, str]:
+    """A line on the questions above `limit` tokens, which are cut, under itself as a key; {} where there are none."""
+    cut = [place for question, place in zip(questions, places, strict=True) if len(question) > limit]
+    if not cut:
+        return {}
+    line = f'{len(cut)} of {len(places)} questions have more than examples.question_length {limit} tokens and were cut'
+    return {f'{line}, the first: {cut[0]}': f'{line}, the first: {cut[0]}'}

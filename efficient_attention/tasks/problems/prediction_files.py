@@ -1,0 +1,46 @@
+"""Files of predictions: GLUE's submissions and JSON lines."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.data.examples.glue import DIAGNOSTIC, MISMATCHED
+from efficient_attention.data.examples.labelled_text import LabelledText
+from efficient_attention.errors import InputError
+
+
+def submission_name(title: str, subset: str) -> str:
+    """The file that GLUE's server wants for a subset of a task, such as 'MNLI-mm.tsv'."""
+    if subset == DIAGNOSTIC:
+        return 'AX.tsv'
+    if title == 'MNLI':
+        return 'MNLI-mm.tsv' if subset == MISMATCHED else 'MNLI-m.tsv'
+    return f'{title}.tsv'
+
+
+def write_glue(title: str, examples: Sequence[LabelledText], values: Sequence[str | None], folder: Path) -> list[Path]:
+    """Writes one submission for each subset of the test examples; returns their paths.
+
+    Raises:
+        InputError: an example has no prediction, since it was left out as too long; the server wants all.
+    """
+    files: dict[str, list[str]] = {}
+    for example, value in zip(examples, values, strict=True):
+        if value is None:
+            raise InputError(f"{example.where}: no prediction (examples.overlong 'skip'); a submission needs all rows")
+        files.setdefault(submission_name(title, example.subset), ['index\tprediction']).append(f'{example.id}\t{value}')
+    return [write_lines(lines, folder / name) for name, lines in files.items()]
+
+
+def write_rows(rows: Iterable[dict[str, Any]], split: str, folder: Path) -> Path:
+    """Writes one JSON object a line: 'predictions.jsonl' of 'test', '<split>_predictions.jsonl' of others."""
+    name = 'predictions.jsonl' if split == 'test' else f'{split}_predictions.jsonl'
+    return write_lines([json.dumps(row, ensure_ascii=False) for row in rows], folder / name)
+
+
+def write_lines(lines: Sequence[str], path: Path) -> Path:
+    """Writes lines into a file, whose folder is made if need be; returns its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(''.join(f'{line}\n' for line in lines), encoding='utf-8')
+    return path

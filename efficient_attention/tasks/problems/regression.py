@@ -1,0 +1,69 @@
+"""Numbers for texts and pairs: STS-B and a user's own tables."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.data.examples.labelled_text import LabelledText, number_of
+from efficient_attention.data.examples.text_encoder import TextEncoder
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.metrics.glue import METRICS
+from efficient_attention.tasks.problems.mean_logits import mean_logits
+from efficient_attention.tasks.problems.one_label import OneLabelProblem, labelled
+from efficient_attention.tasks.problems.prediction_files import write_glue, write_rows
+from efficient_attention.tasks.problems.problem import Feature, Outputs
+
+HIGHEST_SCORE = 5.0  # of STS-B  # of STS-B
+
+
+class Regression(OneLabelProblem[float | None]):
+    """A number for a text or a pair; see `Problem`."""
+
+    def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
+        """See `Problem`."""
+        super().__init__(config, encoder, length)
+        if self.glue and self.glue.labels:
+            raise InputError(f"examples.name {config.name!r} has classes; examples.problem is 'classification'")
+        names = self.glue.metrics if self.glue else ('spearman', 'pearson', 'mean_squared_error')
+        self.metrics = {name: METRICS[name] for name in names}
+        self.metric_names = frozenset(names)
+        self.best_metric = names[0]
+
+    def label_array(self, example: LabelledText) -> np.ndarray:
+        """See `OneLabelProblem`; float32 []."""
+        return np.array(number_of(example), np.float32)
+
+    def decode(
+        self, examples: Sequence[LabelledText], features: Sequence[Feature], outputs: Sequence[Outputs]
+    ) -> list[float | None]:
+        """See `Problem`."""
+        means = mean_logits(len(examples), features, outputs)
+        return [None if logits is None else float(logits[0]) for logits in means]
+
+    def score(
+        self, examples: Sequence[LabelledText], predictions: Sequence[float | None], split: str
+    ) -> dict[str, float]:
+        """See `Problem`; of the examples that were not left out."""
+        del split  # no such task has two dev splits
+        pairs = labelled(examples, predictions)
+        expected = np.array([number_of(example) for example, _ in pairs], np.float64)
+        predicted = np.array([guess for _, guess in pairs], np.float64)
+        return {name: metric(expected, predicted) for name, metric in self.metrics.items()}
+
+    def write(
+        self, examples: Sequence[LabelledText], predictions: Sequence[float | None], split: str, folder: Path
+    ) -> list[Path]:
+        """Writes STS-B's 'test' as 'STS-B.tsv', clipped to [0, 5], and all else as JSON lines of id and label."""
+        if self.glue and split == 'test':
+            values = [None if guess is None else f'{np.clip(guess, 0, HIGHEST_SCORE):.3f}' for guess in predictions]
+            return write_glue(self.glue.title, examples, values, folder)
+        pairs = zip(examples, predictions, strict=True)
+        rows = [{'id': one.id, 'label': guess} for one, guess in pairs if guess is not None]
+        return [write_rows(rows, split, folder)]
+
+    def answer(self, prediction: float | None) -> dict[str, Any] | None:
+        """{'score'}."""
+        return None if prediction is None else {'score': prediction}

@@ -1,0 +1,225 @@
+"""A tag for each word: named entities, parts of speech."""
+
+import collections
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.data.examples.conll import Sentence, read_sentences
+from efficient_attention.data.examples.row_template import row_template
+from efficient_attention.data.examples.text_encoder import TextEncoder, encodings
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.metrics.conll import entities, entity_scores, has_entities
+from efficient_attention.tasks.metrics.glue import accuracy
+from efficient_attention.tasks.problems.overlong_texts import LengthCounts, LengthRule
+from efficient_attention.tasks.problems.prediction_files import write_lines
+from efficient_attention.tasks.problems.problem import Feature, Outputs, Problem
+from efficient_attention.tasks.problems.word_windows import WordTokens, windows, word_tokens
+
+# A word with what joins its parts ('e-mail', "don't", '@user', '#tag', '3.5'), or one sign.
+WORD = re.compile(r"[@#]?\w+(?:[-.,'’_&/:]\w+)*|[^\w\s]")
+
+
+@dataclasses.dataclass(frozen=True)
+class TagPrediction:
+    """A tag and its probability for each word of a sentence; `text` and `spans` say where the words stand."""
+
+    text: str
+    spans: tuple[tuple[int, int], ...]
+    tags: tuple[str, ...]
+    probabilities: tuple[float, ...]
+
+
+class TokenClassification(Problem[Sentence, TagPrediction | None]):
+    """A tag for each word; see `Problem`. A word's first token predicts it.
+
+    The prediction of a sentence that was left out as too long is None. Besides the arrays of a feature in
+    tasks/problems/problem.py there is 'words' int32 [l]: the word that is predicted at a position, -1 = none.
+    """
+
+    head = 'token'
+
+    def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
+        """See `Problem`."""
+        super().__init__(config, encoder, length)
+        if config.format not in ('conll', 'table'):
+            raise InputError(f"examples.format is {config.format!r}; token classification reads 'conll' or 'table'")
+        if config.overlong == 'truncate':
+            raise InputError("examples.overlong is 'truncate', which loses words; known: windows, error, skip")
+        self.template = row_template(encoder, is_pair=False)
+        self.rule = LengthRule(config.overlong, config.stride, length)
+        self.room = self.rule.room(self.template.added, 1)
+        self.dev_splits = ('dev',) if config.dev else ()
+        self.labels = config.labels or self._found_labels()
+        self._numbers = {label: number for number, label in enumerate(self.labels)}
+        self.fallback = 'O' if 'O' in self._numbers else self.labels[0]  # of a word that has no token
+        self.is_about_entities = has_entities(self.labels)
+        names = ('f1', 'precision', 'recall', 'accuracy') if self.is_about_entities else ('accuracy',)
+        self.metric_names, self.best_metric = frozenset(names), names[0]
+
+    def _found_labels(self) -> tuple[str, ...]:
+        found = {tag for sentence in read_sentences(self.config, 'train') for tag in sentence.tags or ()}
+        if not found:
+            raise InputError('examples.labels is empty, and examples.train gives no tags to take labels from')
+        return tuple(sorted(found))
+
+    def read(self, split: str) -> list[Sentence]:
+        """See `Problem`."""
+        sentences = list(read_sentences(self.config, split))
+        for sentence in sentences:
+            for line, tag in zip(sentence.lines, sentence.tags or (), strict=sentence.tags is not None):
+                if tag not in self._numbers:
+                    known = ', '.join(self.labels)
+                    where = f'{sentence.file}: line {line}'
+                    raise InputError(f'{where}: tag {tag!r} is not known; known (see examples.labels): {known}')
+        return sentences
+
+    def encode(self, examples: Sequence[Sentence], *, is_training: bool = False) -> list[Feature]:
+        """See `Problem`."""
+        del is_training  # every sentence teaches
+        counts = LengthCounts(self.rule)
+        lost: collections.Counter[str] = collections.Counter()
+        features: list[Feature] = []
+        for index, (sentence, tokens) in enumerate(zip(examples, self._tokens(examples), strict=True)):
+            rows = self._rows(sentence, tokens)
+            counts.add(sentence.file, is_overlong=len(tokens.ids) > self.room, made=len(rows))
+            lost[sentence.file] += tokens.lost
+            features += [self._feature(sentence, tokens, row, index) for row in rows]
+        self.note_lengths(counts)
+        for file, count in lost.items():
+            if count:
+                self._notes[f'{file} lost'] = (
+                    f'{file or "input"}: {count} words have no token and get {self.fallback!r}'
+                )
+        return features
+
+    def _tokens(self, examples: Sequence[Sentence]) -> list[WordTokens]:
+        texts, spans = zip(*map(located, examples), strict=True) if examples else ((), ())
+        found = zip(encodings(self.encoder, texts), spans, strict=True)
+        return [word_tokens(np.array(one.ids, np.int32), one.offsets, place) for one, place in found]
+
+    def _rows(self, sentence: Sentence, tokens: WordTokens) -> list[tuple[int, np.ndarray]]:
+        if len(tokens.ids) > self.room and self.rule.policy != 'windows':
+            return (
+                [(0, tokens.words)]
+                if self.rule.rows([tokens.ids], self.template.added, sentence.where, ['words'])
+                else []
+            )
+        return windows(tokens, self.room, self.config.stride)
+
+    def _feature(self, sentence: Sentence, tokens: WordTokens, row: tuple[int, np.ndarray], index: int) -> Feature:
+        first, words_of_row = row
+        feature = self.template.row(tokens.ids[first : first + len(words_of_row)])
+        words = np.full(len(feature['tokens']), -1, np.int32)
+        words[self.template.start : self.template.start + len(words_of_row)] = words_of_row
+        feature |= {'example': np.array(index, np.int32), 'words': words}
+        if sentence.tags is not None:
+            numbers = np.array([self._numbers[tag] for tag in sentence.tags], np.int32)
+            feature['labels'] = np.where(words >= 0, numbers[words], np.int32(-1))
+        return self.with_global(feature)
+
+    def is_labelled(self, example: Sentence) -> bool:
+        """See `Problem`."""
+        return example.tags is not None
+
+    def decode(
+        self, examples: Sequence[Sentence], features: Sequence[Feature], outputs: Sequence[Outputs]
+    ) -> list[TagPrediction | None]:
+        """See `Problem`."""
+        tags = [[self.fallback] * len(sentence.words) for sentence in examples]
+        scores = [[0.0] * len(sentence.words) for sentence in examples]
+        seen = set()
+        for feature, output in zip(features, outputs, strict=True):
+            index, places = int(feature['example']), np.flatnonzero(feature['words'] >= 0)
+            seen.add(index)
+            probabilities = scipy.special.softmax(output['logits'][places].astype(np.float64), axis=-1)
+            for word, row in zip(feature['words'][places], probabilities, strict=True):
+                tags[index][word] = self.labels[int(np.argmax(row))]
+                scores[index][word] = float(np.max(row))
+        return [
+            TagPrediction(*located(sentence), tuple(tags[index]), tuple(scores[index])) if index in seen else None
+            for index, sentence in enumerate(examples)
+        ]
+
+    def score(
+        self, examples: Sequence[Sentence], predictions: Sequence[TagPrediction | None], split: str
+    ) -> dict[str, float]:
+        """See `Problem`; of the sentences that were not left out."""
+        del split  # there is one dev split
+        expected: list[tuple[str, ...]] = []
+        predicted: list[tuple[str, ...]] = []
+        for sentence, guess in zip(examples, predictions, strict=True):
+            if guess is not None:
+                if sentence.tags is None:
+                    raise InputError(f'{sentence.where}: no tags to compare the prediction with')
+                expected.append(sentence.tags)
+                predicted.append(guess.tags)
+        words = [np.array([tag for tags in side for tag in tags], object) for side in (expected, predicted)]
+        scores = {'accuracy': accuracy(words[0], words[1])}
+        return scores | entity_scores(expected, predicted) if self.is_about_entities else scores
+
+    def write(
+        self, examples: Sequence[Sentence], predictions: Sequence[TagPrediction | None], split: str, folder: Path
+    ) -> list[Path]:
+        """Writes 'predictions.conll' of 'test' or '<split>_predictions.conll': word, tag if known, predicted tag."""
+        lines: list[str] = []
+        for sentence, guess in zip(examples, predictions, strict=True):
+            if guess is not None:
+                columns = [sentence.words, *([sentence.tags] if sentence.tags else []), guess.tags]
+                lines += ['\t'.join(line) for line in zip(*columns, strict=True)] + ['']
+        name = 'predictions.conll' if split == 'test' else f'{split}_predictions.conll'
+        return [write_lines(lines, folder / name)]
+
+    def example(self, value: Any) -> Sentence:
+        """A sentence from a text, which is split into words and signs, or from a list of words.
+
+        Raises:
+            InputError: it is neither, or holds no word.
+        """
+        if isinstance(value, str):
+            found = [(match.group(), match.span()) for match in WORD.finditer(value)]
+            words, spans = [word for word, _ in found], [span for _, span in found]
+            text = value
+        elif isinstance(value, list | tuple) and all(isinstance(word, str) and word.strip() for word in value):
+            words, spans, text = list(value), [], ''
+        else:
+            raise InputError('an input is a text or a list of words, none of it empty')
+        if not words:
+            raise InputError('an input is a text or a list of words, none of it empty')
+        return Sentence('', (1,) * len(words), tuple(words), None, text, tuple(spans))
+
+    def answer(self, prediction: TagPrediction | None) -> list[dict[str, Any]] | None:
+        """A list of {'word', 'label', 'score', 'start', 'end'}: the entities, or each word where tags are none of such.
+
+        start and end are characters of the text; an entity's score is the mean of its words'.
+        """
+        if prediction is None:
+            return None
+        found_entities = entities(prediction.tags)
+        if not self.is_about_entities:
+            found_entities = [(tag, place, place + 1) for place, tag in enumerate(prediction.tags)]
+        found = []
+        for label, first, last in found_entities:
+            start, end = prediction.spans[first][0], prediction.spans[last - 1][1]
+            score = float(np.mean(prediction.probabilities[first:last]))
+            word = prediction.text[start:end]
+            found.append({'word': word, 'label': label, 'score': score, 'start': start, 'end': end})
+        return found
+
+
+def located(sentence: Sentence) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """The text of a sentence and where its words stand in it."""
+    if sentence.text:
+        return sentence.text, sentence.spans
+    spans = []
+    start = 0
+    for word in sentence.words:
+        spans.append((start, start + len(word)))
+        start += len(word) + 1
+    return ' '.join(sentence.words), tuple(spans)

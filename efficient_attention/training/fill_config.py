@@ -1,0 +1,112 @@
+"""A run's config from the values of a config file, with what a fine-tuning config leaves open filled in.
+
+A field that is None is open: those of `model` and `head`, and the tokenizer, come from the checkpoint that
+`train.start_from` names; `train.steps` and `optimizer.warmup_steps` from the number of training rows; the names of the
+labels from the training files. The run's config.json has them all.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from efficient_attention.config.nested_dicts import default_fields, from_dict, to_dict
+from efficient_attention.config.run import RunConfig
+from efficient_attention.errors import InputError
+from efficient_attention.interop.pretrained import Pretrained, open_pretrained
+from efficient_attention.models.fine_tuning import POOLED
+from efficient_attention.tasks.fine_tuning import EncodedExamples, load_rows
+
+Values = dict[str, Any]
+
+
+class FilledConfig(NamedTuple):
+    """A complete config, and what was read to complete it."""
+
+    config: RunConfig
+    rows: EncodedExamples | None = None  # of a fine-tuning run
+    pretrained: Pretrained | None = None  # the checkpoint of `train.start_from`, open
+
+
+def run_config(values: Mapping[str, Any]) -> RunConfig:
+    """The complete config alone; raises InputError as `fill_config`."""
+    return fill_config(values).config
+
+
+def fill_config(values: Mapping[str, Any]) -> FilledConfig:
+    """The complete config, with the rows and the checkpoint that were read for it.
+
+    Raises:
+        InputError: a field is bad, or the checkpoint, the tokenizer or the files do not serve.
+    """
+    if values.get('task') != 'fine_tuning':
+        return FilledConfig(from_dict(values, RunConfig))
+    filled: Values = {name: dict(group) if isinstance(group, Mapping) else group for name, group in values.items()}
+    start = filled['train'].get('start_from')
+    pretrained = open_pretrained(Path(start)) if start else None
+    fill(filled['model'], to_dict(pretrained.model) if pretrained else default_fields(RunConfig)['model'])
+    fill_tokenizer(filled['data'], pretrained)
+    fill(filled['examples'], {'has_global': filled['model']['global_tokens'] > 0})
+    steps = {'train': {'steps': 1}, 'optimizer': {'warmup_steps': 0}, 'head': default_fields(RunConfig)['head']}
+    known = from_dict(with_open_fields(filled, steps), RunConfig)  # checks all that is there before files are read
+    rows = load_rows(known.examples, known.data)
+    labels = rows.problem.labels
+    is_known = pretrained and pretrained.problem == known.examples.problem and set(pretrained.labels) == set(labels)
+    if pretrained and is_known and not known.examples.labels:
+        labels = pretrained.labels  # a checkpoint that knows these labels keeps its order of them
+        rows = load_rows(dataclasses.replace(known.examples, labels=labels), known.data)
+    filled['examples']['labels'] = labels
+    fill_head(filled['head'], rows, pretrained)
+    fill_steps(filled, rows)
+    return FilledConfig(from_dict(filled, RunConfig), rows, pretrained)
+
+
+def fill(group: Values, values: Mapping[str, Any]) -> None:
+    """Gives the open fields of a group these values."""
+    for name, value in values.items():
+        if group.get(name) is None:
+            group[name] = value
+
+
+def with_open_fields(values: Values, stand_ins: Mapping[str, Mapping[str, Any]]) -> Values:
+    """A copy of the values whose open fields have stand-ins."""
+    copy = {name: dict(group) if isinstance(group, Mapping) else group for name, group in values.items()}
+    for name, group in stand_ins.items():
+        fill(copy[name], group)
+    return copy
+
+
+def fill_tokenizer(data: Values, pretrained: Pretrained | None) -> None:
+    """Gives an open `data.tokenizer` the checkpoint's."""
+    if data.get('tokenizer') is not None:
+        return
+    if pretrained is None or pretrained.tokenizer is None:
+        where = 'train.start_from has none' if pretrained else 'there is no train.start_from'
+        raise InputError(f'data.tokenizer is not given, and {where}')
+    data['tokenizer'], data['lowercase'] = str(pretrained.tokenizer), pretrained.lowercase
+
+
+def fill_head(head: Values, rows: EncodedExamples, pretrained: Pretrained | None) -> None:
+    """Gives the open fields of the head what the problem needs and, where the checkpoint has such a head, its form."""
+    task = rows.problem
+    needed: Values = {'kind': task.head}
+    if task.head in ('sequence', 'token'):
+        needed['outputs'] = task.outputs
+    form: Values = {}
+    if pretrained is not None:
+        form = {name: getattr(pretrained.head, name) for name in ('transform', 'feed_forward', 'dropout_rate')}
+        form['feed_forward'] = form['feed_forward'] and task.head == 'span'
+        if task.head not in POOLED:
+            del form['transform']
+    fill(head, needed | form)
+    fill(head, default_fields(RunConfig)['head'])
+
+
+def fill_steps(values: Values, rows: EncodedExamples) -> None:
+    """Gives open steps and warm-up their numbers from the training rows."""
+    train, optimizer, examples = values['train'], values['optimizer'], values['examples']
+    if train.get('steps') is None:
+        steps_per_epoch = -(-len(rows.train) // train['batch_size'])
+        train['steps'] = max(1, round(examples['epochs'] * steps_per_epoch))
+    if optimizer.get('warmup_steps') is None:
+        optimizer['warmup_steps'] = round(examples['warmup_share'] * train['steps'])

@@ -1,0 +1,134 @@
+"""The state of a new run: drawn, or with the parameters of a checkpoint that the world, or another run, already has."""
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from efficient_attention.config.run import RunConfig
+from efficient_attention.data.tokenizer_loading import load_tokenizer
+from efficient_attention.errors import InputError
+from efficient_attention.interop.lengthen import lengthen
+from efficient_attention.interop.pretrained import Pretrained, open_pretrained
+from efficient_attention.models.sharding import path_name
+from efficient_attention.training.run import Run
+from efficient_attention.training.state import TrainState
+
+MUST_START = 'encoder/'  # what a checkpoint cannot lack; heads are drawn where it has none that fits
+MOST_NAMED = 8  # parameters in a message
+
+
+class InitialParams:
+    """Where the parameters of step 0 come from; a checkpoint is opened once, when it is first needed."""
+
+    def __init__(self, config: RunConfig, pretrained: Pretrained | None = None) -> None:
+        """`pretrained`: the checkpoint of `train.start_from`, where it is open already."""
+        self.config, self._open = config, pretrained
+
+    @functools.cached_property
+    def pretrained(self) -> Pretrained:
+        """The checkpoint of `train.start_from`; raises InputError as `open_pretrained`."""
+        return self._open or open_pretrained(Path(self.config.train.start_from))
+
+    def state(self, run: Run) -> TrainState:
+        """The run's state at step 0, made on its devices.
+
+        Raises:
+            InputError: the checkpoint to start from does not fit the model, or has another tokenizer.
+        """
+        state = run.drawn_state()
+        if not self.config.train.start_from or self.config.train.start_random:
+            return state
+        start, pretrained = Path(self.config.train.start_from), self.pretrained
+        check_same_vocabulary(run.task.vocabulary, pretrained.tokenizer, start)
+        if self.config.model.global_tokens and not pretrained.model.global_tokens:
+            # projections of global tokens begin as copies
+            pretrained = lengthen(pretrained, global_tokens=self.config.model.global_tokens)
+        params = pretrained.params()
+        if not has_same_outputs(pretrained, self.config):
+            if params.pop('head', None) is not None:  # numbers for other labels, even if they are as many
+                logging.getLogger(__name__).warning('%s: its head is for other labels and is not used', start)
+        return dataclasses.replace(state, params=started_params(state.params, params, start))
+
+    def origin(self) -> str:
+        """Where the parameters come from, in a few words."""
+        start, drawn = self.config.train.start_from, f'parameters drawn from seed {self.config.train.seed}'
+        if not start:
+            return drawn
+        if self.config.train.start_random:
+            return f'{drawn}, sizes and tokenizer from {start}'
+        return f'parameters from {self.pretrained.origin()}'
+
+
+def has_same_outputs(pretrained: Pretrained, config: RunConfig) -> bool:
+    """Whether a checkpoint's head means what the config's examples mean; both kinds of spans mean the same."""
+    problems = {pretrained.problem, config.examples.problem}
+    is_one = len(problems) == 1 or problems == {'question_answering', 'multi_hop'}
+    return is_one and pretrained.labels == config.examples.labels
+
+
+def started_params(params: Any, pretrained: Mapping[str, Any], where: Path) -> Any:
+    """`params` with every array that `pretrained` has under the same path and in the same shape; logs what stays drawn.
+
+    Args:
+        params: drawn parameters on their devices.
+        pretrained: nested dicts of NumPy arrays.
+        where: the checkpoint, for messages.
+
+    Raises:
+        InputError: an array of the encoder is missing or has another shape; names it.
+    """
+    found = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(pretrained)}
+    drawn: list[str] = []
+
+    def start(path: Any, leaf: jax.Array) -> jax.Array:
+        name = path_name(path)
+        saved = found.pop(name, None)
+        if saved is not None and saved.shape == leaf.shape:
+            return jax.device_put(np.asarray(saved, leaf.dtype), leaf.sharding)
+        if name.startswith(MUST_START):
+            fault = 'is missing' if saved is None else f'has the shape {saved.shape}, not {leaf.shape}'
+            raise InputError(f'train.start_from {where}: {name} {fault}')
+        drawn.append(name)
+        return leaf
+
+    started = jax.tree_util.tree_map_with_path(start, params)
+    logger = logging.getLogger(__name__)
+    if drawn:
+        logger.warning('%s has no such parameters, so they are drawn: %s', where, shortened(drawn))
+    if found:
+        logger.warning('%s: left out, the model has no place for them: %s', where, shortened(sorted(found)))
+    return started
+
+
+def check_same_vocabulary(ours: Mapping[str, int] | None, tokenizer: Path | None, where: Path) -> None:
+    """Refuses a checkpoint whose ids stand for other pieces than the run's, whose rows would go to other tokens.
+
+    Args:
+        ours: the run's pieces and their ids, or None.
+        tokenizer: the checkpoint's file, or None where it has none.
+        where: the checkpoint, for the message.
+
+    Raises:
+        InputError: the ids differ; names the field with which they would not.
+    """
+    if ours is None or tokenizer is None:
+        return
+    theirs = load_tokenizer(tokenizer, lowercase=True).get_vocab()
+    same = sum(ours.get(piece) == number for piece, number in theirs.items())
+    if same < len(theirs):
+        raise InputError(
+            f'train.start_from {where}: {len(theirs) - same} of its {len(theirs)} ids stand for other pieces in the '
+            f'tokenizer of this run; add --config.data.tokenizer={tokenizer}'
+        )
+
+
+def shortened(names: list[str]) -> str:
+    """The names with commas, the rest of a long list as a number."""
+    more = f' and {len(names) - MOST_NAMED} more' if len(names) > MOST_NAMED else ''
+    return ', '.join(names[:MOST_NAMED]) + more

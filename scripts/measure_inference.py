@@ -1,0 +1,51 @@
+"""One process, one measurement: inference of this project's BERT encoder, one call after another.
+
+`scripts/benchmark.py` starts it and gives the shape as one JSON object; it prints one JSON object.
+"""
+
+import json
+import sys
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.inference_layout import for_inference
+from scripts.peers.nnx_inference import time_of
+
+
+def measure(shape: dict[str, Any]) -> dict[str, Any]:
+    """Milliseconds and temporary memory of a call, and what its program costs to make.
+
+    Args:
+        shape: 'model' (fields of `ModelConfig`), 'rows', 'length', and 'layout': 'separate' as inference has its
+            parameters, or 'stacked' as training has them.
+    """
+    config = ModelConfig(**shape['model'], activation='gelu_erf', max_length=512)
+    graph, state = nnx.split(nnx.eval_shape(lambda: Encoder(config, rngs=nnx.Rngs(0))))
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: 0.02 * rng.standard_normal(leaf.shape, np.float32), nnx.to_pure_dict(state))
+    if shape['layout'] == 'separate':
+        graph, params = for_inference(graph, params)
+    params = jax.device_put(params)
+    tokens_BL = jnp.asarray(rng.integers(5, config.vocab_size, (shape['rows'], shape['length'])), jnp.int32)
+    inputs = params, tokens_BL, jnp.ones_like(tokens_BL)
+    start = time.perf_counter()
+    program = jax.jit(lambda params, *inputs: nnx.merge(graph, params)(*inputs)).lower(*inputs).compile()
+    seconds = time.perf_counter() - start
+    return {
+        'name': f'efficient_attention, jax {jax.__version__}',
+        'milliseconds': time_of(lambda: program(*inputs)),
+        'temporary_bytes': program.memory_analysis().temp_size_in_bytes,
+        'program_lines': len(program.as_text().splitlines()),
+        'compile_seconds': seconds,
+    }
+
+
+if __name__ == '__main__':
+    print(json.dumps(measure(json.loads(sys.argv[1]))))

@@ -1,0 +1,45 @@
+"""One process, one measurement: inference of Hugging Face's PyTorch BERT encoder.
+
+Runs in the environment of `make peers`; `scripts/benchmark.py` starts it and gives the shape as one JSON object. It
+prints one JSON object. The peer gets its faster ways: PyTorch's own attention kernel and inference mode.
+"""
+
+import json
+import sys
+import time
+
+import numpy as np
+import torch
+import transformers
+
+LEAST_SECONDS = 1.0  # of timed calls
+
+
+def measure(shape: dict) -> dict:
+    """Median milliseconds of a call, after two that are not timed."""
+    torch.manual_seed(0)
+    model, rows, length = shape['model'], shape['rows'], shape['length']
+    config = transformers.BertConfig(
+        vocab_size=model['vocab_size'],
+        num_hidden_layers=model['layers'],
+        hidden_size=model['width'],
+        num_attention_heads=model['heads'],
+        intermediate_size=model['feed_forward_width'],
+    )
+    encoder = transformers.BertModel(config, add_pooling_layer=False).eval()
+    tokens = torch.from_numpy(np.random.default_rng(0).integers(5, model['vocab_size'], (rows, length)))
+    mask = torch.ones_like(tokens)
+    times: list[float] = []
+    with torch.inference_mode():
+        for _ in range(2):
+            encoder(input_ids=tokens, attention_mask=mask)
+        while len(times) < 5 or sum(times) < LEAST_SECONDS:
+            start = time.perf_counter()
+            encoder(input_ids=tokens, attention_mask=mask).last_hidden_state[0, 0, 0].item()
+            times.append(time.perf_counter() - start)
+    name = f'transformers {transformers.__version__}, torch {torch.__version__}'
+    return {'name': name, 'milliseconds': 1e3 * float(np.median(times))}
+
+
+if __name__ == '__main__':
+    print(json.dumps(measure(json.loads(sys.argv[1]))))

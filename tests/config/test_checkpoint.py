@@ -1,0 +1,14 @@
+"""The fields of checkpoints: one clear line for each that is out of range."""
+
+import pytest
+
+from efficient_attention.config.checkpoint import CheckpointConfig
+from efficient_attention.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ('field', 'value'), [('every_steps', 0), ('keep', 0), ('keep_best', -1), ('best_mode', 'least'), ('keep_best', 1)]
+)
+def test_a_bad_field_is_named(field, value):
+    with pytest.raises(InputError, match=rf'^checkpoint\.{field} '):
+        CheckpointConfig(**{field: value})

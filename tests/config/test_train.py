@@ -1,0 +1,23 @@
+"""The fields of the training: one clear line for each that is out of range."""
+
+import pytest
+
+from efficient_attention.config.train import TrainConfig
+from efficient_attention.errors import InputError
+
+
+@pytest.mark.parametrize('field', ['steps', 'batch_size', 'micro_batches', 'log_every_steps', 'max_skipped_in_row'])
+def test_counts_are_at_least_one(field: str):
+    with pytest.raises(InputError, match=rf'^train\.{field} is 0; it must lie in '):
+        TrainConfig(**{field: 0})
+
+
+@pytest.mark.parametrize('field', ['seed', 'early_stop'])
+def test_numbers_are_not_negative(field: str):
+    with pytest.raises(InputError, match=rf'^train\.{field} is -1; it must lie in '):
+        TrainConfig(**{field: -1})
+
+
+def test_sizes_come_from_somewhere():
+    with pytest.raises(InputError, match=r'^train\.start_random is True; it needs train\.start_from'):
+        TrainConfig(start_random=True)

@@ -1,0 +1,182 @@
+"""GLUE's files in their own layouts: columns, labels, subsets, and the counts of the real ones."""
+
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from efficient_attention.data.examples.glue import (
+    GLUE,
+    glue_sources,
+    glue_task,
+    id_of,
+    label_of,
+    read_glue,
+    subset_of,
+    texts_of,
+)
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.metrics.glue import METRICS
+
+HEADERS = {  # of the training files, as the benchmark ships them; CoLA has none
+    'cola': '',
+    'sst2': 'sentence label',
+    'mrpc': 'Quality,#1 ID,#2 ID,#1 String,#2 String',
+    'qqp': 'id qid1 qid2 question1 question2 is_duplicate',
+    'stsb': 'index genre filename year old_index source1 source2 sentence1 sentence2 score',
+    'mnli': 'index promptID pairID genre sentence1_binary_parse sentence2_binary_parse sentence1_parse '
+    'sentence2_parse sentence1 sentence2 label1 gold_label',
+    'qnli': 'index question sentence label',
+    'rte': 'index sentence1 sentence2 label',
+    'wnli': 'index sentence1 sentence2 label',
+}
+REAL = Path('data/glue')
+
+
+def columns_of(name):
+    if name == 'cola':
+        return ['source', 'label', 'mark', 'sentence']
+    header = HEADERS[name]
+    return header.split(',') if ',' in header else header.split()
+
+
+def table(name, labels):
+    """A file of the task with one row for each label; every other field is the name of its column."""
+    columns, task = columns_of(name), GLUE[name]
+    rows = [[label if column == task.label else column for column in columns] for label in labels]
+    return '\n'.join('\t'.join(fields) for fields in ([] if name == 'cola' else [columns]) + rows)
+
+
+@pytest.mark.parametrize('name', HEADERS)
+def test_every_task_reads_its_columns(tmp_path, name):
+    task = glue_task(name)
+    labels = task.labels or ('0.000', '4.750')
+    (tmp_path / 'train.tsv').write_text('\ufeff' + table(name, labels), encoding='utf-8')
+    rows = list(read_glue(task, str(tmp_path / 'train.tsv'), 'train', []))
+    assert [label_of(task, row) for row in rows] == list(labels)
+    assert all(texts_of(task, row) == task.texts for row in rows)
+    assert set(task.metrics) <= set(METRICS)
+
+
+def test_every_task_is_in_the_table():
+    assert set(GLUE) == {*HEADERS, 'ax'}
+    with pytest.raises(InputError, match="examples.name is 'sst'; examples.format 'glue' knows cola, sst2"):
+        glue_task('sst')
+
+
+def test_a_test_file_has_a_header_and_no_labels(tmp_path):
+    (tmp_path / 'test.tsv').write_text('index\tsentence\n0\tAn "unclosed quote.\n1\tb\n')
+    rows = list(read_glue(GLUE['cola'], str(tmp_path / 'test.tsv'), 'test', []))
+    assert [texts_of(GLUE['cola'], row) for row in rows] == [('An "unclosed quote.',), ('b',)]
+    assert [label_of(GLUE['cola'], row) for row in rows] == [None, None]
+    assert [id_of(row, 7) for row in rows] == ['0', '1']
+
+
+def test_a_folder_stands_for_its_files(tmp_path):
+    for name in ('train.tsv', 'dev_matched.tsv', 'dev_mismatched.tsv', 'test_matched.tsv', 'other.tsv'):
+        (tmp_path / name).write_text('index\n')
+    names = [Path(name).name for name in glue_sources(str(tmp_path), 'dev')]
+    assert names == ['dev_matched.tsv', 'dev_mismatched.tsv']
+    assert [subset_of(name) for name in names] == ['', 'mismatched']
+    both = f'{tmp_path}/train.tsv,{tmp_path}'
+    assert glue_sources(both, 'train') == [f'{tmp_path}/train.tsv']
+    (tmp_path / 'empty').mkdir()
+    with pytest.raises(InputError, match='empty: a folder without train.tsv'):
+        glue_sources(str(tmp_path / 'empty'), 'train')
+    assert glue_sources('', 'train') == []
+
+
+def test_subsets_by_name():
+    assert subset_of('data/diagnostic/diagnostic.tsv') == 'diagnostic'
+    assert subset_of('tfds:glue/mnli:validation_mismatched') == 'mismatched'
+    assert subset_of('mismatched/test_matched.tsv') == ''
+
+
+def test_broken_rows_of_qqp_are_left_out_in_training_only(tmp_path):
+    content = table('qqp', ['0', '1']) + '\n5\tbroken\n'
+    (tmp_path / 'x.tsv').write_text(content)
+    faults = []
+    assert len(list(read_glue(GLUE['qqp'], str(tmp_path / 'x.tsv'), 'train', faults))) == 2
+    assert len(faults) == 1 and 'x.tsv: line 4: 2 fields' in faults[0]
+    with pytest.raises(InputError, match='line 4'):
+        list(read_glue(GLUE['qqp'], str(tmp_path / 'x.tsv'), 'dev', []))
+
+
+def test_tfds_rows(monkeypatch):
+    sets = {
+        'glue/mnli': [{'premise': b'a', 'hypothesis': b'b', 'idx': np.int32(4), 'label': np.int64(2)}],
+        'glue/stsb': [{'sentence1': b'a', 'sentence2': b'b', 'idx': 0, 'label': np.float32(2.5)}],
+        'glue/rte': [{'sentence1': b'a', 'sentence2': b'b', 'idx': 0, 'label': -1}],
+        'glue/sst2': [{'sentence': b'a', 'idx': 0, 'label': 2}],
+    }
+    fake = types.SimpleNamespace(data_source=lambda name, **_: sets[name])
+    monkeypatch.setitem(sys.modules, 'tensorflow_datasets', fake)
+    found = {}
+    for name in sets:
+        task = GLUE[name.removeprefix('glue/')]
+        [row] = read_glue(task, f'tfds:{name}:validation', 'dev', [])
+        assert texts_of(task, row) == ('a', 'b')[: len(task.texts)]
+        found[name] = row
+    assert label_of(GLUE['mnli'], found['glue/mnli']) == 'contradiction' and id_of(found['glue/mnli'], 0) == '4'
+    assert label_of(GLUE['stsb'], found['glue/stsb']) == '2.5'
+    assert label_of(GLUE['rte'], found['glue/rte']) is None
+    with pytest.raises(InputError, match='row 0: label 2 is not among 0, 1'):
+        label_of(GLUE['sst2'], found['glue/sst2'])
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    'name, file, split, count',
+    [
+        ('cola', 'CoLA/train.tsv', 'train', 8551),
+        ('cola', 'CoLA/dev.tsv', 'dev', 1043),
+        ('cola', 'CoLA/test.tsv', 'test', 1063),
+        ('sst2', 'SST-2/train.tsv', 'train', 67349),
+        ('sst2', 'SST-2/dev.tsv', 'dev', 872),
+        ('sst2', 'SST-2/test.tsv', 'test', 1821),
+        ('mrpc', 'MRPC/train.rebuilt_3668.tsv', 'train', 3668),
+        ('mrpc', 'MRPC/dev.tsv', 'dev', 408),
+        ('mrpc', 'MRPC/test.tsv', 'test', 1725),
+        ('stsb', 'STS-B/train.tsv', 'train', 5749),
+        ('stsb', 'STS-B/dev.tsv', 'dev', 1500),
+        ('stsb', 'STS-B/test.tsv', 'test', 1379),
+        ('qnli', 'QNLI/dev.tsv', 'dev', 5463),
+        ('rte', 'RTE/train.tsv', 'train', 2490),
+        ('rte', 'RTE/dev.tsv', 'dev', 277),
+        ('rte', 'RTE/test.tsv', 'test', 3000),
+        ('wnli', 'WNLI/train.tsv', 'train', 635),
+        ('wnli', 'WNLI/dev.tsv', 'dev', 71),
+        ('wnli', 'WNLI/test.tsv', 'test', 146),
+        ('ax', 'diagnostic/diagnostic.tsv', 'test', 1104),
+    ],
+)
+def test_the_real_files_have_their_official_counts(name, file, split, count):
+    if not (REAL / file).exists():
+        pytest.skip(f'no {REAL / file}')
+    task = glue_task(name)
+    rows = list(read_glue(task, str(REAL / file), split, []))
+    assert len(rows) == count
+    assert all(text.strip() for row in rows for text in texts_of(task, row))
+    labels = {label_of(task, row) for row in rows}
+    if split == 'test':
+        assert labels == {None}
+    elif task.labels:
+        assert labels == set(task.labels)
+    else:
+        assert 0 <= min(map(float, labels)) and max(map(float, labels)) == 5
+
+
+@pytest.mark.parametrize(
+    'name, subset',
+    [
+        ('tfds:glue/mnli_mismatched:validation', 'mismatched'),
+        ('tfds:glue/mnli_matched:validation', ''),
+        ('tfds:glue/mnli:validation_mismatched', 'mismatched'),
+        ('tfds:glue/ax:test', 'diagnostic'),
+        ('tfds:glue/ax:2.0.0:test', 'diagnostic'),
+    ],
+)
+def test_subsets_of_mnli_by_the_names_that_tfds_has(name: str, subset: str):
+    assert subset_of(name) == subset

@@ -1,0 +1,70 @@
+"""Texts, pairs and labels out of tables."""
+
+import pytest
+
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.data.examples.labelled_text import LabelledText, label_names, number_of, read_labelled
+from efficient_attention.errors import InputError
+
+
+def config_of(folder, content, **options):
+    (folder / 'a.csv').write_text(content)
+    path = str(folder / 'a.csv')
+    return ExamplesConfig(problem='classification', **{'train': path, 'dev': path, 'test': path, **options})
+
+
+def test_texts_pairs_and_ids_by_column(tmp_path):
+    config = config_of(tmp_path, 'name,first,second,class\nx7,a,b,yes\nx8,c,d,no\n', text='first', label='class')
+    assert [(one.id, one.texts, one.label) for one in read_labelled(config, 'train', [])] == [
+        ('0', ('a',), 'yes'),
+        ('1', ('c',), 'no'),
+    ]
+    config = config_of(
+        tmp_path, 'name,first,second,class\nx7,a,b,yes\n', text='first', text_pair='second', label='class', id='name'
+    )
+    [only] = read_labelled(config, 'dev', [])
+    assert (only.id, only.texts, only.where) == ('x7', ('a', 'b'), f'{tmp_path}/a.csv: line 2')
+
+
+def test_only_a_test_file_may_lack_labels(tmp_path):
+    config = config_of(tmp_path, 'text\na\n')
+    assert [one.label for one in read_labelled(config, 'test', [])] == [None]
+    with pytest.raises(InputError, match="line 2: no column 'label'; known: 'text'"):
+        list(read_labelled(config, 'dev', []))
+    config = config_of(tmp_path, 'text,label\na,x\nb,\n')
+    assert [one.label for one in read_labelled(config, 'test', [])] == ['x', None]
+    with pytest.raises(InputError, match="a.csv: line 3: field 'label' is empty"):
+        list(read_labelled(config, 'train', []))
+    glue = config_of(tmp_path, 'index,sentence\n0,a\n', format='glue', name='sst2')
+    with pytest.raises(InputError, match="a.csv: line 2: no column 'label'; known: 'index', 'sentence'"):
+        list(read_labelled(glue, 'dev', []))
+
+
+def test_an_empty_identifier_is_named(tmp_path):
+    with pytest.raises(InputError, match="a.csv: line 2: field 'name' is empty"):
+        list(read_labelled(config_of(tmp_path, 'name,text,label\n,a,x\n', id='name'), 'train', []))
+
+
+def test_no_file_no_examples():
+    assert list(read_labelled(ExamplesConfig(problem='classification'), 'dev', [])) == []
+
+
+@pytest.mark.parametrize(
+    'labels, expected',
+    [
+        (['b', 'a', 'b', None], ('a', 'b')),
+        (['10', '9', '0'], ('0', '9', '10')),
+        (['1', '-1'], ('-1', '1')),
+        (['10', '9', 'x'], ('10', '9', 'x')),
+        ([], ()),
+    ],
+)
+def test_label_names_are_sorted(labels, expected):
+    assert label_names([LabelledText('f', 'line 1', '0', ('a',), label) for label in labels]) == expected
+
+
+def test_numbers():
+    assert number_of(LabelledText('f', 'line 1', '0', ('a',), ' 2.50')) == 2.5
+    for label in ('x', 'nan', 'inf', ''):
+        with pytest.raises(InputError, match='f: line 3: label .* is not a number'):
+            number_of(LabelledText('f', 'line 3', '0', ('a',), label))

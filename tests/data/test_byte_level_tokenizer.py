@@ -1,0 +1,39 @@
+"""RoBERTa's tokenizer from its two files, and from the folder's vocab.json as a config names it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from efficient_attention.data.byte_level_tokenizer import byte_level
+from efficient_attention.data.tokenizer_loading import load_tokenizer
+from efficient_attention.errors import InputError
+
+BYTES = ['<s>', '<pad>', '</s>', '<unk>', *'abĠ', 'Ġa', '<mask>']
+
+
+def roberta(folder: Path) -> Path:
+    """vocab.json and merges.txt alone."""
+    (folder / 'vocab.json').write_text(json.dumps({piece: number for number, piece in enumerate(BYTES)}))
+    (folder / 'merges.txt').write_text('#version: 0.2\nĠ a\n', encoding='utf-8')
+    return folder
+
+
+def test_robertas_files_make_its_tokenizer(tmp_path: Path):
+    tokenizer = byte_level(roberta(tmp_path))
+    assert tokenizer.encode('a ab').tokens == ['<s>', 'a', 'Ġa', 'b', '</s>']
+    assert tokenizer.encode('a', 'b').tokens == ['<s>', 'a', '</s>', '</s>', 'b', '</s>']
+    expected = [tokenizer.token_to_id(piece) for piece in ('<s>', 'a', '<mask>', '</s>')]
+    assert tokenizer.encode('a <mask>').ids == expected  # the mask takes the space before it
+    assert tokenizer.decode(tokenizer.encode('ab a').ids) == 'ab a'
+    (tmp_path / 'merges.txt').write_text('#version: 0.2\nx y\n')
+    with pytest.raises(InputError, match='vocab.json and merges.txt are no tokenizer'):
+        byte_level(tmp_path)
+
+
+def test_a_vocabulary_of_pairs_is_loaded_by_its_name(tmp_path: Path):
+    text = 'ab a b'
+    assert (
+        load_tokenizer(roberta(tmp_path) / 'vocab.json', lowercase=False).encode(text).ids
+        == byte_level(tmp_path).encode(text).ids
+    )

@@ -1,0 +1,24 @@
+"""One evaluation step: the model without dropout, and what it hands to the next."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from efficient_attention.inference.eval_step import make_eval_step
+from tests.training.test_step import BATCH, OBJECTIVE, Line, Totals, batch_of, expected, graph_of, model
+
+pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+
+
+def test_dropout_is_on_in_training_and_off_in_evaluation():
+    eval_step = jax.jit(make_eval_step(model()[0], OBJECTIVE))
+    (sums, weights), (again, _) = eval_step(model()[1], BATCH), eval_step(model()[1], BATCH)
+    assert sums['masked_lm']['loss'] == again['masked_lm']['loss']
+    assert abs(sums['masked_lm']['loss'] - expected()[0][1]['masked_lm']['loss']) > 0.1
+    assert {name: float(value) for name, value in weights.items()} == {'masked_lm': 44, 'pair': 10}
+
+
+def test_evaluation_hands_on_too():
+    eval_step = jax.jit(make_eval_step(graph_of(Line()), Totals()))
+    sums, weights, carry = eval_step({'slope': jnp.float32(2.0)}, batch_of(1.0, 2.0), jnp.asarray([5.0, 6.0]))
+    assert (sums['root']['loss'], weights['root'], carry.tolist()) == (28, 2, [6, 8])

@@ -1,0 +1,73 @@
+"""Trained parameters from a workdir, and what keeps them from meeting another model or other data."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.errors import InputError
+from efficient_attention.inference.restore import abstract_params, restore
+from tests.training.tiny_run import fresh_workdir
+
+pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+
+
+@pytest.fixture(scope='module')
+def workdir(tmp_path_factory):
+    return fresh_workdir(tmp_path_factory.mktemp('restore'))
+
+
+def edit(workdir, group: str, **fields) -> None:
+    path = workdir / 'config.json'
+    config = json.loads(path.read_text(encoding='utf-8'))
+    config[group] |= fields
+    path.write_text(json.dumps(config), encoding='utf-8')
+
+
+@pytest.fixture
+def copy(workdir, tmp_path):
+    return shutil.copytree(workdir, tmp_path / 'copy')
+
+
+def test_the_parameters_come_back(workdir):
+    trained = restore(workdir)
+    assert trained.step == 0
+    task = trained.evaluation.task
+    drawn = jax.jit(lambda: nnx.to_pure_dict(nnx.state(task.make_model(nnx.Rngs(0)))))()
+    jax.tree.map(np.testing.assert_array_equal, trained.params, drawn)
+    wanted = abstract_params(task, trained.evaluation.mesh)
+    jax.tree.map(lambda leaf, at: np.testing.assert_(leaf.sharding == at.sharding), trained.params, wanted)
+
+
+def test_a_step_that_is_not_there_lists_those_there_are(workdir):
+    with pytest.raises(InputError, match='there is no checkpoint of step 5 in .*; there are 0$'):
+        restore(workdir, step=5)
+
+
+def test_without_a_run_or_a_checkpoint(copy, tmp_path):
+    with pytest.raises(InputError, match=r'no run there \(config.json is missing\)'):
+        restore(tmp_path)
+    shutil.rmtree(copy / 'checkpoints')
+    with pytest.raises(InputError, match='there is no checkpoint in '):
+        restore(copy)
+
+
+def test_a_config_edited_to_another_model_names_the_first_array(copy):
+    edit(copy, 'model', width=32, embedding_width=32, feed_forward_width=128, head_width=16)
+    with pytest.raises(InputError, match=r'is from another model: params/\S+ is float32 \[.*16.*\] in the checkpoint'):
+        restore(copy)
+
+
+def test_a_config_edited_to_other_examples_names_the_field(copy):
+    edit(copy, 'data', pairs='sop')
+    with pytest.raises(InputError, match=r'was made with config\.data\.pairs = "nsp", now it is "sop"'):
+        restore(copy)
+
+
+def test_what_concerns_the_training_alone_may_differ(copy):
+    edit(copy, 'optimizer', learning_rate=0.5)
+    edit(copy, 'train', steps=3)
+    assert restore(copy).step == 0

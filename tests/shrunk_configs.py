@@ -1,0 +1,137 @@
+"""Every config file made small, on small data of its kind, so that its first steps take seconds."""
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+from PIL import Image
+
+from efficient_attention.config.run import RunConfig
+from efficient_attention.training.fill_config import run_config
+from tests.tasks.letters import letters
+from tests.tasks.test_one_step import PROBLEMS, ROWS, WORDS
+from tests.training.tiny_run import write_corpus
+
+LENGTH, LONG = 64, 128  # tokens of a row; LONG where the config's rows have thousands
+# Weights so large that a mechanism's part in the loss is far above the tolerance; rates that show in the next loss.
+MODEL = {'width': 16, 'heads': 2, 'head_width': 0, 'feed_forward_width': 32, 'scan_unroll': 1, 'init_std': 0.3}
+MODEL |= {'dtype': 'float32', 'max_length': LONG + 2}
+OPTIMIZER = {'learning_rate': 3e-3, 'warmup_steps': 0}
+TRAIN = {'steps': 4, 'batch_size': 2, 'micro_batches': 1}
+DATA = {'vocab_size': 70, 'held_out': 0.2, 'max_masked': 16, 'min_count': 1, 'workers': 0}
+
+
+def shrunk_config(name: str, argument: str, folder: Path) -> RunConfig:
+    """The config `name` of configs/ with its argument ('' = none), on data that are written to the folder."""
+    get_config = importlib.import_module(name).get_config
+    config = get_config(argument) if argument else get_config()
+    config.optimizer.update(ConfigDict(OPTIMIZER))
+    config.train.update(ConfigDict(TRAIN))
+    config.eval.batch_size = TRAIN['batch_size']
+    (shrink_fine_tuning if config.task == 'fine_tuning' else shrink)(config, folder)
+    return run_config(config.to_dict())
+
+
+def shrink(config: ConfigDict, folder: Path) -> None:
+    """Makes data and model of a pretraining or language modelling config small."""
+    data, model = config.data, config.model
+    is_text = data.units != 'pixels'
+    data.source = write_corpus(folder) if is_text else write_images(folder)
+    data.cache = str(folder / 'cache')
+    if is_text:
+        data.length = LONG if data.length >= 4096 and config.task == 'pretraining' else LENGTH
+        data.tokenizer = data.tokenizer if ':' in data.tokenizer else 'train:wordpiece'
+    else:
+        data.image_shape, data.length = (4, 4, 3), 48
+    read = ['held_out'] if data.units in ('bytes', 'characters', 'pixels') else ['held_out', 'vocab_size']
+    read += ['max_masked', 'workers'] if config.task == 'pretraining' else []
+    read += ['min_count'] if data.units == 'words' else []
+    for field in read:
+        data[field] = DATA[field]
+    if data.tokenizer == 'train:bpe':
+        data.vocab_size = 300  # 256 of them are the bytes
+    for field, value in (MODEL | small_model(model.to_dict(), data.length)).items():
+        model[field] = value
+    if data.units not in ('bytes', 'characters', 'pixels'):
+        model.vocab_size = data.vocab_size
+
+
+def small_model(model: dict[str, Any], length: int) -> dict[str, Any]:
+    """The fields of a model that are made small by what the config has in them."""
+    attention = re.sub(r'\d+', lambda number: shorter(int(number[0])), model['attention'])
+    small: dict[str, Any] = {'attention': attention, 'layers': max(2, attention.count(';') + 1)}
+    small |= {name: 16 for name in ('feed_forward_chunk', 'loss_chunk') if model[name]}
+    small |= {'memory_length': length} if model['memory_length'] else {}
+    small |= {'embedding_width': 8} if model['embedding_width'] else {}
+    small |= {'adaptive_divisor': min(model['adaptive_divisor'], 2)}
+    small |= {'adaptive_cutoffs': tuple(16 * (1 + tail) for tail in range(len(model['adaptive_cutoffs'])))}
+    if model['positions'] == 'axial':
+        small['axial_shape'] = (8, 8) if length == LENGTH else (4, 4, 3)
+        widths = (8, 8) if length == LENGTH else (8, 4, 4)
+        small['axial_widths'] = () if model['axial_sum'] else widths
+    return small
+
+
+def shorter(number: int) -> str:
+    """A number of a mechanism's text form, small; what is small already, such as a number of rounds, stays."""
+    return str(number if number <= 4 else number // 8)
+
+
+def write_images(folder: Path) -> str:
+    """Writes noise of 4 by 4 pixels, which a PNG keeps exactly; returns the config's text for it."""
+    rng = np.random.default_rng(0)
+    (folder / 'images').mkdir(exist_ok=True)
+    for number in range(20):
+        pixels = rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / 'images' / f'{number}.png')
+    return f'images:{folder}/images/*.png'
+
+
+# ---- fine-tuning: twelve rows with letters as tokens ----
+
+
+def shrink_fine_tuning(config: ConfigDict, folder: Path) -> None:
+    """Gives a fine-tuning config twelve rows and a small model; `head` follows from the rows."""
+    make_row, ending, _, _ = PROBLEMS[config.examples.problem]
+    if config.examples.format == 'glue':
+        config.examples.train = config.examples.dev = write_glue(folder, config.examples.name)
+    elif config.examples.train.endswith('.txt'):
+        config.examples.train = config.examples.dev = write_folders(folder)
+    else:
+        config.examples.train = config.examples.dev = str(folder / f'rows.{ending}')
+        Path(config.examples.train).write_text('\n'.join(map(make_row, range(ROWS))) + '\n', encoding='utf-8')
+    letters().tokenizer.save(str(folder / 'tokenizer.json'))
+    config.data.tokenizer, config.data.length, config.examples.buckets = (
+        str(folder / 'tokenizer.json'),
+        LENGTH,
+        (LENGTH,),
+    )
+    config.examples.question_length = 8 if config.examples.problem in ('question_answering', 'multi_hop') else 64
+    for field, value in (MODEL | {'vocab_size': letters().size}).items():
+        config.model[field] = value
+    if config.model.global_tokens:
+        config.model.global_tokens, config.model.attention = 16, 'window(8)'
+
+
+def write_glue(folder: Path, task: str) -> str:
+    """Writes a file as GLUE has it for 'cola', 'sst2' and 'stsb'; returns its path."""
+    path = folder / f'{task}.tsv'
+    lines = {
+        'cola': [f'x\t{row % 2}\t\t{WORDS[row % 4]} ran' for row in range(ROWS)],
+        'sst2': ['sentence\tlabel', *(f'{WORDS[row % 4]} ran\t{row % 2}' for row in range(ROWS))],
+        'stsb': ['sentence1\tsentence2\tscore', *(f'{WORDS[row % 4]}\tran\t{row % 4}' for row in range(ROWS))],
+    }
+    path.write_text('\n'.join(lines[task]) + '\n', encoding='utf-8')
+    return str(path)
+
+
+def write_folders(folder: Path) -> str:
+    """Writes a text a file, in a folder for each label; returns the pattern of their paths."""
+    for row in range(ROWS):
+        path = folder / 'reviews' / ('neg', 'pos')[row % 2] / f'{row}.txt'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'{WORDS[row % 4]} ran\n', encoding='utf-8')
+    return f'{folder}/reviews/*/*.txt'

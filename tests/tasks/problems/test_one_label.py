@@ -1,0 +1,138 @@
+"""Rows of texts and pairs with one label each: how they are read, encoded and reported."""
+
+import numpy as np
+import pytest
+
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.problems.classification import Classification
+from efficient_attention.tasks.problems.one_label import labelled
+from efficient_attention.tasks.problems.regression import Regression
+from tests.tasks.letters import letters, spaced_letters
+
+ENCODER = letters()
+
+
+def task_of(folder, content, *, length=16, encoder=ENCODER, **options):
+    """A classification of the rows of 'a.csv', which is all three splits."""
+    path = folder / 'a.csv'
+    path.write_text(content)
+    files = {split: str(path) for split in ('train', 'dev', 'test')}
+    return Classification(ExamplesConfig(problem='classification', **{**files, **options}), encoder, length)
+
+
+def texts(features):
+    pieces = [ENCODER.tokenizer.id_to_token(id) for feature in features for id in feature['tokens']]
+    return ''.join(piece.removeprefix('##') for piece in pieces)
+
+
+def test_rows_of_texts(tmp_path):
+    task = task_of(tmp_path, 'text,label\nab c,x\nd,y\n')
+    features = task.encode(task.read('train'), is_training=True)
+    assert texts(features) == '[CLS]abc[SEP][CLS]d[SEP]'
+    assert [int(feature['label']) for feature in features] == [0, 1]
+    assert [int(feature['example']) for feature in features] == [0, 1]
+    assert {feature[name].dtype for feature in features for name in feature} == {np.dtype(np.int32)}
+    assert task.notes == []
+
+
+@pytest.mark.parametrize('encoder', [letters(), spaced_letters()])
+def test_rows_of_pairs_are_the_tokenizers(tmp_path, encoder):
+    task = task_of(tmp_path, 'a,b,label\nab c,d,x\nd,e f,y\n', text='a', text_pair='b', encoder=encoder)
+    for example, feature in zip(task.read('dev'), task.encode(task.read('dev')), strict=True):
+        expected = encoder.row(*encoder.encode(list(example.texts)))
+        assert (feature['tokens'].tolist(), feature['token_types'].tolist()) == (expected.ids, expected.type_ids)
+
+
+def test_a_test_row_has_no_label(tmp_path):
+    task = task_of(tmp_path, 'text\nab\n', labels=('x', 'y'))
+    [feature] = task.encode(task.read('test'))
+    assert 'label' not in feature
+
+
+LONG = 'text,label\nabcdefghij,x\nab,y\n'
+
+
+def test_long_rows_are_cut_and_counted(tmp_path):
+    task = task_of(tmp_path, LONG, length=6)
+    assert texts(task.encode(task.read('train'))) == '[CLS]abcd[SEP][CLS]ab[SEP]'
+    assert task.notes == [f'{tmp_path}/a.csv: 1 of 2 rows have more than data.length 6 tokens and were cut']
+    task.encode(task.read('train'))
+    assert len(task.notes) == 1  # said once
+
+
+def test_long_rows_are_refused_left_out_or_windows(tmp_path):
+    task = task_of(tmp_path, LONG, length=6, overlong='error')
+    with pytest.raises(InputError, match=r"a.csv: line 2: field 'text' has 10 tokens; data.length 6 leaves room for 4"):
+        task.encode(task.read('train'))
+    task = task_of(tmp_path, LONG, length=6, overlong='skip')
+    assert texts(task.encode(task.read('train'))) == '[CLS]ab[SEP]'
+    assert task.notes[0].endswith('and were left out')
+    task = task_of(tmp_path, LONG, length=6, overlong='windows', stride=3)
+    features = task.encode(task.read('train'))
+    assert texts(features) == '[CLS]abcd[SEP][CLS]defg[SEP][CLS]ghij[SEP][CLS]ab[SEP]'
+    assert [int(feature['example']) for feature in features] == [0, 0, 0, 1]
+    assert task.notes[0].endswith('and became 3 windows')
+
+
+def test_labels_must_be_known(tmp_path):
+    task = task_of(tmp_path, 'text,label\na,x\nb,z\n', labels=('x', 'y'))
+    with pytest.raises(InputError, match=r"a.csv: line 3: field 'label' is 'z'; known labels: x, y"):
+        task.read('dev')
+
+
+def test_fields_and_formats_must_serve(tmp_path):
+    with pytest.raises(InputError, match="examples.format is 'squad'; examples.problem 'classification' reads"):
+        task_of(tmp_path, LONG, format='squad')
+    with pytest.raises(InputError, match='data.length is 2; 1 texts with 2 special tokens need more'):
+        task_of(tmp_path, LONG, length=2)
+
+
+def test_mnli_has_two_dev_splits(tmp_path):
+    for name, rows in [('dev_matched', 'm'), ('dev_mismatched', 'nn')]:
+        lines = [f'{text}\tb\tneutral' for text in rows]
+        (tmp_path / f'{name}.tsv').write_text('\n'.join(['sentence1\tsentence2\tgold_label', *lines]))
+    config = ExamplesConfig(problem='classification', format='glue', name='mnli', dev=str(tmp_path))
+    task = Classification(config, ENCODER, 16)
+    assert task.dev_splits == ('dev_matched', 'dev_mismatched')
+    assert [[one.texts[0] for one in task.read(split)] for split in task.dev_splits] == [['m'], ['n', 'n']]
+    config = ExamplesConfig(problem='classification', format='glue', name='mnli', dev=f'{tmp_path}/dev_mis*')
+    assert Classification(config, ENCODER, 16).dev_splits == ('dev_mismatched',)
+
+
+def test_without_dev_files_there_is_no_dev_split(tmp_path):
+    assert task_of(tmp_path, LONG, dev='').dev_splits == ()
+
+
+def test_broken_rows_of_glue_are_said(tmp_path):
+    header = 'id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n'
+    (tmp_path / 'train.tsv').write_text(header + '0\t1\t2\ta\tb\t1\n3\n')
+    config = ExamplesConfig(problem='classification', format='glue', name='qqp', train=str(tmp_path))
+    task = Classification(config, ENCODER, 16)
+    assert len(task.read('train')) == 1
+    assert task.notes[0].startswith('1 broken rows were left out, the first: ') and 'line 3' in task.notes[0]
+
+
+def test_inputs_of_a_pipeline(tmp_path):
+    single = task_of(tmp_path, LONG)
+    pair = task_of(tmp_path, 'text,b,label\na,b,x\nc,d,y\n', text_pair='b')
+    assert single.example('ab').texts == single.example({'text': 'ab'}).texts == ('ab',)
+    assert pair.example(('ab', 'c')).texts == pair.example({'text': 'ab', 'text_pair': 'c'}).texts == ('ab', 'c')
+    for value in ('', ' ', 5, None, {}, [], ('a', ''), {'other': 'a'}):
+        with pytest.raises(InputError, match='an input'):
+            pair.example(value)
+    with pytest.raises(InputError, match='an input has 2 texts; this task is about 1'):
+        single.example(('a', 'b'))
+    with pytest.raises(InputError, match='an input has 1 texts; this task is about 2'):
+        pair.example('a')
+    [feature] = single.encode([single.example('ab')])
+    assert texts([feature]) == '[CLS]ab[SEP]' and 'label' not in feature
+
+
+def test_only_labelled_examples_can_be_scored(tmp_path):
+    (tmp_path / 'a.csv').write_text('text,label\na,1\nb,\n')
+    config = ExamplesConfig(problem='regression', test=str(tmp_path / 'a.csv'))
+    examples = Regression(config, ENCODER, 16).read('test')
+    assert labelled(examples, [0.5, None]) == [(examples[0], 0.5)]
+    with pytest.raises(InputError, match='a.csv: line 3: no label to compare the prediction with'):
+        labelled(examples, [0.5, 0.5])

@@ -1,0 +1,51 @@
+"""Submission files as GLUE's server takes them, and JSON lines."""
+
+import json
+
+import pytest
+
+from efficient_attention.data.examples.labelled_text import LabelledText
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.problems.prediction_files import submission_name, write_glue, write_lines, write_rows
+
+
+@pytest.mark.parametrize(
+    'title, subset, name',
+    [
+        ('CoLA', '', 'CoLA.tsv'),
+        ('STS-B', '', 'STS-B.tsv'),
+        ('MNLI', '', 'MNLI-m.tsv'),
+        ('MNLI', 'mismatched', 'MNLI-mm.tsv'),
+        ('MNLI', 'diagnostic', 'AX.tsv'),
+        ('AX', 'diagnostic', 'AX.tsv'),
+        ('AX', '', 'AX.tsv'),
+    ],
+)
+def test_names(title, subset, name):
+    assert submission_name(title, subset) == name
+
+
+def test_each_subset_has_a_file(tmp_path):
+    examples = [
+        LabelledText('f', 'line 2', id, ('a',), subset=subset)
+        for id, subset in [('0', ''), ('1', ''), ('0', 'mismatched')]
+    ]
+    paths = write_glue('MNLI', examples, ['neutral', 'entailment', 'contradiction'], tmp_path / 'new')
+    assert [path.name for path in paths] == ['MNLI-m.tsv', 'MNLI-mm.tsv']
+    assert paths[0].read_text() == 'index\tprediction\n0\tneutral\n1\tentailment\n'
+    assert paths[1].read_text() == 'index\tprediction\n0\tcontradiction\n'
+
+
+def test_a_submission_lacks_no_row(tmp_path):
+    with pytest.raises(InputError, match="f: line 2: no prediction .*'skip'"):
+        write_glue('RTE', [LabelledText('f', 'line 2', '0', ('a',))], [None], tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_lines(tmp_path):
+    rows = [{'id': 'ü', 'label': 'x'}, {'id': '1', 'label': 2.5}]
+    path = write_rows(rows, 'test', tmp_path)
+    assert path.name == 'predictions.jsonl' and 'ü' in path.read_text(encoding='utf-8')
+    assert [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()] == rows
+    assert write_rows([], 'dev', tmp_path).name == 'dev_predictions.jsonl'
+    assert write_lines([], tmp_path / 'a' / 'b').read_text() == ''

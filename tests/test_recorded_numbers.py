@@ -1,0 +1,153 @@
+"""Parameter counts and first losses of every config are the ones that were recorded.
+
+tests/recorded_numbers.json holds them, and the losses and metrics of tests/tasks/test_one_step.py. A change that is
+meant to change numbers records them anew, for all of the file or for the kinds that are named:
+
+    python -m tests.test_recorded_numbers [parameters] [losses] [tasks]
+
+and says in its commit which numbers moved and why. Losses are those of three steps on three batches, of a model of
+width 16 in float32 on small data, with the config's own dropout, sharing, norms, update rule and clipping, but a
+larger rate and larger first weights (tests/shrunk_configs.py).
+
+Every config file is there. Those in `REPEATED` are marked slow: another config, or tests/tasks/test_one_step.py, has
+their mechanism or their task. Of arguments that only size a model or name files, one is there. The four files of small
+decoders share their mechanisms (`SMALL_DECODERS`), so each mechanism is there once, in one of the four.
+"""
+
+import importlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from configs.common import SMALL_DECODERS
+from efficient_attention.training.run import build_run
+from efficient_attention.training.step import jit_train_step
+from tests.quick_compile import FLAGS
+from tests.recorded import PATH, assert_recorded, recorded
+from tests.shrunk_configs import shrunk_config
+from tests.tasks.test_one_step import TASKS, three_steps
+from tests.test_configs import NAMES, parameter_count, variants
+
+# Optax multiplies Python floats with int32 counts.
+pytestmark = pytest.mark.lenient_promotion
+
+# config: the arguments whose losses are recorded; those that are not here have one
+ARGUMENTS = {
+    'configs.finetune.choice': ('swag',),
+    'configs.finetune.glue': ('cola',),
+    'configs.finetune.imdb': ('short',),
+    'configs.finetune.squad': ('v1',),  # 'v2' only says more in an evaluation
+    'configs.finetune.table': ('classification', 'regression'),
+    'configs.finetune.tags': ('wnut17',),
+    'configs.lm.books_characters': ('full', 'window'),
+    'configs.lm.books_words': ('favor', 'transformer_xl'),
+    'configs.lm.cifar10_small': ('strided', 'fixed'),
+    'configs.lm.enwik8_small': ('lsh', 'reformer', 'full_shared'),
+    'configs.lm.gpt': ('small',),
+    'configs.lm.performer': ('regular',),
+    'configs.lm.reformer': ('enwik8', 'imagenet64'),
+    'configs.lm.sparse_transformer': ('enwik8', 'cifar10'),
+    'configs.lm.transformer_xl': ('enwik8_12', 'wikitext103_large'),
+    'configs.pretrain.books_long': ('full', 'window', 'bigbird', 'performer', 'reformer', 'full_shared'),
+}
+REPEATED = {
+    'configs.finetune.choice': ('swag',),
+    'configs.finetune.imdb': ('short',),
+    'configs.finetune.squad': ('v1',),
+    'configs.finetune.table': ('classification', 'regression'),
+    'configs.finetune.tags': ('wnut17',),
+    'configs.lm.books_words': ('favor', 'transformer_xl'),
+    'configs.lm.cifar10_small': ('strided', 'fixed'),
+    'configs.lm.enwik8_small': ('lsh', 'reformer'),
+    'configs.lm.reformer': ('imagenet64',),
+    'configs.lm.transformer_xl': ('enwik8_12',),
+    'configs.pretrain.books_long': ('full', 'window', 'bigbird', 'performer', 'reformer', 'full_shared'),
+}
+LOSSES = [(name, argument) for name in NAMES for argument in ARGUMENTS.get(name, ('',))]
+
+
+def title(name: str, argument: str) -> str:
+    """A config as it stands on the command line."""
+    return f'{name.replace(".", "/")}.py' + (f':{argument}' if argument else '')
+
+
+def losses(name: str, argument: str, folder: Path) -> list[float]:
+    """The losses of the first three steps of a small run."""
+    run = build_run(shrunk_config(name, argument, folder), jax.devices()[:1])
+    state, step, found = run.drawn_state(), jit_train_step(run), []
+    for batch, _ in zip(run.task.training_batches(0, 3, 0, 1), range(3), strict=False):
+        state, metrics = step(state, run.on_devices(batch))
+        found.append(float(metrics['loss']))
+    return found
+
+
+@pytest.mark.parametrize('name, argument', [(name, argument) for name in NAMES for argument in variants(name)])
+def test_parameters_of_a_config(name: str, argument: str):
+    assert parameter_count(name, argument) == recorded()['parameters'][title(name, argument)]
+
+
+@pytest.mark.parametrize(
+    'name, argument',
+    [pytest.param(*one, marks=[pytest.mark.slow] if one[1] in REPEATED.get(one[0], ()) else []) for one in LOSSES],
+)
+def test_first_losses_of_a_config(tmp_path: Path, name: str, argument: str):
+    assert_recorded('losses', title(name, argument), losses(name, argument, tmp_path))
+
+
+def test_nothing_else_is_recorded():
+    known = {'parameters': [title(name, argument) for name in NAMES for argument in variants(name)]}
+    known |= {'losses': [title(*one) for one in LOSSES], 'tasks': list(TASKS)}
+    assert {kind: set(numbers) for kind, numbers in recorded().items()} == {k: set(v) for k, v in known.items()}
+
+
+def test_every_mechanism_of_the_small_decoders_has_its_losses():
+    small = [name for name in ARGUMENTS if hasattr(importlib.import_module(name), 'small_decoder_config')]
+    assert set(SMALL_DECODERS) | {'strided'} == {argument for name in small for argument in ARGUMENTS[name]}
+
+
+# ---- recording ----
+
+
+def in_a_folder(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What the function returns for these arguments and a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        return function(*arguments, Path(folder))
+
+
+def record(kind: str) -> dict[str, Any]:
+    """The numbers of a kind, computed anew."""
+    if kind == 'parameters':
+        return {title(name, one): parameter_count(name, one) for name in NAMES for one in variants(name)}
+    if kind == 'losses':
+        return {title(*one): in_a_folder(losses, *one) for one in LOSSES}
+    return {name: in_a_folder(three_steps, name)[0] for name in TASKS}
+
+
+def rounded(numbers: Any) -> Any:
+    """The numbers with eight digits, which is more than float32 has."""
+    return jax.tree.map(lambda number: float(f'{number:.8g}') if isinstance(number, float) else number, numbers)
+
+
+def main() -> None:
+    """Writes the file anew, and prints what has changed in it."""
+    os.environ['XLA_FLAGS'] = FLAGS
+    jax.config.update('jax_platforms', 'cpu')
+    kinds = sys.argv[1:] or ['parameters', 'losses', 'tasks']
+    before = json.loads(PATH.read_text(encoding='utf-8')) if PATH.exists() else {}
+    after = before | {kind: rounded(record(kind)) for kind in kinds}
+    for kind in kinds:
+        for name, numbers in after[kind].items():
+            old = before.get(kind, {}).get(name)
+            print('' if old == numbers else f'{kind} {name}: {old} -> {numbers}', end='' if old == numbers else '\n')
+    PATH.write_text(json.dumps(after, indent=1) + '\n', encoding='utf-8')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,72 @@
+"""What a fine-tuning config leaves open, filled in from files and checkpoint; the rest as it was given."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from efficient_attention.config.nested_dicts import from_dict, to_dict
+from efficient_attention.config.run import RunConfig
+from efficient_attention.errors import InputError
+from efficient_attention.training.fill_config import run_config
+from tests.inference.tiny_checkpoint import write_checkpoint
+from tests.training.tiny_fine_tuning import tiny_config, tiny_values
+
+
+def test_other_tasks_are_taken_as_they_are():
+    assert run_config({'train': {'steps': 7}}) == from_dict({'train': {'steps': 7}}, RunConfig)
+
+
+def test_labels_steps_and_head_follow_the_files(tmp_path: Path):
+    config = tiny_config(tmp_path, **{'examples.epochs': 2.5, 'examples.warmup_share': 0.25})
+    assert config.examples.labels == ('bad', 'good')
+    assert (config.head.kind, config.head.outputs) == ('sequence', 2)
+    assert config.train.steps == 50 and config.optimizer.warmup_steps == 12  # 2.5 passes of 20 batches
+    assert from_dict(json.loads(json.dumps(to_dict(config))), RunConfig) == config
+
+
+def test_what_is_given_stays(tmp_path: Path):
+    fields = {'train.steps': 3, 'optimizer.warmup_steps': 2, 'head.dropout_rate': 0.3}
+    config = tiny_config(tmp_path, **fields, **{'examples.labels': ('good', 'bad')})
+    assert (config.train.steps, config.optimizer.warmup_steps, config.head.dropout_rate) == (3, 2, 0.3)
+    assert config.examples.labels == ('good', 'bad')
+
+
+@pytest.mark.parametrize('is_named', [True, False])
+def test_labels_are_those_of_the_training_files_whatever_the_checkpoint_has(tmp_path: Path, is_named: bool):
+    checkpoint = write_checkpoint(tmp_path / 'made', 'classification', is_named=is_named)  # three outputs
+    values = tiny_values(tmp_path, **{'train.start_from': str(checkpoint)})
+    values['model'], values['head'] = dict.fromkeys(values['model']), dict.fromkeys(values['head'])
+    config = run_config(values)
+    assert config.examples.labels == ('bad', 'good') and config.head.outputs == 2
+
+
+def test_a_fine_tuning_run_needs_a_tokenizer(tmp_path: Path):
+    values = tiny_values(tmp_path)
+    values['data']['tokenizer'] = None
+    with pytest.raises(InputError, match=r'^data\.tokenizer is not given, and there is no train\.start_from$'):
+        run_config(values)
+
+
+@pytest.mark.parametrize(
+    'fields, message',
+    [
+        ({'data.mask_rate': 0.2}, r'^data\.mask_rate is 0\.2; the task fine_tuning does not read it, so it must be'),
+        ({'eval.context': 4}, r'^eval\.context is 4; the task fine_tuning does not read it'),
+        ({'head.kind': 'span'}, r"^head\.kind is 'span'; examples\.problem 'classification' needs 'sequence'$"),
+        ({'head.outputs': 3}, r'^head\.outputs is 3; the examples have 2 \(bad, good\)$'),
+        ({'model.vocab_size': 17}, r'^the tokenizer has 18 tokens, more than model\.vocab_size 17$'),
+        ({'train.start_random': True}, r'^train\.start_random is True; it needs train\.start_from'),
+    ],
+)
+def test_fields_that_do_not_serve(tmp_path: Path, fields: dict, message: str):
+    from efficient_attention.training.run import build_run
+
+    with pytest.raises(InputError, match=message):
+        build_run(tiny_config(tmp_path, **fields))
+
+
+def test_other_tasks_refuse_examples():
+    with pytest.raises(InputError, match=r"^examples\.text is 'review'; the task pretraining does not read it"):
+        from_dict({'examples': {'text': 'review'}}, RunConfig)
+    assert RunConfig().examples.problem == 'none'
