@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.eval_step import make_eval_step, make_output_step
+from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.models.sharding import batch_sharding, check_divisible, to_devices
 from efficient_attention.objectives.objective import Batch, Sums
 from efficient_attention.tasks.task import HostBatch, Task
@@ -34,7 +35,19 @@ class Evaluation:
 
     def step(self) -> EvalStep:
         """The jitted step, from parameters and a batch to sums, weights and the outputs that the task asks for."""
-        graph, _ = nnx.split(nnx.eval_shape(lambda: self.task.make_evaluation_model(nnx.Rngs(0))))
+        return self.step_of(self.graph())
+
+    def laid_out(self, params: Any) -> tuple[EvalStep, Any]:
+        """The step and parameters for `metrics` laid out for inference: for an evaluation without training."""
+        graph, params = for_inference(self.graph(), params)
+        return self.step_of(graph), params
+
+    def graph(self) -> nnx.GraphDef:
+        """The graph of the model that is evaluated."""
+        return nnx.split(nnx.eval_shape(lambda: self.task.make_evaluation_model(nnx.Rngs(0))))[0]
+
+    def step_of(self, graph: nnx.GraphDef) -> EvalStep:
+        """The jitted step of a model with this graph."""
         make = make_eval_step if self.task.token_outputs is None else make_output_step
         return jax.jit(make(graph, self.task.evaluation_objective))
 

@@ -48,7 +48,8 @@ def evaluate_workdir(
     evaluation, params, step = restore(workdir, step=step, config=config)
     for note in evaluation.task.notes:
         logging.getLogger(__name__).warning('%s', note)
-    return {'step': step, **evaluation.task.protocol, **evaluation.metrics(evaluation.step(), params)}
+    eval_step, params = evaluation.laid_out(params)
+    return {'step': step, **evaluation.task.protocol, **evaluation.metrics(eval_step, params)}
 
 
 def mesh_for(config: MeshConfig, devices: int) -> MeshConfig:

@@ -1,12 +1,14 @@
 """What a pretrained encoder puts in the place of [MASK]."""
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from flax import nnx
+from jax import Array
 from tokenizers import Tokenizer
 
 from efficient_attention.data.tokenizer_loading import load_tokenizer
@@ -44,8 +46,10 @@ class MaskFiller:
         self.tokenizer: Tokenizer = load_tokenizer(pretrained.tokenizer, lowercase=pretrained.lowercase)
         self.vocabulary = vocabulary_of(self.tokenizer, str(pretrained.tokenizer))
         self.length = row_length(pretrained)
-        model = pretrained.model
-        self.model = pretrained_module(lambda rngs: PretrainingModel(model, has_pairs=False, rngs=rngs), pretrained)
+        config = pretrained.model
+        self.model = pretrained_module(lambda rngs: PretrainingModel(config, has_pairs=False, rngs=rngs), pretrained)
+        graph, self.params = nnx.split(self.model)
+        self.masked_logits = jax.jit(functools.partial(masked_logits, graph))
 
     def __call__(self, text: str, top: int = 5) -> list[list[Candidate]]:
         """The `top` most probable tokens for each [MASK] in `text`, best first; special tokens are no candidates.
@@ -117,6 +121,13 @@ class MaskFiller:
         for number, (ids, places) in enumerate(rows):
             tokens_BL[number, : len(ids)], segments_BL[number, : len(ids)] = ids, 1
             places_BP[number, : len(places)] = places
-        x_BLD = self.model.encoder(jnp.asarray(tokens_BL), jnp.asarray(segments_BL))
-        logits_BPV = np.asarray(self.model.masked_logits(x_BLD, jnp.asarray(places_BP)))
+        logits_BPV = np.asarray(self.masked_logits(self.params, tokens_BL, segments_BL, places_BP))
         return [logits_PV[: len(places)] for logits_PV, (_, places) in zip(logits_BPV, rows, strict=True)]
+
+
+def masked_logits(
+    graph: nnx.GraphDef, params: nnx.State, tokens_BL: Array, segments_BL: Array, places_BP: Array
+) -> Array:
+    """float32 logits [B, P, V] of a `PretrainingModel` at these places."""
+    model = nnx.merge(graph, params)
+    return model.masked_logits(model.encoder(tokens_BL, segments_BL), places_BP)

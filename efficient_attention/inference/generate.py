@@ -21,6 +21,7 @@ from efficient_attention.inference.sampling import Sampling, sample
 from efficient_attention.inference.text_stream import open_stream
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoding import PIECE, CachedDecoder, DecodeState, cache_specs, read_prompt
+from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.workdir.checkpoint_reader import LAST, CheckpointReader
 from efficient_attention.workdir.config_file import read_config
 
@@ -197,7 +198,7 @@ def drawable(units: Units, size: int) -> Array:
 
 
 def restore_decoder(workdir: Path, config: RunConfig, checkpoint: str) -> tuple[nnx.GraphDef, Any]:
-    """The decoder's graph and the parameters of a checkpoint ('last', 'best' or a step), on the first device."""
+    """The decoder's graph and a checkpoint's parameters ('last', 'best' or a step), laid out on the first device."""
     reader = CheckpointReader(workdir)
     step = reader.chosen_step(checkpoint, metric=config.checkpoint.best_metric, mode=config.checkpoint.best_mode)
     graph, state = nnx.split(nnx.eval_shape(lambda: Decoder(config.model, rngs=nnx.Rngs(0))))
@@ -205,4 +206,4 @@ def restore_decoder(workdir: Path, config: RunConfig, checkpoint: str) -> tuple[
     abstract = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), nnx.to_pure_dict(state)
     )
-    return graph, reader.restore({'params': abstract}, step).state['params']
+    return for_inference(graph, reader.restore({'params': abstract}, step).state['params'])

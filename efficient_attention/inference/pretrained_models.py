@@ -3,23 +3,27 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import jax
 from flax import nnx
 
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.models.inference_layout import for_inference
 
 DEFAULT_LENGTH = 512  # tokens a row of a model from outside that has no table of positions
 Module = TypeVar('Module', bound=nnx.Module)
 
 
 def pretrained_module(make: Callable[[nnx.Rngs], Module], pretrained: Pretrained) -> Module:
-    """The module that `make` describes, with a checkpoint's parameters on the first device.
+    """The module that `make` describes, with a checkpoint's parameters, laid out for inference, on the first device.
 
     Raises:
         InputError: the checkpoint lacks some of them; names one.
     """
     graph, state = nnx.split(nnx.eval_shape(lambda: make(nnx.Rngs(0))))
-    return nnx.merge(graph, matched(nnx.to_pure_dict(state), pretrained.params(), ''))
+    params = matched(nnx.to_pure_dict(state), pretrained.params(), '')
+    graph, params = for_inference(graph, params)
+    return nnx.merge(graph, jax.device_put(params, jax.devices()[0]))
 
 
 def matched(wanted: Any, found: Any, path: str) -> Any:

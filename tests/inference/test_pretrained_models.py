@@ -1,5 +1,6 @@
 """Modules with a checkpoint's parameters: all of them, or one line that names what is missing."""
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -30,6 +31,15 @@ def test_a_module_gets_all_parameters_and_leaves_the_rest():
     params = params_of(make(nnx.Rngs(3)))
     module = pretrained_module(make, pretrained(params | {'pooler': {'dense': {}}}))
     np.testing.assert_array_equal(module.masked_lm.transform.kernel[...], params['masked_lm']['transform']['kernel'])
+
+
+def test_each_layer_has_arrays_of_its_own():
+    """NumPy's, as checkpoints are read, end on a device: a call would carry them there each time."""
+    params = jax.device_get(params_of(make(nnx.Rngs(3))))
+    layer = pretrained_module(make, pretrained(params)).encoder.stack.layers[0]
+    kernel = layer.attention.query.kernel[...]
+    assert isinstance(kernel, jax.Array)
+    np.testing.assert_array_equal(kernel, params['encoder']['stack']['layers']['attention']['query']['kernel'][0])
 
 
 def test_what_is_missing_is_named():
