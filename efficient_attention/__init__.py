@@ -19,9 +19,9 @@ __version__ = '0.1.0'
 _PUBLIC = {
     'attend': 'attention.attend',
     'attention_weights': 'attention.attend',
-    'Softmax': 'attention.mechanisms',
-    'LSH': 'attention.mechanisms',
-    'FAVOR': 'attention.mechanisms',
+    'Softmax': 'attention.mechanism',
+    'LSH': 'attention.mechanism',
+    'FAVOR': 'attention.mechanism',
     'Relative': 'attention.relative',
     'parse_mechanism': 'attention.text_form',
     'parse_pattern': 'attention.text_form',

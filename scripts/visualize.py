@@ -13,10 +13,10 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from efficient_attention.attention import pattern_picture as shades
-from efficient_attention.attention.pattern import Pattern, head_patterns
+from efficient_attention.attention.patterns import picture as shades
+from efficient_attention.attention.patterns.pattern import Pattern, head_patterns
+from efficient_attention.attention.patterns.tile_table import passes, tile_table
 from efficient_attention.attention.text_form import parse_pattern
-from efficient_attention.attention.tiles import passes, tile_table
 from efficient_attention.errors import InputError
 from efficient_attention.training.command import run_command
 

@@ -30,7 +30,7 @@ import jax  # noqa: E402  the variables above count only before JAX starts
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 
-LONGEST = ('test_hosts.py', 'test_attend.py', 'test_documents.py', 'test_favor.py', 'test_entry_points.py')
+LONGEST = ('test_hosts.py', 'test_attend.py', 'test_documents.py', 'test_serve.py', 'test_entry_points.py')
 MOST_BYTES = 1_500_000_000
 MOST_MAPPINGS = 20_000
 jax.config.update('jax_numpy_dtype_promotion', 'strict')

@@ -11,11 +11,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
-from efficient_attention.attention import blocked, cudnn, dense_loop, jax_nn, reference
-from efficient_attention.attention.mechanisms import Mechanism, Softmax
-from efficient_attention.attention.relative import Relative
-from efficient_attention.attention.request import Positions, Request
-from efficient_attention.attention.request_checks import (
+from efficient_attention.attention import reference
+from efficient_attention.attention.checks import (
     check_bias,
     check_keys,
     check_mechanism,
@@ -24,6 +21,11 @@ from efficient_attention.attention.request_checks import (
     check_segments,
     check_vectors,
 )
+from efficient_attention.attention.mechanism import Mechanism, Softmax
+from efficient_attention.attention.relative import Relative
+from efficient_attention.attention.request import Positions, Request
+from efficient_attention.attention.softmax import cudnn, dense_loop, jax_nn
+from efficient_attention.attention.softmax import tiled as blocked
 from efficient_attention.attention.text_form import pattern_text
 
 Backend = Callable[[Request], tuple[Array, Array | None]]

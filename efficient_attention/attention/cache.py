@@ -22,13 +22,13 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int
 
-from efficient_attention.attention import dense
-from efficient_attention.attention.cache_slots import Slots, reach, slots_of
-from efficient_attention.attention.favor_chunks import FavorState, attend_causal, init_state, keep_rows
-from efficient_attention.attention.favor_features import draw_features
-from efficient_attention.attention.mechanisms import FAVOR, LSH, Mechanism
+from efficient_attention.attention.favor.chunks import FavorState, attend_causal, init_state, keep_rows
+from efficient_attention.attention.favor.features import draw_features
+from efficient_attention.attention.mechanism import FAVOR, LSH, Mechanism
 from efficient_attention.attention.merge import merge
-from efficient_attention.attention.pattern import Pattern, head_patterns
+from efficient_attention.attention.patterns.pattern import Pattern, head_patterns
+from efficient_attention.attention.softmax import dense
+from efficient_attention.attention.softmax.cache_slots import Slots, reach, slots_of
 from efficient_attention.errors import InputError
 
 

@@ -11,9 +11,11 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention import dense, favor, lsh_definition
-from efficient_attention.attention.mechanisms import FAVOR, LSH, Softmax
+from efficient_attention.attention.favor import serve as favor
+from efficient_attention.attention.lsh import definition as lsh_definition
+from efficient_attention.attention.mechanism import FAVOR, LSH, Softmax
 from efficient_attention.attention.request import Request
+from efficient_attention.attention.softmax import dense
 
 Definition = Callable[[Request], tuple[Array, Array | None]]
 

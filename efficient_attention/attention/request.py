@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jax import Array
 
-from efficient_attention.attention.mechanisms import Mechanism
+from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.relative import Relative
 
 Positions = Array | np.ndarray

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from efficient_attention.attention.mechanisms import MECHANISMS, Mechanism, Softmax, model_needs
+from efficient_attention.attention.mechanism import MECHANISMS, Mechanism, Softmax, model_needs
 from efficient_attention.attention.patterns import (
     And,
     Block,

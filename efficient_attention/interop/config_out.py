@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from efficient_attention.attention.mechanisms import Softmax
+from efficient_attention.attention.mechanism import Softmax
 from efficient_attention.attention.patterns import Block, GlobalTokens, Or, RandomTiles, Window
 from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.errors import InputError

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.mechanisms import FAVOR, LSH, Mechanism, Softmax
+from efficient_attention.attention.einsum import float32_einsum
+from efficient_attention.attention.mechanism import FAVOR, LSH, Mechanism, Softmax
 from efficient_attention.attention.patterns import And, Causal, Or, Pattern, PerHead, Without
-from efficient_attention.attention.products import float32_einsum
 from efficient_attention.errors import InputError
 from efficient_attention.models.adaptive import AdaptiveHead
 from efficient_attention.models.config import ModelConfig

@@ -13,10 +13,10 @@ from jax import Array
 from jax.tree_util import Partial
 
 from efficient_attention.attention.cache import Cache, CacheSpec, decode, init_cache
-from efficient_attention.attention.dense import softmax_pattern
-from efficient_attention.attention.mechanisms import Softmax
+from efficient_attention.attention.mechanism import Softmax
 from efficient_attention.attention.patterns import Window
 from efficient_attention.attention.relative import Relative, relative_logits
+from efficient_attention.attention.softmax.dense import softmax_pattern
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng

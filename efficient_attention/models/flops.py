@@ -1,7 +1,7 @@
 """How many floating-point operations a model's forward pass takes; a multiply-add counts two."""
 
-from efficient_attention.attention.mechanisms import Mechanism
-from efficient_attention.attention.work import attention_products
+from efficient_attention.attention.cost import attention_products
+from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.models.config import ModelConfig
 
 
@@ -9,7 +9,7 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
     """Matrix-product operations of one row of `length` tokens through encoder and masked-LM head at `predictions`
     positions.
 
-    Each layer's attention counts what its mechanism computes on the blocked backend (`attention.work`): a `Softmax` the
+    Each layer's attention counts what its mechanism computes on the blocked backend (`attention.cost`): a `Softmax` the
     pairs of the tiles that its pattern keeps, LSH those of its chunks, FAVOR its features. What patterns draw at random
     for each layer differs little in number, so the first layer's draw counts for all. Norms, activations, embedding
     look-ups and tokens that data mark as global are left out.

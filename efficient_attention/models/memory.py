@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.mechanisms import Softmax
+from efficient_attention.attention.mechanism import Softmax
 from efficient_attention.attention.patterns import And, Causal, Full, Pattern, Strided, Window
 from efficient_attention.errors import InputError
 from efficient_attention.models.config import ModelConfig

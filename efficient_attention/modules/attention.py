@@ -10,9 +10,9 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.dense import softmax_pattern
-from efficient_attention.attention.mechanisms import Mechanism, Softmax
+from efficient_attention.attention.mechanism import Mechanism, Softmax
 from efficient_attention.attention.patterns import Window
+from efficient_attention.attention.softmax.dense import softmax_pattern
 from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.modules.config import LayerConfig
 from efficient_attention.modules.distances import DistanceTerm

@@ -6,7 +6,7 @@ import math
 import jax.numpy as jnp
 
 from efficient_attention.attention.attend import BACKENDS
-from efficient_attention.attention.mechanisms import Mechanism, Softmax, model_needs
+from efficient_attention.attention.mechanism import Mechanism, Softmax, model_needs
 from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.errors import InputError
 from efficient_attention.field_checks import check_one_of, check_within

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.mechanisms import Mechanism, Softmax
+from efficient_attention.attention.mechanism import Mechanism, Softmax
 from efficient_attention.attention.merge import merge
 
 NOBODY = 0  # the segment of padding, which no query reads

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention import blocked, tile_picks
 from efficient_attention.attention.attend import BACKENDS, attend, attention_weights, check_mechanism, log_choice
-from efficient_attention.attention.mechanisms import Mechanism, Softmax
+from efficient_attention.attention.mechanism import Mechanism, Softmax
 from efficient_attention.attention.patterns import Causal, Window
+from efficient_attention.attention.softmax import tile_picks
+from efficient_attention.attention.softmax import tiled as blocked
 from efficient_attention.attention.text_form import parse_mechanism
 from tests.attention.cells import check, inputs, quick, results
 from tests.tolerances import assert_close

@@ -11,7 +11,7 @@ import pytest
 from efficient_attention.attention import cache as caching
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.cache import CacheSpec, KeyCache, decode, init_cache
-from efficient_attention.attention.mechanisms import FAVOR, LSH, Softmax
+from efficient_attention.attention.mechanism import FAVOR, LSH, Softmax
 from efficient_attention.attention.text_form import parse_mechanism, parse_pattern
 from efficient_attention.errors import InputError
 from tests.tolerances import assert_close

@@ -8,13 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention import dense, favor_features, lsh_definition
 from efficient_attention.attention.attend import DROPOUT_STREAM, attend, attention_weights, make_request
 from efficient_attention.attention.dropout import keep_mask
-from efficient_attention.attention.mechanisms import FAVOR, LSH, Softmax
+from efficient_attention.attention.favor import features as favor_features
+from efficient_attention.attention.lsh import definition as lsh_definition
+from efficient_attention.attention.mechanism import FAVOR, LSH, Softmax
 from efficient_attention.attention.merge import Partial, merge
 from efficient_attention.attention.patterns import Full, RandomTiles, dense_mask
 from efficient_attention.attention.relative import Relative
+from efficient_attention.attention.softmax import dense
 from efficient_attention.attention.text_form import parse_mechanism, parse_pattern
 from tests.attention import contract
 from tests.attention import paper_patterns as paper

@@ -8,7 +8,7 @@ import pytest
 from jax import export
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.mechanisms import Mechanism
+from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.text_form import parse_mechanism
 
 SHAPE = (1, 256, 2, 64)

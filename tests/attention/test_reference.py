@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.dense import MASKED, masked_softmax
-from efficient_attention.attention.mechanisms import Softmax
+from efficient_attention.attention.mechanism import Softmax
+from efficient_attention.attention.softmax.dense import MASKED, masked_softmax
 from tests.tolerances import assert_close
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention import attend as attend_module
-from efficient_attention.attention.mechanisms import Softmax
+from efficient_attention.attention.mechanism import Softmax
 from efficient_attention.attention.request import Request
 
 

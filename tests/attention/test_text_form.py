@@ -2,7 +2,7 @@
 
 import pytest
 
-from efficient_attention.attention.mechanisms import FAVOR, LSH, Mechanism, Softmax
+from efficient_attention.attention.mechanism import FAVOR, LSH, Mechanism, Softmax
 from efficient_attention.attention.patterns import (
     And,
     Block,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.attention.mechanisms import Softmax
+from efficient_attention.attention.mechanism import Softmax
 from efficient_attention.attention.patterns import dense_mask
 from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.errors import InputError

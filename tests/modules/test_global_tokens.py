@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.mechanisms import LSH, Softmax
+from efficient_attention.attention.mechanism import LSH, Softmax
 from efficient_attention.attention.patterns import Window
 from efficient_attention.modules.global_tokens import GlobalTokens, attend_with_global
 from tests.tolerances import assert_close

@@ -1,0 +1,1 @@
+"""Softmax attention over patterns: its definition, and every way to execute it."""
