@@ -49,13 +49,13 @@ class Mutant:
 
 
 MUTANTS = (
-    Mutant('attention/softmax/dense.py', '1.0 / math.sqrt(width)', '1.0 / math.sqrt(width + 1)'),
+    Mutant('attention/softmax/definition.py', '1.0 / math.sqrt(width)', '1.0 / math.sqrt(width + 1)'),
     Mutant(
-        'attention/softmax/dense.py',
+        'attention/weights.py',
         'return (query_B1L1 == key_B11M) & (key_B11M != 0)',
         'return query_B1L1 == key_B11M',
     ),
-    Mutant('attention/softmax/dense.py', 'weights_BHLM / (1.0 - request.dropout_rate)', 'weights_BHLM'),
+    Mutant('attention/weights.py', 'weights_BHLM / (1.0 - rate)', 'weights_BHLM'),
     Mutant('attention/merge.py', 'maximum[0] + jnp.log(total)', 'maximum[0]'),
     Mutant('attention/patterns/primitives.py', 'near = distance <= self.radius', 'near = distance < self.radius'),
     Mutant(

@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from efficient_attention.attention.mechanism import Mechanism, Softmax
+from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.relative import Relative
-
-Positions = Array | np.ndarray
+from efficient_attention.attention.request import Numbers
 
 
 def check_mechanism(mechanism: object) -> None:
@@ -43,7 +42,7 @@ def check_vectors(query: Array, key: Array, value: Array, mechanism: Mechanism) 
         raise ValueError(f'{mechanism}: its keys are its queries; pass one array as query and key')
 
 
-def check_segments(query: Array, key: Array, query_segments: Positions | None, key_segments: Positions | None) -> None:
+def check_segments(query: Array, key: Array, query_segments: Numbers | None, key_segments: Numbers | None) -> None:
     """Whole numbers [B, L] and [B, M], both or neither, in the range that `check_range` says."""
     if (query_segments is None) != (key_segments is None):
         raise ValueError('query_segments and key_segments go together: give both or neither')
@@ -67,7 +66,7 @@ def check_range(name: str, segments: Any) -> None:
 
 
 def check_positions(
-    query: Array, key: Array, mechanism: Mechanism, query_positions: Positions | None, key_positions: Positions | None
+    query: Array, key: Array, mechanism: Mechanism, query_positions: Numbers | None, key_positions: Numbers | None
 ) -> None:
     """Whole numbers [1 or B, L] and [1 or B, M], given where lengths alone do not tell what would be compared."""
     for name, x, vectors in (('query_positions', query_positions, query), ('key_positions', key_positions, key)):
@@ -107,7 +106,7 @@ def check_relative(query: Array, mechanism: Mechanism, relative: Any) -> None:
         return
     if not isinstance(relative, Relative):
         raise ValueError(f'relative is {type(relative).__name__}; pass Relative(query, table)')
-    if not isinstance(mechanism, Softmax):
+    if not mechanism.has_logits:
         raise ValueError(f'{mechanism} has no relative term; only Softmax has')
     table = relative.table
     if relative.query.shape != query.shape or table.shape[1:] != query.shape[2:] or not table.shape[0]:

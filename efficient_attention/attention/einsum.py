@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from efficient_attention.attention.device_kind import device_kind
+
 
 def float32_einsum(equation: str, left: Array, right: Array, precision: jax.lax.Precision | None = None) -> Array:
     """The einsum of two operands of one dtype, in float32.
@@ -22,7 +24,7 @@ def float32_einsum(equation: str, left: Array, right: Array, precision: jax.lax.
 
 def plain_einsum(equation: str, precision: jax.lax.Precision | None, left: Array, right: Array) -> Array:
     """`float32_einsum` with JAX's own gradient."""
-    if jax.default_backend() == 'cpu':
+    if device_kind() == 'cpu':
         return matrix_einsum(equation, precision, left, right)
     return jnp.einsum(equation, left, right, precision=precision, preferred_element_type=jnp.float32)
 

@@ -1,18 +1,29 @@
-"""What kind of attention is computed; the backends decide how."""
+"""What a mechanism promises: facts that everybody may ask of it. What computes it lies in its room (`room.py`)."""
 
 import dataclasses
-from typing import cast
+from typing import TypeVar, cast
 
-from efficient_attention.attention.patterns import Full, Pattern
+from efficient_attention.attention.patterns import Pattern
 from efficient_attention.attention.patterns.primitives import is_whole_number
 from efficient_attention.errors import InputError
-
-KERNELS = ('softmax', 'relu')
 
 
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
-    """A way to compute attention; frozen and hashable, so it can be a static argument."""
+    """A way to compute attention; frozen and hashable, so it can be a static argument.
+
+    Every fact has an answer here that refuses or promises nothing; a mechanism that knows better overrides it.
+    """
+
+    @property
+    def name(self) -> str:
+        """What texts and error lines call it."""
+        return type(self).__name__.lower()
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether no query reads a later key, whatever the length."""
+        return bool(getattr(self, 'causal', False))
 
     @property
     def needs_rng(self) -> bool:
@@ -39,133 +50,71 @@ class Mechanism:
         """Whether there are weights that dropout can act on."""
         return True
 
+    @property
+    def has_logits(self) -> bool:
+        """Whether a bias and a relative term can be added to logits, and results over parts of the keys merge."""
+        return False
+
+    @property
+    def has_backends(self) -> bool:
+        """Whether `backend` chooses how it is executed; others have one fast form."""
+        return False
+
+    @property
+    def goes_by_distance(self) -> bool:
+        """Whether query position - key position alone decides who may read whom."""
+        return False
+
+    @property
+    def is_band(self) -> bool:
+        """Whether a query reads all keys within one run of distances and no others."""
+        return False
+
+    def keys_back(self, length: int) -> int:
+        """How many of `length` positions a causal query reads at most: the last ones, itself among them."""
+        return length
+
+    def within(self, pattern: Pattern) -> 'Mechanism':  # noqa: ARG002  only some can
+        """The mechanism over those pairs alone that the pattern allows; raises NotImplementedError without pairs."""
+        raise lack(self.name, 'pattern')
+
+    def causal_form(self, text: str) -> str:  # noqa: ARG002  only patterns repeat it
+        """What one writes instead of the mechanism's text so that it is causal, for error lines."""
+        return 'causal=True among its arguments'
+
     def check_heads(self, heads: int) -> None:  # noqa: B027  most serve any number
         """Raises an InputError where the mechanism cannot serve this number of heads."""
+
+    def check_decoding(self) -> None:
+        """Raises an InputError where the mechanism cannot go on with a text token by token."""
+        if not self.is_causal:
+            raise InputError(f'{self} is not causal; only causal attention can go on token by token')
 
     def for_layer(self, layer: int) -> 'Mechanism':  # noqa: ARG002  most are the same in every layer
         """The mechanism of layer number `layer`."""
         return self
 
 
-@dataclasses.dataclass(frozen=True)
-class Softmax(Mechanism):
-    """softmax(q k^T / sqrt(K)) v over the pairs that `pattern` allows.
-
-    Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.2.1.
-    """
-
-    pattern: Pattern = Full()
-
-    def __post_init__(self) -> None:
-        require(isinstance(self.pattern, Pattern), 'softmax pattern', self.pattern, 'a pattern, such as Causal()')
-
-    @property
-    def compares_positions(self) -> bool:
-        """As its pattern does."""
-        return self.pattern.compares_positions
-
-    @property
-    def reads_length(self) -> bool:
-        """Where random tiles or the last global tokens are placed by it."""
-        return self.pattern.for_keys(64) != self.pattern.for_keys(4096)
-
-    def check_heads(self, heads: int) -> None:
-        """Its pattern may differ by head."""
-        self.pattern.for_head(0, heads)
-
-    def for_layer(self, layer: int) -> 'Softmax':
-        """Its pattern may draw something for each layer."""
-        return Softmax(self.pattern.for_layer(layer))
+Kind = TypeVar('Kind', bound=Mechanism)
 
 
-@dataclasses.dataclass(frozen=True)
-class LSH(Mechanism):
-    """Softmax attention over the pairs that fall into one chunk of a sort by angular hash, in one of several rounds.
-
-    The key is the unit vector of the query (shared QK), so `attend` takes query and key as the same array. Defaults
-    follow the paper's released code rather than the paper: a query also reads keys of neighbouring buckets inside its
-    chunks, and a pair found in two rounds counts twice. Source: Kitaev et al. 2020, arXiv 2001.04451, section 2.
-
-    Args:
-        bucket_size: positions in a chunk of the sorted order; a query reads its own and the previous chunk.
-        rounds: independent hashes, T.
-        buckets: hash values a round, an even number; 0 = 2 x max(1, L // bucket_size). Above 128 two hashes are
-            combined, into a product of two even numbers of at most this.
-        causal: k <= q.
-        within_buckets: read keys of the query's own bucket alone (the paper's definition).
-        deduplicate: count a pair once however many rounds found it (the paper's N term).
-        sequential: compute the rounds one after another, so that temporary memory hardly grows with T.
-    """
-
-    bucket_size: int = 64
-    rounds: int = 4
-    buckets: int = 0
-    causal: bool = False
-    within_buckets: bool = False
-    deduplicate: bool = False
-    sequential: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ('bucket_size', 'rounds'):
-            require_at_least(1, f'lsh {name}', getattr(self, name))
-        require_at_least(0, 'lsh buckets', self.buckets)
-        require(self.buckets % 2 == 0, 'lsh buckets', self.buckets, 'even, or 0 to choose')
-
-    @property
-    def needs_rng(self) -> bool:
-        """The hashes are random rotations."""
-        return True
-
-    @property
-    def normalises_keys(self) -> bool:
-        """Keys are unit queries."""
-        return True
-
-    @property
-    def reads_length(self) -> bool:
-        """Chunks and the number of buckets follow from it."""
-        return True
+def of_kind(kind: type[Kind], mechanism: Mechanism) -> Kind:
+    """The mechanism, in whose room the caller is; raises NotImplementedError for any other."""
+    if not isinstance(mechanism, kind):
+        raise NotImplementedError(f'{kind.__name__.lower()} computes {kind.__name__}, not {type(mechanism).__name__}')
+    return mechanism
 
 
-@dataclasses.dataclass(frozen=True)
-class FAVOR(Mechanism):
-    """Linear attention with random features: phi(q) (phi(k)^T v), normalised; estimates softmax attention without bias.
+def lack(who: str, *missing: str) -> NotImplementedError:
+    """The one line that refuses what a mechanism or a backend cannot do: 'lsh has no bias, no grouped heads'."""
+    return NotImplementedError(f'{who} has no {", no ".join(missing)}')
 
-    Source: Choromanski et al. 2020, arXiv 2009.14794 (FAVOR+), sections 2.3 and 2.4, appendix B.
 
-    Args:
-        features: R.
-        causal: k <= q, through chunks and a running state.
-        kernel: 'softmax' = positive features of the softmax kernel | 'relu' = generalised features relu(w x) + 1e-3.
-        orthogonal: draw the features in orthogonal blocks of K.
-        chunk: positions computed at once in the causal form and where rows hold several segments.
-    """
-
-    features: int = 256
-    causal: bool = False
-    kernel: str = 'softmax'
-    orthogonal: bool = True
-    chunk: int = 128
-
-    def __post_init__(self) -> None:
-        for name in ('features', 'chunk'):
-            require_at_least(1, f'favor {name}', getattr(self, name))
-        require(self.kernel in KERNELS, 'favor kernel', self.kernel, f'one of {", ".join(KERNELS)}')
-
-    @property
-    def needs_rng(self) -> bool:
-        """The features are random projections."""
-        return True
-
-    @property
-    def has_dropout(self) -> bool:
-        """The weights never exist."""
-        return False
-
-    @property
-    def compares_positions(self) -> bool:
-        """Where it is causal."""
-        return self.causal
+def refuse(who: str, lacks: dict[str, bool]) -> None:
+    """Raises the line of `lack` for those of the lacks, by name, that are asked for."""
+    missing = [name for name, is_asked in lacks.items() if is_asked]
+    if missing:
+        raise lack(who, *missing)
 
 
 def model_needs(mechanism: Mechanism) -> str:
@@ -178,9 +127,6 @@ def model_needs(mechanism: Mechanism) -> str:
         else ['causal=True among its arguments where it is in a language model']
     )
     return ', '.join(needs)
-
-
-MECHANISMS: dict[str, type[Mechanism]] = {'lsh': LSH, 'favor': FAVOR}
 
 
 def require_at_least(minimum: int, what: str, value: object) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.softmax.dense import MASKED
+from efficient_attention.attention.weights import MASKED
 from efficient_attention.data.tokenizers import vocabulary_of
 from efficient_attention.data.units import Characters, Pieces, Units, load_units
 from efficient_attention.errors import InputError

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.softmax.dense import MASKED
+from efficient_attention.attention.weights import MASKED
 from efficient_attention.field_checks import check_within
 
 

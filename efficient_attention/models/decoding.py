@@ -12,11 +12,9 @@ from flax import nnx
 from jax import Array
 from jax.tree_util import Partial
 
-from efficient_attention.attention.cache import Cache, CacheSpec, decode, init_cache
-from efficient_attention.attention.mechanism import Softmax
+from efficient_attention.attention.cache import Cache, CacheSpec, NewTokens, decode, init_cache
 from efficient_attention.attention.patterns import Window
 from efficient_attention.attention.relative import Relative, relative_logits
-from efficient_attention.attention.softmax.dense import softmax_pattern
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng
@@ -117,7 +115,7 @@ def cache_specs(config: ModelConfig, max_length: int) -> tuple[CacheSpec, ...]:
     mechanisms = layer_mechanisms(config)
     if config.memory_length:
         window = Window(config.memory_length - config.same_length)
-        mechanisms = tuple(Softmax(softmax_pattern(mechanism) & window) for mechanism in mechanisms)
+        mechanisms = tuple(mechanism.within(window) for mechanism in mechanisms)
     return tuple(CacheSpec(mechanism, heads, heads, width, max_length) for mechanism in mechanisms)
 
 
@@ -134,10 +132,10 @@ def attend_cached(
     query, key, value = layer.attention.project(x_BnD, positions_Bn, spec.mechanism)
     term: Any = bias
     if layer.attention.distances is not None:
-        distances = spec.slots.count if spec.slots.is_ring else spec.max_length
+        distances = spec.mechanism.keys_back(spec.max_length)
         query, relative = layer.attention.distances(query, distances, bias)
         term = Partial(relative_term, relative)
-    out_BnHK, cache = decode(spec, cache, query, key, value, positions_Bn, segments_Bn, bias=term)
+    out_BnHK, cache = decode(spec, cache, NewTokens(query, key, value, positions_Bn, segments_Bn), bias=term)
     return layer.attention.join_heads(out_BnHK), cache
 
 

@@ -1,6 +1,6 @@
 """How many floating-point operations a model's forward pass takes; a multiply-add counts two."""
 
-from efficient_attention.attention.cost import attention_products
+from efficient_attention.attention.cost import multiply_adds
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.models.config import ModelConfig
 
@@ -32,7 +32,7 @@ def attention_of(config: ModelConfig, mechanism: Mechanism, length: int) -> floa
     The pairs of queries in memory are taken off those of the whole; relative attention has a third product.
     """
     whole, before = (
-        attention_products(mechanism, count, config.heads, config.head_width) if count else 0
+        multiply_adds(mechanism, count, config.heads, config.head_width) if count else 0
         for count in (config.memory_length + length, config.memory_length)
     )
     return (whole - before) * (1.5 if config.relative == 'transformer_xl' else 1.0)

@@ -16,8 +16,8 @@ from flax import nnx
 from jax import Array
 from jax.tree_util import Partial
 
-from efficient_attention.attention.attend import MOST_DENSE_PAIRS
 from efficient_attention.attention.einsum import float32_einsum
+from efficient_attention.attention.softmax.serve import MOST_DENSE_PAIRS
 from efficient_attention.errors import InputError
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.modules.config import BUCKETED, UNTIED

@@ -10,9 +10,8 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.mechanism import Mechanism, Softmax
+from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.patterns import Window
-from efficient_attention.attention.softmax.dense import softmax_pattern
 from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.modules.config import LayerConfig
 from efficient_attention.modules.distances import DistanceTerm
@@ -149,7 +148,7 @@ def same_length(mechanism: Mechanism, memory: LayerMemory) -> Mechanism:
     length = memory.segments_BM.shape[1]
     if not length:
         return mechanism
-    return Softmax(softmax_pattern(mechanism) & Window(length - 1))
+    return mechanism.within(Window(length - 1))
 
 
 class GlobalProjections(nnx.Module):

@@ -6,7 +6,7 @@ import math
 import jax.numpy as jnp
 
 from efficient_attention.attention.attend import BACKENDS
-from efficient_attention.attention.mechanism import Mechanism, Softmax, model_needs
+from efficient_attention.attention.mechanism import Mechanism, model_needs
 from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.errors import InputError
 from efficient_attention.field_checks import check_one_of, check_within
@@ -83,7 +83,7 @@ class LayerConfig:
         check_one_of('model.dtype', self.dtype, DTYPES)
         check_one_of('model.attention_backend', self.attention_backend, ('auto', *BACKENDS))
         require(self.global_tokens >= 0, 'model.global_tokens', self.global_tokens, '0 or more')
-        if self.global_tokens and not all(isinstance(own, Softmax) for own in self.mechanisms):
+        if self.global_tokens and not all(mechanism.has_logits for mechanism in self.mechanisms):
             raise InputError(
                 f'model.global_tokens is {self.global_tokens}; model.attention {self.attention!r} has none'
             )
@@ -124,7 +124,7 @@ def check_relative(config: LayerConfig) -> None:
     """Raises InputError where the fields of relative positions are out of range, or have nobody who reads them."""
     kind = config.relative
     check_one_of('model.relative', kind, RELATIVE)
-    if kind != 'none' and not all(isinstance(own, Softmax) for own in config.mechanisms):
+    if kind != 'none' and not all(mechanism.has_logits for mechanism in config.mechanisms):
         raise InputError(f'model.relative is {kind!r}; attention {config.attention!r} takes no bias on its logits')
     if kind != 'none' and config.global_tokens:
         raise InputError(f"model.relative is {kind!r}; it must be 'none' with model.global_tokens")

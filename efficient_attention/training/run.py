@@ -15,6 +15,7 @@ from flax import nnx
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from efficient_attention.attention.device_kind import compiled_for
 from efficient_attention.errors import InputError
 from efficient_attention.evaluation.evaluate import evaluate, evaluate_outputs
 from efficient_attention.interop.lengthen import lengthen
@@ -90,6 +91,7 @@ class Run:
             self.graph, self.task.objective, optimizer_of(self.config), micro_batches=self.config.train.micro_batches
         )
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
+        step = compiled_for(self.mesh.devices.flat[0].platform)(step)
         return jax.jit(step, donate_argnums=0, out_shardings=(shardings, None))
 
     def describe(self) -> str:
@@ -101,7 +103,8 @@ class Run:
     def eval_step(self) -> Any:
         """The jitted evaluation step, from parameters and a batch to sums and weights (`make_eval_step`)."""
         graph, _ = nnx.split(nnx.eval_shape(lambda: self.task.make_evaluation_model(nnx.Rngs(0))))
-        return jax.jit(make_eval_step(graph, self.task.evaluation_objective))
+        step = make_eval_step(graph, self.task.evaluation_objective)
+        return jax.jit(compiled_for(self.mesh.devices.flat[0].platform)(step))
 
     def evaluate(self, eval_step: Any, params: Any) -> dict[str, float]:
         """The held-out metrics of these parameters by the task's protocol."""

@@ -14,8 +14,11 @@ import pytest
 from efficient_attention.attention import checks as request_checks
 from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.checks import is_key, is_known, is_on_cpu, same_values
-from efficient_attention.attention.mechanism import FAVOR, LSH, Mechanism, Softmax
+from efficient_attention.attention.favor.definition import FAVOR
+from efficient_attention.attention.lsh.definition import LSH
+from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.patterns import Causal
+from efficient_attention.attention.softmax.definition import Softmax
 
 B, L, M, H, G, K = 2, 7, 5, 4, 2, 8
 RNG = jax.random.key(0)
@@ -90,7 +93,7 @@ def test_segments_of_numpys_own_type_are_taken_without_a_warning():
     request = plain(make_request)(
         q, k, k, Softmax(), query_segments=np.ones((B, L), np.int64), key_segments=np.ones((B, M), np.int64)
     )
-    assert request.query_segments.dtype == request.key_segments.dtype == np.int32
+    assert request.segments.query.dtype == request.segments.key.dtype == np.int32
 
 
 def test_segments_that_are_not_known_yet_are_taken_as_they_are():
@@ -184,15 +187,15 @@ def test_keys(mechanism: Mechanism, rate: float, rng: object, dropout_rng: objec
 def test_dropout_and_a_mechanism_that_draws_never_share_a_key():
     q = ones((B, L, H, K))
     request = make_request(q, q, q, LSH(), rng=RNG, dropout_rate=0.1)
-    assert request.dropout_rng != request.rng == RNG
-    assert make_request(q, q, q, Softmax(), rng=RNG, dropout_rate=0.1).dropout_rng == RNG
+    assert request.dropout.rng != request.rng == RNG
+    assert make_request(q, q, q, Softmax(), rng=RNG, dropout_rate=0.1).dropout.rng == RNG
 
 
 def test_known_rows_of_positions_that_are_alike_become_one():
     q = ones((B, L, H, K))
     same, other = np.arange(L)[None].repeat(B, 0), np.arange(B * L).reshape(B, L)
     request = make_request(q, q, q, Softmax(), query_positions=same, key_positions=other)
-    assert request.query_positions.shape == (1, L) and request.key_positions.shape == (B, L)
+    assert request.positions.query.shape == (1, L) and request.positions.key.shape == (B, L)
 
 
 def test_what_is_known_and_equal():

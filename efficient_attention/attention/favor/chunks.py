@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.favor.features import key_features, log_features, mask_keys, query_features, quotient
-from efficient_attention.attention.mechanism import FAVOR
-from efficient_attention.attention.softmax.dense import MASKED, masked_softmax
+from efficient_attention.attention.device_kind import device_kind
+from efficient_attention.attention.favor.features import FeatureMap, key_features, mask_keys, query_features, quotient
+from efficient_attention.attention.weights import MASKED, masked_softmax
 
 Outputs = tuple[Array, Array]
 Step = Callable[[Any, 'Chunk'], tuple[Any, Outputs]]
@@ -37,6 +37,20 @@ class FavorState(NamedTuple):
     sums: Array
     normaliser: Array
     stabiliser: Array
+
+
+class Tokens(NamedTuple):
+    """What attends and is read: query [B, L, H, K], key and value [B, L, G, K], valid and segments [B, L].
+
+    Keys that are not valid are not read; all are by default. Equal segments must be neighbours, and a query reads its
+    own alone.
+    """
+
+    query: Array
+    key: Array
+    value: Array
+    valid: Array | None = None
+    segments: Array | None = None
 
 
 class Chunk(NamedTuple):
@@ -111,6 +125,18 @@ def cut_mask(valid_BM: Array | None, batch: int, length: int, size: int) -> Arra
     return cut(valid_BM, size)
 
 
+def cut_tokens(tokens: Tokens, size: int) -> Chunk:
+    """The tokens in chunks of `size`, an axis in front."""
+    batch, length = tokens.query.shape[:2]
+    return Chunk(
+        cut_queries(tokens.query, tokens.key.shape[2], size),
+        cut_keys(tokens.key, size),
+        cut_keys(tokens.value, size),
+        cut_mask(tokens.valid, batch, length, size),
+        None if tokens.segments is None else cut(tokens.segments, size),
+    )
+
+
 def join(chunks: Array, length: int) -> Array:
     """[B, L, H, ...] from [n, B, G, h, C, ...]."""
     count, batch, groups, heads, size, *rest = chunks.shape
@@ -128,15 +154,11 @@ def read_state(query_BGhCR: Array, state: FavorState) -> tuple[Array, Array]:
 
 
 def attend_causal(
-    query_BLHK: Array,
-    key_BLGK: Array,
-    value_BLGK: Array,
+    tokens: Tokens,
     state: FavorState,
-    projection: Array,
-    mechanism: FAVOR,
+    features: FeatureMap,
+    size: int,
     *,
-    valid_BL: Array | None = None,
-    segments_BL: Array | None = None,
     reads: str = 'earlier',
     parallel: bool | None = None,
 ) -> tuple[Outputs, FavorState]:
@@ -145,41 +167,30 @@ def attend_causal(
     The other two values of `reads` divide the keys of a query's segment into two parts, for a form that is not causal.
 
     Args:
-        query_BLHK: L >= 1 positions.
-        key_BLGK: as many.
-        value_BLGK: as many.
+        tokens: L >= 1 positions.
         state: of keys that come before all of them.
-        projection: [R, K].
-        mechanism: its kernel and chunk are read.
-        valid_BL: keys that are read; all by default.
-        segments_BL: a query reads its own segment alone; equal ones must be neighbours.
+        features: of queries and keys.
+        size: positions of a chunk, at most.
         reads: 'earlier' = a query reads itself and what comes before; and with segments also
             'chunk' = what comes before and its whole chunk, 'later' = what comes after its chunk.
         parallel: all chunks at once rather than one after another; by default where the device is no CPU.
     """
-    batch, length = query_BLHK.shape[:2]
-    size = min(mechanism.chunk, length)
-    chunks = Chunk(
-        cut_queries(query_BLHK, key_BLGK.shape[2], size),
-        cut_keys(key_BLGK, size),
-        cut_keys(value_BLGK, size),
-        cut_mask(valid_BL, batch, length, size),
-        None if segments_BL is None else cut(segments_BL, size),
-    )
-    options: dict[str, Any] = {'projection': projection, 'kernel': mechanism.kernel}
-    walk = all_at_once if (jax.default_backend() != 'cpu' if parallel is None else parallel) else one_by_one
+    batch, length = tokens.query.shape[:2]
+    segments_BL = tokens.segments
+    chunks = cut_tokens(tokens, min(size, length))
+    walk = all_at_once if (device_kind() != 'cpu' if parallel is None else parallel) else one_by_one
     if segments_BL is not None and reads == 'later':
         run = Run(state, segments_BL[:, -1], jnp.ones(batch, bool))
         last, outputs = walk(
-            functools.partial(later_step, **options), combine_runs, run, jax.tree.map(jnp.flipud, chunks)
+            functools.partial(later_step, features=features), combine_runs, run, jax.tree.map(jnp.flipud, chunks)
         )
         out, lse = (join(jnp.flipud(x), length) for x in outputs)
         return (out, lse), last.state
-    step: Any = functools.partial(plain_step, **options)
+    step: Any = functools.partial(plain_step, features=features)
     start: Any = state
     merge: Combine = combine
     if segments_BL is not None:
-        step = functools.partial(segment_step, **options, reads=reads)
+        step = functools.partial(segment_step, features=features, reads=reads)
         start, merge = Run(state, segments_BL[:, 0], jnp.ones(batch, bool)), combine_runs
     after, outputs = walk(functools.partial(step, read=read_chunk), merge, start, chunks)
     out, lse = (join(x, length) for x in outputs)
@@ -190,7 +201,7 @@ def attend_causal(
             _, (out, lse) = one_by_one(functools.partial(step, read=read_chunk_exactly), merge, start, chunks)
             return join(out, length), join(lse, length)
 
-        is_lost = (lse <= MASKED / 2) & has_key(state, valid_BL, segments_BL, (batch, length))[..., None]
+        is_lost = (lse <= MASKED / 2) & has_key(state, tokens.valid, segments_BL, (batch, length))[..., None]
         out, lse = jax.lax.cond(is_lost.any(), again, lambda: (out, lse))
     return (out, lse), after.state if isinstance(after, Run) else after
 
@@ -234,13 +245,11 @@ def empty_like(carry: Any, chunk: Chunk) -> Any:
     return init_state(*carry.sums.shape)
 
 
-def plain_step(
-    before: FavorState, chunk: Chunk, *, projection: Array, kernel: str, read: Read
-) -> tuple[FavorState, Outputs]:
+def plain_step(before: FavorState, chunk: Chunk, *, features: FeatureMap, read: Read) -> tuple[FavorState, Outputs]:
     """The state after a chunk, and outputs [B, G, h, C, K] and log-sum-exp [B, G, h, C] of its queries."""
-    key_logs = mask_keys(log_features(chunk.key, projection, kernel), chunk.valid)
+    key_logs = mask_keys(features.logs(chunk.key), chunk.valid)
     state, key_BGCR = scale_keys(before, key_logs)
-    query_logs = log_features(chunk.query, projection, kernel)
+    query_logs = features.logs(chunk.query)
     keys = Keys(before, state, key_logs, key_BGCR, chunk.value)
     return add_keys(state, key_BGCR, chunk.value), read(query_logs, keys, earlier(chunk), None)
 
@@ -326,15 +335,15 @@ def keep_rows(state: FavorState, keep_B: Array) -> FavorState:
 
 
 def segment_step(
-    run: Run, chunk: Chunk, *, projection: Array, kernel: str, read: Read, reads: str = 'earlier'
+    run: Run, chunk: Chunk, *, features: FeatureMap, read: Read, reads: str = 'earlier'
 ) -> tuple[Run, Outputs]:
     """As `plain_step`, where queries read their own segment alone, all of it that is in the chunk for 'chunk'."""
     segments_BC = chunk.segments
     open_BC, last_BC = segments_BC == run.last[:, None], segments_BC == segments_BC[:, -1:]
-    key_logs = mask_keys(log_features(chunk.key, projection, kernel), chunk.valid)
+    key_logs = mask_keys(features.logs(chunk.key), chunk.valid)
     before, key_logs, levels_BGC = level_segments(run.state, key_logs, segments_BC, open_BC)
     state, key_BGCR = scale_keys(before, key_logs)
-    query_logs = log_features(chunk.query, projection, kernel)
+    query_logs = features.logs(chunk.query)
     allowed = segments_BC[:, :, None] == segments_BC[:, None, :]
     allowed = allowed & earlier(chunk) if reads == 'earlier' else allowed
     keys = Keys(before, state, key_logs, key_BGCR, chunk.value)
@@ -347,17 +356,15 @@ def segment_step(
     return Run(state, segments_BC[:, -1], whole_B), (out, lse + levels_BGC[:, :, None])
 
 
-def later_step(run: Run, chunk: Chunk, *, projection: Array, kernel: str) -> tuple[Run, Outputs]:
+def later_step(run: Run, chunk: Chunk, *, features: FeatureMap) -> tuple[Run, Outputs]:
     """As `segment_step` on chunks from the last to the first, where queries read what comes after their chunk."""
     segments_BC, state = chunk.segments, run.state
     open_BC, first_BC = segments_BC == run.last[:, None], segments_BC == segments_BC[:, :1]
-    query_BGhCR, scale = query_features(
-        log_features(chunk.query, projection, kernel), state.stabiliser[:, :, None, None]
-    )
+    query_BGhCR, scale = query_features(features.logs(chunk.query), state.stabiliser[:, :, None, None])
     numerator, denominator = read_state(query_BGhCR, state)
     outputs = quotient(numerator, jnp.where(open_BC[:, None, None], denominator, 0.0), scale)
     valid_BC = first_BC if chunk.valid is None else first_BC & chunk.valid
-    key_logs = mask_keys(log_features(chunk.key, projection, kernel), valid_BC)
+    key_logs = mask_keys(features.logs(chunk.key), valid_BC)
     state, key_BGCR = scale_keys(keep_rows(state, open_BC[:, 0]), key_logs)
     whole_B = run.whole & open_BC[:, 0] & first_BC.all(axis=1)
     return Run(add_keys(state, key_BGCR, chunk.value), segments_BC[:, 0], whole_B), outputs

@@ -10,12 +10,15 @@ and positions of the keys instead, and adds 1e-6 to every feature so that no den
 weights towards their mean. Where every key is read our denominators are at least 1, so nothing is added.
 """
 
+import dataclasses
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
-from efficient_attention.attention.softmax.dense import MASKED
+from efficient_attention.attention.weights import MASKED
 
 RELU_FLOOR = 1e-3  # added to the features of the relu kernel, as the paper's released code has it
 SMALLEST_DENOMINATOR = 1e-30  # float32 holds 1e-38; a smaller quotient of sums would be noise
@@ -45,12 +48,34 @@ def redraw_key(rng: Array, step: int | Int[Array, ''], every: int) -> Array:
     return jax.random.fold_in(rng, step // every if every else 0)
 
 
-def log_features(x: Float[Array, '*batch K'], projection: Float[Array, 'R K'], kernel: str) -> Float[Array, '*batch R']:
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class FeatureMap:
+    """What maps a query or a key to its features: a kernel's name, and its random rows [R, K] where it has any."""
+
+    kernel: str = dataclasses.field(metadata={'static': True})
+    projection: Any = None  # an Array, or what JAX puts in its place while it takes trees of arrays apart
+
+    def count(self, width: int) -> int:
+        """R, for heads of this width."""
+        return width if self.projection is None else len(self.projection)
+
+    def logs(self, x: Array) -> Array:
+        """See `log_features`."""
+        return log_features(x, self.projection, self.kernel)
+
+
+def log_features(
+    x: Float[Array, '*batch K'], projection: Float[Array, 'R K'] | None, kernel: str
+) -> Float[Array, '*batch _']:
     """Logarithms of the features, float32 and without the factor R^(-1/2), which cancels in a quotient.
 
-    'softmax': w x' - |x'|^2 / 2 with x' = x / K^(1/4). 'relu': log(relu(w x) + 1e-3), with x as it is.
+    'softmax': w x' - |x'|^2 / 2 with x' = x / K^(1/4). 'relu': log(relu(w x) + 1e-3), with x as it is. 'elu':
+    log(elu(x) + 1), which draws nothing and has as many features as x has entries.
     """
     x = x.astype(jnp.float32)
+    if kernel == 'elu':
+        return jnp.where(x > 0.0, jnp.log1p(jnp.maximum(x, 0.0)), x)
     if kernel == 'softmax':
         x = x * x.shape[-1] ** -0.25
     # An error in a logarithm is a relative error of the feature, so no accelerator may round the operands here.

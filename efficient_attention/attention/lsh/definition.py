@@ -28,15 +28,71 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from efficient_attention.attention.checks import same_values
-from efficient_attention.attention.mechanism import LSH
+from efficient_attention.attention.mechanism import Mechanism, lack, of_kind, refuse, require, require_at_least
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.softmax.dense import masked_softmax, same_segment
+from efficient_attention.attention.weights import masked_softmax, same_segment, up_to_query
+from efficient_attention.errors import InputError
 
 SELF_LOGIT = -1e5  # of a position with itself; trax's value
 SMALLEST_SQUARE = 1e-12  # added to |q|^2, so that a query of zeros has a key of zeros
 MOST_BUCKETS = 128  # beyond it one rotation would cost more than the attention, so two are combined
 HASHED_AT_ONCE = 4096  # positions
 NO_RUN = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class LSH(Mechanism):
+    """Softmax attention over the pairs that fall into one chunk of a sort by angular hash, in one of several rounds.
+
+    The key is the unit vector of the query (shared QK), so `attend` takes query and key as the same array. Defaults
+    follow the paper's released code rather than the paper: a query also reads keys of neighbouring buckets inside its
+    chunks, and a pair found in two rounds counts twice. Source: Kitaev et al. 2020, arXiv 2001.04451, section 2.
+
+    Args:
+        bucket_size: positions in a chunk of the sorted order; a query reads its own and the previous chunk.
+        rounds: independent hashes, T.
+        buckets: hash values a round, an even number; 0 = 2 x max(1, L // bucket_size). Above 128 two hashes are
+            combined, into a product of two even numbers of at most this.
+        causal: k <= q.
+        within_buckets: read keys of the query's own bucket alone (the paper's definition).
+        deduplicate: count a pair once however many rounds found it (the paper's N term).
+        sequential: compute the rounds one after another, so that temporary memory hardly grows with T.
+    """
+
+    bucket_size: int = 64
+    rounds: int = 4
+    buckets: int = 0
+    causal: bool = False
+    within_buckets: bool = False
+    deduplicate: bool = False
+    sequential: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ('bucket_size', 'rounds'):
+            require_at_least(1, f'lsh {name}', getattr(self, name))
+        require_at_least(0, 'lsh buckets', self.buckets)
+        require(self.buckets % 2 == 0, 'lsh buckets', self.buckets, 'even, or 0 to choose')
+
+    @property
+    def needs_rng(self) -> bool:
+        """The hashes are random rotations."""
+        return True
+
+    @property
+    def normalises_keys(self) -> bool:
+        """Keys are unit queries."""
+        return True
+
+    @property
+    def reads_length(self) -> bool:
+        """Chunks and the number of buckets follow from it."""
+        return True
+
+    def check_decoding(self) -> None:
+        """Never: see cache.py."""
+        raise InputError(
+            'lsh attention cannot go on token by token: which keys a query meets depends on the tokens after it'
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,21 +130,20 @@ def make_layout(request: Request) -> Layout:
     Raises:
         NotImplementedError: another mechanism, a bias, key heads or lengths or positions unlike the queries'.
     """
-    mechanism, query, key = request.mechanism, request.query, request.key
-    if not isinstance(mechanism, LSH):
-        raise NotImplementedError(f'lsh computes LSH, not {type(mechanism).__name__}')
-    if request.bias is not None:
-        raise NotImplementedError('lsh has no bias')
-    if key.shape[1] != query.shape[1]:
-        raise NotImplementedError(f'lsh has no cross attention: {query.shape[1]} queries and {key.shape[1]} keys')
-    if key.shape[2] != query.shape[2]:
-        raise NotImplementedError(f'lsh has no grouped heads: {query.shape[2]} query and {key.shape[2]} key heads')
-    if not same_values(request.query_positions, request.key_positions):
-        raise NotImplementedError('lsh needs one array as query_positions and key_positions, its keys are the queries')
-    if request.query_segments is not None and not same_values(request.query_segments, request.key_segments):
-        raise NotImplementedError('lsh needs one array as query_segments and key_segments, its keys are the queries')
-    has_dropout = request.dropout_rng is not None and request.dropout_rate > 0.0
-    return Layout(mechanism, query.shape[1], request.dropout_rate if has_dropout else 0.0)
+    mechanism = of_kind(LSH, request.mechanism)
+    queries, keys, heads, groups = (x.shape[axis] for axis in (1, 2) for x in (request.query, request.key))
+    lacks = {
+        'bias': request.bias is not None,
+        f'cross attention: {queries} queries and {keys} keys': queries != keys,
+        f'grouped heads: {heads} query and {groups} key heads': heads != groups,
+    }
+    refuse('lsh', lacks)
+    for name, sides in (('positions', request.positions), ('segments', request.segments)):
+        if sides is not None and not same_values(*sides):
+            raise lack(
+                'lsh', f'{name} of keys that are not those of queries; pass one array as query_{name} and key_{name}'
+            )
+    return Layout(mechanism, queries, request.dropout.rate if request.dropout else 0.0)
 
 
 class Rounds(NamedTuple):
@@ -165,11 +220,12 @@ def make_rounds(request: Request, layout: Layout) -> tuple[Rounds, Int[Array, 'B
     """The order of all rounds, and the buckets; rotations are drawn from `request.rng`."""
     assert request.rng is not None
     _, _, heads, width = request.query.shape
+    segments_BL = None if request.segments is None else request.segments.query
     rotations = draw_rotations(request.rng, layout.buckets, layout.mechanism.rounds, heads, width)
 
     def one_round(number: Array, own_rotations: list[Array]) -> tuple[Rounds, Array]:
         buckets_BHTL = hash_buckets(request.query, [rotation[:, :, None] for rotation in own_rotations])
-        return sort_round(number[None], buckets_BHTL, request.query_segments, layout), buckets_BHTL
+        return sort_round(number[None], buckets_BHTL, segments_BL, layout), buckets_BHTL
 
     # One round after another, so that the projections of one alone exist.
     numbers = jnp.arange(layout.mechanism.rounds, dtype=jnp.int32)
@@ -285,9 +341,5 @@ def times_found(request: Request, layout: Layout) -> Int[Array, 'B H L M']:
 
 def allowed_pairs(request: Request, layout: Layout) -> Array:
     """Booleans [b, 1, L, M]: key in the query's segment, and not later where causal."""
-    positions_bL = jnp.asarray(request.query_positions)
-    is_causal = layout.mechanism.causal
-    allowed = (
-        positions_bL[:, None, None, :] <= positions_bL[:, None, :, None] if is_causal else jnp.ones((1, 1, 1, 1), bool)
-    )
+    allowed = up_to_query(request) if layout.mechanism.causal else jnp.ones((1, 1, 1, 1), bool)
     return allowed & same_segment(request)

@@ -13,7 +13,7 @@ from jax import Array
 from efficient_attention.attention.dropout import fold_index, is_kept, row_seeds
 from efficient_attention.attention.lsh.definition import NO_RUN, SELF_LOGIT, Layout, Rounds, key_scale, take
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.softmax.dense import MASKED
+from efficient_attention.attention.weights import MASKED
 
 NO_KEY_RUN = -2  # unlike NO_RUN, so that queries and keys that are no tokens do not match
 
@@ -48,14 +48,13 @@ def make_facts(request: Request, layout: Layout, rounds: Rounds, buckets_BHTL: A
     mechanism, shape_BHL = layout.mechanism, rounds.slots_BHTL[:, :, 0].shape
     positions = chunks = buckets = seeds = None
     if mechanism.causal and not request.has_default_positions:
-        positions = jnp.broadcast_to(jnp.asarray(request.query_positions)[:, None], shape_BHL)
+        positions = jnp.broadcast_to(jnp.asarray(request.positions.query)[:, None], shape_BHL)
     if mechanism.deduplicate and mechanism.rounds > 1:
         chunks = jnp.moveaxis(rounds.slots_BHTL // jnp.int32(layout.size), 2, 3)
         buckets = jnp.moveaxis(buckets_BHTL, 2, 3) if mechanism.within_buckets else None
-    if layout.dropout_rate:
-        assert request.dropout_rng is not None
+    if request.dropout is not None:
         heads = jnp.arange(shape_BHL[1])
-        seeds = fold_index(row_seeds(request.dropout_rng, shape_BHL[0])[:, None], heads[None])
+        seeds = fold_index(row_seeds(request.dropout.rng, shape_BHL[0])[:, None], heads[None])
     return Facts(positions, chunks, buckets, seeds)
 
 

@@ -6,6 +6,7 @@ from efficient_attention.attention.patterns.pattern import (
     Pattern,
     PerHead,
     Ranges,
+    Reach,
     SomeAndAll,
     Without,
     dense_mask,
@@ -24,4 +25,4 @@ from efficient_attention.attention.patterns.primitives import (
 )
 
 __all__ = ['And', 'Block', 'Causal', 'Full', 'GlobalTokens', 'ListedTiles', 'Or', 'Pattern', 'PerHead', 'RandomTiles']
-__all__ += ['Ranges', 'SomeAndAll', 'Strided', 'Summary', 'Window', 'Without', 'dense_mask', 'head_patterns']
+__all__ += ['Ranges', 'Reach', 'SomeAndAll', 'Strided', 'Summary', 'Window', 'Without', 'dense_mask', 'head_patterns']

@@ -5,12 +5,16 @@ is the broadcast shape of its two arguments. Segments and padding are data, so t
 
 A new pattern is a subclass with two methods: the predicate, and `tiles`, which says for ranges of positions whether
 some pair and whether every pair of them is allowed, so that no [L, L] array is ever needed. `tiles` may err on the
-safe side: call an empty tile kept, or a whole tile partial. The patterns themselves are in `primitives.py`.
+safe side: call an empty tile kept, or a whole tile partial. What others ask of a pattern besides (how far it reaches,
+whether it goes by distance) has an answer that is always safe, and a pattern that knows better overrides it. The
+patterns themselves are in `primitives.py`.
 """
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -30,9 +34,18 @@ class Ranges:
     residue_high: np.ndarray
 
 
+class Reach(NamedTuple):
+    """How far before and after a query its keys lie at most, in positions; infinite where nothing bounds it."""
+
+    back: float
+    ahead: float
+
+
 @dataclasses.dataclass(frozen=True)
 class Pattern:
     """A predicate on (query position, key position); `&`, `|` and `-` combine patterns."""
+
+    sign: ClassVar[str] = ''  # of a combination, between its two parts
 
     def __call__(self, query: Any, key: Any) -> Any:
         """Whether `query` may read `key`: booleans of the broadcast shape of two integer arrays."""
@@ -72,6 +85,30 @@ class Pattern:
         """Whether the pattern needs to know how query and key positions relate."""
         return any(part.compares_positions for part in self.parts()) if self.parts() else True
 
+    @property
+    def reach(self) -> Reach:
+        """How far queries of any head may read, by the pattern's form; it may err on the far side."""
+        return Reach(math.inf, math.inf)
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether no query reads a later key, whatever the length; only what its form says counts."""
+        return self.reach.ahead == 0
+
+    @property
+    def goes_by_distance(self) -> bool:
+        """Whether query position - key position alone decides, as far as its parts are known to."""
+        return bool(self.parts()) and all(part.goes_by_distance for part in self.parts())
+
+    @property
+    def is_band(self) -> bool:
+        """Whether the pattern is known to be one run of distances, those of its reach."""
+        return False
+
+    def alternatives(self) -> list['Pattern']:
+        """Patterns whose union is this one, none of which is itself a union."""
+        return [self]
+
     def __and__(self, other: 'Pattern') -> 'Pattern':
         return And(self, other) if isinstance(other, Pattern) else NotImplemented
 
@@ -88,6 +125,7 @@ class And(Pattern):
 
     left: Pattern
     right: Pattern
+    sign: ClassVar[str] = '&'
 
     def __call__(self, query: Any, key: Any) -> Any:
         return self.left(query, key) & self.right(query, key)
@@ -101,6 +139,20 @@ class And(Pattern):
         """Both."""
         return self.left, self.right
 
+    @property
+    def reach(self) -> Reach:
+        """The nearer of both."""
+        return Reach(*map(min, zip(self.left.reach, self.right.reach, strict=True)))
+
+    @property
+    def is_band(self) -> bool:
+        """Where both are."""
+        return self.left.is_band and self.right.is_band
+
+    def alternatives(self) -> list[Pattern]:
+        """Each of the left with each of the right."""
+        return [left & right for left, right in itertools.product(self.left.alternatives(), self.right.alternatives())]
+
 
 @dataclasses.dataclass(frozen=True)
 class Or(Pattern):
@@ -108,6 +160,7 @@ class Or(Pattern):
 
     left: Pattern
     right: Pattern
+    sign: ClassVar[str] = '|'
 
     def __call__(self, query: Any, key: Any) -> Any:
         return self.left(query, key) | self.right(query, key)
@@ -121,6 +174,15 @@ class Or(Pattern):
         """Both."""
         return self.left, self.right
 
+    @property
+    def reach(self) -> Reach:
+        """The farther of both."""
+        return Reach(*map(max, zip(self.left.reach, self.right.reach, strict=True)))
+
+    def alternatives(self) -> list[Pattern]:
+        """Those of both."""
+        return self.left.alternatives() + self.right.alternatives()
+
 
 @dataclasses.dataclass(frozen=True)
 class Without(Pattern):
@@ -128,6 +190,7 @@ class Without(Pattern):
 
     left: Pattern
     right: Pattern
+    sign: ClassVar[str] = '-'
 
     def __call__(self, query: Any, key: Any) -> Any:
         return self.left(query, key) & ~self.right(query, key)
@@ -140,6 +203,15 @@ class Without(Pattern):
     def parts(self) -> tuple[Pattern, ...]:
         """Both."""
         return self.left, self.right
+
+    @property
+    def reach(self) -> Reach:
+        """That of the left."""
+        return self.left.reach
+
+    def alternatives(self) -> list[Pattern]:
+        """Those of the left, each without the right."""
+        return [part - self.right for part in self.left.alternatives()]
 
 
 class PerHead(Pattern):
@@ -170,6 +242,11 @@ class PerHead(Pattern):
     def parts(self) -> tuple[Pattern, ...]:
         """One for each group of heads."""
         return self.patterns
+
+    @property
+    def reach(self) -> Reach:
+        """That of the heads that read farthest."""
+        return Reach(*map(max, zip(*(part.reach for part in self.patterns), strict=True)))
 
     def for_head(self, head: int, heads: int) -> Pattern:
         """The pattern of the group that the head is in."""

@@ -1,30 +1,17 @@
 """The patterns: full, causal, windows, blocks, strides, summaries, global tokens and random tiles.
 
-`pattern.py` says what a pattern is and how they combine; its names can be imported from here too.
+`pattern.py` says what a pattern is and how they combine.
 """
 
 import dataclasses
 import functools
+import math
 from typing import Any
 
 import numpy as np
 
-from efficient_attention.attention.patterns.pattern import (
-    And,
-    Or,
-    Pattern,
-    PerHead,
-    Ranges,
-    SomeAndAll,
-    Without,
-    dense_mask,
-    head_patterns,
-)
+from efficient_attention.attention.patterns.pattern import Pattern, Ranges, Reach, SomeAndAll
 from efficient_attention.errors import InputError
-
-__all__ = ['And', 'Block', 'Causal', 'Full', 'GlobalTokens', 'ListedTiles', 'Or', 'Pattern', 'PerHead', 'RandomTiles']
-__all__ += ['Ranges', 'Strided', 'Summary', 'Window', 'Without', 'dense_mask', 'head_patterns']
-
 
 LARGEST = 2**31 - 1  # positions are int32 where JAX computes them
 MOST_TILES = 2**13  # that `ListedTiles` numbers: its table has a byte for each pair of them
@@ -47,6 +34,16 @@ class Full(Pattern):
         """No."""
         return False
 
+    @property
+    def goes_by_distance(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def is_band(self) -> bool:
+        """Of all distances."""
+        return True
+
 
 @dataclasses.dataclass(frozen=True)
 class Causal(Pattern):
@@ -58,6 +55,21 @@ class Causal(Pattern):
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
         """By the nearest and the farthest pair."""
         return key.low <= query.high, key.high <= query.low
+
+    @property
+    def reach(self) -> Reach:
+        """Back without bound, never ahead."""
+        return Reach(math.inf, 0)
+
+    @property
+    def goes_by_distance(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def is_band(self) -> bool:
+        """Of all distances from 0 on."""
+        return True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +105,21 @@ class Window(Pattern):
         """Dilated windows are dense among positions of one residue."""
         return self.dilation
 
+    @property
+    def reach(self) -> Reach:
+        """Its radius in positions."""
+        return Reach(self.radius * self.dilation, self.radius * self.dilation)
+
+    @property
+    def goes_by_distance(self) -> bool:
+        """Yes."""
+        return True
+
+    @property
+    def is_band(self) -> bool:
+        """Where it has no gaps."""
+        return self.dilation == 1
+
 
 @dataclasses.dataclass(frozen=True)
 class Block(Pattern):
@@ -120,6 +147,11 @@ class Block(Pattern):
         some = (highest >= -self.back) & (lowest <= self.ahead)
         return some, (lowest >= -self.back) & (highest <= self.ahead)
 
+    @property
+    def reach(self) -> Reach:
+        """From the last position of a block to the first that it reads, and the other way round."""
+        return Reach((self.back + 1) * self.size - 1, (self.ahead + 1) * self.size - 1)
+
 
 @dataclasses.dataclass(frozen=True)
 class Strided(Pattern):
@@ -144,6 +176,11 @@ class Strided(Pattern):
     def order(self) -> int:
         """Positions of one residue form blocks."""
         return self.stride
+
+    @property
+    def goes_by_distance(self) -> bool:
+        """Yes."""
+        return True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,11 +8,10 @@ what it needs.
 
 import dataclasses
 import functools
-import itertools
 
 import numpy as np
 
-from efficient_attention.attention.patterns.pattern import And, Or, Pattern, Ranges, Without
+from efficient_attention.attention.patterns.pattern import Pattern, Ranges
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,7 +102,7 @@ def passes(pattern: Pattern) -> tuple[tuple[Pattern, int], ...]:
     A union of parts that prefer different orders becomes one pass for each order; no pair is in two of them.
     """
     by_order: dict[int, Pattern] = {}
-    for part in alternatives(pattern):
+    for part in pattern.alternatives():
         by_order[part.order] = by_order[part.order] | part if part.order in by_order else part
     if len(by_order) == 1:
         return ((pattern, pattern.order),)
@@ -113,15 +112,3 @@ def passes(pattern: Pattern) -> tuple[tuple[Pattern, int], ...]:
         result.append((part if earlier is None else part - earlier, order))
         earlier = part if earlier is None else earlier | part
     return tuple(result)
-
-
-def alternatives(pattern: Pattern) -> list[Pattern]:
-    """Patterns whose union is `pattern`, none of which is itself a union."""
-    match pattern:
-        case Or(left, right):
-            return alternatives(left) + alternatives(right)
-        case And(left, right):
-            return [a & b for a, b in itertools.product(alternatives(left), alternatives(right))]
-        case Without(left, right):
-            return [part - right for part in alternatives(left)]
-    return [pattern]

@@ -1,44 +1,16 @@
-"""Which slot of a decoding cache has which key, so that none is given away before the last query that reads its key?"""
+"""The slots of a decoding cache: each key has one until the last query that reads it, then another key takes it."""
 
 import dataclasses
 import functools
 import heapq
-import math
-from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from efficient_attention.attention.patterns import Block, Causal, Window
-from efficient_attention.attention.patterns.pattern import And, Or, Pattern, PerHead, Without, head_patterns
+from efficient_attention.attention.patterns import Pattern, head_patterns
 
 ROWS = 256  # queries whose pairs the host looks at together
-
-
-class Reach(NamedTuple):
-    """How far before and after a query its keys lie at most, in positions; infinite where nothing bounds it."""
-
-    back: float
-    ahead: float
-
-
-def reach(pattern: Pattern) -> Reach:
-    """How far the pattern lets queries of any head read, by its form."""
-    match pattern:
-        case Causal():
-            return Reach(math.inf, 0)
-        case Window():
-            return Reach(pattern.radius * pattern.dilation, pattern.radius * pattern.dilation)
-        case Block():
-            return Reach((pattern.back + 1) * pattern.size - 1, (pattern.ahead + 1) * pattern.size - 1)
-        case Without():
-            return reach(pattern.left)
-        case And() | Or() | PerHead():
-            parts = [reach(part) for part in pattern.parts()]
-            choose = min if isinstance(pattern, And) else max
-            return Reach(choose(part.back for part in parts), choose(part.ahead for part in parts))
-    return Reach(math.inf, math.inf)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,7 +42,7 @@ class Slots:
 @functools.lru_cache(maxsize=256)
 def slots_of(pattern: Pattern, heads: int, length: int) -> Slots:
     """The fewest slots that hold every key for as long as any of `heads` heads may read it from a position < length."""
-    back = reach(pattern).back
+    back = pattern.reach.back
     if back < length:
         return Slots(int(back) + 1)
     last = last_readers(head_patterns(pattern, heads), length)

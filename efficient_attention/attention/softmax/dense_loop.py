@@ -21,10 +21,13 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
+from efficient_attention.attention.device_kind import device_kind
 from efficient_attention.attention.dropout import fold_indices, is_kept, row_seeds
 from efficient_attention.attention.einsum import float32_einsum
-from efficient_attention.attention.request import Request
+from efficient_attention.attention.request import Request, Sides
 from efficient_attention.attention.softmax import dense
+from efficient_attention.attention.softmax.definition import allowed_pairs, logit_terms
+from efficient_attention.attention.weights import MASKED
 
 # Bytes of float32 scores of a step, for each core; of 2^18 to 2^22 the best at 32 to 512 positions of 12 heads of 32
 # (one and two cores of an AMD EPYC with 1 MiB of L2 each, jaxlib 0.10). A row of fewer is no gain on two cores: there
@@ -52,7 +55,7 @@ def is_faster_by_rows(request: Request) -> bool:
 
     Rows that are spread over devices could not be visited one after another without gathering them.
     """
-    if jax.default_backend() != 'cpu' or jax.device_count() > 1:
+    if device_kind() != 'cpu' or jax.device_count() > 1:
         return False
     batch, queries, heads, _ = request.query.shape
     row_bytes = 4 * heads * queries * request.key.shape[1]
@@ -67,17 +70,18 @@ def cores() -> int:
 
 def attend_by_rows(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
     """Output in the query's dtype and float32 log-sum-exp; products are float32's whatever the dtype."""
-    dense.softmax_pattern(request.mechanism)  # refuses other mechanisms
     batch = len(request.query)
     rows = {name: getattr(request, name).astype(jnp.float32) for name in ('query', 'key', 'value')}
-    for name in ('query_segments', 'key_segments', 'query_positions', 'key_positions', 'bias'):
-        x = getattr(request, name)
-        if x is not None and not callable(x) and np.shape(x)[0] == batch > 1:
-            rows[name] = jnp.asarray(x)
+    for name, sides in (('segments', request.segments), ('positions', request.positions)):
+        for side, x in (sides or Sides(None, None))._asdict().items():
+            if x is not None and np.shape(x)[0] == batch > 1:
+                rows[f'{side}_{name}'] = jnp.asarray(x)
+    if request.bias is not None and not callable(request.bias) and np.shape(request.bias)[0] == batch > 1:
+        rows['bias'] = jnp.asarray(request.bias)
     if request.relative is not None:
         rows['relative'] = request.relative.query
-    if request.dropout_rng is not None and request.dropout_rate > 0.0:
-        rows['seed'] = row_seeds(request.dropout_rng, batch)
+    if request.dropout is not None:
+        rows['seed'] = row_seeds(request.dropout.rng, batch)
     out_BLHK, lse_BHL = map_again(functools.partial(attend_row, request), rows)
     return out_BLHK.astype(request.query.dtype), lse_BHL
 
@@ -89,15 +93,12 @@ def map_again(visit: Callable[[Any], Any], parts: Any) -> Any:
 
 def attend_row(request: Request, row: dict[str, Array]) -> tuple[Float[Array, 'L H K'], Float[Array, 'H L']]:
     """What `attend_by_rows` gives for the row of its request whose arrays these are, still in float32."""
-    own: dict[str, Any] = {name: x[None] for name, x in row.items() if name != 'seed'}
-    if request.relative is not None:
-        own['relative'] = dataclasses.replace(request.relative, query=own['relative']).astype(jnp.float32)
-    request = dataclasses.replace(request, **own)
+    request = request_of_row(request, {name: x[None] for name, x in row.items()})
     _, queries, heads, width = request.query.shape
     keys, groups = request.key.shape[1:3]
-    allowed = dense.allowed_pairs(request)[0]
-    added = dense.logit_terms(request, jnp.dtype(jnp.float32), None)
-    terms = jnp.where(allowed, 0.0 if added is None else added[0], dense.MASKED)
+    allowed = allowed_pairs(request)[0]
+    added = logit_terms(request, jnp.dtype(jnp.float32), None)
+    terms = jnp.where(allowed, 0.0 if added is None else added[0], MASKED)
     most = max(1, STEP_BYTES * cores() * groups // (4 * heads * queries * keys))
     step = max(number for number in range(1, groups + 1) if groups % number == 0 and number <= most)
 
@@ -113,8 +114,21 @@ def attend_row(request: Request, row: dict[str, Array]) -> tuple[Float[Array, 'L
         terms_ghLM=by_step(terms, of_group, queries, keys) if len(terms) > 1 else None,
         seeds_gh=by_step(fold_indices(row['seed'], jnp.arange(heads)), of_group) if 'seed' in row else None,
     )
-    out, lse = map_again(functools.partial(attend_heads, terms[None], request.dropout_rate), steps)
+    out, lse = map_again(
+        functools.partial(attend_heads, terms[None], request.dropout.rate if request.dropout else 0.0), steps
+    )
     return out.reshape(heads, queries, width).swapaxes(0, 1), lse.reshape(heads, queries)
+
+
+def request_of_row(request: Request, row: dict[str, Array]) -> Request:
+    """The request with the arrays of one row, [1, ...] each; its other arrays serve all rows."""
+    changes: dict[str, Any] = {name: row[name] for name in ('query', 'key', 'value', 'bias') if name in row}
+    for name, sides in (('segments', request.segments), ('positions', request.positions)):
+        if sides is not None:
+            changes[name] = Sides(*(row.get(f'{side}_{name}', x) for side, x in sides._asdict().items()))
+    if request.relative is not None:
+        changes['relative'] = dataclasses.replace(request.relative, query=row['relative']).astype(jnp.float32)
+    return dataclasses.replace(request, **changes)
 
 
 def attend_heads(
@@ -125,10 +139,10 @@ def attend_heads(
     logits = float32_einsum('ghLK,gMK->ghLM', own.query_ghLK, own.key_gMK) + terms
     maximum = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
     # Where no key is allowed, or a bias forbids all that are, these are not zeros; the results are replaced below.
-    has_key = maximum > dense.MASKED / 2
+    has_key = maximum > MASKED / 2
     weights = jnp.exp(logits - maximum)
     total = weights.sum(axis=-1, keepdims=True)
-    lse = jnp.where(has_key, jnp.log(total) + maximum, dense.MASKED)
+    lse = jnp.where(has_key, jnp.log(total) + maximum, MASKED)
     if own.seeds_gh is not None:
         queries, keys = weights.shape[-2:]
         keep = is_kept(fold_indices(own.seeds_gh, jnp.arange(queries), jnp.arange(keys)), dropout_rate)

@@ -1,13 +1,13 @@
-"""Softmax attention on `jax.nn.dot_product_attention`, for what that function serves exactly."""
+"""The backend `jax_nn`: softmax attention on `jax.nn.dot_product_attention`, for what that function serves exactly."""
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.mechanism import Softmax
+from efficient_attention.attention.mechanism import refuse
 from efficient_attention.attention.patterns import Causal, Full
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.softmax.dense import allowed_pairs
+from efficient_attention.attention.softmax.definition import allowed_pairs, pattern_of
 
 
 def serve(request: Request) -> tuple[Array, None]:
@@ -25,11 +25,13 @@ def serve(request: Request) -> tuple[Array, None]:
 
 def check_served(request: Request) -> None:
     """Raises NotImplementedError naming what the library lacks for this request."""
-    if not isinstance(request.mechanism, Softmax) or not isinstance(request.mechanism.pattern, Full | Causal):
+    if pattern_of(request) not in (Full(), Causal()):
         raise NotImplementedError(f'jax_nn serves Softmax over full and causal, not {request.mechanism}')
-    if callable(request.bias) or request.relative is not None:
-        raise NotImplementedError('jax_nn has no bias as a function of positions and no relative term')
-    if request.dropout_rate > 0.0:
-        raise NotImplementedError('jax_nn has no attention dropout')
-    if request.return_lse:
-        raise NotImplementedError('jax_nn returns the log-sum-exp in the input dtype and without a gradient')
+    lacks = {
+        'bias as a function of positions': callable(request.bias),
+        'relative term': request.relative is not None,
+        'attention dropout': request.dropout is not None,
+        # It returns the log-sum-exp in the input dtype and without a gradient.
+        'log-sum-exp that can be merged': request.return_lse,
+    }
+    refuse('jax_nn', lacks)

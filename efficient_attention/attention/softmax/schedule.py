@@ -44,6 +44,7 @@ class Pass:
     """One disjoint part of a pattern: how queries and keys are listed, and the classes of both sides."""
 
     patterns: tuple[Pattern, ...]  # one, or one for each head
+    size: int  # S
     query_listing: np.ndarray  # [L]
     key_listing: np.ndarray  # [M]
     by_query: tuple[RowClass, ...]  # for the output and dq
@@ -103,6 +104,7 @@ def make_pass(
     is_ragged = len(key_listing) % size != 0
     return Pass(
         patterns=patterns,
+        size=size,
         query_listing=query_listing,
         key_listing=key_listing,
         by_query=row_classes(tables, is_ragged),

@@ -10,23 +10,29 @@ from jax import Array
 
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax.tile_picks import Chunk, Facts, Pick, into_tiles
+from efficient_attention.attention.softmax.tile_term import Term
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class ArrayBias:
+class ArrayBias(Term):
     """An array in tiles, [b, g, h, n, S, n, S]: an axis that does not vary is 1, as are its tiles."""
 
     array: Any  # an Array, or what JAX puts in its place while it takes trees of arrays apart
 
     @property
-    def is_by_row(self) -> bool:
-        """Whether each query tile has a bias of its own, so that its gradient is complete after one chunk."""
+    def has_row_gradient(self) -> bool:
+        """Where each query tile has a bias of its own, so that its gradient is complete after one chunk."""
         return self.array.shape[3] > 1
+
+    @property
+    def splits_by_head(self) -> bool:
+        """Yes."""
+        return True
 
     def rows(self, pick: Pick) -> 'ArrayBias':
         """The part that a chunk of query tiles reads."""
-        return ArrayBias(jnp.take(self.array, pick.rows, axis=3)) if self.is_by_row else self
+        return ArrayBias(jnp.take(self.array, pick.rows, axis=3)) if self.has_row_gradient else self
 
     def of_rows(self, chunk: Chunk, _: Facts) -> Array:
         """Values over the pairs of a chunk of query tiles whose rows `self` is."""
@@ -41,27 +47,37 @@ class ArrayBias:
 
     def start(self) -> Any:
         """The gradient that all rows share, before the first."""
-        return None if self.is_by_row else jnp.zeros_like(self.array)
+        return None if self.has_row_gradient else jnp.zeros_like(self.array)
 
     def collect(self, total: Any, _: Pick, gradient: 'ArrayBias') -> tuple[Any, list[Array]]:
         """The sum so far with a chunk's gradient, or what is complete after the chunk, rows first."""
-        return (None, [jnp.moveaxis(gradient.array, 3, 0)]) if self.is_by_row else (total + gradient.array, [])
+        return (None, [jnp.moveaxis(gradient.array, 3, 0)]) if self.has_row_gradient else (total + gradient.array, [])
 
     def join(self, total: Any, arrays: list[Array]) -> 'ArrayBias':
         """The gradient of the whole from the sum, or from all rows, which lack the empty tile."""
-        if not self.is_by_row:
+        if not self.has_row_gradient:
             return ArrayBias(total)
         return ArrayBias(jnp.moveaxis(jnp.concatenate([arrays[0], jnp.zeros_like(arrays[0][:1])]), 0, 3))
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class FunctionBias:
+class FunctionBias(Term):
     """A function of positions; its parameters are the leaves of `function`, a `jax.tree_util.Partial`."""
 
     function: Any  # a Partial, or what JAX puts in its place
     heads: tuple[int, ...] = dataclasses.field(metadata={'static': True})
     groups: int = dataclasses.field(metadata={'static': True})
+
+    @property
+    def has_row_gradient(self) -> bool:
+        """No: all rows share the parameters."""
+        return False
+
+    @property
+    def splits_by_head(self) -> bool:
+        """No: the function gives the values of all heads at once."""
+        return False
 
     def start(self) -> 'FunctionBias':
         """The gradient of the parameters, before the first row."""
@@ -118,9 +134,9 @@ def gradient_of(parameter: Array, total: Array) -> Any:
 
 
 def make_tile_bias(
-    request: Request, heads: np.ndarray, query_listing: np.ndarray, key_listing: np.ndarray
+    request: Request, heads: np.ndarray, query_listing: np.ndarray, key_listing: np.ndarray, size: int
 ) -> ArrayBias | FunctionBias | None:
-    """The request's bias for `heads`, positions listed as given; None without one."""
+    """The request's bias for `heads`, positions listed as given, in tiles of `size`; None without one."""
     bias, groups = request.bias, request.key.shape[2]
     if bias is None:
         return None
@@ -138,7 +154,7 @@ def make_tile_bias(
         if not varies:
             array = jnp.expand_dims(array, axis)
             continue
-        moved = into_tiles(jnp.moveaxis(array, axis, 1), listing)  # [b, n, S, ...]
+        moved = into_tiles(jnp.moveaxis(array, axis, 1), listing, size)  # [b, n, S, ...]
         array = jnp.moveaxis(moved, (1, 2), (axis, axis + 1))
     return ArrayBias(array)
 

@@ -12,8 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-TILE = 64  # S
-
 
 class Side(NamedTuple):
     """What the mask and dropout need to know of queries or of keys; the last tile is empty."""
@@ -56,6 +54,7 @@ class Chunk(NamedTuple):
     by_key: bool  # the chunk's own rows are key tiles and the lists hold query tiles; else the other way round
     checks_pattern: bool  # some pair of these tiles is not in the pattern
     checks_keys: bool  # some key of these tiles does not exist
+    size: int  # S
 
     def queries(self, x: Array) -> Array:
         """The queries' tiles, of axis 2 of `x`: [B, G, t, ...] or, by key, [B, G, t or 1, w, ...]."""
@@ -84,7 +83,7 @@ class Chunk(NamedTuple):
         """An array over the pairs from [b, g, h, t, q, m]; if rows share a list, t is 1 and q or m holds them all."""
         batch, groups, heads, rows, queries, keys = x.shape
         tiles = self.pick.rows.shape[0] if self.pick.is_shared and x.shape[5 if self.by_key else 4] > 1 else rows
-        q, m = (TILE if count > 1 else 1 for count in (queries, keys))
+        q, m = (self.size if count > 1 else 1 for count in (queries, keys))
         if not self.by_key:
             return x.reshape(batch, groups, heads, tiles, q, -1, m).swapaxes(2, 3)
         if self.pick.is_shared:
@@ -92,14 +91,14 @@ class Chunk(NamedTuple):
         return x.reshape(batch, groups, heads, tiles, -1, q, m).transpose(0, 1, 3, 6, 4, 2, 5)
 
 
-def into_tiles(x: Array, listing: np.ndarray, fill: int = 0) -> Array:
+def into_tiles(x: Array, listing: np.ndarray, size: int, fill: int = 0) -> Array:
     """[B, L, ...] to [B, n, S, ...] in the listed order, filled up to whole tiles and one empty tile more."""
     length = x.shape[1]
     x = reorder(x, listing, 1)
-    tiles = -(-length // TILE) + 1
-    padding = [(0, 0), (0, tiles * TILE - length)] + [(0, 0)] * (x.ndim - 2)
+    tiles = -(-length // size) + 1
+    padding = [(0, 0), (0, tiles * size - length)] + [(0, 0)] * (x.ndim - 2)
     x = jnp.pad(x, padding, constant_values=jnp.asarray(fill, x.dtype))
-    return x.reshape(x.shape[0], tiles, TILE, *x.shape[2:])
+    return x.reshape(x.shape[0], tiles, size, *x.shape[2:])
 
 
 def reorder(x: Array, order: np.ndarray, axis: int) -> Array:
@@ -115,13 +114,13 @@ def reorder(x: Array, order: np.ndarray, axis: int) -> Array:
     return move(x)
 
 
-def make_side(positions: Any, segments: Array | None, listing: np.ndarray) -> Side:
+def make_side(positions: Any, segments: Array | None, listing: np.ndarray, size: int) -> Side:
     """Positions, segments and numbers in tiles."""
     numbers = jnp.arange(len(listing), dtype=jnp.int32)[None]
     return Side(
-        into_tiles(jnp.asarray(positions), listing)[:, None],
-        None if segments is None else into_tiles(segments, listing)[:, None],
-        into_tiles(numbers, listing, fill=-1)[:, None],
+        into_tiles(jnp.asarray(positions), listing, size)[:, None],
+        None if segments is None else into_tiles(segments, listing, size)[:, None],
+        into_tiles(numbers, listing, size, fill=-1)[:, None],
     )
 
 

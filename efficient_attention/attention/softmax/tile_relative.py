@@ -1,7 +1,7 @@
 """The relative term of the logits as tile loops need it: products with the distances of a row of tiles, then shifted.
 
-A query tile that reads w key tiles in a row meets 64 (w + 1) distances. Its 64 queries are multiplied with those rows
-of the table, in the order of falling distance, and row a of the result is moved left by 63 - a: then the column is the
+A query tile that reads w key tiles in a row meets S (w + 1) distances. Its S queries are multiplied with those rows of
+the table, in the order of falling distance, and row a of the result is moved left by S - 1 - a: then the column is the
 key. So the term costs one product more and never a table of [L, M, K] (Dai et al. 2019, arXiv 1901.02860, appendix B,
 does this on whole sequences).
 
@@ -21,7 +21,8 @@ from jax import Array
 from efficient_attention.attention.relative import falling, first_position, shift
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax.schedule import Pass, RowClass
-from efficient_attention.attention.softmax.tile_picks import TILE, Chunk, Facts, Pick, into_tiles, pick_own
+from efficient_attention.attention.softmax.tile_picks import Chunk, Facts, Pick, into_tiles, pick_own
+from efficient_attention.attention.softmax.tile_term import Term
 
 
 class RelativeRows(NamedTuple):
@@ -36,19 +37,30 @@ class RelativeRows(NamedTuple):
         r_GhtcK = jax.lax.collapse(self.r_GhtnSK, 3, 5).astype(self.q_BGthSK.dtype)
         axes = ((5,), (4,)), ((1, 3, 2), (0, 1, 2))
         products_GhtBSc = jax.lax.dot_general(self.q_BGthSK, r_GhtcK, axes, preferred_element_type=jnp.float32)
-        shifted = shift(products_GhtBSc, TILE * width).transpose(3, 0, 2, 1, 4, 5)
-        return shifted.reshape(*shifted.shape[:-1], width, TILE)
+        size = self.q_BGthSK.shape[4]
+        shifted = shift(products_GhtBSc, size * width).transpose(3, 0, 2, 1, 4, 5)
+        return shifted.reshape(*shifted.shape[:-1], width, size)
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class RelativeBias:
+class RelativeBias(Term):
     """The relative term of a pass."""
 
     q_BGnhSK: Any  # an Array, or what JAX puts in its place while it takes trees of arrays apart
     table_1GhnSK: Any  # float32, so that its gradient is summed in that; rows of falling distance
     diagonal: int = dataclasses.field(metadata={'static': True})  # the table's tile of query tile 0 and key tile 0
     widest: int = dataclasses.field(metadata={'static': True})  # tiles of the table that a row meets, at most
+
+    @property
+    def has_row_gradient(self) -> bool:
+        """Yes: the queries'."""
+        return True
+
+    @property
+    def splits_by_head(self) -> bool:
+        """Yes."""
+        return True
 
     def rows(self, pick: Pick) -> RelativeRows:
         """The part that a chunk of query tiles reads."""
@@ -70,10 +82,10 @@ class RelativeBias:
             products_GhwBStc = jax.lax.dot_general(
                 q_BGtwhSK[:, :, 0], windows, shared, preferred_element_type=jnp.float32
             )
-            return shift(products_GhwBStc.swapaxes(4, 5), TILE).transpose(3, 0, 4, 6, 2, 1, 5)
+            return shift(products_GhwBStc.swapaxes(4, 5), chunk.size).transpose(3, 0, 4, 6, 2, 1, 5)
         axes = ((6,), (5,)), ((1, 4, 2, 3), (0, 1, 2, 3))
         products_GhtwBSc = jax.lax.dot_general(q_BGtwhSK, windows, axes, preferred_element_type=jnp.float32)
-        return shift(products_GhtwBSc, TILE).transpose(4, 0, 2, 6, 3, 1, 5)
+        return shift(products_GhtwBSc, chunk.size).transpose(4, 0, 2, 6, 3, 1, 5)
 
     def starts(self, pick: Pick) -> Array:
         """The first tile of the table that each query tile meets, [t]."""
@@ -128,26 +140,26 @@ def make_relative_bias(request: Request, heads: np.ndarray, own: Pass) -> Relati
     offset = check_in_order(request, own)
     q_BLHK = relative.query[:, :, heads] * jnp.asarray(1.0 / math.sqrt(relative.query.shape[-1]), request.query.dtype)
     batch, queries, _, width = q_BLHK.shape
-    q_BGnhSK = into_tiles(q_BLHK.reshape(batch, queries, groups, -1, width), own.query_listing)
-    rows = relative.table.shape[0]
+    q_BGnhSK = into_tiles(q_BLHK.reshape(batch, queries, groups, -1, width), own.query_listing, own.size)
+    rows, size = relative.table.shape[0], own.size
     # Tile `diagonal` begins at distance offset + S - 1; tile 0 lies wholly beyond the table's last row.
-    diagonal = -(-(relative.first + rows - 1 - offset) // TILE)
-    top = offset + TILE - 1 + TILE * diagonal
-    tiles = 1 + -(-(top - relative.first) // TILE)
-    falling_cHK = falling(relative.table[:, heads].astype(jnp.float32), top - relative.first, tiles * TILE)
-    table_1GhnSK = falling_cHK.reshape(1, tiles, TILE, groups, -1, width).transpose(0, 3, 4, 1, 2, 5)
+    diagonal = -(-(relative.first + rows - 1 - offset) // size)
+    top = offset + size - 1 + size * diagonal
+    tiles = 1 + -(-(top - relative.first) // size)
+    falling_cHK = falling(relative.table[:, heads].astype(jnp.float32), top - relative.first, tiles * size)
+    table_1GhnSK = falling_cHK.reshape(1, tiles, size, groups, -1, width).transpose(0, 3, 4, 1, 2, 5)
     widest = 1 + max(rows.lists.shape[-1] for rows in own.by_query)
     return RelativeBias(q_BGnhSK.transpose(0, 3, 1, 4, 2, 5), table_1GhnSK, diagonal, widest)
 
 
 def check_in_order(request: Request, own: Pass) -> int:
     """The first query's position minus the first key's, where all positions and tiles are one after another."""
-    starts = first_position(request.query_positions), first_position(request.key_positions)
+    starts = first_position(request.positions.query), first_position(request.positions.key)
     if starts[0] is None or starts[1] is None:
         raise NotImplementedError('blocked has relative attention for known positions that rise by 1 alone')
     listings = own.query_listing, own.key_listing
     is_listed = all((np.diff(listing) == 1).all() for listing in listings)
-    query_tiles, key_tiles = (-(-len(listing) // TILE) for listing in listings)
+    query_tiles, key_tiles = (-(-len(listing) // own.size) for listing in listings)
     runs = [is_run(rows, key_tiles) for rows in own.by_query] + [is_run(rows, query_tiles) for rows in own.by_key]
     if not is_listed or not all(runs):
         raise NotImplementedError(

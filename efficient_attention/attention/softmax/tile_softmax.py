@@ -21,11 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from efficient_attention.attention.device_kind import device_kind
 from efficient_attention.attention.dropout import fold_index, is_kept, row_seeds
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.softmax.dense import MASKED
 from efficient_attention.attention.softmax.schedule import Pass, RowClass
-from efficient_attention.attention.softmax.tile_bias import ArrayBias, FunctionBias, make_tile_bias
+from efficient_attention.attention.softmax.tile_bias import make_tile_bias
 from efficient_attention.attention.softmax.tile_loops import Loop, run_loop
 from efficient_attention.attention.softmax.tile_picks import (
     Chunk,
@@ -37,15 +37,15 @@ from efficient_attention.attention.softmax.tile_picks import (
     products,
     reorder,
 )
-from efficient_attention.attention.softmax.tile_relative import RelativeBias, make_relative_bias
+from efficient_attention.attention.softmax.tile_relative import make_relative_bias
+from efficient_attention.attention.softmax.tile_term import Term
+from efficient_attention.attention.weights import MASKED
 
 # Bytes of float32 scores that one step of a loop computes, on a CPU where rows have lists of their own (measured best:
 # what a core's cache holds) or share one (one large product, which gains from more rows), and elsewhere.
 CHUNK_BYTES = {'cpu': 2**20}
 SHARED_CHUNK_BYTES = {'cpu': 4 * 2**20}
 CHUNK_BYTES_ELSEWHERE = 128 * 2**20
-
-Term = ArrayBias | FunctionBias | RelativeBias
 
 
 class Operands(NamedTuple):
@@ -69,24 +69,20 @@ class Options:
 def attend_pass(request: Request, heads: np.ndarray, own: Pass) -> tuple[Array, Array]:
     """Output [B, L, H, K] and log-sum-exp [B, H, L] of one pass; `heads`: the numbers of the request's heads."""
     batch, queries, _, width = request.query.shape
-    has_dropout = request.dropout_rng is not None and request.dropout_rate > 0.0
-    options = Options(
-        own,
-        request.dropout_rate if has_dropout else 0.0,
-        chunk_sizes(),
-    )
+    options = Options(own, request.dropout.rate if request.dropout else 0.0, chunk_sizes())
     scaled = request.query * jnp.asarray(1.0 / math.sqrt(width), request.query.dtype)
     q_BLGhK = scaled.reshape(batch, queries, request.key.shape[2], -1, width)
     operands = Operands(
-        into_tiles(q_BLGhK, own.query_listing).transpose(0, 3, 1, 4, 2, 5),
-        into_tiles(request.key, own.key_listing).transpose(0, 3, 1, 2, 4),
-        into_tiles(request.value, own.key_listing).transpose(0, 3, 1, 2, 4),
+        into_tiles(q_BLGhK, own.query_listing, own.size).transpose(0, 3, 1, 4, 2, 5),
+        into_tiles(request.key, own.key_listing, own.size).transpose(0, 3, 1, 2, 4),
+        into_tiles(request.value, own.key_listing, own.size).transpose(0, 3, 1, 2, 4),
         make_terms(request, heads, own),
     )
+    segments = request.segments or (None, None)
     facts = Facts(
-        make_side(request.query_positions, request.query_segments, own.query_listing),
-        make_side(request.key_positions, request.key_segments, own.key_listing),
-        dropout_seeds(request, heads) if has_dropout else None,
+        make_side(request.positions.query, segments[0], own.query_listing, own.size),
+        make_side(request.positions.key, segments[1], own.key_listing, own.size),
+        None if request.dropout is None else dropout_seeds(request, request.dropout.rng, heads),
     )
     run = visit_by_head if is_wide(options, operands) else visit
     out_BGnhSK, lse_BGnhS = run(options, operands, facts)
@@ -98,21 +94,20 @@ def attend_pass(request: Request, heads: np.ndarray, own: Pass) -> tuple[Array, 
 
 def make_terms(request: Request, heads: np.ndarray, own: Pass) -> tuple[Term, ...]:
     """What a request adds to the products of queries and keys, for some heads."""
-    bias = make_tile_bias(request, heads, own.query_listing, own.key_listing)
+    bias = make_tile_bias(request, heads, own.query_listing, own.key_listing, own.size)
     return tuple(term for term in (bias, make_relative_bias(request, heads, own)) if term is not None)
 
 
 def chunk_sizes() -> tuple[int, int]:
     """Bytes of a chunk's scores where rows have lists of their own, and where they share one."""
-    own, shared = (x.get(jax.default_backend(), CHUNK_BYTES_ELSEWHERE) for x in (CHUNK_BYTES, SHARED_CHUNK_BYTES))
+    own, shared = (x.get(device_kind(), CHUNK_BYTES_ELSEWHERE) for x in (CHUNK_BYTES, SHARED_CHUNK_BYTES))
     return own, shared
 
 
-def dropout_seeds(request: Request, heads: np.ndarray) -> Array:
+def dropout_seeds(request: Request, rng: Array, heads: np.ndarray) -> Array:
     """uint32 [B, G, h]: where the hash of each head's dropout bits starts, as in `dropout.keep_mask`."""
-    assert request.dropout_rng is not None
     batch = request.query.shape[0]
-    seeds_BH = fold_index(row_seeds(request.dropout_rng, batch)[:, None], jnp.asarray(heads)[None])
+    seeds_BH = fold_index(row_seeds(rng, batch)[:, None], jnp.asarray(heads)[None])
     return seeds_BH.reshape(batch, request.key.shape[2], -1)
 
 
@@ -124,9 +119,9 @@ def is_wide(options: Options, operands: Operands) -> bool:
     batch, groups, _, per_group, size, _ = operands.q_BGnhSK.shape
     width = max(own.lists.shape[-1] for own in (*options.own.by_query, *options.own.by_key))
     row_bytes = 4 * batch * groups * per_group * size * size * width
-    has_function = any(isinstance(term, FunctionBias) for term in operands.terms)
-    is_splittable = groups > 1 and not has_function and len(options.own.patterns) == 1
-    return jax.default_backend() == 'cpu' and is_splittable and row_bytes > min(options.chunk_bytes)
+    is_split = all(term.splits_by_head for term in operands.terms)
+    is_splittable = groups > 1 and is_split and len(options.own.patterns) == 1
+    return device_kind() == 'cpu' and is_splittable and row_bytes > min(options.chunk_bytes)
 
 
 def visit_by_head(options: Options, operands: Operands, facts: Facts) -> tuple[Array, Array]:
@@ -151,9 +146,9 @@ def visit_by_head(options: Options, operands: Operands, facts: Facts) -> tuple[A
 # ---- one chunk of pairs ----
 
 
-def make_chunk(pick: Pick, by_key: bool, own: RowClass) -> Chunk:
+def make_chunk(options: Options, pick: Pick, by_key: bool, own: RowClass) -> Chunk:
     """The pairs of some rows of a class; results of keys that do not exist are dropped, so by key none is checked."""
-    return Chunk(pick, by_key, own.checks_pattern, own.checks_keys and not by_key)
+    return Chunk(pick, by_key, own.checks_pattern, own.checks_keys and not by_key, options.own.size)
 
 
 def pair_products(chunk: Chunk, queries: Array, keys: Array) -> Array:
@@ -272,7 +267,7 @@ def visit(options: Options, operands: Operands, facts: Facts) -> tuple[Array, Ar
     """Output [B, G, n, h, S, K] and log-sum-exp [B, G, n, h, S] over the tiles of a pass, without the empty tile."""
 
     def step(pick: Pick, own: RowClass, carry: None) -> tuple[None, list[Array]]:
-        out, lse = forward_chunk(make_chunk(pick, False, own), options, operands, facts)
+        out, lse = forward_chunk(make_chunk(options, pick, False, own), options, operands, facts)
         return carry, [rows_first(out), rows_first(lse)]
 
     _, (out, lse) = run_loop(make_loop(options, operands, False), step, None, (0.0, MASKED))
@@ -315,7 +310,7 @@ def query_gradients(options: Options, operands: Operands, facts: Facts, saved: S
     terms = operands.terms
 
     def step(pick: Pick, own: RowClass, totals: list[Any]) -> tuple[list[Any], list[Array]]:
-        chunk = make_chunk(pick, False, own)
+        chunk = make_chunk(options, pick, False, own)
         pulled = [jax.vjp(lambda rows: rows.of_rows(chunk, facts), term.rows(pick)) for term in terms]
         _, dlogits = backward_pairs(chunk, options, operands, facts, saved, [values for values, _ in pulled])
         k = chunk.keys(operands.k_BGnSK)
@@ -328,7 +323,7 @@ def query_gradients(options: Options, operands: Operands, facts: Facts, saved: S
             arrays += by_row
         return after, arrays
 
-    by_row = [isinstance(term, RelativeBias) or isinstance(term, ArrayBias) and term.is_by_row for term in terms]
+    by_row = [term.has_row_gradient for term in terms]
     loop = make_loop(options, operands, False)
     totals, arrays = run_loop(loop, step, [term.start() for term in terms], (0.0,) * (1 + sum(by_row)))
     dq, *rest = arrays
@@ -349,7 +344,7 @@ def key_gradients(options: Options, operands: Operands, facts: Facts, saved: Sav
     """dk and dv [B, G, n, S, K], by key tile."""
 
     def step(pick: Pick, own: RowClass, carry: None) -> tuple[None, list[Array]]:
-        chunk = make_chunk(pick, True, own)
+        chunk = make_chunk(options, pick, True, own)
         added = term_values(chunk, operands, facts)
         dropped, dlogits = backward_pairs(chunk, options, operands, facts, saved, added)
         q, dout = chunk.queries(operands.q_BGnhSK), chunk.queries(saved.dout_BGnhSK)

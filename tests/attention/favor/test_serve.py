@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +10,14 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.attend import make_request
+from efficient_attention.attention.favor import definition
 from efficient_attention.attention.favor import serve as favor
-from efficient_attention.attention.favor.chunks import FavorState
-from efficient_attention.attention.mechanism import FAVOR, Softmax
+from efficient_attention.attention.favor.chunks import FavorState, Tokens, attend_causal, init_state
+from efficient_attention.attention.favor.definition import FAVOR
+from efficient_attention.attention.favor.features import draw_features, log_features
 from efficient_attention.attention.softmax import dense
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.attention.weights import combine_values
 from tests.tolerances import assert_close
 
 RNG = jax.random.key(7)
@@ -24,7 +29,7 @@ jit = functools.partial(jax.jit, compiler_options={'xla_backend_optimization_lev
 @pytest.fixture(autouse=True)
 def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws features outside the compiled programs where the key is known, which makes these half as large."""
-    draw = favor.draw_features
+    draw = definition.draw_features
 
     def draw_now(rng: jax.Array, *sizes: int) -> jax.Array:
         if isinstance(rng, jax.core.Tracer):
@@ -32,7 +37,7 @@ def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
         with jax.ensure_compile_time_eval():
             return draw(rng, *sizes)
 
-    monkeypatch.setattr(favor, 'draw_features', draw_now)
+    monkeypatch.setattr(definition, 'draw_features', draw_now)
 
 
 def arrays(length: int, *, keys: int | None = None, heads: int = 2, groups: int = 2, width: int = 4) -> tuple:
@@ -55,7 +60,7 @@ def same(rows: jax.Array) -> dict:
 
 def defined(request) -> jax.Array:
     """The output by the dense definition."""
-    return dense.combine_values(favor.weights(request)[0], request.value, jnp.dtype(jnp.float32), EXACT)
+    return combine_values(definition.weights(request)[0], request.value, jnp.dtype(jnp.float32), EXACT)
 
 
 def compare(inputs: tuple, mechanism: FAVOR, **extra) -> None:
@@ -135,7 +140,7 @@ def test_causal_equals_prefix_sums_in_float64():
     q, k, v = arrays(70)
     mechanism = FAVOR(features=16, causal=True, chunk=32)
     out = jit(lambda *inputs: favor.serve(make_request(*inputs, mechanism, rng=RNG))[0])(q, k, v)
-    projection = np.asarray(favor.draw_features(RNG, 16, 4, True), np.float64)
+    projection = np.asarray(draw_features(RNG, 16, 4, True), np.float64)
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
 
     def features(x: np.ndarray) -> np.ndarray:
@@ -153,7 +158,7 @@ def test_weights_sum_to_one_or_to_zero_and_keep_to_positions():
 
     @jit
     def weights_of(q: jax.Array, **extra) -> jax.Array:
-        weights, lse = favor.weights(make_request(q, k, k, FAVOR(causal=True), rng=RNG, **extra))
+        weights, lse = definition.weights(make_request(q, k, k, FAVOR(causal=True), rng=RNG, **extra))
         assert lse is None
         return weights
 
@@ -276,10 +281,10 @@ def test_causal_sums_equal_float64_and_know_nothing_of_later_keys(name: str, nor
     mechanism = FAVOR(64, causal=True, chunk=16)
     request = make_request(q, k, v, mechanism, rng=RNG)
     out = favor.serve(request)[0]
-    expected = dense.combine_values(weights_in_float64(request), v, jnp.dtype(jnp.float32), EXACT)
+    expected = combine_values(weights_in_float64(request), v, jnp.dtype(jnp.float32), EXACT)
     assert_close(out, expected, gradient=True)
-    weights, _ = favor.weights(request)
-    assert_close(dense.combine_values(weights, v, jnp.dtype(jnp.float32), EXACT), out, gradient=True)
+    weights, _ = definition.weights(request)
+    assert_close(combine_values(weights, v, jnp.dtype(jnp.float32), EXACT), out, gradient=True)
     short = favor.serve(make_request(*(x[:, :21] for x in (q, k, v)), mechanism, rng=RNG))[0]
     assert_close(out[:, :21], short, gradient=True)
 
@@ -287,13 +292,24 @@ def test_causal_sums_equal_float64_and_know_nothing_of_later_keys(name: str, nor
 # Decoding
 
 
+def stepper(mechanism: FAVOR, width: int) -> Callable:
+    """A function from a state and query, key and value of new tokens to their outputs and the state that has them."""
+    features = mechanism.feature_map(RNG, width)
+
+    @jit
+    def step(state: FavorState, *new: jax.Array) -> tuple[jax.Array, FavorState]:
+        (out, _), state = attend_causal(Tokens(*new), state, features, mechanism.chunk)
+        return out, state
+
+    return step
+
+
 def test_token_by_token_equals_the_causal_form():
     q, k, v = arrays(21, heads=4)
     mechanism = FAVOR(features=16, causal=True, chunk=8)
     parallel = jit(lambda *inputs: favor.serve(make_request(*inputs, mechanism, rng=RNG))[0])(q, k, v)
-    projection = favor.draw_features(RNG, 16, 4, True)
-    step = jit(functools.partial(favor.decode, projection=projection, mechanism=mechanism))
-    out, state = step(favor.init_state(2, 2, 16, 4), q[:, :11], k[:, :11], v[:, :11])
+    step = stepper(mechanism, 4)
+    out, state = step(init_state(2, 2, 16, 4), q[:, :11], k[:, :11], v[:, :11])
     outs = [out]
     for i in range(11, 21):
         out, state = step(state, q[:, i : i + 1], k[:, i : i + 1], v[:, i : i + 1])
@@ -306,22 +322,22 @@ def test_decoding_rescales_its_state_to_a_later_larger_key():
     """An early key whose features are e^-180 of a later one's must neither drown nor overflow."""
     q, k, v = arrays(4, width=16)
     k = k.at[:, :2].multiply(14.0)
-    mechanism, projection = FAVOR(features=16, causal=True), favor.draw_features(RNG, 16, 16, True)
-    step = jit(functools.partial(favor.decode, projection=projection, mechanism=mechanism))
-    state, outs = favor.init_state(2, 2, 16, 16), []
+    mechanism = FAVOR(features=16, causal=True)
+    step = stepper(mechanism, 16)
+    state, outs = init_state(2, 2, 16, 16), []
     for i in range(4):
         out, state = step(state, *(x[:, i : i + 1] for x in (q, k, v)))
         outs.append(out)
     request = make_request(q, k, v, mechanism, rng=RNG)
-    expected = dense.combine_values(weights_in_float64(request), v, jnp.dtype(jnp.float32), EXACT)
+    expected = combine_values(weights_in_float64(request), v, jnp.dtype(jnp.float32), EXACT)
     assert_close(jnp.concatenate(outs, axis=1), expected, gradient=True)
 
 
 def weights_in_float64(request) -> jax.Array:
     """The causal weights of the softmax kernel in float64, with nothing subtracted from the logarithms."""
-    projection = favor.draw_features(RNG, request.mechanism.features, request.key.shape[3], True)
+    projection = draw_features(RNG, request.mechanism.features, request.key.shape[3], True)
     logs = [
-        np.asarray(favor.log_features(x.swapaxes(1, 2), projection, 'softmax'), np.float64)
+        np.asarray(log_features(x.swapaxes(1, 2), projection, 'softmax'), np.float64)
         for x in (request.query, request.key)
     ]
     products = np.tril(np.einsum('BHLR,BHMR->BHLM', *(np.exp(log) for log in logs)))
@@ -354,11 +370,7 @@ def test_unequal_lengths_are_refused_where_causal_and_positions_are_free_elsewhe
     with pytest.raises(NotImplementedError, match='unequal lengths'):
         favor.serve(make_request(q, k, v, FAVOR(causal=True), rng=RNG, **positions))
     with pytest.raises(NotImplementedError, match='additive bias'):
-        favor.weights(make_request(q, k, v, FAVOR(), rng=RNG, bias=jnp.zeros((1, 1, 5, 8))))
-    with pytest.raises(NotImplementedError, match='causal=True'):
-        favor.decode(
-            favor.init_state(2, 2, 8, 4), q, k[:, :5], v[:, :5], favor.draw_features(RNG, 8, 4, True), FAVOR(8)
-        )
+        definition.weights(make_request(q, k, v, FAVOR(), rng=RNG, bias=jnp.zeros((1, 1, 5, 8))))
     plain, numbered = (favor.serve(make_request(q, k, v, FAVOR(), rng=RNG, **extra))[0] for extra in ({}, positions))
     assert (plain == numbered).all()
 

@@ -10,7 +10,7 @@ import pytest
 
 from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.lsh import definition
-from efficient_attention.attention.mechanism import LSH
+from efficient_attention.attention.lsh.definition import LSH
 from tests.attention import contract
 from tests.tolerances import assert_close
 

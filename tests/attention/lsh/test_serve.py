@@ -13,9 +13,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.lsh import definition as lsh_definition
 from efficient_attention.attention.lsh import serve as lsh
-from efficient_attention.attention.mechanism import LSH, Softmax
+from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax import dense
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.attention.weights import drop_weights
 from tests.tolerances import assert_close
 
 RNG = jax.random.key(3)
@@ -44,7 +46,7 @@ def define(q: jax.Array, v: jax.Array, mechanism: LSH, **options: Any) -> tuple[
     """Output and log-sum-exp from dense weights, in float32."""
     asked = request(q, v, mechanism, **options)
     weights, lse = lsh_definition.weights(asked)
-    return jnp.einsum('BHLM,BMHK->BLHK', dense.drop_weights(weights, asked), v.astype(jnp.float32)), lse
+    return jnp.einsum('BHLM,BMHK->BLHK', drop_weights(weights, asked), v.astype(jnp.float32)), lse
 
 
 serve_quickly = functools.partial(jit, static_argnums=2)(serve)

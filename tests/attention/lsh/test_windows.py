@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from efficient_attention.attention.attend import make_request
-from efficient_attention.attention.lsh.definition import Layout, Rounds, make_layout, make_rounds
+from efficient_attention.attention.lsh.definition import LSH, Layout, Rounds, make_layout, make_rounds
 from efficient_attention.attention.lsh.serve import apart, visit
 from efficient_attention.attention.lsh.windows import (
     Facts,
@@ -16,7 +16,6 @@ from efficient_attention.attention.lsh.windows import (
     scores,
     window_rows,
 )
-from efficient_attention.attention.mechanism import LSH
 
 L, H, K, S = 24, 2, 8, 4
 

@@ -5,8 +5,8 @@ import pytest
 
 from efficient_attention.attention.patterns import Block, Causal, Full, Strided, Window
 from efficient_attention.attention.patterns.pattern import Pattern, PerHead, dense_mask, head_patterns
+from efficient_attention.attention.patterns.presets import bigbird
 from efficient_attention.attention.patterns.tile_table import tile_table
-from efficient_attention.attention.text_form import bigbird
 from efficient_attention.errors import InputError
 
 

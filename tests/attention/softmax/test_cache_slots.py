@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.patterns import dense_mask, head_patterns
-from efficient_attention.attention.softmax.cache_slots import last_readers, reach, slots_of
+from efficient_attention.attention.softmax.cache_slots import last_readers, slots_of
 from efficient_attention.attention.text_form import parse_pattern
 from tests.attention.test_cache import LENGTH, PATTERNS
 
@@ -25,13 +25,13 @@ def test_every_key_has_a_slot_of_its_own_until_its_last_reader(text: str):
         assert (owners[keys] > time).all() and (places[keys] < slots.count).all()
         assert len(set(places[keys])) == len(keys)
     busiest = max(1, *map(len, needed))
-    assert slots.count == reach(pattern).back + 1 if slots.is_ring else slots.count == busiest
+    assert slots.count == pattern.reach.back + 1 if slots.is_ring else slots.count == busiest
 
 
 @pytest.mark.parametrize('text', PATTERNS)
 def test_reach_bounds_the_pattern(text: str):
     queries, keys = np.nonzero(dense_mask(parse_pattern(text), LENGTH, LENGTH, heads=4).any(axis=0))
-    found = reach(parse_pattern(text))
+    found = parse_pattern(text).reach
     assert (queries - keys).max() <= found.back and found.ahead == 0 >= (keys - queries).max()
 
 

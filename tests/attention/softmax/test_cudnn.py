@@ -1,6 +1,7 @@
 """cuDNN serves what it computes exactly and refuses the rest; its program lowers for a GPU without one."""
 
 import re
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +11,9 @@ import pytest
 # Private, and only here: it asks this machine for its cuDNN, and no public option lowers a program without one.
 from jax._src.cudnn import fused_attention_stablehlo
 
-from efficient_attention.attention.attend import BACKENDS, attend, make_request
-from efficient_attention.attention.softmax.cudnn import check_served, window_radius
+from efficient_attention.attention.attend import attend, make_request
+from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.softmax.cudnn import check_served, is_served, serve
 from efficient_attention.attention.text_form import parse_mechanism, parse_pattern
 
 L = 96
@@ -20,12 +22,13 @@ IDS = jnp.ones((2, L), jnp.int32)
 
 
 @pytest.fixture
-def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python believes that there is one."""
-    monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """JAX believes that there is one."""
     monkeypatch.setattr(fused_attention_stablehlo, 'check_cudnn_version', lambda: 91000)
     monkeypatch.setattr(fused_attention_stablehlo, 'check_compute_capability', lambda _: True)
     monkeypatch.setattr(fused_attention_stablehlo, 'is_cuda_compute_capability_equal', lambda _: False)
+    with compiled_for('gpu'):
+        yield
 
 
 @pytest.mark.usefixtures('on_a_gpu')
@@ -52,7 +55,7 @@ def test_forward_and_backward_lower_to_cudnn_without_a_mask(text: str):
     [
         ('window(3)', {}, 'serves Softmax over full, causal and causal & window, not'),
         ('causal & window(3, 2)', {}, 'serves Softmax over'),
-        ('favor(16)', {'rng': jax.random.key(0)}, 'serves Softmax over'),
+        ('favor(16)', {'rng': jax.random.key(0)}, 'computes Softmax, not FAVOR'),
         ('full', {'bias': jnp.ones((L, L))}, 'no additive bias'),
         ('full', {'query_segments': IDS, 'key_segments': IDS}, 'no segments'),
         ('full', {'dropout_rate': 0.1, 'rng': jax.random.key(0)}, 'no attention dropout'),
@@ -63,7 +66,7 @@ def test_forward_and_backward_lower_to_cudnn_without_a_mask(text: str):
 def test_what_it_lacks_is_named(text: str, changes: dict, line: str):
     check_served(make_request(Q, Q, Q, parse_mechanism('causal')))
     with pytest.raises(NotImplementedError, match=line):
-        BACKENDS['cudnn'](make_request(Q, Q, Q, parse_mechanism(text), **changes))
+        serve(make_request(Q, Q, Q, parse_mechanism(text), **changes))
 
 
 @pytest.mark.usefixtures('on_a_gpu')
@@ -78,8 +81,9 @@ def test_a_machine_without_a_gpu_is_told():
         attend(Q, Q, Q, parse_mechanism('full'), backend='cudnn')
 
 
-def test_windows_are_recognised():
-    radii = {
-        text: window_radius(parse_pattern(text)) for text in ('causal & window(3)', 'window(4) & causal', 'window(3)')
+def test_what_needs_no_mask_is_recognised():
+    served = ('full', 'causal', 'causal & window(3)', 'window(4) & causal', 'causal & window(5) & window(3)')
+    others = ('window(3)', 'causal & window(3, 2)', 'causal & block(4)', 'full - window(3)', 'per_head(full, full)')
+    assert {text: is_served(parse_pattern(text)) for text in served + others} == {
+        text: text in served for text in served + others
     }
-    assert radii == {'causal & window(3)': 3, 'window(4) & causal': 4, 'window(3)': None}

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.mechanism import Softmax
+from efficient_attention.attention.softmax.definition import Softmax
 
 
 def test_products_stay_in_the_input_dtype():

@@ -11,11 +11,13 @@ import pytest
 from flax import nnx
 
 from efficient_attention.attention import reference
-from efficient_attention.attention.attend import BACKENDS, attend, make_request
-from efficient_attention.attention.mechanism import LSH, Softmax
+from efficient_attention.attention.attend import attend, make_request
+from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.softmax import dense, dense_loop
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.attention.softmax.serve import BACKENDS
 from efficient_attention.models.config import ModelConfig
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.head_config import HeadConfig
@@ -167,7 +169,7 @@ def test_a_model_trains_the_same_through_it(remat: str, stack: str, norm: str, m
 
 def test_refuses_what_is_no_softmax():
     (q, k, v), _ = inputs(20)
-    with pytest.raises(NotImplementedError, match='dense attention computes Softmax, not LSH'):
+    with pytest.raises(NotImplementedError, match='softmax computes Softmax, not LSH'):
         dense_loop.attend_by_rows(make_request(q, q, v, LSH(8, 2), rng=jax.random.key(0)))
 
 

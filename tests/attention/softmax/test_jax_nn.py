@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.mechanism import Softmax
 from efficient_attention.attention.patterns import Causal, Full
+from efficient_attention.attention.softmax.definition import Softmax
 
 
 @pytest.mark.parametrize(

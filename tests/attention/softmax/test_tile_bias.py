@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.attend import make_request
-from efficient_attention.attention.mechanism import Softmax
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.softmax import tile_picks
-from efficient_attention.attention.softmax.dense import dense_bias
+from efficient_attention.attention.softmax.definition import Softmax, dense_bias
 from efficient_attention.attention.softmax.tile_bias import ArrayBias, FunctionBias, make_tile_bias
 from efficient_attention.attention.softmax.tile_picks import Chunk, Facts, Pick, make_side
 
@@ -27,11 +25,6 @@ LISTS = {
 SHAPES = [(B, H, L, M), (1, H, L, M), (B, 1, L, M), (1, 1, 1, M), (B, 1, 1, M), (H, L, 1), (1, 1, L, 1), (L, M), (1,)]
 
 
-@pytest.fixture(autouse=True)
-def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tile_picks, 'TILE', S)
-
-
 def make(bias: object, positions: np.ndarray | None = None) -> Request:
     q, k = jnp.zeros((B, L, H, 8)), jnp.zeros((B, M, G, 8))
     return make_request(q, k, k, Softmax(), bias=bias, query_positions=positions)
@@ -39,8 +32,8 @@ def make(bias: object, positions: np.ndarray | None = None) -> Request:
 
 def make_facts(request: Request) -> Facts:
     return Facts(
-        make_side(request.query_positions, None, QUERY_LISTING),
-        make_side(request.key_positions, None, KEY_LISTING),
+        make_side(request.positions.query, None, QUERY_LISTING, S),
+        make_side(request.positions.key, None, KEY_LISTING, S),
         None,
     )
 
@@ -50,7 +43,7 @@ def make_pick(lists: np.ndarray, by_key: bool) -> Pick:
 
 
 def make_chunk(lists: np.ndarray, by_key: bool) -> Chunk:
-    return Chunk(make_pick(lists, by_key), by_key, checks_pattern=True, checks_keys=True)
+    return Chunk(make_pick(lists, by_key), by_key, checks_pattern=True, checks_keys=True, size=S)
 
 
 def expected_values(dense_BHLM: np.ndarray, lists: np.ndarray, by_key: bool) -> np.ndarray:
@@ -86,7 +79,7 @@ def real_pairs(lists: np.ndarray, by_key: bool) -> np.ndarray:
 def test_a_chunk_reads_the_values_of_its_pairs(shape: tuple[int, ...], name: str, by_key: bool):
     bias = np.random.default_rng(2).normal(size=shape).astype(np.float32)
     request, lists = make(jnp.asarray(bias)), LISTS[name][by_key]
-    own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING)
+    own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
     values = jax.jit(lambda: own.tiles(make_chunk(lists, by_key), make_facts(request)))()
     expected = expected_values(np.broadcast_to(bias, (B, H, L, M)), lists, by_key)
     is_real = real_pairs(lists, by_key)
@@ -99,12 +92,12 @@ def test_a_chunk_reads_the_values_of_its_pairs(shape: tuple[int, ...], name: str
 def test_the_gradient_of_a_chunk_goes_to_the_pairs_it_read(shape: tuple[int, ...], name: str):
     """Through `rows` and `of_rows`, as the loop takes it."""
     request, lists = make(jnp.zeros(shape)), LISTS[name][False]
-    own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING)
+    own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
     pick, facts = make_pick(lists, False), make_facts(request)
-    assert own.is_by_row == (shape[-2] > 1)
+    assert own.has_row_gradient == (shape[-2] > 1)
 
     def read(bias: jax.Array) -> jax.Array:
-        own = make_tile_bias(make(bias), np.arange(H), QUERY_LISTING, KEY_LISTING)
+        own = make_tile_bias(make(bias), np.arange(H), QUERY_LISTING, KEY_LISTING, S)
         values = own.rows(pick).of_rows(make_chunk(lists, False), facts)
         return jnp.where(real_pairs(lists, False), values, 0.0).sum()
 
@@ -126,7 +119,7 @@ def test_heads_are_picked_by_their_numbers():
     bias = np.random.default_rng(3).normal(size=(1, H, L, M)).astype(np.float32)
     q, k = jnp.zeros((B, L, 2, 8)), jnp.zeros((B, M, 2, 8))
     request = make_request(q, k, k, Softmax(), bias=jnp.asarray(bias[:, :2]))
-    own = make_tile_bias(request, np.array([1, 0]), np.arange(L), np.arange(M))
+    own = make_tile_bias(request, np.array([1, 0]), np.arange(L), np.arange(M), S)
     np.testing.assert_array_equal(own.array[0, 0, 0, 0, 0, 0], bias[0, 1, 0, :S])
     np.testing.assert_array_equal(own.array[0, 1, 0, 0, 0, 0], bias[0, 0, 0, :S])
 
@@ -143,7 +136,7 @@ def test_a_function_is_evaluated_on_the_positions_of_the_chunk(name: str, by_key
     scale = jnp.asarray([0.5, 1.0, 2.0, 4.0])
     positions = np.random.default_rng(4).integers(0, 50, (rows, L)).astype(np.int32)
     request = make(jax.tree_util.Partial(slopes, scale), positions)
-    own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING)
+    own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
     lists = LISTS[name][by_key]
     values = jax.jit(lambda: own.tiles(make_chunk(lists, by_key), make_facts(request)))()
     expected = expected_values(np.broadcast_to(dense_bias(request), (B, H, L, M)), lists, by_key)
@@ -154,7 +147,7 @@ def test_a_function_is_evaluated_on_the_positions_of_the_chunk(name: str, by_key
 
 def test_a_function_without_heads_serves_all_of_them():
     request = make(lambda query, key: (query * key).astype(jnp.float32))
-    own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING)
+    own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
     assert isinstance(own, FunctionBias)
     values = own.tiles(make_chunk(LISTS['alike'][False], False), make_facts(request))
     assert values.shape == (1, 1, 2, 1, S, 2, S)
@@ -162,14 +155,14 @@ def test_a_function_without_heads_serves_all_of_them():
 
 def test_a_function_with_tiles_of_each_head_is_refused():
     request = make(jax.tree_util.Partial(slopes, jnp.ones(H)))
-    own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING)
+    own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
     chunk = make_chunk(LISTS['by head'][False], False)
     with pytest.raises(NotImplementedError, match='no bias function together with tiles that differ by head'):
         own.tiles(chunk, make_facts(request))
 
 
 def test_no_bias_is_none():
-    assert make_tile_bias(make(None), np.arange(H), QUERY_LISTING, KEY_LISTING) is None
+    assert make_tile_bias(make(None), np.arange(H), QUERY_LISTING, KEY_LISTING, S) is None
 
 
 def test_the_gradient_of_rows_is_put_back_behind_the_heads():

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.softmax import tile_picks
 from efficient_attention.attention.softmax.tile_picks import (
     Chunk,
     Pick,
@@ -29,11 +28,6 @@ LISTS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tile_picks, 'TILE', S)
-
-
 def make_pick(lists: np.ndarray) -> Pick:
     return Pick(jnp.asarray(ROWS), jnp.asarray(lists) if lists.ndim == 3 else lists, jnp.zeros(len(ROWS), bool))
 
@@ -42,7 +36,7 @@ def make_pick(lists: np.ndarray) -> Pick:
 def test_tiles_hold_the_listed_order_and_end_with_an_empty_one(length: int):
     x = np.random.default_rng(0).normal(size=(2, length, 3))
     listing = np.random.default_rng(1).permutation(length)
-    tiles = np.asarray(into_tiles(jnp.asarray(x), listing, fill=7))
+    tiles = np.asarray(into_tiles(jnp.asarray(x), listing, S, fill=7))
     assert tiles.shape == (2, -(-length // S) + 1, S, 3)
     flat = tiles.reshape(2, -1, 3)
     np.testing.assert_array_equal(flat[:, :length], jnp.asarray(x)[:, listing])
@@ -55,12 +49,12 @@ def test_a_side_knows_positions_segments_and_numbers():
         jnp.asarray([[1, 1, 2, 2, 0]] * 2),
         np.array([4, 2, 0, 1, 3]),
     )
-    side = make_side(positions, segments, listing)
+    side = make_side(positions, segments, listing, S)
     assert side.positions_b1nS.shape == (1, 1, 3, S) and side.segments_B1nS.shape == (2, 1, 3, S)
     np.testing.assert_array_equal(side.numbers_11nS.ravel(), [4, 2, 0, 1, 3, -1, -1, -1, -1, -1, -1, -1])
     np.testing.assert_array_equal(side.positions_b1nS.ravel()[:5], [9, 7, 5, 6, 8])
     np.testing.assert_array_equal(side.segments_B1nS[1].ravel()[:6], [0, 2, 1, 1, 2, 0])
-    assert make_side(positions, None, listing).segments_B1nS is None
+    assert make_side(positions, None, listing, S).segments_B1nS is None
 
 
 @pytest.mark.parametrize('name', LISTS)
@@ -97,7 +91,7 @@ def test_rows_that_share_a_list_pick_it_once(tiles: list[int]):
 def test_facts_and_products_meet_over_the_pairs(name: str, by_key: bool):
     """Of each pair: query and key numbers, its head's number, and the product of its vectors."""
     lists = np.array([1, 4, 2]) if name == 'shared' else LISTS[name]
-    chunk = Chunk(make_pick(lists), by_key, checks_pattern=True, checks_keys=True)
+    chunk = Chunk(make_pick(lists), by_key, checks_pattern=True, checks_keys=True, size=S)
     q, k = (np.random.default_rng(seed).normal(size=shape).astype(np.float32) for seed, shape in SIDES)
     numbers = jnp.arange(5 * S).reshape(1, 1, 5, S)
     heads = jnp.arange(2 * 3 * 2).reshape(2, 3, 2)

@@ -6,15 +6,15 @@ import pytest
 
 import efficient_attention as ea
 from efficient_attention.attention.relative import Relative, shift
-from efficient_attention.attention.softmax.tile_picks import TILE, Pick
+from efficient_attention.attention.softmax.tile_picks import Pick
 from efficient_attention.attention.softmax.tile_relative import RelativeBias, RelativeRows
 
 
 def test_shift_moves_each_row_to_its_own_keys():
-    products = jnp.arange(TILE * 3 * TILE, dtype=jnp.float32).reshape(1, TILE, 3 * TILE)
-    shifted = shift(products, 2 * TILE)
-    rows, columns = np.arange(TILE)[:, None], np.arange(2 * TILE)[None]
-    np.testing.assert_array_equal(shifted[0], np.asarray(products)[0, rows, TILE - 1 - rows + columns])
+    products = jnp.arange(S * 3 * S, dtype=jnp.float32).reshape(1, S, 3 * S)
+    shifted = shift(products, 2 * S)
+    rows, columns = np.arange(S)[:, None], np.arange(2 * S)[None]
+    np.testing.assert_array_equal(shifted[0], np.asarray(products)[0, rows, S - 1 - rows + columns])
 
 
 def test_tiles_beyond_the_table_are_its_ends_and_send_their_gradient_there():

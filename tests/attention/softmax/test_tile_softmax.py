@@ -8,20 +8,13 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.mechanism import Softmax
-from efficient_attention.attention.softmax import tile_picks, tile_softmax
-from efficient_attention.attention.softmax import tiled as blocked
+from efficient_attention.attention.softmax import tile_softmax
+from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.softmax.tile_softmax import rows_first, rows_third, sum_to, with_empty_tile
 from efficient_attention.attention.text_form import parse_pattern
 from tests.tolerances import assert_close
 
 S = 16
-
-
-@pytest.fixture(autouse=True)
-def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (blocked, tile_picks):
-        monkeypatch.setattr(module, 'TILE', S)
 
 
 def test_small_helpers():
@@ -41,7 +34,7 @@ def gradients_and_outputs(text: str, bias: object, **options: object) -> tuple:
     q, k, v = (jax.random.normal(rng, (1, 60, 2, 8)) for rng in jax.random.split(jax.random.key(0), 3))
 
     def loss(q: jax.Array, k: jax.Array, v: jax.Array, bias: object) -> tuple:
-        pattern = Softmax(parse_pattern(text))
+        pattern = Softmax(parse_pattern(text), S)
         out, lse = attend(q, k, v, pattern, backend='blocked', bias=bias, return_lse=True, **options)
         return (out * jnp.cos(jnp.arange(out.size).reshape(out.shape))).sum() + jnp.sin(lse).sum(), (out, lse)
 
@@ -89,7 +82,7 @@ def test_the_same_call_gives_the_same_bits():
 @pytest.mark.parametrize('text', ['bigbird(16, 1)', 'sparse_strided(8)', 'per_head(causal, strided(4))'])
 def test_nothing_is_summed_by_scattering(text: str):
     """No scatter meets a place twice, so that a result does not depend on an order; with grouped heads neither."""
-    q, k, pattern = jnp.ones((1, 60, 4, 8)), jnp.ones((1, 60, 2, 8)), Softmax(parse_pattern(text))
+    q, k, pattern = jnp.ones((1, 60, 4, 8)), jnp.ones((1, 60, 2, 8)), Softmax(parse_pattern(text), S)
     loss = jax.grad(lambda q, k, v: attend(q, k, v, pattern, backend='blocked').sum(), (0, 1, 2))
     program = str(jax.make_jaxpr(loss)(q, k, k))
     unique = re.findall(r'scatter[\w-]*\[.*?unique_indices=(\w+)', program, re.DOTALL)
@@ -107,7 +100,7 @@ def test_a_bias_function_may_have_whole_numbers_among_its_parameters():
 
     def loss(table: jax.Array, backend: str) -> jax.Array:
         bias = jax.tree_util.Partial(looked_up, table, shift)
-        return (attend(q, q, q, Softmax(parse_pattern('causal')), bias=bias, backend=backend) ** 2).sum()
+        return (attend(q, q, q, Softmax(parse_pattern('causal'), S), bias=bias, backend=backend) ** 2).sum()
 
     gradient = jax.jit(jax.grad(loss), static_argnums=1)
     assert_close(gradient(table, 'blocked'), gradient(table, 'reference'), gradient=True)
@@ -117,7 +110,7 @@ def test_a_bias_function_may_have_whole_numbers_among_its_parameters():
 def test_a_bias_function_that_returns_another_shape_is_refused(shape: tuple[int, ...]):
     q = jnp.ones((1, 40, 4, 8))
     with pytest.raises(ValueError, match='the bias function returned .* it must be'):
-        attend(q, q, q, Softmax(), bias=lambda query, key: jnp.ones(shape), backend='blocked')  # noqa: ARG005
+        attend(q, q, q, Softmax(tile=S), bias=lambda query, key: jnp.ones(shape), backend='blocked')  # noqa: ARG005
 
 
 def test_a_bias_function_may_return_fewer_axes_and_another_float():
@@ -126,5 +119,5 @@ def test_a_bias_function_may_return_fewer_axes_and_another_float():
     def bias(query: jax.Array, key: jax.Array) -> jax.Array:
         return (query - key)[0, 0].astype(jnp.bfloat16)
 
-    run = jax.jit(lambda q, backend: attend(q, q, q, Softmax(), bias=bias, backend=backend), static_argnums=1)
+    run = jax.jit(lambda q, backend: attend(q, q, q, Softmax(tile=S), bias=bias, backend=backend), static_argnums=1)
     assert_close(run(q, 'blocked'), run(q, 'reference'))

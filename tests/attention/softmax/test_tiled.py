@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.mechanism import Mechanism, Softmax
+from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.patterns import Causal, Full, Pattern, PerHead, RandomTiles, Window
-from efficient_attention.attention.softmax import tile_picks
-from efficient_attention.attention.softmax import tiled as blocked
-from efficient_attention.attention.softmax.dense import MASKED
+from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.softmax.tiled import head_groups, pick_heads, static_positions
 from efficient_attention.attention.text_form import parse_mechanism
+from efficient_attention.attention.weights import MASKED
 from tests.tolerances import assert_close
 
+TILE = 16  # positions: tables with many rows at short lengths
 PRESETS = ('longformer(256, 1)', 'bigbird(64, 3)', 'sparse_fixed(128, 8)', 'sparse_strided(128)')
 PRIMITIVES = ('causal & window(256)', 'block(512)', 'strided(128)', 'full')
 # Compiles in half the time; where the program itself is looked at, it is compiled as for users.
@@ -98,13 +98,6 @@ def test_memory_of_lsh_and_favor_with_segments_grows_linearly_up_to_64k(text: st
     assert max(factors) <= 2.2, f'{text}: {sizes} bytes, factors {np.round(factors, 2)}'
 
 
-@pytest.fixture
-def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (blocked, tile_picks):
-        monkeypatch.setattr(module, 'TILE', 16)
-
-
-@pytest.mark.usefixtures('small_tiles')
 def test_vmap_equals_a_larger_batch():
     """Over an axis of its own, also in the backward pass and with segments."""
     q, k, v = (jax.random.normal(rng, (3, 2, 40, 2, 8)) for rng in jax.random.split(jax.random.key(0), 3))
@@ -112,7 +105,7 @@ def test_vmap_equals_a_larger_batch():
 
     def loss(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array) -> jax.Array:
         pair = jnp.broadcast_to(segments, q.shape[:2])
-        out = attend(q, k, v, Softmax(Window(5)), backend='blocked', query_segments=pair, key_segments=pair)
+        out = attend(q, k, v, Softmax(Window(5), TILE), backend='blocked', query_segments=pair, key_segments=pair)
         return (out**2).sum()
 
     mapped = jax.jit(jax.vmap(jax.grad(loss, (0, 1, 2))), compiler_options=QUICKLY)(q, k, v, segments[:, None])
@@ -121,24 +114,22 @@ def test_vmap_equals_a_larger_batch():
     assert_close(mapped, tuple(x.reshape(3, 2, 40, 2, 8) for x in whole), gradient=True)
 
 
-@pytest.mark.usefixtures('small_tiles')
 def test_positions_known_early_and_late_give_the_same():
     """NumPy positions leave tiles out, JAX positions mask them."""
     q, k, v = (jax.random.normal(rng, (1, 33, 2, 8)) for rng in jax.random.split(jax.random.key(0), 3))
     positions = np.arange(33, dtype=np.int32)[None]
 
     def run(positions: object) -> jax.Array:
-        mechanism = Softmax(Causal() & Window(3))
+        mechanism = Softmax(Causal() & Window(3), TILE)
         return attend(q, k, v, mechanism, backend='blocked', query_positions=positions, key_positions=positions)
 
     assert_close(jax.jit(lambda: run(positions))(), jax.jit(run)(jnp.asarray(positions)))
 
 
-@pytest.mark.usefixtures('small_tiles')
 def test_queries_far_from_all_keys_give_zeros():
     q, k = jnp.ones((1, 20, 2, 8)), jnp.ones((1, 30, 2, 8))
     far = {'query_positions': np.arange(20, dtype=np.int32)[None] + 100, 'return_lse': True}
-    out, lse = attend(q, k, k, Softmax(Window(3)), backend='blocked', **far)
+    out, lse = attend(q, k, k, Softmax(Window(3), TILE), backend='blocked', **far)
     assert not out.any() and (lse == MASKED).all() and lse.shape == (1, 2, 20)
 
 
@@ -163,12 +154,11 @@ def test_heads_that_differ_only_in_what_they_draw_share_a_schedule(pattern: Patt
         assert all(one == pattern.for_head(head, 4) for head, one in zip(heads, own, strict=True))
 
 
-@pytest.mark.usefixtures('small_tiles')
 def test_heads_come_back_in_order():
     """Groups of heads that are not neighbours, with key heads that serve several of them."""
     q, k, v = (jax.random.normal(jax.random.key(number), (1, 20, heads, 8)) for number, heads in enumerate((4, 2, 2)))
     pattern = PerHead(Causal(), Full(), Window(2), Causal())
-    out, lse = jax.jit(lambda *x: attend(*x, Softmax(pattern), backend='blocked', return_lse=True))(q, k, v)
+    out, lse = jax.jit(lambda *x: attend(*x, Softmax(pattern, TILE), backend='blocked', return_lse=True))(q, k, v)
     for head, own in enumerate(pattern.patterns):
         part = [x[:, :, [number]] for x, number in ((q, head), (k, head // 2), (v, head // 2))]
         one, one_lse = attend(*part, Softmax(own), backend='reference', return_lse=True)
@@ -191,7 +181,7 @@ def test_positions_that_are_known_are_bytes():
 
 def test_a_mechanism_that_it_does_not_know_is_refused():
     q = jnp.ones((1, 3, 2, 8))
-    with pytest.raises(NotImplementedError, match='blocked does not know Mechanism'):
+    with pytest.raises(NotImplementedError, match='Mechanism has no room'):
         attend(q, q, q, Mechanism(), backend='blocked')
 
 
