@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float
 
 from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
+from efficient_attention.attention.mechanism import lack
 from efficient_attention.attention.registry import room_of
 
 __all__ = ['Cache', 'CacheSpec', 'NewTokens', 'decode', 'init_cache']
@@ -40,6 +41,8 @@ def decode(
 
     Outputs at positions from `max_length` on are NaN where the cache has no slots for them.
     """
+    if bias is not None and not spec.mechanism.has_logits:
+        raise lack(spec.mechanism.name, 'additive bias')
     positions, segments = new.positions.astype(jnp.int32), new.segments.astype(jnp.int32)
     new = new._replace(positions=positions, segments=segments)
     out, cache = room_of(spec.mechanism).decode(spec, cache, new, bias)

@@ -1,6 +1,6 @@
 """Every mechanism, by the name that texts give it; a new one is a line here."""
 
-from efficient_attention.attention import favor, lsh, softmax
+from efficient_attention.attention import favor, linear, lsh, softmax
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.room import Room
 
@@ -8,6 +8,7 @@ ROOMS: dict[str, Room] = {
     'softmax': softmax.ROOM,  # in a text a pattern stands for it
     'lsh': lsh.ROOM,
     'favor': favor.ROOM,
+    'linear': linear.ROOM,
 }
 
 

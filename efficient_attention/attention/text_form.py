@@ -20,6 +20,7 @@ from efficient_attention.attention.patterns import (
     ListedTiles,
     Pattern,
     PerHead,
+    Prefix,
     RandomTiles,
     Strided,
     Summary,
@@ -35,6 +36,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {name: room.kind for name, room in ROOM
 PATTERNS: dict[str, Callable[..., Pattern]] = {
     'full': Full,
     'causal': Causal,
+    'prefix': Prefix,
     'window': Window,
     'block': Block,
     'strided': Strided,

@@ -78,6 +78,7 @@ def bigbird(keys: int) -> list[paper.Reads]:
 PATTERNS: dict[str, paper.Reads] = {
     'full': paper.full(),
     'causal': paper.causal(),
+    'prefix(5)': paper.prefix(5),
     'window(0)': paper.window(0),
     'window(2)': paper.window(2),
     'window(2, dilation=3)': paper.window(2, 3),

@@ -15,6 +15,7 @@ from efficient_attention.attention.patterns import (
     Or,
     Pattern,
     PerHead,
+    Prefix,
     RandomTiles,
     Strided,
     Summary,
@@ -30,6 +31,7 @@ TEXTS: dict[str, Pattern] = {
     ' causal ': Causal(),
     'causal()': Causal(),
     'window(3)': Window(3),
+    'prefix(4)': Prefix(4),
     'window(radius=3, dilation=2)': Window(3, 2),
     'block(8, back=1)': Block(8, 1),
     'strided(16)': Strided(16),
@@ -75,7 +77,7 @@ def test_mechanisms_are_read(text: str, mechanism: Mechanism):
 
 
 BAD = {
-    'windw(3)': "unknown name 'windw'; known: bigbird, block, causal, favor, full, global_tokens, listed_tiles, ",
+    'windw(3)': "unknown name 'windw'; known: bigbird, block, causal, favor, full, global_tokens, linear, ",
     'causal & windw(3)': "unknown name 'windw'; known: ",
     'causal &': 'cannot be read',
     '': "attention is ''; it must be a text such as",
@@ -132,7 +134,7 @@ def test_bad_text_gives_one_line(text: str):
 @pytest.mark.parametrize(
     'text, message',
     [
-        ('linear', "unknown name 'linear'; known: bigbird"),
+        ('cosine', "unknown name 'cosine'; known: bigbird"),
         ('lsh(rounds=0)', 'lsh rounds is 0; it must be at least 1'),
         ('lsh(bucket_size=window(3))', 'neither a whole number, True, False nor a name'),
         ('favor(kernel="elu")', "favor kernel is 'elu'; it must be one of"),

@@ -1,6 +1,5 @@
 """The cache of causal attention through features: its sums over the keys, a constant state."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -13,9 +12,7 @@ from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
 from efficient_attention.attention.favor.chunks import FavorState, Tokens, attend_causal, init_state, keep_rows
 from efficient_attention.attention.favor.definition import FAVOR
 from efficient_attention.attention.favor.features import FeatureMap
-from efficient_attention.attention.mechanism import of_kind, refuse
-
-Bias = Callable[[Any, Any], Any]
+from efficient_attention.attention.mechanism import of_kind
 
 
 class SumsCache(NamedTuple):
@@ -31,9 +28,8 @@ def init(spec: CacheSpec, batch: int, _: DTypeLike, rng: Array | None) -> SumsCa
     return init_sums(spec, batch, of_kind(FAVOR, spec.mechanism).feature_map(cast(Array, rng), spec.width))
 
 
-def decode(spec: CacheSpec, cache: SumsCache, new: NewTokens, bias: Bias | None) -> tuple[Array, SumsCache]:
+def decode(spec: CacheSpec, cache: SumsCache, new: NewTokens, _: Any) -> tuple[Array, SumsCache]:
     """Outputs and the cache after; see `decode_sums`."""
-    refuse(spec.mechanism.name, {'additive bias': bias is not None})
     return decode_sums(cache, new, of_kind(FAVOR, spec.mechanism).chunk)
 
 

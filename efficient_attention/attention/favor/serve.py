@@ -22,7 +22,6 @@ from efficient_attention.attention.request import Request, Sides
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
     """`FAVOR`, causal or not, with segments, cross attention and grouped heads."""
-    check_served(request)
     return serve_features(request, request_features(request), of_kind(FAVOR, request.mechanism).chunk)
 
 
@@ -40,7 +39,8 @@ def check_served(request: Request) -> None:
 
 
 def serve_features(request: Request, features: FeatureMap, chunk: int) -> tuple[Float[Array, 'B L H K'], None]:
-    """phi(q) (phi(k)^T v) / phi(q) sum phi(k) of a request that was checked, `chunk` positions at once where causal."""
+    """phi(q) (phi(k)^T v) / phi(q) sum phi(k) of any feature map, `chunk` positions at once where causal."""
+    check_served(request)
     if request.segments is None:
         out = serve_plain(request, features, chunk)
     else:

@@ -18,6 +18,7 @@ from efficient_attention.attention.patterns.primitives import (
     Full,
     GlobalTokens,
     ListedTiles,
+    Prefix,
     RandomTiles,
     Strided,
     Summary,
@@ -25,4 +26,15 @@ from efficient_attention.attention.patterns.primitives import (
 )
 
 __all__ = ['And', 'Block', 'Causal', 'Full', 'GlobalTokens', 'ListedTiles', 'Or', 'Pattern', 'PerHead', 'RandomTiles']
-__all__ += ['Ranges', 'Reach', 'SomeAndAll', 'Strided', 'Summary', 'Window', 'Without', 'dense_mask', 'head_patterns']
+__all__ += [
+    'Prefix',
+    'Ranges',
+    'Reach',
+    'SomeAndAll',
+    'Strided',
+    'Summary',
+    'Window',
+    'Without',
+    'dense_mask',
+    'head_patterns',
+]

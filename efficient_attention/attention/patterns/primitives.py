@@ -73,6 +73,23 @@ class Causal(Pattern):
 
 
 @dataclasses.dataclass(frozen=True)
+class Prefix(Pattern):
+    """The first `count` positions read one another, later ones all up to themselves (Raffel et al. 2019, T5)."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, count=self.count)
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        return (key <= query) | (key < self.count)
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """As of `Causal`, or by the end of the prefix."""
+        return (key.low <= query.high) | (key.low < self.count), (key.high <= query.low) | (key.high < self.count)
+
+
+@dataclasses.dataclass(frozen=True)
 class Window(Pattern):
     """Keys at most `radius` steps of `dilation` positions away on both sides: 2 radius + 1; `& Causal()` for one side.
 

@@ -14,6 +14,7 @@ from efficient_attention.attention.patterns import (
     GlobalTokens,
     ListedTiles,
     Pattern,
+    Prefix,
     RandomTiles,
     Strided,
     Summary,
@@ -28,6 +29,7 @@ L, M = 23, 29  # M is the number of keys, from which final global tokens are cou
 DEFINITIONS: dict[str, Callable[[int, int], bool]] = {
     'full': lambda q, k: True,  # noqa: ARG005
     'causal': lambda q, k: k <= q,
+    'prefix(5)': lambda q, k: k <= q or (q < 5 and k < 5),
     'window(3)': lambda q, k: abs(q - k) <= 3,
     'window(0)': lambda q, k: q == k,
     'window(2, dilation=5)': lambda q, k: abs(q - k) in (0, 5, 10),
@@ -146,6 +148,7 @@ def test_orders_and_whether_positions_count():
 @pytest.mark.parametrize(
     'make, message',
     [
+        (lambda: Prefix(0), 'Prefix: count is 0; it must be at least 1'),
         (lambda: Window(-1), 'Window: radius is -1; it must be at least 0'),
         (lambda: Window(1, 0), 'Window: dilation is 0; it must be at least 1'),
         (lambda: Block(0), 'Block: size is 0'),
