@@ -95,8 +95,8 @@ def check_bias(query: Array, key: Array, bias: Any) -> None:
         kind = getattr(bias, 'dtype', type(bias).__name__)
         raise ValueError(f'bias is of type {kind}; it must be an array of floating-point numbers, or a function')
     shape = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
-    own = (1,) * (4 - bias.ndim) + bias.shape
-    if len(own) > 4 or any(size not in (1, full) for size, full in zip(own, shape, strict=True)):
+    padded = (1,) * (4 - bias.ndim) + bias.shape
+    if len(padded) > 4 or any(size not in (1, full) for size, full in zip(padded, shape, strict=True)):
         raise ValueError(f'bias has shape {bias.shape}; it must broadcast to [B, H, L, M] = {shape}')
 
 

@@ -41,9 +41,9 @@ def matrix_einsum(equation: str, precision: jax.lax.Precision | None, left: Arra
     first, second = operands.split(',')
     shared = [name for name in first if name in second]
     batch, summed = ([name for name in shared if (name in result) == is_kept] for is_kept in (True, False))
-    own, other = ([name for name in names if name not in shared] for names in (first, second))
-    is_ready = list(first) == batch + own + summed
-    if not is_ready and (left.size > right.size or list(second) == batch + other + summed):
+    left_only, right_only = ([name for name in names if name not in shared] for names in (first, second))
+    is_ready = list(first) == batch + left_only + summed
+    if not is_ready and (left.size > right.size or list(second) == batch + right_only + summed):
         return matrix_einsum(f'{second},{first}->{result}', precision, right, left)
     sizes = dict(zip(first + second, left.shape + right.shape, strict=True))
     kept = [sizes[name] for name in batch]
@@ -52,10 +52,10 @@ def matrix_einsum(equation: str, precision: jax.lax.Precision | None, left: Arra
         array = array.transpose([names.index(name) for part in (batch, *sides) for name in part])
         return array.reshape(*kept, *(math.prod(sizes[name] for name in side) for side in sides))
 
-    pair = matrices(left, first, own, summed), matrices(right, second, summed, other)
+    pair = matrices(left, first, left_only, summed), matrices(right, second, summed, right_only)
     keep = lax.optimization_barrier if left.dtype == jnp.bfloat16 else lambda arrays: arrays
     product = keep(jnp.matmul(*keep(pair), precision=precision, preferred_element_type=jnp.float32))
-    names = ''.join(batch + own + other)
+    names = ''.join(batch + left_only + right_only)
     return product.reshape([sizes[name] for name in names]).transpose([names.index(name) for name in result])
 
 

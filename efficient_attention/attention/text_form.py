@@ -160,11 +160,11 @@ def _parameters(make: Callable[..., Any]) -> str:
     parameters = inspect.signature(make).parameters.values()
     return ', '.join(
         f'{own.name}, ...'
-        if own.kind is own.VAR_POSITIONAL
-        else own.name
-        if own.default is own.empty
+        if parameter.kind is parameter.VAR_POSITIONAL
+        else parameter.name
+        if parameter.default is parameter.empty
         else f'{own.name}={own.default!r}'
-        for own in parameters
+        for parameter in parameters
     )
 
 

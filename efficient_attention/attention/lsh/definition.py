@@ -245,8 +245,8 @@ def sort_round(numbers_T: Array, buckets_BHTL: Array, segments_BL: Array | None,
         is_new = jnp.diff(buckets, axis=-1, prepend=buckets[..., :1]) != 0
         if runs is not None:
             is_new |= jnp.diff(runs, axis=-1, prepend=runs[..., :1]) != 0
-        own = jnp.cumsum(is_new, axis=-1, dtype=jnp.int32)
-        runs = own if runs is None else jnp.where(runs == layout.length, NO_RUN, own)
+        bucket_runs = jnp.cumsum(is_new, axis=-1, dtype=jnp.int32)
+        runs = bucket_runs if runs is None else jnp.where(runs == layout.length, NO_RUN, bucket_runs)
     elif runs is not None:
         runs = jnp.where(runs == layout.length, NO_RUN, runs)
     filling = [(0, 0)] * 3 + [(0, layout.size * layout.chunks - layout.length)]

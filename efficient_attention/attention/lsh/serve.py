@@ -20,18 +20,18 @@ from jaxtyping import Float
 from efficient_attention.attention.device_kind import device_kind
 from efficient_attention.attention.lsh.definition import Layout, Rounds, make_layout, make_rounds, take, unit_keys
 from efficient_attention.attention.lsh.windows import (
-    Facts,
-    Positions,
-    Rows,
-    Window,
+    ChunkWindow,
+    Gathered,
+    MaskInputs,
+    Vectors,
     corner,
     dropout_factor,
     extend,
-    make_facts,
-    make_positions,
+    make_gathered,
+    make_mask_inputs,
     make_window,
-    own_rows,
     product,
+    rows_of_queries,
     scores,
     slice_from,
     window_rows,
@@ -56,9 +56,9 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H 
     """LSH attention with segments, positions and dropout; no bias, no grouped heads, no cross attention."""
     layout = make_layout(request)
     rounds, buckets_BHTL = make_rounds(request, layout)
-    facts = make_facts(request, layout, rounds, buckets_BHTL)
+    mask_inputs = make_mask_inputs(request, layout, rounds, buckets_BHTL)
     q_BHLK, v_BHLK = request.query.swapaxes(1, 2), request.value.swapaxes(1, 2)
-    out_BHLK, lse_BHL = attend_rounds(layout, q_BHLK, v_BHLK, rounds, facts)
+    out_BHLK, lse_BHL = attend_rounds(layout, q_BHLK, v_BHLK, rounds, mask_inputs)
     return out_BHLK.swapaxes(1, 2), lse_BHL
 
 
@@ -81,7 +81,7 @@ def largest_divisor(number: int, at_most: int) -> int:
     return max(divisor for divisor in range(1, min(at_most, number) + 1) if number % divisor == 0)
 
 
-def visit(step: Any, layout: Layout, rounds: Rounds, facts: Facts, start: Any) -> Any:
+def run_steps(step: Any, layout: Layout, rounds: Rounds, mask_inputs: MaskInputs, start: Any) -> Any:
     """`step(window, carry)` over all chunks of the given rounds."""
     batch, heads, total = rounds.order_BHTN.shape[:3]
     count = chunks_per_step(layout, batch * heads, total)
@@ -91,7 +91,7 @@ def visit(step: Any, layout: Layout, rounds: Rounds, facts: Facts, start: Any) -
 
     def body(number: Array, carry: Any) -> Any:
         place = number // steps * count[0], number % steps * count[1]
-        return step(make_window(place, count, layout, slots, facts), carry)
+        return step(make_window(place, count, layout, slots, mask_inputs), carry)
 
     return jax.lax.fori_loop(0, total // count[0] * steps, body, start)
 
@@ -101,10 +101,10 @@ def put(buffer: Array, x: Array, start: tuple[Array, Array]) -> Array:
     return jax.lax.dynamic_update_slice(buffer, x, corner(start, x.ndim), allow_negative_indices=False)
 
 
-def round_sums(layout: Layout, x: Positions, rounds: Rounds, facts: Facts) -> Sums:
+def round_sums(layout: Layout, x: Gathered, rounds: Rounds, mask_inputs: MaskInputs) -> Sums:
     """The sums over the given rounds, by position: [B, H, L, ...]."""
 
-    def step(window: Window, buffers: Sums) -> Sums:
+    def step(window: ChunkWindow, buffers: Sums) -> Sums:
         rows = window_rows(x, window, layout)
         logits, _ = scores(rows, window, layout)
         maximum = logits.max(axis=-1)
@@ -116,8 +116,8 @@ def round_sums(layout: Layout, x: Positions, rounds: Rounds, facts: Facts) -> Su
         return jax.tree.map(lambda buffer, part: put(buffer, part, window.start), buffers, sums)
 
     shape = (*rounds.order_BHTN.shape[:3], layout.chunks, layout.size)
-    start = Sums(*(jnp.zeros(own, jnp.float32) for own in ((*shape, x.v.shape[-1]), shape, shape)))
-    by_slot = visit(step, layout, rounds, facts, start)
+    start = Sums(*(jnp.zeros(sizes, jnp.float32) for sizes in ((*shape, x.v.shape[-1]), shape, shape)))
+    by_slot = run_steps(step, layout, rounds, mask_inputs, start)
     return merge_sums(
         [jax.tree.map(lambda x, n=n: by_position(x[:, :, n], rounds, n), by_slot) for n in axis_numbers(rounds)]
     )
@@ -154,21 +154,21 @@ def over_rounds(fn: Any, combine: Any, start: Any, layout: Layout, rounds: Round
     if not layout.mechanism.sequential:
         return fn(rounds)
 
-    def step(carry: Any, own: Rounds) -> tuple[Any, None]:
-        own = jax.tree.map(lambda x: x[None] if x.ndim == 0 else x[:, :, None], own)
-        return combine(carry, fn(own)), None
+    def step(carry: Any, one_round: Rounds) -> tuple[Any, None]:
+        one_round = jax.tree.map(lambda x: x[None] if x.ndim == 0 else x[:, :, None], one_round)
+        return combine(carry, fn(one_round)), None
 
     by_round = jax.tree.map(lambda x: x if x.ndim == 1 else jnp.moveaxis(x, 2, 0), rounds)
     return jax.lax.scan(step, start, by_round)[0]
 
 
-def all_sums(layout: Layout, x: Positions, rounds: Rounds, facts: Facts) -> Sums:
+def all_sums(layout: Layout, x: Gathered, rounds: Rounds, mask_inputs: MaskInputs) -> Sums:
     """The sums over all rounds, by position."""
     shape = x.q.shape[:3]
     zeros = functools.partial(jnp.zeros, dtype=jnp.float32)
     start = Sums(zeros(x.v.shape), jnp.full(shape, MASKED, jnp.float32), zeros(shape))
     return over_rounds(
-        lambda own: round_sums(layout, x, own, facts),
+        lambda some_rounds: round_sums(layout, x, some_rounds, mask_inputs),
         lambda *pair: merge_sums(list(pair)),
         start,
         layout,
@@ -177,33 +177,35 @@ def all_sums(layout: Layout, x: Positions, rounds: Rounds, facts: Facts) -> Sums
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attend_rounds(layout: Layout, q_BHLK: Array, v_BHLK: Array, rounds: Rounds, facts: Facts) -> tuple[Array, Array]:
+def attend_rounds(
+    layout: Layout, q_BHLK: Array, v_BHLK: Array, rounds: Rounds, mask_inputs: MaskInputs
+) -> tuple[Array, Array]:
     """Output [B, H, L, K] in the query's dtype and log-sum-exp [B, H, L] over all rounds."""
-    return forward(layout, q_BHLK, v_BHLK, rounds, facts)[0]
+    return forward(layout, q_BHLK, v_BHLK, rounds, mask_inputs)[0]
 
 
-def forward(layout: Layout, q_BHLK: Array, v_BHLK: Array, rounds: Rounds, facts: Facts) -> tuple[Any, Any]:
+def forward(layout: Layout, q_BHLK: Array, v_BHLK: Array, rounds: Rounds, mask_inputs: MaskInputs) -> tuple[Any, Any]:
     """`attend_rounds`, and what its backward pass needs."""
-    sums = all_sums(layout, make_positions(q_BHLK, v_BHLK), rounds, facts)
+    sums = all_sums(layout, make_gathered(q_BHLK, v_BHLK), rounds, mask_inputs)
     has_key = sums.total > 0.0
     total = jnp.where(has_key, sums.total, 1.0)
     out = (sums.out / total[..., None]).astype(q_BHLK.dtype)
     lse = jnp.where(has_key, sums.maximum + jnp.log(total), MASKED)
     # Not the log-sum-exp: rounded near -1e5, of a token that reads itself alone, it would be off by 0.4 %.
     statistics = jnp.where(has_key, sums.maximum, 0.0), 1.0 / total
-    return (out, lse), (q_BHLK, v_BHLK, rounds, facts, out, statistics)
+    return (out, lse), (q_BHLK, v_BHLK, rounds, mask_inputs, out, statistics)
 
 
 def backward(layout: Layout, kept: Any, cotangents: tuple[Array, Array]) -> tuple[Array, Array, None, None]:
     """Gradients of q and v."""
-    q_BHLK, v_BHLK, rounds, facts, out, (maximum, per_total) = kept
+    q_BHLK, v_BHLK, rounds, mask_inputs, out, (maximum, per_total) = kept
     dout, dlse = cotangents
     delta = (dout.astype(jnp.float32) * out.astype(jnp.float32)).sum(axis=-1) - dlse
     saved = dout, jnp.stack([maximum, per_total, delta], axis=-1)
-    x = make_positions(q_BHLK, v_BHLK)
-    start = Rows(*(jnp.zeros(own.shape, jnp.float32) for own in (q_BHLK, q_BHLK, v_BHLK)))
+    x = make_gathered(q_BHLK, v_BHLK)
+    start = Vectors(*(jnp.zeros(like.shape, jnp.float32) for like in (q_BHLK, q_BHLK, v_BHLK)))
     total = over_rounds(
-        lambda own: round_gradients(layout, x, own, facts, saved),
+        lambda some_rounds: round_gradients(layout, x, some_rounds, mask_inputs, saved),
         lambda *pair: jax.tree.map(jnp.add, *pair),
         start,
         layout,
@@ -217,14 +219,16 @@ def backward(layout: Layout, kept: Any, cotangents: tuple[Array, Array]) -> tupl
 attend_rounds.defvjp(forward, backward)
 
 
-def round_gradients(layout: Layout, x: Positions, rounds: Rounds, facts: Facts, saved: tuple[Array, Array]) -> Rows:
+def round_gradients(
+    layout: Layout, x: Gathered, rounds: Rounds, mask_inputs: MaskInputs, saved: tuple[Array, Array]
+) -> Vectors:
     """float32 gradients of queries, keys and values by position [B, H, L, K], summed over the given rounds."""
     dout_BHLK, by_query = saved
 
-    def step(window: Window, buffers: Rows) -> Rows:
+    def step(window: ChunkWindow, buffers: Vectors) -> Vectors:
         rows = window_rows(x, window, layout)
-        dout = own_rows(dout_BHLK, window, layout)
-        maximum, per_total, delta = jnp.split(own_rows(by_query, window, layout), 3, axis=-1)
+        dout = rows_of_queries(dout_BHLK, window, layout)
+        maximum, per_total, delta = jnp.split(rows_of_queries(by_query, window, layout), 3, axis=-1)
         logits, is_self = scores(rows, window, layout)
         weights = jnp.exp(logits - maximum) * per_total
         dweights = product('...qK,...mK->...qm', dout, rows.v)
@@ -233,7 +237,7 @@ def round_gradients(layout: Layout, x: Positions, rounds: Rounds, facts: Facts, 
         dweights = dweights if factor is None else dweights * factor
         dlogits = jnp.where(is_self, 0.0, weights * (dweights - delta))
         dk, dv = (apart(product('...qm,...qK->...mK', *pair), layout) for pair in ((dlogits, rows.q), (dropped, dout)))
-        return Rows(
+        return Vectors(
             put(buffers.q, product('...qm,...mK->...qK', dlogits, rows.k), window.start),
             add(buffers.k, dk, window.start),
             add(buffers.v, dv, window.start),
@@ -244,22 +248,24 @@ def round_gradients(layout: Layout, x: Positions, rounds: Rounds, facts: Facts, 
         return jnp.zeros(shape, jnp.float32)
 
     before = layout.before
-    totals = visit(step, layout, rounds, facts, Rows(buffer(x.q, 0), buffer(x.q, before), buffer(x.v, before)))
+    totals = run_steps(
+        step, layout, rounds, mask_inputs, Vectors(buffer(x.q, 0), buffer(x.q, before), buffer(x.v, before))
+    )
     dq, dk, dv = (
         sum_by_position(total, layout, rounds, skip) for total, skip in zip(totals, (0, before, before), strict=True)
     )
-    return Rows(dq, dk, dv)
+    return Vectors(dq, dk, dv)
 
 
 def apart(x: Array, layout: Layout) -> Array:
     """What g chunks read [B, H, T, g, (before + 1) S, K], as chunks [B, H, T, before + g, S, K]; the transpose of
-    `own_and_before`."""
+    `with_previous`."""
     if not layout.before:
         return x
-    previous, own = jnp.split(x, 2, axis=4)
+    previous, current = jnp.split(x, 2, axis=4)
     padding = [(0, 0)] * x.ndim
     padding[3] = (0, 1)
-    return jnp.pad(previous, padding) + jnp.pad(own, [*padding[:3], (1, 0), *padding[4:]])
+    return jnp.pad(previous, padding) + jnp.pad(current, [*padding[:3], (1, 0), *padding[4:]])
 
 
 def sum_by_position(x: Array, layout: Layout, rounds: Rounds, before: int) -> Array:

@@ -18,7 +18,7 @@ from efficient_attention.attention.weights import MASKED
 NO_KEY_RUN = -2  # unlike NO_RUN, so that queries and keys that are no tokens do not match
 
 
-class Facts(NamedTuple):
+class MaskInputs(NamedTuple):
     """What masks and dropout need to know about each position."""
 
     positions_BHL: Array | None  # None: position = place in the row
@@ -27,7 +27,7 @@ class Facts(NamedTuple):
     seeds_BH: Array | None  # where the hash of dropout bits starts
 
 
-class Positions(NamedTuple):
+class Gathered(NamedTuple):
     """What is gathered, by position: queries and values [B, H, L, K], and 1 / |q| [B, H, L], which makes them keys."""
 
     q: Array
@@ -35,7 +35,7 @@ class Positions(NamedTuple):
     scale: Array
 
 
-class Rows(NamedTuple):
+class Vectors(NamedTuple):
     """Vectors of a window: queries [B, H, T, g, S, K], keys and values [B, H, T, g, (before + 1) S, K]."""
 
     q: Array
@@ -43,7 +43,7 @@ class Rows(NamedTuple):
     v: Array
 
 
-def make_facts(request: Request, layout: Layout, rounds: Rounds, buckets_BHTL: Array) -> Facts:
+def make_mask_inputs(request: Request, layout: Layout, rounds: Rounds, buckets_BHTL: Array) -> MaskInputs:
     """What the masks of this mechanism need to know about positions."""
     mechanism, shape_BHL = layout.mechanism, rounds.slots_BHTL[:, :, 0].shape
     positions = chunks = buckets = seeds = None
@@ -55,7 +55,7 @@ def make_facts(request: Request, layout: Layout, rounds: Rounds, buckets_BHTL: A
     if request.dropout is not None:
         heads = jnp.arange(shape_BHL[1])
         seeds = fold_index(row_seeds(request.dropout.rng, shape_BHL[0])[:, None], heads[None])
-    return Facts(positions, chunks, buckets, seeds)
+    return MaskInputs(positions, chunks, buckets, seeds)
 
 
 class Tokens(NamedTuple):
@@ -68,7 +68,7 @@ class Tokens(NamedTuple):
     buckets: Array | None
 
 
-def own_and_before(x: Array, layout: Layout) -> Array:
+def with_previous(x: Array, layout: Layout) -> Array:
     """Chunks [B, H, T, before + g, S, ...] to what the last g of them read: [B, H, T, g, (before + 1) S, ...]."""
     return jnp.concatenate([x[:, :, :, :-1], x[:, :, :, 1:]], axis=4) if layout.before else x
 
@@ -79,7 +79,7 @@ def extend(x_BHTN: Array, layout: Layout) -> Array:
     return jnp.concatenate([chunks[:, :, :, -1:], chunks], axis=3) if layout.before else chunks
 
 
-class Window(NamedTuple):
+class ChunkWindow(NamedTuple):
     """The slots that one step computes: g chunks and the one before them, and their tokens."""
 
     start: tuple[Array, Array]  # round and chunk
@@ -91,8 +91,8 @@ class Window(NamedTuple):
 
 
 def make_window(
-    start: tuple[Array, Array], count: tuple[int, int], layout: Layout, slots: Rounds, facts: Facts
-) -> Window:
+    start: tuple[Array, Array], count: tuple[int, int], layout: Layout, slots: Rounds, mask_inputs: MaskInputs
+) -> ChunkWindow:
     """The window of `count` rounds and chunks from `start` on; `slots` is extended."""
 
     def cut(x: Array) -> Array:
@@ -101,15 +101,15 @@ def make_window(
     order = cut(slots.order_BHTN)
     tokens = Tokens(
         order,
-        None if facts.positions_BHL is None else at_slots(facts.positions_BHL, order),
+        None if mask_inputs.positions_BHL is None else at_slots(mask_inputs.positions_BHL, order),
         None if slots.runs_BHTN is None else cut(slots.runs_BHTN),
-        None if facts.chunks_BHLT is None else at_slots(facts.chunks_BHLT, order),
-        None if facts.buckets_BHLT is None else at_slots(facts.buckets_BHLT, order),
+        None if mask_inputs.chunks_BHLT is None else at_slots(mask_inputs.chunks_BHLT, order),
+        None if mask_inputs.buckets_BHLT is None else at_slots(mask_inputs.buckets_BHLT, order),
     )
     queries = jax.tree.map(lambda x: x[:, :, :, layout.before :], tokens)
-    keys = jax.tree.map(lambda x: own_and_before(x, layout), tokens)
+    keys = jax.tree.map(lambda x: with_previous(x, layout), tokens)
     numbers_T = jax.lax.dynamic_slice_in_dim(slots.numbers_T, start[0], count[0])
-    return Window(start, order, queries, keys, numbers_T, facts.seeds_BH)
+    return ChunkWindow(start, order, queries, keys, numbers_T, mask_inputs.seeds_BH)
 
 
 def corner(start: tuple[Array, Array], axes: int) -> tuple[Array, ...]:
@@ -131,7 +131,7 @@ def at_slots(x: Array, order: Array) -> Array:
     return taken.reshape(*order.shape, *x.shape[3:])
 
 
-def own_rows(x: Array, window: Window, layout: Layout) -> Array:
+def rows_of_queries(x: Array, window: ChunkWindow, layout: Layout) -> Array:
     """`x` [B, H, L, ...] of a window's queries."""
     return at_slots(x, window.order[:, :, :, layout.before :])
 
@@ -141,7 +141,7 @@ def pairs(compare: Any, query: Array, key: Array) -> Array:
     return compare(query[..., :, None], key[..., None, :])
 
 
-def forbidden(window: Window, layout: Layout) -> Array | None:
+def forbidden(window: ChunkWindow, layout: Layout) -> Array | None:
     """Pairs of unlike segment (or bucket), later keys where causal, pairs of earlier rounds if asked; None if none."""
     queries, keys, masks = window.queries, window.keys, []
     if queries.runs is not None and keys.runs is not None:
@@ -155,29 +155,31 @@ def forbidden(window: Window, layout: Layout) -> Array | None:
     return functools.reduce(jnp.logical_or, masks) if masks else None
 
 
-def was_found(number: int, window: Window, layout: Layout) -> Array:
+def was_found(number: int, window: ChunkWindow, layout: Layout) -> Array:
     """Pairs that round `number` holds and that are of a later round."""
     assert window.queries.chunks is not None and window.keys.chunks is not None
-    own, other = window.queries.chunks[..., number], window.keys.chunks[..., number]
+    query_chunks, key_chunks = window.queries.chunks[..., number], window.keys.chunks[..., number]
     is_earlier = (number < window.numbers_T)[:, None, None]
-    own, previous = (jnp.where(is_earlier, chunk, -1) for chunk in (own, (own - layout.before) % layout.chunks))
-    found = pairs(jnp.equal, own, other) | pairs(jnp.equal, previous, other)
+    query_chunks, previous = (
+        jnp.where(is_earlier, chunk, -1) for chunk in (query_chunks, (query_chunks - layout.before) % layout.chunks)
+    )
+    found = pairs(jnp.equal, query_chunks, key_chunks) | pairs(jnp.equal, previous, key_chunks)
     if window.queries.buckets is None or window.keys.buckets is None:
         return found
     return found & pairs(jnp.equal, window.queries.buckets[..., number], window.keys.buckets[..., number])
 
 
-def make_positions(q_BHLK: Array, v_BHLK: Array) -> Positions:
+def make_gathered(q_BHLK: Array, v_BHLK: Array) -> Gathered:
     """What the loops gather."""
-    return Positions(q_BHLK, v_BHLK, key_scale(q_BHLK))
+    return Gathered(q_BHLK, v_BHLK, key_scale(q_BHLK))
 
 
-def window_rows(x: Positions, window: Window, layout: Layout) -> Rows:
+def window_rows(x: Gathered, window: ChunkWindow, layout: Layout) -> Vectors:
     """The vectors of a window's queries and of the keys that they read."""
     # Without the barrier XLA gathers the scale again for each element of each product's operand.
-    q, v, scale = jax.lax.optimization_barrier(tuple(at_slots(own, window.order) for own in x))
+    q, v, scale = jax.lax.optimization_barrier(tuple(at_slots(vectors, window.order) for vectors in x))
     keys = (q.astype(jnp.float32) * scale[..., None]).astype(q.dtype)
-    return Rows(q[:, :, :, layout.before :], own_and_before(keys, layout), own_and_before(v, layout))
+    return Vectors(q[:, :, :, layout.before :], with_previous(keys, layout), with_previous(v, layout))
 
 
 def product(equation: str, left: Array, right: Array) -> Array:
@@ -186,7 +188,7 @@ def product(equation: str, left: Array, right: Array) -> Array:
     return jnp.einsum(equation, left.astype(dtype), right, preferred_element_type=jnp.float32)
 
 
-def scores(rows: Rows, window: Window, layout: Layout) -> tuple[Array, Array]:
+def scores(rows: Vectors, window: ChunkWindow, layout: Layout) -> tuple[Array, Array]:
     """float32 logits, MASKED where forbidden, and which of them are of a position with itself."""
     logits = product('...qK,...mK->...qm', rows.q, rows.k)
     is_self = pairs(jnp.equal, window.queries.places, window.keys.places)
@@ -195,7 +197,7 @@ def scores(rows: Rows, window: Window, layout: Layout) -> tuple[Array, Array]:
     return (logits if mask is None else jnp.where(mask, MASKED, logits)), is_self
 
 
-def dropout_factor(window: Window, layout: Layout) -> Array | None:
+def dropout_factor(window: ChunkWindow, layout: Layout) -> Array | None:
     """0 or 1 / (1 - rate) for each pair, the same in all rounds; the bits of `dropout.keep_mask`. None without."""
     if window.seeds_BH is None:
         return None

@@ -390,8 +390,8 @@ class ListedTiles(Pattern):
         table = _listed_table(self)
         sums = np.pad(table.astype(np.int64), ((1, 0), (1, 0))).cumsum(0).cumsum(1)
         ends = [
-            (np.minimum(own.low // self.size, limit), np.minimum(own.high // self.size + 1, limit))
-            for own, limit in zip((query, key), table.shape, strict=True)
+            (np.minimum(ranges.low // self.size, limit), np.minimum(ranges.high // self.size + 1, limit))
+            for ranges, limit in zip((query, key), table.shape, strict=True)
         ]
         (top, bottom), (left, right) = ends
         found = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]

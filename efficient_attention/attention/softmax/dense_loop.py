@@ -86,9 +86,9 @@ def attend_by_rows(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Arr
     return out_BLHK.astype(request.query.dtype), lse_BHL
 
 
-def map_again(visit: Callable[[Any], Any], parts: Any) -> Any:
-    """`visit` over the leading axis of arrays, and for their gradient once more."""
-    return jax.lax.map(jax.checkpoint(visit, prevent_cse=False), parts)
+def map_again(compute: Callable[[Any], Any], parts: Any) -> Any:
+    """`compute` over the leading axis of arrays, and for their gradient once more."""
+    return jax.lax.map(jax.checkpoint(compute, prevent_cse=False), parts)
 
 
 def attend_row(request: Request, row: dict[str, Array]) -> tuple[Float[Array, 'L H K'], Float[Array, 'H L']]:
@@ -132,20 +132,20 @@ def request_of_row(request: Request, row: dict[str, Array]) -> Request:
 
 
 def attend_heads(
-    terms_11LM: Array, dropout_rate: float, own: Heads
+    terms_11LM: Array, dropout_rate: float, operands: Heads
 ) -> tuple[Float[Array, 'g h L K'], Float[Array, 'g h L']]:
     """Output and log-sum-exp of some heads, with the terms that all heads share unless heads have their own."""
-    terms = terms_11LM if own.terms_ghLM is None else own.terms_ghLM
-    logits = float32_einsum('ghLK,gMK->ghLM', own.query_ghLK, own.key_gMK) + terms
+    terms = terms_11LM if operands.terms_ghLM is None else operands.terms_ghLM
+    logits = float32_einsum('ghLK,gMK->ghLM', operands.query_ghLK, operands.key_gMK) + terms
     maximum = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
     # Where no key is allowed, or a bias forbids all that are, these are not zeros; the results are replaced below.
     has_key = maximum > MASKED / 2
     weights = jnp.exp(logits - maximum)
     total = weights.sum(axis=-1, keepdims=True)
     lse = jnp.where(has_key, jnp.log(total) + maximum, MASKED)
-    if own.seeds_gh is not None:
+    if operands.seeds_gh is not None:
         queries, keys = weights.shape[-2:]
-        keep = is_kept(fold_indices(own.seeds_gh, jnp.arange(queries), jnp.arange(keys)), dropout_rate)
+        keep = is_kept(fold_indices(operands.seeds_gh, jnp.arange(queries), jnp.arange(keys)), dropout_rate)
         weights, total = jnp.where(keep, weights, 0.0), total * (1.0 - dropout_rate)
-    out = float32_einsum('ghLM,gMK->ghLK', weights, own.value_gMK) / total
+    out = float32_einsum('ghLM,gMK->ghLK', weights, operands.value_gMK) / total
     return jnp.where(has_key, out, 0.0), lse[..., 0]

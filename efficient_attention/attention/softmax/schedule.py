@@ -83,8 +83,8 @@ def schedule(
             tile_table(pattern, queries_L[query_listing], keys_M[key_listing], size, order) for pattern, _ in parts
         ]
         if any(len(table.keys) for table in tables):
-            own = tuple(pattern for pattern, _ in parts)
-            result.append(make_pass(own, query_listing, key_listing, tables, size))
+            pass_patterns = tuple(pattern for pattern, _ in parts)
+            result.append(make_pass(pass_patterns, query_listing, key_listing, tables, size))
     return tuple(result)
 
 
@@ -120,8 +120,8 @@ def row_classes(tables: list[TileTable], is_ragged: bool) -> tuple[RowClass, ...
     for rows in group_by_length(counts):
         width = int(counts[rows].max())
         lists = np.full((len(tables), len(rows), width), tables[0].key_tiles)
-        for table, own in zip(tables, lists, strict=True):
-            for row, entry in zip(rows, own, strict=True):
+        for table, head_lists in zip(tables, lists, strict=True):
+            for row, entry in zip(rows, head_lists, strict=True):
                 entry[: table.counts[row]] = table.row(int(row))
         is_whole = all(
             table.is_whole[table.offsets[row] : table.offsets[row + 1]].all() for table in tables for row in rows

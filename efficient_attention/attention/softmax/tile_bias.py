@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.softmax.tile_picks import Chunk, Facts, Pick, into_tiles
+from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, Chunk, MaskInputs, into_tiles
 from efficient_attention.attention.softmax.tile_term import Term
 
 
@@ -30,26 +30,26 @@ class ArrayBias(Term):
         """Yes."""
         return True
 
-    def rows(self, pick: Pick) -> 'ArrayBias':
+    def rows(self, chosen: ChosenTiles) -> 'ArrayBias':
         """The part that a chunk of query tiles reads."""
-        return ArrayBias(jnp.take(self.array, pick.rows, axis=3)) if self.has_row_gradient else self
+        return ArrayBias(jnp.take(self.array, chosen.rows, axis=3)) if self.has_row_gradient else self
 
-    def of_rows(self, chunk: Chunk, _: Facts) -> Array:
+    def of_rows(self, chunk: Chunk, _: MaskInputs) -> Array:
         """Values over the pairs of a chunk of query tiles whose rows `self` is."""
-        return chunk.pairs(pick_lists(self.array, chunk.pick))
+        return chunk.pairs(bias_of_lists(self.array, chunk.chosen))
 
-    def tiles(self, chunk: Chunk, facts: Facts) -> Array:
+    def tiles(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
         """Values over the pairs, each axis 1 where nothing varies."""
         if not chunk.by_key:
-            return self.rows(chunk.pick).of_rows(chunk, facts)
-        flipped = ArrayBias(self.array.transpose(0, 1, 2, 5, 6, 3, 4)).rows(chunk.pick)
-        return chunk.pairs(pick_lists(flipped.array, chunk.pick).swapaxes(-1, -2))
+            return self.rows(chunk.chosen).of_rows(chunk, mask_inputs)
+        flipped = ArrayBias(self.array.transpose(0, 1, 2, 5, 6, 3, 4)).rows(chunk.chosen)
+        return chunk.pairs(bias_of_lists(flipped.array, chunk.chosen).swapaxes(-1, -2))
 
     def start(self) -> Any:
         """The gradient that all rows share, before the first."""
         return None if self.has_row_gradient else jnp.zeros_like(self.array)
 
-    def collect(self, total: Any, _: Pick, gradient: 'ArrayBias') -> tuple[Any, list[Array]]:
+    def collect(self, total: Any, _: ChosenTiles, gradient: 'ArrayBias') -> tuple[Any, list[Array]]:
         """The sum so far with a chunk's gradient, or what is complete after the chunk, rows first."""
         return (None, [jnp.moveaxis(gradient.array, 3, 0)]) if self.has_row_gradient else (total + gradient.array, [])
 
@@ -83,7 +83,9 @@ class FunctionBias(Term):
         """The gradient of the parameters, before the first row."""
         return jax.tree.map(jnp.zeros_like, self)
 
-    def collect(self, total: 'FunctionBias', _: Pick, gradient: 'FunctionBias') -> tuple['FunctionBias', list[Array]]:
+    def collect(
+        self, total: 'FunctionBias', _: ChosenTiles, gradient: 'FunctionBias'
+    ) -> tuple['FunctionBias', list[Array]]:
         """The sum so far with a chunk's gradient: all rows share it."""
         return jax.tree.map(add_gradient, total, gradient), []
 
@@ -91,26 +93,26 @@ class FunctionBias(Term):
         """The gradient of the whole from the sum."""
         return jax.tree.map(gradient_of, self, total)
 
-    def rows(self, _: Pick) -> 'FunctionBias':
+    def rows(self, _: ChosenTiles) -> 'FunctionBias':
         """All of it."""
         return self
 
-    def of_rows(self, chunk: Chunk, facts: Facts) -> Array:
+    def of_rows(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
         """Values over the pairs."""
-        return self.tiles(chunk, facts)
+        return self.tiles(chunk, mask_inputs)
 
-    def tiles(self, chunk: Chunk, facts: Facts) -> Array:
+    def tiles(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
         """Values over the pairs, each axis 1 where nothing varies."""
-        queries, keys = chunk.queries(facts.queries.positions_b1nS), chunk.keys(facts.keys.positions_b1nS)
-        rows = 1 if chunk.pick.is_shared else chunk.pick.rows.shape[0]
+        queries, keys = chunk.queries(mask_inputs.queries.positions_b1nS), chunk.keys(mask_inputs.keys.positions_b1nS)
+        rows = 1 if chunk.chosen.is_shared else chunk.chosen.rows.shape[0]
         query, key = (x.reshape(*x.shape[:2], rows, -1) for x in (queries, keys))
         if query.shape[1] != 1 or key.shape[1] != 1:
             raise NotImplementedError('blocked has no bias function together with tiles that differ by head')
         values = jax.vmap(self.of_positions, in_axes=2, out_axes=2)(query, key)
         if values.shape[1] == 1:
             return chunk.pairs(values[:, None])
-        own = values[:, np.asarray(self.heads)]
-        return chunk.pairs(own.reshape(own.shape[0], self.groups, -1, *own.shape[2:]))
+        of_heads = values[:, np.asarray(self.heads)]
+        return chunk.pairs(of_heads.reshape(of_heads.shape[0], self.groups, -1, *of_heads.shape[2:]))
 
     def of_positions(self, query_b1q: Array, key_b1m: Array) -> Array:
         """float32 values [b, 1 or H, q, m]; raises ValueError where the function returns another shape."""
@@ -159,25 +161,25 @@ def make_tile_bias(
     return ArrayBias(array)
 
 
-def pick_lists(array: Array, pick: Pick) -> Array:
+def bias_of_lists(array: Array, chosen: ChosenTiles) -> Array:
     """From own tiles [b, g, h, t, S, n, S] the other side's tiles of each: [b, g, h, t, S, w S]; shared: t in S."""
     has_lists, has_rows = array.shape[5] > 1 or array.shape[6] > 1, array.shape[3] > 1
-    if pick.is_shared:
+    if chosen.is_shared:
         if has_lists:
-            array = jnp.take(array, pick.lists, axis=5)
+            array = jnp.take(array, chosen.lists, axis=5)
         array = array.reshape(*array.shape[:5], -1)
         return array.reshape(*array.shape[:3], 1, -1, array.shape[5])
     if not has_lists:
         return array.reshape(*array.shape[:5], -1)
     if not has_rows:
-        array = jnp.broadcast_to(array, (*array.shape[:3], pick.rows.shape[0], *array.shape[4:]))
-    if pick.lists.shape[0] == 1:
-        picked = jax.vmap(lambda own, tiles: jnp.take(own, tiles, axis=4), in_axes=(3, 0), out_axes=3)
-        return side_by_side(picked(array, pick.lists[0]))
-    array = jnp.broadcast_to(array, (array.shape[0], pick.lists.shape[0], *array.shape[2:]))
-    by_row = jax.vmap(lambda own, tiles: jnp.take(own, tiles, axis=3), in_axes=(2, 0), out_axes=2)
+        array = jnp.broadcast_to(array, (*array.shape[:3], chosen.rows.shape[0], *array.shape[4:]))
+    if chosen.lists.shape[0] == 1:
+        picked = jax.vmap(lambda row, tiles: jnp.take(row, tiles, axis=4), in_axes=(3, 0), out_axes=3)
+        return side_by_side(picked(array, chosen.lists[0]))
+    array = jnp.broadcast_to(array, (array.shape[0], chosen.lists.shape[0], *array.shape[2:]))
+    by_row = jax.vmap(lambda row, tiles: jnp.take(row, tiles, axis=3), in_axes=(2, 0), out_axes=2)
     by_head = jax.vmap(by_row, in_axes=(1, 0), out_axes=1)
-    return side_by_side(by_head(array, pick.lists))
+    return side_by_side(by_head(array, chosen.lists))
 
 
 def side_by_side(array: Array) -> Array:

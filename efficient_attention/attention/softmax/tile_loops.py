@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from efficient_attention.attention.softmax.schedule import RowClass
-from efficient_attention.attention.softmax.tile_picks import Pick
+from efficient_attention.attention.softmax.tile_chunks import ChosenTiles
 
 
 class Loop(NamedTuple):
@@ -23,53 +23,62 @@ class Loop(NamedTuple):
     pair_bytes: int  # of the scores of one pair of tiles
     chunk_bytes: tuple[int, int]  # where rows have lists of their own, and where they share one
 
-    def rows_of_chunk(self, own: RowClass) -> int:
+    def rows_of_chunk(self, row_class: RowClass) -> int:
         """How many rows one step computes."""
-        at_most = max(1, self.chunk_bytes[own.is_shared] // (self.pair_bytes * own.lists.shape[-1]))
-        chunks = -(-len(own.rows) // at_most)
-        return -(-len(own.rows) // chunks)
+        at_most = max(1, self.chunk_bytes[row_class.is_shared] // (self.pair_bytes * row_class.lists.shape[-1]))
+        chunks = -(-len(row_class.rows) // at_most)
+        return -(-len(row_class.rows) // chunks)
 
 
 def run_loop(
-    loop: Loop, step: Callable[[Pick, RowClass, Any], tuple[Any, list[Array]]], carry: Any, fills: tuple[float, ...]
+    loop: Loop,
+    step: Callable[[ChosenTiles, RowClass, Any], tuple[Any, list[Array]]],
+    carry: Any,
+    fills: tuple[float, ...],
 ) -> tuple[Any, list[Array]]:
     """`step` over all chunks of all classes: the last carry, and its arrays [t, ...] as [tiles, ...].
 
     fills: for each array the value in rows that no class holds.
     """
     results, numbers = [], []
-    for own in loop.classes:
-        carry, arrays = run_class(own, loop.rows_of_chunk(own), step, carry)
+    for row_class in loop.classes:
+        carry, arrays = run_class(row_class, loop.rows_of_chunk(row_class), step, carry)
         results.append(arrays)
-        numbers.append(own.rows)
+        numbers.append(row_class.rows)
     parts = zip(*results, strict=True)
     return carry, [
         into_order(list(x), np.concatenate(numbers), loop.tiles, fill) for x, fill in zip(parts, fills, strict=True)
     ]
 
 
-def run_class(own: RowClass, rows: int, step: Callable, carry: Any) -> tuple[Any, list[Array]]:
+def run_class(row_class: RowClass, rows: int, step: Callable, carry: Any) -> tuple[Any, list[Array]]:
     """`step` over chunks of `rows` rows of one class."""
-    chunks = -(-len(own.rows) // rows)
+    chunks = -(-len(row_class.rows) // rows)
     numbers = np.resize(
-        np.arange(len(own.rows)), chunks * rows
+        np.arange(len(row_class.rows)), chunks * rows
     )  # the last chunk repeats rows; their results are dropped
-    is_repeat = np.arange(chunks * rows) >= len(own.rows)
+    is_repeat = np.arange(chunks * rows) >= len(row_class.rows)
     lists = None
-    if not own.is_shared:
-        lists = jnp.asarray(own.lists[:, numbers].reshape(len(own.lists), chunks, rows, -1).swapaxes(0, 1))
+    if not row_class.is_shared:
+        lists = jnp.asarray(row_class.lists[:, numbers].reshape(len(row_class.lists), chunks, rows, -1).swapaxes(0, 1))
 
     def body(carry: Any, part: tuple[Array, Array, Array | None]) -> tuple[Any, list[Array]]:
         tile_numbers, is_repeat, lists = part
-        return step(Pick(tile_numbers, own.lists[0, 0] if lists is None else lists, is_repeat), own, carry)
+        return step(
+            ChosenTiles(tile_numbers, row_class.lists[0, 0] if lists is None else lists, is_repeat), row_class, carry
+        )
 
-    parts = jnp.asarray(own.rows[numbers].reshape(chunks, rows)), jnp.asarray(is_repeat.reshape(chunks, rows)), lists
+    parts = (
+        jnp.asarray(row_class.rows[numbers].reshape(chunks, rows)),
+        jnp.asarray(is_repeat.reshape(chunks, rows)),
+        lists,
+    )
     if chunks == 1:
         carry, arrays = body(carry, jax.tree.map(lambda x: x[0], parts))
     else:
         carry, arrays = jax.lax.scan(body, carry, parts)
         arrays = [x.reshape(-1, *x.shape[2:]) for x in arrays]
-    return carry, [x[: len(own.rows)] for x in arrays]
+    return carry, [x[: len(row_class.rows)] for x in arrays]
 
 
 def into_order(parts: list[Array], numbers: np.ndarray, tiles: int, fill: float) -> Array:

@@ -21,7 +21,7 @@ from jax import Array
 from efficient_attention.attention.relative import falling, first_position, shift
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax.schedule import Pass, RowClass
-from efficient_attention.attention.softmax.tile_picks import Chunk, Facts, Pick, into_tiles, pick_own
+from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, Chunk, MaskInputs, into_tiles, take_rows
 from efficient_attention.attention.softmax.tile_term import Term
 
 
@@ -31,9 +31,9 @@ class RelativeRows(NamedTuple):
     q_BGthSK: Array
     r_GhtnSK: Array
 
-    def of_rows(self, chunk: Chunk, _: Facts) -> Array:
+    def of_rows(self, chunk: Chunk, _: MaskInputs) -> Array:
         """Values over the pairs."""
-        width = chunk.pick.lists.shape[-1]
+        width = chunk.chosen.lists.shape[-1]
         r_GhtcK = jax.lax.collapse(self.r_GhtnSK, 3, 5).astype(self.q_BGthSK.dtype)
         axes = ((5,), (4,)), ((1, 3, 2), (0, 1, 2))
         products_GhtBSc = jax.lax.dot_general(self.q_BGthSK, r_GhtcK, axes, preferred_element_type=jnp.float32)
@@ -62,22 +62,24 @@ class RelativeBias(Term):
         """Yes."""
         return True
 
-    def rows(self, pick: Pick) -> RelativeRows:
+    def rows(self, chosen: ChosenTiles) -> RelativeRows:
         """The part that a chunk of query tiles reads."""
-        return RelativeRows(pick_own(pick, self.q_BGnhSK), self.table_rows(self.starts(pick), pick.lists.shape[-1] + 1))
+        return RelativeRows(
+            take_rows(chosen, self.q_BGnhSK), self.table_rows(self.starts(chosen), chosen.lists.shape[-1] + 1)
+        )
 
-    def tiles(self, chunk: Chunk, facts: Facts) -> Array:
+    def tiles(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
         """Values over the pairs."""
         if not chunk.by_key:
-            return self.rows(chunk.pick).of_rows(chunk, facts)
-        pick = chunk.pick
-        width = pick.lists.shape[-1]
+            return self.rows(chunk.chosen).of_rows(chunk, mask_inputs)
+        chosen = chunk.chosen
+        width = chosen.lists.shape[-1]
         # The first of w query tiles is nearest to the key tile, and its distances come last.
-        starts_t = self.diagonal + pick.rows - first_tiles(pick) - (width - 1)
+        starts_t = self.diagonal + chosen.rows - first_tiles(chosen) - (width - 1)
         r_GhtnSK = self.table_rows(starts_t, width + 1).astype(self.q_BGnhSK.dtype)
         windows = jnp.concatenate([r_GhtnSK[:, :, :, :-1], r_GhtnSK[:, :, :, 1:]], axis=4)[:, :, :, ::-1]
         q_BGtwhSK = chunk.queries(self.q_BGnhSK)
-        if pick.is_shared:
+        if chosen.is_shared:
             shared = ((5,), (5,)), ((1, 3, 2), (0, 1, 3))
             products_GhwBStc = jax.lax.dot_general(
                 q_BGtwhSK[:, :, 0], windows, shared, preferred_element_type=jnp.float32
@@ -87,9 +89,9 @@ class RelativeBias(Term):
         products_GhtwBSc = jax.lax.dot_general(q_BGtwhSK, windows, axes, preferred_element_type=jnp.float32)
         return shift(products_GhtwBSc, chunk.size).transpose(4, 0, 2, 6, 3, 1, 5)
 
-    def starts(self, pick: Pick) -> Array:
+    def starts(self, chosen: ChosenTiles) -> Array:
         """The first tile of the table that each query tile meets, [t]."""
-        return self.diagonal - pick.rows + first_tiles(pick)
+        return self.diagonal - chosen.rows + first_tiles(chosen)
 
     def table_rows(self, starts_t: Array, count: int) -> Array:
         """`count` tiles of the table from each start, [G, h, t, count, S, K]; beyond its ends the tiles there."""
@@ -102,33 +104,33 @@ class RelativeBias(Term):
         shape[2] += 2 * self.widest
         return jnp.zeros(shape, jnp.float32)
 
-    def collect(self, total_GhnSK: Array, pick: Pick, gradient: RelativeRows) -> tuple[Array, list[Array]]:
+    def collect(self, total_GhnSK: Array, chosen: ChosenTiles, gradient: RelativeRows) -> tuple[Array, list[Array]]:
         """The table's gradient with that of some rows, added one row after another; the queries' gradients."""
         count, last = gradient.r_GhtnSK.shape[3], total_GhnSK.shape[2] - self.widest
-        places = jnp.clip(self.starts(pick) + self.widest, 0, last)
+        places = jnp.clip(self.starts(chosen) + self.widest, 0, last)
 
         def add(row: Array, total: Array) -> Array:
-            own = jax.lax.dynamic_index_in_dim(gradient.r_GhtnSK, row, 2, keepdims=False)
+            added = jax.lax.dynamic_index_in_dim(gradient.r_GhtnSK, row, 2, keepdims=False)
             there = jax.lax.dynamic_slice_in_dim(total, places[row], count, 2)
-            return jax.lax.dynamic_update_slice_in_dim(total, there + own, places[row], 2)
+            return jax.lax.dynamic_update_slice_in_dim(total, there + added, places[row], 2)
 
-        total_GhnSK = jax.lax.fori_loop(0, len(pick.rows), add, total_GhnSK)
+        total_GhnSK = jax.lax.fori_loop(0, len(chosen.rows), add, total_GhnSK)
         return total_GhnSK, [jnp.moveaxis(gradient.q_BGthSK, 2, 0)]
 
     def join(self, total_GhnSK: Array, arrays: list[Array]) -> 'RelativeBias':
         """The gradient of the whole from the table's and from all rows, which lack the empty tile."""
         dq = jnp.moveaxis(jnp.concatenate([arrays[0], jnp.zeros_like(arrays[0][:1])]), 0, 2)
-        low, own, high = jnp.split(total_GhnSK, (self.widest, total_GhnSK.shape[2] - self.widest), axis=2)
-        own = own.at[:, :, 0].add(low.sum(axis=2)).at[:, :, -1].add(high.sum(axis=2))
-        return dataclasses.replace(self, q_BGnhSK=dq, table_1GhnSK=own[None])
+        low, middle, high = jnp.split(total_GhnSK, (self.widest, total_GhnSK.shape[2] - self.widest), axis=2)
+        middle = middle.at[:, :, 0].add(low.sum(axis=2)).at[:, :, -1].add(high.sum(axis=2))
+        return dataclasses.replace(self, q_BGnhSK=dq, table_1GhnSK=middle[None])
 
 
-def first_tiles(pick: Pick) -> Array:
+def first_tiles(chosen: ChosenTiles) -> Array:
     """The first tile of each row's list [t], or [] where rows share one."""
-    return jnp.asarray(pick.lists[0] if pick.is_shared else pick.lists[0, :, 0], jnp.int32)
+    return jnp.asarray(chosen.lists[0] if chosen.is_shared else chosen.lists[0, :, 0], jnp.int32)
 
 
-def make_relative_bias(request: Request, heads: np.ndarray, own: Pass) -> RelativeBias | None:
+def make_relative_bias(request: Request, heads: np.ndarray, tile_pass: Pass) -> RelativeBias | None:
     """The request's relative term for `heads`, in tiles; None without one.
 
     Raises:
@@ -137,30 +139,32 @@ def make_relative_bias(request: Request, heads: np.ndarray, own: Pass) -> Relati
     relative, groups = request.relative, request.key.shape[2]
     if relative is None:
         return None
-    offset = check_in_order(request, own)
+    offset = check_in_order(request, tile_pass)
     q_BLHK = relative.query[:, :, heads] * jnp.asarray(1.0 / math.sqrt(relative.query.shape[-1]), request.query.dtype)
     batch, queries, _, width = q_BLHK.shape
-    q_BGnhSK = into_tiles(q_BLHK.reshape(batch, queries, groups, -1, width), own.query_listing, own.size)
-    rows, size = relative.table.shape[0], own.size
+    q_BGnhSK = into_tiles(q_BLHK.reshape(batch, queries, groups, -1, width), tile_pass.query_listing, tile_pass.size)
+    rows, size = relative.table.shape[0], tile_pass.size
     # Tile `diagonal` begins at distance offset + S - 1; tile 0 lies wholly beyond the table's last row.
     diagonal = -(-(relative.first + rows - 1 - offset) // size)
     top = offset + size - 1 + size * diagonal
     tiles = 1 + -(-(top - relative.first) // size)
     falling_cHK = falling(relative.table[:, heads].astype(jnp.float32), top - relative.first, tiles * size)
     table_1GhnSK = falling_cHK.reshape(1, tiles, size, groups, -1, width).transpose(0, 3, 4, 1, 2, 5)
-    widest = 1 + max(rows.lists.shape[-1] for rows in own.by_query)
+    widest = 1 + max(rows.lists.shape[-1] for rows in tile_pass.by_query)
     return RelativeBias(q_BGnhSK.transpose(0, 3, 1, 4, 2, 5), table_1GhnSK, diagonal, widest)
 
 
-def check_in_order(request: Request, own: Pass) -> int:
+def check_in_order(request: Request, tile_pass: Pass) -> int:
     """The first query's position minus the first key's, where all positions and tiles are one after another."""
     starts = first_position(request.positions.query), first_position(request.positions.key)
     if starts[0] is None or starts[1] is None:
         raise NotImplementedError('blocked has relative attention for known positions that rise by 1 alone')
-    listings = own.query_listing, own.key_listing
+    listings = tile_pass.query_listing, tile_pass.key_listing
     is_listed = all((np.diff(listing) == 1).all() for listing in listings)
-    query_tiles, key_tiles = (-(-len(listing) // own.size) for listing in listings)
-    runs = [is_run(rows, key_tiles) for rows in own.by_query] + [is_run(rows, query_tiles) for rows in own.by_key]
+    query_tiles, key_tiles = (-(-len(listing) // tile_pass.size) for listing in listings)
+    runs = [is_run(rows, key_tiles) for rows in tile_pass.by_query] + [
+        is_run(rows, query_tiles) for rows in tile_pass.by_key
+    ]
     if not is_listed or not all(runs):
         raise NotImplementedError(
             f'blocked has relative attention for patterns whose tiles are neighbours, such as causal & window(w); '
@@ -169,9 +173,9 @@ def check_in_order(request: Request, own: Pass) -> int:
     return starts[0] - starts[1]
 
 
-def is_run(own: RowClass, empty: int) -> bool:
+def is_run(row_class: RowClass, empty: int) -> bool:
     """Whether each row's tiles are one after another, but for `empty` ones at the end, and the same for all heads."""
-    if len(own.lists) > 1:
+    if len(row_class.lists) > 1:
         return False
-    places = own.lists[0] - own.lists[0, :, :1]
-    return bool(((places == np.arange(places.shape[1])) | (own.lists[0] == empty)).all())
+    places = row_class.lists[0] - row_class.lists[0, :, :1]
+    return bool(((places == np.arange(places.shape[1])) | (row_class.lists[0] == empty)).all())

@@ -26,17 +26,17 @@ from efficient_attention.attention.dropout import fold_index, is_kept, row_seeds
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax.schedule import Pass, RowClass
 from efficient_attention.attention.softmax.tile_bias import make_tile_bias
-from efficient_attention.attention.softmax.tile_loops import Loop, run_loop
-from efficient_attention.attention.softmax.tile_picks import (
+from efficient_attention.attention.softmax.tile_chunks import (
+    ChosenTiles,
     Chunk,
-    Facts,
-    Pick,
+    MaskInputs,
     into_tiles,
     make_side,
     mixtures,
     products,
     reorder,
 )
+from efficient_attention.attention.softmax.tile_loops import Loop, run_loop
 from efficient_attention.attention.softmax.tile_relative import make_relative_bias
 from efficient_attention.attention.softmax.tile_term import Term
 from efficient_attention.attention.weights import MASKED
@@ -61,47 +61,47 @@ class Operands(NamedTuple):
 class Options:
     """What is static about a pass."""
 
-    own: Pass
+    tile_pass: Pass
     dropout_rate: float
     chunk_bytes: tuple[int, int]  # where rows have lists of their own, and where they share one
 
 
-def attend_pass(request: Request, heads: np.ndarray, own: Pass) -> tuple[Array, Array]:
+def attend_pass(request: Request, heads: np.ndarray, tile_pass: Pass) -> tuple[Array, Array]:
     """Output [B, L, H, K] and log-sum-exp [B, H, L] of one pass; `heads`: the numbers of the request's heads."""
     batch, queries, _, width = request.query.shape
-    options = Options(own, request.dropout.rate if request.dropout else 0.0, chunk_sizes())
+    options = Options(tile_pass, request.dropout.rate if request.dropout else 0.0, chunk_sizes())
     scaled = request.query * jnp.asarray(1.0 / math.sqrt(width), request.query.dtype)
     q_BLGhK = scaled.reshape(batch, queries, request.key.shape[2], -1, width)
     operands = Operands(
-        into_tiles(q_BLGhK, own.query_listing, own.size).transpose(0, 3, 1, 4, 2, 5),
-        into_tiles(request.key, own.key_listing, own.size).transpose(0, 3, 1, 2, 4),
-        into_tiles(request.value, own.key_listing, own.size).transpose(0, 3, 1, 2, 4),
-        make_terms(request, heads, own),
+        into_tiles(q_BLGhK, tile_pass.query_listing, tile_pass.size).transpose(0, 3, 1, 4, 2, 5),
+        into_tiles(request.key, tile_pass.key_listing, tile_pass.size).transpose(0, 3, 1, 2, 4),
+        into_tiles(request.value, tile_pass.key_listing, tile_pass.size).transpose(0, 3, 1, 2, 4),
+        make_terms(request, heads, tile_pass),
     )
     segments = request.segments or (None, None)
-    facts = Facts(
-        make_side(request.positions.query, segments[0], own.query_listing, own.size),
-        make_side(request.positions.key, segments[1], own.key_listing, own.size),
+    mask_inputs = MaskInputs(
+        make_side(request.positions.query, segments[0], tile_pass.query_listing, tile_pass.size),
+        make_side(request.positions.key, segments[1], tile_pass.key_listing, tile_pass.size),
         None if request.dropout is None else dropout_seeds(request, request.dropout.rng, heads),
     )
-    run = visit_by_head if is_wide(options, operands) else visit
-    out_BGnhSK, lse_BGnhS = run(options, operands, facts)
+    run = attend_tiles_by_head if is_wide(options, operands) else attend_tiles
+    out_BGnhSK, lse_BGnhS = run(options, operands, mask_inputs)
     out_BLHK = out_BGnhSK.transpose(0, 2, 4, 1, 3, 5).reshape(batch, -1, len(heads), width)[:, :queries]
     lse_BHL = lse_BGnhS.swapaxes(2, 3).reshape(batch, len(heads), -1)[..., :queries]
-    back = np.argsort(own.query_listing)
+    back = np.argsort(tile_pass.query_listing)
     return reorder(out_BLHK, back, 1), reorder(lse_BHL, back, 2)
 
 
-def make_terms(request: Request, heads: np.ndarray, own: Pass) -> tuple[Term, ...]:
+def make_terms(request: Request, heads: np.ndarray, tile_pass: Pass) -> tuple[Term, ...]:
     """What a request adds to the products of queries and keys, for some heads."""
-    bias = make_tile_bias(request, heads, own.query_listing, own.key_listing, own.size)
-    return tuple(term for term in (bias, make_relative_bias(request, heads, own)) if term is not None)
+    bias = make_tile_bias(request, heads, tile_pass.query_listing, tile_pass.key_listing, tile_pass.size)
+    return tuple(term for term in (bias, make_relative_bias(request, heads, tile_pass)) if term is not None)
 
 
 def chunk_sizes() -> tuple[int, int]:
     """Bytes of a chunk's scores where rows have lists of their own, and where they share one."""
-    own, shared = (x.get(device_kind(), CHUNK_BYTES_ELSEWHERE) for x in (CHUNK_BYTES, SHARED_CHUNK_BYTES))
-    return own, shared
+    separate, shared = (x.get(device_kind(), CHUNK_BYTES_ELSEWHERE) for x in (CHUNK_BYTES, SHARED_CHUNK_BYTES))
+    return separate, shared
 
 
 def dropout_seeds(request: Request, rng: Array, heads: np.ndarray) -> Array:
@@ -117,27 +117,27 @@ def is_wide(options: Options, operands: Operands) -> bool:
     Elsewhere chunks are large, and heads may be spread over devices, which a loop over heads would undo.
     """
     batch, groups, _, per_group, size, _ = operands.q_BGnhSK.shape
-    width = max(own.lists.shape[-1] for own in (*options.own.by_query, *options.own.by_key))
+    width = max(row_class.lists.shape[-1] for row_class in (*options.tile_pass.by_query, *options.tile_pass.by_key))
     row_bytes = 4 * batch * groups * per_group * size * size * width
     is_split = all(term.splits_by_head for term in operands.terms)
-    is_splittable = groups > 1 and is_split and len(options.own.patterns) == 1
+    is_splittable = groups > 1 and is_split and len(options.tile_pass.patterns) == 1
     return device_kind() == 'cpu' and is_splittable and row_bytes > min(options.chunk_bytes)
 
 
-def visit_by_head(options: Options, operands: Operands, facts: Facts) -> tuple[Array, Array]:
-    """`visit`, one key head after another."""
+def attend_tiles_by_head(options: Options, operands: Operands, mask_inputs: MaskInputs) -> tuple[Array, Array]:
+    """`attend_tiles`, one key head after another."""
     arrays = {'q': operands.q_BGnhSK, 'k': operands.k_BGnSK, 'v': operands.v_BGnSK}
     terms, whole = jax.tree.flatten(operands.terms)
     arrays |= {str(number): leaf for number, leaf in enumerate(terms) if leaf.shape[1] > 1}
-    if facts.dropout_seeds_BGh is not None:
-        arrays['seeds'] = facts.dropout_seeds_BGh
+    if mask_inputs.dropout_seeds_BGh is not None:
+        arrays['seeds'] = mask_inputs.dropout_seeds_BGh
 
     def one(head: dict[str, Array]) -> tuple[Array, Array]:
-        own = [head[str(number)][:, None] if str(number) in head else leaf for number, leaf in enumerate(terms)]
+        leaves = [head[str(number)][:, None] if str(number) in head else leaf for number, leaf in enumerate(terms)]
         q, k, v = (head[name][:, None] for name in ('q', 'k', 'v'))
         seeds = head['seeds'][:, None] if 'seeds' in head else None
-        operands_of_head = Operands(q, k, v, jax.tree.unflatten(whole, own))
-        return visit(options, operands_of_head, facts._replace(dropout_seeds_BGh=seeds))
+        operands_of_head = Operands(q, k, v, jax.tree.unflatten(whole, leaves))
+        return attend_tiles(options, operands_of_head, mask_inputs._replace(dropout_seeds_BGh=seeds))
 
     out, lse = jax.lax.map(one, {name: jnp.moveaxis(x, 1, 0) for name, x in arrays.items()})
     return jnp.moveaxis(out[:, :, 0], 0, 1), jnp.moveaxis(lse[:, :, 0], 0, 1)
@@ -146,9 +146,9 @@ def visit_by_head(options: Options, operands: Operands, facts: Facts) -> tuple[A
 # ---- one chunk of pairs ----
 
 
-def make_chunk(options: Options, pick: Pick, by_key: bool, own: RowClass) -> Chunk:
+def make_chunk(options: Options, chosen: ChosenTiles, by_key: bool, row_class: RowClass) -> Chunk:
     """The pairs of some rows of a class; results of keys that do not exist are dropped, so by key none is checked."""
-    return Chunk(pick, by_key, own.checks_pattern, own.checks_keys and not by_key, options.own.size)
+    return Chunk(chosen, by_key, row_class.checks_pattern, row_class.checks_keys and not by_key, options.tile_pass.size)
 
 
 def pair_products(chunk: Chunk, queries: Array, keys: Array) -> Array:
@@ -156,54 +156,61 @@ def pair_products(chunk: Chunk, queries: Array, keys: Array) -> Array:
     return products(chunk, *((keys, queries) if chunk.by_key else (queries, keys)))
 
 
-def term_values(chunk: Chunk, operands: Operands, facts: Facts) -> list[Array]:
+def term_values(chunk: Chunk, operands: Operands, mask_inputs: MaskInputs) -> list[Array]:
     """What each term adds, over the pairs."""
-    return [term.tiles(chunk, facts) for term in operands.terms]
+    return [term.tiles(chunk, mask_inputs) for term in operands.terms]
 
 
-def masked_logits(chunk: Chunk, options: Options, operands: Operands, facts: Facts, added: list[Array]) -> Array:
+def masked_logits(
+    chunk: Chunk, options: Options, operands: Operands, mask_inputs: MaskInputs, added: list[Array]
+) -> Array:
     """float32 logits over the pairs, MASKED where a pair is not allowed."""
     logits = pair_products(chunk, chunk.queries(operands.q_BGnhSK), chunk.keys(operands.k_BGnSK))
     logits = sum(added, logits)
-    masks = allowed(chunk, options, facts)
+    masks = allowed(chunk, options, mask_inputs)
     return jnp.where(functools.reduce(jnp.logical_and, masks), logits, MASKED) if masks else logits
 
 
-def allowed(chunk: Chunk, options: Options, facts: Facts) -> list[Array]:
+def allowed(chunk: Chunk, options: Options, mask_inputs: MaskInputs) -> list[Array]:
     """Booleans to be broadcast over the pairs, which all must hold."""
     masks = []
     if chunk.checks_keys or chunk.checks_pattern:
-        masks.append(chunk.key_fact(facts.keys.numbers_11nS) >= 0)
+        masks.append(chunk.spread_keys(mask_inputs.keys.numbers_11nS) >= 0)
     if chunk.checks_pattern:
-        query, key = chunk.query_fact(facts.queries.positions_b1nS), chunk.key_fact(facts.keys.positions_b1nS)
+        query, key = (
+            chunk.spread_queries(mask_inputs.queries.positions_b1nS),
+            chunk.spread_keys(mask_inputs.keys.positions_b1nS),
+        )
         by_head = [
             pattern(query[:, min(head, query.shape[1] - 1)], key[:, min(head, key.shape[1] - 1)])
-            for head, pattern in enumerate(options.own.patterns)
+            for head, pattern in enumerate(options.tile_pass.patterns)
         ]
         masks.append(jnp.stack(by_head, axis=1))
-    q_segments, k_segments = facts.queries.segments_B1nS, facts.keys.segments_B1nS
+    q_segments, k_segments = mask_inputs.queries.segments_B1nS, mask_inputs.keys.segments_B1nS
     if q_segments is not None and k_segments is not None:
-        query, key = chunk.query_fact(q_segments), chunk.key_fact(k_segments)
+        query, key = chunk.spread_queries(q_segments), chunk.spread_keys(k_segments)
         masks.append((query == key) & (key != 0))
     return masks
 
 
-def dropout_factor(chunk: Chunk, options: Options, facts: Facts) -> Array | None:
+def dropout_factor(chunk: Chunk, options: Options, mask_inputs: MaskInputs) -> Array | None:
     """0 or 1 / (1 - rate) for each weight, from the numbers of its query and key; None without dropout."""
-    if facts.dropout_seeds_BGh is None:
+    if mask_inputs.dropout_seeds_BGh is None:
         return None
-    bits = fold_index(chunk.head_fact(facts.dropout_seeds_BGh), chunk.query_fact(facts.queries.numbers_11nS))
-    keep = is_kept(fold_index(bits, chunk.key_fact(facts.keys.numbers_11nS)), options.dropout_rate)
+    bits = fold_index(
+        chunk.spread_heads(mask_inputs.dropout_seeds_BGh), chunk.spread_queries(mask_inputs.queries.numbers_11nS)
+    )
+    keep = is_kept(fold_index(bits, chunk.spread_keys(mask_inputs.keys.numbers_11nS)), options.dropout_rate)
     return keep.astype(jnp.float32) * (1.0 / (1.0 - options.dropout_rate))
 
 
-def forward_chunk(chunk: Chunk, options: Options, operands: Operands, facts: Facts) -> tuple[Array, Array]:
+def forward_chunk(chunk: Chunk, options: Options, operands: Operands, mask_inputs: MaskInputs) -> tuple[Array, Array]:
     """Output [B, G, t, h, S, K] in the values' dtype and log-sum-exp [B, G, t, h, S] of a chunk of query tiles."""
-    logits = masked_logits(chunk, options, operands, facts, term_values(chunk, operands, facts))
+    logits = masked_logits(chunk, options, operands, mask_inputs, term_values(chunk, operands, mask_inputs))
     maximum = logits.max(axis=(-2, -1), keepdims=True)
     weights = jnp.exp(logits - maximum)
     total = weights.sum(axis=(-2, -1))
-    factor = dropout_factor(chunk, options, facts)
+    factor = dropout_factor(chunk, options, mask_inputs)
     weights = weights if factor is None else weights * factor
     v = chunk.keys(operands.v_BGnSK)
     out = mixtures(chunk, weights.astype(v.dtype), v)
@@ -225,14 +232,14 @@ class Saved(NamedTuple):
 
 
 def backward_pairs(
-    chunk: Chunk, options: Options, operands: Operands, facts: Facts, saved: Saved, added: list[Array]
+    chunk: Chunk, options: Options, operands: Operands, mask_inputs: MaskInputs, saved: Saved, added: list[Array]
 ) -> tuple[Array, Array]:
     """(weights after dropout, gradient of the logits), both float32 over the pairs."""
     lse, delta = (chunk.queries(x) for x in (saved.lse_BGnhS, saved.delta_BGnhS))
     lse, delta = (x[:, :, :, None] if chunk.by_key else x[..., None, None] for x in (lse, delta))
-    weights = jnp.exp(masked_logits(chunk, options, operands, facts, added) - lse)
+    weights = jnp.exp(masked_logits(chunk, options, operands, mask_inputs, added) - lse)
     dweights = pair_products(chunk, chunk.queries(saved.dout_BGnhSK), chunk.keys(operands.v_BGnSK))
-    factor = dropout_factor(chunk, options, facts)
+    factor = dropout_factor(chunk, options, mask_inputs)
     dropped = weights if factor is None else weights * factor
     dweights = dweights if factor is None else dweights * factor
     return dropped, weights * (dweights - delta)
@@ -245,7 +252,7 @@ def make_loop(options: Options, operands: Operands, by_key: bool) -> Loop:
     """The loop over query tiles or over key tiles."""
     batch, groups, query_tiles, per_group, size, _ = operands.q_BGnhSK.shape
     return Loop(
-        options.own.by_key if by_key else options.own.by_query,
+        options.tile_pass.by_key if by_key else options.tile_pass.by_query,
         (operands.k_BGnSK.shape[2] if by_key else query_tiles) - 1,
         4 * batch * groups * per_group * size * size,
         options.chunk_bytes,
@@ -263,41 +270,41 @@ def rows_third(x: Array) -> Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def visit(options: Options, operands: Operands, facts: Facts) -> tuple[Array, Array]:
+def attend_tiles(options: Options, operands: Operands, mask_inputs: MaskInputs) -> tuple[Array, Array]:
     """Output [B, G, n, h, S, K] and log-sum-exp [B, G, n, h, S] over the tiles of a pass, without the empty tile."""
 
-    def step(pick: Pick, own: RowClass, carry: None) -> tuple[None, list[Array]]:
-        out, lse = forward_chunk(make_chunk(options, pick, False, own), options, operands, facts)
+    def step(chosen: ChosenTiles, row_class: RowClass, carry: None) -> tuple[None, list[Array]]:
+        out, lse = forward_chunk(make_chunk(options, chosen, False, row_class), options, operands, mask_inputs)
         return carry, [rows_first(out), rows_first(lse)]
 
     _, (out, lse) = run_loop(make_loop(options, operands, False), step, None, (0.0, MASKED))
     return rows_third(out), rows_third(lse)
 
 
-def visit_forward(options: Options, operands: Operands, facts: Facts) -> tuple[Any, Any]:
-    """`visit`, and what its backward pass needs."""
-    out, lse = visit(options, operands, facts)
-    return (out, lse), (operands, facts, out, lse)
+def attend_tiles_forward(options: Options, operands: Operands, mask_inputs: MaskInputs) -> tuple[Any, Any]:
+    """`attend_tiles`, and what its backward pass needs."""
+    out, lse = attend_tiles(options, operands, mask_inputs)
+    return (out, lse), (operands, mask_inputs, out, lse)
 
 
-def visit_backward(options: Options, kept: Any, cotangents: tuple[Array, Array]) -> tuple[Operands, None]:
+def attend_tiles_backward(options: Options, kept: Any, cotangents: tuple[Array, Array]) -> tuple[Operands, None]:
     """Gradients of the operands."""
-    operands, facts, out, lse = kept
+    operands, mask_inputs, out, lse = kept
     dout, dlse = cotangents
     delta = (dout.astype(jnp.float32) * out.astype(jnp.float32)).sum(axis=-1) - dlse.astype(jnp.float32)
-    exists = facts.queries.numbers_11nS[:, :, :, None] >= 0
+    exists = mask_inputs.queries.numbers_11nS[:, :, :, None] >= 0
     lse = with_empty_tile(lse)
     saved = Saved(
         jnp.where(exists & (lse > MASKED / 2), lse, -MASKED),
         with_empty_tile(dout.astype(operands.q_BGnhSK.dtype)),
         with_empty_tile(delta),
     )
-    dq, dterms = query_gradients(options, operands, facts, saved)
-    dk, dv = key_gradients(options, operands, facts, saved)
+    dq, dterms = query_gradients(options, operands, mask_inputs, saved)
+    dk, dv = key_gradients(options, operands, mask_inputs, saved)
     return Operands(dq, dk, dv, dterms), None
 
 
-visit.defvjp(visit_forward, visit_backward)
+attend_tiles.defvjp(attend_tiles_forward, attend_tiles_backward)
 
 
 def with_empty_tile(x: Array) -> Array:
@@ -305,20 +312,22 @@ def with_empty_tile(x: Array) -> Array:
     return jnp.pad(x, [(0, int(axis == 2)) for axis in range(x.ndim)])
 
 
-def query_gradients(options: Options, operands: Operands, facts: Facts, saved: Saved) -> tuple[Array, tuple[Term, ...]]:
+def query_gradients(
+    options: Options, operands: Operands, mask_inputs: MaskInputs, saved: Saved
+) -> tuple[Array, tuple[Term, ...]]:
     """dq [B, G, n, h, S, K] and the gradients of the terms, by query tile."""
     terms = operands.terms
 
-    def step(pick: Pick, own: RowClass, totals: list[Any]) -> tuple[list[Any], list[Array]]:
-        chunk = make_chunk(options, pick, False, own)
-        pulled = [jax.vjp(lambda rows: rows.of_rows(chunk, facts), term.rows(pick)) for term in terms]
-        _, dlogits = backward_pairs(chunk, options, operands, facts, saved, [values for values, _ in pulled])
+    def step(chosen: ChosenTiles, row_class: RowClass, totals: list[Any]) -> tuple[list[Any], list[Array]]:
+        chunk = make_chunk(options, chosen, False, row_class)
+        pulled = [jax.vjp(lambda rows: rows.of_rows(chunk, mask_inputs), term.rows(chosen)) for term in terms]
+        _, dlogits = backward_pairs(chunk, options, operands, mask_inputs, saved, [values for values, _ in pulled])
         k = chunk.keys(operands.k_BGnSK)
         arrays = [rows_first(mixtures(chunk, dlogits.astype(k.dtype), k).astype(k.dtype))]
-        dlogits = jnp.where(pick.is_repeat.reshape(-1, 1, 1, 1, 1), 0.0, dlogits) if terms else dlogits
+        dlogits = jnp.where(chosen.is_repeat.reshape(-1, 1, 1, 1, 1), 0.0, dlogits) if terms else dlogits
         after = []
         for term, total, (values, pull) in zip(terms, totals, pulled, strict=True):
-            total, by_row = term.collect(total, pick, pull(sum_to(dlogits, values.shape))[0])
+            total, by_row = term.collect(total, chosen, pull(sum_to(dlogits, values.shape))[0])
             after.append(total)
             arrays += by_row
         return after, arrays
@@ -340,13 +349,13 @@ def sum_to(x: Array, shape: tuple[int, ...]) -> Array:
     return x.sum(axis=axes, keepdims=True)
 
 
-def key_gradients(options: Options, operands: Operands, facts: Facts, saved: Saved) -> tuple[Array, Array]:
+def key_gradients(options: Options, operands: Operands, mask_inputs: MaskInputs, saved: Saved) -> tuple[Array, Array]:
     """dk and dv [B, G, n, S, K], by key tile."""
 
-    def step(pick: Pick, own: RowClass, carry: None) -> tuple[None, list[Array]]:
-        chunk = make_chunk(options, pick, True, own)
-        added = term_values(chunk, operands, facts)
-        dropped, dlogits = backward_pairs(chunk, options, operands, facts, saved, added)
+    def step(chosen: ChosenTiles, row_class: RowClass, carry: None) -> tuple[None, list[Array]]:
+        chunk = make_chunk(options, chosen, True, row_class)
+        added = term_values(chunk, operands, mask_inputs)
+        dropped, dlogits = backward_pairs(chunk, options, operands, mask_inputs, saved, added)
         q, dout = chunk.queries(operands.q_BGnhSK), chunk.queries(saved.dout_BGnhSK)
         dtype = operands.k_BGnSK.dtype
         dk, dv = (mixtures(chunk, x.astype(y.dtype), y).astype(dtype) for x, y in ((dlogits, q), (dropped, dout)))

@@ -5,14 +5,14 @@ from typing import Any, Protocol, runtime_checkable
 
 from jax import Array
 
-from efficient_attention.attention.softmax.tile_picks import Chunk, Facts, Pick
+from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, Chunk, MaskInputs
 
 
 @runtime_checkable
 class TermRows(Protocol):
     """The part of a term that a chunk of query tiles reads; a tree of arrays, through which its gradient flows."""
 
-    def of_rows(self, chunk: Chunk, facts: Facts) -> Array:
+    def of_rows(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
         """float32 values over the pairs of the chunk, each axis 1 where nothing varies."""
         ...
 
@@ -36,11 +36,11 @@ class Term(abc.ABC):
         """Whether key heads can be computed one after another, each with its part of axis 1 of the arrays."""
 
     @abc.abstractmethod
-    def tiles(self, chunk: Chunk, facts: Facts) -> Array:
+    def tiles(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
         """float32 values over the pairs of any chunk, each axis 1 where nothing varies."""
 
     @abc.abstractmethod
-    def rows(self, pick: Pick) -> TermRows:
+    def rows(self, chosen: ChosenTiles) -> TermRows:
         """The part that a chunk of query tiles reads."""
 
     @abc.abstractmethod
@@ -48,7 +48,7 @@ class Term(abc.ABC):
         """The total before the first chunk."""
 
     @abc.abstractmethod
-    def collect(self, total: Any, pick: Pick, gradient: Any) -> tuple[Any, list[Array]]:
+    def collect(self, total: Any, chosen: ChosenTiles, gradient: Any) -> tuple[Any, list[Array]]:
         """The total with the gradient of a chunk's rows, and what is complete after the chunk, rows first."""
 
     @abc.abstractmethod

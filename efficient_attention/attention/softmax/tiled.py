@@ -17,7 +17,7 @@ from efficient_attention.attention.patterns import Pattern
 from efficient_attention.attention.request import Numbers, Request
 from efficient_attention.attention.softmax.definition import Softmax, pattern_of
 from efficient_attention.attention.softmax.schedule import schedule
-from efficient_attention.attention.softmax.tile_picks import reorder
+from efficient_attention.attention.softmax.tile_chunks import reorder
 from efficient_attention.attention.softmax.tile_softmax import attend_pass
 from efficient_attention.attention.weights import MASKED
 
@@ -44,11 +44,11 @@ def head_groups(pattern: Pattern, heads: int) -> list[tuple[tuple[int, ...], tup
     """
     groups: dict[Pattern, dict[int, Pattern]] = {}
     for head in range(heads):
-        own = pattern.for_head(head, heads)
-        groups.setdefault(own.for_head(0, 1), {})[head] = own
+        head_pattern = pattern.for_head(head, heads)
+        groups.setdefault(head_pattern.for_head(0, 1), {})[head] = head_pattern
     return [
-        (tuple(own), tuple(own.values())[:1] if len(set(own.values())) == 1 else tuple(own.values()))
-        for own in groups.values()
+        (tuple(members), tuple(members.values())[:1] if len(set(members.values())) == 1 else tuple(members.values()))
+        for members in groups.values()
     ]
 
 
@@ -65,7 +65,7 @@ def attend_heads(request: Request, group: tuple[int, ...], patterns: tuple[Patte
     if not passes:
         zeros = jnp.zeros_like(query)
         return zeros, jnp.full(zeros.shape[:3], MASKED, jnp.float32).swapaxes(1, 2)
-    return merge([attend_pass(part, np.asarray(group), own) for own in passes])
+    return merge([attend_pass(part, np.asarray(group), tile_pass) for tile_pass in passes])
 
 
 def pick_heads(x: Array, group: tuple[int, ...], heads: int) -> Array:

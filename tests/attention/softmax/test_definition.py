@@ -35,8 +35,8 @@ def test_what_others_ask_of_a_mechanism(
     text: str, is_causal: bool, is_band: bool, goes_by_distance: bool, keys_back: int
 ):
     mechanism = parse_mechanism(text)
-    facts = mechanism.is_causal, mechanism.is_band, mechanism.goes_by_distance, mechanism.keys_back(64)
-    assert facts == (is_causal, is_band, goes_by_distance, keys_back)
+    mask_inputs = mechanism.is_causal, mechanism.is_band, mechanism.goes_by_distance, mechanism.keys_back(64)
+    assert mask_inputs == (is_causal, is_band, goes_by_distance, keys_back)
 
 
 def test_a_part_of_the_pairs_keeps_the_tile():

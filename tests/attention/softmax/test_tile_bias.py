@@ -9,7 +9,7 @@ from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax.definition import Softmax, dense_bias
 from efficient_attention.attention.softmax.tile_bias import ArrayBias, FunctionBias, make_tile_bias
-from efficient_attention.attention.softmax.tile_picks import Chunk, Facts, Pick, make_side
+from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, Chunk, MaskInputs, make_side
 
 S, B, L, M, H, G = 4, 2, 10, 14, 4, 2
 QUERY_LISTING, KEY_LISTING = np.random.default_rng(0).permutation(L), np.random.default_rng(1).permutation(M)
@@ -30,20 +30,20 @@ def make(bias: object, positions: np.ndarray | None = None) -> Request:
     return make_request(q, k, k, Softmax(), bias=bias, query_positions=positions)
 
 
-def make_facts(request: Request) -> Facts:
-    return Facts(
+def make_mask_inputs(request: Request) -> MaskInputs:
+    return MaskInputs(
         make_side(request.positions.query, None, QUERY_LISTING, S),
         make_side(request.positions.key, None, KEY_LISTING, S),
         None,
     )
 
 
-def make_pick(lists: np.ndarray, by_key: bool) -> Pick:
-    return Pick(jnp.asarray(ROWS[by_key]), lists if lists.ndim == 1 else jnp.asarray(lists), jnp.zeros(2, bool))
+def make_chosen(lists: np.ndarray, by_key: bool) -> ChosenTiles:
+    return ChosenTiles(jnp.asarray(ROWS[by_key]), lists if lists.ndim == 1 else jnp.asarray(lists), jnp.zeros(2, bool))
 
 
 def make_chunk(lists: np.ndarray, by_key: bool) -> Chunk:
-    return Chunk(make_pick(lists, by_key), by_key, checks_pattern=True, checks_keys=True, size=S)
+    return Chunk(make_chosen(lists, by_key), by_key, checks_pattern=True, checks_keys=True, size=S)
 
 
 def expected_values(dense_BHLM: np.ndarray, lists: np.ndarray, by_key: bool) -> np.ndarray:
@@ -80,7 +80,7 @@ def test_a_chunk_reads_the_values_of_its_pairs(shape: tuple[int, ...], name: str
     bias = np.random.default_rng(2).normal(size=shape).astype(np.float32)
     request, lists = make(jnp.asarray(bias)), LISTS[name][by_key]
     own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
-    values = jax.jit(lambda: own.tiles(make_chunk(lists, by_key), make_facts(request)))()
+    values = jax.jit(lambda: own.tiles(make_chunk(lists, by_key), make_mask_inputs(request)))()
     expected = expected_values(np.broadcast_to(bias, (B, H, L, M)), lists, by_key)
     is_real = real_pairs(lists, by_key)
     assert values.ndim == expected.ndim
@@ -93,12 +93,12 @@ def test_the_gradient_of_a_chunk_goes_to_the_pairs_it_read(shape: tuple[int, ...
     """Through `rows` and `of_rows`, as the loop takes it."""
     request, lists = make(jnp.zeros(shape)), LISTS[name][False]
     own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
-    pick, facts = make_pick(lists, False), make_facts(request)
+    chosen, mask_inputs = make_chosen(lists, False), make_mask_inputs(request)
     assert own.has_row_gradient == (shape[-2] > 1)
 
     def read(bias: jax.Array) -> jax.Array:
         own = make_tile_bias(make(bias), np.arange(H), QUERY_LISTING, KEY_LISTING, S)
-        values = own.rows(pick).of_rows(make_chunk(lists, False), facts)
+        values = own.rows(chosen).of_rows(make_chunk(lists, False), mask_inputs)
         return jnp.where(real_pairs(lists, False), values, 0.0).sum()
 
     def read_dense(bias: jax.Array) -> jax.Array:
@@ -138,18 +138,18 @@ def test_a_function_is_evaluated_on_the_positions_of_the_chunk(name: str, by_key
     request = make(jax.tree_util.Partial(slopes, scale), positions)
     own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
     lists = LISTS[name][by_key]
-    values = jax.jit(lambda: own.tiles(make_chunk(lists, by_key), make_facts(request)))()
+    values = jax.jit(lambda: own.tiles(make_chunk(lists, by_key), make_mask_inputs(request)))()
     expected = expected_values(np.broadcast_to(dense_bias(request), (B, H, L, M)), lists, by_key)
     is_real = real_pairs(lists, by_key)
     np.testing.assert_array_equal(np.where(is_real, values, 0), np.where(is_real, expected, 0))
-    assert own.rows(make_pick(lists, by_key)) is own
+    assert own.rows(make_chosen(lists, by_key)) is own
 
 
 def test_a_function_without_heads_serves_all_of_them():
     request = make(lambda query, key: (query * key).astype(jnp.float32))
     own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
     assert isinstance(own, FunctionBias)
-    values = own.tiles(make_chunk(LISTS['alike'][False], False), make_facts(request))
+    values = own.tiles(make_chunk(LISTS['alike'][False], False), make_mask_inputs(request))
     assert values.shape == (1, 1, 2, 1, S, 2, S)
 
 
@@ -158,7 +158,7 @@ def test_a_function_with_tiles_of_each_head_is_refused():
     own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
     chunk = make_chunk(LISTS['by head'][False], False)
     with pytest.raises(NotImplementedError, match='no bias function together with tiles that differ by head'):
-        own.tiles(chunk, make_facts(request))
+        own.tiles(chunk, make_mask_inputs(request))
 
 
 def test_no_bias_is_none():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.softmax.schedule import RowClass
+from efficient_attention.attention.softmax.tile_chunks import ChosenTiles
 from efficient_attention.attention.softmax.tile_loops import Loop, into_order, run_class, run_loop
-from efficient_attention.attention.softmax.tile_picks import Pick
 
 
 def make_class(rows: list[int], lists: list[list[int]] | None = None) -> RowClass:
@@ -16,10 +16,10 @@ def make_class(rows: list[int], lists: list[list[int]] | None = None) -> RowClas
     return RowClass(np.array(rows), np.array([lists]), False, True, True)
 
 
-def own_and_lists(pick: Pick, _: RowClass, total: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
+def own_and_lists(chosen: ChosenTiles, _: RowClass, total: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
     """Counts rows that are no repeats; returns each row's number and the sum of its list."""
-    sums = jnp.full(pick.rows.shape, pick.lists.sum()) if pick.is_shared else pick.lists[0].sum(-1)
-    return total + (~pick.is_repeat).sum(), [pick.rows, sums]
+    sums = jnp.full(chosen.rows.shape, chosen.lists.sum()) if chosen.is_shared else chosen.lists[0].sum(-1)
+    return total + (~chosen.is_repeat).sum(), [chosen.rows, sums]
 
 
 @pytest.mark.parametrize('rows', [1, 2, 3, 5])

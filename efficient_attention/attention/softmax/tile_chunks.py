@@ -21,7 +21,7 @@ class Side(NamedTuple):
     numbers_11nS: Array  # which query or key it is in the request, -1 where there is none
 
 
-class Facts(NamedTuple):
+class MaskInputs(NamedTuple):
     """Arrays of a pass that have no gradient."""
 
     queries: Side
@@ -29,7 +29,7 @@ class Facts(NamedTuple):
     dropout_seeds_BGh: Array | None
 
 
-class Pick(NamedTuple):
+class ChosenTiles(NamedTuple):
     """Tile numbers of a chunk: its own rows [t] and the other side's, [hh, t, w], or [w] for all rows alike."""
 
     rows: Array
@@ -47,10 +47,10 @@ class Chunk(NamedTuple):
 
     Arrays over these pairs are [B, G, *own, *other]: by query the chunk's own axes are [t, h, S] and the other's
     [w, S], by key its own are [t, S] and the other's [w, h, S]. So the own side is always the rows of the matrix
-    products and no array of scores is ever transposed. A fact that does not vary along an axis has 1 there.
+    products and no array of scores is ever transposed. An array that does not vary along an axis has 1 there.
     """
 
-    pick: Pick
+    chosen: ChosenTiles
     by_key: bool  # the chunk's own rows are key tiles and the lists hold query tiles; else the other way round
     checks_pattern: bool  # some pair of these tiles is not in the pattern
     checks_keys: bool  # some key of these tiles does not exist
@@ -58,35 +58,39 @@ class Chunk(NamedTuple):
 
     def queries(self, x: Array) -> Array:
         """The queries' tiles, of axis 2 of `x`: [B, G, t, ...] or, by key, [B, G, t or 1, w, ...]."""
-        return (pick_other if self.by_key else pick_own)(self.pick, x)
+        return (take_listed if self.by_key else take_rows)(self.chosen, x)
 
     def keys(self, x: Array) -> Array:
         """The keys' tiles, of axis 2 of `x`: [B, G, t or 1, w, ...] or, by key, [B, G, t, ...]."""
-        return (pick_own if self.by_key else pick_other)(self.pick, x)
+        return (take_rows if self.by_key else take_listed)(self.chosen, x)
 
-    def query_fact(self, x_b1nS: Array) -> Array:
-        """A fact of each query, to be broadcast over the pairs."""
+    def spread_queries(self, x_b1nS: Array) -> Array:
+        """Values of each query, to be broadcast over the pairs."""
         picked = self.queries(x_b1nS)
         return picked[:, :, :, None, :, None, :] if self.by_key else picked[:, :, :, None, :, None, None]
 
-    def key_fact(self, x_b1nS: Array) -> Array:
-        """A fact of each key, to be broadcast over the pairs."""
+    def spread_keys(self, x_b1nS: Array) -> Array:
+        """Values of each key, to be broadcast over the pairs."""
         picked = self.keys(x_b1nS)
         return picked[..., None, None, None] if self.by_key else picked[:, :, :, None, None]
 
-    def head_fact(self, x_BGh: Array) -> Array:
-        """A fact of each head, to be broadcast over the pairs."""
-        own = (slice(None), slice(None), None)
-        return x_BGh[(*own, None, None, slice(None), None)] if self.by_key else x_BGh[(*own, slice(None), *3 * (None,))]
+    def spread_heads(self, x_BGh: Array) -> Array:
+        """Values of each head, to be broadcast over the pairs."""
+        before = (slice(None), slice(None), None)
+        return (
+            x_BGh[(*before, None, None, slice(None), None)]
+            if self.by_key
+            else x_BGh[(*before, slice(None), *3 * (None,))]
+        )
 
     def pairs(self, x: Array) -> Array:
         """An array over the pairs from [b, g, h, t, q, m]; if rows share a list, t is 1 and q or m holds them all."""
         batch, groups, heads, rows, queries, keys = x.shape
-        tiles = self.pick.rows.shape[0] if self.pick.is_shared and x.shape[5 if self.by_key else 4] > 1 else rows
+        tiles = self.chosen.rows.shape[0] if self.chosen.is_shared and x.shape[5 if self.by_key else 4] > 1 else rows
         q, m = (self.size if count > 1 else 1 for count in (queries, keys))
         if not self.by_key:
             return x.reshape(batch, groups, heads, tiles, q, -1, m).swapaxes(2, 3)
-        if self.pick.is_shared:
+        if self.chosen.is_shared:
             return x.reshape(batch, groups, heads, -1, q, tiles, m).transpose(0, 1, 5, 6, 3, 2, 4)
         return x.reshape(batch, groups, heads, tiles, -1, q, m).transpose(0, 1, 3, 6, 4, 2, 5)
 
@@ -124,40 +128,42 @@ def make_side(positions: Any, segments: Array | None, listing: np.ndarray, size:
     )
 
 
-def pick_own(pick: Pick, x: Array) -> Array:
+def take_rows(chosen: ChosenTiles, x: Array) -> Array:
     """The chunk's own tiles: axis 2, n, becomes t."""
-    return x.at[:, :, pick.rows].get(mode='promise_in_bounds')
+    return x.at[:, :, chosen.rows].get(mode='promise_in_bounds')
 
 
-def pick_other(pick: Pick, x: Array) -> Array:
+def take_listed(chosen: ChosenTiles, x: Array) -> Array:
     """The other side's tiles: axis 2, n, becomes t, w; with shared lists t is 1. Lists by head: axis 1 is the heads."""
-    if pick.is_shared:
-        width = len(pick.lists)
-        is_start = isinstance(pick.lists, np.ndarray) and np.array_equal(pick.lists, np.arange(width))
-        picked = x[:, :, :width] if is_start else x.at[:, :, pick.lists].get(mode='promise_in_bounds')
+    if chosen.is_shared:
+        width = len(chosen.lists)
+        is_start = isinstance(chosen.lists, np.ndarray) and np.array_equal(chosen.lists, np.arange(width))
+        picked = x[:, :, :width] if is_start else x.at[:, :, chosen.lists].get(mode='promise_in_bounds')
         return picked[:, :, None]
-    if pick.lists.shape[0] == 1:
-        return x.at[:, :, pick.lists[0]].get(mode='promise_in_bounds')
-    x = jnp.broadcast_to(x, (x.shape[0], pick.lists.shape[0], *x.shape[2:]))
-    by_head = jax.vmap(lambda own, lists: own.at[:, lists].get(mode='promise_in_bounds'), in_axes=(1, 0), out_axes=1)
-    return by_head(x, pick.lists)
+    if chosen.lists.shape[0] == 1:
+        return x.at[:, :, chosen.lists[0]].get(mode='promise_in_bounds')
+    x = jnp.broadcast_to(x, (x.shape[0], chosen.lists.shape[0], *x.shape[2:]))
+    by_head = jax.vmap(
+        lambda of_head, lists: of_head.at[:, lists].get(mode='promise_in_bounds'), in_axes=(1, 0), out_axes=1
+    )
+    return by_head(x, chosen.lists)
 
 
-def products(chunk: Chunk, own: Array, other: Array) -> Array:
+def products(chunk: Chunk, rows: Array, columns: Array) -> Array:
     """float32 products of the own side's rows and the other side's, over the pairs; both as the chunk picks them."""
-    batch, other = product_axes(chunk, other)
-    axes = ((own.ndim - 1,), (other.ndim - 1,)), (batch, batch)
-    return jax.lax.dot_general(own, other, axes, preferred_element_type=jnp.float32)
+    batch, columns = product_axes(chunk, columns)
+    axes = ((rows.ndim - 1,), (columns.ndim - 1,)), (batch, batch)
+    return jax.lax.dot_general(rows, columns, axes, preferred_element_type=jnp.float32)
 
 
-def mixtures(chunk: Chunk, weights: Array, other: Array) -> Array:
+def mixtures(chunk: Chunk, weights: Array, columns: Array) -> Array:
     """float32 [B, G, *own, K]: for each own row the sum of the other side's rows times their weights."""
-    batch, other = product_axes(chunk, other)
-    summed = tuple(range(len(batch), other.ndim - 1))
-    own = tuple(range(weights.ndim - len(summed), weights.ndim))
-    return jax.lax.dot_general(weights, other, ((own, summed), (batch, batch)), preferred_element_type=jnp.float32)
+    batch, columns = product_axes(chunk, columns)
+    summed = tuple(range(len(batch), columns.ndim - 1))
+    rows = tuple(range(weights.ndim - len(summed), weights.ndim))
+    return jax.lax.dot_general(weights, columns, ((rows, summed), (batch, batch)), preferred_element_type=jnp.float32)
 
 
-def product_axes(chunk: Chunk, other: Array) -> tuple[tuple[int, ...], Array]:
+def product_axes(chunk: Chunk, columns: Array) -> tuple[tuple[int, ...], Array]:
     """The batch axes of a product, and its right side: where rows share a list they are one large product."""
-    return ((0, 1), other[:, :, 0]) if chunk.pick.is_shared else ((0, 1, 2), other)
+    return ((0, 1), columns[:, :, 0]) if chunk.chosen.is_shared else ((0, 1, 2), columns)

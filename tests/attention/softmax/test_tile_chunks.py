@@ -7,16 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.softmax.tile_picks import (
+from efficient_attention.attention.softmax.tile_chunks import (
+    ChosenTiles,
     Chunk,
-    Pick,
     into_tiles,
     make_side,
     mixtures,
-    pick_other,
-    pick_own,
     products,
     reorder,
+    take_listed,
+    take_rows,
 )
 
 S = 4
@@ -28,8 +28,8 @@ LISTS = {
 }
 
 
-def make_pick(lists: np.ndarray) -> Pick:
-    return Pick(jnp.asarray(ROWS), jnp.asarray(lists) if lists.ndim == 3 else lists, jnp.zeros(len(ROWS), bool))
+def make_chosen(lists: np.ndarray) -> ChosenTiles:
+    return ChosenTiles(jnp.asarray(ROWS), jnp.asarray(lists) if lists.ndim == 3 else lists, jnp.zeros(len(ROWS), bool))
 
 
 @pytest.mark.parametrize('length', [1, 3, 4, 5, 8])
@@ -62,9 +62,9 @@ def test_a_side_knows_positions_segments_and_numbers():
 def test_rows_with_lists_of_their_own(name: str, rest: tuple[int, ...]):
     """Own tiles [.., t, S ..]; the tiles of each row's list [.., t, w, S ..]."""
     x = np.arange(2 * 3 * 5 * S * math.prod(rest)).reshape(2, 3, 5, S, *rest)
-    pick, lists = make_pick(LISTS[name]), LISTS[name]
-    np.testing.assert_array_equal(pick_own(pick, jnp.asarray(x)), x[:, :, ROWS])
-    others = np.asarray(pick_other(pick, jnp.asarray(x)))
+    chosen, lists = make_chosen(LISTS[name]), LISTS[name]
+    np.testing.assert_array_equal(take_rows(chosen, jnp.asarray(x)), x[:, :, ROWS])
+    others = np.asarray(take_listed(chosen, jnp.asarray(x)))
     assert others.shape == (2, 3, 2, 2, S, *rest)
     for head, row in np.ndindex(3, 2):
         np.testing.assert_array_equal(others[:, head, row], x[:, head, lists[head % len(lists), row]])
@@ -72,7 +72,7 @@ def test_rows_with_lists_of_their_own(name: str, rest: tuple[int, ...]):
 
 def test_lists_by_head_make_heads_of_what_all_heads_share():
     positions = np.arange(5 * S).reshape(1, 1, 5, S)
-    others = pick_other(make_pick(LISTS['by head']), jnp.asarray(positions))
+    others = take_listed(make_chosen(LISTS['by head']), jnp.asarray(positions))
     assert others.shape == (1, 3, 2, 2, S)
     np.testing.assert_array_equal(others[0, 1, 0], positions[0, 0, [3, 2]])
 
@@ -80,18 +80,18 @@ def test_lists_by_head_make_heads_of_what_all_heads_share():
 @pytest.mark.parametrize('tiles', [[0, 1, 2], [1, 4]], ids=['from the start', 'elsewhere'])
 def test_rows_that_share_a_list_pick_it_once(tiles: list[int]):
     x = np.arange(2 * 3 * 5 * S * 2).reshape(2, 3, 5, S, 2)
-    pick = make_pick(np.array(tiles))
-    assert pick.is_shared
-    np.testing.assert_array_equal(pick_own(pick, jnp.asarray(x)), x[:, :, ROWS])
-    np.testing.assert_array_equal(pick_other(pick, jnp.asarray(x)), x[:, :, None, tiles])
+    chosen = make_chosen(np.array(tiles))
+    assert chosen.is_shared
+    np.testing.assert_array_equal(take_rows(chosen, jnp.asarray(x)), x[:, :, ROWS])
+    np.testing.assert_array_equal(take_listed(chosen, jnp.asarray(x)), x[:, :, None, tiles])
 
 
 @pytest.mark.parametrize('by_key', [False, True], ids=['by query', 'by key'])
 @pytest.mark.parametrize('name', [*LISTS, 'shared'])
-def test_facts_and_products_meet_over_the_pairs(name: str, by_key: bool):
+def test_values_and_products_meet_over_the_pairs(name: str, by_key: bool):
     """Of each pair: query and key numbers, its head's number, and the product of its vectors."""
     lists = np.array([1, 4, 2]) if name == 'shared' else LISTS[name]
-    chunk = Chunk(make_pick(lists), by_key, checks_pattern=True, checks_keys=True, size=S)
+    chunk = Chunk(make_chosen(lists), by_key, checks_pattern=True, checks_keys=True, size=S)
     q, k = (np.random.default_rng(seed).normal(size=shape).astype(np.float32) for seed, shape in SIDES)
     numbers = jnp.arange(5 * S).reshape(1, 1, 5, S)
     heads = jnp.arange(2 * 3 * 2).reshape(2, 3, 2)
@@ -100,7 +100,7 @@ def test_facts_and_products_meet_over_the_pairs(name: str, by_key: bool):
     pairs = products(chunk, own, other)
     mixed = mixtures(chunk, pairs, other)
     query, key, head, pairs = np.broadcast_arrays(
-        chunk.query_fact(numbers), chunk.key_fact(numbers), chunk.head_fact(heads), pairs
+        chunk.spread_queries(numbers), chunk.spread_keys(numbers), chunk.spread_heads(heads), pairs
     )
     batch, group, head = np.unravel_index(head, (2, 3, 2))
     query_vectors = q[batch, group, query // S, head, query % S]
