@@ -14,10 +14,10 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from efficient_attention.attention import pattern_picture as shades
-from efficient_attention.attention.pattern import Pattern, head_patterns
+from efficient_attention.attention.patterns import picture as shades
+from efficient_attention.attention.patterns.pattern import Pattern, head_patterns
+from efficient_attention.attention.patterns.tile_table import passes, tile_table
 from efficient_attention.attention.text_form import parse_pattern
-from efficient_attention.attention.tiles import passes, tile_table
 from efficient_attention.commands.flags import parse_flags, run_command, take_command
 from efficient_attention.commands.shared_flags import define_length, define_output
 from efficient_attention.errors import InputError
@@ -34,7 +34,7 @@ MOST_HEADS = 4  # rows of a picture; patterns of more heads are left out, which 
 GALLERY = (
     *('full', 'causal', 'window(12)', 'listed_tiles(16, 0, 3, 5, 1)'),
     *('window(3, dilation=8)', 'strided(16)', 'block(32)', 'causal & block(16, back=1)'),
-    *('summary(32, 4)', 'global_tokens(3, last=3)', 'random_tiles(2, 8)', 'causal - block(32)'),
+    *('summary(32, 4)', 'global_tokens(3, last=3)', 'random_tiles(2, 8)', 'prefix(48)'),
     *('longformer(12, 3)', 'bigbird(8, 2)', 'sparse_fixed(32, 4)', 'sparse_strided(16)'),
 )
 GALLERY_LENGTH, GALLERY_TILE = 128, 8

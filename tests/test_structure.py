@@ -204,6 +204,26 @@ def test_the_package_and_its_configs_are_light(module: str):
     assert not set(loaded.stdout.split()) & {*HEAVY, *(['flax'] if module != PACKAGE else [])}
 
 
+# `attend` is what users call: its options are theirs to name one by one.
+MANY_PARAMETERS = {'attend'}
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+@pytest.mark.parametrize(
+    'path', [path for path in SOURCES if part_of(module_name(path)) == 'attention'], ids=module_name
+)
+def test_functions_of_attention_have_at_most_seven_parameters(path):
+    counts = {
+        node.name: len([*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs])
+        for node in functions(parse(path))
+        if node.name not in MANY_PARAMETERS
+    }
+    assert not {name: count for name, count in counts.items() if count > 7}
+
+
 # ---- what the reader follows: links, commands, locks ----
 
 DOCUMENTS = sorted([*ROOT.glob('*.md'), *(ROOT / 'docs').rglob('*.md')])

@@ -1,7 +1,6 @@
-"""`attend`: checks the arguments, picks a backend, returns the attention output."""
+"""`attend`: checks and groups the arguments, and returns the attention output of whatever mechanism they name."""
 
-import functools
-import logging
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal, overload
 
@@ -11,11 +10,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
-from efficient_attention.attention import blocked, cudnn, dense_loop, jax_nn, reference
-from efficient_attention.attention.mechanisms import Mechanism, Softmax
-from efficient_attention.attention.relative import Relative
-from efficient_attention.attention.request import Positions, Request
-from efficient_attention.attention.request_checks import (
+from efficient_attention.attention import reference
+from efficient_attention.attention.checks import (
     check_bias,
     check_keys,
     check_mechanism,
@@ -24,21 +20,14 @@ from efficient_attention.attention.request_checks import (
     check_segments,
     check_vectors,
 )
-from efficient_attention.attention.text_form import pattern_text
+from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.registry import room_of
+from efficient_attention.attention.relative import Relative
+from efficient_attention.attention.request import Dropout, Numbers, Request, Sides
+from efficient_attention.attention.softmax.serve import BACKENDS as SOFTMAX_BACKENDS
 
-Backend = Callable[[Request], tuple[Array, Array | None]]
-
-# A backend serves a request or raises NotImplementedError that names what it lacks.
-BACKENDS: dict[str, Backend] = {
-    'reference': reference.serve,
-    'dense': dense_loop.serve,
-    'blocked': blocked.serve,
-    'jax_nn': jax_nn.serve,
-    'cudnn': cudnn.serve,
-}
-AUTO_ORDER = ('dense', 'blocked')
-# Pairs of positions up to which 'auto' takes the dense backend; beyond them nothing builds [L, M] unless it is named.
-MOST_DENSE_PAIRS = 512 * 512
+# What `backend` may be besides 'auto': the definition, and the ways to execute a `Softmax`.
+BACKENDS = ('reference', *SOFTMAX_BACKENDS)
 DROPOUT_STREAM = 0x64726F70  # folded into a key that dropout shares with a mechanism's own draws
 
 
@@ -63,10 +52,10 @@ def attend(  # type: ignore[misc]
     *,
     bias: Float[Array, '#B #H #L #M'] | Callable[[Any, Any], Any] | None = None,
     relative: Relative | None = None,
-    query_segments: Int[Positions, 'B L'] | None = None,
-    key_segments: Int[Positions, 'B M'] | None = None,
-    query_positions: Int[Positions, '#B L'] | None = None,
-    key_positions: Int[Positions, '#B M'] | None = None,
+    query_segments: Int[Numbers, 'B L'] | None = None,
+    key_segments: Int[Numbers, 'B M'] | None = None,
+    query_positions: Int[Numbers, '#B L'] | None = None,
+    key_positions: Int[Numbers, '#B M'] | None = None,
     dropout_rate: float = 0.0,
     rng: Array | None = None,
     dropout_rng: Array | None = None,
@@ -96,7 +85,8 @@ def attend(  # type: ignore[misc]
         dropout_rate: probability in [0, 1) to drop a weight; needs `dropout_rng` or `rng`.
         rng: a typed key for mechanisms that draw something (LSH, FAVOR).
         dropout_rng: a typed key, or one for each batch row [B]; `rng` by default.
-        backend: 'auto' or a name in `BACKENDS`.
+        backend: how a `Softmax` is executed: 'auto' or a name in `BACKENDS`. Other mechanisms have one fast form, under
+            'auto' and 'blocked', and their definition, 'reference'.
         return_lse: also return [B, H, L].
 
     A query that may read no key gives zeros, and zero gradients.
@@ -106,23 +96,23 @@ def attend(  # type: ignore[misc]
             combination that no backend serves.
         NotImplementedError: the named backend lacks something; the message says what.
     """
-    request = make_request(
-        query,
-        key,
-        value,
-        mechanism,
-        bias=bias,
-        relative=relative,
-        query_segments=query_segments,
-        key_segments=key_segments,
-        query_positions=query_positions,
-        key_positions=key_positions,
-        dropout_rate=dropout_rate,
-        rng=rng,
-        dropout_rng=dropout_rng,
-        return_lse=return_lse,
+    request = complete(
+        Request(
+            query,
+            key,
+            value,
+            mechanism,
+            bias=bias,
+            relative=relative,
+            segments=Sides(query_segments, key_segments),
+            positions=Sides(query_positions, key_positions),
+            dropout=Dropout(dropout_rate, dropout_rng),
+            rng=rng,
+            return_lse=return_lse,
+            backend=backend,
+        )
     )
-    out, lse = dispatch(request, backend)
+    out, lse = dispatch(request)
     if not return_lse:
         return out
     if lse is None:
@@ -130,46 +120,34 @@ def attend(  # type: ignore[misc]
     return out, lse
 
 
-def make_request(
-    query: Array,
-    key: Array,
-    value: Array,
-    mechanism: Mechanism,
-    *,
-    query_segments: Positions | None = None,
-    key_segments: Positions | None = None,
-    query_positions: Positions | None = None,
-    key_positions: Positions | None = None,
-    dropout_rate: float = 0.0,
-    rng: Array | None = None,
-    dropout_rng: Array | None = None,
-    bias: Any = None,
-    relative: Relative | None = None,
-    return_lse: bool = False,
-) -> Request:
-    """The arguments of `attend`, checked and completed; raises ValueError as `attend` says."""
+def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, **options: Any) -> Request:
+    """The request of a call to `attend` with these arguments, checked and completed; raises what `attend` raises."""
+    segments, positions = (
+        Sides(options.pop(f'query_{name}', None), options.pop(f'key_{name}', None))
+        for name in ('segments', 'positions')
+    )
+    dropout = Dropout(options.pop('dropout_rate', 0.0), options.pop('dropout_rng', None))
+    return complete(Request(query, key, value, mechanism, segments, positions, dropout, **options))
+
+
+def complete(request: Request) -> Request:
+    """The request with what its caller left out, after all checks; raises ValueError as `attend` says."""
+    query, key, mechanism = request.query, request.key, request.mechanism
+    segments, (rate, dropout_rng) = request.segments, request.dropout or Dropout(0.0, None)
     check_mechanism(mechanism)
-    check_vectors(query, key, value, mechanism)
-    check_segments(query, key, query_segments, key_segments)
-    check_positions(query, key, mechanism, query_positions, key_positions)
-    check_bias(query, key, bias)
-    check_relative(query, mechanism, relative)
-    check_keys(mechanism, query.shape[0], dropout_rate, rng, dropout_rng)
-    return Request(
-        query=query,
-        key=key,
-        value=value,
-        mechanism=mechanism,
-        bias=with_four_axes(bias),
-        relative=relative,
-        query_segments=as_int32(query_segments),
-        key_segments=as_int32(key_segments),
-        query_positions=positions_or_default(query_positions, query.shape[1]),
-        key_positions=positions_or_default(key_positions, key.shape[1]),
-        dropout_rate=dropout_rate,
-        rng=rng,
-        dropout_rng=dropout_key(mechanism, rng, dropout_rng),
-        return_lse=return_lse,
+    check_vectors(query, key, request.value, mechanism)
+    check_segments(query, key, *segments)
+    check_positions(query, key, mechanism, *request.positions)
+    check_bias(query, key, request.bias)
+    check_relative(query, mechanism, request.relative)
+    check_keys(mechanism, query.shape[0], rate, request.rng, dropout_rng)
+    lengths = query.shape[1], key.shape[1]
+    return dataclasses.replace(
+        request,
+        bias=with_four_axes(request.bias),
+        segments=None if segments.query is None else Sides(*map(as_int32, segments)),
+        positions=Sides(*map(positions_or_default, request.positions, lengths)),
+        dropout=Dropout(rate, dropout_key(mechanism, request.rng, dropout_rng)) if rate > 0.0 else None,
     )
 
 
@@ -190,7 +168,7 @@ def dropout_key(mechanism: Mechanism, rng: Array | None, dropout_rng: Array | No
     return jax.random.fold_in(rng, DROPOUT_STREAM) if mechanism.needs_rng else rng
 
 
-def positions_or_default(positions: Positions | None, length: int) -> Positions:
+def positions_or_default(positions: Numbers | None, length: int) -> Numbers:
     """`positions`, or 0, 1, ... as [1, length]; known rows that are all alike become one."""
     if positions is None:
         return np.arange(length, dtype=np.int32)[None]
@@ -216,32 +194,18 @@ def attention_weights(
     return reference.weights(make_request(query, key, key, mechanism, **options))[0]
 
 
-def dispatch(request: Request, backend: str) -> tuple[Array, Array | None]:
-    """Output and log-sum-exp from the named backend, or from the first one of `AUTO_ORDER` that serves the request."""
-    if backend != 'auto':
-        if backend not in BACKENDS:
-            raise ValueError(f'unknown attention backend {backend!r}; known: auto, {", ".join(BACKENDS)}')
-        return BACKENDS[backend](request)
-    lacks = []
-    is_small = request.query.shape[1] * request.key.shape[1] <= MOST_DENSE_PAIRS
-    for name in AUTO_ORDER if is_small else [name for name in AUTO_ORDER if name != 'dense']:
-        try:
-            result = BACKENDS[name](request)
-        except NotImplementedError as error:
-            lacks.append(f'{name}: {error}')
-            continue
-        log_choice(name, describe(request.mechanism))
-        return result
-    raise ValueError(f'no attention backend serves {request.mechanism}: {"; ".join(lacks)}')
-
-
-def describe(mechanism: Mechanism) -> str:
-    """A mechanism in a few words: its name, and the pattern where it has one."""
-    pattern = f' over {pattern_text(mechanism.pattern)}' if isinstance(mechanism, Softmax) else ''
-    return f'{type(mechanism).__name__}{pattern}'
-
-
-@functools.cache
-def log_choice(backend: str, mechanism: str) -> None:
-    """Says once for each pair which backend 'auto' took."""
-    logging.getLogger(__name__).info('attention: %s runs on the %s backend', mechanism, backend)
+def dispatch(request: Request) -> tuple[Array, Array | None]:
+    """Output and log-sum-exp: of the definition for 'reference', else of the mechanism's fast form."""
+    mechanism, backend = request.mechanism, request.backend
+    if backend not in ('auto', 'reference', *SOFTMAX_BACKENDS):
+        raise ValueError(f'unknown attention backend {backend!r}; known: auto, {", ".join(BACKENDS)}')
+    if backend == 'reference':
+        return reference.serve(request)
+    if backend not in ('auto', 'blocked') and not mechanism.has_backends:
+        raise NotImplementedError(f'{backend} computes Softmax, not {type(mechanism).__name__}')
+    try:
+        return room_of(mechanism).serve(request)
+    except NotImplementedError as error:
+        if backend != 'auto':
+            raise
+        raise ValueError(f'no attention backend serves {mechanism}: {error}') from None

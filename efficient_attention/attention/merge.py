@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.dense import MASKED
+from efficient_attention.attention.weights import MASKED
 
 Partial = tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]
 

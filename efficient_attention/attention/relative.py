@@ -17,7 +17,7 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
-from efficient_attention.attention.products import float32_einsum
+from efficient_attention.attention.einsum import float32_einsum
 
 
 @jax.tree_util.register_dataclass

@@ -8,57 +8,35 @@ a syntax tree and matched against known names; nothing is evaluated.
 import ast
 import dataclasses
 import inspect
-import re
 from collections.abc import Callable
 from typing import Any
 
-from efficient_attention.attention.mechanisms import MECHANISMS, Mechanism, Softmax, model_needs
+from efficient_attention.attention.mechanism import Mechanism, model_needs
 from efficient_attention.attention.patterns import (
-    And,
     Block,
     Causal,
     Full,
     GlobalTokens,
     ListedTiles,
-    Or,
     Pattern,
     PerHead,
+    Prefix,
     RandomTiles,
     Strided,
     Summary,
     Window,
-    Without,
 )
+from efficient_attention.attention.patterns.presets import bigbird, longformer, sparse_fixed, sparse_strided
+from efficient_attention.attention.registry import ROOMS
+from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError
 
-
-def longformer(radius: int, tokens: int = 1, dilation: int = 1) -> Pattern:
-    """A window and global tokens (Beltagy et al. 2020, arXiv 2004.05150); base: radius 256."""
-    return Window(radius, dilation) | GlobalTokens(tokens)
-
-
-def bigbird(block: int = 64, random: int = 3, seed: int = 0) -> Pattern:
-    """Three blocks of window, first and last block global, random blocks (Zaheer et al. 2020, arXiv 2007.14062)."""
-    return (
-        Block(block, back=1, ahead=1)
-        | GlobalTokens(block, last=block)
-        | RandomTiles(random, block, seed=seed, near=1, ends=1)
-    )
-
-
-def sparse_fixed(block: int = 128, width: int = 8) -> Pattern:
-    """Both fixed heads of the Sparse Transformer merged into one (Child et al. 2019, arXiv 1904.10509, section 4.3)."""
-    return Causal() & (Block(block) | Summary(block, width))
-
-
-def sparse_strided(stride: int = 128) -> Pattern:
-    """Both strided heads merged into one: the last `stride` positions and the query, and every stride-th before it."""
-    return Causal() & (Window(stride) | Strided(stride))
-
-
+# A pattern's text stands for `Softmax`, which has no name of its own.
+MECHANISMS: dict[str, type[Mechanism]] = {name: room.kind for name, room in ROOMS.items() if room.kind is not Softmax}
 PATTERNS: dict[str, Callable[..., Pattern]] = {
     'full': Full,
     'causal': Causal,
+    'prefix': Prefix,
     'window': Window,
     'block': Block,
     'strided': Strided,
@@ -72,8 +50,6 @@ PATTERNS: dict[str, Callable[..., Pattern]] = {
     'sparse_fixed': sparse_fixed,
     'sparse_strided': sparse_strided,
 }
-_FILLED_IN = ('layer', 'head', 'keys')  # by `for_layer`, `for_head` and `for_keys`
-_SIGNS: dict[type[Pattern], str] = {Without: '-', And: '&', Or: '|'}
 _TAKES_PATTERNS = ('per_head',)
 _KINDS = {int: 'a whole number', bool: 'True or False', str: 'a name in quotes'}
 
@@ -118,37 +94,6 @@ def _build_mechanism(node: ast.expr, text: str) -> Mechanism:
 
 def _named_fields(make: type[Mechanism], options: dict[str, Any]) -> list[tuple[Any, Any]]:
     return [(field, options[field.name]) for field in dataclasses.fields(make) if field.name in options]
-
-
-def pattern_text(pattern: Pattern) -> str:
-    """A pattern as one writes it, such as 'causal & window(128)'; without what a layer, head or length fills in."""
-    if sign := _SIGNS.get(type(pattern)):
-        left, right = (
-            f'({pattern_text(part)})' if needs_brackets else pattern_text(part)
-            for part, needs_brackets in _operands(pattern)
-        )
-        return f'{left} {sign} {right}'
-    name = re.sub('(?<=[a-z])(?=[A-Z])', '_', type(pattern).__name__).lower()
-    values = [pattern_text(part) for part in pattern.parts()] or _written_fields(pattern)
-    return f'{name}({", ".join(values)})' if values else name
-
-
-def _operands(pattern: Pattern) -> list[tuple[Pattern, bool]]:
-    """Both parts of a combination, and whether each stands in brackets: signs of one kind are read from the left."""
-    left, right = pattern.parts()
-    return [(left, type(left) in _SIGNS and type(left) is not type(pattern)), (right, type(right) in _SIGNS)]
-
-
-def _written_fields(pattern: Pattern) -> list[str]:
-    """The fields of a pattern that are no defaults: those without a default as they are, the others by name."""
-    written: list[str] = []
-    for field in dataclasses.fields(pattern):
-        value = getattr(pattern, field.name)
-        if field.default is dataclasses.MISSING:
-            written += map(str, value) if isinstance(value, tuple) else [str(value)]
-        elif field.name not in _FILLED_IN and value != field.default:
-            written.append(f'{field.name}={value}')
-    return written
 
 
 def _parse(text: str) -> ast.expr:
@@ -215,11 +160,11 @@ def _parameters(make: Callable[..., Any]) -> str:
     parameters = inspect.signature(make).parameters.values()
     return ', '.join(
         f'{own.name}, ...'
-        if own.kind is own.VAR_POSITIONAL
-        else own.name
-        if own.default is own.empty
+        if parameter.kind is parameter.VAR_POSITIONAL
+        else parameter.name
+        if parameter.default is parameter.empty
         else f'{own.name}={own.default!r}'
-        for own in parameters
+        for parameter in parameters
     )
 
 

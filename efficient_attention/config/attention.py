@@ -3,7 +3,7 @@
 import dataclasses
 
 from efficient_attention.attention.attend import BACKENDS
-from efficient_attention.attention.mechanisms import Mechanism, Softmax, model_needs
+from efficient_attention.attention.mechanism import Mechanism, model_needs
 from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.config.checks import check_one_of, require
 from efficient_attention.config.fields import read_by
@@ -44,7 +44,7 @@ class AttentionConfig:
         require(fits, 'model.head_width', self.head_width, 'even for rotary positions')
         check_one_of('model.attention_backend', self.attention_backend, ('auto', *BACKENDS))
         require(self.global_tokens >= 0, 'model.global_tokens', self.global_tokens, '0 or more')
-        if self.global_tokens and not all(isinstance(own, Softmax) for own in self.mechanisms):
+        if self.global_tokens and not all(mechanism.has_logits for mechanism in self.mechanisms):
             raise InputError(
                 f'model.global_tokens is {self.global_tokens}; model.attention {self.attention!r} has none'
             )

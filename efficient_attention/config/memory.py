@@ -1,16 +1,12 @@
 """Which models can keep a memory of the text before a segment, or relate positions to it: checks of a config."""
 
-from efficient_attention.attention.mechanisms import Softmax
-from efficient_attention.attention.patterns import And, Causal, Full, Pattern, Strided, Window
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 
 
 def check_memory(config: ModelConfig) -> None:
     """Raises InputError where the config asks for memory, or for relative attention, that its layers cannot have."""
-    if config.relative == 'transformer_xl' and not all(
-        isinstance(own, Softmax) and is_band(own.pattern) for own in config.mechanisms
-    ):
+    if config.relative == 'transformer_xl' and not all(mechanism.is_band for mechanism in config.mechanisms):
         raise InputError(
             f"model.relative is 'transformer_xl'; model.attention {config.attention!r} must be causal or "
             'causal & window(w)'
@@ -22,7 +18,7 @@ def check_memory(config: ModelConfig) -> None:
 def check_keeps_memory(config: ModelConfig) -> None:
     """Raises InputError unless the layers can read what was before a segment as they read the segment."""
     asked = f'model.memory_length is {config.memory_length}; ' if config.memory_length else ''
-    if not all(isinstance(own, Softmax) and is_by_distance(own.pattern) for own in config.mechanisms):
+    if not all(mechanism.goes_by_distance for mechanism in config.mechanisms):
         raise InputError(
             f'{asked}model.attention {config.attention!r} keeps no memory: use causal, window or strided attention, '
             'which go by distance'
@@ -34,16 +30,3 @@ def check_keeps_memory(config: ModelConfig) -> None:
             f'{asked}positions must go by distance (model.positions none, with model.relative or model.rotary), as '
             'those of a text in memory are not known'
         )
-
-
-def is_by_distance(pattern: Pattern) -> bool:
-    """Whether the pattern goes by the distance of query and key alone, as far as its parts are known to."""
-    parts = pattern.parts()
-    return all(map(is_by_distance, parts)) if parts else isinstance(pattern, Causal | Full | Window | Strided)
-
-
-def is_band(pattern: Pattern) -> bool:
-    """Whether the pattern is one run of distances: `Causal`, windows without gaps, and what they have in common."""
-    if isinstance(pattern, And):
-        return all(map(is_band, pattern.parts()))
-    return isinstance(pattern, Causal | Full) or isinstance(pattern, Window) and pattern.dilation == 1

@@ -12,6 +12,7 @@ from flax import nnx
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
+from efficient_attention.attention.device_kind import compiled_for
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.eval_step import make_eval_step, make_output_step
 from efficient_attention.models.inference_layout import for_inference
@@ -49,7 +50,8 @@ class Evaluation:
     def step_of(self, graph: nnx.GraphDef) -> EvalStep:
         """The jitted step of a model with this graph."""
         make = make_eval_step if self.task.token_outputs is None else make_output_step
-        return jax.jit(make(graph, self.task.evaluation_objective))
+        step = make(graph, self.task.evaluation_objective)
+        return jax.jit(compiled_for(self.mesh.devices.flat[0].platform)(step))
 
     def metrics(self, step: EvalStep, params: Any) -> dict[str, float]:
         """The held-out metrics of these parameters."""

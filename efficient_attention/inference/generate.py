@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.dense import MASKED
+from efficient_attention.attention.weights import MASKED
 from efficient_attention.config.checks import check_within
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.text.units import Characters, TokenizerPieces, Units, load_units

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.dense import MASKED
+from efficient_attention.attention.weights import MASKED
 from efficient_attention.config.checks import check_within
 
 

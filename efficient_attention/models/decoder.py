@@ -6,9 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.mechanisms import FAVOR, LSH, Mechanism, Softmax
-from efficient_attention.attention.patterns import And, Causal, Or, Pattern, PerHead, Without
-from efficient_attention.attention.products import float32_einsum
+from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.config.memory import check_keeps_memory, check_memory
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
@@ -161,28 +159,6 @@ class UntiedHead(nnx.Module):
 def check_causal(config: ModelConfig) -> None:
     """Raises InputError unless every attention of the config is causal by its form, whatever the length."""
     for text, mechanism in zip(config.attention.split(';'), config.mechanisms, strict=True):
-        if not is_causal(mechanism):
-            is_pattern = isinstance(mechanism, Softmax)
-            advice = f"'causal & ({text.strip()})'" if is_pattern else 'causal=True among its arguments'
+        if not mechanism.is_causal:
+            advice = mechanism.causal_form(text.strip())
             raise InputError(f'model.attention {text.strip()!r} is not causal, as a decoder needs it; write {advice}')
-
-
-def is_causal(mechanism: Mechanism) -> bool:
-    """Whether the mechanism lets no query read a later key; a pattern counts only if its form says so."""
-    if isinstance(mechanism, Softmax):
-        return is_causal_pattern(mechanism.pattern)
-    return isinstance(mechanism, LSH | FAVOR) and mechanism.causal
-
-
-def is_causal_pattern(pattern: Pattern) -> bool:
-    """Whether `Causal` bounds the pattern: itself, one side of `&`, both of `|`, the left of `-`, every head's."""
-    match pattern:
-        case Causal():
-            return True
-        case And():
-            return any(map(is_causal_pattern, pattern.parts()))
-        case Or() | PerHead():
-            return all(map(is_causal_pattern, pattern.parts()))
-        case Without():
-            return is_causal_pattern(pattern.left)
-    return False

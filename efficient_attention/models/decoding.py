@@ -12,9 +12,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.tree_util import Partial
 
-from efficient_attention.attention.cache import Cache, CacheSpec, decode, init_cache
-from efficient_attention.attention.dense import softmax_pattern
-from efficient_attention.attention.mechanisms import Softmax
+from efficient_attention.attention.cache import Cache, decode, init_cache
+from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
 from efficient_attention.attention.patterns import Window
 from efficient_attention.attention.relative import Relative, relative_logits
 from efficient_attention.config.model import ModelConfig
@@ -142,7 +141,7 @@ def cache_specs(config: ModelConfig, max_length: int) -> tuple[CacheSpec, ...]:
     mechanisms = layer_mechanisms(config)
     if config.memory_length:
         window = Window(config.memory_length - config.same_length)
-        mechanisms = tuple(Softmax(softmax_pattern(mechanism) & window) for mechanism in mechanisms)
+        mechanisms = tuple(mechanism.within(window) for mechanism in mechanisms)
     return tuple(CacheSpec(mechanism, heads, heads, width, max_length) for mechanism in mechanisms)
 
 
@@ -172,11 +171,11 @@ class Cached(NamedTuple):
         query, key, value = module.project(x_BnD, self.positions_Bn, self.spec.mechanism)
         relative = None
         if module.distances is not None:
-            distances = self.spec.slots.count if self.spec.slots.is_ring else self.spec.max_length
+            distances = self.spec.mechanism.keys_back(self.spec.max_length)
             query, relative = module.distances(query, distances, distance_biases)
             bias = Partial(relative_term, relative)
-        places = self.positions_Bn, self.segments_Bn
-        out_BnHK, cache = decode(self.spec, self.cache, query, key, value, *places, bias=bias)
+        new = NewTokens(query, key, value, self.positions_Bn, self.segments_Bn)
+        out_BnHK, cache = decode(self.spec, self.cache, new, bias=bias)
         return module.join_heads(out_BnHK), (cache, Operands(query, key, relative))
 
 

@@ -1,7 +1,7 @@
 """How many floating-point operations a model's forward pass takes; a multiply-add counts two."""
 
-from efficient_attention.attention.mechanisms import Mechanism
-from efficient_attention.attention.work import attention_products
+from efficient_attention.attention.cost import multiply_adds
+from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.model import ModelConfig
 
 
@@ -9,7 +9,7 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
     """Matrix-product operations of one row of `length` tokens through encoder and masked-LM head at `predictions`
     positions.
 
-    Each layer's attention counts what its mechanism computes on the blocked backend (`attention.work`): a `Softmax` the
+    Each layer's attention counts what its mechanism computes on the blocked backend (`attention.cost`): a `Softmax` the
     pairs of the tiles that its pattern keeps, LSH those of its chunks, FAVOR its features. What patterns draw at random
     for each layer differs little in number, so the first layer's draw counts for all. Norms, activations, embedding
     look-ups and tokens that data mark as global are left out.
@@ -32,7 +32,7 @@ def attention_of(config: ModelConfig, mechanism: Mechanism, length: int) -> floa
     The pairs of queries in memory are taken off those of the whole; relative attention has a third product.
     """
     whole, before = (
-        attention_products(mechanism, count, config.heads, config.head_width) if count else 0
+        multiply_adds(mechanism, count, config.heads, config.head_width) if count else 0
         for count in (config.memory_length + length, config.memory_length)
     )
     return (whole - before) * (1.5 if config.relative == 'transformer_xl' else 1.0)

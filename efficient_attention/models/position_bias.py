@@ -16,8 +16,8 @@ from flax import nnx
 from jax import Array
 from jax.tree_util import Partial
 
-from efficient_attention.attention.attend import MOST_DENSE_PAIRS
-from efficient_attention.attention.products import float32_einsum
+from efficient_attention.attention.einsum import float32_einsum
+from efficient_attention.attention.softmax.serve import MOST_DENSE_PAIRS
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.relative import BUCKETED, UNTIED
 from efficient_attention.errors import InputError

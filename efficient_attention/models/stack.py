@@ -14,7 +14,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.mechanisms import Mechanism
+from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.memory import Memory

@@ -10,10 +10,10 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.dense import softmax_pattern
-from efficient_attention.attention.mechanisms import Mechanism, Softmax
+from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.patterns import Window
 from efficient_attention.attention.relative import Relative
+from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.distances import Biases, DistanceTerm
@@ -210,7 +210,7 @@ def same_length(mechanism: Mechanism, memory: LayerMemory) -> Mechanism:
     length = memory.segments_BM.shape[1]
     if not length:
         return mechanism
-    return Softmax(softmax_pattern(mechanism) & Window(length - 1))
+    return mechanism.within(Window(length - 1))
 
 
 class GlobalProjections(nnx.Module):

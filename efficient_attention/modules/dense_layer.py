@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array, lax
 
+from efficient_attention.attention.device_kind import device_kind
+
 Saved = tuple[Array, Array, Array | None]
 
 
@@ -22,7 +24,7 @@ class Dense(nnx.Linear):
 
     def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
         """The product with the kernel, plus the bias where there is one."""
-        is_rounded_later = jax.default_backend() == 'cpu' or self.preferred_element_type is not None
+        is_rounded_later = device_kind() == 'cpu' or self.preferred_element_type is not None
         if self.dtype != jnp.bfloat16 or not is_rounded_later or out_sharding is not None:
             return super().__call__(inputs, out_sharding)
         bias = None if self.bias is None else jnp.asarray(self.bias[...])

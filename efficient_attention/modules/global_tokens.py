@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.mechanisms import Mechanism, Softmax
+from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.merge import merge
+from efficient_attention.attention.softmax.definition import Softmax
 
 NOBODY = 0  # the segment of padding, which no query reads
 
@@ -52,7 +53,7 @@ def attend_with_global(
         segments_BL: as in `attend`.
         options: keyword arguments of `attend`: dropout, keys, backend.
     """
-    if not isinstance(mechanism, Softmax):
+    if not mechanism.has_logits:
         raise NotImplementedError(f'global tokens need softmax attention over a pattern, not {mechanism}')
     tokens = dataclasses.replace(tokens, is_global_BL=tokens.is_global_BL & (segments_BL != 0))
     at_most = min(tokens.at_most, q_BLHK.shape[1])

@@ -9,7 +9,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.dropout import dropout
-from efficient_attention.attention.mechanisms import Mechanism
+from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention, LayerMemory, Operands, OtherSequence
 from efficient_attention.modules.distances import Biases

@@ -1,5 +1,6 @@
 """One cell of the table of mechanisms and options: inputs, results on a backend, equality with the reference."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -82,10 +83,11 @@ def segments(option: str, length: int, keys: int, batch: int) -> dict[str, jax.A
     return {'query_segments': query, 'key_segments': key}
 
 
-def results(backend: str, text: str, option: str, *shape: Any) -> tuple:
+def results(backend: str, text: str, option: str, *shape: Any, tile: int | None = None) -> tuple:
     """Outputs of a call and the gradients of q, k, v and the bias, also through the log-sum-exp."""
     arrays, extra = inputs(*shape[:1], option, *shape[1:])
     bias, mechanism = extra.pop('bias', None), parse_mechanism(text)
+    mechanism = mechanism if tile is None else dataclasses.replace(mechanism, tile=tile)
     extra = ({'rng': jax.random.key(5)} if mechanism.needs_rng else {}) | extra
 
     def weighted(q: jax.Array, k: jax.Array, v: jax.Array, bias: Any) -> tuple:
@@ -101,9 +103,9 @@ def results(backend: str, text: str, option: str, *shape: Any) -> tuple:
 reference = functools.cache(functools.partial(results, 'reference'))
 
 
-def check(backend: str, text: str, option: str, *shape: Any) -> None:
-    """Outputs and gradients equal the reference's."""
-    gradients, outs = results(backend, text, option, *shape)
+def check(backend: str, text: str, option: str, *shape: Any, tile: int | None = None) -> None:
+    """Outputs and gradients equal the reference's; `tile`: positions of a tile of a `Softmax`."""
+    gradients, outs = results(backend, text, option, *shape, tile=tile)
     expected_gradients, expected = reference(text, option, *shape)
     assert_close(outs, expected)
     assert_close(gradients, expected_gradients, gradient=True)

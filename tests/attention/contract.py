@@ -145,8 +145,19 @@ def favor_weights(
     query: np.ndarray, key: np.ndarray, projection: np.ndarray, kernel: str, allowed: np.ndarray
 ) -> np.ndarray:
     """The implicit matrix [H, L, M]: products of features, divided by their sum over the allowed keys (equation 4)."""
-    (queries, heads, _), (keys, groups, _) = query.shape, key.shape
     of_queries, of_keys = (favor_features(x, projection, kernel) for x in (query, key))
+    return normalised_products(of_queries, of_keys, allowed)
+
+
+def linear_weights(query: np.ndarray, key: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """The same of the features elu(x) + 1: Katharopoulos et al. 2020, arXiv 2006.16236, equations 4, 5 and 7."""
+    of_queries, of_keys = (np.where(x > 0, x + 1.0, np.exp(np.minimum(x, 0.0))) for x in (query, key))
+    return normalised_products(of_queries, of_keys, allowed)
+
+
+def normalised_products(of_queries: np.ndarray, of_keys: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """[H, L, M] from features [L, H, R] and [M, G, R]: each query's products divided by their sum."""
+    (queries, heads, _), (keys, groups, _) = of_queries.shape, of_keys.shape
     weights = np.zeros((heads, queries, keys))
     for h, i in itertools.product(range(heads), range(queries)):
         products = (of_keys[:, h // (heads // groups)] @ of_queries[i, h]) * allowed[i]

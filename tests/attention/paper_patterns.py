@@ -21,6 +21,11 @@ def causal() -> Reads:
     return lambda i, keys: set(range(i + 1))  # noqa: ARG005
 
 
+def prefix(count: int) -> Reads:
+    """Raffel et al. 2019, arXiv 1910.10683, section 3.2.1: full visibility in the prefix, causal after it."""
+    return lambda i, keys: set(range(count)) if i < count else set(range(i + 1))  # noqa: ARG005
+
+
 def window(radius: int, dilation: int = 1) -> Reads:
     """Beltagy et al. 2020, arXiv 2004.05150, section 3.1: neighbours on each side, with gaps where dilated."""
     return lambda i, keys: {i + step * dilation for step in range(-radius, radius + 1)}  # noqa: ARG005

@@ -9,6 +9,7 @@ from efficient_attention.attention.patterns import (
     GlobalTokens,
     ListedTiles,
     Pattern,
+    Prefix,
     RandomTiles,
     Strided,
     Summary,
@@ -19,6 +20,7 @@ SMALL = st.integers(1, 9)
 PRIMITIVES: list[st.SearchStrategy[Pattern]] = [
     st.just(Full()),
     st.just(Causal()),
+    st.builds(Prefix, SMALL),
     st.builds(Window, st.integers(0, 9), st.sampled_from([1, 1, 2, 3, 5])),
     st.builds(Block, SMALL, st.integers(0, 2), st.integers(0, 2)),
     st.builds(Strided, SMALL),

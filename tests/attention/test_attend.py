@@ -2,23 +2,24 @@
 
 import functools
 import itertools
-import logging
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention import blocked, tile_picks
-from efficient_attention.attention.attend import BACKENDS, attend, attention_weights, check_mechanism, log_choice
-from efficient_attention.attention.mechanisms import Mechanism, Softmax
-from efficient_attention.attention.patterns import Causal, Window
+from efficient_attention.attention.attend import BACKENDS, attend, attention_weights
+from efficient_attention.attention.checks import check_mechanism
+from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.patterns import Causal
+from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.text_form import parse_mechanism
 from tests.attention.cells import check, inputs, quick, results
 from tests.tolerances import assert_close
 
 HERE = [name for name in BACKENDS if name != 'cudnn']  # that needs a GPU: test_cudnn.py
 OTHERS = [name for name in HERE if name != 'reference']
+TILE = 16  # positions: tables with many rows at short lengths
 LENGTHS = (1, 7, 63, 64, 65, 127, 1000, 1025)
 # Each adds one thing to a call; what they add is in `cells.inputs`.
 OPTIONS = ('plain', 'padding', 'segments', 'bias', 'key bias', 'function bias', 'dropout', 'cross', 'grouped', 'lse')
@@ -74,13 +75,6 @@ PATTERNS = (
 MIXED = ('sparse_strided(24)', 'causal & bigbird(16, 1)', 'per_head(causal & window(9), full)')
 
 
-@pytest.fixture
-def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles of 16 positions: tables with many rows at short lengths."""
-    for module in (blocked, tile_picks):
-        monkeypatch.setattr(module, 'TILE', 16)
-
-
 def cells(*pairs: tuple[str, str], fast: tuple[str, ...] = ('plain',)) -> list:
     """Parameters (text, option), those with one of the options in `fast` marked as such."""
     return [pytest.param(*pair, marks=[pytest.mark.fast] * (pair[1] in fast)) for pair in pairs]
@@ -114,7 +108,7 @@ def test_mechanism_equals_the_reference_or_refuses(text: str, option: str):
         return
     with pytest.raises(NotImplementedError, match=refusal):
         results('blocked', text, option, 20)
-    with pytest.raises(ValueError, match=f'no attention backend serves .* blocked: {refusal}'):
+    with pytest.raises(ValueError, match=f'no attention backend serves .*: {refusal}'):
         results('auto', text, option, 20)
 
 
@@ -125,27 +119,23 @@ def test_dense_backends_refuse_what_is_no_pattern(backend: str, text: str):
         results(backend, text, 'plain', 20)
 
 
-@pytest.mark.usefixtures('small_tiles')
 @pytest.mark.parametrize('number, text', list(enumerate(PATTERNS)))
 def test_every_pattern_on_tiles(number: int, text: str):
     """Each pattern with some of the options together, at a length that fills no tile."""
     check_together(text, TOGETHER[number % 3])
 
 
-@pytest.mark.usefixtures('small_tiles')
 @pytest.mark.parametrize('text, option', [(MIXED[i], TOGETHER[(i + j) % 3]) for i in range(3) for j in (1, 2)])
 def test_patterns_of_several_passes_or_schedules_on_tiles(text: str, option: str):
     check_together(text, option)
 
 
-@pytest.mark.usefixtures('small_tiles')
 def test_queries_that_fill_up_a_tile_read_nothing():
     """Their position is 0, where this pattern reads keys that no query of their tile does."""
-    check('blocked', 'random_tiles(2, 16)', 'offset', 70)
+    check('blocked', 'random_tiles(2, 16)', 'offset', 70, tile=TILE)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures('small_tiles')
 @pytest.mark.parametrize('option', OPTIONS)
 @pytest.mark.parametrize('text', [*PATTERNS, *MIXED])
 def test_every_pattern_with_every_option_on_tiles(text: str, option: str):
@@ -156,9 +146,9 @@ def check_together(text: str, option: str) -> None:
     """Equal to the reference, but for a bias function where each head has tiles of its own, which is refused."""
     if 'function bias' in option and ('random' in text or 'bigbird' in text):
         with pytest.raises(NotImplementedError, match='bias function together with tiles that differ by head'):
-            results('blocked', text, option, 70)
+            results('blocked', text, option, 70, tile=TILE)
         return
-    check('blocked', text, option, 70)
+    check('blocked', text, option, 70, tile=TILE)
 
 
 @pytest.mark.parametrize(
@@ -303,19 +293,6 @@ def test_dropout_drops_its_share_and_keeps_the_mean():
     assert jnp.abs(outs.mean(0) - quick(lambda *arrays: attend(*arrays, Softmax()))(*arrays)).mean() < spread / 5
 
 
-def test_auto_logs_its_choice_once(caplog: pytest.LogCaptureFixture):
-    log_choice.cache_clear()
-    arrays, _ = inputs(7)
-    with caplog.at_level(logging.INFO):
-        attend(*arrays, Softmax())
-        attend(*arrays, Softmax())
-        attend(*arrays, Softmax(Causal() & Window(2)))
-    assert [record.message for record in caplog.records] == [
-        'attention: Softmax over full runs on the dense backend',
-        'attention: Softmax over causal & window(2) runs on the dense backend',
-    ]
-
-
 def test_what_nothing_serves_is_an_error():
     arrays, _ = inputs(7)
     with pytest.raises(ValueError, match='no attention backend serves Mechanism'):
@@ -355,16 +332,6 @@ def test_head_counts_that_do_not_divide_are_named():
 def test_what_is_no_mechanism_is_named(mechanism: object):
     with pytest.raises(ValueError, match=r'pass an instance such as Softmax\(Causal\(\)\)'):
         check_mechanism(mechanism)
-
-
-def test_auto_is_dense_for_few_pairs_alone():
-    def largest(length: int) -> int:
-        shape = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32)
-        traced = jax.jit(lambda q: attend(q, q, q, Softmax(Causal()))).trace(shape)
-        return max(variable.aval.size for equation in traced.jaxpr.eqns for variable in equation.outvars)
-
-    assert largest(64) >= 64 * 64
-    assert largest(1024) < 1024 * 1024
 
 
 # ---- weights ----

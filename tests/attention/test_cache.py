@@ -1,7 +1,6 @@
 """Caches: outputs equal the dense definition for every pattern, however they are cut into pieces."""
 
 import functools
-import math
 from typing import Any
 
 import jax
@@ -10,10 +9,8 @@ import pytest
 
 from efficient_attention.attention import cache as caching
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.cache import CacheSpec, KeyCache, decode, init_cache
-from efficient_attention.attention.mechanisms import FAVOR, LSH, Softmax
-from efficient_attention.attention.text_form import parse_mechanism, parse_pattern
-from efficient_attention.errors import InputError
+from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, init_cache
+from efficient_attention.attention.text_form import parse_mechanism
 from tests.tolerances import assert_close
 
 LENGTH = 48
@@ -49,7 +46,7 @@ def in_pieces(spec: CacheSpec, piece: int, *new: jax.Array, bias: Any = None) ->
         return x.reshape(len(x), -1, piece, *x.shape[2:]).swapaxes(0, 1)
 
     def step(cache: caching.Cache, part: tuple[jax.Array, ...]) -> tuple[caching.Cache, jax.Array]:
-        out, cache = decode(spec, cache, *part, bias=bias)
+        out, cache = decode(spec, cache, NewTokens(*part), bias=bias)
         return cache, out
 
     start = init_cache(spec, 2, new[0].dtype, RNG)
@@ -95,59 +92,3 @@ def test_a_bias_sees_the_positions_of_what_the_slots_hold(piece: int, text: str)
     spec = spec_of(text)
     out, _ = in_pieces(spec, piece, *arrays(), POSITIONS, ONES, bias=slopes)
     assert_close(out, attend(*arrays(), spec.mechanism, bias=slopes, backend='reference'))
-
-
-def test_favor_has_no_bias():
-    with pytest.raises(NotImplementedError, match='FAVOR has no additive bias'):
-        in_pieces(spec_of(FAVORS[0]), 1, *arrays(), POSITIONS, ONES, bias=slopes)
-
-
-def test_favor_reads_pieces_that_are_no_whole_number_of_chunks():
-    spec = spec_of('favor(16, causal=True, chunk=5)')
-    out, _ = in_pieces(spec, 12, *arrays(), POSITIONS, ONES)
-    assert_close(out, attend(*arrays(), spec.mechanism, rng=RNG, backend='reference'))
-
-
-def test_half_precision_stays_near_the_definition():
-    spec = spec_of('causal & window(5)')
-    out, cache = in_pieces(spec, 1, *arrays('bfloat16'), POSITIONS, ONES)
-    assert out.dtype == jnp.bfloat16 and isinstance(cache, KeyCache) and cache.key.dtype == jnp.bfloat16
-    expected = attend(*arrays('bfloat16'), spec.mechanism, backend='reference')
-    assert_close(out, expected, dtype='bfloat16')
-
-
-def test_a_ring_goes_on_beyond_the_length_that_it_was_made_for():
-    spec = spec_of('causal & window(5)', length=8)
-    out, cache = in_pieces(spec, 6, *arrays(), POSITIONS, ONES)
-    assert_close(out, attend(*arrays(), spec.mechanism, backend='reference'))
-    assert cache.key.shape == (2, 2, 6, 8)
-
-
-def test_a_token_that_has_no_slot_is_not_a_number():
-    out, _ = in_pieces(spec_of('sparse_fixed(8, 2)', length=24), 12, *arrays(), POSITIONS, ONES)
-    assert jnp.isfinite(out[:, :24]).all() and jnp.isnan(out[:, 24:]).all()
-
-
-def test_favor_keeps_sums_whatever_the_length():
-    for length in (16, 4096):
-        cache = jax.eval_shape(functools.partial(init_cache, spec_of(FAVORS[0], length), 3, 'float32', RNG))
-        assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(cache)) == 3 * 2 * 16 * (8 + 2) + 16 * 8 + 3
-    with pytest.raises(ValueError, match='draws at random and needs rng'):
-        init_cache(spec_of(FAVORS[0]), 3, 'float32')
-
-
-@pytest.mark.parametrize(
-    'mechanism, line',
-    [
-        (LSH(causal=True), 'lsh attention cannot go on token by token: which keys a query meets depends on the tokens'),
-        (FAVOR(8), 'only causal attention can go on token by token'),
-        (Softmax(parse_pattern('window(3)')), 'only causal attention can go on token by token'),
-        (Softmax(parse_pattern('causal | global_tokens(1)')), 'only causal attention can go on token by token'),
-    ],
-)
-def test_what_cannot_be_decoded_is_one_line(mechanism, line: str):
-    with pytest.raises(InputError, match=line) as caught:
-        CacheSpec(mechanism, 4, 2, 8, LENGTH)
-    assert '\n' not in str(caught.value)
-    with pytest.raises(InputError, match='max_length is 0; it must be at least 1'):
-        CacheSpec(FAVOR(8, causal=True), 4, 2, 8, 0)

@@ -8,14 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention import dense, favor_features, lsh_definition
 from efficient_attention.attention.attend import DROPOUT_STREAM, attend, attention_weights, make_request
 from efficient_attention.attention.dropout import keep_mask
-from efficient_attention.attention.mechanisms import FAVOR, LSH, Softmax
+from efficient_attention.attention.favor import features as favor_features
+from efficient_attention.attention.favor.definition import FAVOR
+from efficient_attention.attention.lsh import definition as lsh_definition
+from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.merge import Partial, merge
 from efficient_attention.attention.patterns import Full, RandomTiles, dense_mask
 from efficient_attention.attention.relative import Relative
+from efficient_attention.attention.softmax.definition import Softmax, scaled_logits
 from efficient_attention.attention.text_form import parse_mechanism, parse_pattern
+from efficient_attention.attention.weights import MASKED, masked_softmax
 from tests.attention import contract
 from tests.attention import paper_patterns as paper
 from tests.attention.cells import quick
@@ -49,7 +53,7 @@ def assert_same(result: Any, expected: tuple[np.ndarray, np.ndarray]) -> None:
     """Outputs and log-sum-exps; that of a query without a key is the library's finite stand-in for -inf."""
     out, lse = expected
     assert_close(result[0], out)
-    assert_close(result[1], np.where(np.isfinite(lse), lse, dense.MASKED))
+    assert_close(result[1], np.where(np.isfinite(lse), lse, MASKED))
 
 
 def by_row(define: Callable[[int], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
@@ -74,6 +78,7 @@ def bigbird(keys: int) -> list[paper.Reads]:
 PATTERNS: dict[str, paper.Reads] = {
     'full': paper.full(),
     'causal': paper.causal(),
+    'prefix(5)': paper.prefix(5),
     'window(0)': paper.window(0),
     'window(2)': paper.window(2),
     'window(2, dilation=3)': paper.window(2, 3),
@@ -235,13 +240,13 @@ def test_dropout_keeps_its_share_of_the_weights_and_scales_them():
 def test_weights_before_dropout_and_the_small_functions():
     q, k, v = arrays(groups=2)
     segments = segment_arguments(PACKED, PACKED)
-    logits = dense.scaled_logits(make_request(q, k, v, Softmax()), jnp.dtype('float32'), jax.lax.Precision.HIGHEST)
+    logits = scaled_logits(make_request(q, k, v, Softmax()), jnp.dtype('float32'), jax.lax.Precision.HIGHEST)
     expected = np.stack([contract.scaled_logits(*exactly(q[row], k[row])) for row in range(B)])
     assert_close(logits, expected)
     weights, lse = by_row(lambda row: contract.softmax(expected[row], contract.same_segment(PACKED[row], PACKED[row])))
     assert_close(attention_weights(q, k, Softmax(), **segments), weights)
     allowed = np.stack([contract.same_segment(PACKED[row], PACKED[row]) for row in range(B)])[:, None]
-    assert_same(dense.masked_softmax(jnp.asarray(logits), jnp.asarray(allowed)), (weights, lse))
+    assert_same(masked_softmax(jnp.asarray(logits), jnp.asarray(allowed)), (weights, lse))
 
 
 def test_merging_parts_is_softmax_over_their_union():
@@ -357,4 +362,4 @@ def test_favor(cell: str):
 def test_a_pattern_that_allows_nothing_gives_zeros():
     q, k, v = arrays()
     out, lse = attend(q, k, v, Softmax(Full() - Full()), backend='reference', return_lse=True)
-    assert not np.asarray(out).any() and (np.asarray(lse) == np.float32(dense.MASKED)).all()
+    assert not np.asarray(out).any() and (np.asarray(lse) == np.float32(MASKED)).all()

@@ -8,11 +8,12 @@ import pytest
 from jax import export
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.mechanisms import Mechanism
+from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.text_form import parse_mechanism
 
 SHAPE = (1, 256, 2, 64)
-BACKENDS = {'cuda': 'gpu', 'tpu': 'tpu'}  # by platform, what jax.default_backend() says there
+PLATFORMS = ('cuda', 'tpu')
 # What is added to a call: segments, attention dropout, a bias as an array or as a function of positions.
 CASES = [
     ('full', 'float32', ''),
@@ -59,22 +60,22 @@ def exported(mechanism: Mechanism, dtype: str, option: str, platform: str) -> ex
     return export.export(jax.jit(both), platforms=[platform])(array, array, array, rng)
 
 
-@pytest.mark.parametrize('platform', BACKENDS)
+@pytest.mark.parametrize('platform', PLATFORMS)
 @pytest.mark.parametrize('text, dtype, option', CASES)
-def test_forward_and_backward_lower(text: str, dtype: str, option: str, platform: str, monkeypatch: pytest.MonkeyPatch):
+def test_forward_and_backward_lower(text: str, dtype: str, option: str, platform: str):
     """Export refuses what has no rule for the platform, and calls into code that only a CPU's jaxlib has."""
-    monkeypatch.setattr(jax, 'default_backend', lambda: BACKENDS[platform])  # it picks the sizes of chunks
-    program = exported(parse_mechanism(text), dtype, option, platform)
+    with compiled_for(platform):  # it picks the sizes of chunks
+        program = exported(parse_mechanism(text), dtype, option, platform)
     assert program.platforms == (platform,)
     assert [(out.shape, out.dtype.name) for out in program.out_avals] == [(SHAPE, dtype)] * 4
 
 
-def test_a_platform_has_chunks_of_its_own(monkeypatch: pytest.MonkeyPatch):
+def test_a_platform_has_chunks_of_its_own():
     """Else the tests above would lower what a CPU runs."""
     mechanism = parse_mechanism('favor(64, causal=True)')
     here = exported(mechanism, 'float32', '', 'tpu').mlir_module()
-    monkeypatch.setattr(jax, 'default_backend', lambda: 'tpu')
-    assert exported(mechanism, 'float32', '', 'tpu').mlir_module() != here
+    with compiled_for('tpu'):
+        assert exported(mechanism, 'float32', '', 'tpu').mlir_module() != here
 
 
 def test_what_a_platform_lacks_is_refused():

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.dense import MASKED
-from efficient_attention.attention.mechanisms import Softmax
 from efficient_attention.attention.merge import Partial, merge
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.attention.weights import MASKED
 from tests.tolerances import assert_close
 
 CUTS = (slice(0, 2), slice(2, 9), slice(9, 11))

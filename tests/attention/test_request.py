@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention import attend as attend_module
-from efficient_attention.attention.mechanisms import Softmax
 from efficient_attention.attention.request import Request
+from efficient_attention.attention.softmax import serve as softmax
+from efficient_attention.attention.softmax.definition import Softmax
 
 
 def test_attend_fills_in_positions_and_hands_over_every_argument(monkeypatch: pytest.MonkeyPatch):
@@ -19,14 +20,14 @@ def test_attend_fills_in_positions_and_hands_over_every_argument(monkeypatch: py
         seen.append(request)
         return request.query, None
 
-    monkeypatch.setitem(attend_module.BACKENDS, 'spy', serve)
+    monkeypatch.setitem(softmax.BACKENDS, 'spy', serve)
     q, k = jnp.ones((1, 3, 2, 4)), jnp.ones((1, 5, 1, 4))
     bias, segments = jnp.zeros((1, 2, 3, 5)), (jnp.ones((1, 3), jnp.int32), jnp.ones((1, 5), jnp.int32))
     given = {'bias': bias, 'query_segments': segments[0], 'key_segments': segments[1]}
     attend_module.attend(q, k, k, Softmax(), backend='spy', **given)
     (request,) = seen
-    np.testing.assert_array_equal(request.key_positions, [[0, 1, 2, 3, 4]])
-    np.testing.assert_array_equal(request.query_positions, [[0, 1, 2]])
-    assert (request.bias is bias, request.key_segments is segments[1], request.return_lse) == (True, True, False)
+    np.testing.assert_array_equal(request.positions.key, [[0, 1, 2, 3, 4]])
+    np.testing.assert_array_equal(request.positions.query, [[0, 1, 2]])
+    assert (request.bias is bias, request.segments.key is segments[1], request.return_lse) == (True, True, False)
     with pytest.raises(dataclasses.FrozenInstanceError):
         request.bias = None

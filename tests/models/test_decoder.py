@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.attention.mechanisms import Softmax
 from efficient_attention.attention.patterns import dense_mask
+from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.decoder import Decoder, check_causal, is_causal
+from efficient_attention.models.decoder import Decoder, check_causal
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
@@ -192,12 +192,12 @@ def test_what_counts_as_causal_is_what_the_mask_says(text: str):
     assert isinstance(mechanism, Softmax)
     mask = dense_mask(mechanism.pattern, 12, 12, heads=2)
     is_lower = not np.triu(mask, 1).any()
-    assert is_causal(mechanism) == is_lower == (text in CAUSAL)
+    assert mechanism.is_causal == is_lower == (text in CAUSAL)
 
 
 @pytest.mark.parametrize('kind', ['lsh(8, 2{})', 'favor(16{})'])
 def test_other_mechanisms_say_so_themselves(kind: str):
-    assert is_causal(parse_mechanism(kind.format(', causal=True'))) and not is_causal(parse_mechanism(kind.format('')))
+    assert parse_mechanism(kind.format(', causal=True')).is_causal and not parse_mechanism(kind.format('')).is_causal
 
 
 @pytest.mark.parametrize(

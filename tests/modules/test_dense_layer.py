@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from efficient_attention.attention.device_kind import compiled_for
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.config.model import ModelConfig
@@ -96,8 +97,8 @@ def test_all_products_of_a_model_in_bfloat16_are_of_bfloat16_operands():
 
 
 @pytest.mark.parametrize('in_float32', [False, True])
-def test_elsewhere_gradients_are_of_bfloat16_operands_too(monkeypatch: pytest.MonkeyPatch, in_float32: bool):
-    monkeypatch.setattr(jax, 'default_backend', lambda: 'tpu')
+@compiled_for('tpu')
+def test_elsewhere_gradients_are_of_bfloat16_operands_too(in_float32: bool):
     layer = linear(LayerConfig(dtype='bfloat16'), 4, 6, nnx.Rngs(0), use_bias=False, in_float32=in_float32)
     graph, state = nnx.split(layer)
     loss = jax.grad(lambda state, x: jnp.square(nnx.merge(graph, state)(x).astype(jnp.float32)).sum(), (0, 1))

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.mechanisms import LSH, Softmax
+from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.patterns import Window
+from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.modules.global_tokens import GlobalTokens, attend_with_global
 from tests.tolerances import assert_close
 

@@ -1,0 +1,13 @@
+"""FAVOR+ attention, the Performer's (Choromanski et al. 2020, arXiv 2009.14794)."""
+
+from efficient_attention.attention.favor import cache, cost, definition, serve
+from efficient_attention.attention.room import Room
+
+ROOM = Room(
+    kind=definition.FAVOR,
+    weights=definition.weights,
+    serve=serve.serve,
+    init_cache=cache.init,
+    decode=cache.decode,
+    multiply_adds=cost.multiply_adds,
+)

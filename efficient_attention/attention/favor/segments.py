@@ -1,0 +1,71 @@
+"""Packed segments sorted into runs, because the sums before a chunk can be kept for one segment only."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+
+@jax.custom_vjp
+def move(x_BLHK: Array, source_BN: Array, target_BL: Array) -> Array:  # noqa: ARG001  the gradient reads target_BL
+    """Slot n holds position source[n] of `x`, zeros where that is -1; `target` is the slot of each position.
+
+    Its gradient is the same gather the other way round, where that of indexing would be a scatter.
+    """
+    moved = jax.vmap(lambda x, source: jnp.take(x, source, axis=0, mode='clip'))(x_BLHK, source_BN)
+    return jnp.where((source_BN >= 0)[..., None, None], moved, jnp.zeros_like(moved))
+
+
+def _move_forward(x_BLHK: Array, source_BN: Array, target_BL: Array) -> tuple[Array, tuple[Array, Array]]:
+    return move(x_BLHK, source_BN, target_BL), (source_BN, target_BL)
+
+
+def _move_backward(indices: tuple[Array, Array], gradient: Array) -> tuple[Array, None, None]:
+    source_BN, target_BL = indices
+    return move(gradient, target_BL, source_BN), None, None
+
+
+move.defvjp(_move_forward, _move_backward)
+
+
+class Order(NamedTuple):
+    """Sorted slots [B, N]: their segments, the query and the key in each (-1: none), and the slot of each of these."""
+
+    segments: Array
+    query_source: Array
+    key_source: Array
+    query_slots: Array
+    key_slots: Array
+
+
+def sort_segments(query_segments: Array, key_segments: Array, causal: bool) -> Order:
+    """Positions in runs of equal segments, in their old order inside a run.
+
+    One slot holds a query and its key where both have the same segments. Otherwise each has its own, a key just
+    before the query of the same number where order counts.
+    """
+    queries, keys = query_segments.shape[1], key_segments.shape[1]
+    if query_segments is key_segments:
+        key_at, query_at = np.arange(keys), np.arange(queries)
+    else:
+        key_at, query_at = (
+            (2 * np.arange(keys), 2 * np.arange(queries) + 1) if causal else np.split(np.arange(keys + queries), [keys])
+        )
+    sources = np.full((2, max(key_at[-1], query_at[-1]) + 1), -1, np.int32)
+    sources[0, query_at], sources[1, key_at] = np.arange(queries), np.arange(keys)
+    segments = jnp.where(sources[1] >= 0, key_segments[:, sources[1]], query_segments[:, sources[0]])
+    order_BN = jnp.argsort(segments, axis=1, stable=True)
+    slots_BN = jnp.argsort(order_BN, axis=1)
+    query_source, key_source = (jnp.asarray(source)[order_BN] for source in sources)
+    sorted_segments = jnp.take_along_axis(segments, order_BN, axis=1)
+    return Order(sorted_segments, query_source, key_source, slots_BN[:, query_at], slots_BN[:, key_at])
+
+
+def has_one_segment(query_segments: Array, key_segments: Array) -> Array:
+    """Whether no row holds more than one segment beside padding, so that padding is all there is to mask."""
+    segments = jnp.concatenate([query_segments, key_segments], axis=1)
+    limits = jnp.iinfo(segments.dtype)
+    lowest = jnp.where(segments == 0, limits.max, segments).min(axis=1)
+    return (lowest >= jnp.where(segments == 0, limits.min, segments).max(axis=1)).all()

@@ -1,0 +1,13 @@
+"""Linear attention (Katharopoulos et al. 2020, arXiv 2006.16236)."""
+
+from efficient_attention.attention.linear import cache, cost, definition, serve
+from efficient_attention.attention.room import Room
+
+ROOM = Room(
+    kind=definition.Linear,
+    weights=definition.weights,
+    serve=serve.serve,
+    init_cache=cache.init,
+    decode=cache.decode,
+    multiply_adds=cost.multiply_adds,
+)

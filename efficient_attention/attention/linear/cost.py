@@ -1,0 +1,9 @@
+"""How much arithmetic linear attention takes: sums over keys and sums read by queries, of values and of a one."""
+
+from efficient_attention.attention.linear.definition import Linear
+
+
+def multiply_adds(mechanism: Linear, length: int, heads: int, width: int) -> int:
+    """Of one row; where causal also two products over the pairs of each chunk."""
+    chunk = min(mechanism.chunk, length) if mechanism.causal else 0
+    return heads * length * 2 * width * (width + 1 + chunk)

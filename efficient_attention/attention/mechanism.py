@@ -1,0 +1,141 @@
+"""What a mechanism promises: facts that everybody may ask of it. What computes it lies in its room (`room.py`)."""
+
+import dataclasses
+from typing import TypeVar, cast
+
+from efficient_attention.attention.patterns import Pattern
+from efficient_attention.attention.patterns.primitives import is_whole_number
+from efficient_attention.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Mechanism:
+    """A way to compute attention; frozen and hashable, so it can be a static argument.
+
+    Every fact has an answer here that refuses or promises nothing; a mechanism that knows better overrides it.
+    """
+
+    @property
+    def name(self) -> str:
+        """What texts and error lines call it."""
+        return type(self).__name__.lower()
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether no query reads a later key, whatever the length."""
+        return bool(getattr(self, 'causal', False))
+
+    @property
+    def needs_rng(self) -> bool:
+        """Whether the mechanism itself draws something, so that `attend` asks for a key."""
+        return False
+
+    @property
+    def compares_positions(self) -> bool:
+        """Whether the mechanism needs to know how query and key positions relate."""
+        return True
+
+    @property
+    def normalises_keys(self) -> bool:
+        """Whether the mechanism makes its keys from the queries (shared QK)."""
+        return False
+
+    @property
+    def reads_length(self) -> bool:
+        """Whether what a query reads depends on the number of keys, so on padding at their end."""
+        return False
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether there are weights that dropout can act on."""
+        return True
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether a bias and a relative term can be added to logits, and results over parts of the keys merge."""
+        return False
+
+    @property
+    def has_backends(self) -> bool:
+        """Whether `backend` chooses how it is executed; others have one fast form."""
+        return False
+
+    @property
+    def goes_by_distance(self) -> bool:
+        """Whether query position - key position alone decides who may read whom."""
+        return False
+
+    @property
+    def is_band(self) -> bool:
+        """Whether a query reads all keys within one run of distances and no others."""
+        return False
+
+    def keys_back(self, length: int) -> int:
+        """How many of `length` positions a causal query reads at most: the last ones, itself among them."""
+        return length
+
+    def within(self, pattern: Pattern) -> 'Mechanism':  # noqa: ARG002  only some can
+        """The mechanism over those pairs alone that the pattern allows; raises NotImplementedError without pairs."""
+        raise lack(self.name, 'pattern')
+
+    def causal_form(self, text: str) -> str:  # noqa: ARG002  only patterns repeat it
+        """What one writes instead of the mechanism's text so that it is causal, for error lines."""
+        return 'causal=True among its arguments'
+
+    def check_heads(self, heads: int) -> None:  # noqa: B027  most serve any number
+        """Raises an InputError where the mechanism cannot serve this number of heads."""
+
+    def check_decoding(self) -> None:
+        """Raises an InputError where the mechanism cannot go on with a text token by token."""
+        if not self.is_causal:
+            raise InputError(f'{self} is not causal; only causal attention can go on token by token')
+
+    def for_layer(self, layer: int) -> 'Mechanism':  # noqa: ARG002  most are the same in every layer
+        """The mechanism of layer number `layer`."""
+        return self
+
+
+Kind = TypeVar('Kind', bound=Mechanism)
+
+
+def of_kind(kind: type[Kind], mechanism: Mechanism) -> Kind:
+    """The mechanism, in whose room the caller is; raises NotImplementedError for any other."""
+    if not isinstance(mechanism, kind):
+        raise NotImplementedError(f'{kind.__name__.lower()} computes {kind.__name__}, not {type(mechanism).__name__}')
+    return mechanism
+
+
+def lack(who: str, *missing: str) -> NotImplementedError:
+    """The one line that refuses what a mechanism or a backend cannot do: 'lsh has no bias, no grouped heads'."""
+    return NotImplementedError(f'{who} has no {", no ".join(missing)}')
+
+
+def refuse(who: str, lacks: dict[str, bool]) -> None:
+    """Raises the line of `lack` for those of the lacks, by name, that are asked for."""
+    missing = [name for name, is_asked in lacks.items() if is_asked]
+    if missing:
+        raise lack(who, *missing)
+
+
+def model_needs(mechanism: Mechanism) -> str:
+    """What a config sets for a mechanism, in words; '' where any model may have it."""
+    needs = ['model.shared_qk=True'] if mechanism.normalises_keys else []
+    needs += [] if mechanism.has_dropout else ['model.attention_dropout_rate=0.0']
+    needs += (
+        []
+        if getattr(mechanism, 'causal', True)
+        else ['causal=True among its arguments where it is in a language model']
+    )
+    return ', '.join(needs)
+
+
+def require_at_least(minimum: int, what: str, value: object) -> None:
+    """Raises an InputError that names the argument unless it is a whole number of at least `minimum`."""
+    require(is_whole_number(value), what, value, 'a whole number')
+    require(cast(int, value) >= minimum, what, value, f'at least {minimum}')
+
+
+def require(holds: bool, what: str, value: object, allowed: str) -> None:
+    """Raises an InputError that names the argument, its value and what is allowed, unless `holds`."""
+    if not holds:
+        raise InputError(f'{what} is {value!r}; it must be {allowed}')

@@ -1,0 +1,270 @@
+"""Which query position may read which key position, independent of any data: what a pattern is, and how they combine.
+
+A pattern is a frozen, hashable predicate on positions. It works on NumPy and JAX integer arrays alike, and its shape
+is the broadcast shape of its two arguments. Segments and padding are data, so they are never part of a pattern.
+
+A new pattern is a subclass with two methods: the predicate, and `tiles`, which says for ranges of positions whether
+some pair and whether every pair of them is allowed, so that no [L, L] array is ever needed. `tiles` may err on the
+safe side: call an empty tile kept, or a whole tile partial. What others ask of a pattern besides (how far it reaches,
+whether it goes by distance) has an answer that is always safe, and a pattern that knows better overrides it. The
+patterns themselves are in `primitives.py`.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from efficient_attention.errors import InputError
+
+SomeAndAll = tuple[np.ndarray, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranges:
+    """Runs of positions, one for each tile: lowest and highest position, and the same of position modulo `order`."""
+
+    low: np.ndarray
+    high: np.ndarray
+    order: int
+    residue_low: np.ndarray
+    residue_high: np.ndarray
+
+
+class Reach(NamedTuple):
+    """How far before and after a query its keys lie at most, in positions; infinite where nothing bounds it."""
+
+    back: float
+    ahead: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Pattern:
+    """A predicate on (query position, key position); `&`, `|` and `-` combine patterns."""
+
+    sign: ClassVar[str] = ''  # of a combination, between its two parts
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        """Whether `query` may read `key`: booleans of the broadcast shape of two integer arrays."""
+        raise NotImplementedError(f'{type(self).__name__} defines no predicate')
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """Whether some and whether every pair of each query range with each key range is allowed."""
+        raise NotImplementedError(f'{type(self).__name__} says nothing about ranges of positions')
+
+    def parts(self) -> tuple['Pattern', ...]:
+        """The patterns that this one is made of."""
+        return ()
+
+    def rebuild(self, change: Callable[['Pattern'], 'Pattern']) -> 'Pattern':
+        """This pattern with `change` made to each of its parts."""
+        return self if not self.parts() else type(self)(*(change(part) for part in self.parts()))
+
+    def for_keys(self, length: int) -> 'Pattern':
+        """The pattern for a number of keys, for patterns that depend on where the keys end."""
+        return self.rebuild(lambda part: part.for_keys(length))
+
+    def for_head(self, head: int, heads: int) -> 'Pattern':
+        """The pattern of one of `heads` query heads."""
+        return self.rebuild(lambda part: part.for_head(head, heads))
+
+    def for_layer(self, layer: int) -> 'Pattern':
+        """The pattern of layer number `layer`; only patterns that draw something differ."""
+        return self.rebuild(lambda part: part.for_layer(layer))
+
+    @property
+    def order(self) -> int:
+        """s > 1: few tiles are kept when positions are listed by residue modulo s; 1: in natural order."""
+        return max((part.order for part in self.parts()), default=1)
+
+    @property
+    def compares_positions(self) -> bool:
+        """Whether the pattern needs to know how query and key positions relate."""
+        return any(part.compares_positions for part in self.parts()) if self.parts() else True
+
+    @property
+    def reach(self) -> Reach:
+        """How far queries of any head may read, by the pattern's form; it may err on the far side."""
+        return Reach(math.inf, math.inf)
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether no query reads a later key, whatever the length; only what its form says counts."""
+        return self.reach.ahead == 0
+
+    @property
+    def goes_by_distance(self) -> bool:
+        """Whether query position - key position alone decides, as far as its parts are known to."""
+        return bool(self.parts()) and all(part.goes_by_distance for part in self.parts())
+
+    @property
+    def is_band(self) -> bool:
+        """Whether the pattern is known to be one run of distances, those of its reach."""
+        return False
+
+    def alternatives(self) -> list['Pattern']:
+        """Patterns whose union is this one, none of which is itself a union."""
+        return [self]
+
+    def __and__(self, other: 'Pattern') -> 'Pattern':
+        return And(self, other) if isinstance(other, Pattern) else NotImplemented
+
+    def __or__(self, other: 'Pattern') -> 'Pattern':
+        return Or(self, other) if isinstance(other, Pattern) else NotImplemented
+
+    def __sub__(self, other: 'Pattern') -> 'Pattern':
+        return Without(self, other) if isinstance(other, Pattern) else NotImplemented
+
+
+@dataclasses.dataclass(frozen=True)
+class And(Pattern):
+    """Pairs that both patterns allow."""
+
+    left: Pattern
+    right: Pattern
+    sign: ClassVar[str] = '&'
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        return self.left(query, key) & self.right(query, key)
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """Some pair in both, at most; every pair in both."""
+        left, right = self.left.tiles(query, key), self.right.tiles(query, key)
+        return left[0] & right[0], left[1] & right[1]
+
+    def parts(self) -> tuple[Pattern, ...]:
+        """Both."""
+        return self.left, self.right
+
+    @property
+    def reach(self) -> Reach:
+        """The nearer of both."""
+        return Reach(*map(min, zip(self.left.reach, self.right.reach, strict=True)))
+
+    @property
+    def is_band(self) -> bool:
+        """Where both are."""
+        return self.left.is_band and self.right.is_band
+
+    def alternatives(self) -> list[Pattern]:
+        """Each of the left with each of the right."""
+        return [left & right for left, right in itertools.product(self.left.alternatives(), self.right.alternatives())]
+
+
+@dataclasses.dataclass(frozen=True)
+class Or(Pattern):
+    """Pairs that at least one of the patterns allows."""
+
+    left: Pattern
+    right: Pattern
+    sign: ClassVar[str] = '|'
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        return self.left(query, key) | self.right(query, key)
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """Some pair in either; every pair in one of them, at least."""
+        left, right = self.left.tiles(query, key), self.right.tiles(query, key)
+        return left[0] | right[0], left[1] | right[1]
+
+    def parts(self) -> tuple[Pattern, ...]:
+        """Both."""
+        return self.left, self.right
+
+    @property
+    def reach(self) -> Reach:
+        """The farther of both."""
+        return Reach(*map(max, zip(self.left.reach, self.right.reach, strict=True)))
+
+    def alternatives(self) -> list[Pattern]:
+        """Those of both."""
+        return self.left.alternatives() + self.right.alternatives()
+
+
+@dataclasses.dataclass(frozen=True)
+class Without(Pattern):
+    """Pairs that `left` allows and `right` does not."""
+
+    left: Pattern
+    right: Pattern
+    sign: ClassVar[str] = '-'
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        return self.left(query, key) & ~self.right(query, key)
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """Not where `right` allows every pair."""
+        left, right = self.left.tiles(query, key), self.right.tiles(query, key)
+        return left[0] & ~right[1], left[1] & ~right[0]
+
+    def parts(self) -> tuple[Pattern, ...]:
+        """Both."""
+        return self.left, self.right
+
+    @property
+    def reach(self) -> Reach:
+        """That of the left."""
+        return self.left.reach
+
+    def alternatives(self) -> list[Pattern]:
+        """Those of the left, each without the right."""
+        return [part - self.right for part in self.left.alternatives()]
+
+
+class PerHead(Pattern):
+    """A pattern for each of n equal groups of neighbouring query heads."""
+
+    patterns: tuple[Pattern, ...]
+
+    def __init__(self, *patterns: Pattern) -> None:
+        if not patterns:
+            raise InputError('per_head needs at least one pattern')
+        for pattern in patterns:
+            if not isinstance(pattern, Pattern):
+                raise InputError(f'per_head is given {pattern!r}; it takes patterns')
+        object.__setattr__(self, 'patterns', patterns)
+
+    def __repr__(self) -> str:
+        return f'PerHead({", ".join(map(repr, self.patterns))})'
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PerHead) and self.patterns == other.patterns
+
+    def __hash__(self) -> int:
+        return hash((PerHead, self.patterns))
+
+    def __call__(self, query: Any, key: Any) -> Any:  # noqa: ARG002
+        raise InputError(f'{self}: the pattern of all heads at once is undefined; call for_head first')
+
+    def parts(self) -> tuple[Pattern, ...]:
+        """One for each group of heads."""
+        return self.patterns
+
+    @property
+    def reach(self) -> Reach:
+        """That of the heads that read farthest."""
+        return Reach(*map(max, zip(*(part.reach for part in self.patterns), strict=True)))
+
+    def for_head(self, head: int, heads: int) -> Pattern:
+        """The pattern of the group that the head is in."""
+        if heads % len(self.patterns):
+            raise InputError(f'{self}: {heads} heads do not divide over {len(self.patterns)} patterns')
+        return self.patterns[head * len(self.patterns) // heads].for_head(head, heads)
+
+
+def head_patterns(pattern: Pattern, heads: int) -> list[Pattern]:
+    """The pattern of each of `heads` heads, or one alone where they do not differ."""
+    patterns = [pattern.for_head(head, heads) for head in range(heads)]
+    return patterns[:1] if len(set(patterns)) == 1 else patterns
+
+
+def dense_mask(pattern: Pattern, query_length: int, key_length: int, heads: int | None = None) -> np.ndarray:
+    """The definition of `pattern` on positions 0, 1, ...: booleans [L, M], or with `heads` [H, L, M]."""
+    query_L1, key_1M = np.arange(query_length)[:, None], np.arange(key_length)[None, :]
+    pattern = pattern.for_keys(key_length)
+    if heads is None:
+        return np.asarray(pattern(query_L1, key_1M))
+    return np.stack([pattern.for_head(head, heads)(query_L1, key_1M) for head in range(heads)])

@@ -1,0 +1,90 @@
+"""What does a pattern look like, and what does it cost? Shades for pictures, characters for a terminal, figures."""
+
+import numpy as np
+
+from efficient_attention.attention.patterns.pattern import Pattern
+from efficient_attention.attention.patterns.tile_table import TileTable, listing, passes, tile_table
+
+# Shades of a pair: in no kept tile; in a kept one but forbidden (computed, then masked); allowed in a tile that needs
+# a mask; allowed in a tile of allowed pairs alone.
+EMPTY, MASKED_OUT, PARTIAL, WHOLE = range(4)
+
+EXACT_LENGTH = 2048  # up to here every pair is looked at
+SAMPLED_ROWS = 1024  # beyond, so many queries
+CHARACTERS = '·░▒▓█'  # no pair, up to a third, up to two thirds, more, all
+
+
+def pair_shades(pattern: Pattern, positions: np.ndarray, size: int, order: int = 1) -> np.ndarray:
+    """Shade of each pair of the listed positions, uint8 [L, L]; `order`: the one in which they are listed."""
+    allowed = np.broadcast_to(pattern(positions[:, None], positions[None]), (len(positions),) * 2)
+    tiles = tile_shades(tile_table(pattern, positions, positions, size, order))
+    tile_of = np.arange(len(positions)) // size
+    spread = tiles[tile_of[:, None], tile_of[None]]
+    return np.where(allowed, spread, np.minimum(spread, MASKED_OUT)).astype(np.uint8)
+
+
+def tile_shades(table: TileTable) -> np.ndarray:
+    """Shade of each tile, uint8 [query tiles, key tiles]: EMPTY, PARTIAL or WHOLE."""
+    shades = np.full((table.query_tiles, table.key_tiles), EMPTY, np.uint8)
+    rows = np.repeat(np.arange(table.query_tiles), table.counts)
+    shades[rows, table.keys] = np.where(table.is_whole, WHOLE, PARTIAL)
+    return shades
+
+
+def listed_positions(length: int, order: int) -> np.ndarray:
+    """Positions 0, 1, ... by residue modulo `order`."""
+    return np.arange(length)[listing(np.arange(length), order)]
+
+
+def in_characters(pattern: Pattern, length: int, columns: int = 32) -> str:
+    """A picture of at most `columns` x `columns` characters: query positions downwards, key positions to the right.
+
+    The darker, the more pairs are allowed; beyond EXACT_LENGTH all, some or none.
+    """
+    size = -(-length // columns)
+    starts = np.arange(0, length, size)
+    if length <= EXACT_LENGTH:
+        positions = np.arange(length)
+        allowed = np.broadcast_to(pattern(positions[:, None], positions[None]), (length, length)).astype(np.int64)
+        counts = np.add.reduceat(np.add.reduceat(allowed, starts, axis=0), starts, axis=1)
+        sizes = np.diff(np.append(starts, length))
+        share = counts / (sizes[:, None] * sizes[None])
+    else:
+        shades = tile_shades(tile_table(pattern, np.arange(length), np.arange(length), size))
+        share = np.choose(shades, [0.0, 0.0, 0.5, 1.0])
+    level = np.where(share == 1, 4, np.ceil(np.minimum(share, 0.999) * 3)).astype(int)
+    return '\n'.join(' '.join(CHARACTERS[one] for one in row) for row in level)
+
+
+def describe(pattern: Pattern, length: int, size: int) -> list[str]:
+    """Lines that say how many pairs the pattern allows and which tiles of `size` positions its passes keep."""
+    share, is_exact = pair_density(pattern, length)
+    kind = '' if is_exact else f' (measured on {SAMPLED_ROWS} queries)'
+    lines = [f'pairs allowed: {share:.3%} of {length} x {length}, {share * length:.1f} keys a query{kind}']
+    parts = passes(pattern)
+    tables = [
+        tile_table(part, positions, positions, size, order)
+        for part, order in parts
+        for positions in [listed_positions(length, order)]
+    ]
+    kept, whole = sum(len(table.keys) for table in tables), sum(int(table.is_whole.sum()) for table in tables)
+    tiles = tables[0].query_tiles * tables[0].key_tiles
+    lines.append(f'tiles of {size} kept: {kept} of {tiles} ({kept / tiles:.3%}), {whole} of them need no mask')
+    for number, (table, (_, order)) in enumerate(zip(tables, parts, strict=True), 1):
+        by = 'in natural order' if order == 1 else f'by residue modulo {order}'
+        lines.append(f'pass {number} of {len(parts)}: {len(table.keys)} tiles, positions {by}')
+    return lines
+
+
+def pair_density(pattern: Pattern, length: int) -> tuple[float, bool]:
+    """The share of allowed pairs, and whether it is exact: beyond EXACT_LENGTH it is that of some random queries."""
+    is_exact = length <= EXACT_LENGTH
+    queries = np.arange(length)
+    if not is_exact:
+        queries = np.sort(np.random.default_rng(0).choice(length, SAMPLED_ROWS, replace=False))
+    keys = np.arange(length)[None]
+    total = sum(
+        int(np.broadcast_to(pattern(rows[:, None], keys), (len(rows), length)).sum())
+        for rows in np.array_split(queries, -(-len(queries) // 64))
+    )
+    return total / (len(queries) * length), is_exact

@@ -1,0 +1,114 @@
+"""Which [S, S] tiles of scores a pattern keeps: built on the host, cached, without any [L, L] array.
+
+Positions are listed in natural order, or by residue modulo a stride where a pattern is dense among positions of one
+residue; a tile is S consecutive entries of that list for queries by S for keys. A table holds for each query tile the
+key tiles that it must visit, as offsets into one flat list, so a row of two tiles beside a row of a thousand costs
+what it needs.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from efficient_attention.attention.patterns.pattern import Pattern, Ranges
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TileTable:
+    """For query tile i the key tiles keys[offsets[i] : offsets[i + 1]], ascending.
+
+    A tile marked in `is_whole` (bool, like `keys`) holds allowed pairs alone; another one needs a mask.
+    """
+
+    offsets: np.ndarray
+    keys: np.ndarray
+    is_whole: np.ndarray
+    key_tiles: int
+
+    @property
+    def query_tiles(self) -> int:
+        """Rows of the table."""
+        return len(self.offsets) - 1
+
+    @property
+    def counts(self) -> np.ndarray:
+        """How many key tiles each query tile visits."""
+        return np.diff(self.offsets)
+
+    @property
+    def density(self) -> float:
+        """Kept tiles as a share of all tiles."""
+        return len(self.keys) / max(1, self.query_tiles * self.key_tiles)
+
+    def row(self, query_tile: int) -> np.ndarray:
+        """The key tiles that one query tile visits."""
+        return self.keys[self.offsets[query_tile] : self.offsets[query_tile + 1]]
+
+    def transposed(self) -> 'TileTable':
+        """For each key tile the query tiles that visit it."""
+        queries = np.repeat(np.arange(self.query_tiles), self.counts)
+        by_key = np.argsort(self.keys, kind='stable')
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(self.keys, minlength=self.key_tiles))])
+        return TileTable(offsets, queries[by_key], self.is_whole[by_key], self.query_tiles)
+
+
+def tile_table(pattern: Pattern, queries: np.ndarray, keys: np.ndarray, size: int, order: int = 1) -> TileTable:
+    """The tiles that `pattern` keeps.
+
+    Args:
+        pattern: of one head, with the number of keys filled in.
+        queries: positions [L] as `listed` gives them.
+        keys: positions [M], likewise.
+        size: S, positions.
+        order: the order in which the positions are listed.
+    """
+    some, every = pattern.tiles(position_ranges(queries, size, order, 1), position_ranges(keys, size, order, 0))
+    shape = -(-len(queries) // size), -(-len(keys) // size)
+    some, every = np.broadcast_to(some, shape), np.broadcast_to(every, shape)
+    offsets = np.concatenate([[0], np.cumsum(some.sum(1))])
+    return TileTable(offsets, np.nonzero(some)[1], every[some], shape[1])
+
+
+def every_tile(queries: int, keys: int, size: int) -> TileTable:
+    """All tiles, each in need of a mask: for positions that only the running program knows."""
+    rows, columns = -(-queries // size), -(-keys // size)
+    return TileTable(
+        np.arange(rows + 1) * columns, np.tile(np.arange(columns), rows), np.zeros(rows * columns, bool), columns
+    )
+
+
+def listing(positions: np.ndarray, order: int) -> np.ndarray:
+    """The numbers of the positions [L], by residue of the position modulo `order`, otherwise in their own order."""
+    return np.argsort(positions % order, kind='stable') if order > 1 else np.arange(len(positions))
+
+
+def position_ranges(positions: np.ndarray, size: int, order: int, axis: int) -> Ranges:
+    """What positions and residues each run of `size` spans, with a new axis; the last run may be shorter."""
+    starts = np.arange(0, len(positions), size)
+    residues = positions % order
+    low, high, residue_low, residue_high = (
+        np.expand_dims(reduce.reduceat(values, starts), axis)
+        for values in (positions, residues)
+        for reduce in (np.minimum, np.maximum)
+    )
+    return Ranges(low, high, order, residue_low, residue_high)
+
+
+@functools.lru_cache(maxsize=256)
+def passes(pattern: Pattern) -> tuple[tuple[Pattern, int], ...]:
+    """The pattern as disjoint patterns, each with the order of positions in which it keeps few tiles.
+
+    A union of parts that prefer different orders becomes one pass for each order; no pair is in two of them.
+    """
+    by_order: dict[int, Pattern] = {}
+    for part in pattern.alternatives():
+        by_order[part.order] = by_order[part.order] | part if part.order in by_order else part
+    if len(by_order) == 1:
+        return ((pattern, pattern.order),)
+    result: list[tuple[Pattern, int]] = []
+    earlier: Pattern | None = None
+    for order, part in sorted(by_order.items(), key=lambda item: item[0]):
+        result.append((part if earlier is None else part - earlier, order))
+        earlier = part if earlier is None else earlier | part
+    return tuple(result)

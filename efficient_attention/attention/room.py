@@ -1,0 +1,38 @@
+"""What the folder of a mechanism provides: its definition, its fast form, its cache for decoding and its cost."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from jax import Array
+from jax.typing import DTypeLike
+
+from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
+from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.request import Request
+
+Bias = Callable[[Any, Any], Any]
+Result = tuple[Array, Array | None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Room:
+    """A mechanism with all that computes it.
+
+    Args:
+        kind: its class, of definition.py.
+        weights: definition.py; the dense weights [B, H, L, M] in float32 before dropout, rows summing to 1 or 0, and
+            the log-sum-exp [B, H, L] where there is one.
+        serve: serve.py; output [B, L, H, K] in the query's dtype and log-sum-exp. Whatever the request asks for is
+            honoured, or refused by the line of `mechanism.lack`.
+        init_cache: cache.py; what is kept before any token, given the number of rows, a dtype and a key.
+        decode: cache.py; float outputs [B, n, H, K] of n >= 1 new tokens, and the cache that includes them.
+        multiply_adds: cost.py; of one row of so many positions, heads and width, in matrix products, forward.
+    """
+
+    kind: type[Mechanism]
+    weights: Callable[[Request], Result]
+    serve: Callable[[Request], Result]
+    init_cache: Callable[[CacheSpec, int, DTypeLike, Array | None], Any]
+    decode: Callable[[CacheSpec, Any, NewTokens, Bias | None], tuple[Array, Any]]
+    multiply_adds: Callable[[Any, int, int, int], int]

@@ -1,0 +1,13 @@
+"""Softmax attention over patterns: its definition, and every way to execute it."""
+
+from efficient_attention.attention.room import Room
+from efficient_attention.attention.softmax import cache, cost, definition, serve
+
+ROOM = Room(
+    kind=definition.Softmax,
+    weights=definition.weights,
+    serve=serve.serve,
+    init_cache=cache.init,
+    decode=cache.decode,
+    multiply_adds=cost.multiply_adds,
+)

@@ -1,0 +1,123 @@
+"""The cache of causal softmax attention: keys and values in slots, for as long as the pattern lets a query read them.
+
+- Where no key is read from farther than a distance r (`causal & window(r)`, `causal & block(r + 1)`), a ring of r + 1
+  slots, whatever the length;
+- otherwise slots that are handed on: for a largest length the host computes the last query that reads each key, and a
+  key takes over the slot of one that nobody reads any more. `sparse_fixed(128, 8)` keeps a block and the summary
+  columns, `causal` and `sparse_strided` everything.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+from jaxtyping import Bool, Float, Int
+
+from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
+from efficient_attention.attention.mechanism import of_kind
+from efficient_attention.attention.merge import merge
+from efficient_attention.attention.patterns import Pattern, head_patterns
+from efficient_attention.attention.softmax.cache_slots import Slots, slots_of
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.attention.weights import masked_softmax
+
+Bias = Callable[[Any, Any], Any]
+
+
+class KeyCache(NamedTuple):
+    """Keys and values [B, G, M, K] in M slots, their positions and segments int32 [B, M]; segment 0 = an empty slot.
+
+    Slots stand behind heads, as matrix products want them: otherwise each token would transpose the whole cache.
+    """
+
+    key: Array
+    value: Array
+    positions: Array
+    segments: Array
+
+
+def pattern_of(spec: CacheSpec) -> Pattern:
+    """The pattern for `max_length` keys."""
+    return of_kind(Softmax, spec.mechanism).pattern.for_keys(spec.max_length)
+
+
+def slots_of_spec(spec: CacheSpec) -> Slots:
+    """Where which key is kept."""
+    return slots_of(pattern_of(spec), spec.heads, spec.max_length)
+
+
+def init(spec: CacheSpec, batch: int, dtype: DTypeLike, _: Array | None) -> KeyCache:
+    """Empty slots."""
+    slots = slots_of_spec(spec).count
+    keys, numbers = jnp.zeros((batch, spec.key_heads, slots, spec.width), dtype), jnp.zeros((batch, slots), jnp.int32)
+    return KeyCache(keys, keys, numbers, numbers)
+
+
+def decode(spec: CacheSpec, cache: KeyCache, new: NewTokens, bias: Bias | None) -> tuple[Array, KeyCache]:
+    """Outputs in the query's dtype, NaN beyond `max_length` where the cache is no ring, and the cache after."""
+    slots = slots_of_spec(spec)
+    added = KeyCache(new.key.swapaxes(1, 2), new.value.swapaxes(1, 2), new.positions, new.segments)
+    out, cache = decode_keys(spec, cache, new.query, added, bias)
+    out = out.astype(new.query.dtype)
+    if not slots.is_ring:
+        is_beyond = (new.positions >= spec.max_length) & (new.segments != 0)
+        out = jnp.where(is_beyond[..., None, None], jnp.nan, out)
+    return out, cache
+
+
+def decode_keys(
+    spec: CacheSpec, cache: KeyCache, query_BnHK: Array, new: KeyCache, bias: Bias | None
+) -> tuple[Array, KeyCache]:
+    """As `decode`, float32 outputs."""
+    slots = slots_of_spec(spec)
+    if query_BnHK.shape[1] == 1:
+        # Written before it is read, and that once, the cache of a loop over tokens is changed in place, not copied.
+        cache = jax.lax.optimization_barrier(write(slots, cache, new))
+        return read_keys(spec, query_BnHK, new, cache, bias)[0], cache
+    parts = [read_keys(spec, query_BnHK, new, keys, bias) for keys in (cache, new)]
+    return merge(parts)[0], write(slots, cache, new)
+
+
+def read_keys(
+    spec: CacheSpec, query: Array, new: KeyCache, keys: KeyCache, bias: Bias | None
+) -> tuple[Float[Array, 'B n H K'], Float[Array, 'B H n']]:
+    """Float32 outputs and log-sum-exp of the queries of tokens `new` over these keys alone."""
+    batch, count, heads, width = query.shape
+    q_BnGhK = (query * (1.0 / math.sqrt(width))).reshape(batch, count, spec.key_heads, -1, width)
+    q_BGhnK = q_BnGhK.transpose(0, 2, 3, 1, 4)
+    logits = jnp.einsum('BGhnK,BGMK->BGhnM', q_BGhnK, keys.key, preferred_element_type=jnp.float32)
+    is_same = (new.segments[:, None, :, None] == keys.segments[:, None, None]) & (keys.segments != 0)[:, None, None]
+    allowed = allowed_pairs(spec, new.positions, keys.positions) & is_same
+    logits_BHnM = logits.reshape(batch, heads, count, -1)
+    if bias is not None:
+        values = bias(new.positions[:, None, :, None], keys.positions[:, None, None, :])
+        logits_BHnM = logits_BHnM + values.astype(jnp.float32)
+    weights_BHnM, lse_BHn = masked_softmax(logits_BHnM, allowed)
+    weights = weights_BHnM.astype(query.dtype).reshape(logits.shape)
+    out = jnp.einsum('BGhnM,BGMK->BGhnK', weights, keys.value, preferred_element_type=jnp.float32)
+    return out.reshape(batch, heads, count, width).swapaxes(1, 2), lse_BHn
+
+
+def allowed_pairs(
+    spec: CacheSpec, query_positions: Int[Array, 'B n'], key_positions: Int[Array, 'B M']
+) -> Bool[Array, 'B h n M']:
+    """Which query the pattern lets read which key; h is 1 where heads do not differ."""
+    patterns = head_patterns(pattern_of(spec), spec.heads)
+    pairs = query_positions[:, :, None], key_positions[:, None, :]
+    return jnp.stack([pattern(*pairs) for pattern in patterns], axis=1)
+
+
+def write(slots: Slots, cache: KeyCache, new: KeyCache) -> KeyCache:
+    """The cache with the new keys in their slots, each with the newest of those that take it."""
+    last_B1 = jnp.where(new.segments != 0, new.positions, -1).max(axis=1, keepdims=True)
+    is_kept = (new.segments != 0) & (slots.next_owner(new.positions) > last_B1)
+    places = jnp.where(is_kept, slots.slot(new.positions), slots.count)  # one beyond the last slot is dropped
+    put = jax.vmap(lambda old, place, fresh: old.at[..., place, :].set(fresh.astype(old.dtype), mode='drop'))
+    numbers = (
+        put(old[..., None], places, fresh[..., None])[..., 0] for old, fresh in zip(cache[2:], new[2:], strict=True)
+    )
+    return KeyCache(put(cache.key, places, new.key), put(cache.value, places, new.value), *numbers)

@@ -1,0 +1,65 @@
+"""The backend `cudnn`: softmax attention on cuDNN through `jax.nn.dot_product_attention`, for what that serves exactly.
+
+No mask is ever passed: the library would turn it into an additive bias of all pairs. A left window goes together with
+`is_causal`, without which cuDNN reads later keys (jax issue 39576).
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from efficient_attention.attention.device_kind import device_kind
+from efficient_attention.attention.mechanism import refuse
+from efficient_attention.attention.patterns import Pattern, Reach
+from efficient_attention.attention.request import Request
+from efficient_attention.attention.softmax.definition import pattern_of
+
+WIDEST_HEAD = 128  # on every GPU that cuDNN's fused attention runs on; 256 on some
+
+
+def serve(request: Request) -> tuple[Array, None]:
+    """Serves `Softmax` over full, causal and causal & window(radius), 16-bit inputs at positions 0, 1, ..."""
+    check_served(request)
+    reach = pattern_of(request).reach
+    out = jax.nn.dot_product_attention(
+        request.query,
+        request.key,
+        request.value,
+        is_causal=reach.ahead == 0,
+        local_window_size=None if math.isinf(reach.back) else (int(reach.back), 0),
+        implementation='cudnn',
+    )
+    return out, None
+
+
+def check_served(request: Request) -> None:
+    """Raises NotImplementedError naming what cuDNN lacks for this request, or this machine for cuDNN."""
+    pattern = pattern_of(request)
+    if not is_served(pattern):
+        raise NotImplementedError(
+            f'cudnn serves Softmax over full, causal and causal & window, not {request.mechanism}'
+        )
+    is_full, width = not pattern.is_causal, request.query.shape[3]
+    lacks = {
+        'GPU on this machine': device_kind() != 'gpu',
+        f'inputs of type {request.query.dtype}': request.query.dtype not in (jnp.bfloat16, jnp.float16),
+        f'heads {width} wide': width % 8 != 0 or width > WIDEST_HEAD,
+        'additive bias': request.bias is not None or request.relative is not None,
+        'segments': request.segments is not None,
+        'attention dropout': request.dropout is not None,
+        'log-sum-exp that can be merged': request.return_lse,
+        'unequal lengths or other positions than 0, 1, ...': not is_full and not is_square(request),
+    }
+    refuse('cudnn', lacks)
+
+
+def is_square(request: Request) -> bool:
+    """Whether query i stands at the position of key i."""
+    return request.query.shape[1] == request.key.shape[1] and request.has_default_positions
+
+
+def is_served(pattern: Pattern) -> bool:
+    """Whether cuDNN computes the pattern without a mask: a band that is full, or causal with or without a window."""
+    return pattern.is_band and (pattern.is_causal or pattern.reach == Reach(math.inf, math.inf))

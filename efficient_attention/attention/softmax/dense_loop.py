@@ -1,0 +1,151 @@
+"""The dense backend; on a CPU it loops over rows and heads, so that the scores of a step stay in the cores' caches.
+
+The scores of a whole batch do not fit there: every operation on them then waits for memory. In the loop the mask and
+what is added to the logits become one array for a row, which is cheaper than to compare positions again in each
+operation, and an inner loop computes some heads at a time. The backward pass computes a step's weights again, so no
+scores outlive their step.
+
+Axes: G key heads, g of them in a step, h query heads of a key head, L queries, M keys, K head width.
+"""
+
+import dataclasses
+import functools
+import math
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+
+from efficient_attention.attention.device_kind import device_kind
+from efficient_attention.attention.dropout import fold_indices, is_kept, row_seeds
+from efficient_attention.attention.einsum import float32_einsum
+from efficient_attention.attention.request import Request, Sides
+from efficient_attention.attention.softmax import dense
+from efficient_attention.attention.softmax.definition import allowed_pairs, logit_terms
+from efficient_attention.attention.weights import MASKED
+
+# Bytes of float32 scores of a step, for each core; of 2^18 to 2^22 the best at 32 to 512 positions of 12 heads of 32
+# (one and two cores of an AMD EPYC with 1 MiB of L2 each, jaxlib 0.10). A row of fewer is no gain on two cores: there
+# the time goes into handing small operations to them. On one core every length gained.
+STEP_BYTES = 2**20
+
+
+class Heads(NamedTuple):
+    """Operands of some key heads of one row."""
+
+    query_ghLK: Array  # scaled by 1 / sqrt(K)
+    key_gMK: Array
+    value_gMK: Array
+    terms_ghLM: Array | None  # where heads differ
+    seeds_gh: Array | None  # uint32, of dropout
+
+
+def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
+    """`Softmax` with any pattern, segments, bias, relative term, dropout and grouped heads."""
+    return attend_by_rows(request) if is_faster_by_rows(request) else dense.serve(request)
+
+
+def is_faster_by_rows(request: Request) -> bool:
+    """Whether to loop: on one CPU device, where all scores exceed its caches and a row's keep its cores busy.
+
+    Rows that are spread over devices could not be visited one after another without gathering them.
+    """
+    if device_kind() != 'cpu' or jax.device_count() > 1:
+        return False
+    batch, queries, heads, _ = request.query.shape
+    row_bytes = 4 * heads * queries * request.key.shape[1]
+    return batch * row_bytes > STEP_BYTES * cores() and (cores() == 1 or row_bytes >= STEP_BYTES * cores())
+
+
+@functools.cache
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+
+
+def attend_by_rows(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
+    """Output in the query's dtype and float32 log-sum-exp; products are float32's whatever the dtype."""
+    batch = len(request.query)
+    rows = {name: getattr(request, name).astype(jnp.float32) for name in ('query', 'key', 'value')}
+    for name, sides in (('segments', request.segments), ('positions', request.positions)):
+        for side, x in (sides or Sides(None, None))._asdict().items():
+            if x is not None and np.shape(x)[0] == batch > 1:
+                rows[f'{side}_{name}'] = jnp.asarray(x)
+    if request.bias is not None and not callable(request.bias) and np.shape(request.bias)[0] == batch > 1:
+        rows['bias'] = jnp.asarray(request.bias)
+    if request.relative is not None:
+        rows['relative'] = request.relative.query
+    if request.dropout is not None:
+        rows['seed'] = row_seeds(request.dropout.rng, batch)
+    out_BLHK, lse_BHL = map_again(functools.partial(attend_row, request), rows)
+    return out_BLHK.astype(request.query.dtype), lse_BHL
+
+
+def map_again(compute: Callable[[Any], Any], parts: Any) -> Any:
+    """`compute` over the leading axis of arrays, and for their gradient once more."""
+    return jax.lax.map(jax.checkpoint(compute, prevent_cse=False), parts)
+
+
+def attend_row(request: Request, row: dict[str, Array]) -> tuple[Float[Array, 'L H K'], Float[Array, 'H L']]:
+    """What `attend_by_rows` gives for the row of its request whose arrays these are, still in float32."""
+    request = request_of_row(request, {name: x[None] for name, x in row.items()})
+    _, queries, heads, width = request.query.shape
+    keys, groups = request.key.shape[1:3]
+    allowed = allowed_pairs(request)[0]
+    added = logit_terms(request, jnp.dtype(jnp.float32), None)
+    terms = jnp.where(allowed, 0.0 if added is None else added[0], MASKED)
+    most = max(1, STEP_BYTES * cores() * groups // (4 * heads * queries * keys))
+    step = max(number for number in range(1, groups + 1) if groups % number == 0 and number <= most)
+
+    def by_step(x: Array, *shape: int) -> Array:
+        return x.reshape(groups // step, step, *shape)
+
+    of_group = heads // groups
+    query_LHK = row['query'] * (1.0 / math.sqrt(width))
+    steps = Heads(
+        by_step(query_LHK.swapaxes(0, 1), of_group, queries, width),
+        by_step(row['key'].swapaxes(0, 1), keys, width),
+        by_step(row['value'].swapaxes(0, 1), keys, width),
+        terms_ghLM=by_step(terms, of_group, queries, keys) if len(terms) > 1 else None,
+        seeds_gh=by_step(fold_indices(row['seed'], jnp.arange(heads)), of_group) if 'seed' in row else None,
+    )
+    out, lse = map_again(
+        functools.partial(attend_heads, terms[None], request.dropout.rate if request.dropout else 0.0), steps
+    )
+    return out.reshape(heads, queries, width).swapaxes(0, 1), lse.reshape(heads, queries)
+
+
+def request_of_row(request: Request, row: dict[str, Array]) -> Request:
+    """The request with the arrays of one row, [1, ...] each; its other arrays serve all rows."""
+    changes: dict[str, Any] = {name: row[name] for name in ('query', 'key', 'value', 'bias') if name in row}
+    for name, sides in (('segments', request.segments), ('positions', request.positions)):
+        if sides is not None:
+            changes[name] = Sides(*(row.get(f'{side}_{name}', x) for side, x in sides._asdict().items()))
+    if request.relative is not None:
+        changes['relative'] = dataclasses.replace(request.relative, query=row['relative']).astype(jnp.float32)
+    return dataclasses.replace(request, **changes)
+
+
+def attend_heads(
+    terms_11LM: Array, dropout_rate: float, operands: Heads
+) -> tuple[Float[Array, 'g h L K'], Float[Array, 'g h L']]:
+    """Output and log-sum-exp of some heads, with the terms that all heads share unless heads have their own."""
+    terms = terms_11LM if operands.terms_ghLM is None else operands.terms_ghLM
+    logits = float32_einsum('ghLK,gMK->ghLM', operands.query_ghLK, operands.key_gMK) + terms
+    maximum = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+    # Where no key is allowed, or a bias forbids all that are, these are not zeros; the results are replaced below.
+    has_key = maximum > MASKED / 2
+    weights = jnp.exp(logits - maximum)
+    total = weights.sum(axis=-1, keepdims=True)
+    lse = jnp.where(has_key, jnp.log(total) + maximum, MASKED)
+    if operands.seeds_gh is not None:
+        queries, keys = weights.shape[-2:]
+        keep = is_kept(fold_indices(operands.seeds_gh, jnp.arange(queries), jnp.arange(keys)), dropout_rate)
+        weights, total = jnp.where(keep, weights, 0.0), total * (1.0 - dropout_rate)
+    out = float32_einsum('ghLM,gMK->ghLK', weights, operands.value_gMK) / total
+    return jnp.where(has_key, out, 0.0), lse[..., 0]

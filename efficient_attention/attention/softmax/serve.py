@@ -1,0 +1,48 @@
+"""Softmax attention by the backend that is asked for, or by the first one of 'auto' that serves the request."""
+
+import functools
+import logging
+from collections.abc import Callable
+
+from jax import Array
+
+from efficient_attention.attention.patterns.text import pattern_text
+from efficient_attention.attention.request import Request
+from efficient_attention.attention.softmax import cudnn, dense_loop, jax_nn, tiled
+from efficient_attention.attention.softmax.definition import pattern_of
+
+Backend = Callable[[Request], tuple[Array, Array | None]]
+
+# A backend serves a request or raises NotImplementedError that names what it lacks.
+BACKENDS: dict[str, Backend] = {
+    'dense': dense_loop.serve,
+    'blocked': tiled.serve,
+    'jax_nn': jax_nn.serve,
+    'cudnn': cudnn.serve,
+}
+AUTO_ORDER = ('dense', 'blocked')
+# Pairs of positions up to which 'auto' takes the dense backend; beyond them nothing builds [L, M] unless it is named.
+MOST_DENSE_PAIRS = 512 * 512
+
+
+def serve(request: Request) -> tuple[Array, Array | None]:
+    """Output and log-sum-exp; raises NotImplementedError with what the backend lacks, or what each one lacks."""
+    if request.backend != 'auto':
+        return BACKENDS[request.backend](request)
+    lacks = []
+    is_small = request.query.shape[1] * request.key.shape[1] <= MOST_DENSE_PAIRS
+    for name in AUTO_ORDER if is_small else [name for name in AUTO_ORDER if name != 'dense']:
+        try:
+            result = BACKENDS[name](request)
+        except NotImplementedError as error:
+            lacks.append(f'{name}: {error}')
+            continue
+        log_choice(name, pattern_text(pattern_of(request)))
+        return result
+    raise NotImplementedError('; '.join(lacks))
+
+
+@functools.cache
+def log_choice(backend: str, pattern: str) -> None:
+    """Says once for each pair which backend 'auto' took."""
+    logging.getLogger(__name__).info('attention: Softmax over %s runs on the %s backend', pattern, backend)

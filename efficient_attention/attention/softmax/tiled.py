@@ -1,0 +1,86 @@
+"""The backend `blocked`: softmax attention over kept tiles alone, on any device, in memory linear in the length.
+
+A pattern becomes a schedule on the host (`schedule.py`), loops over its tiles run on the device (`tile_softmax.py`),
+and results of heads and of disjoint parts of the pattern are put together here.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+
+from efficient_attention.attention.mechanism import of_kind
+from efficient_attention.attention.merge import merge
+from efficient_attention.attention.patterns import Pattern
+from efficient_attention.attention.request import Numbers, Request
+from efficient_attention.attention.softmax.definition import Softmax, pattern_of
+from efficient_attention.attention.softmax.schedule import schedule
+from efficient_attention.attention.softmax.tile_chunks import reorder
+from efficient_attention.attention.softmax.tile_softmax import attend_pass
+from efficient_attention.attention.weights import MASKED
+
+
+def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
+    """`Softmax` with any pattern and every option of a request."""
+    heads = request.query.shape[2]
+    pattern = pattern_of(request)
+    results = {}
+    for group, patterns in head_groups(pattern, heads):
+        results[group] = attend_heads(request, group, patterns)
+    if len(results) == 1:
+        return next(iter(results.values()))
+    order = np.argsort(np.concatenate([np.asarray(group) for group in results]))
+    out_BLHK = jnp.concatenate([out for out, _ in results.values()], axis=2)
+    lse_BHL = jnp.concatenate([lse for _, lse in results.values()], axis=1)
+    return reorder(out_BLHK, order, 2), reorder(lse_BHL, order, 1)
+
+
+def head_groups(pattern: Pattern, heads: int) -> list[tuple[tuple[int, ...], tuple[Pattern, ...]]]:
+    """Heads that share one schedule: (their numbers, one pattern for all or one for each).
+
+    Patterns of one group differ at most in what they draw for each head, so their tables have nearly the same shape.
+    """
+    groups: dict[Pattern, dict[int, Pattern]] = {}
+    for head in range(heads):
+        head_pattern = pattern.for_head(head, heads)
+        groups.setdefault(head_pattern.for_head(0, 1), {})[head] = head_pattern
+    return [
+        (tuple(members), tuple(members.values())[:1] if len(set(members.values())) == 1 else tuple(members.values()))
+        for members in groups.values()
+    ]
+
+
+def attend_heads(request: Request, group: tuple[int, ...], patterns: tuple[Pattern, ...]) -> tuple[Array, Array]:
+    """Output [B, L, group, K] and log-sum-exp [B, group, L] of some heads."""
+    heads = request.query.shape[2]
+    query, key, value = request.query, request.key, request.value
+    if len(group) < heads or len(patterns) > 1:
+        query, key, value = (pick_heads(x, group, heads) for x in (query, key, value))
+    part = dataclasses.replace(request, query=query, key=key, value=value)
+    is_static = not any(pattern.compares_positions for pattern in patterns)
+    query_positions, key_positions = (static_positions(positions, is_static) for positions in request.positions)
+    passes = schedule(patterns, query_positions, key_positions, of_kind(Softmax, request.mechanism).tile)
+    if not passes:
+        zeros = jnp.zeros_like(query)
+        return zeros, jnp.full(zeros.shape[:3], MASKED, jnp.float32).swapaxes(1, 2)
+    return merge([attend_pass(part, np.asarray(group), tile_pass) for tile_pass in passes])
+
+
+def pick_heads(x: Array, group: tuple[int, ...], heads: int) -> Array:
+    """Of `x` [B, L, H or G, K] the given ones of `heads` query heads, or the key heads that serve them."""
+    x = jnp.repeat(x, heads // x.shape[2], axis=2)
+    if len(group) == heads:
+        return x
+    # Unique numbers: the gradient has nothing to add up in an order that could change.
+    return x.at[:, :, np.asarray(group)].get(mode='promise_in_bounds', unique_indices=True, indices_are_sorted=True)
+
+
+def static_positions(positions: Numbers, is_irrelevant: bool) -> bytes | int:
+    """Positions of all rows as bytes where they are known now, or their number."""
+    if is_irrelevant:
+        return np.arange(positions.shape[1], dtype=np.int32).tobytes()
+    if isinstance(positions, np.ndarray) and positions.shape[0] == 1:
+        return positions[0].astype(np.int32).tobytes()
+    return positions.shape[1]

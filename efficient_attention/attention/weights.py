@@ -1,0 +1,61 @@
+"""What mechanisms share of a dense matrix of weights [B, H, L, M]: its mask, its softmax, dropout and the output."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float
+
+from efficient_attention.attention.dropout import keep_mask
+from efficient_attention.attention.einsum import float32_einsum
+from efficient_attention.attention.request import Request
+
+# A finite stand-in for minus infinity: exp(MASKED - maximum) is 0 and no subtraction of two of them gives NaN.
+MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
+
+
+def same_segment(request: Request) -> Bool[Array, 'b 1 #L #M']:
+    """Which query shares a segment other than padding with which key; all do where no segments are given."""
+    if request.segments is None:
+        return jnp.ones((1, 1, 1, 1), bool)
+    query_B1L1, key_B11M = request.segments.query[:, None, :, None], request.segments.key[:, None, None, :]
+    return (query_B1L1 == key_B11M) & (key_B11M != 0)
+
+
+def up_to_query(request: Request) -> Bool[Array, 'b 1 L M']:
+    """Which key does not come after which query, by position."""
+    query_positions, key_positions = (jnp.asarray(positions) for positions in request.positions)
+    return key_positions[:, None, None, :] <= query_positions[:, None, :, None]
+
+
+def masked_softmax(logits_BHLM: Array, allowed: Array) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L']]:
+    """Weights and log-sum-exp over the allowed keys; a query without keys gets weights 0 and log-sum-exp MASKED."""
+    logits_BHLM = jnp.where(allowed, logits_BHLM, MASKED)
+    maximum = jax.lax.stop_gradient(logits_BHLM.max(axis=-1, keepdims=True))
+    exponentials = jnp.where(allowed, jnp.exp(logits_BHLM - maximum), 0.0)
+    total = exponentials.sum(axis=-1, keepdims=True)
+    has_key = total > 0.0
+    safe_total = jnp.where(has_key, total, 1.0)
+    lse = jnp.where(has_key, jnp.log(safe_total) + maximum, MASKED)
+    return exponentials / safe_total, lse[..., 0]
+
+
+def drop_weights(weights_BHLM: Array, request: Request) -> Array:
+    """Weights after attention dropout; an element's bits depend on the key, its row, head, query and key number."""
+    if request.dropout is None:
+        return weights_BHLM
+    rate, rng = request.dropout
+    batch, heads, queries, keys = weights_BHLM.shape
+    keep = keep_mask(rng, rate, batch, jnp.arange(heads), jnp.arange(queries), jnp.arange(keys))
+    return jnp.where(keep, weights_BHLM / (1.0 - rate), 0.0)
+
+
+def combine_values(
+    weights_BHLM: Array, value_BMGK: Array, dtype: jnp.dtype, precision: jax.lax.Precision | None
+) -> Float[Array, 'B L H K']:
+    """The weighted sums of values in float32, from products of operands in `dtype`."""
+    batch, heads, queries, keys = weights_BHLM.shape
+    groups, width = value_BMGK.shape[2:]
+    weights = weights_BHLM.astype(dtype).reshape(batch, groups, heads // groups, queries, keys)
+    value_BMGK = value_BMGK.astype(dtype)
+    out = float32_einsum('BGhLM,BMGK->BLGhK', weights, value_BMGK, precision)
+    return out.reshape(batch, queries, heads, width)

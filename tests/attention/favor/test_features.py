@@ -1,0 +1,55 @@
+"""Random features: their distribution, what they estimate, and when they are drawn anew."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.attention.favor.features import draw_features, log_features, redraw_key
+from tests.tolerances import assert_close
+
+RNG = jax.random.key(7)
+jit = functools.partial(jax.jit, compiler_options={'xla_backend_optimization_level': 0})
+
+
+@pytest.mark.parametrize('orthogonal', [False, True])
+def test_features_estimate_the_softmax_kernel_without_bias(orthogonal: bool):
+    q, k = jax.random.normal(RNG, (2, 8))
+    projection = draw_features(RNG, 80_000, 8, orthogonal)
+    products = jnp.exp(log_features(q, projection, 'softmax') + log_features(k, projection, 'softmax'))
+    expected = np.exp(q @ k / np.sqrt(8))
+    assert abs(products.mean() - expected) < 4 * products.std() / np.sqrt(80_000) < 0.1 * expected
+
+
+def test_orthogonal_features_vary_less_than_independent_ones():
+    q, k = 0.5 * jax.random.normal(jax.random.key(1), (2, 16))
+
+    @functools.partial(jit, static_argnums=0)
+    def error(orthogonal: bool) -> jax.Array:
+        def estimate(rng: jax.Array) -> jax.Array:
+            projection = draw_features(rng, 16, 16, orthogonal)
+            return jnp.exp(sum(log_features(x, projection, 'softmax') for x in (q, k))).mean()
+
+        return jnp.square(jax.vmap(estimate)(jax.random.split(RNG, 4000)) - jnp.exp(q @ k / 4.0)).mean()
+
+    assert error(True) < 0.9 * error(False)
+
+
+def test_orthogonal_rows_are_orthogonal_inside_blocks_with_gaussian_norms():
+    projection = draw_features(RNG, 2 * 16 + 5, 16, True)
+    assert projection.shape == (37, 16) and projection.dtype == jnp.float32
+    for block in (projection[:16], projection[16:32], projection[32:]):
+        products = block @ block.T
+        assert_close(products, jnp.diag(jnp.diagonal(products)), gradient=True)
+    squares = jnp.square(draw_features(RNG, 3200, 16, True)).sum(1)
+    assert abs(squares.mean() - 16) < 0.5 and abs(squares.std() / np.sqrt(32) - 1) < 0.1
+
+
+def test_redraw_changes_the_key_every_so_many_steps():
+    draw = jit(lambda step: redraw_key(RNG, step, 10))
+    first, same, later = (jax.random.key_data(draw(step)) for step in (0, 9, 10))
+    assert (first == same).all() and (first != later).any()
+    for step in (0, 1000):
+        assert (jax.random.key_data(redraw_key(RNG, step, 0)) == first).all()

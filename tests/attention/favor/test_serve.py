@@ -1,0 +1,418 @@
+"""FAVOR+: estimates softmax attention at the rate of random features; its linear forms equal its dense definition."""
+
+import functools
+import re
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.attention.attend import make_request
+from efficient_attention.attention.favor import definition
+from efficient_attention.attention.favor import serve as favor
+from efficient_attention.attention.favor.chunks import FavorState, Tokens, attend_causal, init_state
+from efficient_attention.attention.favor.definition import FAVOR
+from efficient_attention.attention.favor.features import draw_features, log_features
+from efficient_attention.attention.softmax import dense
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.attention.weights import combine_values
+from tests.tolerances import assert_close
+
+RNG = jax.random.key(7)
+EXACT = jax.lax.Precision.HIGHEST
+# Nearly all of this file's time is compilation; without LLVM's optimisation it takes half.
+jit = functools.partial(jax.jit, compiler_options={'xla_backend_optimization_level': 0})
+
+
+@pytest.fixture(autouse=True)
+def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws features outside the compiled programs where the key is known, which makes these half as large."""
+    draw = definition.draw_features
+
+    def draw_now(rng: jax.Array, *sizes: int) -> jax.Array:
+        if isinstance(rng, jax.core.Tracer):
+            return draw(rng, *sizes)
+        with jax.ensure_compile_time_eval():
+            return draw(rng, *sizes)
+
+    monkeypatch.setattr(definition, 'draw_features', draw_now)
+
+
+def arrays(length: int, *, keys: int | None = None, heads: int = 2, groups: int = 2, width: int = 4) -> tuple:
+    """Query [2, L, H, K], key and value [2, M, G, K]."""
+    rng, keys = np.random.default_rng(length), length if keys is None else keys
+    shapes = (2, length, heads, width), (2, keys, groups, width), (2, keys, groups, width)
+    return tuple(jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes)
+
+
+def segments(length: int, seed: int = 0) -> np.ndarray:
+    """Segments 0 (padding), 3 and 9 in any order in the first row, runs of 21 in the second."""
+    shuffled = np.random.default_rng(seed).choice([0, 3, 9], length)
+    return np.stack([shuffled, 1 + np.arange(length) // 21]).astype(np.int32)
+
+
+def same(rows: jax.Array) -> dict:
+    """The segment arguments where queries and keys are the same positions."""
+    return {'query_segments': rows, 'key_segments': rows}
+
+
+def defined(request) -> jax.Array:
+    """The output by the dense definition."""
+    return combine_values(definition.weights(request)[0], request.value, jnp.dtype(jnp.float32), EXACT)
+
+
+def compare(inputs: tuple, mechanism: FAVOR, **extra) -> None:
+    """Asserts that the backend equals the definition, forward and in all gradients."""
+
+    def outputs_and_gradients(serve, inputs: tuple) -> tuple:
+        out, backward = jax.vjp(lambda *inputs: serve(make_request(*inputs, mechanism, rng=RNG, **extra)), *inputs)
+        return out, backward(jnp.sin(jnp.arange(out.size, dtype=jnp.float32)).reshape(out.shape))
+
+    def both(*inputs: jax.Array) -> tuple:
+        served = outputs_and_gradients(lambda request: favor.serve(request)[0], inputs)
+        return served, outputs_and_gradients(defined, inputs)
+
+    (out, gradients), (expected, expected_gradients) = jax.device_get(jit(both)(*inputs))
+    assert np.abs(expected).max() > 0.1
+    assert_close(out, expected)
+    assert_close(gradients, expected_gradients, gradient=True)
+
+
+# The estimate
+
+
+def test_error_against_softmax_falls_with_the_root_of_the_features():
+    """With norms of about 1, where the variance of single features leaves the denominator's bias small."""
+    q, k, v = (0.35 * x for x in arrays(24, width=8))
+    exact = dense.serve(make_request(q, k, v, Softmax()))[0]
+
+    @functools.partial(jit, static_argnums=0)
+    def errors(features: int) -> jax.Array:
+        def error(rng: jax.Array) -> jax.Array:
+            request = make_request(q, k, v, FAVOR(features=features, orthogonal=False), rng=rng)
+            return jnp.square(favor.serve(request)[0] - exact).mean()
+
+        return jax.lax.map(error, jax.random.split(RNG, 40))
+
+    counts = (32, 128, 512, 2048)
+    slope = np.polyfit(np.log(counts), [0.5 * np.log(errors(count).mean()) for count in counts], 1)[0]
+    assert -0.6 <= slope <= -0.4
+
+
+# Equal to the definition
+
+
+@pytest.mark.parametrize(
+    'length, causal',
+    [(length, True) for length in (1, 7, 63, 64, 65, 127, 1000, 1025)]
+    + [(length, False) for length in (1, 7, 1000, 1025)],
+)
+def test_equals_the_definition_at_any_length(length: int, causal: bool):
+    compare(arrays(length, heads=1, groups=1), FAVOR(features=8, causal=causal, chunk=64))
+
+
+CASES = {
+    'padding': (65, {'query_segments': (np.arange(65) < np.array([[40], [3]])).astype(np.int32)}),
+    'grouped segments': (100, {'heads': 4, 'query_segments': segments(100)}),
+    'segments of their own': (70, {'query_segments': segments(70), 'key_segments': segments(70, 1)}),
+    'grouped relu': (40, {'heads': 4, 'kernel': 'relu'}),
+    'cross': (20, {'keys': 50}),
+    'cross segments': (30, {'keys': 50, 'query_segments': segments(30), 'key_segments': segments(50, 1)}),
+}
+
+
+@pytest.mark.parametrize(
+    'case, causal', [(case, causal) for case in CASES for causal in ((False,) if 'cross' in case else (False, True))]
+)
+def test_equals_the_definition(case: str, causal: bool):
+    length, options = CASES[case]
+    options = dict(options)
+    if 'query_segments' in options:
+        options['query_segments'] = jnp.asarray(options['query_segments'])
+        options['key_segments'] = jnp.asarray(options.get('key_segments', options['query_segments']))
+    inputs = arrays(length, heads=options.pop('heads', 2), keys=options.pop('keys', None))
+    compare(inputs, FAVOR(features=8, causal=causal, kernel=options.pop('kernel', 'softmax'), chunk=16), **options)
+
+
+def test_causal_equals_prefix_sums_in_float64():
+    q, k, v = arrays(70)
+    mechanism = FAVOR(features=16, causal=True, chunk=32)
+    out = jit(lambda *inputs: favor.serve(make_request(*inputs, mechanism, rng=RNG))[0])(q, k, v)
+    projection = np.asarray(draw_features(RNG, 16, 4, True), np.float64)
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+
+    def features(x: np.ndarray) -> np.ndarray:
+        x = x / 4**0.25
+        return np.exp(x @ projection.T - 0.5 * (x**2).sum(-1, keepdims=True))
+
+    sums = np.cumsum(features(k)[..., None] * v[..., None, :], axis=1)
+    normalisers = np.cumsum(features(k), axis=1)
+    numerators = np.einsum('BLHR,BLHRK->BLHK', features(q), sums)
+    np.testing.assert_allclose(out, numerators / (features(q) * normalisers).sum(-1, keepdims=True), atol=1e-4)
+
+
+def test_weights_sum_to_one_or_to_zero_and_keep_to_positions():
+    (q, k, _), rows = arrays(20), jnp.asarray(segments(20))
+
+    @jit
+    def weights_of(q: jax.Array, **extra) -> jax.Array:
+        weights, lse = definition.weights(make_request(q, k, k, FAVOR(causal=True), rng=RNG, **extra))
+        assert lse is None
+        return weights
+
+    weights = weights_of(q, query_segments=rows, key_segments=rows)
+    assert weights.shape == (2, 2, 20, 20)
+    sums = jnp.broadcast_to((rows != 0)[:, None], (2, 2, 20)).astype(jnp.float32)
+    assert_close(weights.sum(-1), sums)
+    assert not jnp.triu(weights, 1).any()
+    assert_close(weights_of(q[:, 17:], query_positions=jnp.arange(17, 20)[None]), weights_of(q)[:, :, 17:])
+
+
+# Masks are exact
+
+
+def test_causal_gradient_to_later_positions_is_exactly_zero():
+    q, k, v = arrays(50)
+    mechanism = FAVOR(features=8, causal=True, chunk=16)
+
+    @jit
+    def gradients(position: int) -> tuple:
+        def at(k: jax.Array, v: jax.Array) -> jax.Array:
+            return favor.serve(make_request(q, k, v, mechanism, rng=RNG))[0][:, position].sum()
+
+        return jax.grad(at, (0, 1))(k, v)
+
+    for position in (0, 15, 16, 40):
+        of_k, of_v = jax.device_get(gradients(position))
+        assert not of_k[:, position + 1 :].any() and not of_v[:, position + 1 :].any()
+        assert of_v[:, : position + 1].all()
+
+
+@pytest.mark.parametrize('causal', [False, True])
+def test_a_query_without_keys_gives_zeros_and_zero_gradients(causal: bool):
+    inputs, rows = arrays(7), jnp.asarray([[0] * 7, [4] * 5 + [0] * 2])
+
+    def total(*inputs: jax.Array) -> tuple:
+        request = make_request(*inputs, FAVOR(16, causal), rng=RNG, query_segments=rows, key_segments=rows)
+        out = favor.serve(request)[0]
+        return (out + out**2).sum(), out
+
+    gradients, out = jax.device_get(jit(jax.grad(total, (0, 1, 2), has_aux=True))(*inputs))
+    assert not out[0].any() and not out[1, 5:].any() and out[1, :5].all()
+    for gradient in gradients:
+        assert np.isfinite(gradient).all() and not gradient[0].any() and not gradient[1, 5:].any()
+
+
+def test_cross_attention_to_padding_alone_gives_zeros():
+    q, k, v = arrays(5, keys=9)
+    rows = {'query_segments': jnp.ones((2, 5), int), 'key_segments': jnp.zeros((2, 9), int).at[1].set(1)}
+    out = jit(lambda *inputs: favor.serve(make_request(*inputs, FAVOR(16), rng=RNG, **rows))[0])(q, k, v)
+    assert not out[0].any() and out[1].all()
+
+
+@pytest.mark.parametrize('causal', [False, True])
+def test_a_segment_of_large_keys_leaves_its_neighbours_exact(causal: bool):
+    """With one scale for all segments of a chunk, the smaller features would vanish in float32: e^-100 and less."""
+    (q, k, v), mechanism = arrays(24, width=16), FAVOR(features=32, causal=causal)
+    rows = jnp.asarray([[2] * 10 + [1] * 14, [1] * 5 + [3] * 12 + [0] * 7])
+    k = jnp.where((rows == 1)[..., None, None], 0.1 * k, 10.0 + 0.5 * k)  # norms of 0.4 and 40
+
+    @jit
+    def serve(*inputs: jax.Array, **extra: jax.Array) -> jax.Array:
+        return favor.serve(make_request(*inputs, mechanism, rng=RNG, **extra))[0]
+
+    rows_BL = np.asarray(rows)
+    packed = np.asarray(serve(q, k, v, **same(rows)))
+    for segment in (1, 2, 3):
+        alone = np.asarray(serve(q, k, v, **same((rows == segment).astype(jnp.int32))))
+        assert alone[rows_BL == segment].all()
+        assert_close(packed[rows_BL == segment], alone[rows_BL == segment], gradient=True)
+
+
+# Numbers
+
+
+@pytest.mark.parametrize('causal', [False, True])
+@pytest.mark.parametrize('kernel', ['softmax', 'relu'])
+def test_bfloat16_stays_near_float32(causal: bool, kernel: str):
+    inputs = tuple(x.astype(jnp.bfloat16) for x in arrays(65, width=16))
+    mechanism = FAVOR(features=64, causal=causal, kernel=kernel)
+    out = jit(lambda *inputs: favor.serve(make_request(*inputs, mechanism, rng=RNG))[0])(*inputs)
+    exact = jit(lambda *inputs: defined(make_request(*inputs, mechanism, rng=RNG)))(
+        *(x.astype('float32') for x in inputs)
+    )
+    assert out.dtype == jnp.bfloat16
+    assert jnp.linalg.norm(out.astype(jnp.float32) - exact) <= 2e-2 * jnp.linalg.norm(exact)
+
+
+@pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize('causal', [False, True])
+def test_norms_of_50_stay_finite_forward_and_backward(causal: bool, dtype: jnp.dtype):
+    q, k, v = arrays(40, width=64)
+    q, k = (50.0 * x / jnp.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
+    ramp = jnp.linspace(0.02, 1.0, 40)[None, :, None, None]
+
+    @jit
+    def gradients(*inputs: jax.Array) -> tuple:
+        def total(*inputs: jax.Array) -> tuple:
+            out = favor.serve(make_request(*inputs, FAVOR(64, causal, chunk=16), rng=RNG))[0].astype(jnp.float32)
+            return (out**2).sum(), out
+
+        return jax.grad(total, (0, 1, 2), has_aux=True)(*inputs)
+
+    for name, keys in {'random': k, 'opposite': -q, 'growing': k * ramp, 'shrinking': k * ramp[:, ::-1]}.items():
+        gradient, out = jax.device_get(gradients(*(x.astype(dtype) for x in (q, keys, v))))
+        assert all(np.isfinite(x.astype(np.float32)).all() for x in (*gradient, out)), name
+        assert out.all(), f'{name}: a query that may read keys reads none'
+        assert np.abs(out).max() <= np.abs(v).max() * 1.01, name
+
+
+@pytest.mark.parametrize('norm', [1.0, 50.0])
+@pytest.mark.parametrize('name', ['random', 'growing', 'shrinking'])
+def test_causal_sums_equal_float64_and_know_nothing_of_later_keys(name: str, norm: float):
+    """Keys that grow inside a chunk push the earlier ones of it below what float32 holds on one scale."""
+    q, k, v = arrays(40, width=64)
+    ramp = np.linspace(0.02, 1.0, 40, dtype=np.float32)[None, :, None, None]
+    ramp = {'random': np.ones_like(ramp), 'growing': ramp, 'shrinking': ramp[:, ::-1]}[name]
+    q, k = (norm * x / jnp.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
+    k = k * ramp
+    mechanism = FAVOR(64, causal=True, chunk=16)
+    request = make_request(q, k, v, mechanism, rng=RNG)
+    out = favor.serve(request)[0]
+    expected = combine_values(weights_in_float64(request), v, jnp.dtype(jnp.float32), EXACT)
+    assert_close(out, expected, gradient=True)
+    weights, _ = definition.weights(request)
+    assert_close(combine_values(weights, v, jnp.dtype(jnp.float32), EXACT), out, gradient=True)
+    short = favor.serve(make_request(*(x[:, :21] for x in (q, k, v)), mechanism, rng=RNG))[0]
+    assert_close(out[:, :21], short, gradient=True)
+
+
+# Decoding
+
+
+def stepper(mechanism: FAVOR, width: int) -> Callable:
+    """A function from a state and query, key and value of new tokens to their outputs and the state that has them."""
+    features = mechanism.feature_map(RNG, width)
+
+    @jit
+    def step(state: FavorState, *new: jax.Array) -> tuple[jax.Array, FavorState]:
+        (out, _), state = attend_causal(Tokens(*new), state, features, mechanism.chunk)
+        return out, state
+
+    return step
+
+
+def test_token_by_token_equals_the_causal_form():
+    q, k, v = arrays(21, heads=4)
+    mechanism = FAVOR(features=16, causal=True, chunk=8)
+    parallel = jit(lambda *inputs: favor.serve(make_request(*inputs, mechanism, rng=RNG))[0])(q, k, v)
+    step = stepper(mechanism, 4)
+    out, state = step(init_state(2, 2, 16, 4), q[:, :11], k[:, :11], v[:, :11])
+    outs = [out]
+    for i in range(11, 21):
+        out, state = step(state, q[:, i : i + 1], k[:, i : i + 1], v[:, i : i + 1])
+        outs.append(out)
+    assert isinstance(state, FavorState) and state.sums.shape == (2, 2, 16, 4)
+    assert_close(jnp.concatenate(outs, axis=1), parallel)
+
+
+def test_decoding_rescales_its_state_to_a_later_larger_key():
+    """An early key whose features are e^-180 of a later one's must neither drown nor overflow."""
+    q, k, v = arrays(4, width=16)
+    k = k.at[:, :2].multiply(14.0)
+    mechanism = FAVOR(features=16, causal=True)
+    step = stepper(mechanism, 16)
+    state, outs = init_state(2, 2, 16, 16), []
+    for i in range(4):
+        out, state = step(state, *(x[:, i : i + 1] for x in (q, k, v)))
+        outs.append(out)
+    request = make_request(q, k, v, mechanism, rng=RNG)
+    expected = combine_values(weights_in_float64(request), v, jnp.dtype(jnp.float32), EXACT)
+    assert_close(jnp.concatenate(outs, axis=1), expected, gradient=True)
+
+
+def weights_in_float64(request) -> jax.Array:
+    """The causal weights of the softmax kernel in float64, with nothing subtracted from the logarithms."""
+    projection = draw_features(RNG, request.mechanism.features, request.key.shape[3], True)
+    logs = [
+        np.asarray(log_features(x.swapaxes(1, 2), projection, 'softmax'), np.float64)
+        for x in (request.query, request.key)
+    ]
+    products = np.tril(np.einsum('BHLR,BHMR->BHLM', *(np.exp(log) for log in logs)))
+    return jnp.asarray(products / products.sum(-1, keepdims=True), jnp.float32)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    'mechanism, change, message',
+    [
+        (Softmax(), {}, 'favor computes FAVOR, not Softmax'),
+        (FAVOR(), {'bias': jnp.zeros((1, 1, 7, 7))}, 'no additive bias'),
+        (FAVOR(), {'dropout_rate': 0.1}, 'no dropout on weights'),
+        (FAVOR(), {'return_lse': True}, 'no log-sum-exp'),
+        (FAVOR(causal=True), {'query_positions': np.arange(1, 8)[None]}, 'positions than 0, 1'),
+        (FAVOR(causal=True), {'query_positions': jnp.arange(7)[None]}, 'positions than 0, 1'),
+    ],
+)
+def test_what_it_lacks_is_refused(mechanism, change: dict, message: str):
+    request = make_request(*arrays(7), mechanism, rng=RNG, **change)
+    with pytest.raises(NotImplementedError, match=message):
+        favor.serve(request)
+
+
+def test_unequal_lengths_are_refused_where_causal_and_positions_are_free_elsewhere():
+    q, k, v = arrays(5, keys=8)
+    positions = {'query_positions': np.arange(3, 8)[None]}
+    with pytest.raises(NotImplementedError, match='unequal lengths'):
+        favor.serve(make_request(q, k, v, FAVOR(causal=True), rng=RNG, **positions))
+    with pytest.raises(NotImplementedError, match='additive bias'):
+        definition.weights(make_request(q, k, v, FAVOR(), rng=RNG, bias=jnp.zeros((1, 1, 5, 8))))
+    plain, numbered = (favor.serve(make_request(q, k, v, FAVOR(), rng=RNG, **extra))[0] for extra in ({}, positions))
+    assert (plain == numbered).all()
+
+
+# Cost
+
+
+def compiled_gradient(length: int, causal: bool, has_segments: bool) -> jax.stages.Compiled:
+    """Forward and backward of one head of 16 with 32 features."""
+    array = jax.ShapeDtypeStruct((1, length, 1, 16), jnp.float32)
+
+    def total(q: jax.Array, k: jax.Array, v: jax.Array, rows: jax.Array) -> jax.Array:
+        extra = {'query_segments': rows, 'key_segments': rows} if has_segments else {}
+        return favor.serve(make_request(q, k, v, FAVOR(32, causal), rng=RNG, **extra))[0].sum()
+
+    rows = jax.ShapeDtypeStruct((1, length), jnp.int32)
+    return jit(jax.grad(total, (0, 1, 2))).lower(array, array, array, rows).compile()
+
+
+@pytest.mark.parametrize('causal, has_segments', [(False, False), (True, False), (True, True)])
+def test_memory_is_linear_in_the_length(causal: bool, has_segments: bool):
+    programs = [compiled_gradient(length, causal, has_segments) for length in (4096, 16384)]
+    small, large = (program.memory_analysis().temp_size_in_bytes for program in programs)
+    assert large <= 2.2**2 * small
+    shapes = [
+        np.prod([int(n) for n in dims.split(',')]) for dims in re.findall(r'\[([\d,]+)\]', programs[-1].as_text())
+    ]
+    assert max(shapes) < 16384 * 32 * 16 / 4  # far below [L, R, K] and [L, L]
+
+
+def test_sorting_by_segment_has_no_scatter_in_its_gradient():
+    assert 'scatter(' not in compiled_gradient(64, True, True).as_text()
+
+
+def test_vmap_equals_a_loop():
+    inputs = tuple(jnp.stack([x, x[::-1] + 1.0]) for x in arrays(20))
+    rows = jnp.asarray(np.stack([segments(20), np.ones((2, 20), np.int32)]))
+
+    def serve(q: jax.Array, k: jax.Array, v: jax.Array, rows: jax.Array) -> jax.Array:
+        request = make_request(q, k, v, FAVOR(8, chunk=8), rng=RNG, query_segments=rows, key_segments=rows)
+        return favor.serve(request)[0]
+
+    alone = jit(serve)
+    loop = jnp.stack([alone(*(x[i] for x in (*inputs, rows))) for i in (0, 1)])
+    assert_close(jit(jax.vmap(serve))(*inputs, rows), loop)

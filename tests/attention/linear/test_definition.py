@@ -1,0 +1,24 @@
+"""The options of linear attention; its weights are tested by the table of test_registry.py."""
+
+import pytest
+
+import efficient_attention as ea
+from efficient_attention.attention.linear.definition import Linear
+from efficient_attention.attention.mechanism import model_needs
+from efficient_attention.errors import InputError
+
+
+def test_it_is_named_in_texts_and_from_the_package():
+    assert ea.Linear is Linear
+    assert ea.parse_mechanism('linear') == Linear()
+    assert ea.parse_mechanism('linear(causal=True, chunk=32)') == Linear(True, 32)
+
+
+def test_options_out_of_range_are_named():
+    with pytest.raises(InputError, match='linear chunk is 0; it must be at least 1'):
+        Linear(chunk=0)
+
+
+def test_it_draws_nothing_and_has_no_weights_to_drop():
+    assert not Linear().needs_rng and not Linear().has_dropout
+    assert model_needs(Linear(causal=True)) == 'model.attention_dropout_rate=0.0'

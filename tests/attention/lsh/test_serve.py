@@ -1,0 +1,331 @@
+"""LSH attention in chunks equals its dense definition, forward and gradient, with every option; memory is linear."""
+
+import functools
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from efficient_attention.attention.attend import make_request
+from efficient_attention.attention.lsh import definition as lsh_definition
+from efficient_attention.attention.lsh import serve as lsh
+from efficient_attention.attention.lsh.definition import LSH
+from efficient_attention.attention.request import Request
+from efficient_attention.attention.softmax import dense
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.attention.weights import drop_weights
+from tests.tolerances import assert_close
+
+RNG = jax.random.key(3)
+SMALL = functools.partial(LSH, bucket_size=8, rounds=3)
+# These programs run once: compiling them with all optimisations takes three times as long.
+jit = functools.partial(jax.jit, compiler_options={'xla_backend_optimization_level': 0})
+
+
+def vectors(length: int, *, batch: int = 2, heads: int = 2, width: int = 8, dtype: Any = jnp.float32) -> tuple:
+    """Queries of length about 4, so that weights are neither equal nor all on one key, and values."""
+    q, v = (jax.random.normal(jax.random.key(length + n), (batch, length, heads, width), dtype) for n in (0, 1))
+    return q * jnp.asarray(1.5, dtype), v
+
+
+def request(q: jax.Array, v: jax.Array, mechanism: LSH, **options: Any) -> Request:
+    """A shared-QK request with the module's key."""
+    return make_request(q, q, v, mechanism, **({'rng': RNG} | options))
+
+
+def serve(q: jax.Array, v: jax.Array, mechanism: LSH, **options: Any) -> tuple[jax.Array, jax.Array]:
+    """Output and log-sum-exp in chunks."""
+    return lsh.serve(request(q, v, mechanism, **options))
+
+
+def define(q: jax.Array, v: jax.Array, mechanism: LSH, **options: Any) -> tuple[jax.Array, jax.Array]:
+    """Output and log-sum-exp from dense weights, in float32."""
+    asked = request(q, v, mechanism, **options)
+    weights, lse = lsh_definition.weights(asked)
+    return jnp.einsum('BHLM,BMHK->BLHK', drop_weights(weights, asked), v.astype(jnp.float32)), lse
+
+
+serve_quickly = functools.partial(jit, static_argnums=2)(serve)
+
+
+def both(q: jax.Array, v: jax.Array, mechanism: LSH, **options: Any) -> tuple[Any, Any]:
+    """((outputs, gradients) in chunks, the same of the definition), compiled as one program."""
+
+    def loss(attend: Any, q: jax.Array, v: jax.Array) -> tuple:
+        out, lse = attend(q, v, mechanism, **options)
+        by_place = jnp.sin(jnp.arange(out.size, dtype=jnp.float32)).reshape(out.shape)
+        # The constant that stands for an empty or a self-reading row would drown everything else.
+        readable = jnp.where(lse > lsh_definition.SELF_LOGIT / 2, lse, 0.0)
+        return (out.astype(jnp.float32) * by_place).sum() + (readable * by_place[..., 0].swapaxes(1, 2)).sum(), (
+            out,
+            lse,
+        )
+
+    @jit
+    def run(q: jax.Array, v: jax.Array) -> Any:
+        return tuple(
+            jax.grad(functools.partial(loss, attend), (0, 1), has_aux=True)(q, v) for attend in (serve, define)
+        )
+
+    return run(q, v)
+
+
+def check(q: jax.Array, v: jax.Array, mechanism: LSH, **options: Any) -> None:
+    """Both agree within the table's tolerance."""
+    (gradients, outs), (expected_gradients, expected) = both(q, v, mechanism, **options)
+    assert outs[1].dtype == jnp.float32 and outs[0].dtype == q.dtype
+    assert_close(outs, expected)
+    assert_close(gradients, expected_gradients, gradient=True)
+    assert any(jnp.abs(gradient).max() > 1e-2 for gradient in gradients) or q.shape[1] == 1
+
+
+def segments(kind: str, length: int = 53) -> dict:
+    """Segment arguments [2, length]: padding behind and inside a row, or packed segments of unequal lengths."""
+    numbers = np.arange(length)
+    if kind == 'padding':
+        array = np.stack([numbers < length - 9, (numbers % 7 != 3) & (numbers < 30)])
+    else:
+        array = np.stack([1 + numbers // 20, np.where(numbers < 50, 3 - numbers // 17, 0)])
+    array = jnp.asarray(array, jnp.int32)
+    return {'query_segments': array, 'key_segments': array}
+
+
+POSITIONS = np.random.default_rng(0).permutation(53)[None].astype(np.int32)
+CELLS = {
+    'plain': (SMALL(), {}),
+    'causal': (SMALL(causal=True), {}),
+    'padding': (SMALL(), segments('padding')),
+    'segments': (SMALL(causal=True), segments('packed')),
+    'within_buckets': (SMALL(within_buckets=True, buckets=4), {}),
+    'deduplicate': (SMALL(deduplicate=True), {}),
+    'sequential': (SMALL(sequential=True), {}),
+    'dropout': (SMALL(), {'dropout_rate': 0.3}),
+    'row dropout': (SMALL(sequential=True), {'dropout_rate': 0.3, 'dropout_rng': jax.random.split(RNG, 2)}),
+    'positions': (SMALL(causal=True), {'query_positions': POSITIONS, 'key_positions': POSITIONS}),
+    'factorised': (SMALL(buckets=200), {}),
+    'all': (
+        SMALL(causal=True, within_buckets=True, deduplicate=True, sequential=True, buckets=4),
+        segments('packed') | {'dropout_rate': 0.2},
+    ),
+}
+
+
+@pytest.mark.parametrize('cell', CELLS)
+def test_chunks_equal_the_definition(cell: str):
+    mechanism, options = CELLS[cell]
+    check(*vectors(53), mechanism, **options)
+
+
+@pytest.mark.parametrize('length', [1, 7, 63, 64, 65, 127, 1000, 1025])
+def test_any_length(length: int):
+    check(*vectors(length, batch=1, heads=1, width=4), LSH(rounds=2, causal=length % 2 == 0))
+
+
+def test_two_chunks_are_read_once():
+    """With two chunks the one before is also the one behind."""
+    q, v = vectors(16)
+    two, one = (serve_quickly(q, v, LSH(bucket_size=size, rounds=1)) for size in (8, 16))
+    assert_close(two, one)
+
+
+def test_sequential_gives_the_same_numbers():
+    q, v = vectors(53)
+    at_once, one_by_one = (
+        serve_quickly(q, v, SMALL(deduplicate=True, sequential=sequential)) for sequential in (False, True)
+    )
+    assert_close(one_by_one, at_once)
+
+
+def test_bfloat16_stays_near_the_float32_definition():
+    q, v = vectors(53, dtype=jnp.bfloat16)
+    (gradients, (out, lse)), (expected_gradients, (expected, expected_lse)) = both(
+        q, v, SMALL(causal=True), **segments('packed')
+    )
+    assert out.dtype == jnp.bfloat16 and lse.dtype == jnp.float32
+    assert_close(lse, expected_lse, dtype=jnp.bfloat16)
+    for actual, exact in zip((out, *gradients), (expected, *expected_gradients), strict=True):
+        actual, exact = actual.astype(jnp.float32), exact.astype(jnp.float32)
+        assert jnp.linalg.norm(actual - exact) <= 2e-2 * jnp.linalg.norm(exact)
+
+
+def test_one_chunk_over_all_is_full_attention_with_self_as_last_resort():
+    q, v = vectors(20)
+    keys = lsh_definition.unit_keys(q) * np.float32(np.sqrt(q.shape[-1]))
+    not_self = -1e5 * jnp.eye(20)[None, None]
+    full = jit(lambda: dense.serve(make_request(q, keys, v, Softmax(), bias=not_self)))()
+    assert_close(serve_quickly(q, v, LSH(bucket_size=32, rounds=1)), full)
+    repeated = serve_quickly(q, v, LSH(bucket_size=32, rounds=4))
+    assert_close(repeated[0], full[0])
+    assert_close(repeated[1], full[1] + np.float32(np.log(4.0)))
+    assert_close(serve_quickly(q, v, LSH(bucket_size=32, rounds=4, deduplicate=True)), full)
+
+
+@pytest.mark.parametrize('rounds', [1, 3])
+def test_a_token_reads_itself_alone_where_nothing_else_is_visible(rounds: int):
+    q, v = vectors(20)
+
+    @jit
+    @functools.partial(jax.grad, argnums=(0, 1), has_aux=True)
+    def gradients(q: jax.Array, v: jax.Array) -> tuple:
+        out, _ = serve(q, v, LSH(bucket_size=4, rounds=rounds, causal=True))
+        return out[:, 0].sum(), out
+
+    (dq, dv), out = gradients(q, v)
+    assert_close(out[:, 0], v[:, 0])
+    assert not dq.any()
+    assert_close(dv, jnp.zeros_like(v).at[:, 0].set(1.0), gradient=True)
+
+
+def test_a_query_without_keys_gives_zeros_and_zero_gradients():
+    q, v = vectors(21, dtype=jnp.bfloat16)
+    array = jnp.asarray([[0] * 21, [1] * 15 + [0] * 6])
+
+    @jit
+    @functools.partial(jax.grad, argnums=(0, 1), has_aux=True)
+    def gradients(q: jax.Array, v: jax.Array) -> tuple:
+        out, lse = serve(q, v, SMALL(), query_segments=array, key_segments=array)
+        return (out.astype(jnp.float32) ** 2).sum() + lse[1, :, :15].sum(), out
+
+    dq_dv, out = gradients(q.at[0, :3].set(0), v)
+    assert not out[0].any() and not out[1, 15:].any() and out[1, :15].any()
+    for gradient in dq_dv:
+        assert jnp.isfinite(gradient).all() and not gradient[0].any() and not gradient[1, 15:].any()
+        assert gradient[1, :15].any()
+
+
+def test_causal_gradients_to_later_positions_are_exactly_zero():
+    q, v = vectors(21, batch=1, heads=1)
+
+    @jit
+    def jacobians(q: jax.Array, v: jax.Array) -> Any:
+        return jax.jacrev(lambda q, v: serve(q, v, SMALL(causal=True))[0].sum(axis=(0, 2, 3)), (0, 1))(q, v)
+
+    for jacobian in jacobians(q, v):
+        by_pair = np.abs(jacobian[:, 0, :, 0]).max(axis=-1)
+        assert not np.triu(by_pair, 1).any()
+        assert np.tril(by_pair)[2:].any(axis=1).all()  # the first two queries have one key each, so no gradient of q
+
+
+def test_gradient_equals_a_finite_difference():
+    q, v = vectors(40, batch=1)
+    # Steps as long as float32 asks for, yet short enough that no query changes its bucket.
+    steps = [jax.random.normal(jax.random.key(9 + n), q.shape) * 2e-3 for n in (0, 1)]
+
+    def value(q: jax.Array, v: jax.Array) -> jax.Array:
+        out, lse = serve(q, v, SMALL(deduplicate=True))
+        return (out * jnp.cos(jnp.arange(out.size)).reshape(out.shape)).sum() + jnp.sin(lse).sum()
+
+    @jit
+    def buckets(q: jax.Array) -> jax.Array:
+        asked = request(q, v, SMALL())
+        return lsh_definition.make_rounds(asked, lsh_definition.make_layout(asked))[1]
+
+    ahead, behind = ([x + sign * step for x, step in zip((q, v), steps, strict=True)] for sign in (1.0, -1.0))
+    assert jnp.array_equal(buckets(ahead[0]), buckets(behind[0]))
+    slope = sum((g * step).sum() for g, step in zip(jit(jax.grad(value, (0, 1)))(q, v), steps, strict=True))
+    difference = (jit(value)(*ahead) - jit(value)(*behind)) / 2
+    assert abs(slope) > 1e-3
+    assert_close(difference / slope, jnp.ones(()), dtype=jnp.float16, gradient=True)  # rounding of two values of 1e1
+
+
+def test_same_key_same_bits_and_rows_do_not_depend_on_each_other():
+    q, v = vectors(53, batch=3)
+    run = jit(lambda q, v, rng: serve(q, v, SMALL(), rng=rng))
+    out, lse = run(q, v, RNG)
+    again, _ = run(q, v, RNG)
+    assert jnp.array_equal(out, again)
+    turned, turned_lse = run(q[::-1], v[::-1], RNG)
+    assert_close((turned[::-1], turned_lse[::-1]), (out, lse))
+    assert jnp.abs(run(q, v, jax.random.key(4))[0] - out).max() > 1e-2
+
+
+def test_packed_segments_never_read_each_other():
+    q, v = vectors(53)
+    array = segments('packed')['query_segments']
+    is_first = (array == 1)[..., None, None]
+
+    @jit
+    def first(q: jax.Array, v: jax.Array) -> jax.Array:
+        return jnp.where(is_first, serve(q, v, SMALL(), query_segments=array, key_segments=array)[0], 0.0)
+
+    noise = jax.random.normal(jax.random.key(1), v.shape)
+    assert jnp.array_equal(first(q, v), first(q, jnp.where(is_first, v, noise)))
+    assert first(q, v).any()
+
+
+def test_vmap_equals_a_loop():
+    q, v = vectors(21, batch=3)
+    slope = jax.grad(lambda q, v: (serve(q[None], v[None], SMALL())[0] ** 2).sum(), (0, 1))
+    mapped = jit(jax.vmap(slope))(q, v)
+    looped = jit(lambda q, v: jax.lax.map(lambda row: slope(*row), (q, v)))(q, v)
+    assert_close(mapped, looped, gradient=True)
+
+
+def test_rows_spread_over_devices_exchange_nothing():
+    q, v = vectors(53, batch=8)
+    mesh = jax.make_mesh((8,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
+    spread = [jax.device_put(x, NamedSharding(mesh, PartitionSpec('data'))) for x in (q, v)]
+    run = jit(jax.grad(lambda q, v: (serve(q, v, SMALL(causal=True))[0] ** 2).sum(), (0, 1)))
+    text = run.lower(*spread).compile().as_text()
+    assert not re.search(r'all-gather|all-to-all|collective-permute|all-reduce', text)
+    assert_close(run(*spread), run(q, v), gradient=True)
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        ({'bias': jnp.zeros((1, 1, 7, 7))}, 'no bias'),
+        ({'mechanism': Softmax()}, 'computes LSH, not Softmax'),
+        ({'query_positions': jnp.arange(7)[None] + 1}, 'one array as query_positions'),
+        (
+            {'query_segments': jnp.ones((2, 7), jnp.int32), 'key_segments': jnp.zeros((2, 7), jnp.int32)},
+            'as query_segm',
+        ),
+    ],
+)
+def test_what_is_missing_is_named(change: dict, message: str):
+    q, v = vectors(7)
+    change = {'mechanism': SMALL(), 'rng': RNG} | change
+    for attend in (lsh.serve, lsh_definition.weights):
+        with pytest.raises(NotImplementedError, match=message):
+            attend(make_request(q, q, v, **change))
+
+
+def test_cross_attention_and_grouped_heads_are_refused():
+    q, v = vectors(7)
+    with pytest.raises(NotImplementedError, match='no grouped heads: 2 query and 1 key heads'):
+        lsh.serve(make_request(q, q[:, :, :1], v[:, :, :1], SMALL(), rng=RNG))
+    with pytest.raises(NotImplementedError, match='no cross attention: 7 queries and 5 keys'):
+        positions = {'query_positions': np.arange(7)[None], 'key_positions': np.arange(5)[None]}
+        lsh.serve(make_request(q, q[:, :5], v[:, :5], SMALL(), rng=RNG, **positions))
+
+
+@functools.cache
+def compiled(length: int, mechanism: LSH) -> Any:
+    """The program of forward and backward pass at one row, one head of width 16."""
+    spec = jax.ShapeDtypeStruct((1, length, 1, 16), jnp.float32)
+    return jit(jax.grad(lambda q, v: serve(q, v, mechanism)[0].sum(), (0, 1))).lower(spec, spec).compile()
+
+
+def temporary_bytes(length: int, mechanism: LSH) -> int:
+    """What the program needs besides its arguments and results."""
+    return compiled(length, mechanism).memory_analysis().temp_size_in_bytes
+
+
+def test_memory_grows_linearly():
+    needs = [temporary_bytes(length, LSH(causal=True)) for length in (4096, 8192, 16384)]
+    assert all(later <= 2.2 * earlier for earlier, later in zip(needs[:-1], needs[1:], strict=True)), needs
+    shapes = re.findall(r'(?:f|s|u|pred|bf)\d*\[([\d,]+)\]', compiled(16384, LSH(causal=True)).as_text())
+    largest = max(np.prod([int(size) for size in shape.split(',')]) for shape in shapes)
+    assert 16384 * 16 <= largest < 16384**2 / 32
+
+
+def test_sequential_memory_does_not_grow_with_the_rounds():
+    few, many = (temporary_bytes(8192, LSH(rounds=rounds, sequential=True)) for rounds in (2, 8))
+    at_once = temporary_bytes(8192, LSH(rounds=8))
+    assert many < 1.1 * few  # each round keeps its order, 8 bytes a position and head
+    assert many < 0.6 * at_once

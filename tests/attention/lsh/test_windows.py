@@ -1,0 +1,72 @@
+"""Windows of sorted chunks: what a step reads is each chunk's own slots and those of the chunk before."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from efficient_attention.attention.attend import make_request
+from efficient_attention.attention.lsh.definition import LSH, Layout, Rounds, make_layout, make_rounds
+from efficient_attention.attention.lsh.serve import apart, run_steps
+from efficient_attention.attention.lsh.windows import (
+    ChunkWindow,
+    MaskInputs,
+    extend,
+    make_gathered,
+    scores,
+    window_rows,
+    with_previous,
+)
+
+L, H, K, S = 24, 2, 8, 4
+
+
+def make(causal: bool = False) -> tuple[Layout, Rounds, jax.Array, jax.Array]:
+    """Layout, rounds, q and v [B, H, L, K] of a row of 24 positions in chunks of 4."""
+    q, v = (jax.random.normal(jax.random.key(seed), (1, L, H, K)) for seed in (0, 1))
+    request = make_request(q, q, v, LSH(bucket_size=S, rounds=2, causal=causal), rng=jax.random.key(2))
+    layout = make_layout(request)
+    return layout, make_rounds(request, layout)[0], q.swapaxes(1, 2), v.swapaxes(1, 2)
+
+
+def test_each_pair_of_a_chunk_and_the_one_before_is_scored_once_in_each_round():
+    """Counts the pairs that the windows of a whole visit hold, by position."""
+    layout, rounds, q, v = make()
+    vectors = make_gathered(q, v)
+
+    def step(window: ChunkWindow, seen: jax.Array) -> jax.Array:
+        logits, is_self = scores(window_rows(vectors, window, layout), window, layout)
+        places = jnp.broadcast_arrays(window.queries.places[..., :, None], window.keys.places[..., None, :])
+        head = jnp.broadcast_to(jnp.arange(H)[None, :, None, None, None, None], places[0].shape)
+        assert logits.shape == is_self.shape == places[0].shape
+        return seen.at[head, places[0], places[1]].add(1)
+
+    seen = np.asarray(run_steps(step, layout, rounds, MaskInputs(None, None, None, None), jnp.zeros((H, L, L), int)))
+    chunks = np.asarray(rounds.slots_BHTL)[0] // S  # [H, T, L]
+    back = (chunks[:, :, :, None] - chunks[:, :, None, :]) % layout.chunks
+    np.testing.assert_array_equal(seen, (back <= layout.before).sum(1))
+
+
+def test_scores_are_products_with_unit_keys():
+    layout, rounds, q, v = make(causal=True)
+    vectors = make_gathered(q, v)
+
+    def step(window: ChunkWindow, difference: jax.Array) -> jax.Array:
+        logits, is_self = scores(window_rows(vectors, window, layout), window, layout)
+        query, key = window.queries.places[..., :, None], window.keys.places[..., None, :]
+        head = jnp.arange(H)[None, :, None, None, None, None]
+        unit = q[0] / jnp.linalg.norm(q[0], axis=-1, keepdims=True)
+        expected = (q[0][head, query] * unit[head, key]).sum(-1)
+        is_read = (key < query) & ~is_self
+        assert logits.dtype == jnp.float32
+        return jnp.maximum(difference, jnp.where(is_read, abs(logits - expected), 0.0).max())
+
+    assert run_steps(step, layout, rounds, MaskInputs(None, None, None, None), jnp.asarray(0.0)) < 1e-5
+
+
+def test_what_is_taken_apart_adds_up_where_it_came_from():
+    """The transpose of `with_previous`."""
+    layout, rounds, _, _ = make()
+    chunks = jax.random.normal(jax.random.key(3), extend(rounds.order_BHTN, layout).shape + (3,))
+    put_together, pull = jax.vjp(lambda x: with_previous(x, layout), chunks)
+    cotangent = jax.random.normal(jax.random.key(4), put_together.shape)
+    np.testing.assert_allclose(apart(cotangent, layout), pull(cotangent)[0], rtol=1e-6)

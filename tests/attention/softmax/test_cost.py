@@ -1,0 +1,28 @@
+"""Multiply-adds of softmax attention: the pairs of the tiles that a pattern keeps, counted head by head."""
+
+from efficient_attention.attention.cost import multiply_adds
+from efficient_attention.attention.patterns import dense_mask
+from efficient_attention.attention.softmax.cost import kept_pairs
+from efficient_attention.attention.text_form import parse_mechanism, parse_pattern
+
+
+def test_tiles_of_one_position_are_pairs():
+    for text in ('causal & window(3)', 'full', 'sparse_strided(4)', 'longformer(2, 3)', 'random_tiles(2, 4)'):
+        pattern = parse_pattern(text).for_keys(23)
+        assert kept_pairs(pattern, 23, 1) == dense_mask(pattern, 23, 23).sum()
+
+
+def test_a_tile_counts_as_a_whole_and_ends_with_the_positions():
+    pattern = parse_pattern('causal').for_keys(10)
+    assert kept_pairs(pattern, 10, 4) == 4 * 4 + 4 * 8 + 2 * 10
+    assert kept_pairs(parse_pattern('full'), 10, 4) == 100
+
+
+def test_heads_count_each_with_its_own_pattern():
+    full, block, mixed = (
+        multiply_adds(parse_mechanism(text), 512, 4, 8) for text in ('full', 'block(64)', 'per_head(full, block(64))')
+    )
+    assert mixed == (full + block) / 2
+    assert full == 8 * block
+    random = parse_mechanism('random_tiles(3, 64)')
+    assert multiply_adds(random, 512, 4, 8) == 2 * 8 * 4 * 512 * 3 * 64

@@ -1,0 +1,36 @@
+"""Which backend 'auto' takes for softmax attention; that each equals the reference is tested in test_attend.py."""
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from efficient_attention.attention.attend import attend
+from efficient_attention.attention.patterns import Causal, Window
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.attention.softmax.serve import log_choice
+from tests.attention.cells import inputs
+
+
+def test_auto_logs_its_choice_once(caplog: pytest.LogCaptureFixture):
+    log_choice.cache_clear()
+    arrays, _ = inputs(7)
+    with caplog.at_level(logging.INFO):
+        attend(*arrays, Softmax())
+        attend(*arrays, Softmax())
+        attend(*arrays, Softmax(Causal() & Window(2)))
+    assert [record.message for record in caplog.records] == [
+        'attention: Softmax over full runs on the dense backend',
+        'attention: Softmax over causal & window(2) runs on the dense backend',
+    ]
+
+
+def test_auto_is_dense_for_few_pairs_alone():
+    def largest(length: int) -> int:
+        shape = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32)
+        traced = jax.jit(lambda q: attend(q, q, q, Softmax(Causal()))).trace(shape)
+        return max(variable.aval.size for equation in traced.jaxpr.eqns for variable in equation.outvars)
+
+    assert largest(64) >= 64 * 64
+    assert largest(1024) < 1024 * 1024

@@ -1,0 +1,172 @@
+"""Bias by tiles: the values of each chunk are those of the dense bias, and gradients come back to where they belong."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.attention.attend import make_request
+from efficient_attention.attention.request import Request
+from efficient_attention.attention.softmax.definition import Softmax, dense_bias
+from efficient_attention.attention.softmax.tile_bias import ArrayBias, FunctionBias, make_tile_bias
+from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, Chunk, MaskInputs, make_side
+
+S, B, L, M, H, G = 4, 2, 10, 14, 4, 2
+QUERY_LISTING, KEY_LISTING = np.random.default_rng(0).permutation(L), np.random.default_rng(1).permutation(M)
+ROWS = {False: np.array([2, 0]), True: np.array([3, 1])}  # own tiles by query, by key
+LISTS = {
+    'alike': {False: np.array([[[1, 3], [0, 2]]]), True: np.array([[[1, 2], [0, 1]]])},
+    'by head': {
+        False: np.array([[[1, 3], [0, 2]], [[2, 0], [3, 1]]]),
+        True: np.array([[[1, 2], [0, 1]], [[0, 1], [2, 0]]]),
+    },
+    'shared': {False: np.array([0, 1, 2]), True: np.array([0, 2])},
+}
+SHAPES = [(B, H, L, M), (1, H, L, M), (B, 1, L, M), (1, 1, 1, M), (B, 1, 1, M), (H, L, 1), (1, 1, L, 1), (L, M), (1,)]
+
+
+def make(bias: object, positions: np.ndarray | None = None) -> Request:
+    q, k = jnp.zeros((B, L, H, 8)), jnp.zeros((B, M, G, 8))
+    return make_request(q, k, k, Softmax(), bias=bias, query_positions=positions)
+
+
+def make_mask_inputs(request: Request) -> MaskInputs:
+    return MaskInputs(
+        make_side(request.positions.query, None, QUERY_LISTING, S),
+        make_side(request.positions.key, None, KEY_LISTING, S),
+        None,
+    )
+
+
+def make_chosen(lists: np.ndarray, by_key: bool) -> ChosenTiles:
+    return ChosenTiles(jnp.asarray(ROWS[by_key]), lists if lists.ndim == 1 else jnp.asarray(lists), jnp.zeros(2, bool))
+
+
+def make_chunk(lists: np.ndarray, by_key: bool) -> Chunk:
+    return Chunk(make_chosen(lists, by_key), by_key, checks_pattern=True, checks_keys=True, size=S)
+
+
+def expected_values(dense_BHLM: np.ndarray, lists: np.ndarray, by_key: bool) -> np.ndarray:
+    """What a chunk reads of a dense bias, pair by pair, 0 where there is no such pair:
+    [B, G, t, h, S, w, S] or by key [B, G, t, S, w, h, S]."""
+    queries = np.full(4 * S, -1), np.full(5 * S, -1)  # in tiles, the last one empty
+    queries[0][:L], queries[1][:M] = QUERY_LISTING, KEY_LISTING
+    query_tiles, key_tiles = queries[0].reshape(-1, S), queries[1].reshape(-1, S)
+    padded = np.pad(dense_BHLM, ((0, 0), (0, 0), (0, 1), (0, 1)))  # number -1 is the padding
+    values = []
+    for head in range(H):
+        own = lists if lists.ndim == 1 else lists[head // (H // G) % len(lists)]
+        rows = [(ROWS[by_key], own)]
+        if lists.ndim > 1:
+            rows = [([row], others) for row, others in zip(ROWS[by_key], own, strict=True)]
+        pairs = [(others, row) if by_key else (row, others) for row, others in rows]
+        values.append([padded[:, head][:, query_tiles[q].ravel()][:, :, key_tiles[k].ravel()] for q, k in pairs])
+    stacked = np.stack([np.stack(rows, axis=1) for rows in values], axis=1)
+    if not by_key:
+        return stacked.reshape(B, G, H // G, 2, S, -1, S).swapaxes(2, 3)
+    if lists.ndim == 1:
+        return stacked.reshape(B, G, H // G, -1, S, 2, S).transpose(0, 1, 5, 6, 3, 2, 4)
+    return stacked.reshape(B, G, H // G, 2, -1, S, S).transpose(0, 1, 3, 6, 4, 2, 5)
+
+
+def real_pairs(lists: np.ndarray, by_key: bool) -> np.ndarray:
+    return expected_values(np.ones((B, H, L, M)), lists, by_key) > 0
+
+
+@pytest.mark.parametrize('by_key', [False, True], ids=['by query', 'by key'])
+@pytest.mark.parametrize('name', LISTS)
+@pytest.mark.parametrize('shape', SHAPES, ids=str)
+def test_a_chunk_reads_the_values_of_its_pairs(shape: tuple[int, ...], name: str, by_key: bool):
+    bias = np.random.default_rng(2).normal(size=shape).astype(np.float32)
+    request, lists = make(jnp.asarray(bias)), LISTS[name][by_key]
+    own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
+    values = jax.jit(lambda: own.tiles(make_chunk(lists, by_key), make_mask_inputs(request)))()
+    expected = expected_values(np.broadcast_to(bias, (B, H, L, M)), lists, by_key)
+    is_real = real_pairs(lists, by_key)
+    assert values.ndim == expected.ndim
+    np.testing.assert_array_equal(np.where(is_real, values, 0), expected)
+
+
+@pytest.mark.parametrize('name', LISTS)
+@pytest.mark.parametrize('shape', [(B, H, L, M), (1, 1, L, 1), (1, 1, 1, M)], ids=str)
+def test_the_gradient_of_a_chunk_goes_to_the_pairs_it_read(shape: tuple[int, ...], name: str):
+    """Through `rows` and `of_rows`, as the loop takes it."""
+    request, lists = make(jnp.zeros(shape)), LISTS[name][False]
+    own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
+    chosen, mask_inputs = make_chosen(lists, False), make_mask_inputs(request)
+    assert own.has_row_gradient == (shape[-2] > 1)
+
+    def read(bias: jax.Array) -> jax.Array:
+        own = make_tile_bias(make(bias), np.arange(H), QUERY_LISTING, KEY_LISTING, S)
+        values = own.rows(chosen).of_rows(make_chunk(lists, False), mask_inputs)
+        return jnp.where(real_pairs(lists, False), values, 0.0).sum()
+
+    def read_dense(bias: jax.Array) -> jax.Array:
+        dense = jnp.broadcast_to(bias, (B, H, L, M))
+        counts = np.zeros((B, H, L, M))
+        for i in np.ndindex(L, M):
+            one = np.zeros((B, H, L, M))
+            one[..., i[0], i[1]] = 1
+            counts[..., i[0], i[1]] = expected_values(one, lists, False).sum((2, 4, 5, 6)).reshape(B, H)
+        return (dense * counts.astype(np.float32)).sum()
+
+    np.testing.assert_allclose(
+        jax.jit(jax.grad(read))(jnp.zeros(shape)), jax.jit(jax.grad(read_dense))(jnp.zeros(shape)), atol=1e-5
+    )
+
+
+def test_heads_are_picked_by_their_numbers():
+    bias = np.random.default_rng(3).normal(size=(1, H, L, M)).astype(np.float32)
+    q, k = jnp.zeros((B, L, 2, 8)), jnp.zeros((B, M, 2, 8))
+    request = make_request(q, k, k, Softmax(), bias=jnp.asarray(bias[:, :2]))
+    own = make_tile_bias(request, np.array([1, 0]), np.arange(L), np.arange(M), S)
+    np.testing.assert_array_equal(own.array[0, 0, 0, 0, 0, 0], bias[0, 1, 0, :S])
+    np.testing.assert_array_equal(own.array[0, 1, 0, 0, 0, 0], bias[0, 0, 0, :S])
+
+
+def slopes(scale: jax.Array, query: jax.Array, key: jax.Array) -> jax.Array:
+    """A bias that grows with distance, with a slope for each head."""
+    return -scale[None, :, None, None] * abs(query - key).astype(jnp.float32)
+
+
+@pytest.mark.parametrize('by_key', [False, True], ids=['by query', 'by key'])
+@pytest.mark.parametrize('name', ['alike', 'shared'])
+@pytest.mark.parametrize('rows', [1, B], ids=['one row of positions', 'a row for each example'])
+def test_a_function_is_evaluated_on_the_positions_of_the_chunk(name: str, by_key: bool, rows: int):
+    scale = jnp.asarray([0.5, 1.0, 2.0, 4.0])
+    positions = np.random.default_rng(4).integers(0, 50, (rows, L)).astype(np.int32)
+    request = make(jax.tree_util.Partial(slopes, scale), positions)
+    own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
+    lists = LISTS[name][by_key]
+    values = jax.jit(lambda: own.tiles(make_chunk(lists, by_key), make_mask_inputs(request)))()
+    expected = expected_values(np.broadcast_to(dense_bias(request), (B, H, L, M)), lists, by_key)
+    is_real = real_pairs(lists, by_key)
+    np.testing.assert_array_equal(np.where(is_real, values, 0), np.where(is_real, expected, 0))
+    assert own.rows(make_chosen(lists, by_key)) is own
+
+
+def test_a_function_without_heads_serves_all_of_them():
+    request = make(lambda query, key: (query * key).astype(jnp.float32))
+    own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
+    assert isinstance(own, FunctionBias)
+    values = own.tiles(make_chunk(LISTS['alike'][False], False), make_mask_inputs(request))
+    assert values.shape == (1, 1, 2, 1, S, 2, S)
+
+
+def test_a_function_with_tiles_of_each_head_is_refused():
+    request = make(jax.tree_util.Partial(slopes, jnp.ones(H)))
+    own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
+    chunk = make_chunk(LISTS['by head'][False], False)
+    with pytest.raises(NotImplementedError, match='no bias function together with tiles that differ by head'):
+        own.tiles(chunk, make_mask_inputs(request))
+
+
+def test_no_bias_is_none():
+    assert make_tile_bias(make(None), np.arange(H), QUERY_LISTING, KEY_LISTING, S) is None
+
+
+def test_the_gradient_of_rows_is_put_back_behind_the_heads():
+    arrays = jnp.arange(3 * 2 * 1 * 1 * S * 2 * S).reshape(3, 2, 1, 1, S, 2, S)
+    whole = ArrayBias(jnp.zeros((2, 1, 1, 4, S, 2, S))).join(None, [arrays])
+    np.testing.assert_array_equal(whole.array[:, :, :, 1], arrays[1])
+    assert not whole.array[:, :, :, 3].any()  # the empty tile

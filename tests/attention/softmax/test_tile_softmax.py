@@ -1,0 +1,123 @@
+"""Softmax over tiles: results and gradients do not depend on how the work is cut into chunks."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.attention.attend import attend
+from efficient_attention.attention.softmax import tile_softmax
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.attention.softmax.tile_softmax import rows_first, rows_third, sum_to, with_empty_tile
+from efficient_attention.attention.text_form import parse_pattern
+from tests.tolerances import assert_close
+
+S = 16
+
+
+def test_small_helpers():
+    x = jnp.arange(24.0).reshape(1, 2, 3, 4)
+    assert sum_to(x, (1, 2, 1, 1)).ravel().tolist() == [66.0, 210.0]
+    padded = with_empty_tile(x)
+    assert padded.shape == (1, 2, 4, 4) and not padded[:, :, 3].any() and (padded[:, :, :3] == x).all()
+    assert rows_first(x).shape == (3, 1, 2, 4)
+    np.testing.assert_array_equal(rows_third(rows_first(x)), x)
+
+
+# ---- whole passes ----
+
+
+def gradients_and_outputs(text: str, bias: object, **options: object) -> tuple:
+    """Outputs, log-sum-exps and gradients of q, k, v and the bias at 60 positions, on the blocked backend."""
+    q, k, v = (jax.random.normal(rng, (1, 60, 2, 8)) for rng in jax.random.split(jax.random.key(0), 3))
+
+    def loss(q: jax.Array, k: jax.Array, v: jax.Array, bias: object) -> tuple:
+        pattern = Softmax(parse_pattern(text), S)
+        out, lse = attend(q, k, v, pattern, backend='blocked', bias=bias, return_lse=True, **options)
+        return (out * jnp.cos(jnp.arange(out.size).reshape(out.shape))).sum() + jnp.sin(lse).sum(), (out, lse)
+
+    quickly = {'xla_backend_optimization_level': 0}  # compiles in half the time
+    return jax.jit(jax.grad(loss, (0, 1, 2, 3), has_aux=True), compiler_options=quickly)(q, k, v, bias)
+
+
+def slopes(scale: jax.Array, query: jax.Array, key: jax.Array) -> jax.Array:
+    return -scale[None, :, None, None] * abs(query - key).astype(jnp.float32)
+
+
+@pytest.mark.parametrize(
+    'text, bias',
+    [
+        ('causal', jax.random.normal(jax.random.key(7), (1, 2, 60, 60))),
+        ('longformer(5, 2)', jax.tree_util.Partial(slopes, jnp.asarray([0.1, 0.3]))),
+        ('causal & bigbird(16, 1)', jax.random.normal(jax.random.key(8), (1, 1, 1, 60))),
+    ],
+    ids=['array', 'function', 'keys alone'],
+)
+def test_results_do_not_depend_on_the_size_of_chunks(text: str, bias: object, monkeypatch: pytest.MonkeyPatch):
+    """One row of tiles at a time or all at once: the same numbers, dropout bits and gradients, of the bias too."""
+    results = []
+    for room in (1, 2**30):
+        for name in ('CHUNK_BYTES', 'SHARED_CHUNK_BYTES'):
+            monkeypatch.setattr(tile_softmax, name, {'cpu': room})
+        results.append(gradients_and_outputs(text, bias, dropout_rate=0.2, rng=jax.random.key(1)))
+    assert_close(*results, gradient=True)
+
+
+@pytest.mark.parametrize('text', ['longformer(5, 2)', 'block(16)'])
+def test_a_bias_that_grows_away_from_its_queries_does_not_overflow(text: str):
+    """Rows of lists are filled up with queries that do not exist; whatever their bias is, they weigh nothing."""
+    bias = jax.tree_util.Partial(lambda scale, query, key: scale * (key - query).astype(jnp.float32), jnp.asarray(5.0))
+    for x in jax.tree.leaves(gradients_and_outputs(text, bias)):
+        assert jnp.isfinite(x).all()
+
+
+def test_the_same_call_gives_the_same_bits():
+    first, second = (gradients_and_outputs('sparse_strided(8)', None) for _ in range(2))
+    for one, other in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize('text', ['bigbird(16, 1)', 'sparse_strided(8)', 'per_head(causal, strided(4))'])
+def test_nothing_is_summed_by_scattering(text: str):
+    """No scatter meets a place twice, so that a result does not depend on an order; with grouped heads neither."""
+    q, k, pattern = jnp.ones((1, 60, 4, 8)), jnp.ones((1, 60, 2, 8)), Softmax(parse_pattern(text), S)
+    loss = jax.grad(lambda q, k, v: attend(q, k, v, pattern, backend='blocked').sum(), (0, 1, 2))
+    program = str(jax.make_jaxpr(loss)(q, k, k))
+    unique = re.findall(r'scatter[\w-]*\[.*?unique_indices=(\w+)', program, re.DOTALL)
+    assert set(unique) <= {'True'} and len(unique) == (6 if text.startswith('per_head') else 0)
+
+
+def looked_up(table: jax.Array, shift: jax.Array, query: jax.Array, key: jax.Array) -> jax.Array:
+    """A bias from a table [H, 9] by clipped distance; the shift is a whole number."""
+    return jnp.moveaxis(table[:, jnp.clip(query - key, -4, 4)[:, 0] + shift], 0, 1)
+
+
+def test_a_bias_function_may_have_whole_numbers_among_its_parameters():
+    q = jax.random.normal(jax.random.key(0), (1, 40, 2, 8))
+    table, shift = jax.random.normal(jax.random.key(1), (2, 9)), jnp.asarray(4)
+
+    def loss(table: jax.Array, backend: str) -> jax.Array:
+        bias = jax.tree_util.Partial(looked_up, table, shift)
+        return (attend(q, q, q, Softmax(parse_pattern('causal'), S), bias=bias, backend=backend) ** 2).sum()
+
+    gradient = jax.jit(jax.grad(loss), static_argnums=1)
+    assert_close(gradient(table, 'blocked'), gradient(table, 'reference'), gradient=True)
+
+
+@pytest.mark.parametrize('shape', [(3, 2, 1, 1, 1), (5, 1), (1, 3, 1, 1)], ids=str)
+def test_a_bias_function_that_returns_another_shape_is_refused(shape: tuple[int, ...]):
+    q = jnp.ones((1, 40, 4, 8))
+    with pytest.raises(ValueError, match='the bias function returned .* it must be'):
+        attend(q, q, q, Softmax(tile=S), bias=lambda query, key: jnp.ones(shape), backend='blocked')  # noqa: ARG005
+
+
+def test_a_bias_function_may_return_fewer_axes_and_another_float():
+    q = jax.random.normal(jax.random.key(0), (1, 40, 2, 8))
+
+    def bias(query: jax.Array, key: jax.Array) -> jax.Array:
+        return (query - key)[0, 0].astype(jnp.bfloat16)
+
+    run = jax.jit(lambda q, backend: attend(q, q, q, Softmax(tile=S), bias=bias, backend=backend), static_argnums=1)
+    assert_close(run(q, 'blocked'), run(q, 'reference'))

@@ -1,0 +1,207 @@
+"""Arguments that do not fit are refused in one line, for every mechanism and backend alike.
+
+The functions are called without the run-time type checks of the test suite, as users call them.
+"""
+
+import inspect
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.attention import checks as request_checks
+from efficient_attention.attention.attend import make_request
+from efficient_attention.attention.checks import is_key, is_known, is_on_cpu, same_values
+from efficient_attention.attention.favor.definition import FAVOR
+from efficient_attention.attention.lsh.definition import LSH
+from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.patterns import Causal
+from efficient_attention.attention.softmax.definition import Softmax
+
+B, L, M, H, G, K = 2, 7, 5, 4, 2, 8
+RNG = jax.random.key(0)
+ones = jnp.ones
+
+
+def plain(function):
+    """The function without what the suite's import hook has put around it."""
+    return inspect.unwrap(function)
+
+
+def vectors() -> dict[str, jax.Array]:
+    return {'query': ones((B, L, H, K)), 'key': ones((B, M, G, K)), 'value': ones((B, M, G, K))}
+
+
+BAD_VECTORS = [
+    ({'query': ones((B, L, H, K), int)}, 'query is of type int32; it must be an array of floating-point numbers'),
+    ({'key': [1.0]}, 'key is of type list; it must be an array'),
+    ({'value': ones((B, M, G, K), jnp.bfloat16)}, 'must share one dtype; got float32, float32, bfloat16'),
+    ({'query': ones((B, 0, H, K))}, r'query \(2, 0, 4, 8\) or key \(2, 5, 2, 8\) has an empty axis'),
+    ({'query': ones((B, L, 3, K))}, '3 query heads are not a multiple of 2 key heads'),
+    ({'query': ones((B, L, H, 9))}, 'differ in batch size or head width'),
+    ({'value': ones((B, M, G, 9))}, 'got .*9'),
+]
+
+
+@pytest.mark.parametrize('change, line', BAD_VECTORS, ids=[line[:30] for _, line in BAD_VECTORS])
+def test_vectors(change: dict, line: str):
+    check = plain(request_checks.check_vectors)
+    check(**vectors(), mechanism=Softmax())
+    with pytest.raises(ValueError, match=line):
+        check(**(vectors() | change), mechanism=Softmax())
+
+
+def test_lsh_takes_one_array_as_query_and_key():
+    check, q = plain(request_checks.check_vectors), ones((B, L, H, K))
+    check(q, q, q, LSH())
+    check(q, q + 0, q, LSH())  # known to be equal
+    with pytest.raises(ValueError, match='its keys are its queries; pass one array as query and key'):
+        check(q, 2 * q, q, LSH())
+    with pytest.raises(ValueError, match='its keys are its queries'):
+        jax.eval_shape(lambda q, k: check(q, k, q, LSH()), q, q)
+
+
+ids_L, ids_M = ones((B, L), int), ones((B, M), int)
+
+
+@pytest.mark.parametrize(
+    'given, line',
+    [
+        ((ids_L, None), 'query_segments and key_segments go together'),
+        ((ids_L[:, :6], ids_M), r'query_segments has shape \(2, 6\); it must be \(2, 7\)'),
+        ((ids_L, ids_L), r'key_segments has shape \(2, 7\); it must be \(2, 5\)'),
+        ((ids_L[:1], ids_M), r'query_segments has shape \(1, 7\)'),
+        ((ids_L[0], ids_M), r'query_segments has shape \(7,\)'),
+        ((ids_L > 0, ids_M), 'query_segments is of type bool; it must be an array of integers'),
+        (([1], ids_M), 'query_segments is of type list'),
+        ((ids_L - 2, ids_M), r'query_segments holds -1; segments lie in \[0, 2\*\*31\), 0 is padding'),
+        ((ids_L, np.full((B, M), 2**31)), r'key_segments holds 2147483648; segments lie in'),
+    ],
+)
+def test_segments(given: tuple, line: str):
+    q, k = vectors()['query'], vectors()['key']
+    check = plain(request_checks.check_segments)
+    check(q, k, ids_L, ids_M)
+    with pytest.raises(ValueError, match=line):
+        check(q, k, *given)
+
+
+def test_segments_of_numpys_own_type_are_taken_without_a_warning():
+    q, k = vectors()['query'], vectors()['key']
+    request = plain(make_request)(
+        q, k, k, Softmax(), query_segments=np.ones((B, L), np.int64), key_segments=np.ones((B, M), np.int64)
+    )
+    assert request.segments.query.dtype == request.segments.key.dtype == np.int32
+
+
+def test_segments_that_are_not_known_yet_are_taken_as_they_are():
+    check = plain(request_checks.check_segments)
+    q, k = vectors()['query'], vectors()['key']
+    jax.eval_shape(lambda ids: check(q, k, ids, ids_M), ids_L - 2)
+
+
+class OnAccelerator:
+    """Known segments on a device whose values are not to be fetched."""
+
+    dtype, shape, is_fully_addressable = np.dtype(np.int32), (B, L), True
+
+    def devices(self) -> list:
+        return [SimpleNamespace(platform='gpu')]
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        raise AssertionError('the values were fetched')
+
+
+def test_segments_on_an_accelerator_are_not_fetched():
+    q, k = vectors()['query'], vectors()['key']
+    assert is_known(OnAccelerator()) and not is_on_cpu(OnAccelerator()) and is_on_cpu(ids_L) and is_on_cpu(np.ones(1))
+    plain(request_checks.check_segments)(q, k, OnAccelerator(), ids_M)
+
+
+@pytest.mark.parametrize(
+    'given, line',
+    [
+        ((np.arange(6)[None], None), r'query_positions has shape \(1, 6\); it must be \(2, 7\) or \(1, 7\)'),
+        ((np.arange(7), None), r'query_positions has shape \(7,\)'),
+        ((None, jnp.arange(6)[None]), r'key_positions has shape \(1, 6\)'),
+        ((np.arange(7.0)[None], None), 'query_positions is of type float64; it must be an array of integers'),
+        ((None, None), '7 queries and 5 keys: .* compares positions, so give query_positions'),
+    ],
+)
+def test_positions(given: tuple, line: str):
+    q, k = vectors()['query'], vectors()['key']
+    check = plain(request_checks.check_positions)
+    check(q, k, Softmax(Causal()), np.arange(L)[None], None)
+    check(q, k, Softmax(), None, None)
+    with pytest.raises(ValueError, match=line):
+        check(q, k, Softmax(Causal()), *given)
+
+
+@pytest.mark.parametrize(
+    'bias, line',
+    [
+        (ones((1, 3, L, M)), r'bias has shape \(1, 3, 7, 5\); it must broadcast to \[B, H, L, M\] = \(2, 4, 7, 5\)'),
+        (ones((L - 1, M)), r'bias has shape \(6, 5\)'),
+        (ones((1, 1, 1, L, M)), 'bias has shape'),
+        (ones((L, M), bool), 'bias is of type bool; it must be an array of floating-point numbers, or a function'),
+        ('alibi', 'bias is of type str'),
+    ],
+)
+def test_bias(bias: object, line: str):
+    q, k = vectors()['query'], vectors()['key']
+    check = plain(request_checks.check_bias)
+    for fits in (None, abs, ones((B, H, L, M)), ones((1, 1, L, 1)), ones(M), ones(())):
+        check(q, k, fits)
+    with pytest.raises(ValueError, match=line):
+        check(q, k, bias)
+
+
+@pytest.mark.parametrize(
+    'mechanism, rate, rng, dropout_rng, line',
+    [
+        (Softmax(), 1.0, RNG, None, r'dropout_rate is 1.0; it must lie in \[0, 1\)'),
+        (Softmax(), 0.1, None, None, 'attention dropout needs dropout_rng or rng'),
+        (FAVOR(), 0.0, None, RNG, 'draws at random and needs rng, one key'),
+        (LSH(), 0.0, jax.random.split(RNG, 2), None, r'needs rng, one key; got \(2,\) of them'),
+        (LSH(), 0.0, jnp.zeros(2, jnp.uint32), None, r'rng is no typed key; make one with jax.random.key\(seed\)'),
+        (Softmax(), 0.1, None, 3, 'dropout_rng is no typed key'),
+        (
+            Softmax(),
+            0.1,
+            None,
+            jax.random.split(RNG, 3),
+            r'holds \(3,\) keys; it must be one, or one for each of 2 rows',
+        ),
+    ],
+)
+def test_keys(mechanism: Mechanism, rate: float, rng: object, dropout_rng: object, line: str):
+    check = plain(request_checks.check_keys)
+    check(Softmax(), B, 0.1, None, jax.random.split(RNG, B))
+    check(LSH(), B, 0.1, RNG, None)
+    with pytest.raises(ValueError, match=line):
+        check(mechanism, B, rate, rng, dropout_rng)
+
+
+def test_dropout_and_a_mechanism_that_draws_never_share_a_key():
+    q = ones((B, L, H, K))
+    request = make_request(q, q, q, LSH(), rng=RNG, dropout_rate=0.1)
+    assert request.dropout.rng != request.rng == RNG
+    assert make_request(q, q, q, Softmax(), rng=RNG, dropout_rate=0.1).dropout.rng == RNG
+
+
+def test_known_rows_of_positions_that_are_alike_become_one():
+    q = ones((B, L, H, K))
+    same, other = np.arange(L)[None].repeat(B, 0), np.arange(B * L).reshape(B, L)
+    request = make_request(q, q, q, Softmax(), query_positions=same, key_positions=other)
+    assert request.positions.query.shape == (1, L) and request.positions.key.shape == (B, L)
+
+
+def test_what_is_known_and_equal():
+    x = jnp.arange(3)
+    assert is_known(x) and is_known(np.arange(3)) and same_values(x, np.arange(3)) and not same_values(x, x + 1)
+    assert is_key(RNG) and not is_key(x) and not is_key(3)
+    seen = []
+    jax.eval_shape(lambda y: seen.append((is_known(y), same_values(y, y), same_values(y, x))), x)
+    assert seen == [(False, True, False)]

@@ -1,0 +1,33 @@
+"""The text form of mechanisms."""
+
+import pytest
+
+from efficient_attention.attention.patterns import Causal, Full
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.attention.text_form import parse_mechanism
+from efficient_attention.errors import InputError
+
+
+def test_a_pattern_means_softmax_over_it():
+    assert parse_mechanism('causal') == Softmax(Causal())
+    assert parse_mechanism('full') == Softmax() == Softmax(Full())
+
+
+def test_unknown_names_list_the_known_ones():
+    with pytest.raises(InputError, match='known: bigbird, block, causal'):
+        parse_mechanism('cosine')
+
+
+@pytest.mark.parametrize(
+    'text, expected',
+    [
+        ('full', False),
+        ('causal & longformer(4, 2)', False),
+        ('favor(8)', False),
+        ('bigbird(8, 1)', True),
+        ('per_head(full, random_tiles(1, 8))', True),
+        ('lsh(8, 2)', True),
+    ],
+)
+def test_what_reads_the_length_of_a_row(text: str, expected: bool):
+    assert parse_mechanism(text).reads_length is expected

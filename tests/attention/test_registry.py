@@ -1,0 +1,189 @@
+"""Every mechanism has a room with the same files, and a row in the table of tests below."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.attention import registry
+from efficient_attention.attention.attend import attend
+from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, init_cache
+from efficient_attention.attention.favor.definition import FAVOR
+from efficient_attention.attention.lsh.definition import LSH, draw_rotations
+from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.patterns import primitives
+from efficient_attention.attention.registry import ROOMS, room_of
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.attention.text_form import parse_mechanism
+from efficient_attention.errors import InputError
+from tests.attention import contract
+from tests.attention.cells import quick
+from tests.attention.test_cost import both_counts
+from tests.tolerances import assert_close
+
+FILES = ('definition', 'serve', 'cache', 'cost')
+
+
+@pytest.mark.parametrize('name', ROOMS)
+def test_a_room_has_the_files_that_every_room_has(name: str):
+    folder = Path(registry.__file__).parent / name
+    assert not [file for file in FILES if not (folder / f'{file}.py').is_file()]
+    room = ROOMS[name]
+    modules = [getattr(room, field.name).__module__ for field in dataclasses.fields(room)]
+    files = ('definition', 'definition', 'serve', 'cache', 'cache', 'cost')
+    assert modules == [f'efficient_attention.attention.{name}.{file}' for file in files]
+
+
+def test_a_room_is_found_by_the_class():
+    assert all(room_of(room.kind()) is room for room in ROOMS.values())
+    assert room_of(Softmax()) is ROOMS['softmax']
+
+
+def test_a_mechanism_without_a_room_is_named():
+    with pytest.raises(NotImplementedError, match='^Mechanism has no room in attention/registry.py$'):
+        room_of(Mechanism())
+
+
+# ---- the table: what a mechanism computes, in float64, and all that its room makes of it ----
+
+B, L, H, K = 2, 13, 2, 8
+RNG = jax.random.key(7)
+SEGMENTS = np.array([[3] * 5 + [1] * 6 + [0] * 2, [2] * 13], np.int32)
+
+
+def of_softmax(_: Softmax, query: np.ndarray, key: np.ndarray, allowed: np.ndarray, __: np.ndarray) -> np.ndarray:
+    return contract.softmax(contract.scaled_logits(query, key), allowed)[0]
+
+
+def of_favor(mechanism: FAVOR, query: np.ndarray, key: np.ndarray, allowed: np.ndarray, __: np.ndarray) -> np.ndarray:
+    rows = np.asarray(mechanism.feature_map(RNG, K).projection, np.float64)
+    return contract.favor_weights(query, key, rows, mechanism.kernel, allowed)
+
+
+def of_lsh(mechanism: LSH, query: np.ndarray, _: np.ndarray, __: np.ndarray, segments: np.ndarray) -> np.ndarray:
+    (rotations,) = draw_rotations(RNG, 2 * (L // mechanism.bucket_size), mechanism.rounds, H, K)
+    by_head = []
+    for head, rotation in enumerate(np.asarray(rotations, np.float64)):
+        buckets = [contract.lsh_buckets(query[:, head], [rotation[:, number]]) for number in range(mechanism.rounds)]
+        options = {'size': mechanism.bucket_size, 'causal': mechanism.causal}
+        by_head.append(contract.lsh_weights(query[:, head], buckets, segments, **options)[0])
+    return np.stack(by_head)
+
+
+def of_linear(_: Mechanism, query: np.ndarray, key: np.ndarray, allowed: np.ndarray, __: np.ndarray) -> np.ndarray:
+    return contract.linear_weights(query, key, allowed)
+
+
+# By text: the weights [H, L, M] of one row, from float64 query and key [L, H, K], what segments and order allow
+# [L, M], and the segments.
+TABLE: dict[str, Callable[[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
+    'causal': of_softmax,
+    'lsh(4, 2, causal=True)': of_lsh,
+    'favor(16, causal=True, chunk=4)': of_favor,
+    'linear': of_linear,
+    'linear(causal=True, chunk=4)': of_linear,
+}
+
+
+def test_every_mechanism_has_a_row():
+    assert {type(parse_mechanism(text)) for text in TABLE} == {room.kind for room in ROOMS.values()}
+
+
+def vectors() -> list[jax.Array]:
+    return [jnp.asarray(np.random.default_rng(seed).normal(size=(B, L, H, K)), jnp.float32) for seed in range(3)]
+
+
+def served(text: str, q: jax.Array, k: jax.Array, v: jax.Array, backend: str) -> jax.Array:
+    mechanism = parse_mechanism(text)
+    options = {'query_segments': jnp.asarray(SEGMENTS), 'key_segments': jnp.asarray(SEGMENTS), 'backend': backend}
+    options |= {'rng': RNG} if mechanism.needs_rng else {}
+    return attend(q, q if mechanism.normalises_keys else k, v, mechanism, **options)
+
+
+@pytest.mark.parametrize('text', TABLE)
+def test_definition_and_fast_form_are_the_table_s(text: str):
+    """In packed segments with padding, forward; the gradients of both are equal."""
+    q, k, v = vectors()
+    mechanism = parse_mechanism(text)
+    expected = []
+    for row, segments in enumerate(SEGMENTS):
+        query, key, value = (np.asarray(x[row], np.float64) for x in (q, k, v))
+        allowed = contract.same_segment(segments, segments)
+        allowed = np.tril(allowed) if mechanism.is_causal else allowed
+        expected.append(contract.mixed(TABLE[text](mechanism, query, key, allowed, segments), value))
+
+    @quick
+    def both(q: jax.Array, k: jax.Array, v: jax.Array) -> list:
+        pulled = [
+            jax.vjp(lambda *x, backend=backend: served(text, *x, backend), q, k, v)
+            for backend in ('reference', 'blocked')
+        ]
+        return [(out, pull(jnp.cos(out))) for out, pull in pulled]
+
+    (out, gradients), (fast, fast_gradients) = both(q, k, v)
+    assert_close(out, np.stack(expected))
+    assert_close(fast, np.stack(expected))
+    assert_close(fast_gradients, gradients, gradient=True)
+
+
+@pytest.mark.parametrize('text', [text for text in TABLE if parse_mechanism(text).is_causal])
+def test_token_by_token_equals_the_definition_or_is_refused(text: str):
+    mechanism = parse_mechanism(text)
+    if isinstance(mechanism, LSH):
+        with pytest.raises(InputError, match='cannot go on token by token'):
+            CacheSpec(mechanism, H, H, K, L)
+        return
+    spec, (q, k, v) = CacheSpec(mechanism, H, H, K, L), vectors()
+    positions, segments = np.arange(L, dtype=np.int32)[None].repeat(B, 0), SEGMENTS
+
+    @jax.jit
+    def run(*new: jax.Array) -> jax.Array:
+        def step(cache: Any, one: tuple) -> tuple[Any, jax.Array]:
+            out, cache = decode(spec, cache, NewTokens(*(x[:, None] for x in one)))
+            return cache, out[:, 0]
+
+        rows_first = [x.swapaxes(0, 1) for x in new]
+        return jax.lax.scan(step, init_cache(spec, B, 'float32', RNG), rows_first)[1].swapaxes(0, 1)
+
+    out = run(q, k, v, jnp.asarray(positions), jnp.asarray(segments))
+    assert_close(out, served(text, q, k, v, 'reference'))
+
+
+@pytest.mark.parametrize('text', ['linear', 'linear(causal=True, chunk=64)'])
+def test_cost_is_that_of_the_program(text: str):
+    """Of the other mechanisms in test_cost.py."""
+    counted, traced = both_counts(text, 512)
+    assert counted == pytest.approx(traced, rel=0.01)
+
+
+# ---- the worked examples of the docs ----
+
+DOCUMENT = Path(registry.__file__).parents[2] / 'docs' / 'attention.md'
+
+
+def lines_of(text: str) -> int:
+    return sum(1 for line in text.splitlines() if line.strip())
+
+
+def test_the_worked_mechanism_has_as_many_lines_as_the_docs_say():
+    folder, said = Path(registry.__file__).parent / 'linear', DOCUMENT.read_text(encoding='utf-8')
+    counts = {f'{file}.py': lines_of((folder / f'{file}.py').read_text(encoding='utf-8')) for file in FILES}
+    section = said[said.index('## Adding a mechanism') :]
+    assert {
+        name: int(count) for name, count in re.findall(r'^\| `(\w+\.py)` \| (\d+) \|', section, re.MULTILINE)
+    } == counts
+    assert f'in {sum(counts.values())} lines' in section and sum(counts.values()) <= 65
+
+
+def test_the_worked_pattern_is_that_of_the_source_and_short():
+    said, source = DOCUMENT.read_text(encoding='utf-8'), Path(primitives.__file__).read_text(encoding='utf-8')
+    start = source.index('@dataclasses.dataclass(frozen=True)\nclass Prefix')
+    text = source[start : source.index('\n\n\n', start)]
+    assert text in said
+    assert lines_of(text) <= 15 and f'the worked example, {lines_of(text)} lines' in said

@@ -1,0 +1,41 @@
+"""What a room provides is called as its fields say; a mechanism that is added to the registry is served at once."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.attention.attend import attend, attention_weights
+from efficient_attention.attention.cost import multiply_adds
+from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.registry import ROOMS
+from efficient_attention.attention.request import Request
+from efficient_attention.attention.room import Room
+from efficient_attention.attention.text_form import parse_mechanism
+
+
+@dataclasses.dataclass(frozen=True)
+class Mean(Mechanism):
+    """Every key has the same weight."""
+
+
+def weights(request: Request) -> tuple:
+    (batch, queries, heads, _), keys = request.query.shape, request.key.shape[1]
+    return jnp.full((batch, heads, queries, keys), 1.0 / keys), None
+
+
+def serve(request: Request) -> tuple:
+    return jnp.broadcast_to(request.value.mean(axis=1, keepdims=True), request.query.shape), None
+
+
+def test_a_mechanism_is_what_its_room_says(monkeypatch: pytest.MonkeyPatch):
+    nothing = ROOMS['lsh']
+    room = Room(Mean, weights, serve, nothing.init_cache, nothing.decode, lambda *sizes: len(sizes))
+    monkeypatch.setitem(ROOMS, 'mean', room)
+    q, v = jnp.ones((1, 3, 2, 4)), jnp.arange(24.0).reshape(1, 3, 2, 4)
+    out = attend(q, q, v, Mean())
+    np.testing.assert_allclose(out, attend(q, q, v, Mean(), backend='reference'), rtol=1e-6)
+    np.testing.assert_allclose(attention_weights(q, q, Mean()), 1 / 3)
+    assert multiply_adds(Mean(), 3, 2, 4) == 4
+    assert not Mean().is_causal and parse_mechanism('lsh').name == 'lsh'
