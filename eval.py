@@ -37,11 +37,10 @@ define_host_flags()
 def main() -> None:
     """Reads the flags, evaluates and prints the metrics."""
     parse_flags(sys.argv, required=('workdir',))
-    print(keep_freed_memory(), file=sys.stderr)
-    from efficient_attention.inference.evaluate_workdir import (
-        evaluate_workdir,
-    )  # after the allocator, before anything large
+    # Not at the top of the file, where --help and a refused flag would wait twice as long for it.
+    from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 
+    print(keep_freed_memory(), file=sys.stderr)
     join_hosts_of_flags()
     protocol = {name: flag.value for name, flag in PROTOCOL.items() if flag.value is not None}
     metrics = evaluate_workdir(WORKDIR.value, checkpoint=CHECKPOINT.value, batch_size=BATCH_SIZE.value, **protocol)

@@ -19,12 +19,12 @@ define_host_flags()
 def main() -> None:
     """Reads the flags and trains."""
     parse_flags(sys.argv, required=('config', 'workdir'))
-    print(keep_freed_memory(), file=sys.stderr)
-    from efficient_attention.training.fill_config import fill_config  # after the allocator, before anything large
+    # Not at the top of the file, where --help and a refused flag would wait twice as long for them.
+    from efficient_attention.training.fill_config import fill_config
     from efficient_attention.training.loop import train
 
+    print(keep_freed_memory(), file=sys.stderr)
     join_hosts_of_flags()
-
     filled = fill_config(CONFIG.value.to_dict())
     train(filled.config, WORKDIR.value, opened=filled)
 

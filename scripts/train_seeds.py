@@ -24,9 +24,9 @@ SEEDS = flags.DEFINE_list('seeds', ['0', '1', '2', '3', '4'], 'Seeds, with comma
 def main() -> None:
     """Reads the flags, trains with each seed and prints the table."""
     parse_flags(sys.argv, required=('config', 'workdir'))
-    print(keep_freed_memory(), file=sys.stderr)
-    from efficient_attention.training.seeds import table, train_seeds  # after the allocator
+    from efficient_attention.training.seeds import table, train_seeds  # late, as in train.py
 
+    print(keep_freed_memory(), file=sys.stderr)
     summary = train_seeds(CONFIG.value.to_dict(), WORKDIR.value, SEEDS.value)
     if summary:  # else a signal stopped it, and the run has said so
         print(table(summary))

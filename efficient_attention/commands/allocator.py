@@ -4,6 +4,10 @@ XLA on the CPU allocates every temporary buffer afresh. The C library serves lar
 unmaps them on release, so each training step touches, and the kernel clears, all its pages again. Four settings of
 glibc's `mallopt` stop that; resident memory then stays at its peak. Measured on 2 cores: training steps a quarter
 shorter; of a step that frees 5 GiB the kernel's share falls from 24 % to 0.5 %.
+
+The settings act on what is allocated, freed or started after them. They may come after the imports, which allocate
+little, if they come before the first device, with which XLA starts the threads that allocate. Measured, in millions of
+page faults of 60 steps of the quickstart's model: after the imports 0.70, before them 0.91, without the settings 12.9.
 """
 
 import ctypes

@@ -92,9 +92,11 @@ def print_help(arguments: list[str], options: flags.FlagValues, words: str, comm
 
 def flags_of_command(options: flags.FlagValues) -> flags.FlagValues:
     """The flags that the command itself defines, in one list; libraries have others in absl's common one."""
-    is_common = options is flags.FLAGS
+    own = [options[name] for name in options]
+    if options is flags.FLAGS:
+        own = options.get_key_flags_for_module(sys.argv[0])
     found = flags.FlagValues()
-    for flag in options.get_key_flags_for_module(sys.argv[0]) if is_common else [options[name] for name in options]:
+    for flag in own:
         found[flag.name] = flag
     return found
 
