@@ -7,6 +7,7 @@ from efficient_attention.tasks.pretraining import PretrainingTask
 from efficient_attention.tasks.task import Task
 
 METHODS = {
+    '__init__',
     'make_model',
     'training_batches',
     'evaluation_batches',
