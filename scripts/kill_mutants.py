@@ -74,7 +74,7 @@ MUTANTS = (
     Mutant('attention/lsh/definition.py', 'SELF_LOGIT = -1e5', 'SELF_LOGIT = -1.0'),
     Mutant('attention/lsh/definition.py', 'largest, numbers + count,', 'largest, numbers,'),
     Mutant('models/position_bias.py', 'below) for h in range(1, below + 1)', 'below) for h in range(0, below)'),
-    Mutant('models/position_bias.py', 'np.where(differences > 0, own, 0)', 'np.where(differences >= 0, own, 0)'),
+    Mutant('models/position_bias.py', 'where(differences > 0, buckets, 0)', 'where(differences >= 0, buckets, 0)'),
     Mutant('models/memory.py', 'jax.lax.stop_gradient(states[:, :, start:])', 'states[:, :, start:]'),
     Mutant('models/reversible.py', 'd_second = d_second, d_first + d_input', 'd_second = d_second, d_first'),
     Mutant('models/embeddings.py', 'positions_BL + self.config.position_offset', 'positions_BL'),

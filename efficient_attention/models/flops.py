@@ -1,4 +1,4 @@
-"""How many floating-point operations a model's forward pass takes; a multiply-add counts two."""
+"""The floating-point operations of a model's forward pass; a multiply-add counts two."""
 
 from efficient_attention.attention.cost import multiply_adds
 from efficient_attention.attention.mechanism import Mechanism

@@ -1,4 +1,4 @@
-"""What do positions add to the logits of attention? ALiBi's slopes, T5's buckets of distance, TUPE's untied product.
+"""What positions add to the logits of attention: ALiBi's slopes, T5's buckets of distance, TUPE's untied product.
 
 One `PositionBias` serves all layers of a stack. It gives a function of places in the row, which backends evaluate on
 the pairs that they visit, so that no [L, L] exists where attention has none.
@@ -161,14 +161,14 @@ def bucket_numbers(differences: np.ndarray, count: int, max_distance: int, *, ca
     is for those before, and later keys, which nobody reads, fall into bucket 0.
     Source: Raffel et al. 2019, arXiv 1910.10683, section 2.1, and its released code.
     """
-    own = count if causal else count // 2
-    exact = own // 2
+    buckets = count if causal else count // 2  # of one direction
+    exact = buckets // 2
     distances = np.maximum(-differences, 0) if causal else abs(differences)
-    steps = np.log(np.maximum(distances, 1) / exact) / math.log(max_distance / exact) * (own - exact)
+    steps = np.log(np.maximum(distances, 1) / exact) / math.log(max_distance / exact) * (buckets - exact)
     # A whole number of steps, as at twice the exact distances, must not fall below itself by rounding.
-    wide = np.minimum(exact + np.floor(steps + 1e-9).astype(np.int32), own - 1)
+    wide = np.minimum(exact + np.floor(steps + 1e-9).astype(np.int32), buckets - 1)
     numbers = np.where(distances < exact, distances, wide)
-    return numbers if causal else numbers + np.where(differences > 0, own, 0)
+    return numbers if causal else numbers + np.where(differences > 0, buckets, 0)
 
 
 def of_differences(by_difference_dH: Array, query_b1L1: Array, key_b11M: Array) -> Array:
@@ -192,7 +192,7 @@ def all_differences(by_difference_dH: Array, length: int) -> Array:
 
 def of_places(places: Places, query_b1L1: Array, key_b11M: Array) -> Array:
     """float32 [B, H, L, M]: the untied product, what the difference adds, and the values of [CLS] in place of both."""
-    at_queries, at_keys = (functools.partial(rows_at, places=own) for own in (query_b1L1, key_b11M))
+    at_queries, at_keys = (functools.partial(rows_at, places=side) for side in (query_b1L1, key_b11M))
     values_BHLM = float32_einsum('BLHK,BMHK->BHLM', at_queries(places.query_BLHK), at_keys(places.key_BLHK))
     if places.by_difference_dH is not None:
         values_BHLM = values_BHLM + of_differences(places.by_difference_dH, query_b1L1, key_b11M)

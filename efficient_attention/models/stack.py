@@ -1,7 +1,7 @@
-"""N layers under one scan, separate or shared, plain or reversible, with a choice of what the backward recomputes.
+"""N layers, separate or shared, plain or reversible, with a choice of what the backward pass recomputes.
 
-The scan makes the program, and so the compile time, independent of N. Separate layers keep their parameters stacked
-along a leading axis of size N.
+In training they run under one scan, which makes the program, and so the compile time, independent of N. Separate layers
+keep their parameters stacked along a leading axis of size N; for inference, see inference_layout.py.
 """
 
 import functools
@@ -123,7 +123,7 @@ class Stack(nnx.Module):
 
     @property
     def is_separate(self) -> bool:
-        """Whether each layer's parameters are arrays of their own, as `for_inference` lays them out."""
+        """Whether each layer has its arrays, as `for_inference` lays them out, and not a part of stacked ones."""
         return isinstance(self.layers, nnx.List)
 
     def parameter_layers(self) -> tuple[Layer, ...]:

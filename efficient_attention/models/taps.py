@@ -1,4 +1,4 @@
-"""What layers compute on the way, for who asks: their outputs, for distillation, and what attention compares."""
+"""What layers compute on the way: outputs, for distillation, and attention's queries and keys, for pictures."""
 
 import dataclasses
 from typing import NamedTuple

@@ -47,7 +47,7 @@ class FixedKeys(NamedTuple):
 class OtherSequence(NamedTuple):
     """What a cross-attention reads, such as an encoder's output: vectors [B, M, D], and the segment of each [B, M].
 
-    A query reads those of its own segment; segment 0 is padding.
+    A query reads those of its segment; segment 0 is padding.
     """
 
     states_BMD: Array
@@ -140,7 +140,7 @@ class Attention(nnx.Module):
         return {'dropout_rate': rate, 'dropout_rng': rng, 'backend': self.config.attention_backend}
 
     def global_tokens(self, x_BLD: Array, is_global_BL: Array) -> GlobalTokens:
-        """The global tokens with their own projections; raises ValueError where the config has none."""
+        """The global tokens through their projections; raises ValueError where the config has none."""
         if self.global_projections is None:
             raise ValueError('is_global needs model.global_tokens, the most global tokens of a row, above 0')
         q_BLHK, k_BLHK, v_BLHK = (self.split_heads(x_BLI) for x_BLI in self.global_projections(x_BLD))

@@ -27,16 +27,16 @@ class Dense(nnx.Linear):
         is_rounded_later = device_kind() == 'cpu' or self.preferred_element_type is not None
         if self.dtype != jnp.bfloat16 or not is_rounded_later or out_sharding is not None:
             return super().__call__(inputs, out_sharding)
-        bias = None if self.bias is None else jnp.asarray(self.bias[...])
-        out = bfloat16_dense(inputs.astype(self.dtype), jnp.asarray(self.kernel[...]), bias)
+        bias_O = None if self.bias is None else jnp.asarray(self.bias[...])
+        out = bfloat16_dense(inputs.astype(self.dtype), jnp.asarray(self.kernel[...]), bias_O)
         return out.astype(self.preferred_element_type or self.dtype)
 
 
 @jax.custom_vjp
-def bfloat16_dense(x: Array, kernel: Array, bias: Array | None) -> Array:
+def bfloat16_dense(x: Array, kernel_IO: Array, bias_O: Array | None) -> Array:
     """bfloat16 x [..., I] times kernel [I, O] plus bias [O], in float32; the kernel is rounded to x's dtype."""
-    sums = product(x, kernel.astype(x.dtype), (x.ndim - 1,), (0,))
-    return sums if bias is None else sums + jnp.broadcast_to(bias, sums.shape)
+    sums = product(x, kernel_IO.astype(x.dtype), (x.ndim - 1,), (0,))
+    return sums if bias_O is None else sums + jnp.broadcast_to(bias_O, sums.shape)
 
 
 def product(left: Array, right: Array, left_axes: tuple[int, ...], right_axes: tuple[int, ...]) -> Array:
@@ -44,17 +44,17 @@ def product(left: Array, right: Array, left_axes: tuple[int, ...], right_axes: t
     return lax.dot_general(left, right, ((left_axes, right_axes), ((), ())), preferred_element_type=jnp.float32)
 
 
-def _forward(x: Array, kernel: Array, bias: Array | None) -> tuple[Array, Saved]:
-    return bfloat16_dense(x, kernel, bias), (x, kernel, bias)
+def _forward(x: Array, kernel_IO: Array, bias_O: Array | None) -> tuple[Array, Saved]:
+    return bfloat16_dense(x, kernel_IO, bias_O), (x, kernel_IO, bias_O)
 
 
 def _backward(saved: Saved, gradient: Array) -> Saved:
-    x, kernel, bias = saved
+    x, kernel_IO, bias_O = saved
     leading = tuple(range(x.ndim - 1))
-    to_bias = None if bias is None else gradient.sum(leading).astype(bias.dtype)
+    to_bias_O = None if bias_O is None else gradient.sum(leading).astype(bias_O.dtype)
     gradient = gradient.astype(x.dtype)
-    to_x = product(gradient, kernel.astype(x.dtype), (x.ndim - 1,), (1,)).astype(x.dtype)
-    return to_x, product(x, gradient, leading, leading).astype(kernel.dtype), to_bias
+    to_x = product(gradient, kernel_IO.astype(x.dtype), (x.ndim - 1,), (1,)).astype(x.dtype)
+    return to_x, product(x, gradient, leading, leading).astype(kernel_IO.dtype), to_bias_O
 
 
 bfloat16_dense.defvjp(_forward, _backward)

@@ -22,7 +22,7 @@ NOBODY = 0  # the segment of padding, which no query reads
 
 @dataclasses.dataclass(frozen=True)
 class GlobalTokens:
-    """Which tokens are global, bool [B, L], their own query, key and value [B, L, H, K], and the most of a row."""
+    """Which tokens are global, bool [B, L], query, key and value for them [B, L, H, K], and the most of a row."""
 
     is_global_BL: Array
     query_BLHK: Array
@@ -77,8 +77,8 @@ def attend_with_global(
         query_segments=jnp.maximum(used_segments_BT, 0), key_segments=segments_BL, **third,
     )  # fmt: skip
     rank_BL = jnp.cumsum(tokens.is_global_BL, axis=1, dtype=jnp.int32) - 1
-    own_BLHK = pick(rows_BTHK, jnp.clip(rank_BL, 0, at_most - 1))
-    out_BLHK = jnp.where(tokens.is_global_BL[..., None, None], own_BLHK, out_BLHK)
+    global_BLHK = pick(rows_BTHK, jnp.clip(rank_BL, 0, at_most - 1))
+    out_BLHK = jnp.where(tokens.is_global_BL[..., None, None], global_BLHK, out_BLHK)
     has_too_many_B = tokens.is_global_BL.sum(axis=1) > at_most
     return jnp.where(has_too_many_B[:, None, None, None], jnp.full_like(out_BLHK, jnp.nan), out_BLHK)
 
@@ -89,7 +89,7 @@ def pick(x_BLHK: Array, places_BT: Array) -> Array:
 
 
 def dropout_keys(options: dict[str, Any], number: int) -> dict[str, Any]:
-    """The options of one of the calls, each with dropout bits of its own."""
+    """The options of one of the calls, each with other dropout bits."""
     rng = options.get('dropout_rng')
     if rng is None:
         return options

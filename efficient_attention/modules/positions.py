@@ -1,4 +1,4 @@
-"""Where a token stands: sinusoidal tables, rotary phases, a learned table for each axis of a shape.
+"""Positions as vectors and rotations: sinusoidal tables, rotary phases, a learned table for each axis of a shape.
 
 One learned table for all positions is an embedding (models/embeddings.py).
 """

@@ -24,8 +24,8 @@ class SubLayer:
     Args:
         name: of its module in the layer, which parameters have in their paths.
         keys_from: an attention's sources of keys and values, in the order in which they are joined; () = no attention.
-        dropout: the number that makes the layer's key that of dropout on the sub-layer's output; its own in a layer.
-        weights_dropout: likewise of dropout on an attention's weights.
+        dropout: folded into the layer's key for dropout on the sub-layer's output; no two uses in a layer share one.
+        weights_dropout: likewise for dropout on an attention's weights.
     """
 
     name: str
