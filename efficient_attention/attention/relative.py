@@ -69,11 +69,11 @@ def products(q_BLHK: Array, table_PHK: Array, precision: jax.lax.Precision | Non
     return float32_einsum('BLHK,PHK->BHLP', q_BLHK, table_PHK, precision)
 
 
-def first_position(positions: Array | np.ndarray) -> int | None:
+def first_position(positions_bL: Array | np.ndarray) -> int | None:
     """The first of positions that are known, the same in all rows and rise by 1; None for others."""
-    if not isinstance(positions, np.ndarray) or len(positions) != 1 or (np.diff(positions[0]) != 1).any():
+    if not isinstance(positions_bL, np.ndarray) or len(positions_bL) != 1 or (np.diff(positions_bL[0]) != 1).any():
         return None
-    return int(positions[0, 0])
+    return int(positions_bL[0, 0])
 
 
 def falling(table_PHK: Array, top: int, count: int) -> Float[Array, 'c H K']:

@@ -27,11 +27,11 @@ def up_to_query(request: Request) -> Bool[Array, 'b 1 L M']:
     return key_positions[:, None, None, :] <= query_positions[:, None, :, None]
 
 
-def masked_softmax(logits_BHLM: Array, allowed: Array) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L']]:
+def masked_softmax(logits_BHLM: Array, allowed_bhLM: Array) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L']]:
     """Weights and log-sum-exp over the allowed keys; a query without keys gets weights 0 and log-sum-exp MASKED."""
-    logits_BHLM = jnp.where(allowed, logits_BHLM, MASKED)
+    logits_BHLM = jnp.where(allowed_bhLM, logits_BHLM, MASKED)
     maximum = jax.lax.stop_gradient(logits_BHLM.max(axis=-1, keepdims=True))
-    exponentials = jnp.where(allowed, jnp.exp(logits_BHLM - maximum), 0.0)
+    exponentials = jnp.where(allowed_bhLM, jnp.exp(logits_BHLM - maximum), 0.0)
     total = exponentials.sum(axis=-1, keepdims=True)
     has_key = total > 0.0
     safe_total = jnp.where(has_key, total, 1.0)

@@ -75,8 +75,8 @@ def forward(inputs: Inputs, features: FeatureMap) -> tuple[Array, Any]:
     """`read_all`, and what its backward pass needs."""
     sums, stabiliser = sum_keys(inputs, features)
 
-    def read(query: Array) -> tuple[Array, Array, Array]:
-        query_BGhCR, scale = query_features(features.logs(query), stabiliser[:, :, None, None])
+    def read(query_BGhCK: Array) -> tuple[Array, Array, Array]:
+        query_BGhCR, scale = query_features(features.logs(query_BGhCK), stabiliser[:, :, None, None])
         both = jnp.einsum('BGhCR,BGVR->BGhCV', query_BGhCR, sums)
         denominator = both[..., -1]
         has_key = (denominator > SMALLEST_DENOMINATOR)[..., None]
@@ -104,28 +104,28 @@ def sum_keys(inputs: Inputs, features: FeatureMap) -> tuple[Array, Array]:
     return jax.lax.scan(add, start, (inputs.keys, inputs.values, inputs.valid))[0]
 
 
-def backward(kept: Any, douts: Array) -> tuple[Inputs, None]:
+def backward(kept: Any, douts_nBGhCK: Array) -> tuple[Inputs, None]:
     """Gradients of queries, keys and values."""
     inputs, feature_map, read = kept
 
-    def of_queries(dsums: Array, chunk: tuple[Array, ...]) -> tuple[Array, Array]:
+    def of_queries(dsums_BGVR: Array, chunk: tuple[Array, ...]) -> tuple[Array, Array]:
         query, dout, out, scale, denominator = chunk
         logs, into_query = jax.vjp(feature_map.logs, query)
         features = jnp.exp(logs + read.stabiliser[:, :, None, None] - scale[..., None])
         unit = jnp.where(denominator > SMALLEST_DENOMINATOR, 1.0 / denominator, 0.0)[..., None]
         dboth = jnp.concatenate([dout, -(dout * out).sum(axis=-1, keepdims=True)], axis=-1) * unit
         dfeatures = jnp.einsum('BGhCV,BGVR->BGhCR', dboth, read.sums)
-        return dsums + jnp.einsum('BGhCV,BGhCR->BGVR', dboth, features), into_query(dfeatures * features)[0]
+        return dsums_BGVR + jnp.einsum('BGhCV,BGhCR->BGVR', dboth, features), into_query(dfeatures * features)[0]
 
-    chunks = inputs.queries, douts, read.outputs, read.scales, read.denominators
-    dsums, dqueries = jax.lax.scan(of_queries, jnp.zeros_like(read.sums), chunks)
+    chunks = inputs.queries, douts_nBGhCK, read.outputs, read.scales, read.denominators
+    dsums_BGVR, dqueries = jax.lax.scan(of_queries, jnp.zeros_like(read.sums), chunks)
 
     def of_keys(chunk: tuple[Array, Array, Array | None]) -> tuple[Array, Array]:
         key, value, valid = chunk
         logs, into_key = jax.vjp(feature_map.logs, key)
         features = key_features(mask_keys(logs, valid), read.stabiliser[:, :, None])
-        dfeatures = jnp.einsum('BGCV,BGVR->BGCR', value, dsums)
-        return into_key(dfeatures * features)[0], jnp.einsum('BGCR,BGVR->BGCV', features, dsums)
+        dfeatures = jnp.einsum('BGCV,BGVR->BGCR', value, dsums_BGVR)
+        return into_key(dfeatures * features)[0], jnp.einsum('BGCR,BGVR->BGCV', features, dsums_BGVR)
 
     dkeys, dvalues = jax.lax.map(of_keys, (inputs.keys, inputs.values, inputs.valid))
     return Inputs(dqueries, dkeys, dvalues, None), None

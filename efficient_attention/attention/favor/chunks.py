@@ -70,10 +70,10 @@ def init_state(batch: int, key_heads: int, features: int, width: int) -> FavorSt
     return FavorState(zeros((*rows, width)), zeros(rows), jnp.full(rows, MASKED, jnp.float32))
 
 
-def rescale(state: FavorState, stabiliser: Array) -> FavorState:
+def rescale(state: FavorState, stabiliser_BGR: Array) -> FavorState:
     """The same sums, divided by exp of another stabiliser that is nowhere smaller."""
-    shrink = jnp.exp(state.stabiliser - stabiliser)
-    return FavorState(state.sums * shrink[..., None], state.normaliser * shrink, stabiliser)
+    shrink = jnp.exp(state.stabiliser - stabiliser_BGR)
+    return FavorState(state.sums * shrink[..., None], state.normaliser * shrink, stabiliser_BGR)
 
 
 def scale_keys(state: FavorState, key_logs_BGCR: Array) -> tuple[FavorState, Array]:
@@ -276,35 +276,36 @@ class Keys(NamedTuple):
     values: Array
 
 
-def read_chunk(query_logs: Array, keys: Keys, allowed: Array, reads: Array | None) -> Outputs:
-    """Outputs and log-sum-exp of queries over `allowed` [b, C, C] keys of their chunk and, where `reads`, the state."""
-    query_BGhCR, scale = query_features(query_logs, keys.scaled.stabiliser[:, :, None, None])
+def read_chunk(query_logs_BGhCR: Array, keys: Keys, allowed_bCC: Array, reads_B11C: Array | None) -> Outputs:
+    """Outputs and log-sum-exp of queries over the allowed keys of their chunk and, where `reads_B11C`, the state."""
+    query_BGhCR, scale = query_features(query_logs_BGhCR, keys.scaled.stabiliser[:, :, None, None])
     inside = jnp.einsum('BGhCR,BGcR->BGhCc', query_BGhCR, keys.features)
-    inside = jnp.where(allowed[:, None, None], inside, 0.0)
+    inside = jnp.where(allowed_bCC[:, None, None], inside, 0.0)
     before, total_before = read_state(query_BGhCR, keys.scaled)
-    if reads is not None:
-        before, total_before = jnp.where(reads[..., None], before, 0.0), jnp.where(reads, total_before, 0.0)
+    if reads_B11C is not None:
+        before, total_before = jnp.where(reads_B11C[..., None], before, 0.0), jnp.where(reads_B11C, total_before, 0.0)
     numerator = before + jnp.einsum('BGhCc,BGcK->BGhCK', inside, keys.values)
     return quotient(numerator, total_before + inside.sum(axis=-1), scale)
 
 
-def read_chunk_exactly(query_logs: Array, keys: Keys, allowed: Array, reads: Array | None) -> Outputs:
+def read_chunk_exactly(query_logs_BGhCR: Array, keys: Keys, allowed_bCC: Array, reads_B11C: Array | None) -> Outputs:
     """`read_chunk` without a common scale: pairs inside the chunk by their logarithms, one query at a time."""
 
     @jax.checkpoint
     def pair_logits(query_BGhR: Array) -> Array:
         return jax.nn.logsumexp(query_BGhR[:, :, :, None] + keys.logs[:, :, None], axis=-1)
 
-    logits = jnp.moveaxis(jax.lax.map(pair_logits, jnp.moveaxis(query_logs, 3, 0)), 0, 3)
+    logits = jnp.moveaxis(jax.lax.map(pair_logits, jnp.moveaxis(query_logs_BGhCR, 3, 0)), 0, 3)
     exists = (keys.logs > MASKED / 2).any(axis=-1)[:, :, None, None]
-    allowed = jnp.broadcast_to(allowed[:, None, None] & exists, logits.shape)
+    allowed_BGhCC = jnp.broadcast_to(allowed_bCC[:, None, None] & exists, logits.shape)
     weights, inside_lse = (
-        x.reshape(*logits.shape[:3], *x.shape[2:]) for x in masked_softmax(*map(heads_together, (logits, allowed)))
+        x.reshape(*logits.shape[:3], *x.shape[2:])
+        for x in masked_softmax(*map(heads_together, (logits, allowed_BGhCC)))
     )
     inside = jnp.einsum('BGhCc,BGcK->BGhCK', weights, keys.values)
-    query_BGhCR, scale = query_features(query_logs, keys.before.stabiliser[:, :, None, None])
+    query_BGhCR, scale = query_features(query_logs_BGhCR, keys.before.stabiliser[:, :, None, None])
     numerator, denominator = read_state(query_BGhCR, keys.before)
-    denominator = denominator if reads is None else jnp.where(reads, denominator, 0.0)
+    denominator = denominator if reads_B11C is None else jnp.where(reads_B11C, denominator, 0.0)
     before, before_lse = quotient(numerator, denominator, scale)
     out = before + jax.nn.sigmoid(inside_lse - before_lse)[..., None] * (inside - before)
     return out, jnp.logaddexp(inside_lse, before_lse)
@@ -371,13 +372,13 @@ def later_step(run: Run, chunk: Chunk, *, features: FeatureMap) -> tuple[Run, Ou
 
 
 def level_segments(
-    state: FavorState, key_logs: Array, segments_BC: Array, open_BC: Array
+    state: FavorState, key_logs_BGCR: Array, segments_BC: Array, open_BC: Array
 ) -> tuple[FavorState, Array, Array]:
     """State and log features of keys relative to the largest log feature of their segment, and that level [B, G, C].
 
     Without it, the segment with the largest features would push its neighbours in a chunk below what float32 holds.
     """
-    peaks_BGC = jax.lax.stop_gradient(key_logs.max(axis=-1))
+    peaks_BGC = jax.lax.stop_gradient(key_logs_BGCR.max(axis=-1))
     same_B1CC = (segments_BC[:, :, None] == segments_BC[:, None, :])[:, None]
     own_BGC = jnp.where(same_B1CC, peaks_BGC[:, :, None, :], MASKED).max(axis=-1)
     open_BG = jnp.where(open_BC[:, None], peaks_BGC, MASKED).max(axis=-1)
@@ -386,4 +387,4 @@ def level_segments(
     # A segment without keys has no level; with 0 its logarithms stay at MASKED.
     levels_BGC, open_BG = (jnp.where(level > MASKED / 2, level, 0.0) for level in (levels_BGC, open_BG))
     relative = state._replace(stabiliser=state.stabiliser - open_BG[..., None])
-    return relative, key_logs - levels_BGC[..., None], levels_BGC
+    return relative, key_logs_BGCR - levels_BGC[..., None], levels_BGC

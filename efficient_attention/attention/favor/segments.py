@@ -22,9 +22,9 @@ def _move_forward(x_BLHK: Array, source_BN: Array, target_BL: Array) -> tuple[Ar
     return move(x_BLHK, source_BN, target_BL), (source_BN, target_BL)
 
 
-def _move_backward(indices: tuple[Array, Array], gradient: Array) -> tuple[Array, None, None]:
+def _move_backward(indices: tuple[Array, Array], gradient_BNHK: Array) -> tuple[Array, None, None]:
     source_BN, target_BL = indices
-    return move(gradient, target_BL, source_BN), None, None
+    return move(gradient_BNHK, target_BL, source_BN), None, None
 
 
 move.defvjp(_move_forward, _move_backward)
@@ -40,14 +40,14 @@ class Order(NamedTuple):
     key_slots: Array
 
 
-def sort_segments(query_segments: Array, key_segments: Array, causal: bool) -> Order:
+def sort_segments(query_segments_BL: Array, key_segments_BM: Array, causal: bool) -> Order:
     """Positions in runs of equal segments, in their old order inside a run.
 
     One slot holds a query and its key where both have the same segments. Otherwise each has its own, a key just
     before the query of the same number where order counts.
     """
-    queries, keys = query_segments.shape[1], key_segments.shape[1]
-    if query_segments is key_segments:
+    queries, keys = query_segments_BL.shape[1], key_segments_BM.shape[1]
+    if query_segments_BL is key_segments_BM:
         key_at, query_at = np.arange(keys), np.arange(queries)
     else:
         key_at, query_at = (
@@ -55,7 +55,7 @@ def sort_segments(query_segments: Array, key_segments: Array, causal: bool) -> O
         )
     sources = np.full((2, max(key_at[-1], query_at[-1]) + 1), -1, np.int32)
     sources[0, query_at], sources[1, key_at] = np.arange(queries), np.arange(keys)
-    segments = jnp.where(sources[1] >= 0, key_segments[:, sources[1]], query_segments[:, sources[0]])
+    segments = jnp.where(sources[1] >= 0, key_segments_BM[:, sources[1]], query_segments_BL[:, sources[0]])
     order_BN = jnp.argsort(segments, axis=1, stable=True)
     slots_BN = jnp.argsort(order_BN, axis=1)
     query_source, key_source = (jnp.asarray(source)[order_BN] for source in sources)
@@ -63,9 +63,9 @@ def sort_segments(query_segments: Array, key_segments: Array, causal: bool) -> O
     return Order(sorted_segments, query_source, key_source, slots_BN[:, query_at], slots_BN[:, key_at])
 
 
-def has_one_segment(query_segments: Array, key_segments: Array) -> Array:
+def has_one_segment(query_segments_BL: Array, key_segments_BM: Array) -> Array:
     """Whether no row holds more than one segment beside padding, so that padding is all there is to mask."""
-    segments = jnp.concatenate([query_segments, key_segments], axis=1)
+    segments = jnp.concatenate([query_segments_BL, key_segments_BM], axis=1)
     limits = jnp.iinfo(segments.dtype)
     lowest = jnp.where(segments == 0, limits.max, segments).min(axis=1)
     return (lowest >= jnp.where(segments == 0, limits.min, segments).max(axis=1)).all()

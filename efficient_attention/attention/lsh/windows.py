@@ -125,10 +125,10 @@ def slice_from(x: Array, start: tuple[Array, Array], count: tuple[int, int]) -> 
     )
 
 
-def at_slots(x: Array, order: Array) -> Array:
-    """`x` [B, H, L, ...] at `order` [B, H, T, g, S]: [B, H, T, g, S, ...]."""
-    taken = take(x, order.reshape(*order.shape[:2], -1))
-    return taken.reshape(*order.shape, *x.shape[3:])
+def at_slots(x: Array, order_BHTgS: Array) -> Array:
+    """`x` [B, H, L, ...] at `order_BHTgS` [B, H, T, g, S]: [B, H, T, g, S, ...]."""
+    taken = take(x, order_BHTgS.reshape(*order_BHTgS.shape[:2], -1))
+    return taken.reshape(*order_BHTgS.shape, *x.shape[3:])
 
 
 def rows_of_queries(x: Array, window: ChunkWindow, layout: Layout) -> Array:

@@ -83,11 +83,11 @@ def decode_keys(
 
 
 def read_keys(
-    spec: CacheSpec, query: Array, new: KeyCache, keys: KeyCache, bias: Bias | None
+    spec: CacheSpec, query_BnHK: Array, new: KeyCache, keys: KeyCache, bias: Bias | None
 ) -> tuple[Float[Array, 'B n H K'], Float[Array, 'B H n']]:
     """Float32 outputs and log-sum-exp of the queries of tokens `new` over these keys alone."""
-    batch, count, heads, width = query.shape
-    q_BnGhK = (query * (1.0 / math.sqrt(width))).reshape(batch, count, spec.key_heads, -1, width)
+    batch, count, heads, width = query_BnHK.shape
+    q_BnGhK = (query_BnHK * (1.0 / math.sqrt(width))).reshape(batch, count, spec.key_heads, -1, width)
     q_BGhnK = q_BnGhK.transpose(0, 2, 3, 1, 4)
     logits = jnp.einsum('BGhnK,BGMK->BGhnM', q_BGhnK, keys.key, preferred_element_type=jnp.float32)
     is_same = (new.segments[:, None, :, None] == keys.segments[:, None, None]) & (keys.segments != 0)[:, None, None]
@@ -97,7 +97,7 @@ def read_keys(
         values = bias(new.positions[:, None, :, None], keys.positions[:, None, None, :])
         logits_BHnM = logits_BHnM + values.astype(jnp.float32)
     weights_BHnM, lse_BHn = masked_softmax(logits_BHnM, allowed)
-    weights = weights_BHnM.astype(query.dtype).reshape(logits.shape)
+    weights = weights_BHnM.astype(query_BnHK.dtype).reshape(logits.shape)
     out = jnp.einsum('BGhnM,BGMK->BGhnK', weights, keys.value, preferred_element_type=jnp.float32)
     return out.reshape(batch, heads, count, width).swapaxes(1, 2), lse_BHn
 

@@ -161,25 +161,29 @@ def make_tile_bias(
     return ArrayBias(array)
 
 
-def bias_of_lists(array: Array, chosen: ChosenTiles) -> Array:
+def bias_of_lists(array_bghnSnS: Array, chosen: ChosenTiles) -> Array:
     """From own tiles [b, g, h, t, S, n, S] the other side's tiles of each: [b, g, h, t, S, w S]; shared: t in S."""
-    has_lists, has_rows = array.shape[5] > 1 or array.shape[6] > 1, array.shape[3] > 1
+    has_lists, has_rows = array_bghnSnS.shape[5] > 1 or array_bghnSnS.shape[6] > 1, array_bghnSnS.shape[3] > 1
     if chosen.is_shared:
         if has_lists:
-            array = jnp.take(array, chosen.lists, axis=5)
-        array = array.reshape(*array.shape[:5], -1)
-        return array.reshape(*array.shape[:3], 1, -1, array.shape[5])
+            array_bghnSnS = jnp.take(array_bghnSnS, chosen.lists, axis=5)
+        array_bghnSnS = array_bghnSnS.reshape(*array_bghnSnS.shape[:5], -1)
+        return array_bghnSnS.reshape(*array_bghnSnS.shape[:3], 1, -1, array_bghnSnS.shape[5])
     if not has_lists:
-        return array.reshape(*array.shape[:5], -1)
+        return array_bghnSnS.reshape(*array_bghnSnS.shape[:5], -1)
     if not has_rows:
-        array = jnp.broadcast_to(array, (*array.shape[:3], chosen.rows.shape[0], *array.shape[4:]))
+        array_bghnSnS = jnp.broadcast_to(
+            array_bghnSnS, (*array_bghnSnS.shape[:3], chosen.rows.shape[0], *array_bghnSnS.shape[4:])
+        )
     if chosen.lists.shape[0] == 1:
         picked = jax.vmap(lambda row, tiles: jnp.take(row, tiles, axis=4), in_axes=(3, 0), out_axes=3)
-        return side_by_side(picked(array, chosen.lists[0]))
-    array = jnp.broadcast_to(array, (array.shape[0], chosen.lists.shape[0], *array.shape[2:]))
+        return side_by_side(picked(array_bghnSnS, chosen.lists[0]))
+    array_bghnSnS = jnp.broadcast_to(
+        array_bghnSnS, (array_bghnSnS.shape[0], chosen.lists.shape[0], *array_bghnSnS.shape[2:])
+    )
     by_row = jax.vmap(lambda row, tiles: jnp.take(row, tiles, axis=3), in_axes=(2, 0), out_axes=2)
     by_head = jax.vmap(by_row, in_axes=(1, 0), out_axes=1)
-    return side_by_side(by_head(array, chosen.lists))
+    return side_by_side(by_head(array_bghnSnS, chosen.lists))
 
 
 def side_by_side(array: Array) -> Array:

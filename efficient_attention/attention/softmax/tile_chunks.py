@@ -118,12 +118,12 @@ def reorder(x: Array, order: np.ndarray, axis: int) -> Array:
     return move(x)
 
 
-def make_side(positions: Any, segments: Array | None, listing: np.ndarray, size: int) -> Side:
+def make_side(positions: Any, segments_BL: Array | None, listing: np.ndarray, size: int) -> Side:
     """Positions, segments and numbers in tiles."""
     numbers = jnp.arange(len(listing), dtype=jnp.int32)[None]
     return Side(
         into_tiles(jnp.asarray(positions), listing, size)[:, None],
-        None if segments is None else into_tiles(segments, listing, size)[:, None],
+        None if segments_BL is None else into_tiles(segments_BL, listing, size)[:, None],
         into_tiles(numbers, listing, size, fill=-1)[:, None],
     )
 

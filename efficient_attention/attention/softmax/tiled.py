@@ -68,13 +68,15 @@ def attend_heads(request: Request, group: tuple[int, ...], patterns: tuple[Patte
     return merge([attend_pass(part, np.asarray(group), tile_pass) for tile_pass in passes])
 
 
-def pick_heads(x: Array, group: tuple[int, ...], heads: int) -> Array:
-    """Of `x` [B, L, H or G, K] the given ones of `heads` query heads, or the key heads that serve them."""
-    x = jnp.repeat(x, heads // x.shape[2], axis=2)
+def pick_heads(x_BLHK: Array, group: tuple[int, ...], heads: int) -> Array:
+    """Of `x_BLHK` [B, L, H or G, K] the given ones of `heads` query heads, or the key heads that serve them."""
+    x_BLHK = jnp.repeat(x_BLHK, heads // x_BLHK.shape[2], axis=2)
     if len(group) == heads:
-        return x
+        return x_BLHK
     # Unique numbers: the gradient has nothing to add up in an order that could change.
-    return x.at[:, :, np.asarray(group)].get(mode='promise_in_bounds', unique_indices=True, indices_are_sorted=True)
+    return x_BLHK.at[:, :, np.asarray(group)].get(
+        mode='promise_in_bounds', unique_indices=True, indices_are_sorted=True
+    )
 
 
 def static_positions(positions: Numbers, is_irrelevant: bool) -> bytes | int:
