@@ -5,7 +5,7 @@ from typing import Any
 
 from flax import nnx
 
-from efficient_attention.objectives.objective import Answered, Batch, Objective
+from efficient_attention.objectives.objective import Batch, Objective, OutputObjective
 
 
 def make_eval_step(graph: nnx.GraphDef, objective: Objective) -> Callable[..., tuple]:
@@ -15,14 +15,14 @@ def make_eval_step(graph: nnx.GraphDef, objective: Objective) -> Callable[..., t
     """
 
     def eval_step(params: Any, batch: Batch, carry: Any = None) -> tuple:
-        sums, carry = objective.sums_after(nnx.merge(graph, params), batch, carry, None)
+        sums, carry = objective.sums_and_carry(nnx.merge(graph, params), batch, carry, None)
         result = sums, objective.weights(batch)
         return result if carry is None else (*result, carry)
 
     return eval_step
 
 
-def make_output_step(graph: nnx.GraphDef, objective: Objective | None = None) -> Callable[..., tuple]:
+def make_output_step(graph: nnx.GraphDef, objective: OutputObjective | None = None) -> Callable[..., tuple]:
     """A function from (parameters, batch) to sums, weights, and what the model says of each row, without dropout.
 
     graph: of a model with `outputs`. Without an objective there are no sums and no weights.
@@ -32,6 +32,6 @@ def make_output_step(graph: nnx.GraphDef, objective: Objective | None = None) ->
         outputs = nnx.merge(graph, params).outputs(batch)
         if objective is None:
             return {}, {}, outputs
-        return objective.sums(Answered(outputs), batch, None), objective.weights(batch), outputs
+        return objective.sums_of(outputs, batch), objective.weights(batch), outputs
 
     return output_step

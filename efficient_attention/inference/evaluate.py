@@ -17,7 +17,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.eval_step import make_eval_step, make_output_step
 from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.models.sharding import batch_sharding, check_divisible, to_devices
-from efficient_attention.objectives.objective import Batch, Sums
+from efficient_attention.objectives.objective import Batch, OutputObjective, Sums
 from efficient_attention.tasks.task import HostBatch, Task
 
 RUN_AHEAD = 2  # batches handed to the device before the host waits for the oldest, so that it builds the next meanwhile
@@ -49,8 +49,11 @@ class Evaluation:
 
     def step_of(self, graph: nnx.GraphDef) -> EvalStep:
         """The jitted step of a model with this graph."""
-        make = make_eval_step if self.task.token_outputs is None else make_output_step
-        step = make(graph, self.task.evaluation_objective)
+        objective = self.task.evaluation_objective
+        if isinstance(objective, OutputObjective):
+            step = make_output_step(graph, objective)
+        else:
+            step = make_eval_step(graph, objective)
         return jax.jit(compiled_for(self.mesh.devices.flat[0].platform)(step))
 
     def metrics(self, step: EvalStep, params: Any) -> dict[str, float]:

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from efficient_attention.config.model import ModelConfig
-
 # Field -> (key, what transformers takes where the key is missing; None = it must be there).
 Fields = dict[str, tuple[str, Any]]
 
@@ -109,8 +107,3 @@ GLOBAL_TOKENS = 128  # most global tokens of a row for a Longformer whose config
 def text_of(attention: list[str]) -> str:
     """One text form for all layers where they agree, else one for each."""
     return attention[0] if len(set(attention)) == 1 else '; '.join(attention)
-
-
-def default_of(field: str) -> Any:
-    """A field's default in `ModelConfig`."""
-    return ModelConfig.__dataclass_fields__[field].default

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 from flax import nnx
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
@@ -59,7 +60,7 @@ def tensors_of(family: Family, model: ModelConfig, parts: Parts) -> list[Tensor]
     """
     names = names_of(family, parts)
     tensors = []
-    for path, leaf in flat(parameter_shapes(model, parts)).items():
+    for path, leaf in flatten_dict(parameter_shapes(model, parts), sep='/').items():
         module, _, kind = path.rpartition('/')
         if module not in names:
             raise InputError(f'{family.model_type} checkpoints have no place for {path}')
@@ -144,7 +145,7 @@ def read_tensors(family: Family, tensors: Iterable[Tensor], folder: TensorFolder
         rows = [folder.read(found[name.lstrip('.')]) for name in tensor.names]
         rows = [row.T if tensor.is_transposed else row for row in rows]
         arrays[tensor.path] = np.stack(rows) if tensor.is_stacked else rows[0]
-    return nested(arrays)
+    return unflatten_dict(arrays, sep='/')
 
 
 def faults_of(
@@ -169,7 +170,7 @@ def written_tensors(family: Family, tensors: Iterable[Tensor], params: Mapping[s
     Raises:
         InputError: parameters are missing, of another shape, or have no name there; lists them.
     """
-    arrays, written = flat(params), {}
+    arrays, written = flatten_dict(params, sep='/'), {}
     faults = []
     for tensor in tensors:
         array = arrays.pop(tensor.path, None)
@@ -237,23 +238,3 @@ def listed(names: list[str]) -> str:
     """The names with commas; the rest of a long list as a number."""
     more = f' and {len(names) - MOST_NAMED} more' if len(names) > MOST_NAMED else ''
     return ', '.join(names[:MOST_NAMED]) + more
-
-
-def flat(tree: Mapping[str, Any], before: str = '') -> dict[str, Any]:
-    """'a/b/c' -> leaf, for nested dicts."""
-    leaves: dict[str, Any] = {}
-    for name, value in tree.items():
-        leaves |= flat(value, f'{before}{name}/') if isinstance(value, Mapping) else {f'{before}{name}': value}
-    return leaves
-
-
-def nested(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested dicts of 'a/b/c' -> leaf."""
-    tree: dict[str, Any] = {}
-    for path, leaf in leaves.items():
-        *folders, last = path.split('/')
-        inner = tree
-        for folder in folders:
-            inner = inner.setdefault(folder, {})
-        inner[last] = leaf
-    return tree

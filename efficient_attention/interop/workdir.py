@@ -6,10 +6,11 @@ from typing import Any
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from flax.traverse_util import flatten_dict
 
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.tensors import Parts, flat, listed, parameter_shapes
+from efficient_attention.interop.tensors import Parts, listed, parameter_shapes
 from efficient_attention.workdir.checkpoint_reader import BEST, LAST, STATE, CheckpointReader
 from efficient_attention.workdir.config_file import read_config
 
@@ -72,11 +73,11 @@ def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> di
     """
     reader = CheckpointReader(workdir)
     step = checkpoint_step(reader, config, checkpoint)
-    expected = flat(parameter_shapes(config.model, parts_of(config)))
+    expected = flatten_dict(parameter_shapes(config.model, parts_of(config)), sep='/')
     saved = ocp.PyTreeCheckpointHandler().metadata(reader.folder / str(step) / STATE).tree[PARAMS]
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), saved)
-    found = {name: leaf.shape for name, leaf in flat(shapes).items()}
+    found = {name: leaf.shape for name, leaf in flatten_dict(shapes, sep='/').items()}
     wrong = [name for name in {**expected, **found} if found.get(name) != getattr(expected.get(name), 'shape', None)]
     if wrong:
         raise InputError(f'{workdir}: its parameters are not those of its config.json: {listed(wrong)}')

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.objectives.classification import classification_sums
+from efficient_attention.objectives.cross_entropy import cross_entropy_sums
 
 
 def chunked_sums(
     logits_of: Callable[[Array], Array], hidden_BLD: Array, labels_BL: Array, weights_BL: Array, *, chunk: int
 ) -> dict[str, Array]:
-    """The sums of `classification_sums` over all positions, of which `chunk` of each row have logits at a time.
+    """The sums of `cross_entropy_sums` over all positions, of which `chunk` of each row have logits at a time.
 
     Args:
         logits_of: vectors [B, c, D] to float32 logits [B, c, V]; may hold parameters, which get their gradients.
@@ -27,12 +27,12 @@ def chunked_sums(
     """
     length = hidden_BLD.shape[1]
     if not chunk or chunk >= length:
-        return classification_sums(logits_of(hidden_BLD), labels_BL, weights_BL)
+        return cross_entropy_sums(logits_of(hidden_BLD), labels_BL, weights_BL)
 
     @jax.checkpoint
     def sums_of(part: tuple[Array, Array, Array]) -> dict[str, Array]:
         hidden, labels, weights = part
-        return classification_sums(logits_of(hidden), labels, weights)
+        return cross_entropy_sums(logits_of(hidden), labels, weights)
 
     def add(total: dict[str, Array], part: tuple[Array, Array, Array]) -> tuple[dict[str, Array], None]:
         return jax.tree.map(jnp.add, total, sums_of(part)), None

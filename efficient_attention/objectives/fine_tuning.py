@@ -1,21 +1,22 @@
 """The losses of fine-tuned heads: classes, numbers, tags, choices, spans and multi-hop answers."""
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from efficient_attention.config.head import HeadConfig
-from efficient_attention.objectives.classification import classification_sums
-from efficient_attention.objectives.objective import Batch, Objective, Sums
+from efficient_attention.objectives.cross_entropy import cross_entropy_sums
+from efficient_attention.objectives.objective import Batch, OutputObjective, Sums
 
 TERM = 'fine_tuning'
 
 
 @dataclasses.dataclass(frozen=True)
-class FineTuning(Objective):
+class FineTuning(OutputObjective):
     """The mean loss over rows, or over tagged tokens.
 
     Classes, tags and choices: cross-entropy. One output: squared error. Spans: the mean of the cross-entropies of start
@@ -33,28 +34,27 @@ class FineTuning(Objective):
             return {TERM: tag_weights(batch).sum()}
         return {TERM: batch['weights'].sum()}
 
-    def sums(self, model: Any, batch: Batch, rng: Array | None, step: Array | int = 0) -> Sums:
+    def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:
         """Losses, and correct classes where there are classes, from the outputs of a `FineTuningModel`.
 
         Rows of weight 0 may hold anything as labels; there are no terms where the batch has no labels.
         """
         if not is_labelled(batch):
             return {}
-        outputs = model.outputs(batch, rng=rng, step=step)
         logits, weights = outputs['logits'], batch['weights']
         if self.head.kind == 'token':
-            return {TERM: classification_sums(logits, jnp.maximum(batch['labels'], 0), tag_weights(batch))}
+            return {TERM: cross_entropy_sums(logits, jnp.maximum(batch['labels'], 0), tag_weights(batch))}
         if self.head.kind in ('span', 'multi_hop'):
             has_span = (batch['type'] == 0).astype(weights.dtype) if self.head.kind == 'multi_hop' else 1.0
             sums = span_sums(logits, batch['start'], batch['end'], weights * has_span)
             if self.head.kind == 'multi_hop':
-                sums['loss'] += classification_sums(outputs['type'], batch['type'], weights)['loss']
+                sums['loss'] += cross_entropy_sums(outputs['type'], batch['type'], weights)['loss']
                 sums['loss'] += support_loss(outputs['support'], batch['support'], weights)
             return {TERM: sums}
         if self.head.kind == 'sequence' and self.head.outputs == 1:
             errors = jnp.square(logits[:, 0] - batch['label'])
             return {TERM: {'loss': (errors * weights).sum()}}
-        return {TERM: classification_sums(logits, batch['label'], weights)}
+        return {TERM: cross_entropy_sums(logits, batch['label'], weights)}
 
 
 def is_labelled(batch: Batch) -> bool:
@@ -69,15 +69,9 @@ def tag_weights(batch: Batch) -> Array:
 
 def span_sums(logits_BL2: Array, start_B: Array, end_B: Array, weights_B: Array) -> dict[str, Array]:
     """'loss', half of start's and half of end's, and 'accuracy' of both together, summed over rows."""
-    start, end = (classification_losses(logits_BL2[..., i], label) for i, label in enumerate((start_B, end_B)))
+    start, end = (cross_entropy(logits_BL2[..., i], label) for i, label in enumerate((start_B, end_B)))
     is_right = (logits_BL2.argmax(axis=1) == jnp.stack([start_B, end_B], axis=1)).all(axis=1)
     return {'loss': ((start + end) / 2 * weights_B).sum(), 'accuracy': (is_right.astype(jnp.float32) * weights_B).sum()}
-
-
-def classification_losses(logits_BC: Array, labels_B: Array) -> Array:
-    """The cross-entropy of each row, [B]."""
-    chosen_B = jnp.take_along_axis(logits_BC, labels_B[:, None], axis=1)[:, 0]
-    return jax.nn.logsumexp(logits_BC, axis=1) - chosen_B
 
 
 def support_loss(logits_BL: Array, labels_BL: Array, weights_B: Array) -> Array:

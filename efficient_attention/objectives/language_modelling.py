@@ -32,7 +32,7 @@ class LanguageModelling(Objective):
         """An empty memory, for a decoder that keeps one."""
         return empty_memory(self.model, rows) if self.model and self.model.memory_length else None
 
-    def sums_after(
+    def sums_and_carry(
         self, model: Decoder, batch: Batch, carry: Memory | None, rng: Array | None, step: Array | int = 0
     ) -> tuple[Sums, Memory | None]:
         """`sums` of the segments that follow on a memory, and the memory after them."""

@@ -5,7 +5,7 @@ whoever has added all of them divides.
 """
 
 import abc
-import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -33,22 +33,23 @@ class Objective(abc.ABC):
         """What the first step of a stream of batches gets from before: a tree of arrays [rows, ...], or None."""
         return None
 
-    def sums_after(
+    def sums_and_carry(
         self, model: Any, batch: Batch, carry: Any, rng: Array | None, step: Array | int = 0
     ) -> tuple[Sums, Any]:
         """`sums` of the batch that follows on `carry`, and what the next batch gets."""
         return self.sums(model, batch, rng, step), carry
 
 
-@dataclasses.dataclass(frozen=True)
-class Answered:
-    """What a model has said of a batch, in the place of the model: an objective reads it instead of asking again."""
+class OutputObjective(Objective):
+    """An objective that goes by what the model says of each row, which predictions are made from as well."""
 
-    said: dict[str, Array]
+    @abc.abstractmethod
+    def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:
+        """`sums` from the outputs of a model, by name [B, ...]."""
 
-    def outputs(self, _: Batch, **__: Any) -> dict[str, Array]:
-        """What was said."""
-        return self.said
+    def sums(self, model: Any, batch: Batch, rng: Array | None, step: Array | int = 0) -> Sums:
+        """See `Objective`."""
+        return self.sums_of(model.outputs(batch, rng=rng, step=step), batch)
 
 
 def total_loss(sums: Sums, weights: dict[str, Array]) -> Array:

@@ -5,7 +5,7 @@ import dataclasses
 from jax import Array
 
 from efficient_attention.models.pretraining import PretrainingModel
-from efficient_attention.objectives.classification import classification_sums
+from efficient_attention.objectives.cross_entropy import cross_entropy_sums
 from efficient_attention.objectives.objective import Batch, Objective, Sums
 
 
@@ -24,9 +24,9 @@ class Pretraining(Objective):
         """Losses and correct predictions of both terms."""
         x_BLD = model.encode(batch, rng=rng, step=step)
         logits_BPV = model.masked_logits(x_BLD, batch['masked_positions'])
-        sums = {'masked_lm': classification_sums(logits_BPV, batch['masked_tokens'], batch['masked_weights'])}
+        sums = {'masked_lm': cross_entropy_sums(logits_BPV, batch['masked_tokens'], batch['masked_weights'])}
         if 'unigram_losses' in batch:  # held-out batches: what a unigram model loses on the same tokens
             sums['masked_lm']['unigram_loss'] = (batch['unigram_losses'] * batch['masked_weights']).sum()
         if self.has_pairs:
-            sums['pair'] = classification_sums(model.pair_logits(x_BLD), batch['pair_labels'], batch['pair_weights'])
+            sums['pair'] = cross_entropy_sums(model.pair_logits(x_BLD), batch['pair_labels'], batch['pair_weights'])
         return sums

@@ -15,12 +15,12 @@ from efficient_attention.data.tokenizer_loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.interop.lengthen import lengthen
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
+from efficient_attention.interop.tensors import listed
 from efficient_attention.models.sharding import path_name
 from efficient_attention.training.run import Run
 from efficient_attention.training.state import TrainState
 
 MUST_START = 'encoder/'  # what a checkpoint cannot lack; heads are drawn where it has none that fits
-MOST_NAMED = 8  # parameters in a message
 
 
 class InitialParams:
@@ -100,9 +100,9 @@ def started_params(params: Any, pretrained: Mapping[str, Any], where: Path) -> A
     started = jax.tree_util.tree_map_with_path(start, params)
     logger = logging.getLogger(__name__)
     if drawn:
-        logger.warning('%s has no such parameters, so they are drawn: %s', where, shortened(drawn))
+        logger.warning('%s has no such parameters, so they are drawn: %s', where, listed(drawn))
     if found:
-        logger.warning('%s: left out, the model has no place for them: %s', where, shortened(sorted(found)))
+        logger.warning('%s: left out, the model has no place for them: %s', where, listed(sorted(found)))
     return started
 
 
@@ -126,9 +126,3 @@ def check_same_vocabulary(ours: Mapping[str, int] | None, tokenizer: Path | None
             f'train.start_from {where}: {len(theirs) - same} of its {len(theirs)} ids stand for other pieces in the '
             f'tokenizer of this run; add --config.data.tokenizer={tokenizer}'
         )
-
-
-def shortened(names: list[str]) -> str:
-    """The names with commas, the rest of a long list as a number."""
-    more = f' and {len(names) - MOST_NAMED} more' if len(names) > MOST_NAMED else ''
-    return ', '.join(names[:MOST_NAMED]) + more

@@ -122,11 +122,6 @@ def decays(params: optax.Params, no_decay: tuple[str, ...]) -> optax.Params:
     return jax.tree_util.tree_map_with_path(is_decayed, params)
 
 
-def update_count(opt_state: optax.OptState) -> jax.Array:
-    """Returns the number of updates made, int32 []: what the schedule is a function of; skipped steps do not count."""
-    return optax.tree.get(opt_state, 'ScaleByScheduleState').count
-
-
 def scale_by_uncorrected_moments(beta1: float, beta2: float, eps: float) -> optax.GradientTransformation:
     """Returns Adam's m / (sqrt(v) + eps) without bias correction; `optax.scale_by_adam` always corrects.
 

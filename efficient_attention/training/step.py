@@ -44,7 +44,8 @@ def make_train_step(
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
 
         def sums_of(params: Any, part: Part) -> tuple[Sums, Any]:
-            return objective.sums_after(nnx.merge(graph, params), part.batch, part.carry, part.keys, state.step)
+            # the objective's `sums`, and what the next batch gets
+            return objective.sums_and_carry(nnx.merge(graph, params), part.batch, part.carry, part.keys, state.step)
 
         whole = Part(batch, row_keys(key, batch), state.carry)
         (loss, sums), gradients, carry = accumulate(sums_of, state.params, whole, weights, micro_batches)

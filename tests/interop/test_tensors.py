@@ -12,7 +12,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.families import FAMILIES
 from efficient_attention.interop.pretrained import open_pretrained
-from efficient_attention.interop.tensors import Parts, flat, nested, plain_names, tensors_of, written_tensors
+from efficient_attention.interop.tensors import Parts, plain_names, tensors_of, written_tensors
 from tests.interop.folders import FIXTURES, copied, with_head
 from tests.interop.folders import tensors_of as tensors_with_head
 
@@ -124,11 +124,6 @@ def test_the_names_of_a_full_size_are_those_that_the_world_knows():
     names = {name for tensor in tensors for name in tensor.names}
     assert '.encoder.layer.11.attention.output.LayerNorm.weight' in names and 'cls.predictions.bias' in names
     assert len(names) == 5 + 12 * 16 + 5
-
-
-def test_nested_is_the_inverse_of_flat():
-    tree = {'a': {'b': 1, 'c': {'d': 2}}, 'e': 3}
-    assert flat(tree) == {'a/b': 1, 'a/c/d': 2, 'e': 3} and nested(flat(tree)) == tree
 
 
 def test_only_dots_inside_the_prefix_count():

@@ -7,7 +7,6 @@ import pytest
 
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.objectives.fine_tuning import TERM, FineTuning, support_loss
-from efficient_attention.objectives.objective import Answered
 from tests.tolerances import assert_close
 
 WEIGHTS = jnp.array([1.0, 1.0, 0.0])
@@ -18,7 +17,7 @@ def random(*shape: int) -> jax.Array:
 
 
 def sums_of(head: HeadConfig, outputs: dict, **batch: jax.Array) -> dict:
-    return FineTuning(head).sums(Answered(outputs), {'weights': WEIGHTS, **batch}, None)[TERM]
+    return FineTuning(head).sums_of(outputs, {'weights': WEIGHTS, **batch})[TERM]
 
 
 def cross_entropy(logits: jax.Array, label: int) -> float:
@@ -43,7 +42,7 @@ def test_tags_count_where_there_are_any():
     objective = FineTuning(HeadConfig(kind='token', outputs=2))
     batch = {'weights': WEIGHTS, 'labels': labels}
     expected = cross_entropy(logits[0, 1], 0) + cross_entropy(logits[0, 3], 1) + cross_entropy(logits[1, 0], 1)
-    assert_close(objective.sums(Answered({'logits': logits}), batch, None)[TERM]['loss'], expected)
+    assert_close(objective.sums_of({'logits': logits}, batch)[TERM]['loss'], expected)
     assert float(objective.weights(batch)[TERM]) == 3.0
 
 
@@ -81,4 +80,4 @@ def test_the_loss_of_sentences_is_a_mean_over_as_many_as_the_row_has(count: int)
 
 def test_rows_without_labels_have_no_loss():
     objective, batch = FineTuning(HeadConfig(kind='span')), {'weights': WEIGHTS}
-    assert objective.sums(Answered({'logits': random(3, 6, 2)}), batch, None) == objective.weights(batch) == {}
+    assert objective.sums_of({'logits': random(3, 6, 2)}, batch) == objective.weights(batch) == {}

@@ -226,7 +226,7 @@ class Totals(Roots):
     def initial_carry(self, rows: int) -> jax.Array:
         return jnp.zeros(rows)
 
-    def sums_after(self, model, batch, carry, rng, step=0):
+    def sums_and_carry(self, model, batch, carry, rng, step=0):
         del rng, step
         carry = carry + batch['x']
         return {'root': {'loss': (model.slope[...] * carry * batch['weights']).sum()}}, carry

@@ -20,7 +20,7 @@ class LengthRule:
     """What `policy` makes of one row's texts.
 
     Attributes:
-        policy: of data/examples_config.py.
+        policy: of config/examples.py.
         stride: tokens by which a window moves on.
         length: most tokens of a row, special ones included.
     """

@@ -38,7 +38,7 @@ Outputs = Mapping[str, np.ndarray]
 class Problem(abc.ABC, Generic[Example, Prediction]):
     """One kind of problem, for one config."""
 
-    head: str  # kind of head that it needs, see models/head_config.py
+    head: str  # kind of head that it needs, see config/head.py
     labels: tuple[str, ...] = ()  # their names in the order of the outputs; () where the outputs are no classes
     metric_names: frozenset[str]  # of `score`, over all dev splits
     best_metric: str  # the one by which checkpoints are compared ...
