@@ -1,4 +1,4 @@
-"""What does a training step cost, and can the input keep up with it? Ours and a peer's, measured in the same run.
+"""Measures what training and inference cost, ours and peers' in the same run.
 
     python scripts/benchmark.py step [--lengths 128,512] [--rounds 3] [--output step.json]
     python scripts/benchmark.py input [--length 128] [--source stdlib]

@@ -186,6 +186,13 @@ def test_the_files_that_start_first_exist():
     assert names and not set(names) - there
 
 
+def test_the_files_of_the_second_python_exist():
+    script = (ROOT / '.ci' / 'run').read_text(encoding='utf-8')
+    core = re.findall(r'^CORE\+?=\((.*)\)$', script, re.MULTILINE)
+    listed = subprocess.run(['bash', '-c', f'echo {" ".join(core)}'], capture_output=True, text=True, check=True)
+    assert core and not [name for name in listed.stdout.split() if not (ROOT / name).exists()]
+
+
 @pytest.mark.parametrize('path', [*SOURCES, *CONFIGS, *ENTRY_POINTS], ids=module_name)
 def test_nothing_runs_code_out_of_a_file(path):
     tree = parse(path)

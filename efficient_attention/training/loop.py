@@ -12,8 +12,9 @@ from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
+from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.tasks.fine_tuning import EncodedExamples
 from efficient_attention.training.early_stop import Patience
-from efficient_attention.training.fill_config import FilledConfig
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.peak_flops import peak_flops
 from efficient_attention.training.progress import ProgressDisplay, show_progress
@@ -32,7 +33,9 @@ from efficient_attention.workdir.metrics import MetricsLog, read_metrics
 from efficient_attention.workdir.report import write_report
 
 
-def train(config: RunConfig, workdir: Path, *, opened: FilledConfig | None = None) -> dict[str, float]:
+def train(
+    config: RunConfig, workdir: Path, *, rows: EncodedExamples | None = None, pretrained: Pretrained | None = None
+) -> dict[str, float]:
     """Trains to `train.steps`, from the newest checkpoint where there is one; returns the held-out metrics at its end.
 
     A stop signal (SIGINT, SIGTERM) ends it after the step it is in, with a checkpoint; there are no metrics then, nor
@@ -41,14 +44,14 @@ def train(config: RunConfig, workdir: Path, *, opened: FilledConfig | None = Non
     Args:
         config: complete.
         workdir: of the run; made where it is missing.
-        opened: the same config with what was read to complete it, so that nothing is read twice.
+        rows: of a fine-tuning run, where they are read already.
+        pretrained: the checkpoint of `train.start_from`, where it is open already.
 
     Raises:
         InputError: bad config, data or workdir.
         TrainingStopped: too many steps in a row were not finite.
         SaveError: a checkpoint was not saved.
     """
-    rows, pretrained = (opened.rows, opened.pretrained) if opened else (None, None)
     run, start = build_run(config, rows=rows), InitialParams(config, pretrained)
     check_best_metric(run)
     fingerprint = {'config': to_dict(config)} | run.fingerprint

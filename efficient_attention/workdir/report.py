@@ -6,15 +6,17 @@ The page needs nothing from outside itself. It is made from `metrics.jsonl`, `co
 workdir alone, at any time, also while the run goes on.
 """
 
-import argparse
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.commands.flags import run_command
+from absl import flags
+
+from efficient_attention.commands.flags import parse_flags, run_command
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.atomic_write import write_atomically
@@ -240,11 +242,10 @@ _PAGE = """<!doctype html>
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Writes the report of the workdir named on the command line and prints its path; raises as `write_report`."""
-    parser = argparse.ArgumentParser(description='Write the report of a run.')
-    parser.add_argument('workdir', type=Path, help='folder of the run')
-    print(write_report(parser.parse_args(arguments).workdir))
+    (workdir,) = parse_flags(sys.argv, options=flags.FlagValues(), words='WORKDIR')
+    print(write_report(Path(workdir)))
 
 
 if __name__ == '__main__':

@@ -106,9 +106,10 @@ def test_an_empty_workdir_and_a_damaged_config_are_named(tmp_path, workdir):
         write_report(tmp_path)
     (workdir / 'config.json').write_text('{')
     with pytest.raises(InputError, match=r'config\.json is not JSON: '):
-        main([str(workdir)])
+        write_report(workdir)
 
 
-def test_the_command_prints_the_path(workdir, capsys):
-    main([str(workdir)])
+def test_the_command_prints_the_path(workdir, capsys, monkeypatch):
+    monkeypatch.setattr('sys.argv', ['report.py', str(workdir)])
+    main()
     assert capsys.readouterr().out == f'{workdir / "report.html"}\n'

@@ -1,4 +1,4 @@
-"""What does a pattern look like, and what does it cost? Shades for pictures, characters for a terminal, figures."""
+"""Pictures of patterns and what they cost: shades for images, characters for a terminal, figures."""
 
 import numpy as np
 
