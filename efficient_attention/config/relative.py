@@ -26,8 +26,10 @@ class RelativeConfig(AttentionConfig):
     relative_max_distance: int = 128  # positions from which on all distances share a row
     relative_shared_biases: bool = True  # of 'transformer_xl': one u and v for all layers, or one for each
     clamp_length: int = 0  # of 'transformer_xl': positions from which on all distances count as this one; 0 = none
-    same_length: bool = False  # with memory: each query reads as many keys as memory is long, not the whole segment too
-    relative_cls_reset: bool = True  # 'tupe', 'tupe_r': position 0 of an encoder's text, [CLS], has no place
+    same_length: bool = False  # with memory: each token reads M keys, itself among them, not M and its whole segment
+    relative_cls_reset: bool = (
+        True  # 'tupe', 'tupe_r': [CLS], an encoder's position 0, has learned terms in place of positions
+    )
 
     def __post_init__(self) -> None:
         AttentionConfig.__post_init__(self)

@@ -166,7 +166,7 @@ class Totals:
 
 
 def on_host(result: Any) -> Any:
-    """A result as NumPy arrays, of which each process has its part or all, gathered from all processes."""
+    """The whole result as NumPy arrays; each process may have held only a part of it."""
     if jax.process_count() > 1:
         return multihost_utils.process_allgather(result, tiled=True)
     return jax.device_get(result)

@@ -31,13 +31,13 @@ DIFFERENTIABLE = ('bias', 'distance_biases', 'other_BMD')
 
 
 class Shared(NamedTuple):
-    """What all layers read and gradients flow into: the parameters of a shared layer, and `DIFFERENTIABLE` fields."""
+    """Inputs common to all layers that gradients flow into: a shared layer's parameters, and `DIFFERENTIABLE` fields."""
 
     layer: nnx.State | None
     read: dict[str, Any]
 
 
-# Of all layers with a leading N: the inputs, if there is a memory for them, and the taps, if asked for.
+# Layer inputs and taps, each stacked over the N layers; None without memory, and where no taps are asked for.
 HandedOut = tuple[Array | None, LayerTap | None]
 Parameters = tuple[nnx.State | None, Shared]  # of one layer alone, of all layers
 
@@ -199,7 +199,10 @@ class Stack(nnx.Module):
         return streams, jax.tree.map(lambda *turns: jax.lax.collapse(jnp.stack(turns, axis=1), 0, 2), *each)
 
     def turns(self) -> tuple[tuple[Mechanism, ...], tuple[nnx.State | None, nnx.State | None], int]:
-        """The mechanisms of one step of the scan; parameters by step and turn, or shared ones; steps to unroll."""
+        """(Mechanisms of one scan step, (parameters [steps, turns, ...], shared parameters), steps to unroll).
+
+        A turn is a layer's place within a step of the scan. One of the two kinds of parameters is None.
+        """
         config = self.config
         mechanisms = layer_mechanisms(config)
         mechanisms = mechanisms[: period(mechanisms)]

@@ -34,7 +34,7 @@ CHANGEABLE = (
 
 
 # Fields that may change, too, where a run gets more steps and its new schedule does not depend on their number.
-GROWING = (
+CHANGEABLE_WITH_MORE_STEPS = (
     'config.train.steps',
     'config.optimizer.schedule',
     'config.optimizer.learning_rate',
@@ -48,9 +48,9 @@ GROWING = (
 def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = True) -> None:
     """Writes the complete config into a new workdir, or compares it with the one there.
 
-    Without a checkpoint nothing there is worth keeping, and the config is replaced. So are fields in which a run may
-    differ. A run that gets more steps has them in its config from here on, before it takes the first of them: if it
-    ends before that, the command with more steps is the one to repeat.
+    Without a checkpoint the config there is overwritten. With one it must be equal, but for fields that may differ
+    (`may_differ`), which take their new values. So a larger `train.steps` is saved at once: if the run ends before its
+    first new step, repeat the command with the larger number.
 
     Raises:
         InputError: the workdir belongs to a run with another config (names the first field that differs), or cannot be
@@ -78,16 +78,16 @@ def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = Tr
 def may_differ(saved: Mapping[str, Any], config: RunConfig) -> tuple[str, ...]:
     """The fields in which a run may differ from what it was saved with, as patterns for `compare_fingerprints`.
 
-    A run may get more steps where the schedule that it is given now has no end ('constant', 'rsqrt'), and may be given
-    that schedule with them: the steps already made keep the learning rates that they had, each later one has that of
-    the new schedule at its number. Without a change of the schedule this is, bit for bit, the longer run unbroken.
+    `train.steps` may grow where the new config's schedule has no end ('constant', 'rsqrt'); the same command may switch
+    to that schedule. Steps already made keep the learning rates that they had, each later step takes the new
+    schedule's. Without a change of the schedule this is, bit for bit, the longer run unbroken.
 
     Args:
         saved: the fingerprint of a checkpoint or workdir, {} where there is none.
         config: of the run that goes on.
     """
     has_end = config.optimizer.schedule in SCHEDULES_WITH_AN_END
-    return CHANGEABLE if has_end or not is_longer(saved, config) else CHANGEABLE + GROWING
+    return CHANGEABLE if has_end or not is_longer(saved, config) else CHANGEABLE + CHANGEABLE_WITH_MORE_STEPS
 
 
 def is_longer(saved: Mapping[str, Any], config: RunConfig) -> bool:
@@ -97,7 +97,7 @@ def is_longer(saved: Mapping[str, Any], config: RunConfig) -> bool:
 
 def needs_only_a_schedule(saved: Mapping[str, Any], config: RunConfig) -> bool:
     """Whether a run has more steps than it was saved with, and a schedule without an end would let it take them."""
-    may_grow = CHANGEABLE + GROWING
+    may_grow = CHANGEABLE + CHANGEABLE_WITH_MORE_STEPS
     return is_longer(saved, config) and not different_fields(saved, {'config': to_dict(config)}, may_grow)
 
 

@@ -17,7 +17,7 @@ from efficient_attention.attention.patterns.tile_table import TileTable, every_t
 # Rows are sorted into as few classes as keep the padding below this share of the kept tiles, and at most CLASSES.
 PADDING = 0.1
 CLASSES = 6
-# Rows share one list of tiles where it is at most this many times as long as the longest of their own.
+# Rows share the union of their lists of tiles where it is at most this many times as long as the longest list.
 SPREAD = 1.3
 # Borders between classes are sought at so many lengths at most.
 LENGTHS = 512
