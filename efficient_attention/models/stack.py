@@ -31,7 +31,7 @@ DIFFERENTIABLE = ('bias', 'distance_biases', 'other_BMD')
 
 
 class Shared(NamedTuple):
-    """Inputs common to all layers that gradients flow into: a shared layer's parameters, and `DIFFERENTIABLE` fields."""
+    """Inputs of all layers that gradients flow into: a shared layer's parameters, and `DIFFERENTIABLE` fields."""
 
     layer: nnx.State | None
     read: dict[str, Any]
