@@ -159,11 +159,11 @@ def _parameters(make: Callable[..., Any]) -> str:
     """What a name takes, as one writes it: 'radius, dilation=1'."""
     parameters = inspect.signature(make).parameters.values()
     return ', '.join(
-        f'{own.name}, ...'
+        f'{parameter.name}, ...'
         if parameter.kind is parameter.VAR_POSITIONAL
         else parameter.name
         if parameter.default is parameter.empty
-        else f'{own.name}={own.default!r}'
+        else f'{parameter.name}={parameter.default!r}'
         for parameter in parameters
     )
 

@@ -58,7 +58,7 @@ def test_questions_may_have_different_numbers_of_choices(tmp_path):
     examples = task.read('dev')
     features = task.encode(examples)
     model = FineTuningModel(MODEL, HeadConfig(kind='choice'), rngs=nnx.Rngs(7))
-    predict = Predictor(model, FineTuning(HeadConfig(kind='choice')), length=16, pad=ENCODER.pad)
+    predict = Predictor(model, length=16, pad=ENCODER.pad)
     outputs = predict(features)
     [alone] = predict(features[:1])
     assert [len(output['logits']) for output in outputs] == [3, 3, 3] and len(alone['logits']) == 2
