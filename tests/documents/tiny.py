@@ -56,6 +56,7 @@ SKIPPED = {
     '*scripts/benchmark.py memory*': IDLE,
     '*scripts/benchmark.py finetune*': IDLE,
     '*scripts/benchmark.py decode*': IDLE,
+    '*scripts/benchmark.py infer*': IDLE,
     '*scripts/measure_inversion.py': 'compiles for minutes; its test runs it on one layer',
 }
 
