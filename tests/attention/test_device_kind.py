@@ -47,7 +47,7 @@ def test_a_function_that_was_traced_for_one_kind_is_traced_again_for_another():
 
 
 @pytest.mark.parametrize('platform', ['cuda', 'tpu'])
-@pytest.mark.parametrize('text', ['causal', 'lsh(64, 2)', 'favor(16)', 'favor(16, causal=True)'])
+@pytest.mark.parametrize('text', ['causal', 'lsh(64, 2)', 'favor(16)', 'favor(16, causal=True)', 'linear(causal=True)'])
 def test_every_mechanism_is_lowered_in_the_form_for_its_devices(text: str, platform: str):
     """From a CPU, one after another from one jitted function: no program of one kind is given to another."""
     mechanism = parse_mechanism(text)

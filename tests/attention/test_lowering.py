@@ -24,6 +24,7 @@ CASES = [
     ('lsh(64, 2, causal=True)', 'bfloat16', ''),
     ('favor(64)', 'bfloat16', 'segments'),
     ('favor(64, causal=True)', 'float32', ''),
+    ('linear(causal=True)', 'float32', 'segments'),
 ]
 
 
