@@ -31,12 +31,12 @@ class Full(Pattern):
 
     @property
     def compares_positions(self) -> bool:
-        """No."""
+        """False: every pair is allowed, wherever it is."""
         return False
 
     @property
     def goes_by_distance(self) -> bool:
-        """Yes."""
+        """True: the distance of query and key decides alone."""
         return True
 
     @property
@@ -63,7 +63,7 @@ class Causal(Pattern):
 
     @property
     def goes_by_distance(self) -> bool:
-        """Yes."""
+        """True: the distance of query and key decides alone."""
         return True
 
     @property
@@ -129,7 +129,7 @@ class Window(Pattern):
 
     @property
     def goes_by_distance(self) -> bool:
-        """Yes."""
+        """True: the distance of query and key decides alone."""
         return True
 
     @property
@@ -196,7 +196,7 @@ class Strided(Pattern):
 
     @property
     def goes_by_distance(self) -> bool:
-        """Yes."""
+        """True: the distance of query and key decides alone."""
         return True
 
 

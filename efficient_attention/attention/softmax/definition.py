@@ -51,7 +51,7 @@ class Softmax(Mechanism):
 
     @property
     def has_logits(self) -> bool:
-        """Yes."""
+        """True: a bias or a relative term adds to q k^T."""
         return True
 
     @property

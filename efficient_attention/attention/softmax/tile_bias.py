@@ -27,7 +27,7 @@ class ArrayBias(Term):
 
     @property
     def splits_by_head(self) -> bool:
-        """Yes."""
+        """True: each key head takes its part of axis 1."""
         return True
 
     def rows(self, chosen: ChosenTiles) -> 'ArrayBias':

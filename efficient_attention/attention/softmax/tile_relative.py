@@ -59,7 +59,7 @@ class RelativeBias(Term):
 
     @property
     def splits_by_head(self) -> bool:
-        """Yes."""
+        """True: each key head takes its part of axis 1."""
         return True
 
     def rows(self, chosen: ChosenTiles) -> RelativeRows:
