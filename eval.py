@@ -9,14 +9,14 @@ import sys
 from absl import flags
 
 from efficient_attention.commands.allocator import keep_freed_memory
-from efficient_attention.commands.flags import parse_flags, run_command
-from efficient_attention.commands.hosts import define_host_flags, join_hosts_of_flags
-from efficient_attention.commands.shared_flags import (
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import (
     define_batch_size,
     define_checkpoint,
     define_split,
     define_workdir,
 )
+from efficient_attention.commands.hosts import define_host_flags, join_hosts_of_flags
 
 WORKDIR = define_workdir()
 CHECKPOINT = define_checkpoint('last')

@@ -5,9 +5,9 @@ import sys
 from ml_collections import config_flags
 
 from efficient_attention.commands.allocator import keep_freed_memory
-from efficient_attention.commands.flags import parse_flags, run_command
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import define_workdir
 from efficient_attention.commands.hosts import define_host_flags, join_hosts_of_flags
-from efficient_attention.commands.shared_flags import define_workdir
 
 CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'A file of configs/; fields follow as --config.<group>.<field>=value.'

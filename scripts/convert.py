@@ -8,8 +8,8 @@ import sys
 
 from absl import flags
 
-from efficient_attention.commands.flags import parse_flags, run_command
-from efficient_attention.commands.shared_flags import define_checkpoint, define_length, define_model, define_output
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import define_checkpoint, define_length, define_model, define_output
 from efficient_attention.errors import InputError
 
 OLD_NAMES = {'source': 'model', 'to': 'output', 'to-long': 'length', 'global-tokens': 'global_tokens'}

@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import flags
 
-from efficient_attention.commands.shared_flags import define_choices, define_integers
+from efficient_attention.commands.flags import define_choices, define_integers
 from efficient_attention.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -4,8 +4,8 @@ import sys
 
 from absl import flags
 
-from efficient_attention.commands.flags import parse_flags, run_command
-from efficient_attention.commands.shared_flags import define_checkpoint, define_model
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import define_checkpoint, define_model
 
 OLD_NAMES = {'workdir': 'model'}
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from efficient_attention.commands.shared_flags import define_choices, define_integers
+from efficient_attention.commands.flags import define_choices, define_integers
 from efficient_attention.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from absl import flags
 
-from efficient_attention.commands.flags import parse_flags, run_command
-from efficient_attention.commands.shared_flags import define_integers, define_path
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import define_integers, define_path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = 'efficient_attention'

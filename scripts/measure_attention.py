@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.text_form import parse_mechanism
+from efficient_attention.attention.parsing import parse_mechanism
 
 
 def measure(shape: dict[str, Any]) -> dict[str, Any]:

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from absl import flags
 from flax import nnx
 
-from efficient_attention.commands.flags import parse_flags, run_command
-from efficient_attention.commands.shared_flags import define_integers, define_length
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import define_integers, define_length
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.reversible import forward, inverse_error

@@ -6,8 +6,8 @@ import sys
 
 from absl import flags
 
-from efficient_attention.commands.flags import parse_flags, run_command
-from efficient_attention.commands.shared_flags import define_split, define_workdir
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import define_split, define_workdir
 from efficient_attention.errors import InputError
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from absl import flags
 
-from efficient_attention.commands.flags import parse_flags, run_command
+from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.metrics import read_metrics
 from efficient_attention.workdir.report import baselines_of, series_of

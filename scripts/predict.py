@@ -16,8 +16,8 @@ import sys
 
 from absl import flags
 
-from efficient_attention.commands.flags import parse_flags, run_command
-from efficient_attention.commands.shared_flags import (
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import (
     define_batch_size,
     define_checkpoint,
     define_length,

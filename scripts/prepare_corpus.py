@@ -14,8 +14,8 @@ from pathlib import Path
 
 from absl import flags
 
-from efficient_attention.commands.flags import parse_flags, run_command
-from efficient_attention.commands.shared_flags import define_path
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import define_path
 from efficient_attention.config.data import DataConfig
 
 FIELDS = {

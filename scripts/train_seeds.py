@@ -13,8 +13,8 @@ from absl import flags
 from ml_collections import config_flags
 
 from efficient_attention.commands.allocator import keep_freed_memory
-from efficient_attention.commands.flags import parse_flags, run_command
-from efficient_attention.commands.shared_flags import define_workdir
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import define_workdir
 
 CONFIG = config_flags.DEFINE_config_file('config', None, 'A file of configs/, as for train.py.')
 WORKDIR = define_workdir('Folder of the workdirs of all seeds.')

@@ -14,12 +14,12 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import picture as shades
 from efficient_attention.attention.patterns.pattern import Pattern, head_patterns
 from efficient_attention.attention.patterns.tile_table import passes, tile_table
-from efficient_attention.attention.text_form import parse_pattern
-from efficient_attention.commands.flags import parse_flags, run_command, take_command
-from efficient_attention.commands.shared_flags import define_length, define_output
+from efficient_attention.commands.command_line import parse_flags, run_command, take_command
+from efficient_attention.commands.flags import define_length, define_output
 from efficient_attention.errors import InputError
 
 Panel = tuple[np.ndarray, str]  # shades and caption

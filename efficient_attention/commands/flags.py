@@ -1,164 +1,115 @@
-"""What the commands share: flags that answer in one line, and errors with an exit code instead of a traceback."""
+"""Flags that several commands have, so that each has one name, one type and one sentence of help."""
 
-import logging
-import re
-import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags
 
-from efficient_attention.commands.old_forms import in_new_form
-from efficient_attention.errors import InputError, RunError, one_line, show_error
-
-HELP = {'--help', '-h'}
-NO_ARGUMENT = 'get_config() takes 0 positional arguments'  # what Python says of 'configs/quickstart.py:small'
+flags.disclaim_key_flags()  # --help lists a flag with the command that asks for it here
 
 
-def parse_flags(
-    arguments: list[str],
-    required: tuple[str, ...] = (),
-    *,
-    options: flags.FlagValues = flags.FLAGS,
-    words: str = '',
-    old_names: Mapping[str, str] | None = None,
-    command: str = '',
-) -> list[str]:
-    """Parses the command line into `options`; returns the words that are no flags. With --help, explains and exits.
+class PathParser(flags.ArgumentParser):
+    """Reads a file or folder."""
 
-    Args:
-        arguments: the program and what follows.
-        required: names of flags that must have a value.
-        options: the flags that are known.
-        words: names of the words that there must be, such as 'METRIC WORKDIR...'; the dots say one or more.
-        old_names: what flags were called in the release before -> what they are called now, where other forms of
-            that release are to be understood, too (`in_new_form`).
-        command: the sub-command that the flags are those of; begins the line of an error.
-
-    Raises:
-        InputError: an unknown flag or config field, a value that does not parse, a missing flag, or too many or too
-            few words.
-    """
-    if HELP & set(arguments[1:]):
-        print_help([argument for argument in arguments if argument not in HELP], options, words, command)
-        sys.exit(0)
-    if old_names is not None:
-        arguments = [arguments[0], *in_new_form(arguments[1:], options, old_names)]
-    try:
-        values, found = parsed(arguments, required, options)
-        for name, value in values.items():
-            if value is None:
-                raise InputError(f'--{name} is missing')
-        check_words(found, words)
-    except InputError as error:
-        if not command:
-            raise
-        raise InputError(f'{command}: {error}') from None
-    return found
+    def parse(self, argument: str | Path) -> Path:
+        """The path that a word names."""
+        return Path(argument)
 
 
-def take_command(arguments: list[str], commands: Collection[str]) -> tuple[str, list[str]]:
-    """The sub-command, which comes first, and the arguments without it. With --help in its place, explains and exits.
+class ListParser(flags.ArgumentParser):
+    """Reads values with commas between them; `read` makes a value of a word, or raises ValueError."""
 
-    Raises:
-        InputError: there is none, or an unknown one.
-    """
-    program, *rest = arguments
-    known = ', '.join(commands)
-    if not rest:
-        raise InputError(f'name a command: {known}')
-    if rest[0] in HELP:
-        print(sys.modules['__main__'].__doc__, f'commands, each with its own --help: {known}', sep='\n')
-        sys.exit(0)
-    if rest[0] not in commands:
-        raise InputError(f'{rest[0]!r} is no command; known: {known}')
-    return rest[0], [program, *rest[1:]]
+    def __init__(self, read: Callable[[str], Any]) -> None:
+        super().__init__()
+        self.read = read
+
+    def parse(self, argument: str | Sequence[Any]) -> list[Any]:
+        """The values of a word; a default is a list already."""
+        if not isinstance(argument, str):
+            return list(argument)
+        return [self.read(part.strip()) for part in argument.split(',')]
 
 
-def print_help(arguments: list[str], options: flags.FlagValues, words: str, command: str) -> None:
-    """Prints the flags, and where configs are read the config files or, with --config, the fields of that one."""
-    title = f'words: {words}\n' if words else ''
-    title += f'flags of {command}:' if command else 'flags:'
-    own = flags_of_command(options).get_help(prefix='  ', include_special_flags=False)
-    print(sys.modules['__main__'].__doc__, title, own, sep='\n')
-    if 'config' not in options:
-        return
-    from efficient_attention.commands.config_help import list_configs, list_fields  # loads the configs' dataclasses
-
-    config = parsed(arguments, ('config',), options)[0]['config']
-    print()
-    print(list_configs() if config is None else list_fields(config.to_dict()))
+def define_path(
+    name: str, meaning: str, default: Path | None = None, options: flags.FlagValues = flags.FLAGS
+) -> flags.FlagHolder:
+    """Defines a flag whose value is a path."""
+    return flags.DEFINE(
+        PathParser(), name, default, meaning, flag_values=options, serializer=flags.ArgumentSerializer()
+    )
 
 
-def flags_of_command(options: flags.FlagValues) -> flags.FlagValues:
-    """The flags that the command itself defines, in one list; libraries have others in absl's common one."""
-    own = [options[name] for name in options]
-    if options is flags.FLAGS:
-        own = options.get_key_flags_for_module(sys.argv[0])
-    found = flags.FlagValues()
-    for flag in own:
-        found[flag.name] = flag
-    return found
+def define_integers(
+    name: str, default: Sequence[int] | None, meaning: str, options: flags.FlagValues = flags.FLAGS
+) -> flags.FlagHolder:
+    """Defines a flag whose value is a list of whole numbers."""
+    return _define_list(name, default, meaning, ListParser(int), options)
 
 
-def parsed(arguments: list[str], names: tuple[str, ...], options: flags.FlagValues) -> tuple[dict[str, Any], list[str]]:
-    """The values of the flags `names`, None where one is missing, and the words; raises InputError as `parse_flags`."""
-    where = 'config: ' if 'config' in options else ''
-    options.set_gnu_getopt(True)  # flags may follow words
-    try:
-        words = options(arguments)[1:]
-        values = {name: options[name].value for name in names}
-        for value in values.values():
-            getattr(value, 'to_dict', None)  # a config that could not be opened raises when it is first touched
-    except flags.Error as error:
-        raise InputError(_without_traceback(str(error))) from None
-    except (AttributeError, KeyError) as error:
-        raise InputError(f'unknown config field: {one_line(error)}') from None
-    except (ImportError, SyntaxError, TypeError, ValueError) as error:
-        raise InputError(f'{where}{one_line(error)}') from None
-    except OSError as error:
-        reason = re.search(r'\[Errno \d+\] (.*)', one_line(error))
-        raise InputError(f'{where}{reason[1] if reason else one_line(error)}') from None
-    return values, words
+def define_choices(
+    name: str, choices: Sequence[str], meaning: str, options: flags.FlagValues = flags.FLAGS
+) -> flags.FlagHolder:
+    """Defines a flag whose value is a list of some of `choices`; all of them by default."""
+
+    def read(word: str) -> str:
+        if word not in choices:
+            raise ValueError(f'{word!r} is unknown; known: {", ".join(choices)}')
+        return word
+
+    return _define_list(name, choices, meaning, ListParser(read), options)
 
 
-def check_words(found: list[str], words: str) -> None:
-    """Raises InputError where there are fewer or more words than `words` names."""
-    names = words.split()
-    if found and not names:
-        raise InputError(f'{found[0]!r} is no flag; flags and config fields begin with --')
-    if len(found) < len(names):
-        raise InputError(f'{names[len(found)].removesuffix("...")} is missing')
-    if len(found) > len(names) and not words.endswith('...'):
-        raise InputError(f'{found[len(names)]!r} is one word too many; there is {words} alone')
+def _define_list(
+    name: str, default: Sequence[Any] | None, meaning: str, parser: ListParser, options: flags.FlagValues
+) -> flags.FlagHolder:
+    commas = flags.CsvListSerializer(',')
+    return flags.DEFINE(parser, name, default, f'{meaning}; with commas.', flag_values=options, serializer=commas)
 
 
-def run_command(main: Callable[[], None]) -> None:
-    """Runs `main` and exits: 0 when it returns, 2 after bad input (also what a named backend does not serve), 1 after
-    another failure that has a clear line, 130 after Ctrl-C outside the training steps, which save first."""
-    logging.basicConfig(level=logging.INFO, format='%(message)s')
-    for noisy in ('absl', 'jax'):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-    try:
-        main()
-    except (InputError, NotImplementedError) as error:
-        fail(error, 2)
-    except RunError as error:
-        fail(error, 1)
-    except KeyboardInterrupt:
-        print('interrupted', file=sys.stderr)
-        sys.exit(130)
+def define_workdir(
+    meaning: str = 'Folder of the run.', options: flags.FlagValues = flags.FLAGS
+) -> flags.FlagHolder[Path | None]:
+    """Defines --workdir, a run."""
+    return define_path('workdir', meaning, options=options)
 
 
-def fail(error: Exception, code: int) -> None:
-    """Prints the error as one line and exits with `code`."""
-    show_error(error)
-    sys.exit(code)
+def define_model(options: flags.FlagValues = flags.FLAGS) -> flags.FlagHolder[Path | None]:
+    """Defines --model, whatever holds a trained model."""
+    return define_path('model', 'Folder of a run, or a Hugging Face folder.', options=options)
 
 
-def _without_traceback(text: str) -> str:
-    """`text` with nothing but the last line of the traceback that ml_collections puts into its messages."""
-    if NO_ARGUMENT in text:
-        return f'{text.partition(": Error")[0]}: this config takes no argument; leave out the colon and what follows'
-    before, found, lines = text.partition('Traceback (most recent call last):')
-    return ' '.join([*before.split(), lines.strip().splitlines()[-1]]) if found else text
+def define_output(
+    meaning: str, default: Path | None = None, options: flags.FlagValues = flags.FLAGS
+) -> flags.FlagHolder[Path | None]:
+    """Defines --output, the file or folder that is written."""
+    return define_path('output', meaning, default, options)
+
+
+def define_checkpoint(
+    default: str, meaning: str = '', options: flags.FlagValues = flags.FLAGS
+) -> flags.FlagHolder[str]:
+    """Defines --checkpoint; `meaning` says what an empty default stands for."""
+    meaning = f'Checkpoint of the run: last, best (by checkpoint.best_metric of its config), or a step{meaning}.'
+    return flags.DEFINE_string('checkpoint', default, meaning, flag_values=options)
+
+
+def define_batch_size(
+    default: int | None, meaning: str, options: flags.FlagValues = flags.FLAGS
+) -> flags.FlagHolder[int | None]:
+    """Defines --batch_size."""
+    return flags.DEFINE_integer('batch_size', default, f'Rows at a time{meaning}.', flag_values=options)
+
+
+def define_length(
+    default: int | None, meaning: str, options: flags.FlagValues = flags.FLAGS
+) -> flags.FlagHolder[int | None]:
+    """Defines --length, positions or tokens of a row."""
+    return flags.DEFINE_integer('length', default, meaning, flag_values=options)
+
+
+def define_split(
+    names: Sequence[str], default: str | None, meaning: str, options: flags.FlagValues = flags.FLAGS
+) -> flags.FlagHolder[str | None]:
+    """Defines --split, one of `names`."""
+    return flags.DEFINE_enum('split', default, names, meaning, flag_values=options)

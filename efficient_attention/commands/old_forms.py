@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from absl import flags
 
-from efficient_attention.commands.shared_flags import ListParser
+from efficient_attention.commands.flags import ListParser
 
 
 def in_new_form(arguments: list[str], options: flags.FlagValues, old_names: Mapping[str, str]) -> list[str]:

@@ -11,8 +11,8 @@ from flax import nnx
 from jax import Array
 from tokenizers import Tokenizer
 
-from efficient_attention.data.tokenizer_loading import load_tokenizer
-from efficient_attention.data.vocabulary import vocabulary_of
+from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import pretrained_module, row_length
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained

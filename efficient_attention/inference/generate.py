@@ -15,7 +15,7 @@ from efficient_attention.attention.weights import MASKED
 from efficient_attention.config.checks import check_within
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.text.units import Characters, TokenizerPieces, Units, load_units
-from efficient_attention.data.vocabulary import vocabulary_of
+from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
 from efficient_attention.inference.sampling import Sampling, sample
 from efficient_attention.inference.text_stream import open_stream

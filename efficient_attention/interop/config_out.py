@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import Block, GlobalTokens, Or, RandomTiles, Window
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError

@@ -4,9 +4,9 @@ import json
 import shutil
 from pathlib import Path
 
-from efficient_attention.data.byte_level_tokenizer import PAIR, SETTINGS, byte_level, settings_of
-from efficient_attention.data.special_tokens import ROLES
-from efficient_attention.data.tokenizer_loading import load_tokenizer
+from efficient_attention.data.tokenizers.byte_level import PAIR, SETTINGS, byte_level, settings_of
+from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.special_tokens import ROLES
 
 MAIN = ('tokenizer.json', 'vocab.txt')  # the first that is there, else a SentencePiece model
 CARRIED = (

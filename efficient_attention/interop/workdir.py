@@ -10,7 +10,7 @@ from flax.traverse_util import flatten_dict
 
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.tensors import Parts, listed, parameter_shapes
+from efficient_attention.interop.parameters import Parts, listed, parameter_shapes
 from efficient_attention.workdir.checkpoint_reader import BEST, LAST, STATE, CheckpointReader
 from efficient_attention.workdir.config_file import read_config
 

@@ -11,10 +11,10 @@ from jax import Array
 
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import Window
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.distances import Biases, DistanceTerm
 from efficient_attention.modules.global_tokens import GlobalTokens, attend_with_global

@@ -16,7 +16,7 @@ from efficient_attention.data.corpus.prepare import prepare_corpus
 from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
 from efficient_attention.data.corpus.rows import CorpusRows
 from efficient_attention.data.held_out_documents import held_out_share_note, split_counts
-from efficient_attention.data.tokenizer_loading import load_tokenizer
+from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.pretraining import PretrainingModel

@@ -11,11 +11,11 @@ import jax
 import numpy as np
 
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.tokenizer_loading import load_tokenizer
+from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.interop.lengthen import lengthen
+from efficient_attention.interop.parameters import listed
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
-from efficient_attention.interop.tensors import listed
 from efficient_attention.models.sharding import path_name
 from efficient_attention.training.run import Run
 from efficient_attention.training.state import TrainState

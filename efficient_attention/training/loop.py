@@ -25,7 +25,7 @@ from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.training.step_queue import StepQueue
 from efficient_attention.training.throughput import Throughput
-from efficient_attention.workdir.checkpoints import Checkpoints
+from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.config_file import claim_workdir, growth_note, may_differ, with_new_fields
 from efficient_attention.workdir.environment import write_environment
 from efficient_attention.workdir.fingerprint import compare_fingerprints

@@ -2,7 +2,7 @@
 
 import sys
 
-from efficient_attention.commands.flags import run_command
+from efficient_attention.commands.command_line import run_command
 from efficient_attention.workdir.report import main
 
 if __name__ == '__main__':

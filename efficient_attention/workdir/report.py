@@ -16,7 +16,7 @@ from typing import Any
 
 from absl import flags
 
-from efficient_attention.commands.flags import parse_flags, run_command
+from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.atomic_write import write_atomically

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.text_form import parse_mechanism
+from efficient_attention.attention.parsing import parse_mechanism
 from tests.tolerances import assert_close
 
 # The same program compiled in half the time; nothing here is long enough to be slow.

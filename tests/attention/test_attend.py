@@ -11,9 +11,9 @@ import pytest
 from efficient_attention.attention.attend import BACKENDS, attend, attention_weights
 from efficient_attention.attention.checks import check_mechanism
 from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.text_form import parse_mechanism
 from tests.attention.cells import check, inputs, quick, results
 from tests.tolerances import assert_close
 

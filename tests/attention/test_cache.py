@@ -10,7 +10,7 @@ import pytest
 from efficient_attention.attention import cache as caching
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, init_cache
-from efficient_attention.attention.text_form import parse_mechanism
+from efficient_attention.attention.parsing import parse_mechanism
 from tests.tolerances import assert_close
 
 LENGTH = 48

@@ -5,8 +5,8 @@ import pytest
 from efficient_attention.attention.cache_spec import CacheSpec
 from efficient_attention.attention.favor.definition import FAVOR
 from efficient_attention.attention.lsh.definition import LSH
+from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.text_form import parse_pattern
 from efficient_attention.errors import InputError
 
 

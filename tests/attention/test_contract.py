@@ -15,10 +15,10 @@ from efficient_attention.attention.favor.definition import FAVOR
 from efficient_attention.attention.lsh import definition as lsh_definition
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.merge import Partial, merge
+from efficient_attention.attention.parsing import parse_mechanism, parse_pattern
 from efficient_attention.attention.patterns import Full, RandomTiles, dense_mask
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.softmax.definition import Softmax, scaled_logits
-from efficient_attention.attention.text_form import parse_mechanism, parse_pattern
 from efficient_attention.attention.weights import MASKED, masked_softmax
 from tests.attention import contract
 from tests.attention import paper_patterns as paper

@@ -10,7 +10,7 @@ import pytest
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.cost import multiply_adds
 from efficient_attention.attention.mechanism import Mechanism
-from efficient_attention.attention.text_form import parse_mechanism
+from efficient_attention.attention.parsing import parse_mechanism
 
 HEADS, WIDTH = 2, 64
 

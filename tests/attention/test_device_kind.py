@@ -10,7 +10,7 @@ import pytest
 import efficient_attention
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.device_kind import compiled_for, device_kind
-from efficient_attention.attention.text_form import parse_mechanism
+from efficient_attention.attention.parsing import parse_mechanism
 
 SOURCES = sorted(Path(efficient_attention.__file__).parent.rglob('*.py'))
 

@@ -10,7 +10,7 @@ from jax import export
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.device_kind import compiled_for
 from efficient_attention.attention.mechanism import Mechanism
-from efficient_attention.attention.text_form import parse_mechanism
+from efficient_attention.attention.parsing import parse_mechanism
 
 SHAPE = (1, 256, 2, 64)
 PLATFORMS = ('cuda', 'tpu')

@@ -2,9 +2,9 @@
 
 import pytest
 
+from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import Causal, Full
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.errors import InputError
 
 

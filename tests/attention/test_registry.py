@@ -17,10 +17,10 @@ from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, in
 from efficient_attention.attention.favor.definition import FAVOR
 from efficient_attention.attention.lsh.definition import LSH, draw_rotations
 from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import primitives
 from efficient_attention.attention.registry import ROOMS, room_of
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.errors import InputError
 from tests.attention import contract
 from tests.attention.cells import quick

@@ -9,10 +9,10 @@ import pytest
 from efficient_attention.attention.attend import attend, attention_weights
 from efficient_attention.attention.cost import multiply_adds
 from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.registry import ROOMS
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.room import Room
-from efficient_attention.attention.text_form import parse_mechanism
 
 
 @dataclasses.dataclass(frozen=True)

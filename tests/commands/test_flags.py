@@ -1,221 +1,50 @@
-"""Flags, words and failures of the commands: one line, and the exit code that says whose fault it was."""
+"""Flags that several commands have: their types, and one line for a value that is none."""
 
-import re
-import sys
+from pathlib import Path
 
 import pytest
 from absl import flags
-from ml_collections import config_flags
 
-from efficient_attention.commands.flags import fail, parse_flags, run_command, take_command
-from efficient_attention.errors import InputError, RunError
-from efficient_attention.training.step_queue import TrainingStopped
-from efficient_attention.workdir.checkpoints import SaveError
-
-LOADING = pytest.mark.filterwarnings('ignore:the load_module')  # which ml_collections uses
+from efficient_attention.commands import flags as shared_flags
+from efficient_attention.commands.command_line import flags_of_command, parse_flags
+from efficient_attention.errors import InputError
 
 
 @pytest.fixture
-def known() -> flags.FlagValues:
-    """Flags of a command: `--folder` and `--step`."""
+def options() -> flags.FlagValues:
     values = flags.FlagValues()
-    flags.DEFINE_string('folder', None, 'A folder.', flag_values=values)
-    flags.DEFINE_integer('step', None, 'A step.', flag_values=values)
+    shared_flags.define_workdir(options=values)
+    shared_flags.define_output('Where', Path('out.json'), options=values)
+    shared_flags.define_integers('lengths', (128, 512), 'Tokens', options=values)
+    shared_flags.define_choices('sides', ('full', 'causal'), 'Mechanisms', options=values)
     return values
 
 
-def test_values(known):
-    parse_flags(['program', '--folder=x', '--step', '3'], required=('folder',), options=known)
-    assert (known['folder'].value, known['step'].value) == ('x', 3)
+def test_values_have_their_types(options: flags.FlagValues):
+    parse_flags(['program', '--workdir', 'runs/x', '--lengths=3,-4', '--sides', 'causal'], options=options)
+    assert options.workdir == Path('runs/x') and options.lengths == [3, -4] and options.sides == ['causal']
 
 
-@pytest.mark.parametrize(
-    'arguments, message',
-    [
-        (['--step=3'], r'^--folder is missing$'),
-        (['--folder=x', '--stop=3'], r"^Unknown command line flag 'stop'"),
-        (['--folder=x', '--step=three'], r'^flag --step=three: invalid literal'),
-        (['--folder=x', '--step'], r'--step'),
-        (['--folder=x', 'step=3'], r"^'step=3' is no flag"),
-    ],
-)
-def test_bad_flags_are_named(known, arguments: list[str], message: str):
-    with pytest.raises(InputError, match=message):
-        parse_flags(['program', *arguments], required=('folder',), options=known)
+def test_defaults_are_values(options: flags.FlagValues):
+    parse_flags(['program'], options=options)
+    assert options.output == Path('out.json') and options.workdir is None
+    assert options.lengths == [128, 512] and options.sides == ['full', 'causal']
 
 
-@pytest.mark.parametrize(
-    'error, code, line',
-    [
-        (InputError('data.length is 3'), 2, 'error: data.length is 3'),
-        (RunError('the disk is full'), 1, 'error: the disk is full'),
-        (TrainingStopped('stopped at step 7'), 1, 'error: stopped at step 7'),
-        (SaveError('checkpoint step 5 not saved'), 1, 'error: checkpoint step 5 not saved'),
-        (InputError('two\n  lines'), 2, 'error: two lines'),
-    ],
-)
-def test_known_errors_are_one_line_and_an_exit_code(capsys, error: Exception, code: int, line: str):
-    def main() -> None:
-        raise error
-
-    with pytest.raises(SystemExit) as exited:
-        run_command(main)
-    assert exited.value.code == code
-    assert capsys.readouterr() == ('', f'{line}\n')
-
-
-def test_a_mistake_in_the_program_keeps_its_traceback():
-    def main() -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        run_command(main)
-
-
-def test_success_is_no_exit_at_all(capsys):
-    run_command(lambda: print('done'))
-    assert capsys.readouterr().out == 'done\n'
-
-
-def test_the_text_of_a_key_error_has_no_extra_quotes(capsys):
-    with pytest.raises(SystemExit):
-        fail(KeyError("no field 'widht'"), 2)
-    assert capsys.readouterr().err == "error: no field 'widht'\n"
-
-
-def parse_with_config(known: flags.FlagValues, monkeypatch, *arguments: str) -> None:
-    """Parses as train.py does; ml_collections reads sys.argv beside what it is given."""
-    config_flags.DEFINE_config_file('config', flag_values=known)
-    monkeypatch.setattr(sys, 'argv', ['program', *arguments])
-    parse_flags(sys.argv, required=('config',), options=known)
-
-
-CONFIGS = {
-    'syntax': ('def get_config(:', 'invalid syntax'),
-    'import': ('import no_such_module', "No module named 'no_such_module'"),
-    'name': ('get_config = 3', "'int' object is not callable"),
-    'raises': ('def get_config():\n    raise ValueError("width is odd")', 'ValueError: width is odd'),
-}
-
-
-@LOADING
-@pytest.mark.parametrize('text, message', CONFIGS.values(), ids=CONFIGS)
-def test_a_config_file_that_does_not_load_is_bad_input(known, monkeypatch, tmp_path, text: str, message: str):
-    path = tmp_path / 'config.py'
-    path.write_text(text, encoding='utf-8')
-    with pytest.raises(InputError, match=rf'config.*{message}') as caught:
-        parse_with_config(known, monkeypatch, f'--config={path}')
-    assert '\n' not in str(caught.value) and 'Traceback' not in str(caught.value)
-
-
-@LOADING
-def test_a_config_file_that_is_not_there_is_named(known, monkeypatch, tmp_path):
-    with pytest.raises(InputError, match=rf"^config: No such file or directory: '{tmp_path}/none\.py'$"):
-        parse_with_config(known, monkeypatch, f'--config={tmp_path}/none.py')
-
-
-@LOADING
 @pytest.mark.parametrize(
     'argument, message',
     [
-        ('--config.model.widht=3', r"""^unknown config field: 'widht' Did you mean "width" instead of "widht"\?$"""),
-        ('--config.modle=3', "^unknown config field: 'modle'"),
-        ('--config.model.width.x=3', r'^unknown config field: .* model\.width\.x$'),
-        ('--config.model.width=wide', r'^flag --config\.model\.width=wide: invalid literal for int'),
-        ('--config.model=3', r'^flag --config\.model=3: '),
+        ('--lengths=3,four', "flag --lengths=3,four: invalid literal for int() with base 10: 'four'"),
+        ('--sides=full,fast', "flag --sides=full,fast: 'fast' is unknown; known: full, causal"),
     ],
 )
-def test_bad_overrides_are_named(known, monkeypatch, tmp_path, argument: str, message: str):
-    path = tmp_path / 'config.py'
-    path.write_text(
-        'from ml_collections import ConfigDict\n'
-        'def get_config():\n    return ConfigDict({"model": {"width": 8, "heads": 2}})\n',
-        encoding='utf-8',
-    )
-    with pytest.raises(InputError, match=message) as caught:
-        parse_with_config(known, monkeypatch, f'--config={path}', argument)
-    assert '\n' not in str(caught.value)
-
-
-SMALL = 'from configs.common import default_config\ndef get_config():\n    return default_config()\n'
-
-
-@LOADING
-def test_an_argument_for_a_config_that_takes_none_is_refused(known, monkeypatch, tmp_path):
-    (tmp_path / 'config.py').write_text(SMALL, encoding='utf-8')
-    argument = f'--config={tmp_path}/config.py:small'
-    with pytest.raises(InputError, match=f'^flag {argument}: this config takes no argument; leave out the colon'):
-        parse_with_config(known, monkeypatch, argument)
-
-
-@LOADING
-def test_help_with_a_config_lists_its_fields_as_they_are_set(known, monkeypatch, tmp_path, capsys):
-    (tmp_path / 'config.py').write_text(SMALL, encoding='utf-8')
-    with pytest.raises(SystemExit):
-        parse_with_config(known, monkeypatch, f'--config={tmp_path}/config.py', '--config.train.steps=77', '--help')
-    assert '  --config.train.steps=77 ' in capsys.readouterr().out
-
-
-def test_help_explains_words_and_flags_and_ends_well(known, capsys):
-    with pytest.raises(SystemExit) as exited:
-        parse_flags(['program', '--help'], required=('folder',), options=known, words='TEXT...')
-    assert not exited.value.code
-    assert re.search(
-        r'\nwords: TEXT\.\.\.\nflags:\n  --folder: A folder\.\n  --step: A step\.\n', capsys.readouterr().out
-    )
-
-
-# ---- words and sub-commands ----
-
-
-@pytest.mark.parametrize(
-    'words, arguments',
-    [('TEXT...', ['one']), ('TEXT...', ['one', 'two', '-3']), ('METRIC WORKDIR...', ['one', 'two']), ('TEXT', ['one'])],
-)
-def test_words_stand_before_and_behind_flags(known, words: str, arguments: list[str]):
-    first, *others = arguments
-    assert parse_flags(['program', first, '--step=3', '--', *others], options=known, words=words) == arguments
-    assert known.step == 3
-
-
-@pytest.mark.parametrize(
-    'words, arguments, message',
-    [
-        ('TEXT...', [], 'TEXT is missing'),
-        ('METRIC WORKDIR...', ['loss', '--step=3'], 'WORKDIR is missing'),
-        ('TEXT', ['one', '--step=3', 'two'], "'two' is one word too many; there is TEXT alone"),
-    ],
-)
-def test_missing_and_surplus_words_are_named(known, words: str, arguments: list[str], message: str):
+def test_other_values_are_named(options: flags.FlagValues, argument: str, message: str):
     with pytest.raises(InputError) as raised:
-        parse_flags(['program', *arguments], options=known, words=words)
+        parse_flags(['program', argument], options=options)
     assert str(raised.value) == message
 
 
-def test_an_error_names_the_sub_command(known):
-    with pytest.raises(InputError, match=r"^draw: Unknown command line flag 'stop'"):
-        parse_flags(['program', '--stop=3'], options=known, command='draw')
-
-
-def test_the_sub_command_comes_first():
-    commands = {'draw': 1, 'list': 2}
-    assert take_command(['program', 'list', '--step=3'], commands) == ('list', ['program', '--step=3'])
-    for arguments, message in (
-        ([], 'name a command: draw, list'),
-        (['--step=3', 'list'], "'--step=3' is no command; known: draw, list"),
-    ):
-        with pytest.raises(InputError) as raised:
-            take_command(['program', *arguments], commands)
-        assert str(raised.value) == message
-
-
-def test_help_without_a_sub_command_lists_them(capsys):
-    with pytest.raises(SystemExit) as exited:
-        take_command(['program', '--help'], ('draw', 'list'))
-    assert not exited.value.code and 'each with its own --help: draw, list\n' in capsys.readouterr().out
-
-
-def test_old_forms_are_read_where_a_command_has_them(known, capsys):
-    parse_flags(['program', '--dir', 'x'], options=known, old_names={'dir': 'folder'})
-    assert known.folder == 'x'
-    assert capsys.readouterr().err == '--dir is now --folder; the old name goes with the next release\n'
+def test_help_shows_defaults_as_they_are_written(options: flags.FlagValues):
+    text = flags_of_command(options).get_help()
+    for default in ("'128,512'", "'full,causal'", "'out.json'"):
+        assert f'(default: {default})' in text

@@ -44,7 +44,7 @@ STOPPED = """
     import jax
     import train as entry
     from efficient_attention.training import loop
-    from efficient_attention.commands.flags import run_command
+    from efficient_attention.commands.command_line import run_command
     from efficient_attention.training.fill_config import run_config
 
     train, next_batch, taken = loop.train, loop.Trainer.next_batch, []

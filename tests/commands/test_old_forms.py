@@ -3,8 +3,8 @@
 import pytest
 from absl import flags
 
+from efficient_attention.commands.flags import define_integers
 from efficient_attention.commands.old_forms import in_new_form
-from efficient_attention.commands.shared_flags import define_integers
 
 OLD_NAMES = {'to': 'output', 'to-long': 'length'}
 

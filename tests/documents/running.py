@@ -14,7 +14,7 @@ import pytest
 from absl import flags
 
 from efficient_attention.commands import allocator
-from efficient_attention.commands import flags as command
+from efficient_attention.commands import command_line as command
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from tests.documents.pages import ROOT, Command, blocks, commands, read

@@ -11,7 +11,7 @@ import pytest
 from efficient_attention.errors import InputError
 from efficient_attention.inference.fill_mask import MaskFiller
 from efficient_attention.interop.pretrained import open_pretrained
-from efficient_attention.workdir.checkpoints import Checkpoints
+from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.config_file import read_config
 from tests.tolerances import assert_close
 from tests.training.tiny_run import fresh_workdir

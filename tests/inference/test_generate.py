@@ -19,7 +19,7 @@ from efficient_attention.inference.generate import TextGenerator, continue_text,
 from efficient_attention.inference.sampling import Sampling
 from efficient_attention.models.decoding import CachedDecoder
 from efficient_attention.training.run import build_run
-from efficient_attention.workdir.checkpoints import Checkpoints
+from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.config_file import claim_workdir
 from tests.training.tiny_run import write_corpus
 

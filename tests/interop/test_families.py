@@ -3,7 +3,7 @@
 import pytest
 
 from efficient_attention.interop.families import FAMILIES, Family
-from efficient_attention.interop.tensors import LAYERS
+from efficient_attention.interop.parameters import LAYERS
 
 
 @pytest.mark.parametrize('family', FAMILIES.values(), ids=FAMILIES)

@@ -16,8 +16,8 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.errors import InputError
+from efficient_attention.interop.parameters import Parts, parameter_shapes
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained, save_pretrained
-from efficient_attention.interop.tensors import Parts, parameter_shapes
 from efficient_attention.models.encoder import Encoder
 from tests.interop.folders import ARRAYS, FIXTURES, NAMES, classes_of, copied, with_head
 from tests.interop.test_tokenizer_files import lone

@@ -8,7 +8,7 @@ import sentencepiece
 from tokenizers import Tokenizer
 
 from efficient_attention.data.examples.text_encoder import text_encoder
-from efficient_attention.data.tokenizer_loading import word_piece
+from efficient_attention.data.tokenizers.loading import word_piece
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.interop.tokenizer_files import (
@@ -18,8 +18,8 @@ from efficient_attention.interop.tokenizer_files import (
     special_names,
     tokenizer_file,
 )
-from tests.data.test_byte_level_tokenizer import BYTES, roberta
-from tests.data.test_sentencepiece_tokenizer import ALBERT, train
+from tests.data.tokenizers.test_byte_level import BYTES, roberta
+from tests.data.tokenizers.test_sentencepiece import ALBERT, train
 from tests.interop.folders import copied
 
 PIECES = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a', 'b']

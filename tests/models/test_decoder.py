@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import dense_mask
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder, check_causal

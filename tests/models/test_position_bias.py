@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.text_form import parse_mechanism
+from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.position_bias import (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from efficient_attention.attention.text_form import parse_mechanism
+from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.stack import Stack, layer_mechanisms, period
 from efficient_attention.modules.attention import OtherSequence

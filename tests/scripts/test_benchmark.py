@@ -5,7 +5,7 @@ import json
 import pytest
 
 from efficient_attention.commands import allocator
-from efficient_attention.commands.flags import run_command
+from efficient_attention.commands.command_line import run_command
 from efficient_attention.errors import InputError
 from scripts import benchmark
 

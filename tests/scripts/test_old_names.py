@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.commands import flags as command
+from efficient_attention.commands import command_line as command
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = {  # old: new

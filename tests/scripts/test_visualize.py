@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from efficient_attention.attention.text_form import PATTERNS, parse_pattern
+from efficient_attention.attention.parsing import PATTERNS, parse_pattern
 from scripts import visualize
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -13,7 +13,7 @@ from configs.common import default_config
 from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.run import build_run
-from efficient_attention.workdir.checkpoints import Checkpoints
+from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.config_file import claim_workdir
 
 WORDS = 'the a red old small river house dog king tree road falls sleeps runs sings waits near under over with'.split()

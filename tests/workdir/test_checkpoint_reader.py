@@ -16,7 +16,7 @@ from efficient_attention.models.sharding import make_mesh, state_shardings
 from efficient_attention.training.optimizer import make_optimizer
 from efficient_attention.training.state import TrainState, initial_state
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Restored
-from efficient_attention.workdir.checkpoints import Checkpoints
+from efficient_attention.workdir.checkpoint_writer import Checkpoints
 
 FINGERPRINT = {'config': {'model': {'layers': 3}, 'train': {'steps': 10}}, 'data': 'abc'}
 

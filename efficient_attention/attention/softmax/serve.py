@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from jax import Array
 
-from efficient_attention.attention.patterns.text import pattern_text
+from efficient_attention.attention.patterns.text_form import pattern_text
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax import cudnn, dense_loop, jax_nn, tiled
 from efficient_attention.attention.softmax.definition import pattern_of

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from efficient_attention.data.blank_lines import cut_at_blank_lines
 from efficient_attention.data.corpus.sentence_splitting import split_sentences
-from efficient_attention.data.vocabulary import vocabulary_of
+from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
 
 BATCH = 2**19  # characters of one task

@@ -15,7 +15,7 @@ import itertools
 import numpy as np
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.vocabulary import Vocabulary
+from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 
 
 def prediction_count(tokens: int, mask_rate: float, max_masked: int) -> int:

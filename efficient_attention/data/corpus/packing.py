@@ -15,7 +15,7 @@ import numpy as np
 from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus.prepared_corpus import Corpus
 from efficient_attention.data.corpus.sentence_pairs import draw_targets, tokens_before
-from efficient_attention.data.vocabulary import Vocabulary
+from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 
 EXCERPT_SPECIALS = 2  # [CLS] excerpt [SEP]
 

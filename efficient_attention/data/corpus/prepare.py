@@ -25,8 +25,8 @@ from efficient_attention.data.corpus.writer import SplitWriter, write_manifest
 from efficient_attention.data.held_out_documents import OneDocument, document_hash, held_out_threshold, more_documents
 from efficient_attention.data.preparation_progress import Progress
 from efficient_attention.data.sources import Source, open_source
-from efficient_attention.data.tokenizer_choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
-from efficient_attention.data.vocabulary import vocabulary_of
+from efficient_attention.data.tokenizers.choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
+from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
 
 RULES = 1  # of sentence splitting, sources and training; a change of them is a new corpus

@@ -28,7 +28,7 @@ from array_record.python import array_record_module
 
 from efficient_attention.data.cache_folder import TOKENIZER, UNIGRAM_COUNTS
 from efficient_attention.data.cache_manifest import check_files, one_line, read_manifest
-from efficient_attention.data.vocabulary import Vocabulary
+from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 
 FORMAT = 1  # of the folder; part of its fingerprint, so a new format never reads an old cache

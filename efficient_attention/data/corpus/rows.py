@@ -14,7 +14,7 @@ from efficient_attention.data.corpus.prepared_corpus import Corpus
 from efficient_attention.data.corpus.sentence_pairs import PairPlan, pair_row, plan_pairs
 from efficient_attention.data.epoch_cache import LastTwoEpochs
 from efficient_attention.data.random_streams import Stream, random_stream
-from efficient_attention.data.vocabulary import Vocabulary
+from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 
 Plan = PairPlan | PackingPlan

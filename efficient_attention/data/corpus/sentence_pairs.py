@@ -20,7 +20,7 @@ from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus.prepared_corpus import Corpus
 from efficient_attention.data.held_out_documents import more_documents
 from efficient_attention.data.pair_truncation import truncated_lengths
-from efficient_attention.data.vocabulary import Vocabulary
+from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 
 PAIR_SPECIALS = 3  # [CLS] A [SEP] B [SEP]

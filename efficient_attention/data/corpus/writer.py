@@ -14,7 +14,7 @@ from array_record.python import array_record_module
 from efficient_attention.data.cache_folder import UNIGRAM_COUNTS
 from efficient_attention.data.cache_manifest import MANIFEST, describe_files, manifest_checksum, one_line
 from efficient_attention.data.corpus.prepared_corpus import IS_CONTINUATION, shard_path
-from efficient_attention.data.vocabulary import Vocabulary
+from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 
 RECORD_TOKENS = 2048  # a record ends with the first sentence that reaches so many

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from efficient_attention.data.tokenizer_loading import load_tokenizer
-from efficient_attention.data.vocabulary import vocabulary_of
+from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 
 TEXTS_AT_ONCE = 1024  # an encoding holds a hundred times the bytes of its ids
 

@@ -30,7 +30,7 @@ from efficient_attention.data.text.units import (
     cut_lines,
     split_words,
 )
-from efficient_attention.data.tokenizer_choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
+from efficient_attention.data.tokenizers.choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
 
 RULES = 1  # of splits, units and separators; a change of them is a new text
 

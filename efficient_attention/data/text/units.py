@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from efficient_attention.data.blank_lines import cut_at_blank_lines
 from efficient_attention.data.cache_folder import TOKENIZER
-from efficient_attention.data.vocabulary import vocabulary_of
+from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 
 CHARACTERS = 'characters.json'
 WORDS = 'words.json'

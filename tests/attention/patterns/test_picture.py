@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import Causal, Full, Strided, dense_mask
 from efficient_attention.attention.patterns.picture import (
     EMPTY,
@@ -17,7 +18,6 @@ from efficient_attention.attention.patterns.picture import (
     tile_shades,
 )
 from efficient_attention.attention.patterns.tile_table import tile_table
-from efficient_attention.attention.text_form import parse_pattern
 
 
 def test_shades_tell_computed_from_allowed_pairs():

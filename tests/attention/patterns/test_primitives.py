@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import (
     Block,
     Causal,
@@ -22,7 +23,6 @@ from efficient_attention.attention.patterns import (
     dense_mask,
 )
 from efficient_attention.attention.patterns.presets import bigbird, sparse_strided
-from efficient_attention.attention.text_form import parse_pattern
 from efficient_attention.errors import InputError
 
 L, M = 23, 29  # M is the number of keys, from which final global tokens are counted

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import Causal, Full, Pattern, Strided, Window
 from efficient_attention.attention.patterns import primitives as patterns_module
 from efficient_attention.attention.patterns.tile_table import (
@@ -17,7 +18,6 @@ from efficient_attention.attention.patterns.tile_table import (
     position_ranges,
     tile_table,
 )
-from efficient_attention.attention.text_form import parse_pattern
 from tests.attention.random_patterns import PATTERNS
 
 STEADY = settings(max_examples=300, deadline=None, derandomize=True)  # the same examples in every run

@@ -13,8 +13,8 @@ from jax._src.cudnn import fused_attention_stablehlo
 
 from efficient_attention.attention.attend import attend, make_request
 from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.parsing import parse_mechanism, parse_pattern
 from efficient_attention.attention.softmax.cudnn import check_served, is_served, serve
-from efficient_attention.attention.text_form import parse_mechanism, parse_pattern
 
 L = 96
 Q = jnp.ones((2, L, 4, 64), jnp.bfloat16)

@@ -6,9 +6,9 @@ import pytest
 
 from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.lsh.definition import LSH
+from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import Causal, Window
 from efficient_attention.attention.softmax.definition import Softmax, pattern_of
-from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.errors import InputError
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import Causal, Full, GlobalTokens, Pattern, PerHead, RandomTiles, Window
 from efficient_attention.attention.patterns.presets import bigbird
 from efficient_attention.attention.patterns.tile_table import TileTable, tile_table
@@ -23,7 +24,6 @@ from efficient_attention.attention.softmax.schedule import (
     share,
 )
 from efficient_attention.attention.softmax.tiled import head_groups
-from efficient_attention.attention.text_form import parse_pattern
 from tests.attention.random_patterns import PATTERNS
 
 STEADY = settings(max_examples=200, deadline=None, derandomize=True)

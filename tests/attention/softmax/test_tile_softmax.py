@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.attend import attend
+from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.softmax import tile_softmax
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.softmax.tile_softmax import rows_first, rows_third, sum_to, with_empty_tile
-from efficient_attention.attention.text_form import parse_pattern
 from tests.tolerances import assert_close
 
 S = 16

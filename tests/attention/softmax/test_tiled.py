@@ -15,10 +15,10 @@ import pytest
 
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import Causal, Full, Pattern, PerHead, RandomTiles, Window
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.softmax.tiled import head_groups, pick_heads, static_positions
-from efficient_attention.attention.text_form import parse_mechanism
 from efficient_attention.attention.weights import MASKED
 from tests.tolerances import assert_close
 

@@ -4,7 +4,7 @@ import types
 
 import numpy as np
 
-from efficient_attention.data.vocabulary import Vocabulary
+from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 
 PAD, UNKNOWN, CLS, SEP, MASK = range(5)
 FIRST_ID = 5  # token k of a split has id FIRST_ID + k

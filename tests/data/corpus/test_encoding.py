@@ -15,7 +15,7 @@ from efficient_attention.data import blank_lines
 from efficient_attention.data.corpus import encoding
 from efficient_attention.data.corpus.encoding import encode_documents
 from efficient_attention.data.corpus.sentence_splitting import split_sentences
-from efficient_attention.data.tokenizer_training import train_tokenizer
+from efficient_attention.data.tokenizers.training import train_tokenizer
 from efficient_attention.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -14,12 +14,12 @@ import pytest
 from tokenizers import Tokenizer
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data import tokenizer_choice
 from efficient_attention.data.corpus import encoding
 from efficient_attention.data.corpus import prepare as module
 from efficient_attention.data.corpus.prepare import describe_counts, prepare_corpus, training_documents
 from efficient_attention.data.corpus.sentence_splitting import split_sentences
 from efficient_attention.data.held_out_documents import document_hash
+from efficient_attention.data.tokenizers import choice as tokenizer_choice
 from efficient_attention.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -218,7 +218,7 @@ def test_two_preparations_at_the_same_time():
 KILLED = """
 import os, signal, sys
 from efficient_attention.data.corpus import encoding
-from efficient_attention.data import tokenizer_choice
+from efficient_attention.data.tokenizers import choice as tokenizer_choice
 from efficient_attention.data.corpus import prepare as module
 module.write_manifest = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 module.prepare_corpus(module.DataConfig(source='text:books/*.txt', vocab_size=120, held_out=0.2))

@@ -12,7 +12,7 @@ from efficient_attention.data.cache_manifest import file_sha256, manifest_checks
 from efficient_attention.data.corpus import prepared_corpus as module
 from efficient_attention.data.corpus.prepared_corpus import Corpus, open_corpus
 from efficient_attention.data.corpus.writer import SplitWriter, write_manifest
-from efficient_attention.data.vocabulary import Vocabulary
+from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 
 DOCUMENTS, SENTENCES, TOKENS = 6, 5, 700  # three sentences a record: every document has two

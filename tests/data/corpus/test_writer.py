@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from efficient_attention.data.corpus import writer as corpus_writer
 from efficient_attention.data.corpus.prepared_corpus import open_corpus, shard_path
 from efficient_attention.data.corpus.writer import SplitWriter, token_type, write_manifest
-from efficient_attention.data.vocabulary import Vocabulary
+from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 
 SIZE = 300

@@ -16,7 +16,7 @@ from efficient_attention.data.text.units import (
     load_units,
     split_words,
 )
-from efficient_attention.data.tokenizer_training import train_tokenizer
+from efficient_attention.data.tokenizers.training import train_tokenizer
 
 TEXT = 'Café № 5\n\na 漢 and a 😀.'
 

@@ -10,8 +10,8 @@ from efficient_attention.config.data import DataConfig
 from efficient_attention.data.blank_lines import cut_at_blank_lines
 from efficient_attention.data.cache_manifest import file_sha256
 from efficient_attention.data.held_out_documents import HASHES, document_hash
-from efficient_attention.data.tokenizer_loading import load_tokenizer
-from efficient_attention.data.tokenizer_training import TRAINERS, train_tokenizer
+from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.training import TRAINERS, train_tokenizer
 from efficient_attention.errors import InputError
 
 TRAINING_CHARACTERS = 2**25  # that a tokenizer learns from, at most; more changes a vocabulary little

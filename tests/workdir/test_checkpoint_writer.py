@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.checkpoints import Checkpoints, SaveError
+from efficient_attention.workdir.checkpoint_writer import Checkpoints, SaveError
 
 BEST = CheckpointConfig(keep=2, keep_best=1, best_metric='loss')
 
@@ -155,7 +155,7 @@ KILLED = """
     import os, pathlib, signal, sys
     import jax.numpy as jnp
     from efficient_attention.config.checkpoint import CheckpointConfig
-    from efficient_attention.workdir.checkpoints import Checkpoints
+    from efficient_attention.workdir.checkpoint_writer import Checkpoints
     checkpoints = Checkpoints(pathlib.Path(sys.argv[1]), CheckpointConfig())
     checkpoints.save(1, {'step': jnp.int32(1)}, record={})
     checkpoints.wait()

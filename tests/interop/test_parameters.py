@@ -11,8 +11,8 @@ from safetensors.numpy import load_file, save_file
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.families import FAMILIES
+from efficient_attention.interop.parameters import Parts, plain_names, tensors_of, written_tensors
 from efficient_attention.interop.pretrained import open_pretrained
-from efficient_attention.interop.tensors import Parts, plain_names, tensors_of, written_tensors
 from tests.interop.folders import FIXTURES, copied, with_head
 from tests.interop.folders import tensors_of as tensors_with_head
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import Causal, Full, Window
-from efficient_attention.attention.patterns.text import pattern_text
-from efficient_attention.attention.text_form import parse_pattern
-from tests.attention.test_text_form import TEXTS
+from efficient_attention.attention.patterns.text_form import pattern_text
+from tests.attention.test_parsing import TEXTS
 
 
 @pytest.mark.parametrize('text', [text for text in TEXTS if 'bigbird' not in text])

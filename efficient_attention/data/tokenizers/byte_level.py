@@ -6,7 +6,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
-from efficient_attention.data.special_tokens import ROLES, with_specials
+from efficient_attention.data.tokenizers.special_tokens import ROLES, with_specials
 from efficient_attention.errors import InputError
 
 PAIR = ('vocab.json', 'merges.txt')

@@ -6,11 +6,11 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from efficient_attention.data.byte_level_tokenizer import PAIR, byte_level
 from efficient_attention.data.cache_manifest import one_line
-from efficient_attention.data.sentencepiece_tokenizer import read_sentencepiece
-from efficient_attention.data.special_tokens import ROLES, with_specials
 from efficient_attention.data.text_files import decode
+from efficient_attention.data.tokenizers.byte_level import PAIR, byte_level
+from efficient_attention.data.tokenizers.sentencepiece import read_sentencepiece
+from efficient_attention.data.tokenizers.special_tokens import ROLES, with_specials
 from efficient_attention.errors import InputError
 
 MAX_WORD = 100  # characters; a longer word is one [UNK], as in BERT

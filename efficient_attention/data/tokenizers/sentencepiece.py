@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from efficient_attention.data.special_tokens import ROLES, with_specials
+from efficient_attention.data.tokenizers.special_tokens import ROLES, with_specials
 from efficient_attention.errors import InputError
 
 UNIGRAM = 1  # trainer_spec.model_type

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, normalizers
 
-from efficient_attention.data.tokenizer_loading import load_tokenizer, word_piece
-from efficient_attention.data.vocabulary import vocabulary_of
+from efficient_attention.data.tokenizers.loading import load_tokenizer, word_piece
+from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
 
 PIECES = [

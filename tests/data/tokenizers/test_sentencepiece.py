@@ -8,9 +8,9 @@ import pytest
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
-from efficient_attention.data.sentencepiece_tokenizer import read_sentencepiece
-from efficient_attention.data.tokenizer_loading import load_tokenizer
-from efficient_attention.data.vocabulary import vocabulary_of
+from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.sentencepiece import read_sentencepiece
+from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
 
 TEXTS = [

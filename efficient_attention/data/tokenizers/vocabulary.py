@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models
 
-from efficient_attention.data.special_tokens import ROLES
+from efficient_attention.data.tokenizers.special_tokens import ROLES
 from efficient_attention.errors import InputError
 
 WORD_STARTS = ('▁', 'Ġ', 'Ċ', 'ĉ', 'č')  # SentencePiece's space; byte-level space, newline, tab and return

@@ -3,7 +3,7 @@
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from efficient_attention.data.special_tokens import BERT_SPECIALS, ROLES, with_specials
+from efficient_attention.data.tokenizers.special_tokens import BERT_SPECIALS, ROLES, with_specials
 
 NAMES = {'bert': BERT_SPECIALS, 'roberta': ('<pad>', '<unk>', '<s>', '</s>', '<mask>')}
 

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from efficient_attention.errors import InputError
-from efficient_attention.interop.tensor_files import TensorFolder, write_tensors
+from efficient_attention.interop.safetensors_files import TensorFolder, write_tensors
 
 NUMBERS = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.data.byte_level_tokenizer import byte_level
-from efficient_attention.data.tokenizer_loading import load_tokenizer
+from efficient_attention.data.tokenizers.byte_level import byte_level
+from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
 
 BYTES = ['<s>', '<pad>', '</s>', '<unk>', *'abĠ', 'Ġa', '<mask>']

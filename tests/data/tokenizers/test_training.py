@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.data.tokenizer_loading import load_tokenizer
-from efficient_attention.data.tokenizer_training import TRAINERS, train_tokenizer
-from efficient_attention.data.vocabulary import vocabulary_of
+from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.training import TRAINERS, train_tokenizer
+from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,7 +85,7 @@ def test_training_again_in_another_process_gives_the_same_file(kind):
     program = (
         'import hashlib, sys\n'
         f'sys.path.insert(0, {str(Path(__file__).parent)!r})\n'
-        'from test_tokenizer_training import train\n'
+        'from test_training import train\n'
         f'print(hashlib.sha256(train({kind!r}).to_str().encode()).hexdigest())\n'
     )
     command = [sys.executable, '-c', program]

@@ -5,10 +5,10 @@ import json
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from efficient_attention.data.tokenizer_loading import load_tokenizer, word_piece
-from efficient_attention.data.vocabulary import vocabulary_of
+from efficient_attention.data.tokenizers.loading import load_tokenizer, word_piece
+from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
-from tests.data.test_tokenizer_loading import PIECES, VOCABULARY, save
+from tests.data.tokenizers.test_loading import PIECES, VOCABULARY, save
 
 
 def test_vocabulary(tmp_path):

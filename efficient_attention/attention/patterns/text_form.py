@@ -1,4 +1,4 @@
-"""Patterns as one writes them; `text_form.py` reads such texts."""
+"""Patterns as one writes them; `attention/parsing.py` reads such texts."""
 
 import dataclasses
 import re

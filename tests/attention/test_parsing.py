@@ -5,6 +5,7 @@ import pytest
 from efficient_attention.attention.favor.definition import FAVOR
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.parsing import PATTERNS, parse_mechanism, parse_pattern
 from efficient_attention.attention.patterns import (
     And,
     Block,
@@ -23,7 +24,6 @@ from efficient_attention.attention.patterns import (
     Without,
 )
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.text_form import PATTERNS, parse_mechanism, parse_pattern
 from efficient_attention.errors import InputError
 
 TEXTS: dict[str, Pattern] = {

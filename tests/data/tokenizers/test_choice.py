@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data import tokenizer_choice
-from efficient_attention.data.tokenizer_choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
+from efficient_attention.data.tokenizers import choice as tokenizer_choice
+from efficient_attention.data.tokenizers.choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
 from efficient_attention.errors import InputError
 
 TEXTS = [f'the small dog {number} sleeps near the old tree.\n\n' for number in range(50)]

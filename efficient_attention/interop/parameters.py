@@ -15,7 +15,7 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.families import Family, Names
-from efficient_attention.interop.tensor_files import TensorFolder
+from efficient_attention.interop.safetensors_files import TensorFolder
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.heads import MaskedLMHead, PairHead, Pooler
