@@ -8,7 +8,7 @@ import sentencepiece
 from tokenizers import Tokenizer
 
 from efficient_attention.data.examples.text_encoder import text_encoder
-from efficient_attention.data.tokenizers.loading import word_piece
+from efficient_attention.data.tokenizers.wordpiece import word_piece
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.interop.tokenizer_files import (

@@ -5,7 +5,7 @@ import string
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from efficient_attention.data.examples.text_encoder import TextEncoder
-from efficient_attention.data.tokenizers.loading import word_piece
+from efficient_attention.data.tokenizers.wordpiece import word_piece
 
 SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '[unused1]', '[unused2]')
 

@@ -4,16 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer
 
 from efficient_attention.data.cache_manifest import one_line
 from efficient_attention.data.text_files import decode
 from efficient_attention.data.tokenizers.byte_level import PAIR, byte_level
 from efficient_attention.data.tokenizers.sentencepiece import read_sentencepiece
-from efficient_attention.data.tokenizers.special_tokens import ROLES, with_specials
+from efficient_attention.data.tokenizers.wordpiece import read_vocabulary, word_piece
 from efficient_attention.errors import InputError
 
-MAX_WORD = 100  # characters; a longer word is one [UNK], as in BERT
 SAFE_PATTERNS = frozenset({' {2,}', r'\s+'})  # a stranger's regular expression may hang or crash the normalizer
 
 
@@ -36,44 +35,12 @@ def load_tokenizer(path: str | Path, *, lowercase: bool) -> Tokenizer:
     except OSError as error:
         raise InputError(f'tokenizer {path}: cannot be read ({error.strerror})') from None
     if path.suffix == '.txt':
-        return word_piece(_read_vocabulary(decode(data, str(path)), path), lowercase=lowercase)
+        return word_piece(read_vocabulary(decode(data, str(path)), path), lowercase=lowercase)
     if path.suffix == '.json':
         return _load_json(decode(data, str(path)), path)
     if path.suffix == '.model':
         return read_sentencepiece(data, str(path), lowercase=lowercase)
     raise InputError(f'tokenizer {path}: known files: vocab.txt, tokenizer.json, vocab.json with merges.txt, *.model')
-
-
-def word_piece(vocabulary: dict[str, int], *, lowercase: bool) -> Tokenizer:
-    """BERT's tokenizer (Devlin et al. 2018, arXiv:1810.04805) over a vocabulary of pieces, '##' marking continuations.
-
-    Control characters go, CJK characters and punctuation are words of their own, the longest piece wins from the left,
-    a word of more than 100 characters is unknown. It differs from BERT's code in characters that few texts hold:
-    private-use ones go too, and those younger than the library's Unicode tables are taken for letters.
-    """
-    model = models.WordPiece(vocabulary, unk_token='[UNK]', max_input_chars_per_word=MAX_WORD)
-    tokenizer = Tokenizer(model)
-    tokenizer.normalizer = bert_normalizer(lowercase)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    return with_specials(tokenizer, [name for names in ROLES.values() for name in names if name in vocabulary])
-
-
-def bert_normalizer(lowercase: bool) -> normalizers.Normalizer:
-    """BERT's normalisation: control characters out, spaces around CJK characters, lower case without accents."""
-    return normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=True, strip_accents=lowercase, lowercase=lowercase
-    )
-
-
-def _read_vocabulary(text: str, path: Path) -> dict[str, int]:
-    pieces: dict[str, int] = {}
-    for id, line in enumerate(text.rstrip('\n').split('\n')):
-        if pieces.setdefault(line.strip(), id) != id:
-            raise InputError(f'tokenizer {path}: line {id + 1} repeats {line.strip()!r}')
-    if '[UNK]' not in pieces:
-        raise InputError(f'tokenizer {path}: no [UNK] in its vocabulary')
-    return pieces
 
 
 def _load_json(text: str, path: Path) -> Tokenizer:

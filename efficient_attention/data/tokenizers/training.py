@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from efficient_attention.data.tokenizers.loading import bert_normalizer, word_piece
 from efficient_attention.data.tokenizers.sentencepiece import albert_steps
 from efficient_attention.data.tokenizers.special_tokens import BERT_SPECIALS, with_specials
+from efficient_attention.data.tokenizers.wordpiece import bert_normalizer, word_piece
 from efficient_attention.errors import InputError
 
 UNIGRAM_SPECIALS = ('<pad>', '<unk>', '[CLS]', '[SEP]', '[MASK]')

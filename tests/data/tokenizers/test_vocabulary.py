@@ -5,8 +5,9 @@ import json
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from efficient_attention.data.tokenizers.loading import load_tokenizer, word_piece
+from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
+from efficient_attention.data.tokenizers.wordpiece import word_piece
 from efficient_attention.errors import InputError
 from tests.data.tokenizers.test_loading import PIECES, VOCABULARY, save
 
