@@ -11,6 +11,7 @@ from jax import Array
 
 from efficient_attention.models.adaptive import Part
 from efficient_attention.objectives.chunked_loss import by_chunks
+from efficient_attention.objectives.cross_entropy import weighted_sums
 
 
 def adaptive_sums(
@@ -42,7 +43,7 @@ def adaptive_sums(
     def sums_of(parts: tuple[Part, ...], part: tuple[Array, ...]) -> dict[str, Array]:
         hidden, cluster, place, weights = part
         losses, is_correct = losses_of(parts, hidden, cluster, place)
-        return {'loss': (losses * weights).sum(), 'accuracy': (is_correct * weights).sum()}
+        return weighted_sums(losses, is_correct, weights)
 
     def add(total: dict[str, Array], part: tuple[Array, ...]) -> tuple[dict[str, Array], None]:
         return jax.tree.map(jnp.add, total, sums_of(parts, part)), None
@@ -52,7 +53,7 @@ def adaptive_sums(
 
 
 def losses_of(parts: tuple[Part, ...], hidden_BLE: Array, cluster_BL: Array, place_BL: Array) -> tuple[Array, Array]:
-    """Each target's loss, and 1.0 where no word of the first cluster or of its own is more probable."""
+    """Each target's loss, and whether no word of the first cluster or of its own is more probable."""
     first, *tails = parts
     logits_BLn = first.logits(hidden_BLE)
     words = logits_BLn.shape[-1] - len(tails)
@@ -68,7 +69,7 @@ def losses_of(parts: tuple[Part, ...], hidden_BLE: Array, cluster_BL: Array, pla
         )
         log_p_BL = log_p_BL + jnp.where(is_own_BL, within_BL, 0.0)
         is_best_BL = jnp.where(is_own_BL, is_first_BL & (log_p_BL > best_BL), is_best_BL)
-    return -log_p_BL, is_best_BL.astype(jnp.float32)
+    return -log_p_BL, is_best_BL
 
 
 def tail_losses(tail: Part, hidden_BLE: Array, place_BL: Array) -> tuple[Array, Array]:

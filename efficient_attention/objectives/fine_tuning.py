@@ -9,7 +9,7 @@ from jax import Array
 from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from efficient_attention.config.head import HeadConfig
-from efficient_attention.objectives.cross_entropy import cross_entropy_sums
+from efficient_attention.objectives.cross_entropy import cross_entropy_sums, weighted_sums
 from efficient_attention.objectives.objective import Batch, OutputObjective, Sums
 
 TERM = 'fine_tuning'
@@ -71,7 +71,7 @@ def span_sums(logits_BL2: Array, start_B: Array, end_B: Array, weights_B: Array)
     """'loss', half of start's and half of end's, and 'accuracy' of both together, summed over rows."""
     start, end = (cross_entropy(logits_BL2[..., i], label) for i, label in enumerate((start_B, end_B)))
     is_right = (logits_BL2.argmax(axis=1) == jnp.stack([start_B, end_B], axis=1)).all(axis=1)
-    return {'loss': ((start + end) / 2 * weights_B).sum(), 'accuracy': (is_right.astype(jnp.float32) * weights_B).sum()}
+    return weighted_sums((start + end) / 2, is_right, weights_B)
 
 
 def support_loss(logits_BL: Array, labels_BL: Array, weights_B: Array) -> Array:

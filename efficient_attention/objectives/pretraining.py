@@ -3,9 +3,10 @@
 import dataclasses
 
 from jax import Array
+from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from efficient_attention.models.pretraining import PretrainingModel
-from efficient_attention.objectives.cross_entropy import cross_entropy_sums
+from efficient_attention.objectives.cross_entropy import cross_entropy_sums, is_best, weighted_sums
 from efficient_attention.objectives.objective import Batch, Objective, Sums
 
 
@@ -24,9 +25,11 @@ class Pretraining(Objective):
         """Losses and correct predictions of both terms."""
         x_BLD = model.encode(batch, rng=rng, step=step)
         logits_BPV = model.masked_logits(x_BLD, batch['masked_positions'])
-        sums = {'masked_lm': cross_entropy_sums(logits_BPV, batch['masked_tokens'], batch['masked_weights'])}
+        tokens_BP, weights_BP = batch['masked_tokens'], batch['masked_weights']
+        losses_BP = cross_entropy(logits_BPV, tokens_BP)
+        sums = {'masked_lm': weighted_sums(losses_BP, is_best(logits_BPV, tokens_BP), weights_BP)}
         if 'unigram_losses' in batch:  # held-out batches: what a unigram model loses on the same tokens
-            sums['masked_lm']['unigram_loss'] = (batch['unigram_losses'] * batch['masked_weights']).sum()
+            sums['masked_lm']['unigram_loss'] = (batch['unigram_losses'] * weights_BP).sum()
         if self.has_pairs:
             sums['pair'] = cross_entropy_sums(model.pair_logits(x_BLD), batch['pair_labels'], batch['pair_weights'])
         return sums
