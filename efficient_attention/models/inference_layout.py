@@ -26,6 +26,6 @@ def for_inference(graph: nnx.GraphDef, params: Any) -> tuple[nnx.GraphDef, Any]:
     model = nnx.merge(graph, params)
     for stack in [part for _, part in nnx.iter_graph(model) if isinstance(part, Stack)]:
         if stack.config.is_stacked and not stack.is_separate:
-            stack.layers = nnx.List(stack.parameter_layers())
+            stack.lay_out_separately()
     graph, state = nnx.split(model)
     return graph, nnx.to_pure_dict(state)
