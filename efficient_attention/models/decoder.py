@@ -16,8 +16,7 @@ from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.models.memory import Memory
 from efficient_attention.models.stack import Stack
 from efficient_attention.models.taps import Taps
-from efficient_attention.modules.attention import OtherSequence
-from efficient_attention.modules.layer import fold
+from efficient_attention.modules.context import OtherSequence, fold
 from efficient_attention.modules.parameters import layer_norm, linear
 from efficient_attention.modules.sub_layer import SELF_ATTENTION_LAYER, SubLayer
 

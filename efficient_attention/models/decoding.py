@@ -21,9 +21,10 @@ from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.models.stack import layer_mechanisms
 from efficient_attention.models.taps import LayerTap, Taps, taps_of_each
-from efficient_attention.modules.attention import Attention, FixedKeys, Operands, OtherSequence
+from efficient_attention.modules.attention import Attention, FixedKeys, Operands
+from efficient_attention.modules.context import OtherSequence, fold
 from efficient_attention.modules.distances import Biases
-from efficient_attention.modules.layer import Layer, fold
+from efficient_attention.modules.layer import Layer
 from efficient_attention.modules.sub_layer import FIXED, GROWING, SubLayer, begin, end
 
 PIECE = 128  # tokens of a prompt that are read at once: their scores are [piece, cache + piece]

@@ -21,9 +21,9 @@ from efficient_attention.models.memory import Memory
 from efficient_attention.models.position_bias import LogitTerms, PositionBias
 from efficient_attention.models.reversible import Plan, reversible, turn_of
 from efficient_attention.models.taps import LayerTap, Taps, taps_of
-from efficient_attention.modules.attention import LayerMemory, OtherSequence
+from efficient_attention.modules.context import Context, LayerMemory, OtherSequence
 from efficient_attention.modules.distances import DistanceBiases
-from efficient_attention.modules.layer import Context, Layer
+from efficient_attention.modules.layer import Layer
 from efficient_attention.modules.sub_layer import SELF_ATTENTION_LAYER, Streams, SubLayer, begin, end
 
 # Fields of a context that gradients flow into.
