@@ -25,7 +25,7 @@ class HostBlock:
 
     @property
     def rows(self) -> int:
-        """Rows of the block."""
+        """How many rows the block has."""
         return self.batch_size // self.process_count
 
     def position(self, row: int) -> int:

@@ -19,7 +19,7 @@ class TextStream(abc.ABC):
         """More text, as far as it is certain."""
 
     def finish(self) -> str:
-        """What was held back."""
+        """The text that was held back until no id can change it any more."""
         return ''
 
 
@@ -45,7 +45,7 @@ class CharacterStream(TextStream):
         self._units = units
 
     def feed(self, ids: np.ndarray) -> str:
-        """A character for each."""
+        """The text of the ids, a character for each, at once."""
         return self._units.decode(ids)
 
 
@@ -63,7 +63,7 @@ class PieceStream(TextStream):
         return self._up_to(-HELD_BACK)
 
     def finish(self) -> str:
-        """The rest."""
+        """The last characters, which no further piece can change now."""
         return self._up_to(None)
 
     def _up_to(self, end: int | None) -> str:

@@ -201,7 +201,7 @@ def read_prompt(
         padded = jnp.pad(x_BL, ((0, 0), (0, extra)))
         return padded.reshape(len(x_BL), -1, piece).swapaxes(0, 1)
 
-    def read(state: DecodeState, part: tuple[Array, Array]) -> tuple[DecodeState, None]:
-        return cached(state, *part)[1], None
+    def read(state: DecodeState, tokens_and_segments: tuple[Array, Array]) -> tuple[DecodeState, None]:
+        return cached(state, *tokens_and_segments)[1], None
 
     return jax.lax.scan(read, state, (cut(tokens_BL), cut(segments_BL)))[0]

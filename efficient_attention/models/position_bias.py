@@ -68,7 +68,7 @@ class PositionBias(nnx.Module):
         return self.function(positions_BL)
 
     def logit_terms(self, positions_BL: Array | None) -> dict[str, Any]:
-        """See `LogitTerms`: the bias."""
+        """See `LogitTerms`: the bias alone."""
         return {'bias': self.function() if positions_BL is None else self(positions_BL)}
 
     def function(self, positions_BL: Array | None = None) -> Partial:

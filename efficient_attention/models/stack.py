@@ -179,8 +179,8 @@ class Stack(nnx.Module):
         states = None if memory is None else memory.states_BNMD.swapaxes(0, 1)
         states = None if states is None else states.reshape(*numbers.shape, *states.shape[1:])
 
-        def step(streams: Streams, part: tuple[nnx.State | None, Array, Array | None]) -> tuple[Streams, list[Any]]:
-            separate, numbers, states = part
+        def step(streams: Streams, layers: tuple[nnx.State | None, Array, Array | None]) -> tuple[Streams, list[Any]]:
+            separate, numbers, states = layers
             each = []
             for turn, call in enumerate(calls):
                 before = None if memory is None or states is None else LayerMemory(states[turn], memory.segments_BM)

@@ -28,7 +28,7 @@ class DistanceBiases(nnx.Module):
         self.distance = nnx.Param(weight_init(config)(rngs.params(), shape))
 
     def __call__(self) -> Biases:
-        """u and v."""
+        """The biases u, of contents, and v, of distances."""
         return Biases(self.content[...], self.distance[...])
 
     def logit_terms(self, positions_BL: Array | None) -> dict[str, Any]:  # noqa: ARG002  distances are the same anywhere

@@ -40,13 +40,14 @@ def adaptive_sums(
     hidden_nBcE = by_chunks(jnp.take_along_axis(hidden_BLE, order_BL[..., None], axis=1), chunk)
 
     @jax.checkpoint
-    def sums_of(clusters: tuple[Cluster, ...], chunk: tuple[Array, ...]) -> dict[str, Array]:
-        hidden_BcE, cluster_Bc, place_Bc, weights_Bc = chunk
+    def sums_of(
+        clusters: tuple[Cluster, ...], hidden_BcE: Array, cluster_Bc: Array, place_Bc: Array, weights_Bc: Array
+    ) -> dict[str, Array]:
         losses_Bc, is_correct_Bc = losses_of(clusters, hidden_BcE, cluster_Bc, place_Bc)
         return {'loss': (losses_Bc * weights_Bc).sum(), 'accuracy': (is_correct_Bc * weights_Bc).sum()}
 
-    def add(total: dict[str, Array], chunk: tuple[Array, ...]) -> tuple[dict[str, Array], None]:
-        return jax.tree.map(jnp.add, total, sums_of(clusters, chunk)), None
+    def add(total: dict[str, Array], arrays: tuple[Array, ...]) -> tuple[dict[str, Array], None]:
+        return jax.tree.map(jnp.add, total, sums_of(clusters, *arrays)), None
 
     zero = jnp.zeros((), jnp.float32)
     return jax.lax.scan(add, {'loss': zero, 'accuracy': zero}, (hidden_nBcE, *chunks))[0]

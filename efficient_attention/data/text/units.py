@@ -70,7 +70,7 @@ class Bytes(Units):
     separator = np.frombuffer(SEPARATOR.encode(), np.uint8)
 
     def encode(self, text: Text) -> np.ndarray:
-        """uint8, one a byte."""
+        """The bytes of the text as uint8 ids."""
         return np.frombuffer(text.encode() if isinstance(text, str) else text, np.uint8)
 
     def decode(self, ids: np.ndarray) -> str:
@@ -78,7 +78,7 @@ class Bytes(Units):
         return ids.astype(np.uint8).tobytes().decode(errors='replace')
 
     def save(self, folder: Path) -> None:
-        """There is nothing to write."""
+        """Writes nothing: bytes need no vocabulary."""
 
 
 class Characters(Units):
@@ -93,7 +93,7 @@ class Characters(Units):
         self.separator = self.encode(SEPARATOR)
 
     def encode(self, text: Text) -> np.ndarray:
-        """uint32, one a character."""
+        """A uint32 id for each character."""
         points = code_points(text if isinstance(text, str) else text.decode())
         if not self.characters:
             return np.zeros(len(points), np.uint32)
@@ -106,7 +106,7 @@ class Characters(Units):
         return ''.join(known[id] for id in ids)
 
     def save(self, folder: Path) -> None:
-        """All characters as one JSON text."""
+        """Writes all characters as one JSON text."""
         (folder / CHARACTERS).write_text(json.dumps(self.characters) + '\n', encoding='utf-8')
 
 
@@ -164,7 +164,7 @@ class Pixels(Units):
     start = 256
 
     def encode(self, text: Text) -> np.ndarray:
-        """uint8, one a byte."""
+        """The bytes of the text as uint8 ids."""
         assert isinstance(text, bytes)
         return np.frombuffer(text, np.uint8)
 
@@ -173,7 +173,7 @@ class Pixels(Units):
         return ids.astype(np.uint8).tobytes().hex()
 
     def save(self, folder: Path) -> None:
-        """There is nothing to write."""
+        """Writes nothing: bytes need no vocabulary."""
 
 
 class TokenizerPieces(Units):
@@ -194,7 +194,7 @@ class TokenizerPieces(Units):
         yield text
 
     def encode(self, text: Text) -> np.ndarray:
-        """uint32; a long text is cut at blank lines."""
+        """The uint32 ids of the pieces; a long text is cut at blank lines and its sections are read in parallel."""
         sections = list(cut_at_blank_lines(text if isinstance(text, str) else text.decode()))
         encodings = self.tokenizer.encode_batch_fast(sections, add_special_tokens=False)
         ids = itertools.chain.from_iterable(encoding.ids for encoding in encodings)
@@ -205,7 +205,7 @@ class TokenizerPieces(Units):
         return self.tokenizer.decode(ids.tolist())
 
     def save(self, folder: Path) -> None:
-        """A tokenizer.json."""
+        """Writes the tokenizer as a tokenizer.json."""
         self.tokenizer.save(str(folder / TOKENIZER))
 
 
