@@ -14,8 +14,7 @@ from jax import Array
 from efficient_attention.attention.weights import MASKED
 from efficient_attention.config.checks import check_within
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.text.units import Characters, TokenizerPieces, Units, load_units
-from efficient_attention.data.vocabulary import vocabulary_of
+from efficient_attention.data.text.units import Units, load_units
 from efficient_attention.errors import InputError
 from efficient_attention.inference.sampling import Draw, Sampling, sample
 from efficient_attention.inference.text_stream import open_stream
@@ -178,8 +177,8 @@ def prompt_ids(prompt: str, units: Units) -> np.ndarray:
 
 def unknown_parts(prompt: str, units: Units) -> str:
     """What of the prompt the vocabulary lacks, for a message: at most five characters or words."""
-    parts = list(prompt) if isinstance(units, Characters) else prompt.split()
-    unknown = [part for part in dict.fromkeys(parts) if (units.encode(part) == units.unknown).any()]
+    parts = dict.fromkeys(units.written_parts(prompt))
+    unknown = [part for part in parts if (units.encode(part) == units.unknown).any()]
     return ', '.join(map(repr, unknown[:5])) + (f' and {len(unknown) - 5} more' if len(unknown) > 5 else '')
 
 
@@ -188,10 +187,7 @@ def drawable(units: Units, size: int) -> Array:
     may_follow_V = np.arange(size) < units.size
     if units.unknown >= 0:
         may_follow_V[units.unknown] = False
-    if isinstance(units, TokenizerPieces):
-        special = list(vocabulary_of(units.tokenizer, 'tokenizer').special)
-        may_follow_V[special] = False
-        may_follow_V[units.separator] = True
+    may_follow_V[list(units.unwritten)] = False
     return jnp.asarray(may_follow_V)
 
 

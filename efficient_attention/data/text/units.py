@@ -33,12 +33,17 @@ class Units(abc.ABC):
         unknown: the id of what the vocabulary lacks; -1 where it lacks nothing.
         separator: ids between two documents.
         start: the id that stands before each document in a row and never in a text; -1 where there is none.
+        text_of: how ids become text one after another: 'bytes' that complete characters, 'characters' each by itself,
+            or 'pieces' whose text depends on those beside them.
+        unwritten: ids with no text that separate nothing either, such as a tokenizer's [MASK].
     """
 
     size: int
     unknown: int
     separator: np.ndarray
     start: int = -1
+    text_of: str = 'pieces'
+    unwritten: tuple[int, ...] = ()
 
     @property
     def text_size(self) -> int:
@@ -57,6 +62,10 @@ class Units(abc.ABC):
     def decode(self, ids: np.ndarray) -> str:
         """The text of ids, as far as the units keep it."""
 
+    def written_parts(self, text: str) -> list[str]:
+        """What a message about unknown parts of a text can list: its words, or its characters where these are units."""
+        return text.split()
+
     @abc.abstractmethod
     def save(self, folder: Path) -> None:
         """Writes what `load_units` reads."""
@@ -67,6 +76,7 @@ class Bytes(Units):
 
     size = 256
     unknown = -1
+    text_of = 'bytes'
     separator = np.frombuffer(SEPARATOR.encode(), np.uint8)
 
     def encode(self, text: Text) -> np.ndarray:
@@ -85,6 +95,7 @@ class Characters(Units):
     """Unicode code points: id 0 is any unknown one, the others stand in the order of their numbers."""
 
     unknown = 0
+    text_of = 'characters'
 
     def __init__(self, characters: Iterable[str]) -> None:
         self.characters = ''.join(sorted(set(characters)))
@@ -104,6 +115,10 @@ class Characters(Units):
         """Unknown ones become the replacement character."""
         known = '\N{REPLACEMENT CHARACTER}' + self.characters
         return ''.join(known[id] for id in ids)
+
+    def written_parts(self, text: str) -> list[str]:
+        """See `Units`: its characters."""
+        return list(text)
 
     def save(self, folder: Path) -> None:
         """Writes all characters as one JSON text."""
@@ -186,6 +201,7 @@ class TokenizerPieces(Units):
         self.size = vocabulary.size
         self.unknown = vocabulary.unknown
         self.separator = np.array([vocabulary.sep], np.uint32)
+        self.unwritten = tuple(id for id in vocabulary.special if id != vocabulary.sep)
         self._mended = np.arange(vocabulary.size, dtype=np.uint32)
         self._mended[list(vocabulary.special)] = vocabulary.unknown  # a unigram model may find '<pad>' in a text
 
