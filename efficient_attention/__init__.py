@@ -8,6 +8,9 @@ The dimension key, used in every array's name, einsum and annotation:
     H query heads           E embedding width        T hash rounds
     G key and value heads   P predicted positions    C classes
     K head width
+
+Small letters are sizes that have a meaning in one function or class alone, such as a chunk's; 1 is an axis of one. An
+array whose name does not end in letters is a scalar, a random key (or one for each row), or of any shape.
 """
 
 import importlib

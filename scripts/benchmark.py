@@ -291,6 +291,7 @@ def pipeline_tokens_per_second(options: flags.FlagValues) -> float:
     from efficient_attention.config.data import DataConfig
     from efficient_attention.data.corpus.batches import tokens_per_second, training_batches
     from efficient_attention.data.corpus.prepare import prepare_corpus
+    from efficient_attention.data.host_block import HostBlock
 
     config = DataConfig(
         source=options.source,
@@ -301,7 +302,7 @@ def pipeline_tokens_per_second(options: flags.FlagValues) -> float:
     )
     rows = TOKENS_A_STEP // options.length
     batches = training_batches(
-        prepare_corpus(config), config, batch_size=rows, seed=0, start_step=0, stop_step=options.batches + 1
+        prepare_corpus(config), config, HostBlock(rows), seed=0, steps=range(options.batches + 1)
     )
     return tokens_per_second(batches, options.batches)
 

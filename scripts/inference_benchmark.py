@@ -25,7 +25,7 @@ MODELS = {
 SIDES = ('ours', 'stacked', 'nnx', 'torch')
 PEERS = ('nnx', 'torch')
 MEBIBYTE = 2**20
-CELL = 36  # columns of a side in the table
+CELL = 44  # columns of a side in the table
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
 
 
@@ -65,7 +65,11 @@ def measure(options: flags.FlagValues, commands: dict[str, list[str]], run: Run)
         run: what a program prints for a shape.
     """
     report: dict[str, Any] = {'length': options.length, 'models': {}}
-    print(f'{"model":>10} {"rows":>4}' + ''.join(f'{f"{side}, ms":>{CELL}}' for side in SIDES) + '  ratio')
+    print(
+        f'{"model":>10} {"rows":>4}'
+        + ''.join(f'{f"{side}: ms, memory, compilation":>{CELL}}' for side in SIDES)
+        + '  ratio'
+    )
     for name in options.models:
         report['models'][name] = {}
         for rows in options.rows:
@@ -91,12 +95,12 @@ def compare(shape: dict[str, Any], rounds: int, commands: dict[str, list[str]], 
 
 
 def line_of(name: str, rows: int, row: dict[str, Any]) -> str:
-    """A row of the table: times, and temporary memory where it is known."""
+    """A row of the table: times, and temporary memory and seconds of compilation where they are known."""
     cells = []
     for side in SIDES:
         found, times = row[side], row['times'][side]
-        memory = found.get('temporary_bytes')
-        said = '' if memory is None else f', {memory / MEBIBYTE:.1f} MiB'
+        said = f', {found["temporary_bytes"] / MEBIBYTE:.1f} MiB' if 'temporary_bytes' in found else ''
+        said += f', {found["compile_seconds"]:.1f} s' if 'compile_seconds' in found else ''
         cells.append(f'{found["milliseconds"]:.1f} ({min(times):.1f} to {max(times):.1f}){said}')
     low, high = row['ratio_range']
     ratio = f'  {row["ratio"]:.2f} ({low:.2f} to {high:.2f})'

@@ -1,4 +1,4 @@
-"""One process, one measurement: how many tokens a second does a decoder predict, one at a time?
+"""How many tokens a second a decoder predicts, one at a time: one measurement in a process of its own.
 
 `scripts/benchmark.py decode` starts it and gives the shape as one JSON object; it prints one JSON object. Each way of
 predicting (`WAYS`) is a function from a decoder and the shape to a call that makes some tokens, and what it keeps.
@@ -21,7 +21,7 @@ from jax import Array
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.inference.generate import STREAMED, proceed, start
-from efficient_attention.inference.sampling import Sampling, sample
+from efficient_attention.inference.sampling import Draw, Sampling, sample
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.memory import Memory, empty_memory
 
@@ -59,7 +59,7 @@ def cached(graph: nnx.GraphDef, params: Any, shape: dict[str, Any]) -> Work:
     max_length = shape['context'] + STREAMED * (shape['calls'] + 1)
     text = start(graph, params, random_tokens(shape, shape['context']), max_length=max_length)
     vocab_size = shape['model']['vocab_size']
-    numbers = jnp.int32(STREAMED), jnp.int32(0), jnp.ones(vocab_size, bool)
+    numbers = jnp.int32(STREAMED), Draw(jnp.int32(0), jnp.ones(vocab_size, bool))
 
     def call() -> Array:
         nonlocal text

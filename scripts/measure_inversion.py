@@ -22,7 +22,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.reversible import forward, inverse_error
 from efficient_attention.models.stack import Stack
-from efficient_attention.modules.layer import Context
+from efficient_attention.modules.context import Context
 
 ROWS, WIDTH = 2, 64
 ATTENTIONS: dict[str, dict[str, Any]] = {

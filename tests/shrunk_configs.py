@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from efficient_attention.config.run import RunConfig
-from efficient_attention.training.fill_config import run_config
+from efficient_attention.training.fill_config import fill_config
 from tests.tasks.letters import letters
 from tests.tasks.test_one_step import PROBLEMS, ROWS, WORDS
 from tests.training.tiny_run import write_corpus
@@ -32,7 +32,7 @@ def shrunk_config(name: str, argument: str, folder: Path) -> RunConfig:
     config.train.update(ConfigDict(TRAIN))
     config.eval.batch_size = TRAIN['batch_size']
     (shrink_fine_tuning if config.task == 'fine_tuning' else shrink)(config, folder)
-    return run_config(config.to_dict())
+    return fill_config(config.to_dict()).config
 
 
 def shrink(config: ConfigDict, folder: Path) -> None:

@@ -14,8 +14,8 @@ class HostBlock:
     """
 
     batch_size: int  # rows of the global batch
-    process_index: int
-    process_count: int
+    process_index: int = 0
+    process_count: int = 1
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.batch_size % self.process_count:
@@ -25,7 +25,7 @@ class HostBlock:
 
     @property
     def rows(self) -> int:
-        """Rows of the block."""
+        """How many rows the block has."""
         return self.batch_size // self.process_count
 
     def position(self, row: int) -> int:

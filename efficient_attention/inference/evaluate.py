@@ -152,7 +152,7 @@ class Totals:
         self._weights: dict[str, float] = defaultdict(float)
 
     def add(self, sums: Sums, weights: dict[str, Any]) -> None:
-        """Adds a batch."""
+        """Adds the sums and weights of a batch to those of the batches before it."""
         for term, metrics in sums.items():
             self._weights[term] += float(np.asarray(weights[term], np.float64))
             for metric, value in metrics.items():

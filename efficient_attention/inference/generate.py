@@ -14,10 +14,9 @@ from jax import Array
 from efficient_attention.attention.weights import MASKED
 from efficient_attention.config.checks import check_within
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.text.units import Characters, TokenizerPieces, Units, load_units
-from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
+from efficient_attention.data.text.units import Units, load_units
 from efficient_attention.errors import InputError
-from efficient_attention.inference.sampling import Sampling, sample
+from efficient_attention.inference.sampling import Draw, Sampling, sample
 from efficient_attention.inference.text_stream import open_stream
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoding import PIECE, CachedDecoder, DecodeState, cache_specs, read_prompt
@@ -50,22 +49,20 @@ def continue_text(
     text: Text,
     count: Array | int,
     sampling: Sampling,
-    seed: Array | int,
-    may_follow_V: Array,
+    draw: Draw,
     *,
     most: int = STREAMED,
 ) -> tuple[Array, Text]:
     """The next `count` <= `most` tokens, int32 [B, most] with zeros behind them, and the texts after them.
 
     A token is drawn from (seed, its number in the text, row): how many are made at a time changes nothing.
-    `may_follow_V` says which ids may be drawn.
     """
 
     def step(index: Array, carry: tuple[Array, Text]) -> tuple[Array, Text]:
         made_Bn, text = carry
         logits_B1V, state = cached(text.state, text.newest_B[:, None])
-        logits_BV = jnp.where(may_follow_V[None], logits_B1V[:, 0], MASKED)
-        token_B = sample(logits_BV, sampling, seed, text.made)
+        logits_BV = jnp.where(draw.may_follow_V[None], logits_B1V[:, 0], MASKED)
+        token_B = sample(logits_BV, sampling, draw.seed, text.made)
         return made_Bn.at[:, index].set(token_B), Text(state, token_B, text.made + 1)
 
     made_Bn = jnp.zeros((len(text.newest_B), most), jnp.int32)
@@ -122,12 +119,13 @@ class TextGenerator:
         stream = open_stream(self.units)
         yield stream.feed(ids)
         tokens_1L = jnp.asarray(ids[None], jnp.int32)
-        max_length = len(ids) + max_tokens
+        max_length, draw = len(ids) + max_tokens, Draw(jnp.int32(seed), self.may_follow_V)
         text = start(self.graph, self.params, tokens_1L, max_length=max_length)
         for first in range(0, max_tokens, STREAMED):
             count = min(STREAMED, max_tokens - first)
-            numbers = jnp.int32(count), jnp.int32(seed), self.may_follow_V
-            made_1n, text = proceed(self.graph, self.params, text, *numbers, sampling=sampling, max_length=max_length)
+            made_1n, text = proceed(
+                self.graph, self.params, text, jnp.int32(count), draw, sampling=sampling, max_length=max_length
+            )
             yield stream.feed(np.asarray(made_1n)[0, :count])
         yield stream.finish()
 
@@ -144,15 +142,14 @@ def proceed(
     params: Any,
     text: Text,
     count: Array,
-    seed: Array,
-    may_follow_V: Array,
+    draw: Draw,
     *,
     sampling: Sampling,
     max_length: int,
 ) -> tuple[Array, Text]:
     """`continue_text` as a program."""
     cached = CachedDecoder(nnx.merge(graph, params), max_length)
-    return continue_text(cached, text, count, sampling, seed, may_follow_V)
+    return continue_text(cached, text, count, sampling, draw)
 
 
 def read_units(kind: str, workdir: Path) -> Units:
@@ -180,8 +177,8 @@ def prompt_ids(prompt: str, units: Units) -> np.ndarray:
 
 def unknown_parts(prompt: str, units: Units) -> str:
     """What of the prompt the vocabulary lacks, for a message: at most five characters or words."""
-    parts = list(prompt) if isinstance(units, Characters) else prompt.split()
-    unknown = [part for part in dict.fromkeys(parts) if (units.encode(part) == units.unknown).any()]
+    parts = dict.fromkeys(units.written_parts(prompt))
+    unknown = [part for part in parts if (units.encode(part) == units.unknown).any()]
     return ', '.join(map(repr, unknown[:5])) + (f' and {len(unknown) - 5} more' if len(unknown) > 5 else '')
 
 
@@ -190,10 +187,7 @@ def drawable(units: Units, size: int) -> Array:
     may_follow_V = np.arange(size) < units.size
     if units.unknown >= 0:
         may_follow_V[units.unknown] = False
-    if isinstance(units, TokenizerPieces):
-        special = list(vocabulary_of(units.tokenizer, 'tokenizer').special)
-        may_follow_V[special] = False
-        may_follow_V[units.separator] = True
+    may_follow_V[list(units.unwritten)] = False
     return jnp.asarray(may_follow_V)
 
 

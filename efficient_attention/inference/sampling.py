@@ -1,6 +1,7 @@
 """The next token from its logits: greedy, at a temperature, among the k most probable or within a nucleus."""
 
 import dataclasses
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,13 @@ class Sampling:
         check_within('temperature', self.temperature, 0)
         check_within('top_k', self.top_k, 0)
         check_within('top_p', self.top_p, 0, 1, low_is_open=True)
+
+
+class Draw(NamedTuple):
+    """What the tokens of a text are drawn from besides their logits."""
+
+    seed: Array | int
+    may_follow_V: Array  # bool, which ids may be drawn
 
 
 def filter_logits(logits_BV: Array, sampling: Sampling) -> Array:

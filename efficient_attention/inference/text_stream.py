@@ -5,21 +5,21 @@ import codecs
 
 import numpy as np
 
-from efficient_attention.data.text.units import Bytes, Characters, Units
+from efficient_attention.data.text.units import Units
 
 HELD_BACK = 8  # characters that a tokenizer's next pieces may still change, such as the spaces around an apostrophe
 PARAGRAPH = '\n\n'  # what stands for a separator of documents that has no text of its own
 
 
 class TextStream(abc.ABC):
-    """The text of ids that are fed in parts; all that was returned, joined, is the text."""
+    """The text of ids that are fed some at a time; all that was returned, joined, is the text."""
 
     @abc.abstractmethod
     def feed(self, ids: np.ndarray) -> str:
         """More text, as far as it is certain."""
 
     def finish(self) -> str:
-        """What was held back."""
+        """The text that was held back until no id can change it any more."""
         return ''
 
 
@@ -45,7 +45,7 @@ class CharacterStream(TextStream):
         self._units = units
 
     def feed(self, ids: np.ndarray) -> str:
-        """A character for each."""
+        """The text of the ids, a character for each, at once."""
         return self._units.decode(ids)
 
 
@@ -63,7 +63,7 @@ class PieceStream(TextStream):
         return self._up_to(-HELD_BACK)
 
     def finish(self) -> str:
-        """The rest."""
+        """The last characters, which no further piece can change now."""
         return self._up_to(None)
 
     def _up_to(self, end: int | None) -> str:
@@ -85,6 +85,6 @@ def _between(ids: np.ndarray, cuts: np.ndarray) -> list[np.ndarray]:
 
 def open_stream(units: Units) -> TextStream:
     """The stream for these units."""
-    if isinstance(units, Bytes):
+    if units.text_of == 'bytes':
         return ByteStream()
-    return CharacterStream(units) if isinstance(units, Characters) else PieceStream(units)
+    return CharacterStream(units) if units.text_of == 'characters' else PieceStream(units)

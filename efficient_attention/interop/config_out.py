@@ -122,9 +122,9 @@ def said_by(family: Family, model: ModelConfig, extra: Mapping[str, Any]) -> Sai
 
 def attention_values(kind: str, model: ModelConfig, extra: Mapping[str, Any]) -> Values:
     """The keys of a family with an attention of its own."""
-    patterns = [own.pattern if isinstance(own, Softmax) else None for own in model.mechanisms]
+    patterns = [one.pattern if isinstance(one, Softmax) else None for one in model.mechanisms]
     if kind == 'longformer':
-        radii = [own.radius if isinstance(own, Window) and own.dilation == 1 else 0 for own in patterns]
+        radii = [one.radius if isinstance(one, Window) and one.dilation == 1 else 0 for one in patterns]
         if not all(radii):  # our own key has the pattern; their window is what they ran with, or their default
             return {'attention_window': extra.get('attention_window', 512)}
         return {'attention_window': [2 * radii[layer % len(radii)] for layer in range(model.layers)]}

@@ -9,7 +9,7 @@ Sources: Grave et al. 2017, arXiv 1609.04309 (softmax); Baevski and Auli 2019, a
 Dai et al. 2019, arXiv 1901.02860 (tails in natural order, the output's first projection its own).
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -18,23 +18,48 @@ from jax import Array
 
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.modules.parameters import embedding, linear
+from efficient_attention.modules.parameters import embedding, linear, table_options
 
 
-class Part(NamedTuple):
-    """What gives the logits of one cluster: x @ projection @ table transposed + bias."""
+class Cluster(NamedTuple):
+    """What gives the logits of the n words of one cluster: x @ projection @ table transposed + bias.
 
-    table_nE: Array
-    projection_EE: Array | None
+    e is the width of the cluster's vectors, E or less.
+    """
+
+    table_ne: Array
+    projection_Ee: Array | None
     bias_n: Array | None
 
     def logits(self, x_BLE: Array) -> Array:
         """float32 [B, L, n]."""
-        if self.projection_EE is not None:
-            x_BLE = x_BLE @ self.projection_EE.astype(x_BLE.dtype)
-        table_nE = jnp.asarray(self.table_nE, x_BLE.dtype)
-        logits_BLn = float32_einsum('BLE,nE->BLn', x_BLE, table_nE)
+        x_BLe = x_BLE if self.projection_Ee is None else x_BLE @ self.projection_Ee.astype(x_BLE.dtype)
+        table_ne = jnp.asarray(self.table_ne, x_BLe.dtype)
+        logits_BLn = float32_einsum('BLe,ne->BLn', x_BLe, table_ne)
         return logits_BLn if self.bias_n is None else logits_BLn + self.bias_n[None, None]
+
+
+Bounds = tuple[tuple[int, int], ...]  # the first id of each cluster and the one after its last
+
+
+class TokenTable(Protocol):
+    """The vectors of all words, as embeddings and output layers read them."""
+
+    def __call__(self, tokens_BL: Array) -> Array:
+        """The words' vectors [B, L, E]."""
+        ...
+
+    def clusters(self, bounds: Bounds) -> list[tuple[Array, Array | None]]:
+        """Each cluster's table [n, e], and the matrix [E, e] to it where clusters have widths of their own."""
+        ...
+
+
+class WholeTable(nnx.Embed):
+    """One table [V, E] for all words."""
+
+    def clusters(self, bounds: Bounds) -> list[tuple[Array, Array | None]]:
+        """See `TokenTable`; the clusters' rows of the table."""
+        return [(self.embedding[...][start:stop], None) for start, stop in bounds]
 
 
 class AdaptiveEmbedding(nnx.Module):
@@ -53,14 +78,19 @@ class AdaptiveEmbedding(nnx.Module):
         """[B, L, E]; each cluster is looked up at every place and counts at those of its own tokens."""
         x_BLE: Array | float = 0.0
         for (start, stop), table, projection in zip(self.bounds, self.tables, self.projections, strict=True):
-            is_own_BL = (tokens_BL >= start) & (tokens_BL < stop)
-            rows_BLE = table(jnp.clip(tokens_BL - start, 0, stop - start - 1))
-            x_BLE = x_BLE + projection(jnp.where(is_own_BL[..., None], rows_BLE, 0))
+            is_inside_BL = (tokens_BL >= start) & (tokens_BL < stop)
+            x_BLe = table(jnp.clip(tokens_BL - start, 0, stop - start - 1))
+            x_BLE = x_BLE + projection(jnp.where(is_inside_BL[..., None], x_BLe, 0))
         return jnp.asarray(x_BLE)
+
+    def clusters(self, bounds: Bounds) -> list[tuple[Array, Array | None]]:  # noqa: ARG002  its tables are cut by them
+        """See `TokenTable`; the clusters' tables, and their projections transposed."""
+        pairs = zip(self.tables, self.projections, strict=True)
+        return [(table.embedding[...], projection.kernel[...].T) for table, projection in pairs]
 
 
 class AdaptiveHead(nnx.Module):
-    """Log-probabilities of the vocabulary by clusters, with the token tables or tables of its own.
+    """Log-probabilities of the vocabulary by clusters: from the embedding's table, or from another one if it is untied.
 
     The tails' projections are the token embedding's where the output is tied; the first cluster's is always the head's.
     """
@@ -69,16 +99,16 @@ class AdaptiveHead(nnx.Module):
         width, narrow = config.embedding_width, cluster_widths(config)[0]
         self.bounds = cluster_bounds(config)
         self.projection = linear(config, config.width, width, rngs) if width != config.width else None
+        # The untied table; checkpoints have it by this name.
         self.own = None if config.tied_output else token_table(config, rngs)
         has_first = config.tied_output and config.adaptive_divisor > 1
         self.first = linear(config, width, narrow, rngs, use_bias=False) if has_first else None
         self.tails = linear(config, narrow, len(config.adaptive_cutoffs), rngs, use_bias=config.output_bias)
         self.bias = nnx.Param(jnp.zeros(config.vocab_size, jnp.float32)) if config.output_bias else None
 
-    def __call__(self, x_BLD: Array, table: nnx.Embed | AdaptiveEmbedding) -> Array:
+    def __call__(self, x_BLD: Array, table: TokenTable) -> Array:
         """float32 log-probabilities [B, L, V]."""
-        first, *tails = self.parts(table)
-        x_BLE = self.narrow(x_BLD)
+        (first, *tails), x_BLE = self.clustered(x_BLD, table)
         log_p_BLn = jax.nn.log_softmax(first.logits(x_BLE))
         words = self.bounds[0][1]
         of_tails = [
@@ -87,50 +117,37 @@ class AdaptiveHead(nnx.Module):
         ]
         return jnp.concatenate([log_p_BLn[..., :words], *of_tails], axis=-1)
 
-    def narrow(self, x_BLD: Array) -> Array:
-        """What the parts read, [B, L, E]."""
-        return x_BLD if self.projection is None else self.projection(x_BLD)
+    def clustered(self, x_BLD: Array, table: TokenTable) -> tuple[tuple[Cluster, ...], Array]:
+        """The clusters, the first one with an entry for each tail after its words, and what they read, [B, L, E]."""
+        return self.clusters(table), x_BLD if self.projection is None else self.projection(x_BLD)
 
-    def parts(self, table: nnx.Embed | AdaptiveEmbedding) -> tuple[Part, ...]:
+    def clusters(self, table: TokenTable) -> tuple[Cluster, ...]:
         """The first cluster, with an entry for each tail after its words, and the tails."""
-        parts = [
-            Part(rows, projection, None if self.bias is None else self.bias[...][start:stop])
-            for (rows, projection), (start, stop) in zip(
-                cluster_arrays(table if self.own is None else self.own, self.bounds), self.bounds, strict=True
-            )
-        ]
-        return (self.with_tails(parts[0]), *parts[1:])
+        arrays = (table if self.own is None else self.own).clusters(self.bounds)
+        first, *tails = (
+            Cluster(table_ne, projection_Ee, None if self.bias is None else self.bias[...][start:stop])
+            for (table_ne, projection_Ee), (start, stop) in zip(arrays, self.bounds, strict=True)
+        )
+        return (self.with_tails(first), *tails)
 
-    def with_tails(self, first: Part) -> Part:
-        """The first cluster's part with the entries of the tails after its words."""
-        table_nE = jnp.concatenate([first.table_nE, self.tails.kernel[...].T])
-        projection_EE = first.projection_EE if self.first is None else self.first.kernel[...]
+    def with_tails(self, first: Cluster) -> Cluster:
+        """The first cluster with the entries of the tails after its words."""
+        table_ne = jnp.concatenate([first.table_ne, self.tails.kernel[...].T])
+        projection_Ee = first.projection_Ee if self.first is None else self.first.kernel[...]
         tails_bias = self.tails.bias
         if first.bias_n is None or tails_bias is None:
-            return Part(table_nE, projection_EE, None)
-        return Part(table_nE, projection_EE, jnp.concatenate([first.bias_n, tails_bias[...]]))
+            return Cluster(table_ne, projection_Ee, None)
+        return Cluster(table_ne, projection_Ee, jnp.concatenate([first.bias_n, tails_bias[...]]))
 
 
-def cluster_arrays(
-    table: nnx.Embed | AdaptiveEmbedding, bounds: tuple[tuple[int, int], ...]
-) -> list[tuple[Array, Array | None]]:
-    """Each cluster's rows, and the matrix from width E to theirs where clusters have widths of their own."""
-    if isinstance(table, nnx.Embed):
-        return [(table.embedding[...][start:stop], None) for start, stop in bounds]
-    return [
-        (rows.embedding[...], projection.kernel[...].T)
-        for rows, projection in zip(table.tables, table.projections, strict=True)
-    ]
-
-
-def token_table(config: ModelConfig, rngs: nnx.Rngs) -> nnx.Embed | AdaptiveEmbedding:
+def token_table(config: ModelConfig, rngs: nnx.Rngs) -> WholeTable | AdaptiveEmbedding:
     """Ids [B, L] to vectors [B, L, E]: one table, or one for each cluster where their widths differ."""
     if config.adaptive_divisor > 1:
         return AdaptiveEmbedding(config, rngs=rngs)
-    return embedding(config, config.vocab_size, config.embedding_width, rngs)
+    return WholeTable(config.vocab_size, config.embedding_width, **table_options(config), rngs=rngs)
 
 
-def cluster_bounds(config: ModelConfig) -> tuple[tuple[int, int], ...]:
+def cluster_bounds(config: ModelConfig) -> Bounds:
     """The first id of each cluster and the one after its last."""
     edges = (0, *config.adaptive_cutoffs, config.vocab_size)
     return tuple(zip(edges, edges[1:], strict=False))

@@ -1,6 +1,6 @@
 """The decoder: embeddings, a stack of layers with causal attention, and the logits of each next token."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import jax.numpy as jnp
 from flax import nnx
@@ -10,14 +10,13 @@ from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.config.memory import check_keeps_memory, check_memory
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.adaptive import AdaptiveHead
+from efficient_attention.models.adaptive import AdaptiveHead, Cluster, TokenTable, WholeTable
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.models.memory import Memory
 from efficient_attention.models.stack import Stack
 from efficient_attention.models.taps import Taps
-from efficient_attention.modules.attention import OtherSequence
-from efficient_attention.modules.layer import fold
+from efficient_attention.modules.context import OtherSequence, fold
 from efficient_attention.modules.parameters import layer_norm, linear
 from efficient_attention.modules.sub_layer import SELF_ATTENTION_LAYER, SubLayer
 
@@ -43,7 +42,7 @@ class Decoder(nnx.Module):
         self.stack = Stack(config, causal=True, sub_layers=sub_layers, rngs=rngs)
         # A stack of pre-norm layers leaves its sum unnormalised.
         self.norm = layer_norm(config, config.width, rngs) if config.norm == 'pre' else None
-        self.head = make_head(config, rngs)
+        self.head: OutputHead = make_head(config, rngs)
 
     def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> Array:
         """float32 logits; those at position t depend on tokens 0 ... t; arguments as of `embedded`."""
@@ -122,8 +121,20 @@ class Decoder(nnx.Module):
         return self.head(hidden_BLD, self.embeddings.token)
 
 
-def make_head(config: ModelConfig, rngs: nnx.Rngs) -> nnx.Module:
-    """The output layer: called with the vectors and the token table."""
+class OutputHead(Protocol):
+    """An output layer, as decoders and losses use it; `table` is the embeddings' `TokenTable`."""
+
+    def __call__(self, x_BLD: Array, table: Any) -> Array:
+        """float32 logits [B, L, V], or log-probabilities where words are in clusters."""
+        ...
+
+    def clustered(self, x_BLD: Array, table: Any) -> tuple[tuple[Cluster, ...], Array] | None:
+        """The clusters of words and the vectors [B, L, E] that they read; None where one softmax is over all words."""
+        ...
+
+
+def make_head(config: ModelConfig, rngs: nnx.Rngs) -> OutputHead:
+    """The output layer that the config asks for."""
     if config.adaptive_cutoffs:
         return AdaptiveHead(config, rngs=rngs)
     return TiedHead(config, rngs=rngs) if config.tied_output else UntiedHead(config, rngs=rngs)
@@ -137,12 +148,15 @@ class TiedHead(nnx.Module):
         self.projection = linear(config, config.width, width, rngs) if width != config.width else None
         self.bias = nnx.Param(jnp.zeros(config.vocab_size, jnp.float32)) if config.output_bias else None
 
-    def __call__(self, x_BLD: Array, table: nnx.Embed) -> Array:
+    def __call__(self, x_BLD: Array, table: WholeTable) -> Array:
         """float32 [B, L, V]."""
         x_BLE = x_BLD if self.projection is None else self.projection(x_BLD)
         table_VE = jnp.asarray(table.embedding[...], x_BLE.dtype)
         logits_BLV = float32_einsum('BLE,VE->BLV', x_BLE, table_VE)
         return logits_BLV if self.bias is None else logits_BLV + self.bias[...][None, None]
+
+    def clustered(self, x_BLD: Array, table: TokenTable) -> None:  # noqa: ARG002  the adaptive head's signature
+        """None: one softmax is over all words."""
 
 
 class UntiedHead(nnx.Module):
@@ -151,9 +165,12 @@ class UntiedHead(nnx.Module):
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.dense = linear(config, config.width, config.vocab_size, rngs, in_float32=True)
 
-    def __call__(self, x_BLD: Array, table: nnx.Embed) -> Array:  # noqa: ARG002  the tied head's signature
+    def __call__(self, x_BLD: Array, table: TokenTable) -> Array:  # noqa: ARG002  the tied head's signature
         """float32 [B, L, V]."""
         return self.dense(x_BLD)
+
+    def clustered(self, x_BLD: Array, table: TokenTable) -> None:  # noqa: ARG002  the adaptive head's signature
+        """None: one softmax is over all words."""
 
 
 def check_causal(config: ModelConfig) -> None:

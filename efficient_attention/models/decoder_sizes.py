@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 
 GPT2_VOCABULARY = 50_257
@@ -13,11 +12,11 @@ WIKITEXT_VOCABULARY = 267_735  # words of WikiText-103, with <eos>
 
 # Layers, width, most positions. GPT-2: Radford et al. 2019, table 2, with the heads of the released models. GPT-3:
 # Brown et al. 2020, arXiv 2005.14165, table 2.1, its smallest; all heads are 64 wide.
-_GPT2_SIZES = {'small': (12, 768, 1024), 'medium': (24, 1024, 1024), 'large': (36, 1280, 1024), 'xl': (48, 1600, 1024)}
-_GPT3_SIZES = {'small': (12, 768, 2048)}
+GPT2_SIZES = {'small': (12, 768, 1024), 'medium': (24, 1024, 1024), 'large': (36, 1280, 1024), 'xl': (48, 1600, 1024)}
+GPT3_SIZES = {'small': (12, 768, 2048)}
 
 # Layers, vocabulary, most positions: Choromanski et al. 2021, arXiv 2009.14794, section 4.
-_PERFORMER_SIZES = {
+PERFORMER_SIZES = {
     'regular': (6, 256, 8192),
     'imagenet64_6': (6, IMAGE_VOCABULARY, 12_288),
     'imagenet64_12': (12, IMAGE_VOCABULARY, 12_288),
@@ -27,7 +26,7 @@ _PERFORMER_SIZES = {
 # 5's model, the other two those of the authors' code in November 2019.
 _TEXT = {'vocab_size': TRAX_BYTE_VOCABULARY, 'axial_shape': (128, 512), 'axial_widths': (256, 768)}
 _LOCAL = 'causal & window(128)'
-_REFORMER_SIZES: dict[str, dict[str, Any]] = {
+REFORMER_SIZES: dict[str, dict[str, Any]] = {
     'enwik8_ablation': _TEXT
     | {'layers': 3, 'head_width': 64, 'attention': 'lsh(128, 4, causal=True)', 'dropout_rate': 0.1}
     | {'attention_dropout_rate': 0.0, 'activation': 'relu'},
@@ -49,7 +48,7 @@ _REFORMER_SIZES: dict[str, dict[str, Any]] = {
 
 # Layers, width, heads, feed-forward width / width, attention, tables of positions, dropout, vocabulary: Child et al.
 # 2019, arXiv 1904.10509, section 7. The stride for CIFAR-10, one row of an image, is that of the authors' later code.
-_SPARSE_SIZES = {
+SPARSE_SIZES = {
     'enwik8': (30, 512, 8, 4, 'sparse_fixed(128, 32)', (96, 128), 0.4, 256),
     'cifar10': (128, 256, 2, 2, 'sparse_strided(96)', (32, 32, 3), 0.25, IMAGE_VOCABULARY),
     'imagenet64': (48, 512, 16, 4, 'sparse_strided(128)', (64, 64, 3), 0.01, IMAGE_VOCABULARY),
@@ -57,7 +56,7 @@ _SPARSE_SIZES = {
 
 # Layers, width, heads, head width, feed-forward width, dropout, attention dropout: Dai et al. 2019, arXiv 1901.02860,
 # and its released scripts.
-_TRANSFORMER_XL_SIZES = {
+TRANSFORMER_XL_SIZES = {
     'enwik8_12': (12, 512, 8, 64, 2048, 0.1, 0.0),
     'enwik8_24': (24, 1024, 8, 128, 3072, 0.15, 0.15),
     'wikitext103_base': (16, 410, 10, 41, 2100, 0.1, 0.0),
@@ -67,7 +66,7 @@ _TRANSFORMER_XL_SIZES = {
 
 def gpt2_fields(size: str) -> dict[str, Any]:
     """The `model` fields in which the decoder GPT-2 `size` differs from `ModelConfig`'s defaults."""
-    return _gpt_fields(*_GPT2_SIZES[known_size(size, _GPT2_SIZES, 'GPT-2')])
+    return _gpt_fields(*GPT2_SIZES[known_size(size, GPT2_SIZES, 'GPT-2')])
 
 
 def gpt3_fields(size: str) -> dict[str, Any]:
@@ -76,7 +75,7 @@ def gpt3_fields(size: str) -> dict[str, Any]:
     Every layer reads all earlier positions; the paper's take turns with layers of local bands, whose width it leaves
     open.
     """
-    return _gpt_fields(*_GPT3_SIZES[known_size(size, _GPT3_SIZES, 'GPT-3')])
+    return _gpt_fields(*GPT3_SIZES[known_size(size, GPT3_SIZES, 'GPT-3')])
 
 
 def _gpt_fields(layers: int, width: int, max_length: int) -> dict[str, Any]:
@@ -100,7 +99,7 @@ def performer_fields(size: str) -> dict[str, Any]:
     The paper names heads, layers and widths. Sinusoidal positions, norms before the sub-layers and one table for input
     and output are our choice.
     """
-    layers, vocabulary, max_length = _PERFORMER_SIZES[known_size(size, _PERFORMER_SIZES, 'Performer')]
+    layers, vocabulary, max_length = PERFORMER_SIZES[known_size(size, PERFORMER_SIZES, 'Performer')]
     return _pre_norm_fields() | {
         'layers': layers,
         'width': 512,
@@ -126,7 +125,7 @@ def reformer_fields(size: str) -> dict[str, Any]:
         | {'norm_epsilon': 1e-6, 'width': 1024, 'heads': 8, 'feed_forward_width': 4096}
         | {'stack': 'reversible', 'shared_qk': True, 'attention_bias': False, 'positions': 'axial'}
         | {'tied_output': False}
-        | _REFORMER_SIZES[known_size(size, _REFORMER_SIZES, 'Reformer')]
+        | REFORMER_SIZES[known_size(size, REFORMER_SIZES, 'Reformer')]
     )
 
 
@@ -136,7 +135,7 @@ def sparse_fields(size: str) -> dict[str, Any]:
     Its tables of positions (of rows and columns, or rows, columns and channels) are added. Unlike the paper's, the
     queries and keys of 'cifar10' are as wide as its values, not half of it; weights start from `init_std`.
     """
-    row = _SPARSE_SIZES[known_size(size, _SPARSE_SIZES, 'Sparse Transformer')]
+    row = SPARSE_SIZES[known_size(size, SPARSE_SIZES, 'Sparse Transformer')]
     layers, width, heads, factor, attention, shape, dropout, vocabulary = row
     return _pre_norm_fields() | {
         'layers': layers,
@@ -161,7 +160,7 @@ def transformer_xl_fields(size: str) -> dict[str, Any]:
     All layers share the biases u and v. The two for WikiText-103 have clusters of words, which the large one also gives
     narrower vectors.
     """
-    row = _TRANSFORMER_XL_SIZES[known_size(size, _TRANSFORMER_XL_SIZES, 'Transformer-XL')]
+    row = TRANSFORMER_XL_SIZES[known_size(size, TRANSFORMER_XL_SIZES, 'Transformer-XL')]
     names = ('layers', 'width', 'heads', 'head_width', 'feed_forward_width', 'dropout_rate', 'attention_dropout_rate')
     fields: dict[str, Any] = dict(zip(names, row, strict=True)) | {
         'vocab_size': ENWIK8_VOCABULARY,
@@ -180,17 +179,6 @@ def transformer_xl_fields(size: str) -> dict[str, Any]:
         fields |= {'vocab_size': WIKITEXT_VOCABULARY, 'adaptive_cutoffs': (20_000, 40_000, 200_000)}
         fields |= {'adaptive_divisor': 4 if size == 'wikitext103_large' else 1}
     return fields
-
-
-def decoder_sizes() -> dict[str, ModelConfig]:
-    """Every named decoder as a complete model config: 'gpt2_small', ..., 'transformer_xl_wikitext103_large'."""
-    sizes = {f'gpt2_{name}': ModelConfig(**gpt2_fields(name)) for name in _GPT2_SIZES}
-    sizes |= {f'gpt3_{name}': ModelConfig(**gpt3_fields(name)) for name in _GPT3_SIZES}
-    sizes |= {f'performer_{name}': ModelConfig(**performer_fields(name)) for name in _PERFORMER_SIZES}
-    sizes |= {f'reformer_{name}': ModelConfig(**reformer_fields(name)) for name in _REFORMER_SIZES}
-    sizes |= {f'sparse_{name}': ModelConfig(**sparse_fields(name)) for name in _SPARSE_SIZES}
-    sizes |= {f'transformer_xl_{name}': ModelConfig(**transformer_xl_fields(name)) for name in _TRANSFORMER_XL_SIZES}
-    return sizes
 
 
 def known_size(size: str, sizes: dict[str, Any], family: str) -> str:

@@ -21,10 +21,11 @@ from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.models.stack import layer_mechanisms
 from efficient_attention.models.taps import LayerTap, Taps, taps_of_each
-from efficient_attention.modules.attention import FixedKeys, Operands, OtherSequence
+from efficient_attention.modules.attention import Attention, FixedKeys, Operands
+from efficient_attention.modules.context import OtherSequence, fold
 from efficient_attention.modules.distances import Biases
-from efficient_attention.modules.layer import Layer, fold
-from efficient_attention.modules.sub_layer import SubLayer, begin, end
+from efficient_attention.modules.layer import Layer
+from efficient_attention.modules.sub_layer import FIXED, GROWING, SubLayer, begin, end
 
 PIECE = 128  # tokens of a prompt that are read at once: their scores are [piece, cache + piece]
 
@@ -68,9 +69,9 @@ class CachedDecoder:
         caches: list[Cache | FixedKeys] = []
         for number, (layer, spec) in enumerate(zip(self.layers, self.specs, strict=True)):
             for sub in layer.sub_layers:
-                if sub.cache == 'growing':
+                if sub.cache == GROWING:
                     caches.append(init_cache(spec, batch, self.config.compute_dtype, fold(rng, number)))
-                elif sub.cache == 'fixed':
+                elif sub.cache == FIXED:
                     if other is None:
                         raise ValueError(f'{sub.name} reads another sequence; give it as `other`')
                     caches.append(getattr(layer, sub.name).fixed_keys(other))
@@ -151,7 +152,7 @@ class Cached(NamedTuple):
     layer: Layer
     sub: SubLayer
     spec: CacheSpec
-    cache: Cache | FixedKeys | None
+    cache: Any  # as `sub.cache` says: the `Cache` of a mechanism, `FixedKeys` or None
     positions_Bn: Array
     segments_Bn: Array
 
@@ -163,11 +164,17 @@ class Cached(NamedTuple):
         Of an attention also the cache after them, and their queries and keys.
         """
         module = getattr(self.layer, self.sub.name)
-        if self.cache is None:
-            return module(x_BnD), None
-        if isinstance(self.cache, FixedKeys):
+        if self.sub.cache == GROWING:
+            return self.read_growing(module, x_BnD, bias, distance_biases)
+        if self.sub.cache == FIXED:
             out_BnD, operands = module.read_fixed(x_BnD, self.segments_Bn, self.cache)
             return out_BnD, (self.cache, operands)
+        return module(x_BnD), None
+
+    def read_growing(
+        self, module: Attention, x_BnD: Array, bias: Any, distance_biases: Biases | None
+    ) -> tuple[Array, tuple[Cache, Operands]]:
+        """`apply` of an attention that reads all tokens before and the new ones."""
         query, key, value = module.project(x_BnD, self.positions_Bn, self.spec.mechanism)
         relative = None
         if module.distances is not None:
@@ -194,7 +201,7 @@ def read_prompt(
         padded = jnp.pad(x_BL, ((0, 0), (0, extra)))
         return padded.reshape(len(x_BL), -1, piece).swapaxes(0, 1)
 
-    def read(state: DecodeState, part: tuple[Array, Array]) -> tuple[DecodeState, None]:
-        return cached(state, *part)[1], None
+    def read(state: DecodeState, tokens_and_segments: tuple[Array, Array]) -> tuple[DecodeState, None]:
+        return cached(state, *tokens_and_segments)[1], None
 
     return jax.lax.scan(read, state, (cut(tokens_BL), cut(segments_BL)))[0]

@@ -12,7 +12,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.stack import Stack
 from efficient_attention.models.taps import Taps
-from efficient_attention.modules.layer import fold
+from efficient_attention.modules.context import fold
 from efficient_attention.modules.parameters import layer_norm
 
 

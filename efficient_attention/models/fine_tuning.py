@@ -11,7 +11,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.heads import Pooler
 from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
-from efficient_attention.modules.layer import fold
+from efficient_attention.modules.context import fold
 from efficient_attention.modules.parameters import layer_norm, linear
 
 POOLED = ('sequence', 'choice')  # kinds that read the first token's vector

@@ -37,7 +37,7 @@ class Pooler(nnx.Module):
         self.activation = activation
 
     def __call__(self, x_BLD: Array) -> Array:
-        """One vector a row."""
+        """The vector of each row's first position after the dense layer and the activation, [B, D]."""
         return POOLER_FUNCTIONS[self.activation](self.dense(x_BLD[:, 0]))
 
 

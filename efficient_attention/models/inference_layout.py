@@ -24,8 +24,8 @@ def for_inference(graph: nnx.GraphDef, params: Any) -> tuple[nnx.GraphDef, Any]:
         params: a pure dict, as checkpoints hold them; one that is laid out so already is returned as it is.
     """
     model = nnx.merge(graph, params)
-    for stack in [part for _, part in nnx.iter_graph(model) if isinstance(part, Stack)]:
+    for stack in [module for _, module in nnx.iter_graph(model) if isinstance(module, Stack)]:
         if stack.config.is_stacked and not stack.is_separate:
-            stack.layers = nnx.List(stack.parameter_layers())
+            stack.lay_out_separately()
     graph, state = nnx.split(model)
     return graph, nnx.to_pure_dict(state)

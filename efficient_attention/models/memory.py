@@ -27,12 +27,13 @@ class Memory:
 
     @property
     def length(self) -> int:
-        """M."""
+        """How many tokens of each row are kept, M."""
         return self.segments_BM.shape[1]
 
     def after(self, inputs_NBLD: Array, segments_BL: Array) -> 'Memory':
         """The memory after a segment with these inputs of its layers: the last M tokens of both."""
-        states = jnp.concatenate([self.states_BNMD, inputs_NBLD.swapaxes(0, 1).astype(self.states_BNMD.dtype)], axis=2)
+        new_BNLD = inputs_NBLD.swapaxes(0, 1).astype(self.states_BNMD.dtype)
+        states = jnp.concatenate([self.states_BNMD, new_BNLD], axis=2)  # of M + L tokens, as the segments
         segments = jnp.concatenate([self.segments_BM, segments_BL.astype(self.segments_BM.dtype)], axis=1)
         start = segments_BL.shape[1]
         return Memory(jax.lax.stop_gradient(states[:, :, start:]), segments[:, start:])
@@ -41,5 +42,5 @@ class Memory:
 def empty_memory(config: ModelConfig, rows: int) -> Memory:
     """The memory before any text, of `config.memory_length` tokens."""
     length = config.memory_length
-    states = jnp.zeros((rows, config.layers, length, config.width), config.compute_dtype)
-    return Memory(states, jnp.zeros((rows, length), jnp.int32))
+    states_BNMD = jnp.zeros((rows, config.layers, length, config.width), config.compute_dtype)
+    return Memory(states_BNMD, jnp.zeros((rows, length), jnp.int32))

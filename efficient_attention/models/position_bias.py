@@ -7,7 +7,7 @@ the pairs that they visit, so that no [L, L] exists where attention has none.
 import dataclasses
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +17,19 @@ from jax import Array
 from jax.tree_util import Partial
 
 from efficient_attention.attention.einsum import float32_einsum
-from efficient_attention.attention.softmax.serve import MOST_DENSE_PAIRS
+from efficient_attention.attention.softmax.serve import may_hold_all_pairs
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.relative import BUCKETED, UNTIED
 from efficient_attention.errors import InputError
 from efficient_attention.modules.parameters import embedding, layer_norm, linear, weight_init
+
+
+class LogitTerms(Protocol):
+    """What positions add to the logits of all layers of a stack."""
+
+    def logit_terms(self, positions_BL: Array | None) -> dict[str, Any]:
+        """The terms as arguments of `Attention`; without `positions_BL` places in the row are positions."""
+        ...
 
 
 class PositionBias(nnx.Module):
@@ -52,13 +60,16 @@ class PositionBias(nnx.Module):
             InputError: a row is longer than the table of 'tupe'.
         """
         length, config = positions_BL.shape[1], self.config
-        is_dense = length * length <= MOST_DENSE_PAIRS and config.attention_backend not in ('blocked', 'cudnn')
-        if config.relative == 't5' and is_dense:
+        if config.relative == 't5' and may_hold_all_pairs(config.attention_backend, length, length):
             return all_differences(self.by_difference(), length)
         if self.untied is not None and length > config.max_length:
             table = f'the position table, model.max_length {config.max_length}'
             raise InputError(f'a row of {length} positions is beyond {table}')
         return self.function(positions_BL)
+
+    def logit_terms(self, positions_BL: Array | None) -> dict[str, Any]:
+        """See `LogitTerms`: the bias alone."""
+        return {'bias': self.function() if positions_BL is None else self(positions_BL)}
 
     def function(self, positions_BL: Array | None = None) -> Partial:
         """A function of places of queries and keys; without `positions_BL` places are positions below `max_length`."""

@@ -65,8 +65,8 @@ def reversible(plan: Plan, separate: Any, shared: Any, context: Any, x_BLD: Arra
 def forward(plan: Plan, separate: Any, shared: Any, context: Any, streams: Streams) -> Streams:
     """The last layer's streams; the ordinary derivative of this would store every layer's activations."""
 
-    def step(streams: Streams, part: tuple[Any, Array]) -> tuple[Streams, None]:
-        separate, numbers = part
+    def step(streams: Streams, layers: tuple[Any, Array]) -> tuple[Streams, None]:
+        separate, numbers = layers
         for turn, branches in enumerate(plan.branches):
             arguments = (turn_of(separate, turn), shared), context, numbers[turn]
             for branch in branches:
@@ -81,9 +81,9 @@ def backward(
 ) -> tuple[Streams, Streams, tuple[Any, Any]]:
     """The first layer's input streams and their cotangents from the last one's outputs; parameters' gradients."""
 
-    def step(carry: Any, part: tuple[Any, Array]) -> tuple[Any, Any]:
+    def step(carry: Any, layers: tuple[Any, Array]) -> tuple[Any, Any]:
         streams, cotangents, total = carry
-        separate, numbers = part
+        separate, numbers = layers
         gradients: list[Any] = []
         for turn in reversed(range(len(plan.branches))):
             arguments = (turn_of(separate, turn), shared), context, numbers[turn]
@@ -93,8 +93,9 @@ def backward(
         return (streams, cotangents, total), jax.tree.map(lambda *leaves: jnp.stack(leaves), *gradients)
 
     start = streams, cotangents, jax.tree.map(jnp.zeros_like, shared)
-    parts = separate, plan.numbers()
-    (streams, cotangents, total), stacked = jax.lax.scan(step, start, parts, reverse=True, unroll=plan.unroll)
+    (streams, cotangents, total), stacked = jax.lax.scan(
+        step, start, (separate, plan.numbers()), reverse=True, unroll=plan.unroll
+    )
     return streams, cotangents, (stacked, total)
 
 

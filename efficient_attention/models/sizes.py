@@ -1,9 +1,8 @@
-"""The papers' encoders by name, and all named sizes; their exact parameter counts are asserted in the test."""
+"""The papers' encoders by name; their exact parameter counts are asserted in the test."""
 
 from typing import Any
 
-from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.decoder_sizes import decoder_sizes, known_size
+from efficient_attention.models.decoder_sizes import known_size
 
 BERT_VOCABULARY = 30_522  # bert-base-uncased
 ALBERT_VOCABULARY = 30_000
@@ -11,13 +10,13 @@ ROBERTA_VOCABULARY = 50_265
 BIGBIRD_VOCABULARY = 50_358
 
 # Devlin et al. 2018, arXiv 1810.04805, section 3; A = H / 64 (Turc et al. 2019, arXiv 1908.08962, the 24 miniatures).
-_BERT_SIZES = {'base': (12, 768), 'large': (24, 1024)} | {
+BERT_SIZES = {'base': (12, 768), 'large': (24, 1024)} | {
     f'{layers}x{width}': (layers, width) for layers in (2, 4, 6, 8, 10, 12) for width in (128, 256, 512, 768)
 }
-_BERT_ALIASES = {'tiny': '2x128', 'mini': '4x256', 'small': '4x512', 'medium': '8x512'}
+BERT_ALIASES = {'tiny': '2x128', 'mini': '4x256', 'small': '4x512', 'medium': '8x512'}
 
 # Lan et al. 2019, arXiv 1909.11942, table 1; heads = H / 64 by its section 3.1; version 1 dropout.
-_ALBERT_SIZES = {
+ALBERT_SIZES = {
     'base': (12, 768, 0.1),
     'large': (24, 1024, 0.1),
     'xlarge': (24, 2048, 0.1),
@@ -27,13 +26,13 @@ _ALBERT_SIZES = {
 
 def bert_fields(size: str) -> dict[str, Any]:
     """The `model` fields in which BERT `size` differs from `ModelConfig`'s defaults."""
-    layers, width = _BERT_SIZES[known_size(_BERT_ALIASES.get(size, size), _BERT_SIZES, 'BERT')]
+    layers, width = BERT_SIZES[known_size(BERT_ALIASES.get(size, size), BERT_SIZES, 'BERT')]
     return {'layers': layers, 'width': width, 'heads': width // 64, 'vocab_size': BERT_VOCABULARY}
 
 
 def albert_fields(size: str) -> dict[str, Any]:
     """The `model` fields in which ALBERT `size` differs from `ModelConfig`'s defaults."""
-    layers, width, dropout = _ALBERT_SIZES[known_size(size, _ALBERT_SIZES, 'ALBERT')]
+    layers, width, dropout = ALBERT_SIZES[known_size(size, ALBERT_SIZES, 'ALBERT')]
     return {
         'layers': layers,
         'width': width,
@@ -79,12 +78,3 @@ def bigbird_fields(size: str) -> dict[str, Any]:
         'max_length': 4096,
         'attention': 'bigbird(64, 3)',
     }
-
-
-def named_sizes() -> dict[str, ModelConfig]:
-    """Every named size as a complete model config: 'bert_base', 'bert_2x128', ..., 'gpt2_small', ..."""
-    sizes = {f'bert_{name}': ModelConfig(**bert_fields(name)) for name in (*_BERT_SIZES, *_BERT_ALIASES)}
-    sizes |= {f'albert_{name}': ModelConfig(**albert_fields(name)) for name in _ALBERT_SIZES}
-    sizes['longformer_base'] = ModelConfig(**longformer_fields('base'))
-    sizes['bigbird_base'] = ModelConfig(**bigbird_fields('base'))
-    return sizes | decoder_sizes()

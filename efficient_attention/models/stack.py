@@ -18,12 +18,12 @@ from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.memory import Memory
-from efficient_attention.models.position_bias import PositionBias
+from efficient_attention.models.position_bias import LogitTerms, PositionBias
 from efficient_attention.models.reversible import Plan, reversible, turn_of
 from efficient_attention.models.taps import LayerTap, Taps, taps_of
-from efficient_attention.modules.attention import LayerMemory, OtherSequence
+from efficient_attention.modules.context import Context, LayerMemory, OtherSequence
 from efficient_attention.modules.distances import DistanceBiases
-from efficient_attention.modules.layer import Context, Layer
+from efficient_attention.modules.layer import Layer
 from efficient_attention.modules.sub_layer import SELF_ATTENTION_LAYER, Streams, SubLayer, begin, end
 
 # Fields of a context that gradients flow into.
@@ -60,11 +60,16 @@ class Stack(nnx.Module):
         rngs: nnx.Rngs,
     ) -> None:
         self.config = config
-        self.position_bias = make_position_bias(config, causal, rngs)
+        self.position_bias: LogitTerms | None = make_position_bias(config, causal, rngs)
         make = functools.partial(Layer, config, sub_layers=sub_layers)
         self.layers: Any = (
             stacked_layers(make, len(set(config.layer_numbers)), rngs) if config.is_stacked else make(rngs=rngs)
         )
+        self.is_separate = False
+
+    def lay_out_separately(self) -> None:
+        """Gives each layer arrays that are its alone, in place of a share of stacked ones (inference_layout.py)."""
+        self.layers, self.is_separate = nnx.List(self.parameter_layers()), True
 
     def __call__(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any) -> Array:
         """The last layer's output; arguments as of `context`."""
@@ -121,11 +126,6 @@ class Stack(nnx.Module):
             return context
         return context._replace(other_BMD=other.states_BMD, other_segments_BM=other.segments_BM)
 
-    @property
-    def is_separate(self) -> bool:
-        """Whether each layer has its arrays, as `for_inference` lays them out, and not a part of stacked ones."""
-        return isinstance(self.layers, nnx.List)
-
     def parameter_layers(self) -> tuple[Layer, ...]:
         """The layers that have parameters, one by one: as many as `config.layer_numbers` names."""
         if self.is_separate:
@@ -143,12 +143,7 @@ class Stack(nnx.Module):
 
         Without `positions_BL` places in the row are positions, of rows of any length.
         """
-        if self.position_bias is None:
-            return {}
-        if isinstance(self.position_bias, DistanceBiases):
-            return {'distance_biases': self.position_bias()}
-        bias = self.position_bias
-        return {'bias': bias.function() if positions_BL is None else bias(positions_BL)}
+        return {} if self.position_bias is None else self.position_bias.logit_terms(positions_BL)
 
     def run(
         self, x_BLD: Array, context: Context, memory: Memory | None = None, *, is_tapped: bool = False
@@ -184,8 +179,8 @@ class Stack(nnx.Module):
         states = None if memory is None else memory.states_BNMD.swapaxes(0, 1)
         states = None if states is None else states.reshape(*numbers.shape, *states.shape[1:])
 
-        def step(streams: Streams, part: tuple[nnx.State | None, Array, Array | None]) -> tuple[Streams, list[Any]]:
-            separate, numbers, states = part
+        def step(streams: Streams, layers: tuple[nnx.State | None, Array, Array | None]) -> tuple[Streams, list[Any]]:
+            separate, numbers, states = layers
             each = []
             for turn, call in enumerate(calls):
                 before = None if memory is None or states is None else LayerMemory(states[turn], memory.segments_BM)

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax import Array
 
@@ -16,24 +15,11 @@ from efficient_attention.attention.patterns import Window
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.distances import Biases, DistanceTerm
+from efficient_attention.modules.context import Context, LayerMemory, OtherSequence
+from efficient_attention.modules.distances import DistanceTerm
 from efficient_attention.modules.global_tokens import GlobalTokens, attend_with_global
 from efficient_attention.modules.parameters import linear
 from efficient_attention.modules.positions import rotate
-
-
-class LayerMemory(NamedTuple):
-    """What a layer read before this segment, [B, M, D], and the segment of each token [B, M]; 0 = nothing."""
-
-    states_BMD: Array
-    segments_BM: Array
-
-    def options(self, segments_BL: Array) -> dict[str, Any]:
-        """The segments and places of queries and keys, as `attend` takes them."""
-        before, new = self.segments_BM.shape[1], segments_BL.shape[1]
-        places = np.arange(before + new, dtype=np.int32)[None]
-        key_segments = jnp.concatenate([self.segments_BM, segments_BL.astype(self.segments_BM.dtype)], axis=1)
-        return {'key_segments': key_segments, 'query_positions': places[:, before:], 'key_positions': places}
 
 
 class FixedKeys(NamedTuple):
@@ -41,16 +27,6 @@ class FixedKeys(NamedTuple):
 
     key_BMHK: Array
     value_BMHK: Array
-    segments_BM: Array
-
-
-class OtherSequence(NamedTuple):
-    """What a cross-attention reads, such as an encoder's output: vectors [B, M, D], and the segment of each [B, M].
-
-    A query reads those of its segment; segment 0 is padding.
-    """
-
-    states_BMD: Array
     segments_BM: Array
 
 
@@ -80,59 +56,48 @@ class Attention(nnx.Module):
         self.global_projections = GlobalProjections(config, rngs=rngs) if has_global else None
         self.distances = DistanceTerm(config, rngs=rngs) if has_distances and not is_cross else None
 
-    def __call__(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any) -> Array:
-        """The output of `self_attention`, with its arguments."""
-        return self.self_attention(x_BLD, segments_BL, positions_BL, **options)[0]
-
-    def self_attention(
+    def __call__(
         self,
         x_BLD: Array,
         segments_BL: Array,
         positions_BL: Array,
         *,
-        rng: Array | None = None,
         mechanism: Mechanism | None = None,
-        mechanism_rng: Array | None = None,
-        is_global_BL: Array | None = None,
-        bias: Any = None,
-        distance_biases: Biases | None = None,
-        memory: LayerMemory | None = None,
+        **context: Any,
+    ) -> Array:
+        """The output of `self_attention`; the other arguments are the fields of its `Context`."""
+        return self.self_attention(x_BLD, Context(segments_BL, positions_BL, **context), mechanism)[0]
+
+    def self_attention(
+        self, x_BLD: Array, context: Context, mechanism: Mechanism | None = None
     ) -> tuple[Array, Operands]:
-        """Attends within segments, to `memory` too; also returns the queries and keys, as they were compared.
+        """Attends within segments, to the memory too; also returns the queries and keys, as they were compared.
 
         Args:
             x_BLD: the input.
-            segments_BL: 0 = padding, 1, 2, ... = packed examples.
-            positions_BL: for rotary positions alone; patterns go by the place in the row.
-            rng: a key, or one a row; turns dropout of the weights on.
+            context: what it reads beside it; `rng` turns dropout of the weights on. With global tokens the queries and
+                keys that are returned are those of the other tokens.
             mechanism: by default the config's first.
-            mechanism_rng: a key for mechanisms that draw at random.
-            is_global_BL: tokens that read all and are read by all, with projections of their own; at most
-                `config.global_tokens` a row. The queries and keys that are returned are those of the other tokens.
-            bias: added to the logits: an array or a function of places, as `attend` takes it.
-            distance_biases: u and v of relative 'transformer_xl', where all layers share them.
-            memory: what this layer read before: keys and values come from it and then from `x`; rotary positions then
-                count from its first token.
         """
-        config = self.config
+        config, segments_BL, memory = self.config, context.segments_BL, context.memory
         mechanism = parse_mechanism(config.attention.split(';')[0]) if mechanism is None else mechanism
-        q_BLHK, k_BLHK, v_BLHK = self.project(x_BLD, positions_BL, mechanism, memory)
-        options = self.options(rng) | {'rng': mechanism_rng}
-        if is_global_BL is not None:
-            if bias is not None or distance_biases is not None:
+        q_BLHK, k_BMHK, v_BMHK = self.project(x_BLD, context.positions_BL, mechanism, memory)
+        options = self.options(context.rng) | {'rng': context.mechanism_rng}
+        if context.is_global_BL is not None:
+            if context.bias is not None or context.distance_biases is not None:
                 raise ValueError('is_global and bias do not go together')
-            tokens = self.global_tokens(x_BLD, is_global_BL)
-            out_BLHK = attend_with_global(q_BLHK, k_BLHK, v_BLHK, tokens, mechanism, segments_BL, options)
-            return self.join_heads(out_BLHK), Operands(q_BLHK, k_BLHK)
+            tokens = self.global_tokens(x_BLD, context.is_global_BL)
+            out_BLHK = attend_with_global(q_BLHK, k_BMHK, v_BMHK, tokens, mechanism, segments_BL, options)
+            return self.join_heads(out_BLHK), Operands(q_BLHK, k_BMHK)
         options |= {'query_segments': segments_BL, 'key_segments': segments_BL}
         if memory is not None:
             options |= memory.options(segments_BL)
             mechanism = same_length(mechanism, memory) if config.same_length else mechanism
         relative = None
         if self.distances is not None:
-            q_BLHK, relative = self.distances(q_BLHK, k_BLHK.shape[1], distance_biases)
-        out_BLHK = attend(q_BLHK, k_BLHK, v_BLHK, mechanism, bias=bias, relative=relative, **options)
-        return self.join_heads(out_BLHK), Operands(q_BLHK, k_BLHK, relative)
+            q_BLHK, relative = self.distances(q_BLHK, k_BMHK.shape[1], context.distance_biases)
+        out_BLHK = attend(q_BLHK, k_BMHK, v_BMHK, mechanism, bias=context.bias, relative=relative, **options)
+        return self.join_heads(out_BLHK), Operands(q_BLHK, k_BMHK, relative)
 
     def options(self, rng: Array | None) -> dict[str, Any]:
         """The keyword arguments of `attend` that follow from the config; `rng` turns dropout of the weights on."""

@@ -1,6 +1,6 @@
 """Transformer-XL's relative attention: what a layer adds to its logits for the distance of query and key."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from flax import nnx
@@ -28,8 +28,12 @@ class DistanceBiases(nnx.Module):
         self.distance = nnx.Param(weight_init(config)(rngs.params(), shape))
 
     def __call__(self) -> Biases:
-        """u and v."""
+        """The biases u, of contents, and v, of distances."""
         return Biases(self.content[...], self.distance[...])
+
+    def logit_terms(self, positions_BL: Array | None) -> dict[str, Any]:  # noqa: ARG002  distances are the same anywhere
+        """u and v as an argument of `Attention`, whatever the positions (`LogitTerms` in models/position_bias.py)."""
+        return {'distance_biases': self()}
 
 
 class DistanceTerm(nnx.Module):

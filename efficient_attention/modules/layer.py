@@ -2,55 +2,19 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.attention import Attention, LayerMemory, Operands, OtherSequence
-from efficient_attention.modules.distances import Biases
+from efficient_attention.modules.attention import Attention, Operands
+from efficient_attention.modules.context import Context, LayerMemory, fold
 from efficient_attention.modules.feed_forward import FeedForward
 from efficient_attention.modules.parameters import layer_norm
 from efficient_attention.modules.sub_layer import MEMORY, OTHER, SELF_ATTENTION_LAYER, Streams, SubLayer, advance
-
-
-def fold(rng: Array | None, number: int | Array) -> Array | None:
-    """An independent key (or one a row, for keys [B]); None stays None, which means no dropout."""
-    if rng is None:
-        return None
-    return (
-        jax.random.fold_in(rng, number) if rng.ndim == 0 else jax.vmap(lambda key: jax.random.fold_in(key, number))(rng)
-    )
-
-
-class Context(NamedTuple):
-    """What a layer reads beside its input; the fields are those of `Attention.__call__`."""
-
-    segments_BL: Array
-    positions_BL: Array
-    rng: Array | None = None  # a key, or one a row; turns dropout on
-    mechanism_rng: Array | None = None
-    is_global_BL: Array | None = None
-    bias: Any = None
-    distance_biases: Biases | None = None
-    memory: LayerMemory | None = None
-    other_BMD: Array | None = None  # another sequence, which a cross-attention reads; its segments:
-    other_segments_BM: Array | None = None
-
-    def of_layer(self, number: int | Array, memory: LayerMemory | None = None) -> 'Context':
-        """The same for layer `number` of a stack, with its keys and its memory."""
-        rngs = fold(self.rng, number), fold(self.mechanism_rng, number)
-        return self._replace(rng=rngs[0], mechanism_rng=rngs[1], memory=memory)
-
-    def other(self, sub: SubLayer) -> OtherSequence:
-        """The other sequence, for the sub-layer that reads it; raises ValueError where the call brings none."""
-        if self.other_BMD is None or self.other_segments_BM is None:
-            raise ValueError(f'{sub.name} reads another sequence; give it as `other`')
-        return OtherSequence(self.other_BMD, self.other_segments_BM)
 
 
 class Layer(nnx.Module):
@@ -121,18 +85,7 @@ class Layer(nnx.Module):
         if OTHER in sub.keys_from:
             return module.cross(x_BLD, context.segments_BL, context.other(sub), rng=rng)
         memory = self.normed_memory(sub, context.memory) if MEMORY in sub.keys_from else None
-        return module.self_attention(
-            x_BLD,
-            context.segments_BL,
-            context.positions_BL,
-            rng=rng,
-            mechanism=mechanism,
-            mechanism_rng=context.mechanism_rng,
-            is_global_BL=context.is_global_BL,
-            bias=context.bias,
-            distance_biases=context.distance_biases,
-            memory=memory,
-        )
+        return module.self_attention(x_BLD, context._replace(rng=rng, memory=memory), mechanism)
 
     def normed_memory(self, sub: SubLayer, memory: LayerMemory | None) -> LayerMemory | None:
         """The memory as the sub-layer reads it: normalised like its input."""

@@ -1,6 +1,7 @@
 """How parameters start, and the layers built from them: float32 parameters, computation in the config's dtype."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +41,9 @@ def layer_norm(config: LayerConfig, width: int, rngs: nnx.Rngs) -> nnx.LayerNorm
 
 def embedding(config: LayerConfig, rows: int, width: int, rngs: nnx.Rngs) -> nnx.Embed:
     """A table of `rows` vectors."""
-    return nnx.Embed(
-        rows, width, dtype=config.compute_dtype, param_dtype=jnp.float32, embedding_init=weight_init(config), rngs=rngs
-    )
+    return nnx.Embed(rows, width, **table_options(config), rngs=rngs)
+
+
+def table_options(config: LayerConfig) -> dict[str, Any]:
+    """The options that all tables of vectors have, as keyword arguments of `nnx.Embed`."""
+    return {'dtype': config.compute_dtype, 'param_dtype': jnp.float32, 'embedding_init': weight_init(config)}

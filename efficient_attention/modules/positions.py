@@ -33,12 +33,12 @@ class AxialPositions(nnx.Module):
 
     def __call__(self, positions_BL: Array) -> Array:
         """Vectors of positions below the product of the shape; NaN for those beyond."""
-        parts = []
+        vectors = []
         for axis, table in enumerate(self.tables):
             place_BL = positions_BL // math.prod(self.shape[axis + 1 :])
             # The first axis is not wrapped around: a position beyond the shape is beyond its table.
-            parts.append(table(place_BL % self.shape[axis] if axis else place_BL))
-        return sum(parts[1:], parts[0]) if self.is_sum else jnp.concatenate(parts, axis=-1)
+            vectors.append(table(place_BL % self.shape[axis] if axis else place_BL))
+        return sum(vectors[1:], vectors[0]) if self.is_sum else jnp.concatenate(vectors, axis=-1)
 
 
 def angles(positions: Array, frequencies: int, base: float = 10_000.0) -> Array:

@@ -13,6 +13,10 @@ ITSELF = 'itself'  # the input of the sub-layer
 MEMORY = 'memory'  # what the layer read before this segment, in front of its input; where the call brings one
 OTHER = 'other'  # another sequence, such as an encoder's output
 
+# What decoding keeps of an attention.
+GROWING = 'growing'  # the keys of all tokens that were read
+FIXED = 'fixed'  # the keys of another sequence, computed once
+
 # The vectors that run through a layer, [B, L, D] each: one of a plain stack, two of a reversible one.
 Streams = tuple[Array, ...]
 
@@ -40,8 +44,8 @@ class SubLayer:
 
     @property
     def cache(self) -> str:
-        """What decoding keeps: 'growing' keys of all tokens read, 'fixed' keys computed once, or '' for none."""
-        return 'fixed' if OTHER in self.keys_from else 'growing' if self.keys_from else ''
+        """What decoding keeps: `GROWING` or `FIXED`; '' for nothing."""
+        return FIXED if OTHER in self.keys_from else GROWING if self.keys_from else ''
 
 
 ATTENTION = SubLayer('attention', keys_from=(MEMORY, ITSELF), dropout=1, weights_dropout=0)

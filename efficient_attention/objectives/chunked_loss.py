@@ -30,18 +30,17 @@ def chunked_sums(
         return cross_entropy_sums(logits_of(hidden_BLD), labels_BL, weights_BL)
 
     @jax.checkpoint
-    def sums_of(part: tuple[Array, Array, Array]) -> dict[str, Array]:
-        hidden, labels, weights = part
-        return cross_entropy_sums(logits_of(hidden), labels, weights)
+    def sums_of(hidden_BcD: Array, labels_Bc: Array, weights_Bc: Array) -> dict[str, Array]:
+        return cross_entropy_sums(logits_of(hidden_BcD), labels_Bc, weights_Bc)
 
-    def add(total: dict[str, Array], part: tuple[Array, Array, Array]) -> tuple[dict[str, Array], None]:
-        return jax.tree.map(jnp.add, total, sums_of(part)), None
+    def add(total: dict[str, Array], arrays: tuple[Array, Array, Array]) -> tuple[dict[str, Array], None]:
+        return jax.tree.map(jnp.add, total, sums_of(*arrays)), None
 
     # Rows stay whole, so that a batch that is spread over devices stays where it is. What fills the last chunk up
     # weighs nothing.
-    parts = by_chunks(hidden_BLD, chunk), by_chunks(labels_BL, chunk), by_chunks(weights_BL, chunk)
+    chunks = by_chunks(hidden_BLD, chunk), by_chunks(labels_BL, chunk), by_chunks(weights_BL, chunk)
     zero = jnp.zeros((), jnp.float32)
-    return jax.lax.scan(add, {'loss': zero, 'accuracy': zero}, parts)[0]
+    return jax.lax.scan(add, {'loss': zero, 'accuracy': zero}, chunks)[0]
 
 
 def by_chunks(x: Array, chunk: int) -> Array:

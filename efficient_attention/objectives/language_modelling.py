@@ -3,7 +3,6 @@
 from jax import Array
 
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.adaptive import AdaptiveHead
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.memory import Memory, empty_memory
 from efficient_attention.objectives.adaptive_loss import adaptive_sums
@@ -52,7 +51,7 @@ class LanguageModelling(Objective):
 def output_sums(model: Decoder, hidden_BLD: Array, targets_BL: Array, weights_BL: Array) -> dict[str, Array]:
     """'loss' and 'accuracy', of `model.config.loss_chunk` positions of each row at a time where it is above 0."""
     chunk = model.config.loss_chunk
-    if chunk and isinstance(model.head, AdaptiveHead):
-        parts = model.head.parts(model.embeddings.token)
-        return adaptive_sums(parts, model.head.narrow(hidden_BLD), targets_BL, weights_BL, chunk=chunk)
+    clustered = model.head.clustered(hidden_BLD, model.embeddings.token) if chunk else None
+    if clustered is not None:
+        return adaptive_sums(*clustered, targets_BL, weights_BL, chunk=chunk)
     return chunked_sums(model.logits, hidden_BLD, targets_BL, weights_BL, chunk=chunk)

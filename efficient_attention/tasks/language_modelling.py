@@ -12,6 +12,7 @@ from efficient_attention.config.memory import check_memory
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.held_out_documents import held_out_share_note, split_counts
+from efficient_attention.data.host_block import HostBlock
 from efficient_attention.data.text.batches import evaluation_batches, memory_evaluation_batches, training_batches
 from efficient_attention.data.text.prepare import prepare_text
 from efficient_attention.data.text.prepared_text import PreparedText
@@ -106,22 +107,19 @@ class LanguageModellingTask(Task):
         return training_batches(
             self.rows('train', self.data.length),
             self.data.batches,
-            batch_size=self.batch_size,
+            HostBlock(self.batch_size, process_index, process_count),
             seed=self.seed,
-            start_step=start_step,
-            stop_step=stop_step,
-            process_index=process_index,
-            process_count=process_count,
+            steps=range(start_step, stop_step),
         )
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
         """See `Task`; each token but the first of the split with what a unigram model loses on it."""
-        rows, size = self.rows(self.evaluation.split, self.context), self.evaluation.batch_size
-        processes = {'process_index': process_index, 'process_count': process_count}
+        rows = self.rows(self.evaluation.split, self.context)
+        block = HostBlock(self.evaluation.batch_size, process_index, process_count)
         if self.evaluation_model.memory_length:
-            batches = memory_evaluation_batches(rows, streams=size, **processes)
+            batches = memory_evaluation_batches(rows, block)
         else:
-            batches = evaluation_batches(rows, stride=self.stride, batch_size=size, **processes)
+            batches = evaluation_batches(rows, block, stride=self.stride)
         return (batch | {'unigram_losses': self.unigram_losses_V[batch['targets']]} for batch in batches)
 
     def rows(self, split: str, length: int) -> TextRows:

@@ -16,6 +16,7 @@ from efficient_attention.data.corpus.prepare import prepare_corpus
 from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
 from efficient_attention.data.corpus.rows import CorpusRows
 from efficient_attention.data.held_out_documents import held_out_share_note, split_counts
+from efficient_attention.data.host_block import HostBlock
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.models.flops import encoder_flops
@@ -75,26 +76,16 @@ class PretrainingTask(Task):
         return training_batches(
             self.corpus,
             self.data,
-            batch_size=self.batch_size,
+            HostBlock(self.batch_size, process_index, process_count),
             seed=self.seed,
-            start_step=start_step,
-            stop_step=stop_step,
-            process_index=process_index,
-            process_count=process_count,
+            steps=range(start_step, stop_step),
             rows=self.rows,
         )
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
         """See `Task`; each masked token comes with what a unigram model loses on it."""
-        batches = evaluation_batches(
-            self.corpus,
-            self.data,
-            batch_size=self.eval_batch_size,
-            seed=self.seed,
-            process_index=process_index,
-            process_count=process_count,
-        )
-        for batch in batches:
+        block = HostBlock(self.eval_batch_size, process_index, process_count)
+        for batch in evaluation_batches(self.corpus, self.data, block, seed=self.seed):
             yield batch | {'unigram_losses': self.unigram_losses_V[batch['masked_tokens']]}
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:

@@ -37,9 +37,9 @@ class Patience:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run should end."""
+        """Whether so many evaluations have brought no better value that the run should end."""
         return 0 < self._evaluations <= self._since_best
 
     def describe(self) -> str:
-        """The reason in a few words."""
+        """Why the run ends, in a few words."""
         return f'{self._since_best} evaluations without a better {self._name} than {self._sign * self._best:.4g}'

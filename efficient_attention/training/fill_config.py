@@ -28,11 +28,6 @@ class FilledConfig(NamedTuple):
     pretrained: Pretrained | None = None  # the checkpoint of `train.start_from`, open
 
 
-def run_config(values: Mapping[str, Any]) -> RunConfig:
-    """The complete config alone; raises InputError as `fill_config`."""
-    return fill_config(values).config
-
-
 def fill_config(values: Mapping[str, Any]) -> FilledConfig:
     """The complete config, with the rows and the checkpoint that were read for it.
 

@@ -23,7 +23,7 @@ COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 
 
 class ProgressDisplay(Protocol):
-    """Shows a run."""
+    """What shows how far a run is: a bar, lines of text or nothing."""
 
     def advance(self, step: int) -> None:
         """Tells that `step` updates are made; cheap, for every step."""

@@ -24,7 +24,7 @@ class TrainState:
 
 
 def initial_state(params: Any, optimizer: optax.GradientTransformation, seed: int, carry: Any = None) -> TrainState:
-    """Step 0 with these parameters."""
+    """The state before the first step, with these parameters."""
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,

@@ -43,11 +43,11 @@ def make_train_step(
         weights = objective.weights(batch)
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
 
-        def sums_of(params: Any, part: Part) -> tuple[Sums, Any]:
+        def sums_of(params: Any, rows: KeyedRows) -> tuple[Sums, Any]:
             # the objective's `sums`, and what the next batch gets
-            return objective.sums_and_carry(nnx.merge(graph, params), part.batch, part.carry, part.keys, state.step)
+            return objective.sums_and_carry(nnx.merge(graph, params), rows.batch, rows.carry, rows.keys_B, state.step)
 
-        whole = Part(batch, row_keys(key, batch), state.carry)
+        whole = KeyedRows(batch, row_keys(key, batch), state.carry)
         (loss, sums), gradients, carry = accumulate(sums_of, state.params, whole, weights, micro_batches)
         gradient_norm = optax.tree.norm(gradients)
         is_finite = jnp.isfinite(loss) & jnp.isfinite(gradient_norm)
@@ -70,11 +70,11 @@ def make_train_step(
     return train_step
 
 
-class Part(NamedTuple):
+class KeyedRows(NamedTuple):
     """Rows that are computed together: a batch, a key for each row, and what the rows before handed on."""
 
     batch: Batch
-    keys: Array
+    keys_B: Array
     carry: Any
 
 
@@ -85,31 +85,31 @@ def row_keys(key: Array, batch: Batch) -> Array:
 
 
 def accumulate(
-    sums_of: Callable[[Any, Part], tuple[Sums, Any]],
+    sums_of: Callable[[Any, KeyedRows], tuple[Sums, Any]],
     params: Any,
-    whole: Part,
+    whole: KeyedRows,
     weights: dict[str, Array],
     micro_batches: int,
 ) -> tuple[tuple[Array, Sums], Any, Any]:
     """(Loss, sums), gradients and carry of the whole batch, computed over `micro_batches` parts one after another.
 
-    sums_of: an objective's sums, and what it hands on, from parameters and a part of the batch.
+    sums_of: an objective's sums, and what it hands on, from parameters and rows of the batch.
     """
 
-    def loss_and_sums(params: Any, part: Part) -> tuple[Array, tuple[Sums, Any]]:
-        sums, carry = sums_of(params, part)
+    def loss_and_sums(params: Any, rows: KeyedRows) -> tuple[Array, tuple[Sums, Any]]:
+        sums, carry = sums_of(params, rows)
         return total_loss(sums, weights), (sums, carry)
 
-    def gradient(params: Any, part: Part) -> tuple[tuple[Any, Any], Any]:
-        (loss, (sums, carry)), gradients = jax.value_and_grad(loss_and_sums, has_aux=True)(params, part)
+    def gradient(params: Any, rows: KeyedRows) -> tuple[tuple[Any, Any], Any]:
+        (loss, (sums, carry)), gradients = jax.value_and_grad(loss_and_sums, has_aux=True)(params, rows)
         return ((loss, sums), gradients), carry
 
     if micro_batches == 1:
         result, carry = gradient(params, whole)
         return *result, carry
 
-    def add_part(total: Any, part: Part) -> tuple[Any, Any]:
-        result, carry = gradient(params, part)
+    def add_part(total: Any, rows: KeyedRows) -> tuple[Any, Any]:
+        result, carry = gradient(params, rows)
         return jax.tree.map(jnp.add, total, result), carry
 
     parts = jax.tree.map(lambda x: split_rows(x, micro_batches), whole)

@@ -44,7 +44,7 @@ class Throughput:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Leaves out the time inside."""
+        """Time that passes inside counts for no rate."""
         start = self._clock()
         try:
             yield

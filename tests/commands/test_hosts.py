@@ -18,7 +18,7 @@ from absl import flags
 from efficient_attention.commands import hosts
 from efficient_attention.commands.hosts import join_hosts
 from efficient_attention.errors import InputError
-from efficient_attention.training.fill_config import run_config
+from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
@@ -45,7 +45,7 @@ STOPPED = """
     import train as entry
     from efficient_attention.training import loop
     from efficient_attention.commands.command_line import run_command
-    from efficient_attention.training.fill_config import run_config
+    from efficient_attention.training.fill_config import fill_config
 
     train, next_batch, taken = loop.train, loop.Trainer.next_batch, []
 
@@ -57,7 +57,7 @@ STOPPED = """
         return next_batch(trainer, batches)
 
     def train_both(config, workdir, **opened):
-        train(run_config(json.loads(os.environ['FINE_TUNING'])), workdir.with_name('two_tuned'))
+        train(fill_config(json.loads(os.environ['FINE_TUNING'])).config, workdir.with_name('two_tuned'))
         if jax.process_index() == 1:
             loop.Trainer.next_batch = next_batch_or_stop
         train(config, workdir, **opened)
@@ -148,7 +148,7 @@ def test_two_processes_train_like_one(stopped: tuple[Path, list[str]], unbroken:
 
 def test_two_processes_fine_tune_like_one(folder: Path, stopped: tuple[Path, list[str]]):
     """Held-out numbers come from the outputs of all rows, whichever process has them."""
-    train(run_config(tiny_fine_tuning.tiny_values(folder / 'tuning', **TUNING)), folder / 'tuned')
+    train(fill_config(tiny_fine_tuning.tiny_values(folder / 'tuning', **TUNING)).config, folder / 'tuned')
     assert (4, 'held_out') in measured(folder / 'tuned')
     assert_same_numbers(stopped[0].with_name('two_tuned'), folder / 'tuned', last=4)
 

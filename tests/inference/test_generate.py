@@ -16,7 +16,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference import generate as generating
 from efficient_attention.inference.generate import TextGenerator, continue_text, drawable, start_text
-from efficient_attention.inference.sampling import Sampling
+from efficient_attention.inference.sampling import Draw, Sampling
 from efficient_attention.models.decoding import CachedDecoder
 from efficient_attention.training.run import build_run
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
@@ -109,7 +109,7 @@ def test_rows_of_unequal_prompts_go_on_as_each_alone(generator):
     def go_on(params, tokens: jax.Array, segments: jax.Array, *, sampling: Sampling) -> jax.Array:
         cached = CachedDecoder(nnx.merge(generator.graph, params), 32)
         text = start_text(cached, tokens, segments)
-        return continue_text(cached, text, 8, sampling, 0, generator.may_follow_V)[0]
+        return continue_text(cached, text, 8, sampling, Draw(0, generator.may_follow_V))[0]
 
     both = go_on(generator.params, jnp.asarray(tokens), jnp.asarray(segments), sampling=GREEDY)
     for row, ids in enumerate(prompts):

@@ -6,10 +6,25 @@ import jax
 import pytest
 from flax import nnx
 
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.decoder_sizes import decoder_sizes
 from efficient_attention.models.pretraining import PretrainingModel
-from efficient_attention.models.sizes import albert_fields, bert_fields, named_sizes
+from efficient_attention.models.sizes import (
+    ALBERT_SIZES,
+    BERT_ALIASES,
+    BERT_SIZES,
+    albert_fields,
+    bert_fields,
+    bigbird_fields,
+    longformer_fields,
+)
+
+SIZES = (
+    {f'bert_{name}': bert_fields(name) for name in (*BERT_SIZES, *BERT_ALIASES)}
+    | {f'albert_{name}': albert_fields(name) for name in ALBERT_SIZES}
+    | {'longformer_base': longformer_fields('base'), 'bigbird_base': bigbird_fields('base')}
+)
+CONFIGS = {name: ModelConfig(**fields) for name, fields in SIZES.items()}
 
 # Encoder with pooler. BERT: V H + 512 H + 2 H + 2 H + N (12 H^2 + 13 H) + (H^2 + H) with V = 30,522; the sizes are
 # those of Devlin et al. 2018 (arXiv 1810.04805) and of the released miniatures (Turc et al. 2019, arXiv 1908.08962).
@@ -67,7 +82,7 @@ MASKED_LM_WITHOUT_POOLER = {'bert_base': 109_514_298, 'bert_large': 335_174_458,
 @functools.cache
 def abstract_model(name: str, *, has_pairs: bool = True) -> PretrainingModel:
     """The model of a size as shapes, without any memory for its arrays."""
-    return nnx.eval_shape(lambda: PretrainingModel(named_sizes()[name], has_pairs=has_pairs, rngs=nnx.Rngs(0)))
+    return nnx.eval_shape(lambda: PretrainingModel(CONFIGS[name], has_pairs=has_pairs, rngs=nnx.Rngs(0)))
 
 
 def count(*modules: nnx.Module) -> int:
@@ -75,7 +90,7 @@ def count(*modules: nnx.Module) -> int:
 
 
 def test_no_size_is_missing_from_the_table():
-    assert set(WITH_POOLER) | set(decoder_sizes()) == set(named_sizes())
+    assert set(WITH_POOLER) == set(CONFIGS)
 
 
 @pytest.mark.parametrize('name', WITH_POOLER)
@@ -96,11 +111,11 @@ def test_encoder_with_the_masked_lm_head_alone(name: str):
 
 @pytest.mark.parametrize('name', WITH_POOLER)
 def test_heads_are_64_wide(name: str):
-    assert named_sizes()[name].head_width == 64
+    assert CONFIGS[name].head_width == 64
 
 
 def test_only_the_largest_albert_trains_without_dropout():
-    rates = {name: config.dropout_rate for name, config in named_sizes().items() if name.startswith('albert')}
+    rates = {name: config.dropout_rate for name, config in CONFIGS.items() if name.startswith('albert')}
     assert [name for name, rate in rates.items() if rate == 0] == ['albert_xxlarge']
 
 

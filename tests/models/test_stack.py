@@ -13,8 +13,8 @@ from flax import nnx
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.stack import Stack, layer_mechanisms, period
-from efficient_attention.modules.attention import OtherSequence
-from efficient_attention.modules.layer import Layer, fold
+from efficient_attention.modules.context import OtherSequence, fold
+from efficient_attention.modules.layer import Layer
 from efficient_attention.modules.sub_layer import CROSS_ATTENTION_LAYER
 from tests.tolerances import assert_close
 

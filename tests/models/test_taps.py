@@ -17,7 +17,9 @@ from efficient_attention.models.decoding import CachedDecoder
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.stack import Stack, layer_mechanisms
 from efficient_attention.models.taps import Taps
-from efficient_attention.modules.layer import Context, Layer
+from efficient_attention.modules.context import Context, OtherSequence
+from efficient_attention.modules.layer import Layer
+from efficient_attention.modules.sub_layer import CROSS_ATTENTION_LAYER, begin
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
@@ -44,15 +46,15 @@ def stack_of(name: str) -> Stack:
     return nnx.merge(*drawn(lambda: Stack(config, causal=True, rngs=nnx.Rngs(0))))
 
 
-def recomputed(stack: Stack) -> tuple[list[jax.Array], list[jax.Array]]:
-    """Each layer's output and what its attention gives, from layers that are called one after another."""
-    layers, terms, outputs, attended = stack.parameter_layers(), stack.logit_terms(POSITIONS), [], []
+def recomputed(stack: Stack) -> tuple[list[jax.Array], list[jax.Array], list[jax.Array]]:
+    """Each layer's output, what its attention reads and what that gives, from layers called one after another."""
+    layers, terms, outputs, reads, attended = stack.parameter_layers(), stack.logit_terms(POSITIONS), [], [], []
     first = second = X
     for number, mechanism in enumerate(layer_mechanisms(stack.config)):
         layer = layers[stack.config.layer_numbers[number]]
         context = Context(SEGMENTS, POSITIONS, **terms)
-        read = layer.attention_norm(second) if stack.config.norm == 'pre' else second
-        attended.append(layer.attention(read, SEGMENTS, POSITIONS, mechanism=mechanism, **terms))
+        reads.append(layer.attention_norm(second) if stack.config.norm == 'pre' else second)
+        attended.append(layer.attention(reads[-1], SEGMENTS, POSITIONS, mechanism=mechanism, **terms))
         if stack.config.stack == 'reversible':
             first = first + attended[-1]
             second = second + layer.added(layer.sub_layers[1], first, context)
@@ -60,7 +62,7 @@ def recomputed(stack: Stack) -> tuple[list[jax.Array], list[jax.Array]]:
         else:
             first = second = layer(second, SEGMENTS, POSITIONS, mechanism=mechanism, **terms)
             outputs.append(second)
-    return outputs, attended
+    return outputs, reads, attended
 
 
 def from_operands(layer: Layer, x_BLD: jax.Array, taps: Taps, number: int, stack: Stack) -> jax.Array:
@@ -78,19 +80,41 @@ def from_operands(layer: Layer, x_BLD: jax.Array, taps: Taps, number: int, stack
 def test_outputs_and_weights_are_those_of_layers_one_by_one(name: str):
     stack = stack_of(name)
     out, taps = jax.jit(lambda x: stack.tapped(x, SEGMENTS, POSITIONS))(X)
-    outputs, attended = jax.jit(lambda: recomputed(stack))()
+    outputs, reads, attended = jax.jit(lambda: recomputed(stack))()
     assert_close(taps.outputs_NBLD, jnp.stack(outputs))
     np.testing.assert_array_equal(out, taps.outputs_NBLD[-1])
     assert_close(out, jax.jit(lambda x: stack(x, SEGMENTS, POSITIONS))(X))
-    if stack.config.stack == 'plain':
-        layers, before = stack.parameter_layers(), [X, *outputs]
-        for number, expected in enumerate(attended):
-            layer = layers[stack.config.layer_numbers[number]]
-            read = layer.attention_norm(before[number]) if stack.config.norm == 'pre' else before[number]
-            assert_close(from_operands(layer, read, taps, number, stack), expected)
-    else:
-        layer = stack.parameter_layers()[0]
-        assert_close(from_operands(layer, layer.attention_norm(X), taps, 0, stack), attended[0])
+    layers = stack.parameter_layers()
+    for number, (read, expected) in enumerate(zip(reads, attended, strict=True)):
+        layer = layers[stack.config.layer_numbers[number]]
+        assert_close(from_operands(layer, read, taps, number, stack), expected)
+
+
+OTHER = OtherSequence(jax.random.normal(jax.random.key(7), (2, 4, 16)), jnp.asarray([[1, 2, 2, 0], [1, 1, 1, 1]]))
+
+
+def cross_queries(stack: Stack) -> list[jax.Array]:
+    """The queries of each layer's cross-attention, which reads the residual sum after self-attention."""
+    context, queries = Context(SEGMENTS, POSITIONS, other_BMD=OTHER.states_BMD, other_segments_BM=OTHER.segments_BM), []
+    streams = begin(X, is_reversible=stack.config.stack == 'reversible')
+    for layer, mechanism in zip(stack.parameter_layers(), layer_mechanisms(stack.config), strict=True):
+        read = streams[0] + layer.added(layer.sub_layers[0], streams[-1], context, mechanism)
+        cross = layer.cross_attention
+        queries.append(cross.split_heads(cross.query(layer.cross_attention_norm(read))))
+        streams, _ = layer.run(streams, context, mechanism)
+    return queries
+
+
+@pytest.mark.parametrize('kind', ['plain', 'reversible'])
+def test_a_cross_attention_hands_out_its_queries_and_the_keys_of_the_other_sequence(kind: str):
+    config = ModelConfig(**SIZES | {'stack': kind, 'norm': 'pre'})
+    stack = nnx.merge(*drawn(lambda: Stack(config, causal=True, sub_layers=CROSS_ATTENTION_LAYER, rngs=nnx.Rngs(0))))
+    _, taps = jax.jit(lambda x: stack.tapped(x, SEGMENTS, POSITIONS, other=OTHER))(X)
+    assert set(taps.attention) == {'attention', 'cross_attention'}
+    cross = taps.attention['cross_attention']
+    keys = [layer.cross_attention.fixed_keys(OTHER).key_BMHK for layer in stack.parameter_layers()]
+    assert_close(cross.key_BMHK, jnp.stack(keys))
+    assert_close(cross.query_BLHK, jnp.stack(jax.jit(lambda: cross_queries(stack))()))
 
 
 def outputs_of_scans(call: Any) -> list[int]:

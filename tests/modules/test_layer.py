@@ -7,7 +7,8 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.layer import Context, Layer, fold
+from efficient_attention.modules.context import Context
+from efficient_attention.modules.layer import Layer
 from efficient_attention.modules.sub_layer import CROSS_ATTENTION_LAYER
 from tests.tolerances import assert_close
 
@@ -90,11 +91,3 @@ def test_cross_attention_reads_the_other_sequence_within_segments(norm: str):
     assert_close(layer(X, context.segments_BL, POSITIONS, **given), expected, gradient=True)
     with pytest.raises(ValueError, match='cross_attention reads another sequence; give it as `other`'):
         layer(X, context.segments_BL, POSITIONS)
-
-
-def test_fold_gives_each_number_its_own_key():
-    assert fold(None, 3) is None
-    key, keys = jax.random.key(0), jax.random.split(jax.random.key(0), 4)
-    assert fold(key, 1) != fold(key, 2)
-    data = np.asarray(jax.random.key_data(jnp.stack([fold(keys, 0), fold(keys, 1)]))).reshape(8, -1)
-    assert len(np.unique(data, axis=0)) == 8

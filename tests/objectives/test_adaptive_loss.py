@@ -14,7 +14,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.models.adaptive import Part
+from efficient_attention.models.adaptive import Cluster
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.objectives.adaptive_loss import clusters_of
 from efficient_attention.objectives.cross_entropy import cross_entropy_sums
@@ -87,18 +87,20 @@ def test_sums(targets: str):
 
 
 def test_losses_are_those_of_the_paper_in_float64():
-    """log p(word) = log p(tail | first) + log p(word | tail), from the parts' tables alone."""
+    """log p(word) = log p(tail | first) + log p(word | tail), from the clusters' tables alone."""
     model = nnx.merge(*parts_of(4, 'narrow tails'))
-    parts = model.head.parts(model.embeddings.token)
-    vectors = np.asarray(model.head.narrow(HIDDEN), np.float64)
+    clusters, narrow = model.head.clustered(HIDDEN, model.embeddings.token)
+    vectors = np.asarray(narrow, np.float64)
 
-    def log_p(part: Part) -> np.ndarray:
-        projected = vectors if part.projection_EE is None else vectors @ np.asarray(part.projection_EE, np.float64)
-        logits = projected @ np.asarray(part.table_nE, np.float64).T
-        logits += 0.0 if part.bias_n is None else np.asarray(part.bias_n, np.float64)
+    def log_p(cluster: Cluster) -> np.ndarray:
+        projected = (
+            vectors if cluster.projection_Ee is None else vectors @ np.asarray(cluster.projection_Ee, np.float64)
+        )
+        logits = projected @ np.asarray(cluster.table_ne, np.float64).T
+        logits += 0.0 if cluster.bias_n is None else np.asarray(cluster.bias_n, np.float64)
         return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
 
-    first, *tails = map(log_p, parts)
+    first, *tails = map(log_p, clusters)
     words = np.concatenate([first[..., :6], *(first[..., 6 + i, None] + tail for i, tail in enumerate(tails))], axis=-1)
     losses = -np.take_along_axis(words, np.asarray(ANY)[..., None], axis=-1)[..., 0]
     np.testing.assert_allclose(np.exp(words).sum(axis=-1), 1.0)
@@ -124,8 +126,8 @@ def test_rows_over_eight_devices_give_the_same():
 
 def test_clusters_of_targets():
     tables = [jnp.zeros((rows, 2)) for rows in (5 + 2, 3, 4)]
-    parts = tuple(Part(table, None, None) for table in tables)
-    cluster, place = clusters_of(jnp.asarray([[0, 4, 5, 7, 8, 11]]), parts)
+    clusters = tuple(Cluster(table, None, None) for table in tables)
+    cluster, place = clusters_of(jnp.asarray([[0, 4, 5, 7, 8, 11]]), clusters)
     assert cluster.tolist() == [[0, 0, 1, 1, 2, 2]] and place.tolist() == [[0, 4, 0, 2, 0, 3]]
 
 

@@ -22,7 +22,9 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
     def figures_of(program: list[str], shape: dict[str, Any], allocator: str) -> dict[str, Any]:
         assert allocator == 'keep' and shape['model'] in benchmark.MODELS.values()
         time = MILLISECONDS[Path(program[-1]).name] * shape['rows'] * (3.0 if shape['layout'] == 'stacked' else 1.0)
-        return {'name': 'fake', 'milliseconds': time} | ({} if 'bert' in program[-1] else {'temporary_bytes': 2**20})
+        return {'name': 'fake', 'milliseconds': time} | (
+            {} if 'bert' in program[-1] else {'temporary_bytes': 2**20, 'compile_seconds': 0.52}
+        )
 
     monkeypatch.setattr(command, 'figures_of', figures_of)
     python = Path(__file__)  # a file that is there
@@ -37,7 +39,7 @@ def test_the_ratio_is_to_the_faster_peer(tmp_path: Path, monkeypatch, capsys):
     assert {count: row['ratio'] for count, row in rows.items()} == {'1': 0.8, '8': 0.8}
     assert rows['8']['stacked']['milliseconds'] == 3 * rows['8']['ours']['milliseconds']
     out = capsys.readouterr().out
-    assert '8.0 (8.0 to 8.0), 1.0 MiB' in out and '16.0 (16.0 to 16.0) ' in out and '0.80 (0.80 to 0.80)' in out
+    assert '8.0 (8.0 to 8.0), 1.0 MiB, 0.5 s' in out and '16.0 (16.0 to 16.0) ' in out and '0.80 (0.80 to 0.80)' in out
 
 
 @pytest.mark.parametrize('arguments', [('--rounds', 0), ('--length', 1024), ('--rows', 0), ('--models', 'gpt')])

@@ -19,7 +19,7 @@ from efficient_attention.inference.restore import abstract_params
 from efficient_attention.models.sharding import make_mesh
 from efficient_attention.tasks.fine_tuning import check_head, file_names, files_digest
 from efficient_attention.tasks.registry import make_task
-from efficient_attention.training.fill_config import run_config
+from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
@@ -150,7 +150,7 @@ def test_global_projections_begin_as_copies_where_a_checkpoint_has_none(tmp_path
     values = tiny_values(tmp_path, **{'train.start_from': str(checkpoint), 'model.attention': 'window(3)'})
     values['data']['tokenizer'] = None
     values['model'] = dict.fromkeys(values['model']) | {'global_tokens': 1}
-    config = run_config(values)
+    config = fill_config(values).config
     attention = InitialParams(config).state(build_run(config)).params['encoder']['stack']['layers']['attention']
     np.testing.assert_array_equal(attention['global_projections']['key']['kernel'], attention['key']['kernel'])
 
@@ -161,7 +161,7 @@ def test_a_start_that_is_refused_leaves_the_workdir_free(tmp_path: Path):
     whole = path.read_text(encoding='utf-8')
     path.write_text(f'{whole}{"film " * 20}\tgood\n', encoding='utf-8')
     with pytest.raises(InputError, match=r'data\.length 16'):
-        train(run_config(values), tmp_path / 'w')
+        train(fill_config(values).config, tmp_path / 'w')
     train(tiny_config(tmp_path, **{'train.steps': 1}), tmp_path / 'w')
     assert read_metrics(tmp_path / 'w')
 
@@ -170,7 +170,7 @@ def test_a_missing_file_is_named_with_its_field(tmp_path: Path):
     values = tiny_values(tmp_path, **{'examples.labels': ('bad', 'good'), 'train.steps': 1})
     values['examples']['dev'] = str(tmp_path / 'none.tsv')
     with pytest.raises(InputError, match=r'^examples\.dev: no file matches '):
-        build_run(run_config(values))
+        build_run(fill_config(values).config)
 
 
 @pytest.mark.parametrize(

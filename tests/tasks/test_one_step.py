@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from configs.common import fine_tuning_config
 from efficient_attention.config.run import RunConfig
-from efficient_attention.training.fill_config import run_config
+from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.run import build_run
 from efficient_attention.training.step import jit_train_step
 from tests.recorded import assert_recorded
@@ -89,7 +89,7 @@ def fine_tuning(folder: Path, problem: str) -> RunConfig:
     config.data.tokenizer, config.data.length = str(folder / 'tokenizer.json'), 64
     config.train.steps, config.train.batch_size, config.eval.batch_size = 4, 8, 8
     config.head.dropout_rate, config.optimizer.warmup_steps, config.optimizer.learning_rate = 0.0, 0, 2e-3
-    return run_config(config.to_dict())
+    return fill_config(config.to_dict()).config
 
 
 QUICKLY = {'optimizer.warmup_steps': 0, 'optimizer.learning_rate': 3e-3, 'optimizer.bias_correction': True}

@@ -8,13 +8,13 @@ import pytest
 from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
-from efficient_attention.training.fill_config import run_config
+from efficient_attention.training.fill_config import fill_config
 from tests.inference.tiny_checkpoint import write_checkpoint
 from tests.training.tiny_fine_tuning import tiny_config, tiny_values
 
 
 def test_other_tasks_are_taken_as_they_are():
-    assert run_config({'train': {'steps': 7}}) == from_dict({'train': {'steps': 7}}, RunConfig)
+    assert fill_config({'train': {'steps': 7}}).config == from_dict({'train': {'steps': 7}}, RunConfig)
 
 
 def test_labels_steps_and_head_follow_the_files(tmp_path: Path):
@@ -37,7 +37,7 @@ def test_labels_are_those_of_the_training_files_whatever_the_checkpoint_has(tmp_
     checkpoint = write_checkpoint(tmp_path / 'made', 'classification', is_named=is_named)  # three outputs
     values = tiny_values(tmp_path, **{'train.start_from': str(checkpoint)})
     values['model'], values['head'] = dict.fromkeys(values['model']), dict.fromkeys(values['head'])
-    config = run_config(values)
+    config = fill_config(values).config
     assert config.examples.labels == ('bad', 'good') and config.head.outputs == 2
 
 
@@ -45,7 +45,7 @@ def test_a_fine_tuning_run_needs_a_tokenizer(tmp_path: Path):
     values = tiny_values(tmp_path)
     values['data']['tokenizer'] = None
     with pytest.raises(InputError, match=r'^data\.tokenizer is not given, and there is no train\.start_from$'):
-        run_config(values)
+        fill_config(values)
 
 
 @pytest.mark.parametrize(

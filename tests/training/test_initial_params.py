@@ -14,7 +14,7 @@ import pytest
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import open_pretrained
-from efficient_attention.training.fill_config import run_config
+from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.initial_params import (
     InitialParams,
     check_same_vocabulary,
@@ -98,7 +98,7 @@ def test_a_fine_tuning_run_starts_from_a_pretraining_run(tmp_path: Path):
     values = tiny_values(tmp_path / 'tuning', **{'train.start_from': str(pretrained), 'examples.epochs': 0.1})
     values['data']['tokenizer'] = None
     values['model'] = dict.fromkeys(values['model'])
-    config = run_config(values)
+    config = fill_config(values).config
     assert config.data.tokenizer == str(pretrained / 'tokenizer.json')
     assert config.model == read_config(pretrained).model
     params, saved = state_of(config).params, open_pretrained(pretrained).params()
@@ -127,7 +127,7 @@ def test_a_head_for_other_labels_is_drawn_anew(tmp_path: Path, labels: tuple, is
     values['examples'] |= {'train': str(tmp_path / 'rows.jsonl'), 'dev': str(tmp_path / 'rows.jsonl')}
     values['data']['tokenizer'] = None
     values['model'], values['head'] = dict.fromkeys(values['model']), dict.fromkeys(values['head'])
-    config = run_config(values)
+    config = fill_config(values).config
     assert config.examples.labels == labels
     own = state_of(config).params['head']['out']['kernel']
     saved = open_pretrained(checkpoint).params()['head']['out']['kernel']

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from efficient_attention.config.optimizer import SCHEDULES, OptimizerConfig
@@ -45,6 +46,21 @@ def test_cosine_is_half_way_down_in_the_middle():
 def test_constant_and_rsqrt_after_the_warm_up():
     np.testing.assert_allclose(rates('constant', [20, 99, 1000]), PEAK, rtol=1e-6)
     np.testing.assert_allclose(rates('rsqrt', [20, 80, 500]), PEAK * np.array([1, 0.5, 0.2]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    'schedule, decay',
+    [
+        ('linear', optax.linear_schedule(PEAK, 0.1 * PEAK, 80)),
+        ('cosine', optax.cosine_decay_schedule(PEAK, 80, alpha=0.1)),
+        ('constant', optax.constant_schedule(PEAK)),
+    ],
+)
+def test_what_optax_has_too_is_the_same_up_to_rounding(schedule: str, decay: optax.Schedule):
+    theirs = optax.join_schedules([optax.linear_schedule(0.0, PEAK, 20), decay], [20])
+    end = {} if schedule == 'constant' else {'end_learning_rate_ratio': 0.1}
+    steps = list(range(105))
+    np.testing.assert_allclose(rates(schedule, steps, **end), [theirs(step) for step in steps], rtol=1e-5)
 
 
 @pytest.mark.parametrize('schedule', SCHEDULES)

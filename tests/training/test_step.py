@@ -20,7 +20,7 @@ from efficient_attention.objectives.objective import Batch, Objective, Sums
 from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.training.optimizer import make_optimizer
 from efficient_attention.training.state import initial_state
-from efficient_attention.training.step import Part, accumulate, join_rows, make_train_step, row_keys, split_rows
+from efficient_attention.training.step import KeyedRows, accumulate, join_rows, make_train_step, row_keys, split_rows
 from tests.training.tiny_batch import random_batch
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
@@ -51,11 +51,11 @@ def model() -> tuple[nnx.GraphDef, dict]:
 def compiled(micro_batches: int) -> Callable:
     graph = model()[0]
 
-    def sums_of(params: dict, part: Part) -> tuple[Sums, None]:
-        return OBJECTIVE.sums(nnx.merge(graph, params), part.batch, part.keys), None
+    def sums_of(params: dict, rows: KeyedRows) -> tuple[Sums, None]:
+        return OBJECTIVE.sums(nnx.merge(graph, params), rows.batch, rows.keys_B), None
 
     def gradients(params: dict, batch: Batch, weights: dict, key: jax.Array) -> tuple:
-        whole = Part(batch, row_keys(key, batch), None)
+        whole = KeyedRows(batch, row_keys(key, batch), None)
         return accumulate(sums_of, params, whole, weights, micro_batches)[:2]
 
     return jax.jit(gradients)

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from configs.common import fine_tuning_config
 from efficient_attention.config.run import RunConfig
-from efficient_attention.training.fill_config import run_config
+from efficient_attention.training.fill_config import fill_config
 
 WORDS = 'good bad the a film was it and not very story we saw'.split()
 SPECIALS = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]']
@@ -66,4 +66,4 @@ def tiny_values(folder: Path, **fields: Any) -> dict[str, Any]:
 
 def tiny_config(folder: Path, **fields: Any) -> RunConfig:
     """The complete config of them."""
-    return run_config(tiny_values(folder, **fields))
+    return fill_config(tiny_values(folder, **fields)).config

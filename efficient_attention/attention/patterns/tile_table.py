@@ -36,11 +36,6 @@ class TileTable:
         """How many key tiles each query tile visits."""
         return np.diff(self.offsets)
 
-    @property
-    def density(self) -> float:
-        """Kept tiles as a share of all tiles."""
-        return len(self.keys) / max(1, self.query_tiles * self.key_tiles)
-
     def row(self, query_tile: int) -> np.ndarray:
         """The key tiles that one query tile visits."""
         return self.keys[self.offsets[query_tile] : self.offsets[query_tile + 1]]

@@ -23,6 +23,7 @@ BACKENDS: dict[str, Backend] = {
 AUTO_ORDER = ('dense', 'blocked')
 # Pairs of positions up to which 'auto' takes the dense backend; beyond them nothing builds [L, M] unless it is named.
 MOST_DENSE_PAIRS = 512 * 512
+TILED = ('blocked', 'cudnn')  # backends that never hold all pairs
 
 
 def serve(request: Request) -> tuple[Array, Array | None]:
@@ -30,7 +31,7 @@ def serve(request: Request) -> tuple[Array, Array | None]:
     if request.backend != 'auto':
         return BACKENDS[request.backend](request)
     lacks = []
-    is_small = request.query.shape[1] * request.key.shape[1] <= MOST_DENSE_PAIRS
+    is_small = may_hold_all_pairs('auto', request.query.shape[1], request.key.shape[1])
     for name in AUTO_ORDER if is_small else [name for name in AUTO_ORDER if name != 'dense']:
         try:
             result = BACKENDS[name](request)
@@ -40,6 +41,11 @@ def serve(request: Request) -> tuple[Array, Array | None]:
         log_choice(name, pattern_text(pattern_of(request)))
         return result
     raise NotImplementedError('; '.join(lacks))
+
+
+def may_hold_all_pairs(backend: str, queries: int, keys: int) -> bool:
+    """Whether a call may build arrays of all pairs of so many queries and keys, its bias among them."""
+    return backend not in TILED and queries * keys <= MOST_DENSE_PAIRS
 
 
 @functools.cache

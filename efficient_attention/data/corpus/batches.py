@@ -40,56 +40,42 @@ MOST_EPOCHS_A_BATCH = 16  # beyond it a batch size is a slip, and would first be
 def training_batches(
     prepared: PreparedCorpus,
     config: DataConfig,
+    block: HostBlock,
     *,
-    batch_size: int,
     seed: int,
-    start_step: int,
-    stop_step: int,
-    process_index: int = 0,
-    process_count: int = 1,
+    steps: range,
     rows: CorpusRows | None = None,
 ) -> Iterator[Batch]:
-    """This process's block [batch_size / process_count, ...] of the global batch of each step start_step:stop_step.
+    """The block [batch_size / process_count, ...] of the global batch of each step.
 
     `rows`: those of the train split where the caller has made them, as their plan takes a while to make.
 
     Raises:
-        InputError: the batch does not divide over the processes or is far larger than an epoch, the train split is
-            too small, or (from the iterator) the corpus is damaged.
+        InputError: the batch is far larger than an epoch, the train split is too small, or (from the iterator) the
+            corpus is damaged.
     """
-    block = HostBlock(batch_size, process_index, process_count)
     rows = rows or CorpusRows(prepared.train, prepared.vocabulary, config, seed)
-    if batch_size > MOST_EPOCHS_A_BATCH * rows.count:
+    if block.batch_size > MOST_EPOCHS_A_BATCH * rows.count:
         raise InputError(
-            f'train.batch_size is {batch_size}, but an epoch has {rows.count} rows of {config.length} tokens; '
+            f'train.batch_size is {block.batch_size}, but an epoch has {rows.count} rows of {config.length} tokens; '
             f'a batch may hold each row {MOST_EPOCHS_A_BATCH} times at most'
         )
-    source = BlockRows(rows.row_at, block, start_step, stop_step)
+    source = BlockRows(rows.row_at, block, steps)
     return _batches(source, workers=config.workers, prefetch=config.prefetch)
 
 
-def evaluation_batches(
-    prepared: PreparedCorpus,
-    config: DataConfig,
-    *,
-    batch_size: int,
-    seed: int,
-    process_index: int = 0,
-    process_count: int = 1,
-) -> Iterator[Batch]:
+def evaluation_batches(prepared: PreparedCorpus, config: DataConfig, block: HostBlock, *, seed: int) -> Iterator[Batch]:
     """Every held-out row exactly once, with masks from (seed, epoch 0, index); all processes yield equally many.
 
     The last global batch is filled up with rows of padding whose weights are all 0. Rows are built in threads, not
     in `config.workers` processes, whose start would take longer than most evaluations.
 
     Raises:
-        InputError: the batch does not divide over the processes, the held-out split is too small, or (from the
-            iterator) the corpus is damaged.
+        InputError: the held-out split is too small, or (from the iterator) the corpus is damaged.
     """
-    block = HostBlock(batch_size, process_index, process_count)
     rows = CorpusRows(prepared.held_out, prepared.vocabulary, config, seed)
-    steps = -(-rows.count // batch_size)
-    source = BlockRows(functools.partial(_once, rows), block, 0, steps)
+    steps = range(-(-rows.count // block.batch_size))
+    source = BlockRows(functools.partial(_once, rows), block, steps)
     return _batches(source, workers=0, prefetch=config.prefetch)
 
 
@@ -117,12 +103,12 @@ def tokens_per_second(batches: Iterator[Batch], count: int) -> float:
 
 
 class BlockRows:
-    """The rows that one process reads in steps start_step:stop_step, one after another: a source for Grain."""
+    """The rows that one process reads in some steps, one after another: a source for Grain."""
 
-    def __init__(self, read: Callable[[int], Row], block: HostBlock, start_step: int, stop_step: int) -> None:
+    def __init__(self, read: Callable[[int], Row], block: HostBlock, steps: range) -> None:
         self._read = read
-        self._start = start_step * block.rows
-        self._stop = stop_step * block.rows
+        self._start = steps.start * block.rows
+        self._stop = steps.stop * block.rows
         self.block = block
 
     def __len__(self) -> int:

@@ -16,7 +16,7 @@ MISMATCHED, DIAGNOSTIC = 'mismatched', 'diagnostic'  # what the names of such fi
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask:
-    """One task.
+    """One of the nine tasks: how its files are read and how it is scored.
 
     Attributes:
         title: its name on the benchmark's site; the submission is '<title>.tsv'.

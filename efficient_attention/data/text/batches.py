@@ -15,41 +15,23 @@ from efficient_attention.errors import InputError
 Batch = dict[str, np.ndarray]
 
 
-def training_batches(
-    rows: TextRows,
-    kind: str,
-    *,
-    batch_size: int,
-    seed: int,
-    start_step: int,
-    stop_step: int,
-    process_index: int = 0,
-    process_count: int = 1,
-) -> Iterator[Batch]:
-    """This process's block [batch_size / process_count, L] of the global batch of each step start_step:stop_step.
+def training_batches(rows: TextRows, kind: str, block: HostBlock, *, seed: int, steps: range) -> Iterator[Batch]:
+    """The block [batch_size / process_count, L] of the global batch of each step.
 
     With the kind 'streams' row r reads one stretch of the text, targets / batch_size long, in order and again from
     its start when less than a row is left of it; its segment numbers differ from one reading to the next. With
     'windows' each row starts anywhere, from (seed, step, r). Images are never cut.
 
     Raises:
-        InputError: the batch does not divide over the processes, or the text is too short for it.
+        InputError: the text is too short for the batch.
     """
-    block = HostBlock(batch_size, process_index, process_count)
     check_rows(rows)
-    row_at = {'streams': _stream, 'windows': _window}[kind](rows, batch_size, seed)
+    row_at = {'streams': _stream, 'windows': _window}[kind](rows, block.batch_size, seed)
     numbers = _numbers(block)
-    return (_stack([row_at(step, number) for number in numbers]) for step in range(start_step, stop_step))
+    return (_stack([row_at(step, number) for number in numbers]) for step in steps)
 
 
-def evaluation_batches(
-    rows: TextRows,
-    *,
-    stride: int | None = None,
-    batch_size: int,
-    process_index: int = 0,
-    process_count: int = 1,
-) -> Iterator[Batch]:
+def evaluation_batches(rows: TextRows, block: HostBlock, *, stride: int | None = None) -> Iterator[Batch]:
     """Every target predicted exactly once; all processes yield equally many batches.
 
     Rows are windows of `rows.length` tokens, each `stride` further on: independent segments where both are the same
@@ -58,33 +40,30 @@ def evaluation_batches(
     0.
 
     Raises:
-        InputError: the batch does not divide over the processes, or there is nothing to predict.
+        InputError: there is nothing to predict.
     """
-    block = HostBlock(batch_size, process_index, process_count)
     _check_targets(rows)
     stride = rows.length if stride is None else stride
     windows = 1 + -(-max(0, rows.targets - rows.length) // stride)
     return (
         _stack([_evaluated(rows, first + number, windows, stride) for number in _numbers(block)])
-        for first in range(0, windows, batch_size)
+        for first in range(0, windows, block.batch_size)
     )
 
 
-def memory_evaluation_batches(
-    rows: TextRows, *, streams: int, process_index: int = 0, process_count: int = 1
-) -> Iterator[Batch]:
-    """Every target exactly once, in the order of the text: batch t has segment t of each stream, [streams / processes].
+def memory_evaluation_batches(rows: TextRows, block: HostBlock) -> Iterator[Batch]:
+    """Every target exactly once, in the order of the text: batch t has segment t of each stream of the block.
 
-    The targets are cut into `streams` equal stretches one after another, the last ones shorter or empty; the first
-    target of a stretch is predicted from the token before it. Rows are filled up with weight 0 where a stream has
-    ended. The same segment number in rows of one stream means the same document, or with `cut_at_documents=False` any.
+    The targets are cut into equal stretches one after another, a stream for each row of the global batch; the last ones
+    are shorter or empty. The first target of a stretch is predicted from the token before it. Rows are filled up with
+    weight 0 where a stream has ended. The same segment number in rows of one stream means the same document, or with
+    `cut_at_documents=False` any.
 
     Raises:
-        InputError: the streams do not divide over the processes, or there is nothing to predict.
+        InputError: there is nothing to predict.
     """
-    block = HostBlock(streams, process_index, process_count)
     _check_targets(rows)
-    stretch = -(-rows.targets // rows.grain // streams) * rows.grain
+    stretch = -(-rows.targets // rows.grain // block.batch_size) * rows.grain
     numbers = _numbers(block)
 
     def row_at(first: int, stream: int) -> Row:

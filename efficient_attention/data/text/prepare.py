@@ -149,7 +149,7 @@ class IdsWriter:
             self._append(self._units.encode(section))
 
     def close(self) -> dict[str, int]:
-        """How much was written."""
+        """Closes the file, and returns how many documents, tokens and unknown tokens it has."""
         self._file.close()
         np.save(starts_path(self._folder, self._split), np.array(self._starts, np.int64), allow_pickle=False)
         unknown = int(self.unigram_counts[self._units.unknown]) if self._units.unknown >= 0 else 0

@@ -33,12 +33,17 @@ class Units(abc.ABC):
         unknown: the id of what the vocabulary lacks; -1 where it lacks nothing.
         separator: ids between two documents.
         start: the id that stands before each document in a row and never in a text; -1 where there is none.
+        text_of: how ids become text one after another: 'bytes' that complete characters, 'characters' each by itself,
+            or 'pieces' whose text depends on those beside them.
+        unwritten: ids with no text that separate nothing either, such as a tokenizer's [MASK].
     """
 
     size: int
     unknown: int
     separator: np.ndarray
     start: int = -1
+    text_of: str = 'pieces'
+    unwritten: tuple[int, ...] = ()
 
     @property
     def text_size(self) -> int:
@@ -57,6 +62,10 @@ class Units(abc.ABC):
     def decode(self, ids: np.ndarray) -> str:
         """The text of ids, as far as the units keep it."""
 
+    def written_parts(self, text: str) -> list[str]:
+        """What a message about unknown parts of a text can list: its words, or its characters where these are units."""
+        return text.split()
+
     @abc.abstractmethod
     def save(self, folder: Path) -> None:
         """Writes what `load_units` reads."""
@@ -67,10 +76,11 @@ class Bytes(Units):
 
     size = 256
     unknown = -1
+    text_of = 'bytes'
     separator = np.frombuffer(SEPARATOR.encode(), np.uint8)
 
     def encode(self, text: Text) -> np.ndarray:
-        """uint8, one a byte."""
+        """The bytes of the text as uint8 ids."""
         return np.frombuffer(text.encode() if isinstance(text, str) else text, np.uint8)
 
     def decode(self, ids: np.ndarray) -> str:
@@ -78,13 +88,14 @@ class Bytes(Units):
         return ids.astype(np.uint8).tobytes().decode(errors='replace')
 
     def save(self, folder: Path) -> None:
-        """There is nothing to write."""
+        """Writes nothing: bytes need no vocabulary."""
 
 
 class Characters(Units):
     """Unicode code points: id 0 is any unknown one, the others stand in the order of their numbers."""
 
     unknown = 0
+    text_of = 'characters'
 
     def __init__(self, characters: Iterable[str]) -> None:
         self.characters = ''.join(sorted(set(characters)))
@@ -93,7 +104,7 @@ class Characters(Units):
         self.separator = self.encode(SEPARATOR)
 
     def encode(self, text: Text) -> np.ndarray:
-        """uint32, one a character."""
+        """A uint32 id for each character."""
         points = code_points(text if isinstance(text, str) else text.decode())
         if not self.characters:
             return np.zeros(len(points), np.uint32)
@@ -105,8 +116,12 @@ class Characters(Units):
         known = '\N{REPLACEMENT CHARACTER}' + self.characters
         return ''.join(known[id] for id in ids)
 
+    def written_parts(self, text: str) -> list[str]:
+        """See `Units`: its characters."""
+        return list(text)
+
     def save(self, folder: Path) -> None:
-        """All characters as one JSON text."""
+        """Writes all characters as one JSON text."""
         (folder / CHARACTERS).write_text(json.dumps(self.characters) + '\n', encoding='utf-8')
 
 
@@ -164,7 +179,7 @@ class Pixels(Units):
     start = 256
 
     def encode(self, text: Text) -> np.ndarray:
-        """uint8, one a byte."""
+        """The bytes of the text as uint8 ids."""
         assert isinstance(text, bytes)
         return np.frombuffer(text, np.uint8)
 
@@ -173,7 +188,7 @@ class Pixels(Units):
         return ids.astype(np.uint8).tobytes().hex()
 
     def save(self, folder: Path) -> None:
-        """There is nothing to write."""
+        """Writes nothing: bytes need no vocabulary."""
 
 
 class TokenizerPieces(Units):
@@ -186,6 +201,7 @@ class TokenizerPieces(Units):
         self.size = vocabulary.size
         self.unknown = vocabulary.unknown
         self.separator = np.array([vocabulary.sep], np.uint32)
+        self.unwritten = tuple(id for id in vocabulary.special if id != vocabulary.sep)
         self._mended = np.arange(vocabulary.size, dtype=np.uint32)
         self._mended[list(vocabulary.special)] = vocabulary.unknown  # a unigram model may find '<pad>' in a text
 
@@ -194,7 +210,7 @@ class TokenizerPieces(Units):
         yield text
 
     def encode(self, text: Text) -> np.ndarray:
-        """uint32; a long text is cut at blank lines."""
+        """The uint32 ids of the pieces; a long text is cut at blank lines and its sections are read in parallel."""
         sections = list(cut_at_blank_lines(text if isinstance(text, str) else text.decode()))
         encodings = self.tokenizer.encode_batch_fast(sections, add_special_tokens=False)
         ids = itertools.chain.from_iterable(encoding.ids for encoding in encodings)
@@ -205,7 +221,7 @@ class TokenizerPieces(Units):
         return self.tokenizer.decode(ids.tolist())
 
     def save(self, folder: Path) -> None:
-        """A tokenizer.json."""
+        """Writes the tokenizer as a tokenizer.json."""
         self.tokenizer.save(str(folder / TOKENIZER))
 
 

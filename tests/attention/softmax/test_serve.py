@@ -9,7 +9,7 @@ import pytest
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.patterns import Causal, Window
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.softmax.serve import log_choice
+from efficient_attention.attention.softmax.serve import log_choice, may_hold_all_pairs
 from tests.attention.cells import inputs
 
 
@@ -34,3 +34,11 @@ def test_auto_is_dense_for_few_pairs_alone():
 
     assert largest(64) >= 64 * 64
     assert largest(1024) < 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    'backend, length, may',
+    [('auto', 512, True), ('auto', 513, False), ('dense', 512, True), ('blocked', 8, False), ('cudnn', 8, False)],
+)
+def test_all_pairs_are_held_of_short_rows_and_by_backends_without_tiles_alone(backend: str, length: int, may: bool):
+    assert may_hold_all_pairs(backend, length, length) is may

@@ -19,6 +19,7 @@ from efficient_attention.data.corpus.batches import (
     tokens_per_second,
     training_batches,
 )
+from efficient_attention.data.host_block import HostBlock
 from efficient_attention.errors import InputError
 from tests.data.corpus.memory_corpus import MemoryCorpus, memory_corpus, memory_prepared, unmask
 
@@ -33,11 +34,9 @@ def train(*, start=0, stop=6, config=None, prepared=None, batch_size=8, seed=0, 
     batches = training_batches(
         prepared or memory_prepared(),
         config or make_config(),
-        batch_size=batch_size,
+        HostBlock(batch_size, **processes),
         seed=seed,
-        start_step=start,
-        stop_step=stop,
-        **processes,
+        steps=range(start, stop),
     )
     return list(batches)
 
@@ -103,9 +102,7 @@ def test_an_error_in_a_worker_comes_through():
 
 
 def _read_until_killed(connection):
-    batches = training_batches(
-        memory_prepared(), make_config(workers=2), batch_size=8, seed=0, start_step=0, stop_step=10**6
-    )
+    batches = training_batches(memory_prepared(), make_config(workers=2), HostBlock(8), seed=0, steps=range(10**6))
     next(batches), next(batches)
     connection.send([child.pid for child in multiprocessing.active_children()])
     time.sleep(60)
@@ -140,9 +137,10 @@ def test_workers_end_with_a_killed_parent():
 LEAVE_IN_THE_MIDDLE = """
 from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus.batches import training_batches
+from efficient_attention.data.host_block import HostBlock
 from tests.data.corpus.memory_corpus import memory_prepared
-steps = dict(batch_size=8, seed=0, start_step=0, stop_step=1000)
-left = [training_batches(memory_prepared(), DataConfig(workers=workers), **steps) for workers in (0, 2)]
+steps = dict(seed=0, steps=range(1000))
+left = [training_batches(memory_prepared(), DataConfig(workers=workers), HostBlock(8), **steps) for workers in (0, 2)]
 print([next(batches)['tokens'].shape for batches in left])
 """
 
@@ -156,11 +154,7 @@ def test_a_program_may_end_in_the_middle():
 def evaluate(prepared, config, *, batch_size, process_count=1, seed=0):
     """The global batches, from the blocks of all processes."""
     blocks = [
-        list(
-            evaluation_batches(
-                prepared, config, batch_size=batch_size, seed=seed, process_index=index, process_count=process_count
-            )
-        )
+        list(evaluation_batches(prepared, config, HostBlock(batch_size, index, process_count), seed=seed))
         for index in range(process_count)
     ]
     return [joined(each) for each in zip(*blocks, strict=True)]
@@ -207,7 +201,7 @@ def test_a_batch_far_larger_than_an_epoch_is_refused():
 def test_a_split_too_small_is_refused_before_the_first_batch():
     prepared = memory_prepared(held_out=MemoryCorpus([9, 9], [0, 2], 'held_out'))
     with pytest.raises(InputError, match='the held_out split has 1'):
-        evaluation_batches(prepared, make_config(pairs='nsp'), batch_size=4, seed=0)
+        evaluation_batches(prepared, make_config(pairs='nsp'), HostBlock(4), seed=0)
 
 
 def test_an_error_in_a_row_comes_through():
@@ -219,7 +213,7 @@ def test_an_error_in_a_row_comes_through():
 
 def test_throughput_is_measured():
     prepared = memory_prepared(memory_corpus(documents=400))
-    batches = training_batches(prepared, make_config(), batch_size=8, seed=0, start_step=0, stop_step=200)
+    batches = training_batches(prepared, make_config(), HostBlock(8), seed=0, steps=range(200))
     rate = tokens_per_second(batches, 150)
     print(f'{rate:,.0f} tokens/s')
     assert rate > 10_000

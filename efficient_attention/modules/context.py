@@ -1,0 +1,85 @@
+"""What a layer reads beside its input: segments, positions, keys, what is added to logits, memory, another sequence."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from efficient_attention.modules.distances import Biases
+from efficient_attention.modules.sub_layer import SubLayer
+
+
+class LayerMemory(NamedTuple):
+    """What a layer read before this segment, [B, M, D], and the segment of each token [B, M]; 0 = nothing."""
+
+    states_BMD: Array
+    segments_BM: Array
+
+    def options(self, segments_BL: Array) -> dict[str, Any]:
+        """The segments and places of queries and keys, as `attend` takes them."""
+        before, new = self.segments_BM.shape[1], segments_BL.shape[1]
+        places = np.arange(before + new, dtype=np.int32)[None]
+        key_segments = jnp.concatenate([self.segments_BM, segments_BL.astype(self.segments_BM.dtype)], axis=1)
+        return {'key_segments': key_segments, 'query_positions': places[:, before:], 'key_positions': places}
+
+
+class OtherSequence(NamedTuple):
+    """What a cross-attention reads, such as an encoder's output: vectors [B, M, D], and the segment of each [B, M].
+
+    A query reads those of its segment; segment 0 is padding.
+    """
+
+    states_BMD: Array
+    segments_BM: Array
+
+
+class Context(NamedTuple):
+    """What a layer reads beside its input.
+
+    Args:
+        segments_BL: 0 = padding, 1, 2, ... = packed examples.
+        positions_BL: for rotary positions alone; patterns go by the place in the row.
+        rng: a key, or one a row; turns dropout on.
+        mechanism_rng: a key for mechanisms that draw at random.
+        is_global_BL: tokens that read all and are read by all, with projections of their own; at most
+            `config.global_tokens` a row.
+        bias: added to the logits of self-attention: an array or a function of places, as `attend` takes it.
+        distance_biases: u and v of relative 'transformer_xl', where all layers share them.
+        memory: what this layer read before: keys and values come from it and then from the input; rotary positions
+            then count from its first token.
+        other_BMD: another sequence, which a cross-attention reads.
+        other_segments_BM: the segments of the other sequence.
+    """
+
+    segments_BL: Array
+    positions_BL: Array
+    rng: Array | None = None
+    mechanism_rng: Array | None = None
+    is_global_BL: Array | None = None
+    bias: Any = None
+    distance_biases: Biases | None = None
+    memory: LayerMemory | None = None
+    other_BMD: Array | None = None
+    other_segments_BM: Array | None = None
+
+    def of_layer(self, number: int | Array, memory: LayerMemory | None = None) -> 'Context':
+        """The same for layer `number` of a stack, with its keys and its memory."""
+        rngs = fold(self.rng, number), fold(self.mechanism_rng, number)
+        return self._replace(rng=rngs[0], mechanism_rng=rngs[1], memory=memory)
+
+    def other(self, sub: SubLayer) -> OtherSequence:
+        """The other sequence, for the sub-layer that reads it; raises ValueError where the call brings none."""
+        if self.other_BMD is None or self.other_segments_BM is None:
+            raise ValueError(f'{sub.name} reads another sequence; give it as `other`')
+        return OtherSequence(self.other_BMD, self.other_segments_BM)
+
+
+def fold(rng: Array | None, number: int | Array) -> Array | None:
+    """An independent key (or one a row, for keys [B]); None stays None, which means no dropout."""
+    if rng is None:
+        return None
+    return (
+        jax.random.fold_in(rng, number) if rng.ndim == 0 else jax.vmap(lambda key: jax.random.fold_in(key, number))(rng)
+    )

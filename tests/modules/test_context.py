@@ -1,0 +1,33 @@
+"""What a layer reads: its keys by its number, the places of a memory in front of a segment."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from efficient_attention.modules.context import Context, LayerMemory, fold
+
+SEGMENTS = jnp.asarray([[1, 1, 2], [3, 0, 0]])
+
+
+def test_fold_gives_each_number_its_own_key():
+    assert fold(None, 3) is None
+    key, keys = jax.random.key(0), jax.random.split(jax.random.key(0), 4)
+    assert fold(key, 1) != fold(key, 2)
+    data = np.asarray(jax.random.key_data(jnp.stack([fold(keys, 0), fold(keys, 1)]))).reshape(8, -1)
+    assert len(np.unique(data, axis=0)) == 8
+
+
+def test_a_layer_of_a_stack_gets_its_keys_and_its_memory_and_what_all_read():
+    context = Context(SEGMENTS, jnp.arange(3)[None], rng=jax.random.key(1), bias=jnp.ones(3))
+    memory = LayerMemory(jnp.zeros((2, 1, 4)), jnp.ones((2, 1), jnp.int32))
+    second = context.of_layer(1, memory)
+    assert second.rng == fold(context.rng, 1) != context.rng and second.mechanism_rng is None
+    assert second.memory is memory and context.of_layer(1).memory is None
+    assert second.segments_BL is SEGMENTS and second.bias is context.bias
+
+
+def test_a_memory_stands_before_the_segment():
+    options = LayerMemory(jnp.zeros((2, 2, 4)), jnp.asarray([[0, 1], [3, 3]])).options(SEGMENTS)
+    np.testing.assert_array_equal(options['key_segments'], [[0, 1, 1, 1, 2], [3, 3, 3, 0, 0]])
+    np.testing.assert_array_equal(options['key_positions'], [[0, 1, 2, 3, 4]])
+    np.testing.assert_array_equal(options['query_positions'], [[2, 3, 4]])
