@@ -10,8 +10,6 @@ from jax import Array
 
 from efficient_attention.attention.patterns import Pattern, head_patterns
 
-ROWS = 256  # queries whose pairs the host looks at together
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Slots:
@@ -58,11 +56,14 @@ def slots_of(pattern: Pattern, heads: int, length: int) -> Slots:
     return Slots(count, np.where(table < 0, count, table).astype(np.int32), owners)
 
 
-def last_readers(patterns: list[Pattern], length: int) -> np.ndarray:
-    """int [length]: the last position below `length` from which any of the patterns reads each key; -1 for none."""
+def last_readers(patterns: list[Pattern], length: int, at_once: int = 256) -> np.ndarray:
+    """int [length]: the last position below `length` from which any of the patterns reads each key; -1 for none.
+
+    at_once: queries whose pairs with keys are in memory together.
+    """
     last = np.full(length, -1)
-    for start in reversed(range(0, length, ROWS)):
-        queries = np.arange(start, min(start + ROWS, length))
+    for start in reversed(range(0, length, at_once)):
+        queries = np.arange(start, min(start + at_once, length))
         keys = np.flatnonzero(last[: queries[-1] + 1] < 0)
         if not len(keys):
             continue

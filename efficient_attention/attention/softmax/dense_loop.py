@@ -11,7 +11,6 @@ Axes: G key heads, g of them in a step, h query heads of a key head, L queries, 
 import dataclasses
 import functools
 import math
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,18 +20,14 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.device_kind import device_kind
+from efficient_attention.attention.device_forms import cores, device_forms
+from efficient_attention.attention.device_kind import device_count
 from efficient_attention.attention.dropout import fold_indices, is_kept, row_seeds
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.request import Request, Sides
 from efficient_attention.attention.softmax import dense
 from efficient_attention.attention.softmax.definition import allowed_pairs, logit_terms
 from efficient_attention.attention.weights import MASKED
-
-# Bytes of float32 scores of a step, for each core; of 2^18 to 2^22 the best at 32 to 512 positions of 12 heads of 32
-# (one and two cores of an AMD EPYC with 1 MiB of L2 each, jaxlib 0.10). A row of fewer is no gain on two cores: there
-# the time goes into handing small operations to them. On one core every length gained.
-STEP_BYTES = 2**20
 
 
 class Heads(NamedTuple):
@@ -53,19 +48,16 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H 
 def is_faster_by_rows(request: Request) -> bool:
     """Whether to loop: on one CPU device, where all scores exceed its caches and a row's keep its cores busy.
 
-    Rows that are spread over devices could not be visited one after another without gathering them.
+    Rows that are spread over devices could not be visited one after another without gathering them. A row that is less
+    than a step is no gain on two cores: there the time goes into handing small operations to them. On one core every
+    length gained.
     """
-    if device_kind() != 'cpu' or jax.device_count() > 1:
+    if device_forms().dense_step_bytes == 0 or device_count() > 1:
         return False
     batch, queries, heads, _ = request.query.shape
     row_bytes = 4 * heads * queries * request.key.shape[1]
-    return batch * row_bytes > STEP_BYTES * cores() and (cores() == 1 or row_bytes >= STEP_BYTES * cores())
-
-
-@functools.cache
-def cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+    step_bytes = device_forms().dense_step_bytes * cores()
+    return batch * row_bytes > step_bytes and (cores() == 1 or row_bytes >= step_bytes)
 
 
 def attend_by_rows(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
@@ -99,7 +91,7 @@ def attend_row(request: Request, row: dict[str, Array]) -> tuple[Float[Array, 'L
     allowed = allowed_pairs(request)[0]
     added = logit_terms(request, jnp.dtype(jnp.float32), None)
     terms = jnp.where(allowed, 0.0 if added is None else added[0], MASKED)
-    most = max(1, STEP_BYTES * cores() * groups // (4 * heads * queries * keys))
+    most = max(1, device_forms().dense_step_bytes * cores() * groups // (4 * heads * queries * keys))
     step = max(number for number in range(1, groups + 1) if groups % number == 0 and number <= most)
 
     def by_step(x: Array, *shape: int) -> Array:

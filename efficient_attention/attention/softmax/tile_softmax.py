@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from efficient_attention.attention.device_kind import device_kind
+from efficient_attention.attention.device_forms import device_forms
 from efficient_attention.attention.dropout import fold_index, is_kept, row_seeds
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax.schedule import Pass, RowClass
@@ -40,12 +40,6 @@ from efficient_attention.attention.softmax.tile_loops import Loop, run_loop
 from efficient_attention.attention.softmax.tile_relative import make_relative_bias
 from efficient_attention.attention.softmax.tile_term import Term
 from efficient_attention.attention.weights import MASKED
-
-# Bytes of float32 scores that one step of a loop computes, on a CPU where rows have lists of their own (measured best:
-# what a core's cache holds) or share one (one large product, which gains from more rows), and elsewhere.
-CHUNK_BYTES = {'cpu': 2**20}
-SHARED_CHUNK_BYTES = {'cpu': 4 * 2**20}
-CHUNK_BYTES_ELSEWHERE = 128 * 2**20
 
 
 class Operands(NamedTuple):
@@ -100,8 +94,7 @@ def make_terms(request: Request, heads: np.ndarray, tile_pass: Pass) -> tuple[Te
 
 def chunk_sizes() -> tuple[int, int]:
     """Bytes of a chunk's scores where rows have lists of their own, and where they share one."""
-    separate, shared = (x.get(device_kind(), CHUNK_BYTES_ELSEWHERE) for x in (CHUNK_BYTES, SHARED_CHUNK_BYTES))
-    return separate, shared
+    return device_forms().tile_step_bytes, device_forms().shared_tile_step_bytes
 
 
 def dropout_seeds(request: Request, rng: Array, heads: np.ndarray) -> Array:
@@ -121,7 +114,7 @@ def is_wide(options: Options, operands: Operands) -> bool:
     row_bytes = 4 * batch * groups * per_group * size * size * width
     is_split = all(term.splits_by_head for term in operands.terms)
     is_splittable = groups > 1 and is_split and len(options.tile_pass.patterns) == 1
-    return device_kind() == 'cpu' and is_splittable and row_bytes > min(options.chunk_bytes)
+    return device_forms().takes_turns_by_head and is_splittable and row_bytes > min(options.chunk_bytes)
 
 
 def attend_tiles_by_head(options: Options, operands: Operands, mask_inputs: MaskInputs) -> tuple[Array, Array]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.softmax import tile_softmax
+from efficient_attention.attention.device_forms import using_forms
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.softmax.tile_softmax import rows_first, rows_third, sum_to, with_empty_tile
 from efficient_attention.attention.text_form import parse_pattern
@@ -55,13 +55,12 @@ def slopes(scale: jax.Array, query: jax.Array, key: jax.Array) -> jax.Array:
     ],
     ids=['array', 'function', 'keys alone'],
 )
-def test_results_do_not_depend_on_the_size_of_chunks(text: str, bias: object, monkeypatch: pytest.MonkeyPatch):
+def test_results_do_not_depend_on_the_size_of_chunks(text: str, bias: object):
     """One row of tiles at a time or all at once: the same numbers, dropout bits and gradients, of the bias too."""
     results = []
-    for room in (1, 2**30):
-        for name in ('CHUNK_BYTES', 'SHARED_CHUNK_BYTES'):
-            monkeypatch.setattr(tile_softmax, name, {'cpu': room})
-        results.append(gradients_and_outputs(text, bias, dropout_rate=0.2, rng=jax.random.key(1)))
+    for size in (1, 2**30):
+        with using_forms(tile_step_bytes=size, shared_tile_step_bytes=size):
+            results.append(gradients_and_outputs(text, bias, dropout_rate=0.2, rng=jax.random.key(1)))
     assert_close(*results, gradient=True)
 
 
