@@ -1,6 +1,6 @@
 """The backend `blocked`: softmax attention over kept tiles alone, on any device, in memory linear in the length.
 
-A pattern becomes a schedule on the host (`schedule.py`), loops over its tiles run on the device (`tile_softmax.py`),
+A pattern becomes a schedule on the host (`schedule.py`), loops over its tiles run on the device (`tile_pass.py`),
 and results of heads and of disjoint parts of the pattern are put together here.
 """
 
@@ -18,7 +18,7 @@ from efficient_attention.attention.request import Numbers, Request
 from efficient_attention.attention.softmax.definition import Softmax, pattern_of
 from efficient_attention.attention.softmax.schedule import schedule
 from efficient_attention.attention.softmax.tile_chunks import reorder
-from efficient_attention.attention.softmax.tile_softmax import attend_pass
+from efficient_attention.attention.softmax.tile_pass import attend_pass
 from efficient_attention.attention.weights import MASKED
 
 
