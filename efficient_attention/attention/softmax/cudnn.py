@@ -20,7 +20,7 @@ WIDEST_HEAD = 128  # on every GPU that cuDNN's fused attention runs on; 256 on s
 
 
 def serve(request: Request) -> tuple[Array, None]:
-    """Serves `Softmax` over full, causal and causal & window(radius), 16-bit inputs at positions 0, 1, ..."""
+    """Output of `Softmax` over full, causal or causal & window(radius), of 16-bit inputs at positions 0, 1, ..."""
     check_served(request)
     reach = pattern_of(request).reach
     out = jax.nn.dot_product_attention(

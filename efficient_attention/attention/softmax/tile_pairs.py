@@ -11,8 +11,14 @@ import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.dropout import fold_index, is_kept
-from efficient_attention.attention.softmax.schedule import Pass, RowClass
-from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, Chunk, MaskInputs, mixtures, products
+from efficient_attention.attention.softmax.schedule import Pass, TileClass
+from efficient_attention.attention.softmax.tile_chunks import (
+    ChosenTiles,
+    Chunk,
+    MaskInputs,
+    dot_products,
+    weighted_sums,
+)
 from efficient_attention.attention.softmax.tile_term import Term
 from efficient_attention.attention.weights import MASKED
 
@@ -23,45 +29,42 @@ class Operands(NamedTuple):
     q_BGnhSK: Array  # scaled by 1 / sqrt(K)
     k_BGnSK: Array
     v_BGnSK: Array
-    terms: tuple[Term, ...]  # of the logits, besides the products
+    terms: tuple[Term, ...]  # added to the products of queries and keys
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What is static about a pass."""
+    """What is known of a pass before its arrays are."""
 
     tile_pass: Pass
     dropout_rate: float
-    chunk_bytes: tuple[int, int]  # where rows have lists of their own, and where they share one
+    step_bytes: tuple[int, int]  # of scores, where tiles have lists of their own and where they share one
 
 
-def make_chunk(options: Options, chosen: ChosenTiles, by_key: bool, row_class: RowClass) -> Chunk:
-    """The pairs of some rows of a class; results of keys that do not exist are dropped, so by key none is checked."""
-    return Chunk(chosen, by_key, row_class.checks_pattern, row_class.checks_keys and not by_key, options.tile_pass.size)
-
-
-def pair_products(chunk: Chunk, queries: Array, keys: Array) -> Array:
-    """float32 products of queries and keys, over the pairs."""
-    return products(chunk, *((keys, queries) if chunk.by_key else (queries, keys)))
+def make_chunk(options: Options, chosen: ChosenTiles, by_key: bool, tile_class: TileClass) -> Chunk:
+    """The pairs of some tiles of a class. By key no key is checked: results of keys that do not exist are dropped."""
+    return Chunk(
+        chosen, by_key, tile_class.checks_pattern, tile_class.checks_keys and not by_key, options.tile_pass.size
+    )
 
 
 def term_values(chunk: Chunk, operands: Operands, mask_inputs: MaskInputs) -> list[Array]:
-    """What each term adds, over the pairs."""
-    return [term.tiles(chunk, mask_inputs) for term in operands.terms]
+    """What each term adds to the logits, over the pairs."""
+    return [term.values(chunk, mask_inputs) for term in operands.terms]
 
 
 def masked_logits(
-    chunk: Chunk, options: Options, operands: Operands, mask_inputs: MaskInputs, added: list[Array]
+    chunk: Chunk, options: Options, operands: Operands, mask_inputs: MaskInputs, terms: list[Array]
 ) -> Array:
-    """float32 logits over the pairs, MASKED where a pair is not allowed."""
-    logits = pair_products(chunk, chunk.queries(operands.q_BGnhSK), chunk.keys(operands.k_BGnSK))
-    logits = sum(added, logits)
+    """float32 logits over the pairs, with the values of their terms, and MASKED where a pair is not allowed."""
+    logits = dot_products(chunk, chunk.queries(operands.q_BGnhSK), chunk.keys(operands.k_BGnSK))
+    logits = sum(terms, logits)
     masks = allowed(chunk, options, mask_inputs)
     return jnp.where(functools.reduce(jnp.logical_and, masks), logits, MASKED) if masks else logits
 
 
 def allowed(chunk: Chunk, options: Options, mask_inputs: MaskInputs) -> list[Array]:
-    """Booleans to be broadcast over the pairs, which all must hold."""
+    """Booleans that broadcast over the pairs; a pair is allowed where all of them are True."""
     masks = []
     if chunk.checks_keys or chunk.checks_pattern:
         masks.append(chunk.spread_keys(mask_inputs.keys.numbers_11nS) >= 0)
@@ -102,7 +105,7 @@ def forward_chunk(chunk: Chunk, options: Options, operands: Operands, mask_input
     factor = dropout_factor(chunk, options, mask_inputs)
     weights = weights if factor is None else weights * factor
     v = chunk.keys(operands.v_BGnSK)
-    out = mixtures(chunk, weights.astype(v.dtype), v)
+    out = weighted_sums(chunk, weights.astype(v.dtype), v)
     maximum = maximum[..., 0, 0]
     has_key = maximum > MASKED / 2  # where not, the weights mean nothing
     out = jnp.where(has_key[..., None], out / total[..., None], 0.0)
@@ -121,13 +124,13 @@ class Saved(NamedTuple):
 
 
 def backward_pairs(
-    chunk: Chunk, options: Options, operands: Operands, mask_inputs: MaskInputs, saved: Saved, added: list[Array]
+    chunk: Chunk, options: Options, operands: Operands, mask_inputs: MaskInputs, saved: Saved, terms: list[Array]
 ) -> tuple[Array, Array]:
-    """(weights after dropout, gradient of the logits), both float32 over the pairs."""
+    """The weights after dropout and the gradient of the logits, both float32 over the pairs."""
     lse, delta = (chunk.queries(x) for x in (saved.lse_BGnhS, saved.delta_BGnhS))
     lse, delta = (x[:, :, :, None] if chunk.by_key else x[..., None, None] for x in (lse, delta))
-    weights = jnp.exp(masked_logits(chunk, options, operands, mask_inputs, added) - lse)
-    dweights = pair_products(chunk, chunk.queries(saved.dout_BGnhSK), chunk.keys(operands.v_BGnSK))
+    weights = jnp.exp(masked_logits(chunk, options, operands, mask_inputs, terms) - lse)
+    dweights = dot_products(chunk, chunk.queries(saved.dout_BGnhSK), chunk.keys(operands.v_BGnSK))
     factor = dropout_factor(chunk, options, mask_inputs)
     dropped = weights if factor is None else weights * factor
     dweights = dweights if factor is None else dweights * factor

@@ -1,14 +1,14 @@
 """Softmax attention over the tiles of a schedule, forward and backward with recomputed weights.
 
-The forward loop walks the query tiles in chunks: it gathers the key tiles of each row, takes one softmax over them and
-keeps the output and the log-sum-exp. The backward loops recompute the weights from the log-sum-exp, once by query tile
-for dq and once by key tile for dk and dv, so that they sum by gathering, never by scattering: a result does not depend
-on an order of additions. The idea of both is FlashAttention's (Dao et al. 2022, arXiv 2205.14135; 2023, 2307.08691);
-a whole row at a time instead of a running softmax measured faster under XLA on a CPU.
+The forward loop computes some query tiles a step: it gathers the key tiles that each visits, takes one softmax over
+them and keeps the output and the log-sum-exp. The backward loops recompute the weights from the log-sum-exp, once by
+query tile for dq and once by key tile for dk and dv, so that they sum by gathering, never by scattering: a result does
+not depend on an order of additions. The idea of both is FlashAttention's (Dao et al. 2022, arXiv 2205.14135; 2023,
+2307.08691); one softmax over all visited tiles instead of a running one measured faster under XLA on a CPU.
 
-Axes here: B rows, G key heads, h query heads of a key head, n tiles, S positions of a tile, K head width; t tiles of a
-chunk, w tiles of a list. Arrays over the pairs of a chunk are laid out as `Chunk` says: by query [B, G, t, h, S, w, S],
-by key [B, G, t, S, w, h, S]. A leading b or g is 1 where nothing differs.
+Axes here: B batch rows, G key heads, h query heads of a key head, n tiles, S positions of a tile, K head width; t
+computed tiles of a chunk, w visited tiles of each. Arrays over the pairs of a chunk are laid out as `Chunk` says: by
+query [B, G, t, h, S, w, S], by key [B, G, t, S, w, h, S]. A leading b or g is 1 where nothing differs.
 """
 
 import functools
@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.softmax.schedule import RowClass
-from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, MaskInputs, mixtures
+from efficient_attention.attention.softmax.schedule import TileClass
+from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, MaskInputs, weighted_sums
 from efficient_attention.attention.softmax.tile_loops import Loop, run_loop
 from efficient_attention.attention.softmax.tile_pairs import (
     Operands,
@@ -35,23 +35,23 @@ from efficient_attention.attention.weights import MASKED
 
 
 def make_loop(options: Options, operands: Operands, by_key: bool) -> Loop:
-    """The loop over query tiles or over key tiles."""
+    """The loop over the query tiles of a pass, or over its key tiles."""
     batch, groups, query_tiles, per_group, size, _ = operands.q_BGnhSK.shape
     return Loop(
         options.tile_pass.by_key if by_key else options.tile_pass.by_query,
         (operands.k_BGnSK.shape[2] if by_key else query_tiles) - 1,
         4 * batch * groups * per_group * size * size,
-        options.chunk_bytes,
+        options.step_bytes,
     )
 
 
-def rows_first(x: Array) -> Array:
-    """[B, G, t, ...] as [t, B, G, ...]."""
+def tiles_first(x: Array) -> Array:
+    """The array [B, G, t, ...] as [t, B, G, ...]."""
     return jnp.moveaxis(x, 2, 0)
 
 
-def rows_third(x: Array) -> Array:
-    """[t, B, G, ...] as [B, G, t, ...]."""
+def tiles_third(x: Array) -> Array:
+    """The array [t, B, G, ...] as [B, G, t, ...]."""
     return jnp.moveaxis(x, 0, 2)
 
 
@@ -59,12 +59,12 @@ def rows_third(x: Array) -> Array:
 def attend_tiles(options: Options, operands: Operands, mask_inputs: MaskInputs) -> tuple[Array, Array]:
     """Output [B, G, n, h, S, K] and log-sum-exp [B, G, n, h, S] over the tiles of a pass, without the empty tile."""
 
-    def step(chosen: ChosenTiles, row_class: RowClass, carry: None) -> tuple[None, list[Array]]:
-        out, lse = forward_chunk(make_chunk(options, chosen, False, row_class), options, operands, mask_inputs)
-        return carry, [rows_first(out), rows_first(lse)]
+    def step(chosen: ChosenTiles, tile_class: TileClass, carry: None) -> tuple[None, list[Array]]:
+        out, lse = forward_chunk(make_chunk(options, chosen, False, tile_class), options, operands, mask_inputs)
+        return carry, [tiles_first(out), tiles_first(lse)]
 
     _, (out, lse) = run_loop(make_loop(options, operands, False), step, None, (0.0, MASKED))
-    return rows_third(out), rows_third(lse)
+    return tiles_third(out), tiles_third(lse)
 
 
 def attend_tiles_forward(options: Options, operands: Operands, mask_inputs: MaskInputs) -> tuple[Any, Any]:
@@ -74,7 +74,7 @@ def attend_tiles_forward(options: Options, operands: Operands, mask_inputs: Mask
 
 
 def attend_tiles_backward(options: Options, kept: Any, cotangents: tuple[Array, Array]) -> tuple[Operands, None]:
-    """Gradients of the operands."""
+    """Gradients of the operands; the inputs of masks have none."""
     operands, mask_inputs, out, lse = kept
     dout, dlse = cotangents
     delta = (dout.astype(jnp.float32) * out.astype(jnp.float32)).sum(axis=-1) - dlse.astype(jnp.float32)
@@ -101,32 +101,32 @@ def with_empty_tile(x: Array) -> Array:
 def query_gradients(
     options: Options, operands: Operands, mask_inputs: MaskInputs, saved: Saved
 ) -> tuple[Array, tuple[Term, ...]]:
-    """dq [B, G, n, h, S, K] and the gradients of the terms, by query tile."""
+    """The gradients of the queries [B, G, n, h, S, K] and of the terms, from the loop over query tiles."""
     terms = operands.terms
 
-    def step(chosen: ChosenTiles, row_class: RowClass, totals: list[Any]) -> tuple[list[Any], list[Array]]:
-        chunk = make_chunk(options, chosen, False, row_class)
-        pulled = [jax.vjp(lambda rows: rows.of_rows(chunk, mask_inputs), term.rows(chosen)) for term in terms]
+    def step(chosen: ChosenTiles, tile_class: TileClass, totals: list[Any]) -> tuple[list[Any], list[Array]]:
+        chunk = make_chunk(options, chosen, False, tile_class)
+        pulled = [jax.vjp(lambda read: read.read_values(chunk, mask_inputs), term.read_by(chosen)) for term in terms]
         _, dlogits = backward_pairs(chunk, options, operands, mask_inputs, saved, [values for values, _ in pulled])
         k = chunk.keys(operands.k_BGnSK)
-        arrays = [rows_first(mixtures(chunk, dlogits.astype(k.dtype), k).astype(k.dtype))]
-        dlogits = jnp.where(chosen.is_repeat.reshape(-1, 1, 1, 1, 1), 0.0, dlogits) if terms else dlogits
+        arrays = [tiles_first(weighted_sums(chunk, dlogits.astype(k.dtype), k).astype(k.dtype))]
+        dlogits = jnp.where(chosen.is_repeat_t.reshape(-1, 1, 1, 1, 1), 0.0, dlogits) if terms else dlogits
         after = []
         for term, total, (values, pull) in zip(terms, totals, pulled, strict=True):
-            total, by_row = term.collect(total, chosen, pull(sum_to(dlogits, values.shape))[0])
+            total, complete = term.collect(total, chosen, pull(sum_to(dlogits, values.shape))[0])
             after.append(total)
-            arrays += by_row
+            arrays += complete
         return after, arrays
 
-    by_row = [term.has_row_gradient for term in terms]
+    by_tile = [term.has_tile_gradient for term in terms]
     loop = make_loop(options, operands, False)
-    totals, arrays = run_loop(loop, step, [term.start() for term in terms], (0.0,) * (1 + sum(by_row)))
+    totals, arrays = run_loop(loop, step, [term.start() for term in terms], (0.0,) * (1 + sum(by_tile)))
     dq, *rest = arrays
     gradients = [
-        term.join(total, [rest.pop(0)] if has_rows else [])
-        for term, total, has_rows in zip(terms, totals, by_row, strict=True)
+        term.join(total, [rest.pop(0)] if has_array else [])
+        for term, total, has_array in zip(terms, totals, by_tile, strict=True)
     ]
-    return with_empty_tile(rows_third(dq)), tuple(gradients)
+    return with_empty_tile(tiles_third(dq)), tuple(gradients)
 
 
 def sum_to(x: Array, shape: tuple[int, ...]) -> Array:
@@ -136,17 +136,17 @@ def sum_to(x: Array, shape: tuple[int, ...]) -> Array:
 
 
 def key_gradients(options: Options, operands: Operands, mask_inputs: MaskInputs, saved: Saved) -> tuple[Array, Array]:
-    """dk and dv [B, G, n, S, K], by key tile."""
+    """The gradients of the keys and of the values [B, G, n, S, K], from the loop over key tiles."""
 
-    def step(chosen: ChosenTiles, row_class: RowClass, carry: None) -> tuple[None, list[Array]]:
-        chunk = make_chunk(options, chosen, True, row_class)
+    def step(chosen: ChosenTiles, tile_class: TileClass, carry: None) -> tuple[None, list[Array]]:
+        chunk = make_chunk(options, chosen, True, tile_class)
         added = term_values(chunk, operands, mask_inputs)
         dropped, dlogits = backward_pairs(chunk, options, operands, mask_inputs, saved, added)
         q, dout = chunk.queries(operands.q_BGnhSK), chunk.queries(saved.dout_BGnhSK)
         dtype = operands.k_BGnSK.dtype
-        dk, dv = (mixtures(chunk, x.astype(y.dtype), y).astype(dtype) for x, y in ((dlogits, q), (dropped, dout)))
-        return carry, [rows_first(dk), rows_first(dv)]
+        dk, dv = (weighted_sums(chunk, x.astype(y.dtype), y).astype(dtype) for x, y in ((dlogits, q), (dropped, dout)))
+        return carry, [tiles_first(dk), tiles_first(dv)]
 
     _, arrays = run_loop(make_loop(options, operands, True), step, None, (0.0, 0.0))
-    dk, dv = (with_empty_tile(rows_third(x)) for x in arrays)
+    dk, dv = (with_empty_tile(tiles_third(x)) for x in arrays)
     return dk, dv

@@ -10,7 +10,7 @@ import pytest
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.device_forms import using_forms
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.softmax.tile_softmax import rows_first, rows_third, sum_to, with_empty_tile
+from efficient_attention.attention.softmax.tile_softmax import sum_to, tiles_first, tiles_third, with_empty_tile
 from efficient_attention.attention.text_form import parse_pattern
 from tests.tolerances import assert_close
 
@@ -22,8 +22,8 @@ def test_small_helpers():
     assert sum_to(x, (1, 2, 1, 1)).ravel().tolist() == [66.0, 210.0]
     padded = with_empty_tile(x)
     assert padded.shape == (1, 2, 4, 4) and not padded[:, :, 3].any() and (padded[:, :, :3] == x).all()
-    assert rows_first(x).shape == (3, 1, 2, 4)
-    np.testing.assert_array_equal(rows_third(rows_first(x)), x)
+    assert tiles_first(x).shape == (3, 1, 2, 4)
+    np.testing.assert_array_equal(tiles_third(tiles_first(x)), x)
 
 
 # ---- whole passes ----
@@ -56,7 +56,7 @@ def slopes(scale: jax.Array, query: jax.Array, key: jax.Array) -> jax.Array:
     ids=['array', 'function', 'keys alone'],
 )
 def test_results_do_not_depend_on_the_size_of_chunks(text: str, bias: object):
-    """One row of tiles at a time or all at once: the same numbers, dropout bits and gradients, of the bias too."""
+    """One tile at a time or all at once: the same numbers, dropout bits and gradients, of the bias too."""
     results = []
     for size in (1, 2**30):
         with using_forms(tile_step_bytes=size, shared_tile_step_bytes=size):
