@@ -94,8 +94,8 @@ def read_keys(
     q_BnGhK = (query_BnHK * (1.0 / math.sqrt(width))).reshape(batch, count, spec.key_heads, -1, width)
     q_BGhnK = q_BnGhK.transpose(0, 2, 3, 1, 4)
     logits_BGhnM = jnp.einsum('BGhnK,BGMK->BGhnM', q_BGhnK, keys.key_BGMK, preferred_element_type=jnp.float32)
-    key_segments_B11M = keys.segments_BM[:, None, None]
-    is_same_B1nM = (new.segments_BM[:, None, :, None] == key_segments_B11M) & (key_segments_B11M != 0)
+    is_same_B1nM = new.segments_BM[:, None, :, None] == keys.segments_BM[:, None, None]
+    is_same_B1nM = is_same_B1nM & (keys.segments_BM != 0)[:, None, None]
     allowed_BhnM = allowed_pairs(spec, new.positions_BM, keys.positions_BM) & is_same_B1nM
     logits_BHnM = logits_BGhnM.reshape(batch, heads, count, -1)
     if bias is not None:
@@ -118,9 +118,8 @@ def allowed_pairs(
 
 def write(slots: Slots, cache: KeyCache, new: KeyCache) -> KeyCache:
     """The cache with the new keys in their slots, each with the newest of those that take it."""
-    is_token_Bn = new.segments_BM != 0
-    last_B1 = jnp.where(is_token_Bn, new.positions_BM, -1).max(axis=1, keepdims=True)
-    is_kept_Bn = is_token_Bn & (slots.next_key(new.positions_BM) > last_B1)
+    last_B1 = jnp.where(new.segments_BM != 0, new.positions_BM, -1).max(axis=1, keepdims=True)
+    is_kept_Bn = (new.segments_BM != 0) & (slots.next_key(new.positions_BM) > last_B1)
     places_Bn = jnp.where(is_kept_Bn, slots.slot(new.positions_BM), slots.count)  # one beyond the last slot is dropped
     put = jax.vmap(lambda old, place, fresh: old.at[..., place, :].set(fresh.astype(old.dtype), mode='drop'))
     numbers = (
