@@ -1,4 +1,4 @@
-"""The backend `dense` all rows at once: the definition's formulas, with products in the input's own dtype.
+"""The backend `dense`, all batch rows at once: the definition's formulas, with products of the input's own dtype.
 
 Statistics are float32 whatever the input. All scores [B, H, L, M] exist at once, so this is for short rows; on a CPU
 the loop of dense_loop.py may take its place.

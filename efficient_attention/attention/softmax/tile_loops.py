@@ -81,13 +81,13 @@ def run_class(tile_class: TileClass, tiles: int, step: Callable, carry: Any) -> 
     return carry, [x[:count] for x in arrays]
 
 
-def into_order(arrays: list[Array], numbers: np.ndarray, tile_count: int, fill: float) -> Array:
-    """The arrays [n, ...] of classes, whose tiles have these numbers, as [tile_count, ...]; other tiles are filled."""
+def into_order(arrays: list[Array], numbers_n: np.ndarray, tile_count: int, fill: float) -> Array:
+    """The arrays [n, ...] of classes, whose tiles have these numbers_n, as [tile_count, ...]; other tiles are filled."""
     x = jnp.concatenate(arrays) if len(arrays) > 1 else arrays[0]
-    if np.array_equal(numbers, np.arange(tile_count)):
+    if np.array_equal(numbers_n, np.arange(tile_count)):
         return x
-    if len(numbers) < tile_count:
+    if len(numbers_n) < tile_count:
         x = jnp.concatenate([x, jnp.full((1, *x.shape[1:]), fill, x.dtype)])
-    places = np.full(tile_count, len(numbers))
-    places[numbers] = np.arange(len(numbers))
+    places = np.full(tile_count, len(numbers_n))
+    places[numbers_n] = np.arange(len(numbers_n))
     return x[places]

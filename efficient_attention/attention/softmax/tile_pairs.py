@@ -29,7 +29,7 @@ class Operands(NamedTuple):
     q_BGnhSK: Array  # scaled by 1 / sqrt(K)
     k_BGnSK: Array
     v_BGnSK: Array
-    terms: tuple[Term, ...]  # added to the products of queries and keys
+    terms: tuple[Term, ...]  # added to the dot products of queries and keys
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,7 +46,7 @@ def attend_pass(request: Request, heads_H: np.ndarray, tile_pass: Pass) -> tuple
 
 
 def make_terms(request: Request, heads_H: np.ndarray, tile_pass: Pass) -> tuple[Term, ...]:
-    """What the request adds to the products of queries and keys of its heads with these numbers."""
+    """What the request adds to the dot products of queries and keys, for its heads with these numbers."""
     bias = make_tile_bias(request, heads_H, tile_pass.query_listing_L, tile_pass.key_listing_M, tile_pass.size)
     return tuple(term for term in (bias, make_relative_bias(request, heads_H, tile_pass)) if term is not None)
 

@@ -23,7 +23,7 @@ from efficient_attention.attention.weights import MASKED
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
-    """`Softmax` with any pattern and every option of a request."""
+    """Output and log-sum-exp of `Softmax` over any pattern, with every option of a request."""
     heads = request.query.shape[2]
     pattern = pattern_of(request)
     results = {}

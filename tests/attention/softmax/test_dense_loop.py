@@ -81,9 +81,9 @@ def test_bias_that_forbids_every_allowed_key_equals_the_reference(forbidding: fl
     (q, k, v), _ = inputs(20)
     bias = jnp.where(jnp.arange(20)[None] < jnp.asarray([[0], [3]]), forbidding, 0.0)[:, None, None]
     options = {'bias': bias, 'return_lse': True}
-    own, expected = (attend(q, k, v, Softmax(Causal()), backend=name, **options) for name in ('loop', 'reference'))
-    assert_close(own, expected)
-    assert (forbidding == -1e9) or not own[0][1, :3].any()
+    found, expected = (attend(q, k, v, Softmax(Causal()), backend=name, **options) for name in ('loop', 'reference'))
+    assert_close(found, expected)
+    assert (forbidding == -1e9) or not found[0][1, :3].any()
 
 
 @pytest.mark.usefixtures('heads_of_a_step')
@@ -106,11 +106,11 @@ def test_relative_term_equals_the_reference(is_traced: bool):
         relative = Relative(p, table)
         return (attend(q, k, v, Softmax(Causal()), relative=relative, backend=backend, **extra) ** 2).sum()
 
-    own, expected = (
+    found, expected = (
         quick(jax.value_and_grad(functools.partial(loss, backend=backend), (0, 1, 2)))(p, table, q)
         for backend in ('loop', 'reference')
     )
-    assert_close(own, expected, gradient=True)
+    assert_close(found, expected, gradient=True)
 
 
 @pytest.mark.usefixtures('heads_of_a_step')
