@@ -82,7 +82,7 @@ def run_class(tile_class: TileClass, tiles: int, step: Callable, carry: Any) -> 
 
 
 def into_order(arrays: list[Array], numbers_n: np.ndarray, tile_count: int, fill: float) -> Array:
-    """The arrays [n, ...] of classes, whose tiles have these numbers_n, as [tile_count, ...]; other tiles are filled."""
+    """The arrays [n, ...] of classes, of tiles with these numbers, as [tile_count, ...]; other tiles are filled."""
     x = jnp.concatenate(arrays) if len(arrays) > 1 else arrays[0]
     if np.array_equal(numbers_n, np.arange(tile_count)):
         return x
