@@ -68,7 +68,7 @@ MUTANTS = (
         'self.block > self.block - self.width',
     ),
     Mutant('attention/relative.py', 'queries - 1\n    table_cHK', 'queries\n    table_cHK'),
-    Mutant('attention/softmax/tile_softmax.py', '(query == key) & (key != 0)', 'query == key'),
+    Mutant('attention/softmax/tile_pairs.py', '(query == key) & (key != 0)', 'query == key'),
     Mutant('attention/favor/features.py', 'x.shape[-1] ** -0.25', 'x.shape[-1] ** -0.5'),
     Mutant('attention/favor/features.py', 'projected - 0.5 *', 'projected - 0.25 *'),
     Mutant('attention/lsh/definition.py', 'SELF_LOGIT = -1e5', 'SELF_LOGIT = -1.0'),

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from efficient_attention.attention.device_kind import device_kind
+from efficient_attention.attention.device_forms import device_forms
 
 
 def float32_einsum(equation: str, left: Array, right: Array, precision: jax.lax.Precision | None = None) -> Array:
@@ -24,7 +24,7 @@ def float32_einsum(equation: str, left: Array, right: Array, precision: jax.lax.
 
 def plain_einsum(equation: str, precision: jax.lax.Precision | None, left: Array, right: Array) -> Array:
     """`float32_einsum` with JAX's own gradient."""
-    if device_kind() == 'cpu':
+    if device_forms().matrix_einsums:
         return matrix_einsum(equation, precision, left, right)
     return jnp.einsum(equation, left, right, precision=precision, preferred_element_type=jnp.float32)
 

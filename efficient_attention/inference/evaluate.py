@@ -54,7 +54,7 @@ class Evaluation:
             step = make_output_step(graph, objective)
         else:
             step = make_eval_step(graph, objective)
-        return jax.jit(compiled_for(self.mesh.devices.flat[0].platform)(step))
+        return jax.jit(compiled_for(self.mesh.devices.flat[0].platform, self.mesh.size)(step))
 
     def metrics(self, step: EvalStep, params: Any) -> dict[str, float]:
         """The held-out metrics of these parameters."""

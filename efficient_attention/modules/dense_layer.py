@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array, lax
 
-from efficient_attention.attention.device_kind import device_kind
+from efficient_attention.attention.device_forms import device_forms
 
 Saved = tuple[Array, Array, Array | None]
 
@@ -24,7 +24,7 @@ class Dense(nnx.Linear):
 
     def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
         """The product with the kernel, plus the bias where there is one."""
-        is_rounded_later = device_kind() == 'cpu' or self.preferred_element_type is not None
+        is_rounded_later = device_forms().dense_sums_in_float32 or self.preferred_element_type is not None
         if self.dtype != jnp.bfloat16 or not is_rounded_later or out_sharding is not None:
             return super().__call__(inputs, out_sharding)
         bias_O = None if self.bias is None else jnp.asarray(self.bias[...])

@@ -26,7 +26,7 @@ def jit_train_step(run: Run) -> StepFn:
     """The run's training step as a program; it takes its state's memory over."""
     micro_batches = run.config.train.micro_batches
     step = make_train_step(run.graph, run.task.objective, optimizer_of(run.config), micro_batches=micro_batches)
-    step = compiled_for(run.mesh.devices.flat[0].platform)(step)
+    step = compiled_for(run.mesh.devices.flat[0].platform, run.mesh.size)(step)
     return jax.jit(step, donate_argnums=0, out_shardings=(run.shardings, None))
 
 

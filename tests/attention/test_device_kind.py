@@ -1,4 +1,4 @@
-"""The kind of device that a program is traced for: said by its caller, part of every cache, and asked in one place."""
+"""The devices that a program is traced for: said by its caller, part of every cache, and asked for in one place."""
 
 import ast
 from pathlib import Path
@@ -8,64 +8,97 @@ import jax.numpy as jnp
 import pytest
 
 import efficient_attention
-from efficient_attention.attention.attend import attend
-from efficient_attention.attention.device_kind import compiled_for, device_kind
-from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.attention.device_kind import compiled_for, device_count, device_kind
+from efficient_attention.errors import InputError
 
-SOURCES = sorted(Path(efficient_attention.__file__).parent.rglob('*.py'))
+ATTENTION = Path(efficient_attention.__file__).parent / 'attention'
 
 
-def test_it_is_that_of_this_process_unless_said_otherwise():
+def test_the_kind_is_that_of_this_process_unless_said_otherwise():
     assert device_kind() == 'cpu'
     with compiled_for('cuda'):
         assert device_kind() == 'gpu'
         with compiled_for('tpu'):
             assert device_kind() == 'tpu'
-    assert device_kind() == compiled_for('rocm')(lambda: 'cpu')() == 'cpu'
-    assert compiled_for('rocm')(device_kind)() == 'gpu'
-    with jax.default_device(jax.devices('cpu')[0]):
-        assert device_kind() == 'cpu'
+        assert device_kind() == 'gpu'
+    assert device_kind() == 'cpu'
 
 
-def test_a_function_that_was_traced_for_one_kind_is_traced_again_for_another():
+def test_a_function_that_is_decorated_runs_inside_each_time():
+    kind_on_rocm = compiled_for('rocm')(device_kind)
+    assert [device_kind(), kind_on_rocm(), device_kind(), kind_on_rocm()] == ['cpu', 'gpu', 'cpu', 'gpu']
+
+
+@pytest.mark.parametrize('device', ['tpu', jax.devices('cpu')[0]], ids=['name', 'device'])
+def test_the_default_device_is_asked_before_the_default_backend(device: object, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+    assert device_kind() == 'gpu'
+    with jax.default_device(device):
+        assert device_kind() == ('tpu' if device == 'tpu' else 'cpu')
+        with compiled_for('cuda'):
+            assert device_kind() == 'gpu'
+
+
+def test_devices_are_all_of_this_process_unless_said_otherwise():
+    assert device_count() == jax.device_count() == 8
+    with compiled_for('cpu', 1):
+        assert device_count() == 1
+        with compiled_for('tpu'):
+            assert device_count() == 1
+        with compiled_for('tpu', 256):
+            assert (device_kind(), device_count()) == ('tpu', 256)
+    assert device_count() == 8
+
+
+def test_a_platform_or_a_number_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch):
+    for arguments, line in (
+        (('tpus',), "^programs can be compiled for cpu, gpu, cuda, rocm, tpu, not for 'tpus'$"),
+        (('tpu', 0), '^programs can be compiled for 1 device or more, not for 0$'),
+    ):
+        with pytest.raises(InputError, match=line), compiled_for(*arguments):
+            pass
+    monkeypatch.setattr(jax, 'default_backend', lambda: 'metal')
+    with compiled_for('metal'):  # a plugin's platform that this process runs on
+        assert device_kind() == 'metal'
+
+
+def test_a_function_that_was_traced_for_some_devices_is_traced_again_for_others():
     """Also inside: a loop's body and a gradient that JAX keeps."""
-    kinds: list[str] = []
+    seen: list[tuple[str, int]] = []
 
     @jax.custom_vjp
     def noted(x: jax.Array) -> jax.Array:
-        kinds.append(device_kind())
+        seen.append((device_kind(), device_count()))
         return x
 
     noted.defvjp(lambda x: (noted(x), None), lambda _, dx: (noted(dx),))
     run = jax.jit(jax.grad(lambda x: jax.lax.scan(lambda carry, _: (noted(carry), None), x, length=2)[0]))
     one = jnp.ones(())
-    for platform, kind in (('cpu', 'cpu'), ('tpu', 'tpu'), ('cpu', ''), ('tpu', '')):
-        kinds.clear()
-        with compiled_for(platform):
-            run.trace(one)
-        assert set(kinds) == ({kind} if kind else set())
+    devices = (('cpu', 8), ('tpu', 8), ('tpu', 4))
+    for is_new in (True, False):
+        for platform, count in devices:
+            seen.clear()
+            with compiled_for(platform, count):
+                run.trace(one)
+            assert set(seen) == ({(platform, count)} if is_new else set())
 
 
-@pytest.mark.parametrize('platform', ['cuda', 'tpu'])
-@pytest.mark.parametrize('text', ['causal', 'lsh(64, 2)', 'favor(16)', 'favor(16, causal=True)', 'linear(causal=True)'])
-def test_every_mechanism_is_lowered_in_the_form_for_its_devices(text: str, platform: str):
-    """From a CPU, one after another from one jitted function: no program of one kind is given to another."""
-    mechanism = parse_mechanism(text)
-    x, rng = jax.ShapeDtypeStruct((1, 2048, 2, 16), 'float32'), jax.eval_shape(lambda: jax.random.key(0))
-    run = jax.jit(lambda q, rng: attend(q, q, q, mechanism, rng=rng))
-    here = run.lower(x, rng).as_text()
-    with compiled_for(platform):
-        there = run.trace(x, rng).lower(lowering_platforms=(platform,)).as_text()
-    assert there.count('stablehlo.while') < here.count('stablehlo.while') or there != here
-    assert run.lower(x, rng).as_text() == here
+def askers(name: str, folder: Path) -> set[str]:
+    """The files that call the function, or look it up in a module."""
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob('*.py')
+        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8')))
+        if (isinstance(node, ast.Attribute) and node.attr == name)
+        or (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name)
+    }
 
 
 def test_nothing_else_asks_for_the_devices_of_this_process():
     """But for the environment that a run notes down."""
-    asking = [
-        path.name
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text(encoding='utf-8')))
-        if isinstance(node, ast.Attribute) and node.attr == 'default_backend'
-    ]
-    assert asking == ['device_kind.py', 'environment.py']
+    assert askers('default_backend', ATTENTION.parent) == {'attention/device_kind.py', 'workdir/environment.py'}
+    assert askers('device_count', ATTENTION) == {'device_kind.py', 'softmax/dense_loop.py'}
+
+
+def test_nothing_but_the_table_of_forms_asks_for_the_kind():
+    assert askers('device_kind', ATTENTION) - {'favor/all_keys.py', 'favor/chunks.py'} == {'device_forms.py'}

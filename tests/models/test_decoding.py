@@ -144,7 +144,7 @@ def test_a_long_prompt_is_read_in_pieces():
     pieces, once = read(model[1], state), read_piece(*model, state, TOKENS[:, :20], segments[:, :20])[1]
     np.testing.assert_array_equal(pieces.length_B, once.length_B)
     for left, right in zip(pieces.caches, once.caches, strict=True):
-        np.testing.assert_array_equal(left.segments, right.segments)
+        np.testing.assert_array_equal(left.segments_BM, right.segments_BM)
         assert_close(left, right, gradient=True)
 
 
@@ -199,4 +199,4 @@ def test_a_model_with_memory_reads_so_many_tokens_before_each(same_length: bool)
     cached = cached_of(graph, params)
     logits, state = by_token(graph, params, cached.init_state(2), TOKENS)
     assert_close(logits, whole(window, params, TOKENS, ONES), dtype='float32', gradient=True)
-    assert all(cache.key.shape[2] == 7 - same_length for cache in state.caches)
+    assert all(cache.key_BGMK.shape[2] == 7 - same_length for cache in state.caches)

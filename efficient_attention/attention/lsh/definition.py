@@ -178,17 +178,20 @@ def draw_rotations(rng: Array, buckets: int, rounds: int, heads: int, width: int
     ]
 
 
-def hash_buckets(query: Float[Array, 'B L H K'], rotations: list[Float[Array, 'H K T _']]) -> Int[Array, 'B H T L']:
+def hash_buckets(
+    query: Float[Array, 'B L H K'], rotations: list[Float[Array, 'H K T _']], at_once: int = HASHED_AT_ONCE
+) -> Int[Array, 'B H T L']:
     """The bucket of each query in each round: argmax [x R; -x R], in mixed radix where there are several R.
 
     Vectors at a small angle share a bucket more often than others (Andoni et al. 2015, arXiv 1509.02897). The number of
-    directions grows with the length, so the projections of all positions at once would grow faster than it.
+    directions grows with the length, so the projections of all positions would grow faster than it: `at_once` positions
+    are hashed together.
     """
     length = query.shape[1]
-    if length <= HASHED_AT_ONCE:
+    if length <= at_once:
         return hash_block(query, rotations)
-    padded = jnp.pad(query, ((0, 0), (0, -length % HASHED_AT_ONCE), (0, 0), (0, 0)))
-    blocks = padded.reshape(query.shape[0], -1, HASHED_AT_ONCE, *query.shape[2:]).swapaxes(0, 1)
+    padded = jnp.pad(query, ((0, 0), (0, -length % at_once), (0, 0), (0, 0)))
+    blocks = padded.reshape(query.shape[0], -1, at_once, *query.shape[2:]).swapaxes(0, 1)
     numbers = jax.lax.map(lambda block: hash_block(block, rotations), blocks)  # [n, B, H, T, block]
     numbers = jnp.moveaxis(numbers, 0, 3)
     return numbers.reshape(*numbers.shape[:3], -1)[..., :length]

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.device_kind import device_kind
+from efficient_attention.attention.device_forms import device_forms
 from efficient_attention.attention.lsh.definition import Layout, Rounds, make_layout, make_rounds, take, unit_keys
 from efficient_attention.attention.lsh.windows import (
     ChunkWindow,
@@ -38,10 +38,6 @@ from efficient_attention.attention.lsh.windows import (
 )
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import MASKED
-
-# Bytes of float32 scores that one step of a loop computes: near the cache on a CPU, enough work at once elsewhere.
-STEP_BYTES = {'cpu': 2**20}
-STEP_BYTES_ELSEWHERE = 128 * 2**20
 
 
 class Sums(NamedTuple):
@@ -70,8 +66,7 @@ def chunks_per_step(layout: Layout, rows: int, rounds: int) -> tuple[int, int]:
 
     Chunks of one round first: neighbours share the chunk before.
     """
-    step_bytes = STEP_BYTES.get(device_kind(), STEP_BYTES_ELSEWHERE)
-    at_most = max(1, step_bytes // (4 * rows * layout.size**2 * (1 + layout.before)))
+    at_most = max(1, device_forms().lsh_step_bytes // (4 * rows * layout.size**2 * (1 + layout.before)))
     chunks = largest_divisor(layout.chunks, at_most)
     return largest_divisor(rounds, at_most // chunks) if chunks == layout.chunks else 1, chunks
 

@@ -29,57 +29,61 @@ Bias = Callable[[Any, Any], Any]
 
 
 class KeyCache(NamedTuple):
-    """Keys and values [B, G, M, K] in M slots, their positions and segments int32 [B, M]; segment 0 = an empty slot.
+    """Keys and values in M slots, their int32 positions and segments; segment 0 = an empty slot.
 
     Slots stand behind heads, as matrix products want them: otherwise each token would transpose the whole cache.
     """
 
-    key: Array
-    value: Array
-    positions: Array
-    segments: Array
+    key_BGMK: Array
+    value_BGMK: Array
+    positions_BM: Array
+    segments_BM: Array
 
 
 def pattern_of(spec: CacheSpec) -> Pattern:
-    """The pattern for `max_length` keys."""
+    """The pattern of what is decoded, for `max_length` keys."""
     return of_kind(Softmax, spec.mechanism).pattern.for_keys(spec.max_length)
 
 
 def slots_of_spec(spec: CacheSpec) -> Slots:
-    """Where which key is kept."""
+    """Which slot keeps which key of what is decoded."""
     return slots_of(pattern_of(spec), spec.heads, spec.max_length)
 
 
 def init(spec: CacheSpec, batch: int, dtype: DTypeLike, _: Array | None) -> KeyCache:
-    """Empty slots."""
+    """The cache before any token: empty slots for `batch` rows; keys and values in this dtype."""
     slots = slots_of_spec(spec).count
-    keys, numbers = jnp.zeros((batch, spec.key_heads, slots, spec.width), dtype), jnp.zeros((batch, slots), jnp.int32)
-    return KeyCache(keys, keys, numbers, numbers)
+    keys_BGMK = jnp.zeros((batch, spec.key_heads, slots, spec.width), dtype)
+    numbers_BM = jnp.zeros((batch, slots), jnp.int32)
+    return KeyCache(keys_BGMK, keys_BGMK, numbers_BM, numbers_BM)
 
 
 def decode(spec: CacheSpec, cache: KeyCache, new: NewTokens, bias: Bias | None) -> tuple[Array, KeyCache]:
-    """Outputs in the query's dtype, NaN beyond `max_length` where the cache is no ring, and the cache after."""
+    """Outputs [B, n, H, K] of the new tokens in the query's dtype, and the cache that includes them.
+
+    Outputs beyond `max_length` are NaN where the cache is no ring.
+    """
     slots = slots_of_spec(spec)
     added = KeyCache(new.key.swapaxes(1, 2), new.value.swapaxes(1, 2), new.positions, new.segments)
-    out, cache = decode_keys(spec, cache, new.query, added, bias)
-    out = out.astype(new.query.dtype)
+    out_BnHK, cache = decode_keys(spec, cache, new.query, added, bias)
+    out_BnHK = out_BnHK.astype(new.query.dtype)
     if not slots.is_ring:
-        is_beyond = (new.positions >= spec.max_length) & (new.segments != 0)
-        out = jnp.where(is_beyond[..., None, None], jnp.nan, out)
-    return out, cache
+        is_beyond_Bn = (new.positions >= spec.max_length) & (new.segments != 0)
+        out_BnHK = jnp.where(is_beyond_Bn[..., None, None], jnp.nan, out_BnHK)
+    return out_BnHK, cache
 
 
 def decode_keys(
     spec: CacheSpec, cache: KeyCache, query_BnHK: Array, new: KeyCache, bias: Bias | None
 ) -> tuple[Array, KeyCache]:
-    """As `decode`, float32 outputs."""
+    """Float32 outputs [B, n, H, K] of queries that read the cache and the new keys, and the cache with the new keys."""
     slots = slots_of_spec(spec)
     if query_BnHK.shape[1] == 1:
         # Written before it is read, and that once, the cache of a loop over tokens is changed in place, not copied.
         cache = jax.lax.optimization_barrier(write(slots, cache, new))
         return read_keys(spec, query_BnHK, new, cache, bias)[0], cache
-    parts = [read_keys(spec, query_BnHK, new, keys, bias) for keys in (cache, new)]
-    return merge(parts)[0], write(slots, cache, new)
+    results = [read_keys(spec, query_BnHK, new, keys, bias) for keys in (cache, new)]
+    return merge(results)[0], write(slots, cache, new)
 
 
 def read_keys(
@@ -89,35 +93,38 @@ def read_keys(
     batch, count, heads, width = query_BnHK.shape
     q_BnGhK = (query_BnHK * (1.0 / math.sqrt(width))).reshape(batch, count, spec.key_heads, -1, width)
     q_BGhnK = q_BnGhK.transpose(0, 2, 3, 1, 4)
-    logits = jnp.einsum('BGhnK,BGMK->BGhnM', q_BGhnK, keys.key, preferred_element_type=jnp.float32)
-    is_same = (new.segments[:, None, :, None] == keys.segments[:, None, None]) & (keys.segments != 0)[:, None, None]
-    allowed = allowed_pairs(spec, new.positions, keys.positions) & is_same
-    logits_BHnM = logits.reshape(batch, heads, count, -1)
+    logits_BGhnM = jnp.einsum('BGhnK,BGMK->BGhnM', q_BGhnK, keys.key_BGMK, preferred_element_type=jnp.float32)
+    is_same_B1nM = new.segments_BM[:, None, :, None] == keys.segments_BM[:, None, None]
+    is_same_B1nM = is_same_B1nM & (keys.segments_BM != 0)[:, None, None]
+    allowed_BhnM = allowed_pairs(spec, new.positions_BM, keys.positions_BM) & is_same_B1nM
+    logits_BHnM = logits_BGhnM.reshape(batch, heads, count, -1)
     if bias is not None:
-        values = bias(new.positions[:, None, :, None], keys.positions[:, None, None, :])
+        values = bias(new.positions_BM[:, None, :, None], keys.positions_BM[:, None, None, :])
         logits_BHnM = logits_BHnM + values.astype(jnp.float32)
-    weights_BHnM, lse_BHn = masked_softmax(logits_BHnM, allowed)
-    weights = weights_BHnM.astype(query_BnHK.dtype).reshape(logits.shape)
-    out = jnp.einsum('BGhnM,BGMK->BGhnK', weights, keys.value, preferred_element_type=jnp.float32)
-    return out.reshape(batch, heads, count, width).swapaxes(1, 2), lse_BHn
+    weights_BHnM, lse_BHn = masked_softmax(logits_BHnM, allowed_BhnM)
+    weights_BGhnM = weights_BHnM.astype(query_BnHK.dtype).reshape(logits_BGhnM.shape)
+    out_BGhnK = jnp.einsum('BGhnM,BGMK->BGhnK', weights_BGhnM, keys.value_BGMK, preferred_element_type=jnp.float32)
+    return out_BGhnK.reshape(batch, heads, count, width).swapaxes(1, 2), lse_BHn
 
 
 def allowed_pairs(
-    spec: CacheSpec, query_positions: Int[Array, 'B n'], key_positions: Int[Array, 'B M']
+    spec: CacheSpec, query_positions_Bn: Int[Array, 'B n'], key_positions_BM: Int[Array, 'B M']
 ) -> Bool[Array, 'B h n M']:
     """Which query the pattern lets read which key; h is 1 where heads do not differ."""
     patterns = head_patterns(pattern_of(spec), spec.heads)
-    pairs = query_positions[:, :, None], key_positions[:, None, :]
+    pairs = query_positions_Bn[:, :, None], key_positions_BM[:, None, :]
     return jnp.stack([pattern(*pairs) for pattern in patterns], axis=1)
 
 
 def write(slots: Slots, cache: KeyCache, new: KeyCache) -> KeyCache:
     """The cache with the new keys in their slots, each with the newest of those that take it."""
-    last_B1 = jnp.where(new.segments != 0, new.positions, -1).max(axis=1, keepdims=True)
-    is_kept = (new.segments != 0) & (slots.next_owner(new.positions) > last_B1)
-    places = jnp.where(is_kept, slots.slot(new.positions), slots.count)  # one beyond the last slot is dropped
+    last_B1 = jnp.where(new.segments_BM != 0, new.positions_BM, -1).max(axis=1, keepdims=True)
+    is_kept_Bn = (new.segments_BM != 0) & (slots.next_key(new.positions_BM) > last_B1)
+    places_Bn = jnp.where(is_kept_Bn, slots.slot(new.positions_BM), slots.count)  # one beyond the last slot is dropped
     put = jax.vmap(lambda old, place, fresh: old.at[..., place, :].set(fresh.astype(old.dtype), mode='drop'))
     numbers = (
-        put(old[..., None], places, fresh[..., None])[..., 0] for old, fresh in zip(cache[2:], new[2:], strict=True)
+        put(old[..., None], places_Bn, fresh[..., None])[..., 0] for old, fresh in zip(cache[2:], new[2:], strict=True)
     )
-    return KeyCache(put(cache.key, places, new.key), put(cache.value, places, new.value), *numbers)
+    return KeyCache(
+        put(cache.key_BGMK, places_Bn, new.key_BGMK), put(cache.value_BGMK, places_Bn, new.value_BGMK), *numbers
+    )

@@ -10,33 +10,37 @@ from jax import Array
 
 from efficient_attention.attention.patterns import Pattern, head_patterns
 
-ROWS = 256  # queries whose pairs the host looks at together
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Slots:
-    """Where each key is kept: in a ring of `count` slots, or where tables by position say."""
+    """Which slot keeps which key: the slots of a ring in turn, or those that tables by the key's position say.
+
+    Args:
+        count: of slots.
+        slots_M: the slot of each key, `count` where nobody reads it; None for a ring.
+        next_keys_M: the position of the next key that takes its slot, the largest int32 where there is none.
+    """
 
     count: int
-    table: np.ndarray | None = None  # the slot of each position, `count` where nobody reads the key
-    owners: np.ndarray | None = None  # the next position that takes the slot; far away where there is none
+    slots_M: np.ndarray | None = None
+    next_keys_M: np.ndarray | None = None
 
     @property
     def is_ring(self) -> bool:
-        """Whether slots are taken in turn."""
-        return self.table is None
+        """Whether keys take the slots in turn."""
+        return self.slots_M is None
 
     def slot(self, positions: Array) -> Array:
-        """The slot of each position; `count` where it has none."""
-        if self.table is None:
+        """The slot of the key at each position; `count` where it has none."""
+        if self.slots_M is None:
             return positions % self.count
-        return jnp.asarray(self.table).at[positions].get(mode='fill', fill_value=self.count)
+        return jnp.asarray(self.slots_M).at[positions].get(mode='fill', fill_value=self.count)
 
-    def next_owner(self, positions: Array) -> Array:
-        """The position that takes over the slot of each position."""
-        if self.owners is None:
+    def next_key(self, positions: Array) -> Array:
+        """The position of the key that takes over the slot of the key at each position."""
+        if self.next_keys_M is None:
             return positions + self.count
-        return jnp.asarray(self.owners).at[positions].get(mode='fill', fill_value=0)
+        return jnp.asarray(self.next_keys_M).at[positions].get(mode='fill', fill_value=0)
 
 
 @functools.lru_cache(maxsize=256)
@@ -45,30 +49,33 @@ def slots_of(pattern: Pattern, heads: int, length: int) -> Slots:
     back = pattern.reach.back
     if back < length:
         return Slots(int(back) + 1)
-    last = last_readers(head_patterns(pattern, heads), length)
-    table, owners = np.full(length, -1, np.int32), np.full(length, np.iinfo(np.int32).max, np.int32)
+    last_M = last_readers(head_patterns(pattern, heads), length)
+    slots_M, next_keys_M = np.full(length, -1, np.int32), np.full(length, np.iinfo(np.int32).max, np.int32)
     taken: list[tuple[int, int]] = []  # (last reader, position) of the newest key of each slot
-    for position in np.flatnonzero(last >= 0):
+    for position in np.flatnonzero(last_M >= 0):
         before = heapq.heappop(taken)[1] if taken and taken[0][0] < position else -1
-        table[position] = len(taken) if before < 0 else table[before]
+        slots_M[position] = len(taken) if before < 0 else slots_M[before]
         if before >= 0:
-            owners[before] = position
-        heapq.heappush(taken, (int(last[position]), int(position)))
+            next_keys_M[before] = position
+        heapq.heappush(taken, (int(last_M[position]), int(position)))
     count = max(1, len(taken))
-    return Slots(count, np.where(table < 0, count, table).astype(np.int32), owners)
+    return Slots(count, np.where(slots_M < 0, count, slots_M).astype(np.int32), next_keys_M)
 
 
-def last_readers(patterns: list[Pattern], length: int) -> np.ndarray:
-    """int [length]: the last position below `length` from which any of the patterns reads each key; -1 for none."""
-    last = np.full(length, -1)
-    for start in reversed(range(0, length, ROWS)):
-        queries = np.arange(start, min(start + ROWS, length))
-        keys = np.flatnonzero(last[: queries[-1] + 1] < 0)
+def last_readers(patterns: list[Pattern], length: int, at_once: int = 256) -> np.ndarray:
+    """int [length]: the last position below `length` from which any of the patterns reads each key; -1 for none.
+
+    at_once: queries whose pairs with keys are in memory together.
+    """
+    last_M = np.full(length, -1)
+    for start in reversed(range(0, length, at_once)):
+        queries = np.arange(start, min(start + at_once, length))
+        keys = np.flatnonzero(last_M[: queries[-1] + 1] < 0)
         if not len(keys):
             continue
         reads = np.zeros((len(queries), len(keys)), bool)
         for pattern in patterns:
             reads |= pattern(queries[:, None], keys[None])
         is_read = reads.any(axis=0)
-        last[keys[is_read]] = queries[-1] - reads[::-1].argmax(axis=0)[is_read]
-    return last
+        last_M[keys[is_read]] = queries[-1] - reads[::-1].argmax(axis=0)[is_read]
+    return last_M

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.device_kind import device_kind
+from efficient_attention.attention.device_forms import device_forms
 from efficient_attention.attention.mechanism import refuse
 from efficient_attention.attention.patterns import Pattern, Reach
 from efficient_attention.attention.request import Request
@@ -20,7 +20,7 @@ WIDEST_HEAD = 128  # on every GPU that cuDNN's fused attention runs on; 256 on s
 
 
 def serve(request: Request) -> tuple[Array, None]:
-    """Serves `Softmax` over full, causal and causal & window(radius), 16-bit inputs at positions 0, 1, ..."""
+    """Output of `Softmax` over full, causal or causal & window(radius), of 16-bit inputs at positions 0, 1, ..."""
     check_served(request)
     reach = pattern_of(request).reach
     out = jax.nn.dot_product_attention(
@@ -43,7 +43,7 @@ def check_served(request: Request) -> None:
         )
     is_full, width = not pattern.is_causal, request.query.shape[3]
     lacks = {
-        'GPU on this machine': device_kind() != 'gpu',
+        'GPU on this machine': not device_forms().has_cudnn,
         f'inputs of type {request.query.dtype}': request.query.dtype not in (jnp.bfloat16, jnp.float16),
         f'heads {width} wide': width % 8 != 0 or width > WIDEST_HEAD,
         'additive bias': request.bias is not None or request.relative is not None,

@@ -36,17 +36,17 @@ class Softmax(Mechanism):
 
     @property
     def is_causal(self) -> bool:
-        """As its pattern is."""
+        """Whether its pattern lets no query read a later key."""
         return self.pattern.is_causal
 
     @property
     def compares_positions(self) -> bool:
-        """As its pattern does."""
+        """Whether its pattern needs to know how query and key positions relate."""
         return self.pattern.compares_positions
 
     @property
     def reads_length(self) -> bool:
-        """Where random tiles or the last global tokens are placed by it."""
+        """Whether its pattern places random tiles or the last global tokens by the number of keys."""
         return self.pattern.for_keys(64) != self.pattern.for_keys(4096)
 
     @property
@@ -56,37 +56,37 @@ class Softmax(Mechanism):
 
     @property
     def has_backends(self) -> bool:
-        """Those of serve.py."""
+        """True: `backend` chooses among those of serve.py."""
         return True
 
     @property
     def goes_by_distance(self) -> bool:
-        """As its pattern does."""
+        """Whether query position - key position alone decides who may read whom."""
         return self.pattern.goes_by_distance
 
     @property
     def is_band(self) -> bool:
-        """As its pattern is."""
+        """Whether its pattern lets a query read all keys within one run of distances and no others."""
         return self.pattern.is_band
 
     def keys_back(self, length: int) -> int:
-        """As far as its pattern reaches."""
+        """How many of `length` positions a causal query reads at most: itself and as far as its pattern reaches."""
         return int(min(self.pattern.for_keys(length).reach.back + 1, length))
 
     def within(self, pattern: Pattern) -> 'Softmax':
-        """Over the pairs of both patterns."""
+        """Softmax over the pairs that both its pattern and this one allow."""
         return dataclasses.replace(self, pattern=self.pattern & pattern)
 
     def causal_form(self, text: str) -> str:
-        """Its pattern's text, bounded."""
+        """Its pattern's text & causal, for error lines."""
         return f"'causal & ({text})'"
 
     def check_heads(self, heads: int) -> None:
-        """Its pattern may differ by head."""
+        """Raises an InputError where its pattern cannot be split among this number of heads."""
         self.pattern.for_head(0, heads)
 
     def for_layer(self, layer: int) -> 'Softmax':
-        """Its pattern may draw something for each layer."""
+        """Softmax over its pattern for layer number `layer`, which may draw its tiles anew."""
         return dataclasses.replace(self, pattern=self.pattern.for_layer(layer))
 
 
@@ -106,8 +106,8 @@ def allowed_pairs(request: Request) -> Bool[Array, 'b h L M']:
     query_bL1 = jnp.asarray(request.positions.query)[:, :, None]
     key_b1M = jnp.asarray(request.positions.key)[:, None, :]
     patterns = head_patterns(pattern_of(request), request.query.shape[2])
-    allowed = jnp.stack([pattern(query_bL1, key_b1M) for pattern in patterns], axis=1)
-    return allowed & same_segment(request)
+    allowed_bhLM = jnp.stack([pattern(query_bL1, key_b1M) for pattern in patterns], axis=1)
+    return allowed_bhLM & same_segment(request)
 
 
 def scaled_logits(request: Request, dtype: jnp.dtype, precision: jax.lax.Precision | None) -> Float[Array, 'B H L M']:
@@ -120,19 +120,19 @@ def scaled_logits(request: Request, dtype: jnp.dtype, precision: jax.lax.Precisi
     groups = k_BMGK.shape[2]
     q_BLGhK = (q_BLHK.astype(dtype) * (1.0 / math.sqrt(width))).reshape(batch, queries, groups, heads // groups, width)
     k_BMGK = k_BMGK.astype(dtype)
-    logits = float32_einsum('BLGhK,BMGK->BGhLM', q_BLGhK, k_BMGK, precision)
-    logits_BHLM = logits.reshape(batch, heads, queries, k_BMGK.shape[1])
-    terms = logit_terms(request, dtype, precision)
-    return logits_BHLM if terms is None else logits_BHLM + terms
+    logits_BGhLM = float32_einsum('BLGhK,BMGK->BGhLM', q_BLGhK, k_BMGK, precision)
+    logits_BHLM = logits_BGhLM.reshape(batch, heads, queries, k_BMGK.shape[1])
+    terms_bhlm = logit_terms(request, dtype, precision)
+    return logits_BHLM if terms_bhlm is None else logits_BHLM + terms_bhlm
 
 
 def logit_terms(request: Request, dtype: jnp.dtype, precision: jax.lax.Precision | None) -> Array | None:
     """The relative term and the bias, float32 [1 or B, 1 or H, 1 or L, 1 or M]; None where there is neither."""
-    terms = dense_bias(request)
+    bias_bhlm = dense_bias(request)
     if request.relative is None:
-        return terms
+        return bias_bhlm
     relative_BHLM = relative_logits(request.relative.astype(dtype), *request.positions, precision)
-    return relative_BHLM if terms is None else relative_BHLM + terms
+    return relative_BHLM if bias_bhlm is None else relative_BHLM + bias_bhlm
 
 
 def dense_bias(request: Request) -> Array | None:

@@ -1,4 +1,4 @@
-"""The backend `dense` all rows at once: the definition's formulas, with products in the input's own dtype.
+"""The backend `dense`, all batch rows at once: the definition's formulas, with products of the input's own dtype.
 
 Statistics are float32 whatever the input. All scores [B, H, L, M] exist at once, so this is for short rows; on a CPU
 the loop of dense_loop.py may take its place.
@@ -16,5 +16,5 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H 
     """Output in the query's dtype and float32 log-sum-exp, with every option of a request."""
     dtype = request.query.dtype
     weights_BHLM, lse_BHL = masked_softmax(scaled_logits(request, dtype, None), allowed_pairs(request))
-    out = combine_values(drop_weights(weights_BHLM, request), request.value, dtype, None)
-    return out.astype(dtype), lse_BHL
+    out_BLHK = combine_values(drop_weights(weights_BHLM, request), request.value, dtype, None)
+    return out_BLHK.astype(dtype), lse_BHL

@@ -1,4 +1,4 @@
-"""The dense backend; on a CPU it loops over rows and heads, so that the scores of a step stay in the cores' caches.
+"""The dense backend; on a CPU it loops over batch rows and heads, so that a step's scores stay in the cores' caches.
 
 The scores of a whole batch do not fit there: every operation on them then waits for memory. In the loop the mask and
 what is added to the logits become one array for a row, which is cheaper than to compare positions again in each
@@ -11,7 +11,6 @@ Axes: G key heads, g of them in a step, h query heads of a key head, L queries, 
 import dataclasses
 import functools
 import math
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,18 +20,14 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.device_kind import device_kind
+from efficient_attention.attention.device_forms import cores, device_forms
+from efficient_attention.attention.device_kind import device_count
 from efficient_attention.attention.dropout import fold_indices, is_kept, row_seeds
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.request import Request, Sides
 from efficient_attention.attention.softmax import dense
 from efficient_attention.attention.softmax.definition import allowed_pairs, logit_terms
 from efficient_attention.attention.weights import MASKED
-
-# Bytes of float32 scores of a step, for each core; of 2^18 to 2^22 the best at 32 to 512 positions of 12 heads of 32
-# (one and two cores of an AMD EPYC with 1 MiB of L2 each, jaxlib 0.10). A row of fewer is no gain on two cores: there
-# the time goes into handing small operations to them. On one core every length gained.
-STEP_BYTES = 2**20
 
 
 class Heads(NamedTuple):
@@ -46,26 +41,23 @@ class Heads(NamedTuple):
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
-    """`Softmax` with any pattern, segments, bias, relative term, dropout and grouped heads."""
+    """Output and log-sum-exp of `Softmax` with every option of a request, in a loop where that is faster."""
     return attend_by_rows(request) if is_faster_by_rows(request) else dense.serve(request)
 
 
 def is_faster_by_rows(request: Request) -> bool:
     """Whether to loop: on one CPU device, where all scores exceed its caches and a row's keep its cores busy.
 
-    Rows that are spread over devices could not be visited one after another without gathering them.
+    Rows that are spread over devices could not be visited one after another without gathering them. A row that is less
+    than a step is no gain on two cores: there the time goes into handing small operations to them. On one core every
+    length gained.
     """
-    if device_kind() != 'cpu' or jax.device_count() > 1:
+    if device_forms().dense_step_bytes == 0 or device_count() > 1:
         return False
     batch, queries, heads, _ = request.query.shape
     row_bytes = 4 * heads * queries * request.key.shape[1]
-    return batch * row_bytes > STEP_BYTES * cores() and (cores() == 1 or row_bytes >= STEP_BYTES * cores())
-
-
-@functools.cache
-def cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+    step_bytes = device_forms().dense_step_bytes * cores()
+    return batch * row_bytes > step_bytes and (cores() == 1 or row_bytes >= step_bytes)
 
 
 def attend_by_rows(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
@@ -86,9 +78,9 @@ def attend_by_rows(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Arr
     return out_BLHK.astype(request.query.dtype), lse_BHL
 
 
-def map_again(compute: Callable[[Any], Any], parts: Any) -> Any:
-    """`compute` over the leading axis of arrays, and for their gradient once more."""
-    return jax.lax.map(jax.checkpoint(compute, prevent_cse=False), parts)
+def map_again(compute: Callable[[Any], Any], arrays: Any) -> Any:
+    """The results of `compute` over the leading axis of arrays; for their gradient each is computed once more."""
+    return jax.lax.map(jax.checkpoint(compute, prevent_cse=False), arrays)
 
 
 def attend_row(request: Request, row: dict[str, Array]) -> tuple[Float[Array, 'L H K'], Float[Array, 'H L']]:
@@ -96,10 +88,10 @@ def attend_row(request: Request, row: dict[str, Array]) -> tuple[Float[Array, 'L
     request = request_of_row(request, {name: x[None] for name, x in row.items()})
     _, queries, heads, width = request.query.shape
     keys, groups = request.key.shape[1:3]
-    allowed = allowed_pairs(request)[0]
-    added = logit_terms(request, jnp.dtype(jnp.float32), None)
-    terms = jnp.where(allowed, 0.0 if added is None else added[0], MASKED)
-    most = max(1, STEP_BYTES * cores() * groups // (4 * heads * queries * keys))
+    allowed_hLM = allowed_pairs(request)[0]
+    added_bhlm = logit_terms(request, jnp.dtype(jnp.float32), None)
+    terms_hLM = jnp.where(allowed_hLM, 0.0 if added_bhlm is None else added_bhlm[0], MASKED)
+    most = max(1, device_forms().dense_step_bytes * cores() * groups // (4 * heads * queries * keys))
     step = max(number for number in range(1, groups + 1) if groups % number == 0 and number <= most)
 
     def by_step(x: Array, *shape: int) -> Array:
@@ -111,11 +103,11 @@ def attend_row(request: Request, row: dict[str, Array]) -> tuple[Float[Array, 'L
         by_step(query_LHK.swapaxes(0, 1), of_group, queries, width),
         by_step(row['key'].swapaxes(0, 1), keys, width),
         by_step(row['value'].swapaxes(0, 1), keys, width),
-        terms_ghLM=by_step(terms, of_group, queries, keys) if len(terms) > 1 else None,
+        terms_ghLM=by_step(terms_hLM, of_group, queries, keys) if len(terms_hLM) > 1 else None,
         seeds_gh=by_step(fold_indices(row['seed'], jnp.arange(heads)), of_group) if 'seed' in row else None,
     )
     out, lse = map_again(
-        functools.partial(attend_heads, terms[None], request.dropout.rate if request.dropout else 0.0), steps
+        functools.partial(attend_heads, terms_hLM[None], request.dropout.rate if request.dropout else 0.0), steps
     )
     return out.reshape(heads, queries, width).swapaxes(0, 1), lse.reshape(heads, queries)
 
@@ -134,18 +126,18 @@ def request_of_row(request: Request, row: dict[str, Array]) -> Request:
 def attend_heads(
     terms_11LM: Array, dropout_rate: float, operands: Heads
 ) -> tuple[Float[Array, 'g h L K'], Float[Array, 'g h L']]:
-    """Output and log-sum-exp of some heads, with the terms that all heads share unless heads have their own."""
-    terms = terms_11LM if operands.terms_ghLM is None else operands.terms_ghLM
-    logits = float32_einsum('ghLK,gMK->ghLM', operands.query_ghLK, operands.key_gMK) + terms
-    maximum = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+    """Output and log-sum-exp of some heads, with the terms of the operands, or those that all heads share."""
+    terms_ghLM = terms_11LM if operands.terms_ghLM is None else operands.terms_ghLM
+    logits_ghLM = float32_einsum('ghLK,gMK->ghLM', operands.query_ghLK, operands.key_gMK) + terms_ghLM
+    maximum_ghL1 = jax.lax.stop_gradient(logits_ghLM.max(axis=-1, keepdims=True))
     # Where no key is allowed, or a bias forbids all that are, these are not zeros; the results are replaced below.
-    has_key = maximum > MASKED / 2
-    weights = jnp.exp(logits - maximum)
-    total = weights.sum(axis=-1, keepdims=True)
-    lse = jnp.where(has_key, jnp.log(total) + maximum, MASKED)
+    has_key = maximum_ghL1 > MASKED / 2
+    weights_ghLM = jnp.exp(logits_ghLM - maximum_ghL1)
+    total = weights_ghLM.sum(axis=-1, keepdims=True)
+    lse = jnp.where(has_key, jnp.log(total) + maximum_ghL1, MASKED)
     if operands.seeds_gh is not None:
-        queries, keys = weights.shape[-2:]
+        queries, keys = weights_ghLM.shape[-2:]
         keep = is_kept(fold_indices(operands.seeds_gh, jnp.arange(queries), jnp.arange(keys)), dropout_rate)
-        weights, total = jnp.where(keep, weights, 0.0), total * (1.0 - dropout_rate)
-    out = float32_einsum('ghLM,gMK->ghLK', weights, operands.value_gMK) / total
+        weights_ghLM, total = jnp.where(keep, weights_ghLM, 0.0), total * (1.0 - dropout_rate)
+    out = float32_einsum('ghLM,gMK->ghLK', weights_ghLM, operands.value_gMK) / total
     return jnp.where(has_key, out, 0.0), lse[..., 0]

@@ -11,16 +11,16 @@ from efficient_attention.attention.softmax.definition import allowed_pairs, patt
 
 
 def serve(request: Request) -> tuple[Array, None]:
-    """Serves `Softmax` over `Full` and `Causal` with segments and bias; neither dropout nor log-sum-exp."""
+    """Output of `Softmax` over `Full` or `Causal`, with segments and bias; no log-sum-exp."""
     check_served(request)
-    allowed = allowed_pairs(request)
+    allowed_bhLM = allowed_pairs(request)
     with jax.numpy_dtype_promotion('standard'):  # the library mixes bfloat16 with float32 inside
-        out = jax.nn.dot_product_attention(
-            request.query, request.key, request.value, bias=request.bias, mask=allowed, implementation='xla'
+        out_BLHK = jax.nn.dot_product_attention(
+            request.query, request.key, request.value, bias=request.bias, mask=allowed_bhLM, implementation='xla'
         )
     # The library averages all values where a query has no key; the contract says zeros.
-    has_key_bL11 = allowed.any(axis=-1)[:, 0, :, None, None]
-    return jnp.where(has_key_bL11, out, jnp.zeros_like(out)), None
+    has_key_bL11 = allowed_bhLM.any(axis=-1)[:, 0, :, None, None]
+    return jnp.where(has_key_bL11, out_BLHK, jnp.zeros_like(out_BLHK)), None
 
 
 def check_served(request: Request) -> None:

@@ -1,9 +1,9 @@
-"""How a tile table is executed: rows of tiles of similar length, padded to one length, as arrays for a compiled loop.
+"""How a tile table is executed: lists of visited tiles, padded to a few lengths, as arrays for compiled loops.
 
-A table's rows may hold two tiles or a thousand (global tokens). Rows are sorted into a few classes by length, so that
-padding to the longest of a class wastes little; each class runs as one loop over chunks of its rows. Where the rows of
-a class read nearly the same key tiles (full and causal attention, global rows) they share one list and the keys are
-not gathered at all.
+A tile may visit two tiles of the other side or a thousand (global tokens). Tiles are sorted into a few classes by the
+length of their lists, so that padding to the longest of a class wastes little; each class runs as one loop, some tiles
+a step. Where the tiles of a class visit nearly the same ones (full and causal attention, global tokens) they share one
+list, and what it names is not gathered for each of them.
 """
 
 import dataclasses
@@ -14,41 +14,45 @@ import numpy as np
 from efficient_attention.attention.patterns import Pattern
 from efficient_attention.attention.patterns.tile_table import TileTable, every_tile, listing, passes, tile_table
 
-# Rows are sorted into as few classes as keep the padding below this share of the kept tiles, and at most CLASSES.
+# Tiles are sorted into as few classes as keep the padding below this share of the kept tiles, and at most CLASSES.
 PADDING = 0.1
 CLASSES = 6
-# Rows share the union of their lists of tiles where it is at most this many times as long as the longest list.
+# Tiles share the union of their lists where it is at most this many times as long as the longest list.
 SPREAD = 1.3
 # Borders between classes are sought at so many lengths at most.
 LENGTHS = 512
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RowClass:
-    """Rows of tiles that are executed alike.
+class TileClass:
+    """Tiles whose results are computed alike: n of one side, each from w tiles of the other side.
 
-    rows [n]: tile numbers on the side whose results are computed; lists [h, n, w]: the tiles of the other side that
-    each row visits, filled up with the number of an empty tile, h = 1 or the number of heads; with is_shared, n is 1
-    and all rows visit the same tiles.
+    Args:
+        computed_n: numbers of the tiles whose results are computed.
+        visited_hnw: numbers of the tiles that each of them visits, filled up with the number of an empty tile; h is 1
+            or the number of heads.
+        is_shared: whether all of them visit the same tiles; then axis n of `visited_hnw` is 1.
+        checks_pattern: whether some pair of positions in these tiles is not in the pattern.
+        checks_keys: whether some position of the visited tiles does not exist.
     """
 
-    rows: np.ndarray
-    lists: np.ndarray
+    computed_n: np.ndarray
+    visited_hnw: np.ndarray
     is_shared: bool
-    checks_pattern: bool  # some pair of these tiles is not in the pattern
-    checks_keys: bool  # some position of the other side's tiles does not exist
+    checks_pattern: bool
+    checks_keys: bool
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pass:
-    """One disjoint part of a pattern: how queries and keys are listed, and the classes of both sides."""
+    """One of the disjoint patterns that a pattern is executed as: how positions are listed, and its tiles."""
 
     patterns: tuple[Pattern, ...]  # one, or one for each head
     size: int  # S
-    query_listing: np.ndarray  # [L]
-    key_listing: np.ndarray  # [M]
-    by_query: tuple[RowClass, ...]  # for the output and dq
-    by_key: tuple[RowClass, ...]  # for dk and dv
+    query_listing_L: np.ndarray  # numbers of the queries, in the order in which they are cut into tiles
+    key_listing_M: np.ndarray
+    by_query: tuple[TileClass, ...]  # for the output and dq
+    by_key: tuple[TileClass, ...]  # for dk and dv
     tiles: int  # kept, all heads together, or of one head where they do not differ
 
 
@@ -73,85 +77,90 @@ def schedule(
         tables = [every_tile(queries, keys, size)]
         return (make_pass(patterns, np.arange(queries), np.arange(keys), tables, size),)
     queries_L, keys_M = np.frombuffer(query_positions, np.int32), np.frombuffer(key_positions, np.int32)
-    # Heads differ in what they draw, never in how their parts are ordered (see `head_groups`).
+    # Heads differ in what they draw, never in how their passes are ordered (see `head_groups`).
     by_head = [passes(pattern) for pattern in patterns]
     result = []
-    for parts in zip(*by_head, strict=True):
-        order = parts[0][1]
-        query_listing, key_listing = listing(queries_L, order), listing(keys_M, order)
+    for of_heads in zip(*by_head, strict=True):
+        pass_patterns, order = tuple(pattern for pattern, _ in of_heads), of_heads[0][1]
+        query_listing_L, key_listing_M = listing(queries_L, order), listing(keys_M, order)
         tables = [
-            tile_table(pattern, queries_L[query_listing], keys_M[key_listing], size, order) for pattern, _ in parts
+            tile_table(pattern, queries_L[query_listing_L], keys_M[key_listing_M], size, order)
+            for pattern in pass_patterns
         ]
         if any(len(table.keys) for table in tables):
-            pass_patterns = tuple(pattern for pattern, _ in parts)
-            result.append(make_pass(pass_patterns, query_listing, key_listing, tables, size))
+            result.append(make_pass(pass_patterns, query_listing_L, key_listing_M, tables, size))
     return tuple(result)
 
 
 def count_of(positions: bytes | int) -> int:
-    """How many positions there are."""
+    """How many int32 positions these bytes hold, or the number itself."""
     return positions if isinstance(positions, int) else len(positions) // 4
 
 
 def make_pass(
     patterns: tuple[Pattern, ...],
-    query_listing: np.ndarray,
-    key_listing: np.ndarray,
+    query_listing_L: np.ndarray,
+    key_listing_M: np.ndarray,
     tables: list[TileTable],
     size: int,
 ) -> Pass:
     """A pass with the classes of both sides."""
-    is_ragged = len(key_listing) % size != 0
+    is_ragged = len(key_listing_M) % size != 0
     return Pass(
         patterns=patterns,
         size=size,
-        query_listing=query_listing,
-        key_listing=key_listing,
-        by_query=row_classes(tables, is_ragged),
-        by_key=row_classes([table.transposed() for table in tables], is_ragged),
+        query_listing_L=query_listing_L,
+        key_listing_M=key_listing_M,
+        by_query=tile_classes(tables, is_ragged),
+        by_key=tile_classes([table.transposed() for table in tables], is_ragged),
         tiles=sum(len(table.keys) for table in tables),
     )
 
 
-def row_classes(tables: list[TileTable], is_ragged: bool) -> tuple[RowClass, ...]:
-    """The rows of equally shaped tables, one for each head or one for all, sorted into classes."""
-    counts = np.max([table.counts for table in tables], axis=0)
+def tile_classes(tables: list[TileTable], is_ragged: bool) -> tuple[TileClass, ...]:
+    """The query tiles of equally shaped tables, one for each head or one for all, sorted into classes."""
+    counts_n = np.max([table.counts for table in tables], axis=0)
     classes = []
-    for rows in group_by_length(counts):
-        width = int(counts[rows].max())
-        lists = np.full((len(tables), len(rows), width), tables[0].key_tiles)
-        for table, head_lists in zip(tables, lists, strict=True):
-            for row, entry in zip(rows, head_lists, strict=True):
-                entry[: table.counts[row]] = table.row(int(row))
+    for computed_n in group_by_length(counts_n):
+        width = int(counts_n[computed_n].max())
+        visited_hnw = np.full((len(tables), len(computed_n), width), tables[0].key_tiles)
+        for table, visited_nw in zip(tables, visited_hnw, strict=True):
+            for tile, visited_w in zip(computed_n, visited_nw, strict=True):
+                visited_w[: table.counts[tile]] = table.row(int(tile))
         is_whole = all(
-            table.is_whole[table.offsets[row] : table.offsets[row + 1]].all() for table in tables for row in rows
+            table.is_whole[table.offsets[tile] : table.offsets[tile + 1]].all()
+            for table in tables
+            for tile in computed_n
         )
-        classes.append(share(rows, lists, tables[0].key_tiles, not is_whole, is_ragged))
+        classes.append(share(computed_n, visited_hnw, tables[0].key_tiles, not is_whole, is_ragged))
     return tuple(classes)
 
 
-def group_by_length(counts: np.ndarray) -> list[np.ndarray]:
-    """Row numbers in groups of similar, positive length, longest first: those whose padding is least."""
-    rows = np.argsort(-counts, kind='stable')[: np.count_nonzero(counts)]
-    if not len(rows):
+def group_by_length(counts_n: np.ndarray) -> list[np.ndarray]:
+    """The numbers of tiles with a list, in groups of similar length, longest first: those whose padding is least.
+
+    counts_n: how many tiles each tile visits, the length of its list.
+    """
+    tiles = np.argsort(-counts_n, kind='stable')[: np.count_nonzero(counts_n)]
+    if not len(tiles):
         return []
-    lengths = counts[rows]
+    lengths = counts_n[tiles]
     starts = np.flatnonzero(np.diff(lengths, prepend=lengths[0] + 1))  # where a shorter length begins
     starts = starts[np.linspace(0, len(starts) - 1, min(len(starts), LENGTHS)).astype(int)]
-    borders = cheapest_borders(lengths, np.append(starts, len(rows)))
-    return [np.sort(group) for group in np.split(rows, borders)]
+    borders = cheapest_borders(lengths, np.append(starts, len(tiles)))
+    return [np.sort(group) for group in np.split(tiles, borders)]
 
 
-def cheapest_borders(lengths: np.ndarray, places: np.ndarray) -> list[int]:
-    """Where to divide rows of falling length, at some of `places` (ascending, the first and the last are the ends).
+def cheapest_borders(lengths_n: np.ndarray, places: np.ndarray) -> list[int]:
+    """Where to divide lists of falling length, at some of `places` (ascending, the first and the last are the ends).
 
-    A group costs its number of rows times its longest row. By dynamic programming: best[j] is the cost of all rows
+    A group costs its number of lists times its longest one. By dynamic programming: best[j] is the cost of all lists
     before places[j + 1] in the groups made so far, cuts[-1][j] the place where the last of them begins.
     """
     starts, ends = places[:-1, None], places[None, 1:]
-    price = np.where(ends > starts, lengths[starts] * (ends - starts), np.inf)
+    price = np.where(ends > starts, lengths_n[starts] * (ends - starts), np.inf)
     best, cuts = price[0], list[np.ndarray]()
-    while best[-1] > (1 + PADDING) * lengths.sum() and len(cuts) < CLASSES - 1:
+    while best[-1] > (1 + PADDING) * lengths_n.sum() and len(cuts) < CLASSES - 1:
         totals = best[:-1, None] + price[1:]
         cuts.append(totals.argmin(0) + 1)
         best = totals.min(0)
@@ -162,10 +171,12 @@ def cheapest_borders(lengths: np.ndarray, places: np.ndarray) -> list[int]:
     return borders[::-1]
 
 
-def share(rows: np.ndarray, lists: np.ndarray, empty: int, checks_pattern: bool, is_ragged: bool) -> RowClass:
-    """The class with one common list where that visits at most SPREAD times as many tiles; else with its own lists."""
-    union = np.unique(lists[lists < empty])
-    if lists.shape[1] > 1 and len(union) <= SPREAD * lists.shape[2]:
-        is_same = bool((lists == lists[:1, :1]).all())
-        return RowClass(rows, union[None, None], True, checks_pattern or not is_same, is_ragged)
-    return RowClass(rows, lists, False, checks_pattern, is_ragged or bool((lists == empty).any()))
+def share(
+    computed_n: np.ndarray, visited_hnw: np.ndarray, empty: int, checks_pattern: bool, is_ragged: bool
+) -> TileClass:
+    """The class with one list for all of its tiles where that is at most SPREAD times as long; else a list for each."""
+    union = np.unique(visited_hnw[visited_hnw < empty])
+    if visited_hnw.shape[1] > 1 and len(union) <= SPREAD * visited_hnw.shape[2]:
+        is_same = bool((visited_hnw == visited_hnw[:1, :1]).all())
+        return TileClass(computed_n, union[None, None], True, checks_pattern or not is_same, is_ragged)
+    return TileClass(computed_n, visited_hnw, False, checks_pattern, is_ragged or bool((visited_hnw == empty).any()))

@@ -50,5 +50,5 @@ def may_hold_all_pairs(backend: str, queries: int, keys: int) -> bool:
 
 @functools.cache
 def log_choice(backend: str, pattern: str) -> None:
-    """Says once for each pair which backend 'auto' took."""
+    """Logs once for each pattern which backend 'auto' took."""
     logging.getLogger(__name__).info('attention: Softmax over %s runs on the %s backend', pattern, backend)

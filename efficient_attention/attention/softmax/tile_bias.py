@@ -16,46 +16,50 @@ from efficient_attention.attention.softmax.tile_term import Term
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class ArrayBias(Term):
-    """An array in tiles, [b, g, h, n, S, n, S]: an axis that does not vary is 1, as are its tiles."""
+    """An array in tiles of queries and of keys; where it does not vary along an axis, that axis and its tiles are 1."""
 
-    array: Any  # an Array, or what JAX puts in its place while it takes trees of arrays apart
+    array_bghnSnS: Any  # an Array, or what JAX puts in its place while it takes trees of arrays apart
 
     @property
-    def has_row_gradient(self) -> bool:
-        """Where each query tile has a bias of its own, so that its gradient is complete after one chunk."""
-        return self.array.shape[3] > 1
+    def has_tile_gradient(self) -> bool:
+        """Whether each query tile has a bias of its own, so that its gradient is complete after one chunk."""
+        return self.array_bghnSnS.shape[3] > 1
 
     @property
     def splits_by_head(self) -> bool:
-        """True: each key head takes its part of axis 1."""
+        """True: axis 1 holds the key heads, or 1 for all of them."""
         return True
 
-    def rows(self, chosen: ChosenTiles) -> 'ArrayBias':
-        """The part that a chunk of query tiles reads."""
-        return ArrayBias(jnp.take(self.array, chosen.rows, axis=3)) if self.has_row_gradient else self
+    def read_by(self, chosen: ChosenTiles) -> 'ArrayBias':
+        """The bias of these query tiles; all of it where they do not differ."""
+        if not self.has_tile_gradient:
+            return self
+        return ArrayBias(jnp.take(self.array_bghnSnS, chosen.computed_t, axis=3))
 
-    def of_rows(self, chunk: Chunk, _: MaskInputs) -> Array:
-        """Values over the pairs of a chunk of query tiles whose rows `self` is."""
-        return chunk.pairs(bias_of_lists(self.array, chunk.chosen))
+    def read_values(self, chunk: Chunk, _: MaskInputs) -> Array:
+        """The values over the pairs of the chunk whose `read_by` this is."""
+        return chunk.pairs(bias_of_visited(self.array_bghnSnS, chunk.chosen))
 
-    def tiles(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
-        """Values over the pairs, each axis 1 where nothing varies."""
+    def values(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
+        """The values over the pairs, each axis 1 where nothing varies."""
         if not chunk.by_key:
-            return self.rows(chunk.chosen).of_rows(chunk, mask_inputs)
-        flipped = ArrayBias(self.array.transpose(0, 1, 2, 5, 6, 3, 4)).rows(chunk.chosen)
-        return chunk.pairs(bias_of_lists(flipped.array, chunk.chosen).swapaxes(-1, -2))
+            return self.read_by(chunk.chosen).read_values(chunk, mask_inputs)
+        flipped = ArrayBias(self.array_bghnSnS.transpose(0, 1, 2, 5, 6, 3, 4)).read_by(chunk.chosen)
+        return chunk.pairs(bias_of_visited(flipped.array_bghnSnS, chunk.chosen).swapaxes(-1, -2))
 
     def start(self) -> Any:
-        """The gradient that all rows share, before the first."""
-        return None if self.has_row_gradient else jnp.zeros_like(self.array)
+        """The sum of the gradient before the first chunk; None where each query tile has its own."""
+        return None if self.has_tile_gradient else jnp.zeros_like(self.array_bghnSnS)
 
     def collect(self, total: Any, _: ChosenTiles, gradient: 'ArrayBias') -> tuple[Any, list[Array]]:
-        """The sum so far with a chunk's gradient, or what is complete after the chunk, rows first."""
-        return (None, [jnp.moveaxis(gradient.array, 3, 0)]) if self.has_row_gradient else (total + gradient.array, [])
+        """The sum with a chunk's gradient; or None and the gradient of its query tiles, which come first."""
+        if self.has_tile_gradient:
+            return None, [jnp.moveaxis(gradient.array_bghnSnS, 3, 0)]
+        return total + gradient.array_bghnSnS, []
 
     def join(self, total: Any, arrays: list[Array]) -> 'ArrayBias':
-        """The gradient of the whole from the sum, or from all rows, which lack the empty tile."""
-        if not self.has_row_gradient:
+        """The gradient of the whole bias, from the sum or from that of all query tiles but the empty one."""
+        if not self.has_tile_gradient:
             return ArrayBias(total)
         return ArrayBias(jnp.moveaxis(jnp.concatenate([arrays[0], jnp.zeros_like(arrays[0][:1])]), 0, 3))
 
@@ -70,42 +74,42 @@ class FunctionBias(Term):
     groups: int = dataclasses.field(metadata={'static': True})
 
     @property
-    def has_row_gradient(self) -> bool:
-        """No: all rows share the parameters."""
+    def has_tile_gradient(self) -> bool:
+        """False: all tiles share the parameters."""
         return False
 
     @property
     def splits_by_head(self) -> bool:
-        """No: the function gives the values of all heads at once."""
+        """False: the function gives the values of all heads at once."""
         return False
 
     def start(self) -> 'FunctionBias':
-        """The gradient of the parameters, before the first row."""
+        """The sum of the parameters' gradient before the first chunk: zeros."""
         return jax.tree.map(jnp.zeros_like, self)
 
     def collect(
         self, total: 'FunctionBias', _: ChosenTiles, gradient: 'FunctionBias'
     ) -> tuple['FunctionBias', list[Array]]:
-        """The sum so far with a chunk's gradient: all rows share it."""
+        """The sum with a chunk's gradient; no arrays, for all tiles share the parameters."""
         return jax.tree.map(add_gradient, total, gradient), []
 
     def join(self, total: 'FunctionBias', _: list[Array]) -> 'FunctionBias':
-        """The gradient of the whole from the sum."""
+        """The gradient of the parameters, from the sum."""
         return jax.tree.map(gradient_of, self, total)
 
-    def rows(self, _: ChosenTiles) -> 'FunctionBias':
-        """All of it."""
+    def read_by(self, _: ChosenTiles) -> 'FunctionBias':
+        """The whole term: each chunk reads all parameters."""
         return self
 
-    def of_rows(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
-        """Values over the pairs."""
-        return self.tiles(chunk, mask_inputs)
+    def read_values(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
+        """The values over the pairs of the chunk."""
+        return self.values(chunk, mask_inputs)
 
-    def tiles(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
-        """Values over the pairs, each axis 1 where nothing varies."""
+    def values(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
+        """The values over the pairs, each axis 1 where nothing varies."""
         queries, keys = chunk.queries(mask_inputs.queries.positions_b1nS), chunk.keys(mask_inputs.keys.positions_b1nS)
-        rows = 1 if chunk.chosen.is_shared else chunk.chosen.rows.shape[0]
-        query, key = (x.reshape(*x.shape[:2], rows, -1) for x in (queries, keys))
+        tiles = 1 if chunk.chosen.is_shared else chunk.chosen.computed_t.shape[0]
+        query, key = (x.reshape(*x.shape[:2], tiles, -1) for x in (queries, keys))
         if query.shape[1] != 1 or key.shape[1] != 1:
             raise NotImplementedError('blocked has no bias function together with tiles that differ by head')
         values = jax.vmap(self.of_positions, in_axes=2, out_axes=2)(query, key)
@@ -136,22 +140,22 @@ def gradient_of(parameter: Array, total: Array) -> Any:
 
 
 def make_tile_bias(
-    request: Request, heads: np.ndarray, query_listing: np.ndarray, key_listing: np.ndarray, size: int
+    request: Request, heads_H: np.ndarray, query_listing_L: np.ndarray, key_listing_M: np.ndarray, size: int
 ) -> ArrayBias | FunctionBias | None:
-    """The request's bias for `heads`, positions listed as given, in tiles of `size`; None without one."""
+    """The bias of the request's heads with these numbers, in tiles of the listed positions; None without a bias."""
     bias, groups = request.bias, request.key.shape[2]
     if bias is None:
         return None
     if callable(bias):
         partial = bias if isinstance(bias, jax.tree_util.Partial) else jax.tree_util.Partial(bias)
-        return FunctionBias(partial, tuple(heads.tolist()), groups)
+        return FunctionBias(partial, tuple(heads_H.tolist()), groups)
     array = bias.astype(jnp.float32)
     array = array.reshape((1,) * (4 - array.ndim) + array.shape)
     if array.shape[1] > 1:
-        array = array[:, heads].reshape(array.shape[0], groups, -1, *array.shape[2:])
+        array = array[:, heads_H].reshape(array.shape[0], groups, -1, *array.shape[2:])
     else:
         array = array[:, None]
-    for axis, listing in ((3, query_listing), (5, key_listing)):
+    for axis, listing in ((3, query_listing_L), (5, key_listing_M)):
         varies = array.shape[axis] > 1 or len(listing) == 1
         if not varies:
             array = jnp.expand_dims(array, axis)
@@ -161,31 +165,34 @@ def make_tile_bias(
     return ArrayBias(array)
 
 
-def bias_of_lists(array_bghnSnS: Array, chosen: ChosenTiles) -> Array:
-    """From own tiles [b, g, h, t, S, n, S] the other side's tiles of each: [b, g, h, t, S, w S]; shared: t in S."""
-    has_lists, has_rows = array_bghnSnS.shape[5] > 1 or array_bghnSnS.shape[6] > 1, array_bghnSnS.shape[3] > 1
+def bias_of_visited(array_bghnSnS: Array, chosen: ChosenTiles) -> Array:
+    """The bias of each computed tile, axis 3, with the tiles that it visits: [b, g, h, t, S, w S].
+
+    Where computed tiles share their list, t is 1 and the positions of all of them stand in the place of S.
+    """
+    has_visited = array_bghnSnS.shape[5] > 1 or array_bghnSnS.shape[6] > 1
     if chosen.is_shared:
-        if has_lists:
-            array_bghnSnS = jnp.take(array_bghnSnS, chosen.lists, axis=5)
+        if has_visited:
+            array_bghnSnS = jnp.take(array_bghnSnS, chosen.visited, axis=5)
         array_bghnSnS = array_bghnSnS.reshape(*array_bghnSnS.shape[:5], -1)
         return array_bghnSnS.reshape(*array_bghnSnS.shape[:3], 1, -1, array_bghnSnS.shape[5])
-    if not has_lists:
+    if not has_visited:
         return array_bghnSnS.reshape(*array_bghnSnS.shape[:5], -1)
-    if not has_rows:
+    if array_bghnSnS.shape[3] == 1:
         array_bghnSnS = jnp.broadcast_to(
-            array_bghnSnS, (*array_bghnSnS.shape[:3], chosen.rows.shape[0], *array_bghnSnS.shape[4:])
+            array_bghnSnS, (*array_bghnSnS.shape[:3], chosen.computed_t.shape[0], *array_bghnSnS.shape[4:])
         )
-    if chosen.lists.shape[0] == 1:
-        picked = jax.vmap(lambda row, tiles: jnp.take(row, tiles, axis=4), in_axes=(3, 0), out_axes=3)
-        return side_by_side(picked(array_bghnSnS, chosen.lists[0]))
+    if chosen.visited.shape[0] == 1:
+        picked = jax.vmap(lambda tile, visited: jnp.take(tile, visited, axis=4), in_axes=(3, 0), out_axes=3)
+        return side_by_side(picked(array_bghnSnS, chosen.visited[0]))
     array_bghnSnS = jnp.broadcast_to(
-        array_bghnSnS, (array_bghnSnS.shape[0], chosen.lists.shape[0], *array_bghnSnS.shape[2:])
+        array_bghnSnS, (array_bghnSnS.shape[0], chosen.visited.shape[0], *array_bghnSnS.shape[2:])
     )
-    by_row = jax.vmap(lambda row, tiles: jnp.take(row, tiles, axis=3), in_axes=(2, 0), out_axes=2)
-    by_head = jax.vmap(by_row, in_axes=(1, 0), out_axes=1)
-    return side_by_side(by_head(array_bghnSnS, chosen.lists))
+    by_tile = jax.vmap(lambda tile, visited: jnp.take(tile, visited, axis=3), in_axes=(2, 0), out_axes=2)
+    by_head = jax.vmap(by_tile, in_axes=(1, 0), out_axes=1)
+    return side_by_side(by_head(array_bghnSnS, chosen.visited))
 
 
 def side_by_side(array: Array) -> Array:
-    """[..., w, S] as [..., w S]."""
+    """The array [..., w, S] as [..., w S]: visited tiles one behind another."""
     return array.reshape(*array.shape[:-2], -1)

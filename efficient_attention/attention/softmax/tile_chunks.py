@@ -1,8 +1,11 @@
-"""Picking tiles: arrays in tiles, and the parts of them that one chunk of a loop reads.
+"""Arrays cut into tiles, and what one chunk of a loop picks of them.
 
-Axes here: B rows, G key heads, h query heads of a key head, n tiles, S positions of a tile, K head width; t tiles of a
-chunk, w tiles of a list; q and m the query and key positions that are computed together, r and c the rows and columns
-of a matrix of scores. A leading b or g is 1 where nothing differs.
+A chunk is what one step of a loop computes: the results of some tiles of one side (the computed tiles: of queries, or
+of keys for the gradients of keys and values), each from a list of tiles of the other side (the tiles that it visits).
+
+Axes here: B batch rows, G key heads, h query heads of a key head, n tiles, S positions of a tile, K head width; t
+computed tiles of a chunk, w visited tiles of each; q and m the query and key positions that are computed together. A
+leading b or g is 1 where nothing differs.
 """
 
 from typing import Any, NamedTuple
@@ -30,52 +33,52 @@ class MaskInputs(NamedTuple):
 
 
 class ChosenTiles(NamedTuple):
-    """Tile numbers of a chunk: its own rows [t] and the other side's, [hh, t, w], or [w] for all rows alike."""
+    """The numbers of the tiles of a chunk."""
 
-    rows: Array
-    lists: Array | np.ndarray
-    is_repeat: Array  # rows [t] that only fill up the chunk
+    computed_t: Array
+    visited: Array | np.ndarray  # of each computed tile [1 or heads, t, w], or [w] where all visit the same
+    is_repeat_t: Array  # computed tiles that only fill up the chunk
 
     @property
     def is_shared(self) -> bool:
-        """Whether all rows visit the same tiles."""
-        return self.lists.ndim == 1
+        """Whether all computed tiles visit the same tiles."""
+        return self.visited.ndim == 1
 
 
 class Chunk(NamedTuple):
-    """Pairs that are computed together: rows of tiles of one side, each with the tiles of the other side it visits.
+    """The pairs of queries and keys that one step of a loop computes.
 
-    Arrays over these pairs are [B, G, *own, *other]: by query the chunk's own axes are [t, h, S] and the other's
-    [w, S], by key its own are [t, S] and the other's [w, h, S]. So the own side is always the rows of the matrix
-    products and no array of scores is ever transposed. An array that does not vary along an axis has 1 there.
+    Arrays over these pairs have the axes [B, G], then those of the computed side, then those of the visited side: by
+    query [B, G, t, h, S, w, S], by key [B, G, t, S, w, h, S]. So the computed side is always the left side of the
+    matrix products and no array of scores is ever transposed. An array that does not vary along an axis has 1 there.
     """
 
     chosen: ChosenTiles
-    by_key: bool  # the chunk's own rows are key tiles and the lists hold query tiles; else the other way round
+    by_key: bool  # key tiles are computed and query tiles visited; else the other way round
     checks_pattern: bool  # some pair of these tiles is not in the pattern
     checks_keys: bool  # some key of these tiles does not exist
     size: int  # S
 
     def queries(self, x: Array) -> Array:
-        """The queries' tiles, of axis 2 of `x`: [B, G, t, ...] or, by key, [B, G, t or 1, w, ...]."""
-        return (take_listed if self.by_key else take_rows)(self.chosen, x)
+        """The chunk's query tiles of `x` [B, G, n, ...]: [B, G, t, ...] or, by key, [B, G, t or 1, w, ...]."""
+        return (take_visited if self.by_key else take_computed)(self.chosen, x)
 
     def keys(self, x: Array) -> Array:
-        """The keys' tiles, of axis 2 of `x`: [B, G, t or 1, w, ...] or, by key, [B, G, t, ...]."""
-        return (take_rows if self.by_key else take_listed)(self.chosen, x)
+        """The chunk's key tiles of `x` [B, G, n, ...]: [B, G, t or 1, w, ...] or, by key, [B, G, t, ...]."""
+        return (take_computed if self.by_key else take_visited)(self.chosen, x)
 
     def spread_queries(self, x_b1nS: Array) -> Array:
-        """Values of each query, to be broadcast over the pairs."""
+        """The chunk's values of each query, with axes of 1 so that they broadcast over the pairs."""
         picked = self.queries(x_b1nS)
         return picked[:, :, :, None, :, None, :] if self.by_key else picked[:, :, :, None, :, None, None]
 
     def spread_keys(self, x_b1nS: Array) -> Array:
-        """Values of each key, to be broadcast over the pairs."""
+        """The chunk's values of each key, with axes of 1 so that they broadcast over the pairs."""
         picked = self.keys(x_b1nS)
         return picked[..., None, None, None] if self.by_key else picked[:, :, :, None, None]
 
     def spread_heads(self, x_BGh: Array) -> Array:
-        """Values of each head, to be broadcast over the pairs."""
+        """The values of each query head, with axes of 1 so that they broadcast over the pairs."""
         before = (slice(None), slice(None), None)
         return (
             x_BGh[(*before, None, None, slice(None), None)]
@@ -83,22 +86,23 @@ class Chunk(NamedTuple):
             else x_BGh[(*before, slice(None), *3 * (None,))]
         )
 
-    def pairs(self, x: Array) -> Array:
-        """An array over the pairs from [b, g, h, t, q, m]; if rows share a list, t is 1 and q or m holds them all."""
-        batch, groups, heads, rows, queries, keys = x.shape
-        tiles = self.chosen.rows.shape[0] if self.chosen.is_shared and x.shape[5 if self.by_key else 4] > 1 else rows
+    def pairs(self, x_bghtqm: Array) -> Array:
+        """The array laid out over the pairs; where tiles share their list, t is 1, and q or m holds all of them."""
+        batch, groups, heads, tiles, queries, keys = x_bghtqm.shape
+        if self.chosen.is_shared and (keys if self.by_key else queries) > 1:
+            tiles = self.chosen.computed_t.shape[0]
         q, m = (self.size if count > 1 else 1 for count in (queries, keys))
         if not self.by_key:
-            return x.reshape(batch, groups, heads, tiles, q, -1, m).swapaxes(2, 3)
+            return x_bghtqm.reshape(batch, groups, heads, tiles, q, -1, m).swapaxes(2, 3)
         if self.chosen.is_shared:
-            return x.reshape(batch, groups, heads, -1, q, tiles, m).transpose(0, 1, 5, 6, 3, 2, 4)
-        return x.reshape(batch, groups, heads, tiles, -1, q, m).transpose(0, 1, 3, 6, 4, 2, 5)
+            return x_bghtqm.reshape(batch, groups, heads, -1, q, tiles, m).transpose(0, 1, 5, 6, 3, 2, 4)
+        return x_bghtqm.reshape(batch, groups, heads, tiles, -1, q, m).transpose(0, 1, 3, 6, 4, 2, 5)
 
 
-def into_tiles(x: Array, listing: np.ndarray, size: int, fill: int = 0) -> Array:
-    """[B, L, ...] to [B, n, S, ...] in the listed order, filled up to whole tiles and one empty tile more."""
+def into_tiles(x: Array, listing_L: np.ndarray, size: int, fill: int = 0) -> Array:
+    """`x` [B, L, ...] as tiles [B, n, S, ...] in the listed order, filled up to whole tiles and one empty tile more."""
     length = x.shape[1]
-    x = reorder(x, listing, 1)
+    x = reorder(x, listing_L, 1)
     tiles = -(-length // size) + 1
     padding = [(0, 0), (0, tiles * size - length)] + [(0, 0)] * (x.ndim - 2)
     x = jnp.pad(x, padding, constant_values=jnp.asarray(fill, x.dtype))
@@ -118,52 +122,59 @@ def reorder(x: Array, order: np.ndarray, axis: int) -> Array:
     return move(x)
 
 
-def make_side(positions: Any, segments_BL: Array | None, listing: np.ndarray, size: int) -> Side:
-    """Positions, segments and numbers in tiles."""
-    numbers = jnp.arange(len(listing), dtype=jnp.int32)[None]
+def make_side(positions_bL: Any, segments_BL: Array | None, listing_L: np.ndarray, size: int) -> Side:
+    """What the mask and dropout need to know of queries, or of keys, listed in this order."""
+    numbers_1L = jnp.arange(len(listing_L), dtype=jnp.int32)[None]
     return Side(
-        into_tiles(jnp.asarray(positions), listing, size)[:, None],
-        None if segments_BL is None else into_tiles(segments_BL, listing, size)[:, None],
-        into_tiles(numbers, listing, size, fill=-1)[:, None],
+        into_tiles(jnp.asarray(positions_bL), listing_L, size)[:, None],
+        None if segments_BL is None else into_tiles(segments_BL, listing_L, size)[:, None],
+        into_tiles(numbers_1L, listing_L, size, fill=-1)[:, None],
     )
 
 
-def take_rows(chosen: ChosenTiles, x: Array) -> Array:
-    """The chunk's own tiles: axis 2, n, becomes t."""
-    return x.at[:, :, chosen.rows].get(mode='promise_in_bounds')
+def take_computed(chosen: ChosenTiles, x: Array) -> Array:
+    """The computed tiles of `x` [B, G, n, ...]: [B, G, t, ...]."""
+    return x.at[:, :, chosen.computed_t].get(mode='promise_in_bounds')
 
 
-def take_listed(chosen: ChosenTiles, x: Array) -> Array:
-    """The other side's tiles: axis 2, n, becomes t, w; with shared lists t is 1. Lists by head: axis 1 is the heads."""
+def take_visited(chosen: ChosenTiles, x: Array) -> Array:
+    """The visited tiles of `x` [B, G, n, ...]: [B, G, t, w, ...]; t is 1 where computed tiles share their list.
+
+    Where each head has lists of its tiles, axis 1 holds the heads.
+    """
     if chosen.is_shared:
-        width = len(chosen.lists)
-        is_start = isinstance(chosen.lists, np.ndarray) and np.array_equal(chosen.lists, np.arange(width))
-        picked = x[:, :, :width] if is_start else x.at[:, :, chosen.lists].get(mode='promise_in_bounds')
+        width = len(chosen.visited)
+        is_start = isinstance(chosen.visited, np.ndarray) and np.array_equal(chosen.visited, np.arange(width))
+        picked = x[:, :, :width] if is_start else x.at[:, :, chosen.visited].get(mode='promise_in_bounds')
         return picked[:, :, None]
-    if chosen.lists.shape[0] == 1:
-        return x.at[:, :, chosen.lists[0]].get(mode='promise_in_bounds')
-    x = jnp.broadcast_to(x, (x.shape[0], chosen.lists.shape[0], *x.shape[2:]))
+    if chosen.visited.shape[0] == 1:
+        return x.at[:, :, chosen.visited[0]].get(mode='promise_in_bounds')
+    x = jnp.broadcast_to(x, (x.shape[0], chosen.visited.shape[0], *x.shape[2:]))
     by_head = jax.vmap(
-        lambda of_head, lists: of_head.at[:, lists].get(mode='promise_in_bounds'), in_axes=(1, 0), out_axes=1
+        lambda of_head, visited: of_head.at[:, visited].get(mode='promise_in_bounds'), in_axes=(1, 0), out_axes=1
     )
-    return by_head(x, chosen.lists)
+    return by_head(x, chosen.visited)
 
 
-def products(chunk: Chunk, rows: Array, columns: Array) -> Array:
-    """float32 products of the own side's rows and the other side's, over the pairs; both as the chunk picks them."""
-    batch, columns = product_axes(chunk, columns)
-    axes = ((rows.ndim - 1,), (columns.ndim - 1,)), (batch, batch)
-    return jax.lax.dot_general(rows, columns, axes, preferred_element_type=jnp.float32)
+def dot_products(chunk: Chunk, queries: Array, keys: Array) -> Array:
+    """The float32 dot products of vectors of queries and of keys, as the chunk picks them, over its pairs."""
+    computed, visited = (keys, queries) if chunk.by_key else (queries, keys)
+    batch, visited = product_axes(chunk, visited)
+    axes = ((computed.ndim - 1,), (visited.ndim - 1,)), (batch, batch)
+    return jax.lax.dot_general(computed, visited, axes, preferred_element_type=jnp.float32)
 
 
-def mixtures(chunk: Chunk, weights: Array, columns: Array) -> Array:
-    """float32 [B, G, *own, K]: for each own row the sum of the other side's rows times their weights."""
-    batch, columns = product_axes(chunk, columns)
-    summed = tuple(range(len(batch), columns.ndim - 1))
-    rows = tuple(range(weights.ndim - len(summed), weights.ndim))
-    return jax.lax.dot_general(weights, columns, ((rows, summed), (batch, batch)), preferred_element_type=jnp.float32)
+def weighted_sums(chunk: Chunk, weights: Array, visited: Array) -> Array:
+    """For each computed position the float32 sum of the visited vectors times its weights, which lie over the pairs.
+
+    It is [B, G, t, h, S, K] by query, [B, G, t, S, K] by key.
+    """
+    batch, visited = product_axes(chunk, visited)
+    summed = tuple(range(len(batch), visited.ndim - 1))
+    axes = tuple(range(weights.ndim - len(summed), weights.ndim))
+    return jax.lax.dot_general(weights, visited, ((axes, summed), (batch, batch)), preferred_element_type=jnp.float32)
 
 
-def product_axes(chunk: Chunk, columns: Array) -> tuple[tuple[int, ...], Array]:
-    """The batch axes of a product, and its right side: where rows share a list they are one large product."""
-    return ((0, 1), columns[:, :, 0]) if chunk.chosen.is_shared else ((0, 1, 2), columns)
+def product_axes(chunk: Chunk, visited: Array) -> tuple[tuple[int, ...], Array]:
+    """The batch axes of a matrix product, and its right side: one large product where tiles share their list."""
+    return ((0, 1), visited[:, :, 0]) if chunk.chosen.is_shared else ((0, 1, 2), visited)

@@ -1,6 +1,6 @@
-"""Loops over the rows of a schedule, some rows of tiles at a time, each class of rows with tiles enough of its own.
+"""Loops over the tiles of a schedule: one loop for each class, some tiles a step.
 
-Axes: t rows (tiles of the side whose results are computed) of a chunk.
+Axes: t tiles whose results one step computes, n tiles of a class.
 """
 
 from collections.abc import Callable
@@ -11,83 +11,83 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from efficient_attention.attention.softmax.schedule import RowClass
+from efficient_attention.attention.softmax.schedule import TileClass
 from efficient_attention.attention.softmax.tile_chunks import ChosenTiles
 
 
 class Loop(NamedTuple):
-    """What a loop over chunks of rows needs to know besides the rows."""
+    """What a loop over chunks of tiles needs to know besides what a step computes."""
 
-    classes: tuple[RowClass, ...]
-    tiles: int  # rows in all, also those without a list
-    pair_bytes: int  # of the scores of one pair of tiles
-    chunk_bytes: tuple[int, int]  # where rows have lists of their own, and where they share one
+    classes: tuple[TileClass, ...]
+    tile_count: int  # of the side whose results are computed, those included that visit nothing
+    tile_pair_bytes: int  # of the scores of one pair of tiles
+    step_bytes: tuple[int, int]  # of the scores of a step, where tiles have lists of their own and where they share one
 
-    def rows_of_chunk(self, row_class: RowClass) -> int:
-        """How many rows one step computes."""
-        at_most = max(1, self.chunk_bytes[row_class.is_shared] // (self.pair_bytes * row_class.lists.shape[-1]))
-        chunks = -(-len(row_class.rows) // at_most)
-        return -(-len(row_class.rows) // chunks)
+    def tiles_of_step(self, tile_class: TileClass) -> int:
+        """How many tiles of a class one step computes: as many as fit, and about as many in each step."""
+        tile_bytes = self.tile_pair_bytes * tile_class.visited_hnw.shape[-1]
+        at_most = max(1, self.step_bytes[tile_class.is_shared] // tile_bytes)
+        steps = -(-len(tile_class.computed_n) // at_most)
+        return -(-len(tile_class.computed_n) // steps)
 
 
 def run_loop(
     loop: Loop,
-    step: Callable[[ChosenTiles, RowClass, Any], tuple[Any, list[Array]]],
+    step: Callable[[ChosenTiles, TileClass, Any], tuple[Any, list[Array]]],
     carry: Any,
     fills: tuple[float, ...],
 ) -> tuple[Any, list[Array]]:
-    """`step` over all chunks of all classes: the last carry, and its arrays [t, ...] as [tiles, ...].
+    """The last carry of `step` over all tiles of all classes, and its arrays [t, ...] as [tile_count, ...].
 
-    fills: for each array the value in rows that no class holds.
+    fills: for each array the value of tiles that are in no class.
     """
     results, numbers = [], []
-    for row_class in loop.classes:
-        carry, arrays = run_class(row_class, loop.rows_of_chunk(row_class), step, carry)
+    for tile_class in loop.classes:
+        carry, arrays = run_class(tile_class, loop.tiles_of_step(tile_class), step, carry)
         results.append(arrays)
-        numbers.append(row_class.rows)
-    parts = zip(*results, strict=True)
+        numbers.append(tile_class.computed_n)
     return carry, [
-        into_order(list(x), np.concatenate(numbers), loop.tiles, fill) for x, fill in zip(parts, fills, strict=True)
+        into_order(list(arrays), np.concatenate(numbers), loop.tile_count, fill)
+        for arrays, fill in zip(zip(*results, strict=True), fills, strict=True)
     ]
 
 
-def run_class(row_class: RowClass, rows: int, step: Callable, carry: Any) -> tuple[Any, list[Array]]:
-    """`step` over chunks of `rows` rows of one class."""
-    chunks = -(-len(row_class.rows) // rows)
-    numbers = np.resize(
-        np.arange(len(row_class.rows)), chunks * rows
-    )  # the last chunk repeats rows; their results are dropped
-    is_repeat = np.arange(chunks * rows) >= len(row_class.rows)
-    lists = None
-    if not row_class.is_shared:
-        lists = jnp.asarray(row_class.lists[:, numbers].reshape(len(row_class.lists), chunks, rows, -1).swapaxes(0, 1))
+def run_class(tile_class: TileClass, tiles: int, step: Callable, carry: Any) -> tuple[Any, list[Array]]:
+    """The last carry of `step` over one class, so many tiles at a time, and its arrays [t, ...] as [n, ...]."""
+    count = len(tile_class.computed_n)
+    steps = -(-count // tiles)
+    places = np.resize(np.arange(count), steps * tiles)  # the last step repeats tiles; their results are dropped
+    is_repeat = np.arange(steps * tiles) >= count
+    visited = None
+    if not tile_class.is_shared:
+        visited_hnw = tile_class.visited_hnw[:, places]
+        visited = jnp.asarray(visited_hnw.reshape(len(visited_hnw), steps, tiles, -1).swapaxes(0, 1))
 
-    def body(carry: Any, part: tuple[Array, Array, Array | None]) -> tuple[Any, list[Array]]:
-        tile_numbers, is_repeat, lists = part
-        return step(
-            ChosenTiles(tile_numbers, row_class.lists[0, 0] if lists is None else lists, is_repeat), row_class, carry
-        )
+    def body(carry: Any, chosen: tuple[Array, Array, Array | None]) -> tuple[Any, list[Array]]:
+        computed_t, is_repeat_t, visited = chosen
+        visited = tile_class.visited_hnw[0, 0] if visited is None else visited
+        return step(ChosenTiles(computed_t, visited, is_repeat_t), tile_class, carry)
 
-    parts = (
-        jnp.asarray(row_class.rows[numbers].reshape(chunks, rows)),
-        jnp.asarray(is_repeat.reshape(chunks, rows)),
-        lists,
+    by_step = (
+        jnp.asarray(tile_class.computed_n[places].reshape(steps, tiles)),
+        jnp.asarray(is_repeat.reshape(steps, tiles)),
+        visited,
     )
-    if chunks == 1:
-        carry, arrays = body(carry, jax.tree.map(lambda x: x[0], parts))
+    if steps == 1:
+        carry, arrays = body(carry, jax.tree.map(lambda x: x[0], by_step))
     else:
-        carry, arrays = jax.lax.scan(body, carry, parts)
+        carry, arrays = jax.lax.scan(body, carry, by_step)
         arrays = [x.reshape(-1, *x.shape[2:]) for x in arrays]
-    return carry, [x[: len(row_class.rows)] for x in arrays]
+    return carry, [x[:count] for x in arrays]
 
 
-def into_order(parts: list[Array], numbers: np.ndarray, tiles: int, fill: float) -> Array:
-    """Rows [t, ...] of all parts, whose tile numbers are given, as [tiles, ...], missing ones filled."""
-    x = jnp.concatenate(parts) if len(parts) > 1 else parts[0]
-    if np.array_equal(numbers, np.arange(tiles)):
+def into_order(arrays: list[Array], numbers_n: np.ndarray, tile_count: int, fill: float) -> Array:
+    """The arrays [n, ...] of classes, of tiles with these numbers, as [tile_count, ...]; other tiles are filled."""
+    x = jnp.concatenate(arrays) if len(arrays) > 1 else arrays[0]
+    if np.array_equal(numbers_n, np.arange(tile_count)):
         return x
-    if len(numbers) < tiles:
+    if len(numbers_n) < tile_count:
         x = jnp.concatenate([x, jnp.full((1, *x.shape[1:]), fill, x.dtype)])
-    places = np.full(tiles, len(numbers))
-    places[numbers] = np.arange(len(numbers))
+    places = np.full(tile_count, len(numbers_n))
+    places[numbers_n] = np.arange(len(numbers_n))
     return x[places]

@@ -9,39 +9,39 @@ from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, Chunk
 
 
 @runtime_checkable
-class TermRows(Protocol):
-    """The part of a term that a chunk of query tiles reads; a tree of arrays, through which its gradient flows."""
+class TermRead(Protocol):
+    """What a chunk of query tiles reads of a term; a tree of arrays, through which its gradient flows."""
 
-    def of_rows(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
-        """float32 values over the pairs of the chunk, each axis 1 where nothing varies."""
+    def read_values(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
+        """float32 values over the pairs of the chunk that read it, each axis 1 where nothing varies."""
         ...
 
 
 class Term(abc.ABC):
     """Something that is added to the logits; a tree of arrays.
 
-    Forward, and by key tile in the backward pass, a loop asks for `tiles`. By query tile it takes the gradient: of each
-    chunk it reads the `rows`, differentiates their `of_rows`, and hands the gradient to `collect`, which adds it to a
-    running total and returns arrays that are complete; at the end `join` makes the term's gradient of both.
+    Forward, and by key tile in the backward pass, a loop asks for `values`. By query tile it takes the gradient: it
+    asks what each chunk reads (`read_by`), differentiates `read_values`, and hands the gradient to `collect`, which
+    adds it to a running total and returns arrays that are complete; at the end `join` makes the gradient of both.
     """
 
     @property
     @abc.abstractmethod
-    def has_row_gradient(self) -> bool:
-        """Whether `collect` returns one array, with a row for each query tile, beside the total."""
+    def has_tile_gradient(self) -> bool:
+        """Whether `collect` returns one array with an entry for each computed tile, beside the total."""
 
     @property
     @abc.abstractmethod
     def splits_by_head(self) -> bool:
-        """Whether key heads can be computed one after another, each with its part of axis 1 of the arrays."""
+        """Whether key heads can be computed one after another, each with its entry of axis 1 of the arrays."""
 
     @abc.abstractmethod
-    def tiles(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
+    def values(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
         """float32 values over the pairs of any chunk, each axis 1 where nothing varies."""
 
     @abc.abstractmethod
-    def rows(self, chosen: ChosenTiles) -> TermRows:
-        """The part that a chunk of query tiles reads."""
+    def read_by(self, chosen: ChosenTiles) -> TermRead:
+        """What a chunk of these query tiles reads."""
 
     @abc.abstractmethod
     def start(self) -> Any:
@@ -49,8 +49,8 @@ class Term(abc.ABC):
 
     @abc.abstractmethod
     def collect(self, total: Any, chosen: ChosenTiles, gradient: Any) -> tuple[Any, list[Array]]:
-        """The total with the gradient of a chunk's rows, and what is complete after the chunk, rows first."""
+        """The total with the gradient of what a chunk read, and the arrays [t, ...] that are complete after it."""
 
     @abc.abstractmethod
     def join(self, total: Any, arrays: list[Array]) -> 'Term':
-        """The gradient of the whole from the total and from all rows, which lack the empty tile."""
+        """The gradient of the whole term, from the total and the arrays [n, ...], which lack the empty tile."""

@@ -1,7 +1,7 @@
 """The backend `blocked`: softmax attention over kept tiles alone, on any device, in memory linear in the length.
 
-A pattern becomes a schedule on the host (`schedule.py`), loops over its tiles run on the device (`tile_softmax.py`),
-and results of heads and of disjoint parts of the pattern are put together here.
+A pattern becomes a schedule on the host (`schedule.py`), loops over its tiles run on the device (`tile_pass.py`),
+and the results of heads and of the passes over a pattern are put together here.
 """
 
 import dataclasses
@@ -18,12 +18,12 @@ from efficient_attention.attention.request import Numbers, Request
 from efficient_attention.attention.softmax.definition import Softmax, pattern_of
 from efficient_attention.attention.softmax.schedule import schedule
 from efficient_attention.attention.softmax.tile_chunks import reorder
-from efficient_attention.attention.softmax.tile_softmax import attend_pass
+from efficient_attention.attention.softmax.tile_pass import attend_pass
 from efficient_attention.attention.weights import MASKED
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
-    """`Softmax` with any pattern and every option of a request."""
+    """Output and log-sum-exp of `Softmax` over any pattern, with every option of a request."""
     heads = request.query.shape[2]
     pattern = pattern_of(request)
     results = {}
@@ -58,14 +58,14 @@ def attend_heads(request: Request, group: tuple[int, ...], patterns: tuple[Patte
     query, key, value = request.query, request.key, request.value
     if len(group) < heads or len(patterns) > 1:
         query, key, value = (pick_heads(x, group, heads) for x in (query, key, value))
-    part = dataclasses.replace(request, query=query, key=key, value=value)
+    of_heads = dataclasses.replace(request, query=query, key=key, value=value)
     is_static = not any(pattern.compares_positions for pattern in patterns)
     query_positions, key_positions = (static_positions(positions, is_static) for positions in request.positions)
     passes = schedule(patterns, query_positions, key_positions, of_kind(Softmax, request.mechanism).tile)
     if not passes:
         zeros = jnp.zeros_like(query)
         return zeros, jnp.full(zeros.shape[:3], MASKED, jnp.float32).swapaxes(1, 2)
-    return merge([attend_pass(part, np.asarray(group), tile_pass) for tile_pass in passes])
+    return merge([attend_pass(of_heads, np.asarray(group), tile_pass) for tile_pass in passes])
 
 
 def pick_heads(x_BLHK: Array, group: tuple[int, ...], heads: int) -> Array:
@@ -79,10 +79,10 @@ def pick_heads(x_BLHK: Array, group: tuple[int, ...], heads: int) -> Array:
     )
 
 
-def static_positions(positions: Numbers, is_irrelevant: bool) -> bytes | int:
-    """Positions of all rows as bytes where they are known now, or their number."""
+def static_positions(positions_bL: Numbers, is_irrelevant: bool) -> bytes | int:
+    """The int32 positions as bytes where they are known now and those of all batch rows; else how many there are."""
     if is_irrelevant:
-        return np.arange(positions.shape[1], dtype=np.int32).tobytes()
-    if isinstance(positions, np.ndarray) and positions.shape[0] == 1:
-        return positions[0].astype(np.int32).tobytes()
-    return positions.shape[1]
+        return np.arange(positions_bL.shape[1], dtype=np.int32).tobytes()
+    if isinstance(positions_bL, np.ndarray) and positions_bL.shape[0] == 1:
+        return positions_bL[0].astype(np.int32).tobytes()
+    return positions_bL.shape[1]

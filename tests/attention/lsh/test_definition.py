@@ -147,9 +147,8 @@ def test_recall_rises_with_the_rounds():
     assert values[0] > 2 * 64 / 512  # random chunks would find 64 of 512 keys
 
 
-def test_hashing_in_blocks_gives_the_same_buckets(monkeypatch: pytest.MonkeyPatch):
+def test_hashing_in_blocks_gives_the_same_buckets():
     q = jax.random.normal(jax.random.key(0), (2, 50, 2, 4))
     rotations = definition.draw_rotations(jax.random.key(1), 256, 3, 2, 4)
     whole = definition.hash_buckets(q, rotations)
-    monkeypatch.setattr(definition, 'HASHED_AT_ONCE', 16)
-    np.testing.assert_array_equal(definition.hash_buckets(q, rotations), whole)
+    np.testing.assert_array_equal(definition.hash_buckets(q, rotations, at_once=16), whole)

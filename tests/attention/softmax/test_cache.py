@@ -11,7 +11,7 @@ from tests.tolerances import assert_close
 def test_half_precision_stays_near_the_definition():
     spec = spec_of('causal & window(5)')
     out, cache = in_pieces(spec, 1, *arrays('bfloat16'), POSITIONS, ONES)
-    assert out.dtype == jnp.bfloat16 and isinstance(cache, KeyCache) and cache.key.dtype == jnp.bfloat16
+    assert out.dtype == jnp.bfloat16 and isinstance(cache, KeyCache) and cache.key_BGMK.dtype == jnp.bfloat16
     expected = attend(*arrays('bfloat16'), spec.mechanism, backend='reference')
     assert_close(out, expected, dtype='bfloat16')
 
@@ -20,7 +20,7 @@ def test_a_ring_goes_on_beyond_the_length_that_it_was_made_for():
     spec = spec_of('causal & window(5)', length=8)
     out, cache = in_pieces(spec, 6, *arrays(), POSITIONS, ONES)
     assert_close(out, attend(*arrays(), spec.mechanism, backend='reference'))
-    assert cache.key.shape == (2, 2, 6, 8)
+    assert cache.key_BGMK.shape == (2, 2, 6, 8)
 
 
 def test_a_token_that_has_no_slot_is_not_a_number():

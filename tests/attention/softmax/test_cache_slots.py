@@ -19,10 +19,10 @@ def test_every_key_has_a_slot_of_its_own_until_its_last_reader(text: str):
     mask = dense_mask(pattern, LENGTH, LENGTH, heads=4).any(axis=0)
     last = np.where(mask.any(axis=0), LENGTH - 1 - mask[::-1].argmax(axis=0), -1)
     slots = slots_of(pattern, 4, LENGTH)
-    places, owners = (np.asarray(x) for x in (slots.slot(POSITIONS), slots.next_owner(POSITIONS)))
+    places, next_keys = (np.asarray(x) for x in (slots.slot(POSITIONS), slots.next_key(POSITIONS)))
     needed = [np.flatnonzero((np.arange(LENGTH) <= time) & (last >= time)) for time in range(LENGTH)]
     for time, keys in enumerate(needed):
-        assert (owners[keys] > time).all() and (places[keys] < slots.count).all()
+        assert (next_keys[keys] > time).all() and (places[keys] < slots.count).all()
         assert len(set(places[keys])) == len(keys)
     busiest = max(1, *map(len, needed))
     assert slots.count == pattern.reach.back + 1 if slots.is_ring else slots.count == busiest
@@ -49,9 +49,8 @@ def test_the_number_of_slots_at_4096_positions(text: str, slots: int):
     assert slots_of(parse_pattern(text), 4, 4096).count == slots
 
 
-def test_last_readers_are_the_same_however_many_queries_are_looked_at_together(monkeypatch):
+def test_last_readers_are_the_same_however_many_queries_are_looked_at_together():
     patterns = head_patterns(parse_pattern('sparse_fixed(8, 2)'), 1)
     expected = last_readers(patterns, LENGTH)
-    monkeypatch.setattr('efficient_attention.attention.softmax.cache_slots.ROWS', 7)
-    np.testing.assert_array_equal(last_readers(patterns, LENGTH), expected)
+    np.testing.assert_array_equal(last_readers(patterns, LENGTH, at_once=7), expected)
     np.testing.assert_array_equal(expected[:8], [7] * 6 + [LENGTH - 1] * 2)

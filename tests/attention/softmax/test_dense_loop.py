@@ -4,6 +4,7 @@ The suite has eight devices, where `attend` does not take the loop; here it is a
 """
 
 import functools
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,8 @@ from flax import nnx
 
 from efficient_attention.attention import reference
 from efficient_attention.attention.attend import attend, make_request
+from efficient_attention.attention.device_forms import using_forms
+from efficient_attention.attention.device_kind import compiled_for
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.relative import Relative
@@ -39,11 +42,11 @@ TOGETHER = ('grouped segments bias lse', 'traced offset dropout function bias', 
 
 
 @pytest.fixture(params=[1, 2, 4])
-def heads_of_a_step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def heads_of_a_step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The loop as a backend, for four heads at 20 queries and up to 90 keys in steps of one, two or all of them."""
-    monkeypatch.setattr(dense_loop, 'STEP_BYTES', request.param * 4 * 20 * 90)
-    monkeypatch.setattr(dense_loop, 'cores', lambda: 1)
     monkeypatch.setitem(BACKENDS, 'loop', dense_loop.attend_by_rows)
+    with using_forms(dense_step_bytes=request.param * 4 * 20 * 90, cores=1):
+        yield
 
 
 @pytest.mark.parametrize(
@@ -78,9 +81,9 @@ def test_bias_that_forbids_every_allowed_key_equals_the_reference(forbidding: fl
     (q, k, v), _ = inputs(20)
     bias = jnp.where(jnp.arange(20)[None] < jnp.asarray([[0], [3]]), forbidding, 0.0)[:, None, None]
     options = {'bias': bias, 'return_lse': True}
-    own, expected = (attend(q, k, v, Softmax(Causal()), backend=name, **options) for name in ('loop', 'reference'))
-    assert_close(own, expected)
-    assert (forbidding == -1e9) or not own[0][1, :3].any()
+    found, expected = (attend(q, k, v, Softmax(Causal()), backend=name, **options) for name in ('loop', 'reference'))
+    assert_close(found, expected)
+    assert (forbidding == -1e9) or not found[0][1, :3].any()
 
 
 @pytest.mark.usefixtures('heads_of_a_step')
@@ -103,11 +106,11 @@ def test_relative_term_equals_the_reference(is_traced: bool):
         relative = Relative(p, table)
         return (attend(q, k, v, Softmax(Causal()), relative=relative, backend=backend, **extra) ** 2).sum()
 
-    own, expected = (
+    found, expected = (
         quick(jax.value_and_grad(functools.partial(loss, backend=backend), (0, 1, 2)))(p, table, q)
         for backend in ('loop', 'reference')
     )
-    assert_close(own, expected, gradient=True)
+    assert_close(found, expected, gradient=True)
 
 
 @pytest.mark.usefixtures('heads_of_a_step')
@@ -123,9 +126,9 @@ def test_bfloat16_is_as_close_to_the_reference_as_its_rounding():
     assert errors[0] <= 1.1 * errors[1]
 
 
-def test_no_buffer_of_the_gradient_holds_the_scores_of_all_rows(monkeypatch: pytest.MonkeyPatch):
+@using_forms(cores=1)
+def test_no_buffer_of_the_gradient_holds_the_scores_of_all_rows():
     """The compiled program's temporary memory is less than the scores of half of the rows; the plain way's is more."""
-    monkeypatch.setattr(dense_loop, 'cores', lambda: 1)
     x = jax.ShapeDtypeStruct((16, 128, 8, 16), jnp.float32)
     scores = 4 * 16 * 8 * 128 * 128
 
@@ -184,13 +187,16 @@ def test_refuses_what_is_no_softmax():
         ((16, 256, 12, 8), 4, 1, False),
     ],
 )
-def test_when_it_is_taken(
-    shape: tuple[int, ...], cores: int, devices: int, expected: bool, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(dense_loop, 'cores', lambda: cores)
-    monkeypatch.setattr(jax, 'device_count', lambda: devices)
+def test_when_it_is_taken(shape: tuple[int, ...], cores: int, devices: int, expected: bool):
     x = jnp.zeros(shape)
-    request = make_request(x, x, x, Softmax())
-    assert dense_loop.is_faster_by_rows(request) is expected
-    scans = str(jax.make_jaxpr(lambda q, k, v: attend(q, k, v, Softmax(), backend='dense'))(x, x, x)).count('scan[')
-    assert (scans > 0) is expected
+    with compiled_for('cpu', devices), using_forms(cores=cores):
+        assert dense_loop.is_faster_by_rows(make_request(x, x, x, Softmax())) is expected
+        program = str(jax.make_jaxpr(lambda q, k, v: attend(q, k, v, Softmax(), backend='dense'))(x, x, x))
+    assert ('scan[' in program) is expected
+
+
+@pytest.mark.parametrize('platform', ['cuda', 'tpu'])
+def test_it_is_taken_on_no_accelerator(platform: str):
+    x = jnp.zeros((32, 64, 12, 8))
+    with compiled_for(platform, 1), using_forms(cores=1):
+        assert not dense_loop.is_faster_by_rows(make_request(x, x, x, Softmax()))

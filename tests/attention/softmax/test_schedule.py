@@ -16,12 +16,12 @@ from efficient_attention.attention.softmax.schedule import (
     PADDING,
     SPREAD,
     Pass,
-    RowClass,
+    TileClass,
     count_of,
     group_by_length,
-    row_classes,
     schedule,
     share,
+    tile_classes,
 )
 from efficient_attention.attention.softmax.tiled import head_groups
 from tests.attention.random_patterns import PATTERNS
@@ -41,15 +41,14 @@ def tiles_of(listing: np.ndarray, size: int) -> np.ndarray:
     return np.concatenate([listing, np.full(tiles * size - len(listing), -1)]).reshape(tiles, size)
 
 
-def executed(own: Pass, head: int, by_key: bool, queries: np.ndarray, keys: np.ndarray, size: int) -> np.ndarray:
+def executed(tile_pass: Pass, head: int, by_key: bool, queries: np.ndarray, keys: np.ndarray, size: int) -> np.ndarray:
     """How often a head's pass computes each pair of a query and a key [L, M], as the loops on the device do."""
-    sides = tiles_of(own.query_listing, size), tiles_of(own.key_listing, size)
+    sides = tiles_of(tile_pass.query_listing_L, size), tiles_of(tile_pass.key_listing_M, size)
     times = np.zeros((len(queries), len(keys)), int)
-    pattern = own.patterns[min(head, len(own.patterns) - 1)]
-    for group in own.by_key if by_key else own.by_query:
-        lists = group.lists[min(head, len(group.lists) - 1)]
-        for row, others in zip(group.rows, lists if not group.is_shared else [lists[0]] * len(group.rows), strict=True):
-            query_tiles, key_tiles = (others, [row]) if by_key else ([row], others)
+    pattern = tile_pass.patterns[min(head, len(tile_pass.patterns) - 1)]
+    for group in tile_pass.by_key if by_key else tile_pass.by_query:
+        for tile, visited in lists_of(group, head):
+            query_tiles, key_tiles = (visited, [tile]) if by_key else ([tile], visited)
             query, key = sides[0][query_tiles].ravel(), sides[1][key_tiles].ravel()
             if not by_key and not (group.checks_pattern or group.checks_keys):
                 assert (key >= 0).all(), 'a key that does not exist would be read'
@@ -57,6 +56,13 @@ def executed(own: Pass, head: int, by_key: bool, queries: np.ndarray, keys: np.n
             allowed = pattern(queries[query][:, None], keys[key][None]) if group.checks_pattern else True
             np.add.at(times, np.ix_(query, key), allowed)
     return times
+
+
+def lists_of(group: TileClass, head: int) -> list[tuple[int, np.ndarray]]:
+    """Each computed tile of a class with the tiles that it visits for a head."""
+    visited_nw = group.visited_hnw[min(head, len(group.visited_hnw) - 1)]
+    lists = np.broadcast_to(visited_nw, (len(group.computed_n), visited_nw.shape[1]))
+    return list(zip(group.computed_n, lists, strict=True))
 
 
 @STEADY
@@ -69,22 +75,22 @@ def test_every_allowed_pair_is_executed_once(
     for group, patterns in head_groups(pattern.for_keys(keys), heads):
         plan = schedule(patterns, as_bytes(query_positions), as_bytes(key_positions), size)
         for place, head in enumerate(group):
-            own = pattern.for_keys(keys).for_head(head, heads)
-            expected = np.asarray(own(query_positions[:, None], key_positions[None]), int)
+            of_head = pattern.for_keys(keys).for_head(head, heads)
+            expected = np.asarray(of_head(query_positions[:, None], key_positions[None]), int)
             for by_key in (False, True):
-                parts = [executed(part, place, by_key, query_positions, key_positions, size) for part in plan]
-                np.testing.assert_array_equal(sum(parts, np.zeros_like(expected)), expected)
+                times = [executed(one, place, by_key, query_positions, key_positions, size) for one in plan]
+                np.testing.assert_array_equal(sum(times, np.zeros_like(expected)), expected)
 
 
 @pytest.mark.parametrize('is_known', [(False, False), (True, False)])
 def test_positions_that_only_the_program_knows_visit_every_tile(is_known: tuple[bool, bool]):
     queries, keys = np.arange(9) + 4, np.arange(13)
     given_positions = [as_bytes(x) if known else len(x) for x, known in zip((queries, keys), is_known, strict=True)]
-    (own,) = schedule((Causal(),), *given_positions, 4)
-    assert own.tiles == 3 * 4 and all(group.checks_pattern for group in (*own.by_query, *own.by_key))
+    (tile_pass,) = schedule((Causal(),), *given_positions, 4)
+    assert tile_pass.tiles == 3 * 4 and all(group.checks_pattern for group in (*tile_pass.by_query, *tile_pass.by_key))
     for by_key in (False, True):
         np.testing.assert_array_equal(
-            executed(own, 0, by_key, queries, keys, 4), Causal()(queries[:, None], keys[None])
+            executed(tile_pass, 0, by_key, queries, keys, 4), Causal()(queries[:, None], keys[None])
         )
 
 
@@ -100,7 +106,7 @@ def test_schedules_are_made_once():
     assert count_of(positions) == count_of(8) == 8
 
 
-# ---- classes of rows ----
+# ---- classes of tiles ----
 
 
 def make_table(rows: list[list[int]], tiles: int = 41) -> TileTable:
@@ -109,47 +115,47 @@ def make_table(rows: list[list[int]], tiles: int = 41) -> TileTable:
     return TileTable(offsets, keys, np.ones(len(keys), bool), tiles)
 
 
-def check_classes(tables: list[TileTable], classes: tuple[RowClass, ...]) -> None:
-    """Each row is in one class with what it visits; nothing else is visited but by classes that share a list."""
-    rows = [row for group in classes for row in group.rows]
+def check_classes(tables: list[TileTable], classes: tuple[TileClass, ...]) -> None:
+    """Each tile is in one class with what it visits; nothing else is visited but by classes that share a list."""
+    computed = [tile for group in classes for tile in group.computed_n]
     counts = np.max([table.counts for table in tables], axis=0)
-    assert sorted(rows) == list(np.flatnonzero(counts))
+    assert sorted(computed) == list(np.flatnonzero(counts))
     for group in classes:
-        assert group.lists.shape[0] in (1, len(tables)) and group.lists.shape[1] in (1, len(group.rows))
+        assert group.visited_hnw.shape[0] in (1, len(tables))
+        assert group.visited_hnw.shape[1] in (1, len(group.computed_n))
         for head, table in enumerate(tables):
-            own = group.lists[min(head, len(group.lists) - 1)]
-            for row, visited in zip(group.rows, np.broadcast_to(own, (len(group.rows), own.shape[1])), strict=True):
+            for tile, visited in lists_of(group, head):
                 real = visited[visited < table.key_tiles].tolist()
                 assert len(set(real)) == len(real)
-                extra = set(real) - set(table.row(int(row)).tolist())
-                assert set(table.row(int(row)).tolist()) <= set(real)
+                extra = set(real) - set(table.row(int(tile)).tolist())
+                assert set(table.row(int(tile)).tolist()) <= set(real)
                 assert not extra or (group.is_shared and group.checks_pattern)
-                assert group.checks_pattern or len(real) == table.counts[row]
+                assert group.checks_pattern or len(real) == table.counts[tile]
                 assert group.checks_keys or len(real) == len(visited)
 
 
 @STEADY
 @given(TABLES)
-def test_classes_visit_each_row_of_a_table_once_and_waste_little(rows: list[list[int]]):
+def test_classes_compute_each_tile_of_a_table_once_and_waste_little(rows: list[list[int]]):
     table = make_table(rows)
-    classes = row_classes([table], is_ragged=False)
+    classes = tile_classes([table], is_ragged=False)
     check_classes([table], classes)
     assert len(classes) <= CLASSES
-    padded = sum(table.counts[group.rows].max() * len(group.rows) for group in classes)
+    padded = sum(table.counts[group.computed_n].max() * len(group.computed_n) for group in classes)
     assert padded <= (1 + PADDING) * table.counts.sum() or len(classes) == CLASSES
     for group in classes:
-        longest = table.counts[group.rows].max()
-        assert longest <= group.lists.shape[2] <= (SPREAD if group.is_shared else 1) * longest
+        longest = table.counts[group.computed_n].max()
+        assert longest <= group.visited_hnw.shape[2] <= (SPREAD if group.is_shared else 1) * longest
 
 
 @STEADY
 @given(st.lists(TABLES, min_size=2, max_size=3))
 def test_classes_of_tables_for_each_head(tables: list[list[list[int]]]):
-    """Heads that draw their own tiles: as many rows each, other tiles in them."""
+    """Heads that draw their own tiles: as many tiles with a list each, other tiles in the lists."""
     rows = min(len(table) for table in tables)
     made = [make_table(table[:rows]) for table in tables]
-    check_classes(made, row_classes(made, is_ragged=True))
-    assert all(group.checks_keys for group in row_classes(made, is_ragged=True))
+    check_classes(made, tile_classes(made, is_ragged=True))
+    assert all(group.checks_keys for group in tile_classes(made, is_ragged=True))
 
 
 def cost(counts: np.ndarray, groups: list[np.ndarray]) -> int:
@@ -171,28 +177,31 @@ def test_lengths_far_apart_fall_into_few_groups():
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=9).map(np.array))
 def test_no_division_into_as_many_groups_is_cheaper(counts: np.ndarray):
     groups = group_by_length(counts)
-    rows = np.argsort(-counts, kind='stable')[: np.count_nonzero(counts)]
-    divisions = itertools.combinations(range(1, len(rows)), max(0, len(groups) - 1))
-    for borders in divisions if len(rows) else ():
-        assert cost(counts, groups) <= cost(counts, np.split(rows, borders))
+    tiles = np.argsort(-counts, kind='stable')[: np.count_nonzero(counts)]
+    divisions = itertools.combinations(range(1, len(tiles)), max(0, len(groups) - 1))
+    for borders in divisions if len(tiles) else ():
+        assert cost(counts, groups) <= cost(counts, np.split(tiles, borders))
 
 
-def test_rows_that_read_nearly_the_same_share_one_list():
-    rows = np.arange(2)
+def test_tiles_that_visit_nearly_the_same_share_one_list():
+    computed_n = np.arange(2)
     whole = {'checks_pattern': False, 'is_ragged': False}
-    own = share(rows, np.array([[[0, 1, 2], [0, 1, 2]]]), 9, **whole)
-    assert own.is_shared and own.lists.tolist() == [[[0, 1, 2]]] and not own.checks_pattern and not own.checks_keys
-    other = share(rows, np.array([[[0, 1, 2, 3], [0, 1, 2, 4]]]), 9, **whole)
-    assert other.is_shared and other.lists.tolist() == [[[0, 1, 2, 3, 4]]] and other.checks_pattern
-    apart = share(rows, np.array([[[0, 1, 2], [3, 4, 9]]]), 9, **whole)
-    assert not apart.is_shared and apart.lists.shape == (1, 2, 3) and apart.checks_keys and not apart.checks_pattern
+    same = share(computed_n, np.array([[[0, 1, 2], [0, 1, 2]]]), 9, **whole)
+    assert same.is_shared and same.visited_hnw.tolist() == [[[0, 1, 2]]]
+    assert not same.checks_pattern and not same.checks_keys
+    other = share(computed_n, np.array([[[0, 1, 2, 3], [0, 1, 2, 4]]]), 9, **whole)
+    assert other.is_shared and other.visited_hnw.tolist() == [[[0, 1, 2, 3, 4]]] and other.checks_pattern
+    apart = share(computed_n, np.array([[[0, 1, 2], [3, 4, 9]]]), 9, **whole)
+    assert (
+        not apart.is_shared and apart.visited_hnw.shape == (1, 2, 3) and apart.checks_keys and not apart.checks_pattern
+    )
 
 
 def test_a_pattern_of_whole_tiles_is_not_evaluated():
-    """BigBird's blocks are whole tiles: rows of unequal length are filled up, and that is all there is to check."""
+    """BigBird's blocks are whole tiles: lists of unequal length are filled up, and that is all there is to check."""
     queries, keys = np.arange(238), np.arange(240)
-    (own,) = schedule((bigbird(4, 1).for_keys(240).for_head(0, 1),), as_bytes(queries), as_bytes(keys), 4)
-    assert not any(group.checks_pattern for group in (*own.by_query, *own.by_key))
+    (tile_pass,) = schedule((bigbird(4, 1).for_keys(240).for_head(0, 1),), as_bytes(queries), as_bytes(keys), 4)
+    assert not any(group.checks_pattern for group in (*tile_pass.by_query, *tile_pass.by_key))
     (window,) = schedule((Window(3),), as_bytes(np.arange(40)), as_bytes(np.arange(40)), 4)
     assert all(group.checks_pattern for group in window.by_query)
 
@@ -215,9 +224,13 @@ def test_padding_of_the_presets(pattern: Pattern, at_most: float):
     """Tiles that are executed against tiles that are kept, at 16,384 positions in tiles of 64."""
     positions = as_bytes(np.arange(16_384))
     plan = schedule((pattern.for_keys(16_384),), positions, positions, 64)
-    kept = sum(part.tiles for part in plan)
+    kept = sum(tile_pass.tiles for tile_pass in plan)
     for side in ('by_query', 'by_key'):
-        run = sum(len(group.rows) * group.lists.shape[2] for part in plan for group in getattr(part, side))
+        run = sum(
+            len(group.computed_n) * group.visited_hnw.shape[2]
+            for tile_pass in plan
+            for group in getattr(tile_pass, side)
+        )
         print(f'{pattern}: {side} {run / kept:.3f}')
         assert kept <= run <= at_most * kept
 
@@ -227,9 +240,9 @@ def test_heads_with_tiles_of_their_own_share_one_schedule():
     groups = head_groups(pattern, 4)
     assert [(heads, len(patterns)) for heads, patterns in groups] == [((0, 1), 2), ((2, 3), 1)]
     positions = as_bytes(np.arange(64))
-    (own,) = schedule(groups[0][1], positions, positions, 4)
+    (tile_pass,) = schedule(groups[0][1], positions, positions, 4)
     tables = [tile_table(head, np.arange(64), np.arange(64), 4) for head in groups[0][1]]
     assert (tables[0].keys != tables[1].keys).any()
-    check_classes(tables, own.by_query)
-    check_classes([table.transposed() for table in tables], own.by_key)
-    assert own.tiles == sum(len(table.keys) for table in tables)
+    check_classes(tables, tile_pass.by_query)
+    check_classes([table.transposed() for table in tables], tile_pass.by_key)
+    assert tile_pass.tiles == sum(len(table.keys) for table in tables)

@@ -13,7 +13,7 @@ from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, Chunk
 
 S, B, L, M, H, G = 4, 2, 10, 14, 4, 2
 QUERY_LISTING, KEY_LISTING = np.random.default_rng(0).permutation(L), np.random.default_rng(1).permutation(M)
-ROWS = {False: np.array([2, 0]), True: np.array([3, 1])}  # own tiles by query, by key
+COMPUTED = {False: np.array([2, 0]), True: np.array([3, 1])}  # by query, by key
 LISTS = {
     'alike': {False: np.array([[[1, 3], [0, 2]]]), True: np.array([[[1, 2], [0, 1]]])},
     'by head': {
@@ -39,7 +39,9 @@ def make_mask_inputs(request: Request) -> MaskInputs:
 
 
 def make_chosen(lists: np.ndarray, by_key: bool) -> ChosenTiles:
-    return ChosenTiles(jnp.asarray(ROWS[by_key]), lists if lists.ndim == 1 else jnp.asarray(lists), jnp.zeros(2, bool))
+    return ChosenTiles(
+        jnp.asarray(COMPUTED[by_key]), lists if lists.ndim == 1 else jnp.asarray(lists), jnp.zeros(2, bool)
+    )
 
 
 def make_chunk(lists: np.ndarray, by_key: bool) -> Chunk:
@@ -55,13 +57,13 @@ def expected_values(dense_BHLM: np.ndarray, lists: np.ndarray, by_key: bool) -> 
     padded = np.pad(dense_BHLM, ((0, 0), (0, 0), (0, 1), (0, 1)))  # number -1 is the padding
     values = []
     for head in range(H):
-        own = lists if lists.ndim == 1 else lists[head // (H // G) % len(lists)]
-        rows = [(ROWS[by_key], own)]
+        of_head = lists if lists.ndim == 1 else lists[head // (H // G) % len(lists)]
+        chosen = [(COMPUTED[by_key], of_head)]
         if lists.ndim > 1:
-            rows = [([row], others) for row, others in zip(ROWS[by_key], own, strict=True)]
-        pairs = [(others, row) if by_key else (row, others) for row, others in rows]
+            chosen = [([tile], visited) for tile, visited in zip(COMPUTED[by_key], of_head, strict=True)]
+        pairs = [(visited, tiles) if by_key else (tiles, visited) for tiles, visited in chosen]
         values.append([padded[:, head][:, query_tiles[q].ravel()][:, :, key_tiles[k].ravel()] for q, k in pairs])
-    stacked = np.stack([np.stack(rows, axis=1) for rows in values], axis=1)
+    stacked = np.stack([np.stack(of_head, axis=1) for of_head in values], axis=1)
     if not by_key:
         return stacked.reshape(B, G, H // G, 2, S, -1, S).swapaxes(2, 3)
     if lists.ndim == 1:
@@ -79,8 +81,8 @@ def real_pairs(lists: np.ndarray, by_key: bool) -> np.ndarray:
 def test_a_chunk_reads_the_values_of_its_pairs(shape: tuple[int, ...], name: str, by_key: bool):
     bias = np.random.default_rng(2).normal(size=shape).astype(np.float32)
     request, lists = make(jnp.asarray(bias)), LISTS[name][by_key]
-    own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
-    values = jax.jit(lambda: own.tiles(make_chunk(lists, by_key), make_mask_inputs(request)))()
+    term = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
+    values = jax.jit(lambda: term.values(make_chunk(lists, by_key), make_mask_inputs(request)))()
     expected = expected_values(np.broadcast_to(bias, (B, H, L, M)), lists, by_key)
     is_real = real_pairs(lists, by_key)
     assert values.ndim == expected.ndim
@@ -90,15 +92,15 @@ def test_a_chunk_reads_the_values_of_its_pairs(shape: tuple[int, ...], name: str
 @pytest.mark.parametrize('name', LISTS)
 @pytest.mark.parametrize('shape', [(B, H, L, M), (1, 1, L, 1), (1, 1, 1, M)], ids=str)
 def test_the_gradient_of_a_chunk_goes_to_the_pairs_it_read(shape: tuple[int, ...], name: str):
-    """Through `rows` and `of_rows`, as the loop takes it."""
+    """Through `read_by` and `read_values`, as the loop takes it."""
     request, lists = make(jnp.zeros(shape)), LISTS[name][False]
-    own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
+    term = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
     chosen, mask_inputs = make_chosen(lists, False), make_mask_inputs(request)
-    assert own.has_row_gradient == (shape[-2] > 1)
+    assert term.has_tile_gradient == (shape[-2] > 1)
 
     def read(bias: jax.Array) -> jax.Array:
-        own = make_tile_bias(make(bias), np.arange(H), QUERY_LISTING, KEY_LISTING, S)
-        values = own.rows(chosen).of_rows(make_chunk(lists, False), mask_inputs)
+        term = make_tile_bias(make(bias), np.arange(H), QUERY_LISTING, KEY_LISTING, S)
+        values = term.read_by(chosen).read_values(make_chunk(lists, False), mask_inputs)
         return jnp.where(real_pairs(lists, False), values, 0.0).sum()
 
     def read_dense(bias: jax.Array) -> jax.Array:
@@ -119,9 +121,9 @@ def test_heads_are_picked_by_their_numbers():
     bias = np.random.default_rng(3).normal(size=(1, H, L, M)).astype(np.float32)
     q, k = jnp.zeros((B, L, 2, 8)), jnp.zeros((B, M, 2, 8))
     request = make_request(q, k, k, Softmax(), bias=jnp.asarray(bias[:, :2]))
-    own = make_tile_bias(request, np.array([1, 0]), np.arange(L), np.arange(M), S)
-    np.testing.assert_array_equal(own.array[0, 0, 0, 0, 0, 0], bias[0, 1, 0, :S])
-    np.testing.assert_array_equal(own.array[0, 1, 0, 0, 0, 0], bias[0, 0, 0, :S])
+    term = make_tile_bias(request, np.array([1, 0]), np.arange(L), np.arange(M), S)
+    np.testing.assert_array_equal(term.array_bghnSnS[0, 0, 0, 0, 0, 0], bias[0, 1, 0, :S])
+    np.testing.assert_array_equal(term.array_bghnSnS[0, 1, 0, 0, 0, 0], bias[0, 0, 0, :S])
 
 
 def slopes(scale: jax.Array, query: jax.Array, key: jax.Array) -> jax.Array:
@@ -136,37 +138,37 @@ def test_a_function_is_evaluated_on_the_positions_of_the_chunk(name: str, by_key
     scale = jnp.asarray([0.5, 1.0, 2.0, 4.0])
     positions = np.random.default_rng(4).integers(0, 50, (rows, L)).astype(np.int32)
     request = make(jax.tree_util.Partial(slopes, scale), positions)
-    own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
+    term = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
     lists = LISTS[name][by_key]
-    values = jax.jit(lambda: own.tiles(make_chunk(lists, by_key), make_mask_inputs(request)))()
+    values = jax.jit(lambda: term.values(make_chunk(lists, by_key), make_mask_inputs(request)))()
     expected = expected_values(np.broadcast_to(dense_bias(request), (B, H, L, M)), lists, by_key)
     is_real = real_pairs(lists, by_key)
     np.testing.assert_array_equal(np.where(is_real, values, 0), np.where(is_real, expected, 0))
-    assert own.rows(make_chosen(lists, by_key)) is own
+    assert term.read_by(make_chosen(lists, by_key)) is term
 
 
 def test_a_function_without_heads_serves_all_of_them():
     request = make(lambda query, key: (query * key).astype(jnp.float32))
-    own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
-    assert isinstance(own, FunctionBias)
-    values = own.tiles(make_chunk(LISTS['alike'][False], False), make_mask_inputs(request))
+    term = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
+    assert isinstance(term, FunctionBias)
+    values = term.values(make_chunk(LISTS['alike'][False], False), make_mask_inputs(request))
     assert values.shape == (1, 1, 2, 1, S, 2, S)
 
 
 def test_a_function_with_tiles_of_each_head_is_refused():
     request = make(jax.tree_util.Partial(slopes, jnp.ones(H)))
-    own = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
+    term = make_tile_bias(request, np.arange(H), QUERY_LISTING, KEY_LISTING, S)
     chunk = make_chunk(LISTS['by head'][False], False)
     with pytest.raises(NotImplementedError, match='no bias function together with tiles that differ by head'):
-        own.tiles(chunk, make_mask_inputs(request))
+        term.values(chunk, make_mask_inputs(request))
 
 
 def test_no_bias_is_none():
     assert make_tile_bias(make(None), np.arange(H), QUERY_LISTING, KEY_LISTING, S) is None
 
 
-def test_the_gradient_of_rows_is_put_back_behind_the_heads():
+def test_the_gradient_of_tiles_is_put_back_behind_the_heads():
     arrays = jnp.arange(3 * 2 * 1 * 1 * S * 2 * S).reshape(3, 2, 1, 1, S, 2, S)
     whole = ArrayBias(jnp.zeros((2, 1, 1, 4, S, 2, S))).join(None, [arrays])
-    np.testing.assert_array_equal(whole.array[:, :, :, 1], arrays[1])
-    assert not whole.array[:, :, :, 3].any()  # the empty tile
+    np.testing.assert_array_equal(whole.array_bghnSnS[:, :, :, 1], arrays[1])
+    assert not whole.array_bghnSnS[:, :, :, 3].any()  # the empty tile

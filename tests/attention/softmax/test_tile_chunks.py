@@ -10,17 +10,17 @@ import pytest
 from efficient_attention.attention.softmax.tile_chunks import (
     ChosenTiles,
     Chunk,
+    dot_products,
     into_tiles,
     make_side,
-    mixtures,
-    products,
     reorder,
-    take_listed,
-    take_rows,
+    take_computed,
+    take_visited,
+    weighted_sums,
 )
 
 S = 4
-ROWS = np.array([2, 0])
+COMPUTED = np.array([2, 0])
 SIDES = (0, (2, 3, 5, 2, S, 6)), (1, (2, 3, 5, S, 6))  # seed and shape of queries [B, G, n, h, S, K] and keys
 LISTS = {
     'alike': np.array([[[1, 3], [0, 1]]]),  # [1, t, w]
@@ -29,7 +29,9 @@ LISTS = {
 
 
 def make_chosen(lists: np.ndarray) -> ChosenTiles:
-    return ChosenTiles(jnp.asarray(ROWS), jnp.asarray(lists) if lists.ndim == 3 else lists, jnp.zeros(len(ROWS), bool))
+    return ChosenTiles(
+        jnp.asarray(COMPUTED), jnp.asarray(lists) if lists.ndim == 3 else lists, jnp.zeros(len(COMPUTED), bool)
+    )
 
 
 @pytest.mark.parametrize('length', [1, 3, 4, 5, 8])
@@ -59,31 +61,31 @@ def test_a_side_knows_positions_segments_and_numbers():
 
 @pytest.mark.parametrize('name', LISTS)
 @pytest.mark.parametrize('rest', [(), (2,), (3, 2)], ids=str)
-def test_rows_with_lists_of_their_own(name: str, rest: tuple[int, ...]):
-    """Own tiles [.., t, S ..]; the tiles of each row's list [.., t, w, S ..]."""
+def test_tiles_with_lists_of_their_own(name: str, rest: tuple[int, ...]):
+    """Computed tiles [.., t, S ..]; those that each of them visits [.., t, w, S ..]."""
     x = np.arange(2 * 3 * 5 * S * math.prod(rest)).reshape(2, 3, 5, S, *rest)
     chosen, lists = make_chosen(LISTS[name]), LISTS[name]
-    np.testing.assert_array_equal(take_rows(chosen, jnp.asarray(x)), x[:, :, ROWS])
-    others = np.asarray(take_listed(chosen, jnp.asarray(x)))
-    assert others.shape == (2, 3, 2, 2, S, *rest)
-    for head, row in np.ndindex(3, 2):
-        np.testing.assert_array_equal(others[:, head, row], x[:, head, lists[head % len(lists), row]])
+    np.testing.assert_array_equal(take_computed(chosen, jnp.asarray(x)), x[:, :, COMPUTED])
+    visited = np.asarray(take_visited(chosen, jnp.asarray(x)))
+    assert visited.shape == (2, 3, 2, 2, S, *rest)
+    for head, tile in np.ndindex(3, 2):
+        np.testing.assert_array_equal(visited[:, head, tile], x[:, head, lists[head % len(lists), tile]])
 
 
 def test_lists_by_head_make_heads_of_what_all_heads_share():
     positions = np.arange(5 * S).reshape(1, 1, 5, S)
-    others = take_listed(make_chosen(LISTS['by head']), jnp.asarray(positions))
-    assert others.shape == (1, 3, 2, 2, S)
-    np.testing.assert_array_equal(others[0, 1, 0], positions[0, 0, [3, 2]])
+    visited = take_visited(make_chosen(LISTS['by head']), jnp.asarray(positions))
+    assert visited.shape == (1, 3, 2, 2, S)
+    np.testing.assert_array_equal(visited[0, 1, 0], positions[0, 0, [3, 2]])
 
 
 @pytest.mark.parametrize('tiles', [[0, 1, 2], [1, 4]], ids=['from the start', 'elsewhere'])
-def test_rows_that_share_a_list_pick_it_once(tiles: list[int]):
+def test_tiles_that_share_a_list_pick_it_once(tiles: list[int]):
     x = np.arange(2 * 3 * 5 * S * 2).reshape(2, 3, 5, S, 2)
     chosen = make_chosen(np.array(tiles))
     assert chosen.is_shared
-    np.testing.assert_array_equal(take_rows(chosen, jnp.asarray(x)), x[:, :, ROWS])
-    np.testing.assert_array_equal(take_listed(chosen, jnp.asarray(x)), x[:, :, None, tiles])
+    np.testing.assert_array_equal(take_computed(chosen, jnp.asarray(x)), x[:, :, COMPUTED])
+    np.testing.assert_array_equal(take_visited(chosen, jnp.asarray(x)), x[:, :, None, tiles])
 
 
 @pytest.mark.parametrize('by_key', [False, True], ids=['by query', 'by key'])
@@ -96,9 +98,8 @@ def test_values_and_products_meet_over_the_pairs(name: str, by_key: bool):
     numbers = jnp.arange(5 * S).reshape(1, 1, 5, S)
     heads = jnp.arange(2 * 3 * 2).reshape(2, 3, 2)
     queries, keys = chunk.queries(jnp.asarray(q)), chunk.keys(jnp.asarray(k))
-    own, other = (keys, queries) if by_key else (queries, keys)
-    pairs = products(chunk, own, other)
-    mixed = mixtures(chunk, pairs, other)
+    pairs = dot_products(chunk, queries, keys)
+    sums = weighted_sums(chunk, pairs, queries if by_key else keys)
     query, key, head, pairs = np.broadcast_arrays(
         chunk.spread_queries(numbers), chunk.spread_keys(numbers), chunk.spread_heads(heads), pairs
     )
@@ -108,7 +109,7 @@ def test_values_and_products_meet_over_the_pairs(name: str, by_key: bool):
     np.testing.assert_allclose(pairs, (query_vectors * key_vectors).sum(-1), rtol=1e-5, atol=1e-5)
     summed = (4, 5, 6) if by_key else (5, 6)
     expected = (pairs[..., None] * (query_vectors if by_key else key_vectors)).sum(summed)
-    np.testing.assert_allclose(mixed, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(sums, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_reordering_brings_gradients_back_in_order():

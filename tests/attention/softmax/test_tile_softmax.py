@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.attend import attend
+from efficient_attention.attention.device_forms import using_forms
 from efficient_attention.attention.parsing import parse_pattern
-from efficient_attention.attention.softmax import tile_softmax
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.softmax.tile_softmax import rows_first, rows_third, sum_to, with_empty_tile
+from efficient_attention.attention.softmax.tile_softmax import sum_to, tiles_first, tiles_third, with_empty_tile
 from tests.tolerances import assert_close
 
 S = 16
@@ -22,8 +22,8 @@ def test_small_helpers():
     assert sum_to(x, (1, 2, 1, 1)).ravel().tolist() == [66.0, 210.0]
     padded = with_empty_tile(x)
     assert padded.shape == (1, 2, 4, 4) and not padded[:, :, 3].any() and (padded[:, :, :3] == x).all()
-    assert rows_first(x).shape == (3, 1, 2, 4)
-    np.testing.assert_array_equal(rows_third(rows_first(x)), x)
+    assert tiles_first(x).shape == (3, 1, 2, 4)
+    np.testing.assert_array_equal(tiles_third(tiles_first(x)), x)
 
 
 # ---- whole passes ----
@@ -55,13 +55,12 @@ def slopes(scale: jax.Array, query: jax.Array, key: jax.Array) -> jax.Array:
     ],
     ids=['array', 'function', 'keys alone'],
 )
-def test_results_do_not_depend_on_the_size_of_chunks(text: str, bias: object, monkeypatch: pytest.MonkeyPatch):
-    """One row of tiles at a time or all at once: the same numbers, dropout bits and gradients, of the bias too."""
+def test_results_do_not_depend_on_the_size_of_chunks(text: str, bias: object):
+    """One tile at a time or all at once: the same numbers, dropout bits and gradients, of the bias too."""
     results = []
-    for room in (1, 2**30):
-        for name in ('CHUNK_BYTES', 'SHARED_CHUNK_BYTES'):
-            monkeypatch.setattr(tile_softmax, name, {'cpu': room})
-        results.append(gradients_and_outputs(text, bias, dropout_rate=0.2, rng=jax.random.key(1)))
+    for size in (1, 2**30):
+        with using_forms(tile_step_bytes=size, shared_tile_step_bytes=size):
+            results.append(gradients_and_outputs(text, bias, dropout_rate=0.2, rng=jax.random.key(1)))
     assert_close(*results, gradient=True)
 
 

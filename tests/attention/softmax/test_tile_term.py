@@ -19,9 +19,9 @@ TERMS = {
 
 @pytest.mark.parametrize('name', TERMS)
 def test_what_a_term_says_of_its_gradient_and_its_heads(name: str):
-    term, has_row_gradient, splits_by_head = TERMS[name]
+    term, has_tile_gradient, splits_by_head = TERMS[name]
     assert isinstance(term, Term)
-    assert (term.has_row_gradient, term.splits_by_head) == (has_row_gradient, splits_by_head)
+    assert (term.has_tile_gradient, term.splits_by_head) == (has_tile_gradient, splits_by_head)
 
 
 def test_the_protocol_alone_is_no_term():
@@ -29,9 +29,9 @@ def test_the_protocol_alone_is_no_term():
         Term()
 
 
-def test_a_gradient_by_row_lacks_the_empty_tile_until_it_is_joined():
-    rows = np.arange(8.0, dtype=np.float32).reshape(2, 1, 1, 1, 4, 1, 1)
-    whole = TERMS['array by query'][0].join(None, [jnp.asarray(rows)]).array
+def test_a_gradient_by_tile_lacks_the_empty_tile_until_it_is_joined():
+    by_tile = np.arange(8.0, dtype=np.float32).reshape(2, 1, 1, 1, 4, 1, 1)
+    whole = TERMS['array by query'][0].join(None, [jnp.asarray(by_tile)]).array_bghnSnS
     assert whole.shape == BY_QUERY.shape
-    np.testing.assert_array_equal(whole[0, 0, 0, :2, :, 0, 0], rows[:, 0, 0, 0, :, 0, 0])
+    np.testing.assert_array_equal(whole[0, 0, 0, :2, :, 0, 0], by_tile[:, 0, 0, 0, :, 0, 0])
     assert not whole[0, 0, 0, 2].any()

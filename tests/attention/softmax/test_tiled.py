@@ -22,7 +22,7 @@ from efficient_attention.attention.softmax.tiled import head_groups, pick_heads,
 from efficient_attention.attention.weights import MASKED
 from tests.tolerances import assert_close
 
-TILE = 16  # positions: tables with many rows at short lengths
+TILE = 16  # positions: tables of many tiles at short lengths
 PRESETS = ('longformer(256, 1)', 'bigbird(64, 3)', 'sparse_fixed(128, 8)', 'sparse_strided(128)')
 PRIMITIVES = ('causal & window(256)', 'block(512)', 'strided(128)', 'full')
 # Compiles in half the time; where the program itself is looked at, it is compiled as for users.
@@ -60,7 +60,7 @@ def test_a_dense_program_does_hold_all_pairs():
 def growth(text: str, lengths: list[int]) -> list[float]:
     """Factors between the temporary memory of the program at each length and the most that a shorter one takes.
 
-    A shorter one may take less than one that is shorter still: where chunks of whole rows fit worse, or where heads
+    A shorter one may take less than one that is shorter still: where steps of whole tiles fit worse, or where heads
     begin to take turns.
     """
     sizes = [compile_gradient(text, length).memory_analysis().temp_size_in_bytes for length in lengths]
@@ -99,7 +99,7 @@ def test_memory_of_lsh_and_favor_with_segments_grows_linearly_up_to_64k(text: st
 
 
 def test_vmap_equals_a_larger_batch():
-    """Over an axis of its own, also in the backward pass and with segments."""
+    """Over a further axis, also in the backward pass and with segments."""
     q, k, v = (jax.random.normal(rng, (3, 2, 40, 2, 8)) for rng in jax.random.split(jax.random.key(0), 3))
     segments = jnp.asarray(np.arange(40)[None] // np.array([[7], [40], [13]]) + 1).astype(jnp.int32)
 
@@ -150,8 +150,8 @@ def test_heads_that_differ_only_in_what_they_draw_share_a_schedule(pattern: Patt
     found = head_groups(pattern, 4)
     assert [(heads, len(patterns)) for heads, patterns in found] == groups
     for heads, patterns in found:
-        own = patterns if len(patterns) > 1 else patterns * len(heads)
-        assert all(one == pattern.for_head(head, 4) for head, one in zip(heads, own, strict=True))
+        of_heads = patterns if len(patterns) > 1 else patterns * len(heads)
+        assert all(one == pattern.for_head(head, 4) for head, one in zip(heads, of_heads, strict=True))
 
 
 def test_heads_come_back_in_order():
@@ -159,9 +159,9 @@ def test_heads_come_back_in_order():
     q, k, v = (jax.random.normal(jax.random.key(number), (1, 20, heads, 8)) for number, heads in enumerate((4, 2, 2)))
     pattern = PerHead(Causal(), Full(), Window(2), Causal())
     out, lse = jax.jit(lambda *x: attend(*x, Softmax(pattern, TILE), backend='blocked', return_lse=True))(q, k, v)
-    for head, own in enumerate(pattern.patterns):
-        part = [x[:, :, [number]] for x, number in ((q, head), (k, head // 2), (v, head // 2))]
-        one, one_lse = attend(*part, Softmax(own), backend='reference', return_lse=True)
+    for head, head_pattern in enumerate(pattern.patterns):
+        arrays = [x[:, :, [number]] for x, number in ((q, head), (k, head // 2), (v, head // 2))]
+        one, one_lse = attend(*arrays, Softmax(head_pattern), backend='reference', return_lse=True)
         assert_close((out[:, :, head], lse[:, head]), (one[:, :, 0], one_lse[:, 0]))
 
 

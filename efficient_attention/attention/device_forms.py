@@ -1,0 +1,135 @@
+"""How programs are cut into steps, and which form their products and loops take, on each kind of device.
+
+Every size and form that depends on the kind of device stands here, and is looked up with `device_forms()` while a
+program is traced. `using_forms` changes some of them for a block of code: to tune a size for a device, or in tests.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+from collections.abc import Iterator
+from typing import Any, cast
+
+import jax
+
+from efficient_attention.attention.device_kind import device_kind
+from efficient_attention.errors import InputError
+
+MIB = 2**20  # bytes
+_changes = jax.make_user_context(())
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceForms:
+    """The sizes of steps and the forms of loops and products on one kind of device.
+
+    A step's size is given in bytes of the float32 scores that it computes. On a CPU a step should leave its scores in a
+    core's cache; on other devices a step should be large enough to keep all of the device busy.
+
+    Args:
+        tile_step_bytes: of a step of softmax over tiles, where each tile visits tiles of its own choice.
+        shared_tile_step_bytes: of a step of softmax over tiles, where all tiles visit the same ones. It is one large
+            product, which gains from more tiles, so that on a CPU the best is larger.
+        takes_turns_by_head: whether softmax over tiles computes one key head after another where one tile of all heads
+            is more than a step. On devices with large steps heads may be spread over devices, which this would undo.
+        dense_step_bytes: of a step of the loop over rows and heads of dense softmax, for each core; 0 = no loop, all
+            scores at once. Of 2^18 to 2^22 bytes 2^20 were best at 32 to 512 positions of 12 heads of 32 (one and two
+            cores of an AMD EPYC with 1 MiB of L2 each, jaxlib 0.10).
+        cores: for which dense softmax chooses its steps; 0 = all that this process may use.
+        has_cudnn: whether the backend `cudnn` can run.
+        lsh_step_bytes: of a step of LSH attention.
+        favor_key_block: positions whose features FAVOR computes at once where all queries read all keys; 0 = all of
+            them. On a CPU as many as stay in its cache.
+        favor_prefix_sums: whether causal FAVOR computes all chunks at once and joins their sums by a parallel prefix;
+            else one chunk after another. A CPU computes a chunk's features again sooner than it reads them back from
+            memory, so there the loop is faster.
+        matrix_einsums: whether einsums become products of matrices, each left one summed over its last axis. On a CPU
+            dense attention in float32 then takes 0.6 to 0.8 of the time (jaxlib 0.10, AMD EPYC, 128 to 512 positions),
+            and of bfloat16 jaxlib has kernels for this form alone.
+        dense_sums_in_float32: whether a bfloat16 dense layer sums in float32 and rounds afterwards. A CPU's
+            instructions for bfloat16 do that; for a bfloat16 result XLA first makes all operands float32.
+    """
+
+    tile_step_bytes: int
+    shared_tile_step_bytes: int
+    takes_turns_by_head: bool
+    dense_step_bytes: int
+    cores: int
+    has_cudnn: bool
+    lsh_step_bytes: int
+    favor_key_block: int
+    favor_prefix_sums: bool
+    matrix_einsums: bool
+    dense_sums_in_float32: bool
+
+
+CPU = DeviceForms(
+    tile_step_bytes=MIB,
+    shared_tile_step_bytes=4 * MIB,
+    takes_turns_by_head=True,
+    dense_step_bytes=MIB,
+    cores=0,
+    has_cudnn=False,
+    lsh_step_bytes=MIB,
+    favor_key_block=256,
+    favor_prefix_sums=False,
+    matrix_einsums=True,
+    dense_sums_in_float32=True,
+)
+TPU = DeviceForms(
+    tile_step_bytes=128 * MIB,
+    shared_tile_step_bytes=128 * MIB,
+    takes_turns_by_head=False,
+    dense_step_bytes=0,
+    cores=0,
+    has_cudnn=False,
+    lsh_step_bytes=128 * MIB,
+    favor_key_block=0,
+    favor_prefix_sums=True,
+    matrix_einsums=False,
+    dense_sums_in_float32=False,
+)
+FORMS = {'cpu': CPU, 'gpu': dataclasses.replace(TPU, has_cudnn=True), 'tpu': TPU}
+
+
+def device_forms() -> DeviceForms:
+    """The forms for the devices that a program is compiled for; accelerators of an unknown kind are taken for TPUs."""
+    forms = FORMS.get(device_kind(), TPU)
+    return dataclasses.replace(forms, **dict(_changes.value)) if _changes.value else forms
+
+
+@contextlib.contextmanager
+def using_forms(**changes: Any) -> Iterator[None]:
+    """Inside it, or inside a function that it decorates, programs are traced with these fields of `DeviceForms`.
+
+    Whatever device they are compiled for. They are part of the key of every cache of `jax.jit`, as the device is.
+
+    Raises:
+        InputError: there is no such field, or the value is none that it can have.
+    """
+    for name, value in changes.items():
+        check_change(name, value)
+    with _changes(tuple(sorted((dict(_changes.value) | changes).items()))):
+        yield
+
+
+def check_change(name: str, value: object) -> None:
+    """Raises an InputError unless `name` is a field of `DeviceForms` that can have this value."""
+    current = getattr(CPU, name, None)
+    if current is None:
+        raise InputError(f'there is no device form {name}; see DeviceForms')
+    kind = 'True or False' if isinstance(current, bool) else 'a whole number of at least 0'
+    if type(value) is not type(current) or cast(int, value) < 0:
+        raise InputError(f'device form {name} is {value!r}; it must be {kind}')
+
+
+def cores() -> int:
+    """CPU cores for which dense softmax chooses its steps: as the forms say, else all that this process may use."""
+    return device_forms().cores or cores_of_process()
+
+
+@functools.cache
+def cores_of_process() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1

@@ -1,0 +1,137 @@
+"""What one chunk of a tile loop computes: its logits under the masks, its softmax, and the gradient of its logits.
+
+Axes as in tile_softmax.py; arrays over the pairs of a chunk are laid out as `Chunk` says.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from efficient_attention.attention.dropout import fold_index, is_kept
+from efficient_attention.attention.softmax.schedule import Pass, TileClass
+from efficient_attention.attention.softmax.tile_chunks import (
+    ChosenTiles,
+    Chunk,
+    MaskInputs,
+    dot_products,
+    weighted_sums,
+)
+from efficient_attention.attention.softmax.tile_term import Term
+from efficient_attention.attention.weights import MASKED
+
+
+class Operands(NamedTuple):
+    """Arrays of a pass, in tiles; the last tile of each is empty."""
+
+    q_BGnhSK: Array  # scaled by 1 / sqrt(K)
+    k_BGnSK: Array
+    v_BGnSK: Array
+    terms: tuple[Term, ...]  # added to the dot products of queries and keys
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is known of a pass before its arrays are."""
+
+    tile_pass: Pass
+    dropout_rate: float
+    step_bytes: tuple[int, int]  # of scores, where tiles have lists of their own and where they share one
+
+
+def make_chunk(options: Options, chosen: ChosenTiles, by_key: bool, tile_class: TileClass) -> Chunk:
+    """The pairs of some tiles of a class. By key no key is checked: results of keys that do not exist are dropped."""
+    return Chunk(
+        chosen, by_key, tile_class.checks_pattern, tile_class.checks_keys and not by_key, options.tile_pass.size
+    )
+
+
+def term_values(chunk: Chunk, operands: Operands, mask_inputs: MaskInputs) -> list[Array]:
+    """What each term adds to the logits, over the pairs."""
+    return [term.values(chunk, mask_inputs) for term in operands.terms]
+
+
+def masked_logits(
+    chunk: Chunk, options: Options, operands: Operands, mask_inputs: MaskInputs, terms: list[Array]
+) -> Array:
+    """float32 logits over the pairs, with the values of their terms, and MASKED where a pair is not allowed."""
+    logits = dot_products(chunk, chunk.queries(operands.q_BGnhSK), chunk.keys(operands.k_BGnSK))
+    logits = sum(terms, logits)
+    masks = allowed(chunk, options, mask_inputs)
+    return jnp.where(functools.reduce(jnp.logical_and, masks), logits, MASKED) if masks else logits
+
+
+def allowed(chunk: Chunk, options: Options, mask_inputs: MaskInputs) -> list[Array]:
+    """Booleans that broadcast over the pairs; a pair is allowed where all of them are True."""
+    masks = []
+    if chunk.checks_keys or chunk.checks_pattern:
+        masks.append(chunk.spread_keys(mask_inputs.keys.numbers_11nS) >= 0)
+    if chunk.checks_pattern:
+        query, key = (
+            chunk.spread_queries(mask_inputs.queries.positions_b1nS),
+            chunk.spread_keys(mask_inputs.keys.positions_b1nS),
+        )
+        by_head = [
+            pattern(query[:, min(head, query.shape[1] - 1)], key[:, min(head, key.shape[1] - 1)])
+            for head, pattern in enumerate(options.tile_pass.patterns)
+        ]
+        masks.append(jnp.stack(by_head, axis=1))
+    q_segments, k_segments = mask_inputs.queries.segments_B1nS, mask_inputs.keys.segments_B1nS
+    if q_segments is not None and k_segments is not None:
+        query, key = chunk.spread_queries(q_segments), chunk.spread_keys(k_segments)
+        masks.append((query == key) & (key != 0))
+    return masks
+
+
+def dropout_factor(chunk: Chunk, options: Options, mask_inputs: MaskInputs) -> Array | None:
+    """0 or 1 / (1 - rate) for each weight, from the numbers of its query and key; None without dropout."""
+    if mask_inputs.dropout_seeds_BGh is None:
+        return None
+    bits = fold_index(
+        chunk.spread_heads(mask_inputs.dropout_seeds_BGh), chunk.spread_queries(mask_inputs.queries.numbers_11nS)
+    )
+    keep = is_kept(fold_index(bits, chunk.spread_keys(mask_inputs.keys.numbers_11nS)), options.dropout_rate)
+    return keep.astype(jnp.float32) * (1.0 / (1.0 - options.dropout_rate))
+
+
+def forward_chunk(chunk: Chunk, options: Options, operands: Operands, mask_inputs: MaskInputs) -> tuple[Array, Array]:
+    """Output [B, G, t, h, S, K] in the values' dtype and log-sum-exp [B, G, t, h, S] of a chunk of query tiles."""
+    logits = masked_logits(chunk, options, operands, mask_inputs, term_values(chunk, operands, mask_inputs))
+    maximum = logits.max(axis=(-2, -1), keepdims=True)
+    weights = jnp.exp(logits - maximum)
+    total = weights.sum(axis=(-2, -1))
+    factor = dropout_factor(chunk, options, mask_inputs)
+    weights = weights if factor is None else weights * factor
+    v = chunk.keys(operands.v_BGnSK)
+    out = weighted_sums(chunk, weights.astype(v.dtype), v)
+    maximum = maximum[..., 0, 0]
+    has_key = maximum > MASKED / 2  # where not, the weights mean nothing
+    out = jnp.where(has_key[..., None], out / total[..., None], 0.0)
+    return out.astype(v.dtype), jnp.where(has_key, maximum + jnp.log(total), MASKED)
+
+
+class Saved(NamedTuple):
+    """What the backward loops read besides the operands: log-sum-exp, dout and rowsum(dout out) - dlse.
+
+    Where a query has no key, or only fills up a tile, the log-sum-exp is -MASKED, so that all its weights are 0.
+    """
+
+    lse_BGnhS: Array
+    dout_BGnhSK: Array
+    delta_BGnhS: Array
+
+
+def backward_pairs(
+    chunk: Chunk, options: Options, operands: Operands, mask_inputs: MaskInputs, saved: Saved, terms: list[Array]
+) -> tuple[Array, Array]:
+    """The weights after dropout and the gradient of the logits, both float32 over the pairs."""
+    lse, delta = (chunk.queries(x) for x in (saved.lse_BGnhS, saved.delta_BGnhS))
+    lse, delta = (x[:, :, :, None] if chunk.by_key else x[..., None, None] for x in (lse, delta))
+    weights = jnp.exp(masked_logits(chunk, options, operands, mask_inputs, terms) - lse)
+    dweights = dot_products(chunk, chunk.queries(saved.dout_BGnhSK), chunk.keys(operands.v_BGnSK))
+    factor = dropout_factor(chunk, options, mask_inputs)
+    dropped = weights if factor is None else weights * factor
+    dweights = dweights if factor is None else dweights * factor
+    return dropped, weights * (dweights - delta)

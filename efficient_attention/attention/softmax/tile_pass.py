@@ -1,0 +1,94 @@
+"""One pass of a schedule for a request: its arrays put into tiles, the loops over them run, the results put back."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from efficient_attention.attention.device_forms import device_forms
+from efficient_attention.attention.dropout import fold_index, row_seeds
+from efficient_attention.attention.request import Request
+from efficient_attention.attention.softmax.schedule import Pass
+from efficient_attention.attention.softmax.tile_bias import make_tile_bias
+from efficient_attention.attention.softmax.tile_chunks import MaskInputs, into_tiles, make_side, reorder
+from efficient_attention.attention.softmax.tile_pairs import Operands, Options
+from efficient_attention.attention.softmax.tile_relative import make_relative_bias
+from efficient_attention.attention.softmax.tile_softmax import attend_tiles
+from efficient_attention.attention.softmax.tile_term import Term
+
+
+def attend_pass(request: Request, heads_H: np.ndarray, tile_pass: Pass) -> tuple[Array, Array]:
+    """Output [B, L, H, K] and log-sum-exp [B, H, L] of one pass; the request's heads have these numbers."""
+    batch, queries, _, width = request.query.shape
+    options = Options(tile_pass, request.dropout.rate if request.dropout else 0.0, step_sizes())
+    scaled = request.query * jnp.asarray(1.0 / math.sqrt(width), request.query.dtype)
+    q_BLGhK = scaled.reshape(batch, queries, request.key.shape[2], -1, width)
+    operands = Operands(
+        into_tiles(q_BLGhK, tile_pass.query_listing_L, tile_pass.size).transpose(0, 3, 1, 4, 2, 5),
+        into_tiles(request.key, tile_pass.key_listing_M, tile_pass.size).transpose(0, 3, 1, 2, 4),
+        into_tiles(request.value, tile_pass.key_listing_M, tile_pass.size).transpose(0, 3, 1, 2, 4),
+        make_terms(request, heads_H, tile_pass),
+    )
+    segments = request.segments or (None, None)
+    mask_inputs = MaskInputs(
+        make_side(request.positions.query, segments[0], tile_pass.query_listing_L, tile_pass.size),
+        make_side(request.positions.key, segments[1], tile_pass.key_listing_M, tile_pass.size),
+        None if request.dropout is None else dropout_seeds(request, request.dropout.rng, heads_H),
+    )
+    run = attend_tiles_by_head if is_wide(options, operands) else attend_tiles
+    out_BGnhSK, lse_BGnhS = run(options, operands, mask_inputs)
+    out_BLHK = out_BGnhSK.transpose(0, 2, 4, 1, 3, 5).reshape(batch, -1, len(heads_H), width)[:, :queries]
+    lse_BHL = lse_BGnhS.swapaxes(2, 3).reshape(batch, len(heads_H), -1)[..., :queries]
+    back_L = np.argsort(tile_pass.query_listing_L)
+    return reorder(out_BLHK, back_L, 1), reorder(lse_BHL, back_L, 2)
+
+
+def make_terms(request: Request, heads_H: np.ndarray, tile_pass: Pass) -> tuple[Term, ...]:
+    """What the request adds to the dot products of queries and keys, for its heads with these numbers."""
+    bias = make_tile_bias(request, heads_H, tile_pass.query_listing_L, tile_pass.key_listing_M, tile_pass.size)
+    return tuple(term for term in (bias, make_relative_bias(request, heads_H, tile_pass)) if term is not None)
+
+
+def step_sizes() -> tuple[int, int]:
+    """Bytes of the scores of a step, where tiles have lists of their own and where they share one."""
+    return device_forms().tile_step_bytes, device_forms().shared_tile_step_bytes
+
+
+def dropout_seeds(request: Request, rng: Array, heads_H: np.ndarray) -> Array:
+    """uint32 [B, G, h]: where the hash of each head's dropout bits starts, as in `dropout.keep_mask`."""
+    batch = request.query.shape[0]
+    seeds_BH = fold_index(row_seeds(rng, batch)[:, None], jnp.asarray(heads_H)[None])
+    return seeds_BH.reshape(batch, request.key.shape[2], -1)
+
+
+def is_wide(options: Options, operands: Operands) -> bool:
+    """Whether the scores of one tile over all heads are more than a step, on devices where heads then take turns."""
+    batch, groups, _, per_group, size, _ = operands.q_BGnhSK.shape
+    width = max(
+        tile_class.visited_hnw.shape[-1] for tile_class in (*options.tile_pass.by_query, *options.tile_pass.by_key)
+    )
+    tile_bytes = 4 * batch * groups * per_group * size * size * width
+    is_split = all(term.splits_by_head for term in operands.terms)
+    is_splittable = groups > 1 and is_split and len(options.tile_pass.patterns) == 1
+    return device_forms().takes_turns_by_head and is_splittable and tile_bytes > min(options.step_bytes)
+
+
+def attend_tiles_by_head(options: Options, operands: Operands, mask_inputs: MaskInputs) -> tuple[Array, Array]:
+    """`attend_tiles`, one key head after another."""
+    arrays = {'q': operands.q_BGnhSK, 'k': operands.k_BGnSK, 'v': operands.v_BGnSK}
+    terms, whole = jax.tree.flatten(operands.terms)
+    arrays |= {str(number): leaf for number, leaf in enumerate(terms) if leaf.shape[1] > 1}
+    if mask_inputs.dropout_seeds_BGh is not None:
+        arrays['seeds'] = mask_inputs.dropout_seeds_BGh
+
+    def one(head: dict[str, Array]) -> tuple[Array, Array]:
+        leaves = [head[str(number)][:, None] if str(number) in head else leaf for number, leaf in enumerate(terms)]
+        q, k, v = (head[name][:, None] for name in ('q', 'k', 'v'))
+        seeds = head['seeds'][:, None] if 'seeds' in head else None
+        operands_of_head = Operands(q, k, v, jax.tree.unflatten(whole, leaves))
+        return attend_tiles(options, operands_of_head, mask_inputs._replace(dropout_seeds_BGh=seeds))
+
+    out, lse = jax.lax.map(one, {name: jnp.moveaxis(x, 1, 0) for name, x in arrays.items()})
+    return jnp.moveaxis(out[:, :, 0], 0, 1), jnp.moveaxis(lse[:, :, 0], 0, 1)

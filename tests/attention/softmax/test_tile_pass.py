@@ -1,0 +1,82 @@
+"""One pass of a request: which form it takes, and that heads in turn give what all heads at once give."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.attention.attend import make_request
+from efficient_attention.attention.device_forms import using_forms
+from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.patterns import Causal
+from efficient_attention.attention.relative import Relative
+from efficient_attention.attention.request import Request
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.attention.softmax.schedule import Pass, schedule
+from efficient_attention.attention.softmax.tile_bias import ArrayBias
+from efficient_attention.attention.softmax.tile_pass import attend_pass, dropout_seeds, make_terms, step_sizes
+from efficient_attention.attention.softmax.tile_relative import RelativeBias
+from tests.tolerances import assert_close
+
+L, H, G, K, S = 20, 4, 2, 8, 8
+POSITIONS = np.arange(L, dtype=np.int32).tobytes()
+HEADS = np.arange(H)
+
+
+def make(**options: object) -> Request:
+    q, k, v, table = (
+        jax.random.normal(rng, shape)
+        for rng, shape in zip(
+            jax.random.split(jax.random.key(0), 4),
+            ((2, L, H, K), (2, L, G, K), (2, L, G, K), (2 * L, H, K)),
+            strict=True,
+        )
+    )
+    options |= {'relative': Relative(2 * q, table)} if options.pop('is_relative', False) else {}
+    return make_request(q, k, v, Softmax(Causal(), S), **options)
+
+
+def causal_pass() -> Pass:
+    (tile_pass,) = schedule((Causal(),), POSITIONS, POSITIONS, S)
+    return tile_pass
+
+
+def test_heads_in_turn_give_what_all_heads_at_once_give():
+    """With everything that is cut by key head: the bias, the relative term and the seeds of dropout."""
+    bias = jax.random.normal(jax.random.key(1), (1, H, L, L))
+    request = make(is_relative=True, bias=bias, dropout_rate=0.3, rng=jax.random.key(2))
+    programs, results = [], []
+    for is_in_turn in (False, True):
+        with using_forms(tile_step_bytes=1, takes_turns_by_head=is_in_turn):
+            run = jax.jit(lambda: attend_pass(request, HEADS, causal_pass()))
+            programs.append(run.lower().as_text())
+            results.append(run())
+    assert programs[0] != programs[1]
+    assert_close(*results)
+
+
+def test_terms_are_those_that_the_request_has():
+    bias = jnp.zeros((L, L))
+    for options, kinds in (
+        ({}, []),
+        ({'bias': bias}, [ArrayBias]),
+        ({'bias': bias, 'is_relative': True}, [ArrayBias, RelativeBias]),
+    ):
+        assert [type(term) for term in make_terms(make(**options), HEADS, causal_pass())] == kinds
+
+
+@pytest.mark.parametrize(
+    'platform, sizes', [('cpu', (2**20, 2**22)), ('cuda', (2**27, 2**27)), ('tpu', (2**27, 2**27))]
+)
+def test_steps_are_small_on_cpus_alone(platform: str, sizes: tuple[int, int]):
+    with compiled_for(platform):
+        assert step_sizes() == sizes
+
+
+def test_dropout_begins_at_the_hash_of_row_and_head():
+    """The seeds of chosen heads are those of the same heads among all."""
+    rng = jax.random.key(3)
+    whole = dropout_seeds(make(), rng, HEADS)
+    assert whole.shape == (2, G, H // G) and len(np.unique(whole)) == 2 * H
+    reversed_heads = dropout_seeds(make(), rng, HEADS[::-1])
+    np.testing.assert_array_equal(reversed_heads.reshape(2, H), whole.reshape(2, H)[:, ::-1])
