@@ -61,9 +61,9 @@ MUTANTS = (
     ),
     Mutant('attention/weights.py', 'weights_BHLM / (1.0 - rate)', 'weights_BHLM'),
     Mutant('attention/merge.py', 'maximum[0] + jnp.log(total)', 'maximum[0]'),
-    Mutant('attention/patterns/primitives.py', 'near = distance <= self.radius', 'near = distance < self.radius'),
+    Mutant('attention/patterns/bands.py', 'near = distance <= self.radius', 'near = distance < self.radius'),
     Mutant(
-        'attention/patterns/primitives.py',
+        'attention/patterns/strided.py',
         'self.block >= self.block - self.width',
         'self.block > self.block - self.width',
     ),

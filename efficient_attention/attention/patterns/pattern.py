@@ -7,7 +7,7 @@ A new pattern is a subclass with two methods: the predicate, and `tiles`, which 
 some pair and whether every pair of them is allowed, so that no [L, L] array is ever needed. `tiles` may err on the
 safe side: call an empty tile kept, or a whole tile partial. What others ask of a pattern besides (how far it reaches,
 whether it goes by distance) has an answer that is always safe, and a pattern that knows better overrides it. The
-patterns themselves are in `primitives.py`.
+patterns themselves are in the files beside this one.
 """
 
 import dataclasses
