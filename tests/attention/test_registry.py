@@ -15,7 +15,8 @@ from efficient_attention.attention import registry
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, init_cache
 from efficient_attention.attention.favor.definition import FAVOR
-from efficient_attention.attention.lsh.definition import LSH, draw_rotations
+from efficient_attention.attention.lsh.definition import LSH
+from efficient_attention.attention.lsh.hashing import draw_rotations
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.patterns import global_tokens
 from efficient_attention.attention.registry import ROOMS, room_of

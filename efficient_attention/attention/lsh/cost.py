@@ -1,6 +1,7 @@
 """How much arithmetic LSH attention takes: in each round the hash, and two products over the pairs of each chunk."""
 
-from efficient_attention.attention.lsh.definition import LSH, Layout, bucket_factors
+from efficient_attention.attention.lsh.definition import LSH, Layout
+from efficient_attention.attention.lsh.hashing import bucket_factors
 
 
 def multiply_adds(mechanism: LSH, length: int, heads: int, width: int) -> int:

@@ -19,8 +19,7 @@ Axes here: B rows, H heads, T rounds, n chunks of S slots, K head width; N = n S
 """
 
 import dataclasses
-import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +27,8 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from efficient_attention.attention.checks import same_values
+from efficient_attention.attention.lsh.hashing import draw_rotations, hash_buckets
+from efficient_attention.attention.lsh.sorting import invert, segment_ranks, stable_order, take
 from efficient_attention.attention.mechanism import Mechanism, lack, of_kind, refuse, require, require_at_least
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import masked_softmax, same_segment, up_to_query
@@ -35,8 +36,6 @@ from efficient_attention.errors import InputError
 
 SELF_LOGIT = -1e5  # of a position with itself; trax's value
 SMALLEST_SQUARE = 1e-12  # added to |q|^2, so that a query of zeros has a key of zeros
-MOST_BUCKETS = 128  # beyond it one rotation would cost more than the attention, so two are combined
-HASHED_AT_ONCE = 4096  # positions
 NO_RUN = -1
 
 
@@ -155,67 +154,6 @@ class Rounds(NamedTuple):
     runs_BHTN: Array | None  # equal where a pair is allowed by segment (and bucket), NO_RUN where there is no token
 
 
-# Hashing and sorting
-
-
-def bucket_factors(buckets: int) -> tuple[int, ...]:
-    """The even numbers of buckets whose product replaces `buckets`: itself up to 128, else two near its square root.
-
-    The product is at most `buckets` and may lie below it: 130 gives 16 x 8.
-    """
-    if buckets <= MOST_BUCKETS:
-        return (buckets,)
-    first = 2 ** math.ceil(math.log2(math.sqrt(buckets)))
-    return first, 2 * (buckets // (2 * first))
-
-
-def draw_rotations(rng: Array, buckets: int, rounds: int, heads: int, width: int) -> list[Float[Array, 'H K T _']]:
-    """Gaussian directions for each factor of the number of buckets, half as many as buckets; all rows share them."""
-    factors = bucket_factors(buckets)
-    return [
-        jax.random.normal(key, (heads, width, rounds, factor // 2), jnp.float32)
-        for key, factor in zip(jax.random.split(rng, len(factors)), factors, strict=True)
-    ]
-
-
-def hash_buckets(query: Float[Array, 'B L H K'], rotations: list[Float[Array, 'H K T _']]) -> Int[Array, 'B H T L']:
-    """The bucket of each query in each round: argmax [x R; -x R], in mixed radix where there are several R.
-
-    Vectors at a small angle share a bucket more often than others (Andoni et al. 2015, arXiv 1509.02897). The number of
-    directions grows with the length, so the projections of all positions at once would grow faster than it.
-    """
-    length = query.shape[1]
-    if length <= HASHED_AT_ONCE:
-        return hash_block(query, rotations)
-    padded = jnp.pad(query, ((0, 0), (0, -length % HASHED_AT_ONCE), (0, 0), (0, 0)))
-    blocks = padded.reshape(query.shape[0], -1, HASHED_AT_ONCE, *query.shape[2:]).swapaxes(0, 1)
-    numbers = jax.lax.map(lambda block: hash_block(block, rotations), blocks)  # [n, B, H, T, block]
-    numbers = jnp.moveaxis(numbers, 0, 3)
-    return numbers.reshape(*numbers.shape[:3], -1)[..., :length]
-
-
-def hash_block(query: Float[Array, 'B L H K'], rotations: list[Float[Array, 'H K T _']]) -> Int[Array, 'B H T L']:
-    """`hash_buckets` of all positions at once."""
-    numbers, base = None, 1
-    x_BLHK = jax.lax.stop_gradient(query).astype(jnp.float32)
-    for rotation in rotations:
-        projected = jnp.einsum('BLHK,HKTb->BHTbL', x_BLHK, rotation, precision=jax.lax.Precision.HIGHEST)
-        digits = strongest_direction(projected)
-        numbers = digits if numbers is None else numbers + jnp.int32(base) * digits
-        base *= 2 * rotation.shape[-1]
-    assert numbers is not None
-    return numbers
-
-
-def strongest_direction(projected_BHTbL: Array) -> Array:
-    """argmax over [x, -x] along axis b; two plain reductions, which a CPU vectorises as it does not argmax."""
-    count = projected_BHTbL.shape[-2]
-    largest = jnp.abs(projected_BHTbL).max(axis=-2, keepdims=True)
-    numbers = jax.lax.broadcasted_iota(jnp.int32, projected_BHTbL.shape, projected_BHTbL.ndim - 2)
-    mirrored = jnp.where(-projected_BHTbL == largest, numbers + count, 2 * count - 1)  # no NaN leaves the range
-    return jnp.where(projected_BHTbL == largest, numbers, mirrored).min(axis=-2)
-
-
 def make_rounds(request: Request, layout: Layout) -> tuple[Rounds, Int[Array, 'B H T L']]:
     """The order of all rounds, and the buckets; rotations are drawn from `request.rng`."""
     assert request.rng is not None
@@ -254,57 +192,6 @@ def sort_round(numbers_T: Array, buckets_BHTL: Array, segments_BL: Array | None,
         runs = jnp.zeros_like(order)
     runs = None if runs is None else jnp.pad(runs, filling, constant_values=NO_RUN)
     return Rounds(numbers_T, jnp.pad(order, filling, mode='edge'), invert(order), runs)
-
-
-def stable_order(numbers: Array, bound: int) -> Array:
-    """The permutation that sorts whole numbers in [0, bound) along the last axis, equal ones by place.
-
-    Sorting numbers that carry their place is several times faster than sorting pairs, and takes half the memory; where
-    both do not fit into 32 bits, digit by digit.
-    """
-    length = numbers.shape[-1]
-    base, weight = 2**32 // length, 1
-    places = jax.lax.broadcasted_iota(jnp.uint32, numbers.shape, numbers.ndim - 1)
-    order = places.astype(jnp.int32)
-    while weight < bound or weight == 1:
-        digits = take(numbers, order) if weight > 1 else numbers
-        digits = (digits // jnp.int32(weight)) % jnp.int32(min(base, 2**31 - 1))
-        carried = jnp.sort(digits.astype(jnp.uint32) * jnp.uint32(length) + places, axis=-1)
-        by_digit = (carried % jnp.uint32(length)).astype(jnp.int32)
-        order = take(order, by_digit) if weight > 1 else by_digit
-        weight *= base
-    return order
-
-
-def segment_ranks(segments_BL: Array) -> Array:
-    """0, 1, ... in the order of a row's segment numbers, and L for padding."""
-    length = segments_BL.shape[1]
-    order = jnp.argsort(segments_BL, axis=-1, stable=True).astype(jnp.int32)
-    ordered = take(segments_BL, order)
-    ranks = jnp.cumsum(jnp.diff(ordered, axis=-1, prepend=ordered[:, :1]) != 0, axis=-1, dtype=jnp.int32)
-    return jnp.where(segments_BL == 0, length, take(ranks, invert(order)))
-
-
-def invert(order: Array) -> Array:
-    """The inverse of permutations along the last axis."""
-
-    def invert_one(order_L: Array) -> Array:
-        places = jnp.arange(order_L.shape[0], dtype=jnp.int32)
-        return jnp.zeros_like(order_L).at[order_L].set(places, unique_indices=True, mode='promise_in_bounds')
-
-    return over_rows(invert_one, order.ndim - 1)(order)
-
-
-def take(x: Array, index: Array) -> Array:
-    """`x` [..., L, *rest] at `index` [..., m]: [..., m, *rest], for equal leading axes."""
-    return over_rows(lambda x, index: x.at[index].get(mode='promise_in_bounds'), index.ndim - 1)(x, index)
-
-
-def over_rows(fn: Any, axes: int) -> Any:
-    """`fn` mapped over that many leading axes."""
-    for _ in range(axes):
-        fn = jax.vmap(fn)
-    return fn
 
 
 def unit_keys(q: Float[Array, '*batch K']) -> Float[Array, '*batch K']:

@@ -17,31 +17,24 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.device_kind import device_kind
-from efficient_attention.attention.lsh.definition import Layout, Rounds, make_layout, make_rounds, take, unit_keys
+from efficient_attention.attention.lsh.definition import Layout, Rounds, make_layout, make_rounds, unit_keys
+from efficient_attention.attention.lsh.sorting import take
+from efficient_attention.attention.lsh.steps import add, over_rounds, put, run_steps
 from efficient_attention.attention.lsh.windows import (
     ChunkWindow,
     Gathered,
     MaskInputs,
     Vectors,
-    corner,
     dropout_factor,
-    extend,
     make_gathered,
     make_mask_inputs,
-    make_window,
     product,
     rows_of_queries,
     scores,
-    slice_from,
     window_rows,
 )
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import MASKED
-
-# Bytes of float32 scores that one step of a loop computes: near the cache on a CPU, enough work at once elsewhere.
-STEP_BYTES = {'cpu': 2**20}
-STEP_BYTES_ELSEWHERE = 128 * 2**20
 
 
 class Sums(NamedTuple):
@@ -60,45 +53,6 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H 
     q_BHLK, v_BHLK = request.query.swapaxes(1, 2), request.value.swapaxes(1, 2)
     out_BHLK, lse_BHL = attend_rounds(layout, q_BHLK, v_BHLK, rounds, mask_inputs)
     return out_BHLK.swapaxes(1, 2), lse_BHL
-
-
-# Loops over chunks
-
-
-def chunks_per_step(layout: Layout, rows: int, rounds: int) -> tuple[int, int]:
-    """How many rounds and neighbouring chunks one step of a loop computes, for `rows` batch rows x heads.
-
-    Chunks of one round first: neighbours share the chunk before.
-    """
-    step_bytes = STEP_BYTES.get(device_kind(), STEP_BYTES_ELSEWHERE)
-    at_most = max(1, step_bytes // (4 * rows * layout.size**2 * (1 + layout.before)))
-    chunks = largest_divisor(layout.chunks, at_most)
-    return largest_divisor(rounds, at_most // chunks) if chunks == layout.chunks else 1, chunks
-
-
-def largest_divisor(number: int, at_most: int) -> int:
-    """The largest divisor of `number` that is at most `at_most`, which is positive."""
-    return max(divisor for divisor in range(1, min(at_most, number) + 1) if number % divisor == 0)
-
-
-def run_steps(step: Any, layout: Layout, rounds: Rounds, mask_inputs: MaskInputs, start: Any) -> Any:
-    """`step(window, carry)` over all chunks of the given rounds."""
-    batch, heads, total = rounds.order_BHTN.shape[:3]
-    count = chunks_per_step(layout, batch * heads, total)
-    runs = None if rounds.runs_BHTN is None else extend(rounds.runs_BHTN, layout)
-    slots = rounds._replace(order_BHTN=extend(rounds.order_BHTN, layout), runs_BHTN=runs)
-    steps = layout.chunks // count[1]  # of one round
-
-    def body(number: Array, carry: Any) -> Any:
-        place = number // steps * count[0], number % steps * count[1]
-        return step(make_window(place, count, layout, slots, mask_inputs), carry)
-
-    return jax.lax.fori_loop(0, total // count[0] * steps, body, start)
-
-
-def put(buffer: Array, x: Array, start: tuple[Array, Array]) -> Array:
-    """`buffer` [B, H, T, n, ...] with rounds and chunks from `start` on replaced by `x`."""
-    return jax.lax.dynamic_update_slice(buffer, x, corner(start, x.ndim), allow_negative_indices=False)
 
 
 def round_sums(layout: Layout, x: Gathered, rounds: Rounds, mask_inputs: MaskInputs) -> Sums:
@@ -147,19 +101,6 @@ def merge_sums(parts: list[Sums]) -> Sums:
 def add_up(terms: list[Array]) -> Array:
     """The sum of arrays, one after another."""
     return functools.reduce(jnp.add, terms)
-
-
-def over_rounds(fn: Any, combine: Any, start: Any, layout: Layout, rounds: Rounds) -> Any:
-    """`combine` of `fn(rounds)` over rounds: all at once, or with `sequential` one after another from `start` on."""
-    if not layout.mechanism.sequential:
-        return fn(rounds)
-
-    def step(carry: Any, one_round: Rounds) -> tuple[Any, None]:
-        one_round = jax.tree.map(lambda x: x[None] if x.ndim == 0 else x[:, :, None], one_round)
-        return combine(carry, fn(one_round)), None
-
-    by_round = jax.tree.map(lambda x: x if x.ndim == 1 else jnp.moveaxis(x, 2, 0), rounds)
-    return jax.lax.scan(step, start, by_round)[0]
 
 
 def all_sums(layout: Layout, x: Gathered, rounds: Rounds, mask_inputs: MaskInputs) -> Sums:
@@ -273,8 +214,3 @@ def sum_by_position(x: Array, layout: Layout, rounds: Rounds, before: int) -> Ar
     if before:  # what stands before the first chunk belongs to the last one
         x = add(x, x[:, :, :, :1], (jnp.int32(0), jnp.int32(layout.chunks)))
     return add_up([by_position(x[:, :, n], rounds, n, before * layout.size) for n in axis_numbers(rounds)])
-
-
-def add(buffer: Array, x: Array, start: tuple[Array, Array]) -> Array:
-    """`buffer` [B, H, T, n, ...] with `x` added to the rounds and chunks of a window."""
-    return put(buffer, slice_from(buffer, start, (x.shape[2], x.shape[3])) + x, start)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.dropout import fold_index, is_kept, row_seeds
-from efficient_attention.attention.lsh.definition import NO_RUN, SELF_LOGIT, Layout, Rounds, key_scale, take
+from efficient_attention.attention.lsh.definition import NO_RUN, SELF_LOGIT, Layout, Rounds, key_scale
+from efficient_attention.attention.lsh.sorting import take
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import MASKED
 
