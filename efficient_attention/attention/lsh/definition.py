@@ -19,7 +19,6 @@ Axes here: B rows, H heads, T rounds, n chunks of S slots, K head width; N = n S
 """
 
 import dataclasses
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +26,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from efficient_attention.attention.checks import same_values
-from efficient_attention.attention.lsh.hashing import draw_rotations, hash_buckets
-from efficient_attention.attention.lsh.sorting import invert, segment_ranks, stable_order, take
+from efficient_attention.attention.lsh.rounds import Layout, make_rounds
 from efficient_attention.attention.mechanism import Mechanism, lack, of_kind, refuse, require, require_at_least
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import masked_softmax, same_segment, up_to_query
@@ -36,7 +34,6 @@ from efficient_attention.errors import InputError
 
 SELF_LOGIT = -1e5  # of a position with itself; trax's value
 SMALLEST_SQUARE = 1e-12  # added to |q|^2, so that a query of zeros has a key of zeros
-NO_RUN = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,35 +91,6 @@ class LSH(Mechanism):
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """What is static about a call."""
-
-    mechanism: LSH
-    length: int
-    dropout_rate: float
-
-    @property
-    def size(self) -> int:
-        """Slots of a chunk, S."""
-        return min(self.mechanism.bucket_size, self.length)
-
-    @property
-    def chunks(self) -> int:
-        """Chunks of a round, n."""
-        return -(-self.length // self.size)
-
-    @property
-    def buckets(self) -> int:
-        """Buckets asked for, which hashing may lower to a product of two numbers."""
-        return self.mechanism.buckets or 2 * max(1, self.length // self.mechanism.bucket_size)
-
-    @property
-    def before(self) -> int:
-        """Chunks before its own that a query reads: none where there is one chunk alone."""
-        return int(self.chunks > 1)
-
-
 def make_layout(request: Request) -> Layout:
     """The static part of a request that LSH attention serves.
 
@@ -142,56 +110,22 @@ def make_layout(request: Request) -> Layout:
             raise lack(
                 'lsh', f'{name} of keys that are not those of queries; pass one array as query_{name} and key_{name}'
             )
-    return Layout(mechanism, queries, request.dropout.rate if request.dropout else 0.0)
+    return lay_out(mechanism, queries, request.dropout.rate if request.dropout else 0.0)
 
 
-class Rounds(NamedTuple):
-    """The sorted order of some rounds. Slots behind the last position hold it once more and belong to no run."""
-
-    numbers_T: Array
-    order_BHTN: Array  # the position in each slot
-    slots_BHTL: Array  # the slot of each position
-    runs_BHTN: Array | None  # equal where a pair is allowed by segment (and bucket), NO_RUN where there is no token
-
-
-def make_rounds(request: Request, layout: Layout) -> tuple[Rounds, Int[Array, 'B H T L']]:
-    """The order of all rounds, and the buckets; rotations are drawn from `request.rng`."""
-    assert request.rng is not None
-    _, _, heads, width = request.query.shape
-    segments_BL = None if request.segments is None else request.segments.query
-    rotations = draw_rotations(request.rng, layout.buckets, layout.mechanism.rounds, heads, width)
-
-    def one_round(number: Array, own_rotations: list[Array]) -> tuple[Rounds, Array]:
-        buckets_BHTL = hash_buckets(request.query, [rotation[:, :, None] for rotation in own_rotations])
-        return sort_round(number[None], buckets_BHTL, segments_BL, layout), buckets_BHTL
-
-    # One round after another, so that the projections of one alone exist.
-    numbers = jnp.arange(layout.mechanism.rounds, dtype=jnp.int32)
-    by_round = jax.lax.map(lambda part: one_round(*part), (numbers, [jnp.moveaxis(x, 2, 0) for x in rotations]))
-    return jax.tree.map(lambda x: x[:, 0] if x.ndim == 2 else jnp.moveaxis(x[:, :, :, 0], 0, 2), by_round)
-
-
-def sort_round(numbers_T: Array, buckets_BHTL: Array, segments_BL: Array | None, layout: Layout) -> Rounds:
-    """The positions of each row by (segment, bucket, position), padding last."""
-    order, runs = stable_order(buckets_BHTL, layout.buckets), None
-    if segments_BL is not None:
-        ranks_BHTL = jnp.broadcast_to(segment_ranks(segments_BL)[:, None, None], order.shape)
-        order = take(order, stable_order(take(ranks_BHTL, order), layout.length + 1))
-        runs = take(ranks_BHTL, order)
-    if layout.mechanism.within_buckets:
-        buckets = take(buckets_BHTL, order)
-        is_new = jnp.diff(buckets, axis=-1, prepend=buckets[..., :1]) != 0
-        if runs is not None:
-            is_new |= jnp.diff(runs, axis=-1, prepend=runs[..., :1]) != 0
-        bucket_runs = jnp.cumsum(is_new, axis=-1, dtype=jnp.int32)
-        runs = bucket_runs if runs is None else jnp.where(runs == layout.length, NO_RUN, bucket_runs)
-    elif runs is not None:
-        runs = jnp.where(runs == layout.length, NO_RUN, runs)
-    filling = [(0, 0)] * 3 + [(0, layout.size * layout.chunks - layout.length)]
-    if runs is None and filling[-1][1]:
-        runs = jnp.zeros_like(order)
-    runs = None if runs is None else jnp.pad(runs, filling, constant_values=NO_RUN)
-    return Rounds(numbers_T, jnp.pad(order, filling, mode='edge'), invert(order), runs)
+def lay_out(mechanism: LSH, length: int, dropout_rate: float = 0.0) -> Layout:
+    """The options and sizes of calls with rows of `length` positions."""
+    return Layout(
+        length=length,
+        size=min(mechanism.bucket_size, length),
+        rounds=mechanism.rounds,
+        buckets=mechanism.buckets or 2 * max(1, length // mechanism.bucket_size),
+        causal=mechanism.causal,
+        within_buckets=mechanism.within_buckets,
+        deduplicate=mechanism.deduplicate,
+        sequential=mechanism.sequential,
+        dropout_rate=dropout_rate,
+    )
 
 
 def unit_keys(q: Float[Array, '*batch K']) -> Float[Array, '*batch K']:
@@ -220,13 +154,13 @@ def times_found(request: Request, layout: Layout) -> Int[Array, 'B H L M']:
     chunks_BHTL = rounds.slots_BHTL // jnp.int32(layout.size)
     steps_back = (chunks_BHTL[..., :, None] - chunks_BHTL[..., None, :]) % layout.chunks
     found = steps_back <= layout.before
-    if layout.mechanism.within_buckets:
+    if layout.within_buckets:
         found &= buckets_BHTL[..., :, None] == buckets_BHTL[..., None, :]
     counts = found.sum(axis=2, dtype=jnp.int32)
-    return jnp.minimum(counts, 1) if layout.mechanism.deduplicate else counts
+    return jnp.minimum(counts, 1) if layout.deduplicate else counts
 
 
 def allowed_pairs(request: Request, layout: Layout) -> Array:
     """Booleans [b, 1, L, M]: key in the query's segment, and not later where causal."""
-    allowed = up_to_query(request) if layout.mechanism.causal else jnp.ones((1, 1, 1, 1), bool)
+    allowed = up_to_query(request) if layout.causal else jnp.ones((1, 1, 1, 1), bool)
     return allowed & same_segment(request)

@@ -17,7 +17,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.lsh.definition import Layout, Rounds, make_layout, make_rounds, unit_keys
+from efficient_attention.attention.lsh.definition import make_layout, unit_keys
+from efficient_attention.attention.lsh.rounds import Layout, Rounds, make_rounds
 from efficient_attention.attention.lsh.sorting import take
 from efficient_attention.attention.lsh.steps import add, over_rounds, put, run_steps
 from efficient_attention.attention.lsh.windows import (

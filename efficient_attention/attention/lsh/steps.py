@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.device_kind import device_kind
-from efficient_attention.attention.lsh.definition import Layout, Rounds
+from efficient_attention.attention.lsh.rounds import Layout, Rounds
 from efficient_attention.attention.lsh.windows import MaskInputs, corner, extend, make_window, slice_from
 
 # Bytes of float32 scores that one step of a loop computes: near the cache on a CPU, enough work at once elsewhere.
@@ -48,7 +48,7 @@ def run_steps(step: Any, layout: Layout, rounds: Rounds, mask_inputs: MaskInputs
 
 def over_rounds(fn: Any, combine: Any, start: Any, layout: Layout, rounds: Rounds) -> Any:
     """`combine` of `fn(rounds)` over rounds: all at once, or with `sequential` one after another from `start` on."""
-    if not layout.mechanism.sequential:
+    if not layout.sequential:
         return fn(rounds)
 
     def step(carry: Any, one_round: Rounds) -> tuple[Any, None]:

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.dropout import fold_index, is_kept, row_seeds
-from efficient_attention.attention.lsh.definition import NO_RUN, SELF_LOGIT, Layout, Rounds, key_scale
+from efficient_attention.attention.lsh.definition import SELF_LOGIT, key_scale
+from efficient_attention.attention.lsh.rounds import NO_RUN, Layout, Rounds
 from efficient_attention.attention.lsh.sorting import take
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import MASKED
@@ -46,13 +47,13 @@ class Vectors(NamedTuple):
 
 def make_mask_inputs(request: Request, layout: Layout, rounds: Rounds, buckets_BHTL: Array) -> MaskInputs:
     """What the masks of this mechanism need to know about positions."""
-    mechanism, shape_BHL = layout.mechanism, rounds.slots_BHTL[:, :, 0].shape
+    shape_BHL = rounds.slots_BHTL[:, :, 0].shape
     positions = chunks = buckets = seeds = None
-    if mechanism.causal and not request.has_default_positions:
+    if layout.causal and not request.has_default_positions:
         positions = jnp.broadcast_to(jnp.asarray(request.positions.query)[:, None], shape_BHL)
-    if mechanism.deduplicate and mechanism.rounds > 1:
+    if layout.deduplicate and layout.rounds > 1:
         chunks = jnp.moveaxis(rounds.slots_BHTL // jnp.int32(layout.size), 2, 3)
-        buckets = jnp.moveaxis(buckets_BHTL, 2, 3) if mechanism.within_buckets else None
+        buckets = jnp.moveaxis(buckets_BHTL, 2, 3) if layout.within_buckets else None
     if request.dropout is not None:
         heads = jnp.arange(shape_BHL[1])
         seeds = fold_index(row_seeds(request.dropout.rng, shape_BHL[0])[:, None], heads[None])
@@ -148,10 +149,10 @@ def forbidden(window: ChunkWindow, layout: Layout) -> Array | None:
     if queries.runs is not None and keys.runs is not None:
         key_runs = jnp.where(keys.runs == NO_RUN, NO_KEY_RUN, keys.runs)
         masks.append(pairs(jnp.not_equal, queries.runs, key_runs))
-    if layout.mechanism.causal:
+    if layout.causal:
         query_positions, key_positions = (x.places if x.positions is None else x.positions for x in (queries, keys))
         masks.append(pairs(jnp.less, query_positions, key_positions))
-    for number in range(layout.mechanism.rounds - 1 if queries.chunks is not None else 0):
+    for number in range(layout.rounds - 1 if queries.chunks is not None else 0):
         masks.append(was_found(number, window, layout))
     return functools.reduce(jnp.logical_or, masks) if masks else None
 

@@ -1,4 +1,4 @@
-"""The dense definition of LSH attention against loops in NumPy; its order and its recall."""
+"""The dense definition of LSH attention against loops in NumPy; its recall."""
 
 import functools
 import itertools
@@ -11,6 +11,7 @@ import pytest
 from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.lsh import definition, hashing
 from efficient_attention.attention.lsh.definition import LSH
+from efficient_attention.attention.lsh.rounds import make_rounds
 from tests.attention import contract
 from tests.tolerances import assert_close
 
@@ -39,23 +40,6 @@ def test_weights_equal_loops_over_queries(options: dict):
     assert_close(weights.sum(axis=-1), np.broadcast_to((segments != 0)[:, None], (2, 2, 26)).astype(np.float32))
 
 
-def test_order_is_by_segment_bucket_and_position_with_padding_last():
-    buckets = jax.random.randint(jax.random.key(0), (2, 1, 1, 40), 0, 5)
-    segments = jnp.asarray([[7] * 9 + [0] * 3 + [2] * 28, [1] * 40], jnp.int32)
-    request_layout = definition.Layout(LSH(bucket_size=16, within_buckets=True), 40, 0.0)
-    rounds = jit(lambda: definition.sort_round(jnp.zeros(1, jnp.int32), buckets, segments, request_layout))()
-    for row in range(2):
-        own, bucket = np.asarray(segments[row]), np.asarray(buckets[row, 0, 0])
-        expected = sorted(range(40), key=lambda i, s=own, b=bucket: (s[i] == 0, s[i], b[i], i))
-        order, runs = np.asarray(rounds.order_BHTN[row, 0, 0]), np.asarray(rounds.runs_BHTN[row, 0, 0])
-        assert order.shape == (48,) and list(order[:40]) == expected
-        assert np.array_equal(order[np.asarray(rounds.slots_BHTL[row, 0, 0])], np.arange(40))
-        together = [(own[i], bucket[i]) if own[i] else None for i in expected]
-        assert all((runs[i] == runs[i + 1]) == (together[i] == together[i + 1]) for i in range(39))
-        assert (runs[40:] == definition.NO_RUN).all()
-        assert all((runs[i] == definition.NO_RUN) == (together[i] is None) for i in range(40))
-
-
 def test_within_buckets_reads_no_other_bucket():
     q = jax.random.normal(jax.random.key(0), (1, 64, 2, 8))
 
@@ -66,7 +50,7 @@ def test_within_buckets_reads_no_other_bucket():
 
         @jit
         def weights_and_buckets() -> tuple:
-            return definition.weights(request)[0], definition.make_rounds(request, layout)[1][:, :, 0]
+            return definition.weights(request)[0], make_rounds(request, layout)[1][:, :, 0]
 
         weights, buckets = (np.asarray(x) for x in weights_and_buckets())
         return (weights > 0) & (buckets[..., :, None] != buckets[..., None, :])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.device_kind import compiled_for
-from efficient_attention.attention.lsh.definition import LSH, Layout
+from efficient_attention.attention.lsh.definition import LSH, lay_out
 from efficient_attention.attention.lsh.steps import add, chunks_per_step, largest_divisor, put
 
 
@@ -16,7 +16,7 @@ def test_the_largest_divisor_that_fits(number: int, at_most: int, divisor: int):
 
 def test_a_step_takes_chunks_of_one_round_before_it_takes_several_rounds():
     """64 chunks of 64 x 128 float32 scores a round: 32 KiB for a row and head."""
-    layout = Layout(LSH(bucket_size=64, rounds=4), 4096, 0.0)
+    layout = lay_out(LSH(bucket_size=64, rounds=4), 4096)
     with compiled_for('cpu'):
         assert chunks_per_step(layout, rows=1, rounds=4) == (1, 32)
         assert chunks_per_step(layout, rows=1024, rounds=4) == (1, 1)

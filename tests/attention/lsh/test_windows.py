@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from efficient_attention.attention.attend import make_request
-from efficient_attention.attention.lsh.definition import LSH, Layout, Rounds, make_layout, make_rounds
+from efficient_attention.attention.lsh.definition import LSH, make_layout
+from efficient_attention.attention.lsh.rounds import Layout, Rounds, make_rounds
 from efficient_attention.attention.lsh.serve import apart
 from efficient_attention.attention.lsh.steps import run_steps
 from efficient_attention.attention.lsh.windows import (
