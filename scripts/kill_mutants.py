@@ -72,7 +72,7 @@ MUTANTS = (
     Mutant('attention/favor/features.py', 'x.shape[-1] ** -0.25', 'x.shape[-1] ** -0.5'),
     Mutant('attention/favor/features.py', 'projected - 0.5 *', 'projected - 0.25 *'),
     Mutant('attention/lsh/definition.py', 'SELF_LOGIT = -1e5', 'SELF_LOGIT = -1.0'),
-    Mutant('attention/lsh/hashing.py', 'largest, numbers + count,', 'largest, numbers,'),
+    Mutant('attention/lsh/hashing.py', 'numbers_BHTbL + count,', 'numbers_BHTbL,'),
     Mutant('models/position_bias.py', 'below) for h in range(1, below + 1)', 'below) for h in range(0, below)'),
     Mutant('models/position_bias.py', 'where(differences > 0, buckets, 0)', 'where(differences >= 0, buckets, 0)'),
     Mutant('models/memory.py', 'jax.lax.stop_gradient(states[:, :, start:])', 'states[:, :, start:]'),

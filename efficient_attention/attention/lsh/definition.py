@@ -1,4 +1,4 @@
-"""LSH attention defined: hashing, the sorted order of a round, who reads whom, and the weights as a dense matrix.
+"""LSH attention defined: its options, who reads whom, and the weights as a dense matrix.
 
 Source: Kitaev et al. 2020, arXiv 2001.04451 (Reformer), section 2, and the released code where it differs.
 
@@ -7,15 +7,14 @@ another factor. (`Softmax` on keys sqrt(K) q / |q| has the same logits.) `reques
 reads itself only where it may read nothing else: the logit of a position with itself is -1e5.
 
 In each of T rounds the positions of a row are sorted by (segment, bucket, position) and cut into n chunks of S =
-`bucket_size`; the buckets are those of `hash_buckets`. A query reads its own chunk and the one before it; the first
+`bucket_size`. A query reads its own chunk and the one before it; the first
 chunk's predecessor is the last chunk of the same round. Masks are then applied pair by pair, so that nothing outside
 the segment, and no padding, is ever read. Sorting by segment first gives packed segments chunks of their own: sorted by
 bucket alone, most of a chunk would be keys that its queries may not read. Padding sorts behind everything else.
+`hashing.py` has the buckets, `rounds.py` the order.
 
 The weights are those of one softmax over the keys of all rounds together, in which a pair that two rounds found counts
 twice unless `deduplicate` is set.
-
-Axes here: B rows, H heads, T rounds, n chunks of S slots, K head width; N = n S slots.
 """
 
 import dataclasses
@@ -23,7 +22,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from efficient_attention.attention.checks import same_values
 from efficient_attention.attention.lsh.rounds import Layout, make_rounds
@@ -71,21 +70,21 @@ class LSH(Mechanism):
 
     @property
     def needs_rng(self) -> bool:
-        """The hashes are random rotations."""
+        """True: the rotations that hash are drawn at random."""
         return True
 
     @property
     def normalises_keys(self) -> bool:
-        """Keys are unit queries."""
+        """True: a key is the unit vector of its query."""
         return True
 
     @property
     def reads_length(self) -> bool:
-        """Chunks and the number of buckets follow from it."""
+        """True: the number of chunks and of buckets follows from the length, so padding counts."""
         return True
 
     def check_decoding(self) -> None:
-        """Never: see cache.py."""
+        """Raises an InputError: tokens that come later change which earlier keys a query reads (see cache.py)."""
         raise InputError(
             'lsh attention cannot go on token by token: which keys a query meets depends on the tokens after it'
         )
@@ -139,28 +138,28 @@ def key_scale(q: Float[Array, '*batch K']) -> Float[Array, '*batch']:
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L L'], Float[Array, 'B H L']]:
-    """The dense definition: weights of the union over rounds before dropout, rows summing to 1 or 0; log-sum-exp."""
+    """The dense definition: weights over the keys of all rounds before dropout, rows summing to 1 or 0; log-sum-exp."""
     layout = make_layout(request)
     q_BHLK = request.query.astype(jnp.float32).swapaxes(1, 2)
-    logits = jnp.einsum('BHLK,BHMK->BHLM', q_BHLK, unit_keys(q_BHLK), precision=jax.lax.Precision.HIGHEST)
-    logits = jnp.where(jnp.eye(layout.length, dtype=bool)[None, None], SELF_LOGIT, logits)
-    counts_BHLM = jnp.where(allowed_pairs(request, layout), times_found(request, layout), 0)
-    return masked_softmax(logits + jnp.log(jnp.maximum(counts_BHLM, 1).astype(jnp.float32)), counts_BHLM > 0)
+    logits_BHLM = jnp.einsum('BHLK,BHMK->BHLM', q_BHLK, unit_keys(q_BHLK), precision=jax.lax.Precision.HIGHEST)
+    logits_BHLM = jnp.where(jnp.eye(layout.length, dtype=bool)[None, None], SELF_LOGIT, logits_BHLM)
+    counts_BHLM = jnp.where(is_allowed(request, layout), times_found(request, layout), 0)
+    return masked_softmax(logits_BHLM + jnp.log(jnp.maximum(counts_BHLM, 1).astype(jnp.float32)), counts_BHLM > 0)
 
 
 def times_found(request: Request, layout: Layout) -> Int[Array, 'B H L M']:
     """By how many rounds each pair is found, at most 1 where pairs are counted once."""
     rounds, buckets_BHTL = make_rounds(request, layout)
     chunks_BHTL = rounds.slots_BHTL // jnp.int32(layout.size)
-    steps_back = (chunks_BHTL[..., :, None] - chunks_BHTL[..., None, :]) % layout.chunks
-    found = steps_back <= layout.before
+    steps_back_BHTLM = (chunks_BHTL[..., :, None] - chunks_BHTL[..., None, :]) % layout.chunks
+    found_BHTLM = steps_back_BHTLM <= layout.before
     if layout.within_buckets:
-        found &= buckets_BHTL[..., :, None] == buckets_BHTL[..., None, :]
-    counts = found.sum(axis=2, dtype=jnp.int32)
-    return jnp.minimum(counts, 1) if layout.deduplicate else counts
+        found_BHTLM &= buckets_BHTL[..., :, None] == buckets_BHTL[..., None, :]
+    counts_BHLM = found_BHTLM.sum(axis=2, dtype=jnp.int32)
+    return jnp.minimum(counts_BHLM, 1) if layout.deduplicate else counts_BHLM
 
 
-def allowed_pairs(request: Request, layout: Layout) -> Array:
-    """Booleans [b, 1, L, M]: key in the query's segment, and not later where causal."""
-    allowed = up_to_query(request) if layout.causal else jnp.ones((1, 1, 1, 1), bool)
-    return allowed & same_segment(request)
+def is_allowed(request: Request, layout: Layout) -> Bool[Array, 'b 1 #L #M']:
+    """Whether each key is in the query's segment and, where attention is causal, does not come after the query."""
+    allowed_b1LM = up_to_query(request) if layout.causal else jnp.ones((1, 1, 1, 1), bool)
+    return allowed_b1LM & same_segment(request)

@@ -1,4 +1,7 @@
-"""Angular hashing: the bucket of each query in each round, by its nearest of random directions."""
+"""Angular hashing: the bucket of each query in each round, by its nearest of random directions.
+
+Axes: b random directions of a rotation; each stands for two buckets, x and -x.
+"""
 
 import math
 
@@ -23,7 +26,7 @@ def bucket_factors(buckets: int) -> tuple[int, ...]:
 
 
 def draw_rotations(rng: Array, buckets: int, rounds: int, heads: int, width: int) -> list[Float[Array, 'H K T _']]:
-    """Gaussian directions for each factor of the number of buckets, half as many as buckets; all rows share them."""
+    """Gaussian directions [H, K, T, b] for each factor of the number of buckets, b half of it; all rows share them."""
     factors = bucket_factors(buckets)
     return [
         jax.random.normal(key, (heads, width, rounds, factor // 2), jnp.float32)
@@ -31,39 +34,42 @@ def draw_rotations(rng: Array, buckets: int, rounds: int, heads: int, width: int
     ]
 
 
-def hash_buckets(query: Float[Array, 'B L H K'], rotations: list[Float[Array, 'H K T _']]) -> Int[Array, 'B H T L']:
+def hash_buckets(
+    q_BLHK: Float[Array, 'B L H K'], rotations_HKTb: list[Float[Array, 'H K T _']]
+) -> Int[Array, 'B H T L']:
     """The bucket of each query in each round: argmax [x R; -x R], in mixed radix where there are several R.
 
     Vectors at a small angle share a bucket more often than others (Andoni et al. 2015, arXiv 1509.02897). The number of
     directions grows with the length, so the projections of all positions at once would grow faster than it.
     """
-    length = query.shape[1]
+    length = q_BLHK.shape[1]
     if length <= HASHED_AT_ONCE:
-        return hash_block(query, rotations)
-    padded = jnp.pad(query, ((0, 0), (0, -length % HASHED_AT_ONCE), (0, 0), (0, 0)))
-    blocks = padded.reshape(query.shape[0], -1, HASHED_AT_ONCE, *query.shape[2:]).swapaxes(0, 1)
-    numbers = jax.lax.map(lambda block: hash_block(block, rotations), blocks)  # [n, B, H, T, block]
-    numbers = jnp.moveaxis(numbers, 0, 3)
-    return numbers.reshape(*numbers.shape[:3], -1)[..., :length]
+        return hash_block(q_BLHK, rotations_HKTb)
+    padded_BLHK = jnp.pad(q_BLHK, ((0, 0), (0, -length % HASHED_AT_ONCE), (0, 0), (0, 0)))
+    blocks = padded_BLHK.reshape(q_BLHK.shape[0], -1, HASHED_AT_ONCE, *q_BLHK.shape[2:]).swapaxes(0, 1)
+    buckets = jax.lax.map(lambda block: hash_block(block, rotations_HKTb), blocks)  # [blocks, B, H, T, HASHED_AT_ONCE]
+    buckets = jnp.moveaxis(buckets, 0, 3)
+    return buckets.reshape(*buckets.shape[:3], -1)[..., :length]
 
 
-def hash_block(query: Float[Array, 'B L H K'], rotations: list[Float[Array, 'H K T _']]) -> Int[Array, 'B H T L']:
+def hash_block(q_BLHK: Float[Array, 'B L H K'], rotations_HKTb: list[Float[Array, 'H K T _']]) -> Int[Array, 'B H T L']:
     """`hash_buckets` of all positions at once."""
-    numbers, base = None, 1
-    x_BLHK = jax.lax.stop_gradient(query).astype(jnp.float32)
-    for rotation in rotations:
-        projected = jnp.einsum('BLHK,HKTb->BHTbL', x_BLHK, rotation, precision=jax.lax.Precision.HIGHEST)
-        digits = strongest_direction(projected)
-        numbers = digits if numbers is None else numbers + jnp.int32(base) * digits
-        base *= 2 * rotation.shape[-1]
-    assert numbers is not None
-    return numbers
+    buckets_BHTL, base = None, 1
+    x_BLHK = jax.lax.stop_gradient(q_BLHK).astype(jnp.float32)
+    for rotation_HKTb in rotations_HKTb:
+        projected_BHTbL = jnp.einsum('BLHK,HKTb->BHTbL', x_BLHK, rotation_HKTb, precision=jax.lax.Precision.HIGHEST)
+        digits_BHTL = strongest_direction(projected_BHTbL)
+        buckets_BHTL = digits_BHTL if buckets_BHTL is None else buckets_BHTL + jnp.int32(base) * digits_BHTL
+        base *= 2 * rotation_HKTb.shape[-1]
+    assert buckets_BHTL is not None
+    return buckets_BHTL
 
 
-def strongest_direction(projected_BHTbL: Array) -> Array:
+def strongest_direction(projected_BHTbL: Array) -> Int[Array, 'B H T L']:
     """argmax over [x, -x] along axis b; two plain reductions, which a CPU vectorises as it does not argmax."""
     count = projected_BHTbL.shape[-2]
-    largest = jnp.abs(projected_BHTbL).max(axis=-2, keepdims=True)
-    numbers = jax.lax.broadcasted_iota(jnp.int32, projected_BHTbL.shape, projected_BHTbL.ndim - 2)
-    mirrored = jnp.where(-projected_BHTbL == largest, numbers + count, 2 * count - 1)  # no NaN leaves the range
-    return jnp.where(projected_BHTbL == largest, numbers, mirrored).min(axis=-2)
+    largest_BHT1L = jnp.abs(projected_BHTbL).max(axis=-2, keepdims=True)
+    numbers_BHTbL = jax.lax.broadcasted_iota(jnp.int32, projected_BHTbL.shape, projected_BHTbL.ndim - 2)
+    # Where neither side is the largest, as with NaN, the last number: it never leaves the range.
+    mirrored_BHTbL = jnp.where(-projected_BHTbL == largest_BHT1L, numbers_BHTbL + count, 2 * count - 1)
+    return jnp.where(projected_BHTbL == largest_BHT1L, numbers_BHTbL, mirrored_BHTbL).min(axis=-2)

@@ -1,13 +1,14 @@
 """Stable sorting of small whole numbers along the last axis, and moving arrays into a sorted order and back."""
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Int, Shaped
 
 
-def stable_order(numbers: Array, bound: int) -> Array:
+def stable_order(numbers: Int[Array, '*rows L'], bound: int) -> Int[Array, '*rows L']:
     """The permutation that sorts whole numbers in [0, bound) along the last axis, equal ones by place.
 
     Sorting numbers that carry their place is several times faster than sorting pairs, and takes half the memory; where
@@ -27,31 +28,31 @@ def stable_order(numbers: Array, bound: int) -> Array:
     return order
 
 
-def segment_ranks(segments_BL: Array) -> Array:
+def segment_ranks(segments_BL: Array) -> Int[Array, 'B L']:
     """0, 1, ... in the order of a row's segment numbers, and L for padding."""
     length = segments_BL.shape[1]
-    order = jnp.argsort(segments_BL, axis=-1, stable=True).astype(jnp.int32)
-    ordered = take(segments_BL, order)
-    ranks = jnp.cumsum(jnp.diff(ordered, axis=-1, prepend=ordered[:, :1]) != 0, axis=-1, dtype=jnp.int32)
-    return jnp.where(segments_BL == 0, length, take(ranks, invert(order)))
+    order_BL = jnp.argsort(segments_BL, axis=-1, stable=True).astype(jnp.int32)
+    sorted_BL = take(segments_BL, order_BL)
+    ranks_BL = jnp.cumsum(jnp.diff(sorted_BL, axis=-1, prepend=sorted_BL[:, :1]) != 0, axis=-1, dtype=jnp.int32)
+    return jnp.where(segments_BL == 0, length, take(ranks_BL, invert(order_BL)))
 
 
-def invert(order: Array) -> Array:
+def invert(order: Int[Array, '*rows L']) -> Int[Array, '*rows L']:
     """The inverse of permutations along the last axis."""
 
     def invert_one(order_L: Array) -> Array:
-        places = jnp.arange(order_L.shape[0], dtype=jnp.int32)
-        return jnp.zeros_like(order_L).at[order_L].set(places, unique_indices=True, mode='promise_in_bounds')
+        places_L = jnp.arange(order_L.shape[0], dtype=jnp.int32)
+        return jnp.zeros_like(order_L).at[order_L].set(places_L, unique_indices=True, mode='promise_in_bounds')
 
     return over_rows(invert_one, order.ndim - 1)(order)
 
 
-def take(x: Array, index: Array) -> Array:
-    """`x` [..., L, *rest] at `index` [..., m]: [..., m, *rest], for equal leading axes."""
+def take(x: Shaped[Array, '...'], index: Int[Array, '*rows m']) -> Shaped[Array, '...']:
+    """`x` [*rows, L, *rest] at `index`: [*rows, m, *rest]."""
     return over_rows(lambda x, index: x.at[index].get(mode='promise_in_bounds'), index.ndim - 1)(x, index)
 
 
-def over_rows(fn: Any, axes: int) -> Any:
+def over_rows(fn: Callable[..., Array], axes: int) -> Callable[..., Array]:
     """`fn` mapped over that many leading axes."""
     for _ in range(axes):
         fn = jax.vmap(fn)

@@ -1,14 +1,18 @@
-"""Loops over the chunks of LSH attention: a step computes as many neighbouring chunks as suit the device."""
+"""Loops over the chunks of LSH attention: a step computes as many neighbouring chunks as suit the device.
+
+Axes as in `rounds.py`.
+"""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from efficient_attention.attention.device_kind import device_kind
 from efficient_attention.attention.lsh.rounds import Layout, Rounds
-from efficient_attention.attention.lsh.windows import MaskInputs, corner, extend, make_window, slice_from
+from efficient_attention.attention.lsh.windows import MaskInputs, corner, cut_into_chunks, make_window, slice_from
 
 # Bytes of float32 scores that one step of a loop computes: near the cache on a CPU, enough work at once elsewhere.
 STEP_BYTES = {'cpu': 2**20}
@@ -32,16 +36,15 @@ def largest_divisor(number: int, at_most: int) -> int:
 
 
 def run_steps(step: Any, layout: Layout, rounds: Rounds, mask_inputs: MaskInputs, start: Any) -> Any:
-    """`step(window, carry)` over all chunks of the given rounds."""
-    batch, heads, total = rounds.order_BHTN.shape[:3]
+    """The last carry of `carry = step(window, carry)` over all chunks of the given rounds, from `start` on."""
+    batch, heads, total = rounds.order_BHTs.shape[:3]
     count = chunks_per_step(layout, batch * heads, total)
-    runs = None if rounds.runs_BHTN is None else extend(rounds.runs_BHTN, layout)
-    slots = rounds._replace(order_BHTN=extend(rounds.order_BHTN, layout), runs_BHTN=runs)
+    chunked = cut_into_chunks(rounds, layout)
     steps = layout.chunks // count[1]  # of one round
 
     def body(number: Array, carry: Any) -> Any:
         place = number // steps * count[0], number % steps * count[1]
-        return step(make_window(place, count, layout, slots, mask_inputs), carry)
+        return step(make_window(place, count, layout, chunked, mask_inputs), carry)
 
     return jax.lax.fori_loop(0, total // count[0] * steps, body, start)
 
@@ -59,11 +62,15 @@ def over_rounds(fn: Any, combine: Any, start: Any, layout: Layout, rounds: Round
     return jax.lax.scan(step, start, by_round)[0]
 
 
-def put(buffer: Array, x: Array, start: tuple[Array, Array]) -> Array:
-    """`buffer` [B, H, T, n, ...] with rounds and chunks from `start` on replaced by `x`."""
+def put(
+    buffer: Float[Array, 'B H T n *rest'], x: Float[Array, 'B H _ _ *rest'], start: tuple[Array, Array]
+) -> Float[Array, 'B H T n *rest']:
+    """`buffer` with rounds and chunks from the round and chunk `start` on replaced by `x`."""
     return jax.lax.dynamic_update_slice(buffer, x, corner(start, x.ndim), allow_negative_indices=False)
 
 
-def add(buffer: Array, x: Array, start: tuple[Array, Array]) -> Array:
-    """`buffer` [B, H, T, n, ...] with `x` added to the rounds and chunks of a window."""
+def add(
+    buffer: Float[Array, 'B H T n *rest'], x: Float[Array, 'B H _ _ *rest'], start: tuple[Array, Array]
+) -> Float[Array, 'B H T n *rest']:
+    """`buffer` with `x` added to its rounds and chunks from the round and chunk `start` on."""
     return put(buffer, slice_from(buffer, start, (x.shape[2], x.shape[3])) + x, start)
