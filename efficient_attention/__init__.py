@@ -8,6 +8,11 @@ The dimension key, used in every array's name, einsum and annotation:
     H query heads           E embedding width        T hash rounds
     G key and value heads   P predicted positions    C classes
     K head width
+
+A lower-case letter is local: b in place of B may also be 1, h counts the H / G query heads that share a key head, any
+other is named in its file's docstring. P also counts the distances of a relative term. Only two kinds of arrays have no
+letters: those of any shape ('...' in their annotation), and those that keep the name which `attend` and `Relative` give
+them: query [B, L, H, K], key and value [B, M, G, K], bias, segments, positions, table, rng and dropout_rng.
 """
 
 import importlib

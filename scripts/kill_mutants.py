@@ -60,7 +60,7 @@ MUTANTS = (
         'return query_B1L1 == key_B11M',
     ),
     Mutant('attention/weights.py', 'weights_BHLM / (1.0 - rate)', 'weights_BHLM'),
-    Mutant('attention/merge.py', 'maximum[0] + jnp.log(total)', 'maximum[0]'),
+    Mutant('attention/merge.py', 'maximum_1BHL[0] + jnp.log(total_BHL)', 'maximum_1BHL[0]'),
     Mutant('attention/patterns/bands.py', 'near = distance <= self.radius', 'near = distance < self.radius'),
     Mutant(
         'attention/patterns/strided.py',

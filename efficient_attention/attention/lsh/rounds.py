@@ -70,7 +70,7 @@ def make_rounds(request: Request, layout: Layout) -> tuple[Rounds, Int[Array, 'B
     segments_BL = None if request.segments is None else request.segments.query
     rotations_HKTb = draw_rotations(request.rng, layout.buckets, layout.rounds, heads, width)
 
-    def one_round(number: Array, rotations_HKb: list[Array]) -> tuple[Rounds, Array]:
+    def one_round(number: Int[Array, ''], rotations_HKb: list[Array]) -> tuple[Rounds, Array]:
         buckets_BHTL = hash_buckets(request.query, [rotation_HKb[:, :, None] for rotation_HKb in rotations_HKb])
         return sort_round(number[None], buckets_BHTL, segments_BL, layout), buckets_BHTL
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from efficient_attention.attention.device_kind import device_kind
 from efficient_attention.attention.lsh.rounds import Layout, Rounds
@@ -42,7 +42,7 @@ def run_steps(step: Any, layout: Layout, rounds: Rounds, mask_inputs: MaskInputs
     chunked = cut_into_chunks(rounds, layout)
     steps = layout.chunks // count[1]  # of one round
 
-    def body(number: Array, carry: Any) -> Any:
+    def body(number: Int[Array, ''], carry: Any) -> Any:
         place = number // steps * count[0], number % steps * count[1]
         return step(make_window(place, count, layout, chunked, mask_inputs), carry)
 

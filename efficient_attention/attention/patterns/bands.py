@@ -18,7 +18,7 @@ class Full(Pattern):
         return (query - key) == (query - key)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Always all."""
+        """Both true for each pair of ranges."""
         every = (query.low == query.low) & (key.low == key.low)
         return every, every
 
@@ -34,7 +34,7 @@ class Full(Pattern):
 
     @property
     def is_band(self) -> bool:
-        """Of all distances."""
+        """True: the band of all distances."""
         return True
 
 
@@ -46,12 +46,12 @@ class Causal(Pattern):
         return key <= query
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """By the nearest and the farthest pair."""
+        """Decided by the nearest and the farthest pair of each two ranges."""
         return key.low <= query.high, key.high <= query.low
 
     @property
     def reach(self) -> Reach:
-        """Back without bound, never ahead."""
+        """Back without bound, 0 ahead."""
         return Reach(math.inf, 0)
 
     @property
@@ -61,7 +61,7 @@ class Causal(Pattern):
 
     @property
     def is_band(self) -> bool:
-        """Of all distances from 0 on."""
+        """True: the band of all distances from 0 on."""
         return True
 
 
@@ -86,7 +86,7 @@ class Window(Pattern):
         return near if self.dilation == 1 else near & (distance % self.dilation == 0)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """By the nearest and the farthest pair, and where dilated by the residues."""
+        """Decided by the nearest and the farthest pair of each two ranges, and where dilated by the residues."""
         reach = self.radius * self.dilation
         nearest = np.maximum(np.maximum(query.low - key.high, key.low - query.high), 0)
         farthest = np.maximum(query.high - key.low, key.high - query.low)
@@ -95,12 +95,12 @@ class Window(Pattern):
 
     @property
     def order(self) -> int:
-        """Dilated windows are dense among positions of one residue."""
+        """The dilation: a dilated window is dense among positions of one residue."""
         return self.dilation
 
     @property
     def reach(self) -> Reach:
-        """Its radius in positions."""
+        """The radius in positions, radius x dilation, on both sides."""
         return Reach(self.radius * self.dilation, self.radius * self.dilation)
 
     @property
@@ -110,7 +110,7 @@ class Window(Pattern):
 
     @property
     def is_band(self) -> bool:
-        """Where it has no gaps."""
+        """True where the window has no gaps."""
         return self.dilation == 1
 
 

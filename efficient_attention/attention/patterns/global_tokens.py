@@ -48,7 +48,7 @@ class GlobalTokens(Pattern):
         return (query < self.count) | (key < self.count) | (query >= start) | (key >= start)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """By the ends of both ranges."""
+        """Decided by the ends of both ranges."""
         start = self.last_start()
         some = (query.low < self.count) | (key.low < self.count) | (query.high >= start) | (key.high >= start)
         every = (query.high < self.count) | (key.high < self.count) | (query.low >= start) | (key.low >= start)
@@ -61,5 +61,5 @@ class GlobalTokens(Pattern):
         return self.keys - self.last if self.last else np.iinfo(np.int32).max
 
     def for_keys(self, length: int) -> 'GlobalTokens':
-        """Final tokens are counted from the number of keys."""
+        """The pattern with the number of keys, from which final tokens are counted."""
         return dataclasses.replace(self, keys=length) if self.last else self

@@ -43,7 +43,7 @@ class ListedTiles(Pattern):
         return jnp.asarray(table)[jnp.minimum(rows, len(table) - 1), jnp.minimum(columns, table.shape[1] - 1)]
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """By how many listed tiles lie in the rectangle between both ranges."""
+        """Decided by how many listed tiles lie in the rectangle between both ranges."""
         table = _listed_table(self)
         sums = np.pad(table.astype(np.int64), ((1, 0), (1, 0))).cumsum(0).cumsum(1)
         ends = [

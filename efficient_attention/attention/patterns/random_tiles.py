@@ -46,7 +46,7 @@ class RandomTiles(Pattern):
         return jnp.asarray(chosen)[rows, jnp.minimum(columns, len(chosen) - 1)] & (columns < len(chosen))
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """By how many chosen tiles lie in the rectangle between both ranges."""
+        """Decided by how many chosen tiles lie in the rectangle between both ranges."""
         count = len(self.chosen())
         rows = np.arange(int(query.high.max()) // self.size + 1)
         padded = np.zeros((len(rows) + 1, int(key.high.max()) // self.size + 2), np.int64)
@@ -59,21 +59,21 @@ class RandomTiles(Pattern):
         return found > 0, found == (bottom - top) * (right - left)
 
     def chosen(self) -> np.ndarray:
-        """Booleans [query tiles, key tiles]."""
+        """Which key tiles each query tile reads: booleans [query tiles, key tiles]."""
         if not self.keys:
             raise InputError(f'{self}: random tiles need the number of keys; call for_keys first')
         return _draw_tiles(self)
 
     def for_keys(self, length: int) -> 'RandomTiles':
-        """Tiles are drawn among those of the keys."""
+        """The pattern with the number of keys, among whose tiles it draws."""
         return dataclasses.replace(self, keys=length)
 
     def for_head(self, head: int, heads: int) -> 'RandomTiles':  # noqa: ARG002  every head draws for itself
-        """Each head draws its own."""
+        """The pattern with the number of the head, which draws for itself."""
         return dataclasses.replace(self, head=head)
 
     def for_layer(self, layer: int) -> 'RandomTiles':
-        """Each layer draws its own."""
+        """The pattern with the number of the layer, which draws for itself."""
         return dataclasses.replace(self, layer=layer)
 
 

@@ -27,12 +27,12 @@ class Strided(Pattern):
         return (query - key) % self.stride == 0
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """By residues where positions are listed by them, else by the range of differences."""
+        """Decided by residues where positions are listed by them, else by the range of differences."""
         return multiples(self.stride, query, key)
 
     @property
     def order(self) -> int:
-        """Positions of one residue form blocks."""
+        """The stride: listed by residue, the pairs that are allowed form blocks."""
         return self.stride
 
     @property
@@ -60,7 +60,7 @@ class Summary(Pattern):
         return (key % self.block >= self.block - self.width) & (query == query)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """By residues where positions are listed by them, else by the number of summary positions up to each end."""
+        """Decided by residues where positions are listed by them, else by counts of summary positions."""
         if key.order == self.block:
             first, any_query = self.block - self.width, query.low == query.low
             return any_query & (key.residue_high >= first), any_query & (key.residue_low >= first)
@@ -75,5 +75,5 @@ class Summary(Pattern):
 
     @property
     def order(self) -> int:
-        """Summary positions of one residue lie together, where in natural order each block's tile holds a few."""
+        """The block size: listed by residue, summary positions lie together; in natural order each tile holds a few."""
         return self.block

@@ -30,7 +30,7 @@ def test_order_is_by_segment_bucket_and_position_with_padding_last():
     for row in range(2):
         own, bucket = np.asarray(segments[row]), np.asarray(buckets[row, 0, 0])
         expected = sorted(range(40), key=lambda i, s=own, b=bucket: (s[i] == 0, s[i], b[i], i))
-        order, runs = np.asarray(rounds.order_BHTN[row, 0, 0]), np.asarray(rounds.runs_BHTN[row, 0, 0])
+        order, runs = np.asarray(rounds.order_BHTs[row, 0, 0]), np.asarray(rounds.runs_BHTs[row, 0, 0])
         assert order.shape == (48,) and list(order[:40]) == expected
         assert np.array_equal(order[np.asarray(rounds.slots_BHTL[row, 0, 0])], np.arange(40))
         together = [(own[i], bucket[i]) if own[i] else None for i in expected]
