@@ -1,5 +1,6 @@
 """What is wrong with a user's input, said in one line."""
 
+import numbers
 import sys
 
 
@@ -27,3 +28,8 @@ def one_line(error: BaseException) -> str:
     while error.args and isinstance(error.args[0], BaseException):
         error = error.args[0]
     return ' '.join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())
+
+
+def is_whole_number(value: object) -> bool:
+    """Whether `value` is an integer of Python or NumPy, and no truth value."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)

@@ -230,6 +230,53 @@ def test_a_function_has_at_most_seven_parameters(path):
     assert not many - MANY_PARAMETERS
 
 
+# Arrays of attention/ that keep the names of `attend`'s and `Relative`'s arguments, which stand in the dimension key.
+PUBLIC_ARRAYS = {'query', 'key', 'value', 'bias', 'segments', 'positions', 'table', 'rng', 'dropout_rng'}
+PUBLIC_ARRAYS |= {f'{side}_{name}' for side in ('query', 'key') for name in ('segments', 'positions')}
+NO_LETTERS_YET = {'favor', 'features', 'linear', 'softmax'}  # folders of attention/
+
+
+def annotated(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Parameters of functions and fields of classes, each with its annotation."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.annotation:
+            yield node.arg, ast.unparse(node.annotation)
+        elif isinstance(node, ast.AnnAssign):
+            yield ast.unparse(node.target), ast.unparse(node.annotation)
+
+
+def lacks_letters(name: str, annotation: str) -> bool:
+    """Whether an array of known shape does not end in the letters of its axes; a scalar has none."""
+    is_array = re.match(r'(?:Array|Numbers|[A-Z]\w+\[(?:Array|Numbers)\b.*\])(?: \| None)?$', annotation)
+    has_letters = re.search(r'_(?=[A-Za-z0-9]*[A-Z])[A-Za-z0-9]+$', name)
+    return bool(is_array) and not (has_letters or name in PUBLIC_ARRAYS or re.search(r"\*|\.\.\.|, ''", annotation))
+
+
+@pytest.mark.parametrize(
+    'name, annotation, lacks',
+    [
+        ('q_BLHK', 'Array', False),
+        ('lengths', 'Array', True),
+        ('scale', "Float[Array, 'B L'] | None", True),
+        ('key_places', "Int[Array, 'B M']", True),
+        ('x', "Float[Array, 'B ...']", False),
+        ('number', "Int[Array, '']", False),
+        ('key', 'Array', False),
+        ('layout', 'Layout', False),
+    ],
+)
+def test_which_names_lack_letters(name: str, annotation: str, lacks: bool):
+    assert lacks_letters(name, annotation) is lacks
+
+
+def test_arrays_of_attention_end_in_the_letters_of_their_axes():
+    folder = ROOT / PACKAGE / 'attention'
+    paths = [path for path in SOURCES if path.is_relative_to(folder) and path.parent.name not in NO_LETTERS_YET]
+    assert paths and not [
+        (path.name, *pair) for path in paths for pair in annotated(parse(path)) if lacks_letters(*pair)
+    ]
+
+
 # ---- what the reader follows: links, commands, locks ----
 
 DOCUMENTS = sorted([*ROOT.glob('*.md'), *(ROOT / 'docs').rglob('*.md')])

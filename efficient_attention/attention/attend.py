@@ -71,13 +71,13 @@ def attend(  # type: ignore[misc]
         mechanism: what to compute, such as `Softmax(Causal())`.
         bias: added to the scaled logits: an array, or a function from query positions [1 or B, 1, L', 1] and key
             positions [1 or B, 1, 1, M'] to an array that broadcasts to [B, H, L', M'] (a `jax.tree_util.Partial`
-            where its parameters need gradients), which no backend evaluates on all pairs at once unless it is dense.
+            where its parameters need gradients), which only the dense backend evaluates on all pairs at once.
         relative: added to the scaled logits: products of a second query with a vector for each distance
-            (Transformer-XL); positions must then be whole numbers of the text, not only of one order.
+            (Transformer-XL); positions must then count tokens of the text, as distances between them are looked up.
         query_segments: a query reads keys of its own segment alone; segment 0 is padding, which nobody reads.
             Give both segment arguments or neither; queries of segment 0 give zeros. Numbers in [0, 2**31); one
-            outside is refused in a NumPy array and in a JAX array on a CPU, but not in one on another device (a look
-            would wait for it) nor in one whose values are not known yet (inside `jax.jit`).
+            outside is refused in a NumPy array and in a JAX array on a CPU. It is not noticed in an array on another
+            device, for which the check would have to wait, nor inside `jax.jit`, where no values are known yet.
         key_segments: see `query_segments`.
         query_positions: what the pattern sees; 0, 1, ... by default. As a NumPy array it is known before the program
             runs, so that a backend can leave out what the pattern forbids.
@@ -152,7 +152,7 @@ def complete(request: Request) -> Request:
 
 
 def as_int32(segments: Any) -> Any:
-    """Checked segments; NumPy's wider whole numbers, which JAX would narrow with a warning, as int32."""
+    """Checked segments; those of NumPy become int32, since JAX would narrow wider numbers with a warning."""
     return jnp.asarray(segments.astype(np.int32)) if isinstance(segments, np.ndarray) else segments
 
 
@@ -162,19 +162,19 @@ def with_four_axes(bias: Any) -> Any:
 
 
 def dropout_key(mechanism: Mechanism, rng: Array | None, dropout_rng: Array | None) -> Array | None:
-    """The key of dropout: its own, or one made of `rng`, from which the mechanism may draw something else."""
+    """`dropout_rng` if given, else `rng`, or a key made of `rng` where the mechanism draws something from that one."""
     if dropout_rng is not None or rng is None:
         return dropout_rng
     return jax.random.fold_in(rng, DROPOUT_STREAM) if mechanism.needs_rng else rng
 
 
-def positions_or_default(positions: Numbers | None, length: int) -> Numbers:
-    """`positions`, or 0, 1, ... as [1, length]; known rows that are all alike become one."""
-    if positions is None:
+def positions_or_default(positions_bL: Numbers | None, length: int) -> Numbers:
+    """The given positions, or 0, 1, ... as [1, length]; rows that are known and all alike become one row."""
+    if positions_bL is None:
         return np.arange(length, dtype=np.int32)[None]
-    if isinstance(positions, np.ndarray) and (positions == positions[:1]).all():
-        return positions[:1]
-    return positions
+    if isinstance(positions_bL, np.ndarray) and (positions_bL == positions_bL[:1]).all():
+        return positions_bL[:1]
+    return positions_bL
 
 
 def attention_weights(

@@ -38,7 +38,7 @@ class CacheSpec:
 
 
 class NewTokens(NamedTuple):
-    """n >= 1 new tokens: query [B, n, H, K], key and value [B, n, G, K], positions and segments int [B, n].
+    """n >= 1 new tokens of each row: query [B, n, H, K], key and value [B, n, G, K], positions and segments int [B, n].
 
     Positions are what the pattern sees, places in the row, rising within and between calls but for padding, whose
     segment is 0.

@@ -9,9 +9,10 @@ integer operations an element.
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Integer, UInt32
 
 
-def mix(bits: Array) -> Array:
+def mix(bits: UInt32[Array, '...']) -> UInt32[Array, '...']:
     """A bijection on uint32 in which every input bit flips about half of the output bits.
 
     The constants are those of C. Wellons' "lowbias32" search (hash-prospector, public domain).
@@ -21,14 +22,14 @@ def mix(bits: Array) -> Array:
     return bits ^ (bits >> 16)
 
 
-def row_seeds(rng: Array, batch: int) -> Array:
-    """uint32 [B]: one seed for each batch row, from one key (rows numbered from 0) or from a key for each row [B]."""
+def row_seeds(rng: Array, batch: int) -> UInt32[Array, 'B']:
+    """One seed for each batch row, from one key (rows numbered from 0) or from a key for each row [B]."""
     if rng.ndim == 0:
         rng = jax.vmap(lambda row: jax.random.fold_in(rng, row))(jnp.arange(batch))
     return jax.vmap(lambda key: jax.random.bits(key, dtype=jnp.uint32))(rng)
 
 
-def keep_mask(rng: Array, rate: float, batch: int, *indices: Array) -> Array:
+def keep_mask(rng: Array, rate: float, batch: int, *indices: Integer[Array, '...']) -> Bool[Array, 'B ...']:
     """Booleans [B, n1, n2, ...] that are true with probability 1 - rate.
 
     Args:
@@ -40,25 +41,25 @@ def keep_mask(rng: Array, rate: float, batch: int, *indices: Array) -> Array:
     return is_kept(fold_indices(row_seeds(rng, batch), *indices), rate)
 
 
-def fold_indices(bits: Array, *indices: Array) -> Array:
+def fold_indices(bits: UInt32[Array, '...'], *indices: Integer[Array, '...']) -> UInt32[Array, '...']:
     """`bits` [..., n1, n2, ...] of the elements along more axes, each given by its numbers [n1], [n2], ..."""
     for index in indices:
         bits = fold_index(bits[..., None], jnp.expand_dims(index, range(bits.ndim)))
     return bits
 
 
-def fold_index(bits: Array, index: Array) -> Array:
+def fold_index(bits: UInt32[Array, '...'], index: Integer[Array, '...']) -> UInt32[Array, '...']:
     """`bits` mixed with the number of an element along one more axis: `keep_mask` a step at a time; they broadcast."""
     # Golden-ratio steps keep neighbouring counters far apart before they are mixed.
     return mix(bits + (index.astype(jnp.uint32) + jnp.uint32(1)) * jnp.uint32(0x9E3779B9))
 
 
-def is_kept(bits: Array, rate: float) -> Array:
+def is_kept(bits: UInt32[Array, '...'], rate: float) -> Bool[Array, '...']:
     """Whether an element with these bits survives dropout at `rate`."""
     return bits >= jnp.uint32(round(rate * 2**32))
 
 
-def dropout(x: Array, rate: float, rng: Array | None) -> Array:
+def dropout(x: Float[Array, 'B ...'], rate: float, rng: Array | None) -> Float[Array, 'B ...']:
     """`x` [B, ...] with elements set to zero with probability `rate` and the rest scaled by 1 / (1 - rate).
 
     Without a key, or at rate 0, `x` itself. Source: Srivastava et al. 2014 (JMLR 15), in its inverted form.

@@ -7,11 +7,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jaxtyping import Float
 
 from efficient_attention.attention.device_forms import device_forms
 
+Operand = Float[Array, '...']  # whose axes the equation names
 
-def float32_einsum(equation: str, left: Array, right: Array, precision: jax.lax.Precision | None = None) -> Array:
+
+def float32_einsum(equation: str, left: Operand, right: Operand, precision: jax.lax.Precision | None = None) -> Operand:
     """The einsum of two operands of one dtype, in float32.
 
     The gradient of a bfloat16 product is rounded to bfloat16 before it is multiplied in turn, as fused kernels do.
@@ -22,14 +25,14 @@ def float32_einsum(equation: str, left: Array, right: Array, precision: jax.lax.
     return plain_einsum(equation, precision, left, right)
 
 
-def plain_einsum(equation: str, precision: jax.lax.Precision | None, left: Array, right: Array) -> Array:
+def plain_einsum(equation: str, precision: jax.lax.Precision | None, left: Operand, right: Operand) -> Operand:
     """`float32_einsum` with JAX's own gradient."""
     if device_forms().matrix_einsums:
         return matrix_einsum(equation, precision, left, right)
     return jnp.einsum(equation, left, right, precision=precision, preferred_element_type=jnp.float32)
 
 
-def matrix_einsum(equation: str, precision: jax.lax.Precision | None, left: Array, right: Array) -> Array:
+def matrix_einsum(equation: str, precision: jax.lax.Precision | None, left: Operand, right: Operand) -> Operand:
     """`plain_einsum` as products of matrices, each left one summed over its last axis: the form for CPUs.
 
     Dense attention in float32 then takes 0.6 to 0.8 of the time (jaxlib 0.10, AMD EPYC, 128 to 512 positions). Of
@@ -48,7 +51,7 @@ def matrix_einsum(equation: str, precision: jax.lax.Precision | None, left: Arra
     sizes = dict(zip(first + second, left.shape + right.shape, strict=True))
     kept = [sizes[name] for name in batch]
 
-    def matrices(array: Array, names: str, *sides: list[str]) -> Array:
+    def matrices(array: Operand, names: str, *sides: list[str]) -> Operand:
         array = array.transpose([names.index(name) for part in (batch, *sides) for name in part])
         return array.reshape(*kept, *(math.prod(sizes[name] for name in side) for side in sides))
 
@@ -60,16 +63,20 @@ def matrix_einsum(equation: str, precision: jax.lax.Precision | None, left: Arra
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def rounding_einsum(equation: str, precision: jax.lax.Precision | None, left: Array, right: Array) -> Array:
+def rounding_einsum(equation: str, precision: jax.lax.Precision | None, left: Operand, right: Operand) -> Operand:
     """`float32_einsum` of bfloat16 operands."""
     return plain_einsum(equation, precision, left, right)
 
 
-def _einsum_forward(equation: str, precision: Any, left: Array, right: Array) -> tuple[Array, tuple[Array, Array]]:
+def _einsum_forward(
+    equation: str, precision: Any, left: Operand, right: Operand
+) -> tuple[Operand, tuple[Operand, Operand]]:
     return rounding_einsum(equation, precision, left, right), (left, right)
 
 
-def _einsum_backward(equation: str, precision: Any, saved: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+def _einsum_backward(
+    equation: str, precision: Any, saved: tuple[Operand, Operand], gradient: Operand
+) -> tuple[Operand, Operand]:
     left, right = saved
     operands, result = equation.split('->')
     first, second = operands.split(',')

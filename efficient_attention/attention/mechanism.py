@@ -4,8 +4,7 @@ import dataclasses
 from typing import TypeVar, cast
 
 from efficient_attention.attention.patterns import Pattern
-from efficient_attention.attention.patterns.primitives import is_whole_number
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, is_whole_number
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Partial softmax results over disjoint sets of keys merge exactly, through their log-sum-exps."""
+"""Partial softmax results over disjoint sets of keys merge exactly, through their log-sum-exps. Axis p: the parts."""
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,12 @@ def merge(parts: list[Partial]) -> Partial:
     """
     if len(parts) == 1:
         return parts[0]
-    lses = jnp.stack([lse for _, lse in parts])
-    maximum = jax.lax.stop_gradient(lses.max(axis=0, keepdims=True))
-    shares = jnp.exp(lses - maximum)
-    total = shares.sum(axis=0)
-    has_key = maximum[0] > MASKED / 2
-    lse = jnp.where(has_key, maximum[0] + jnp.log(total), MASKED)
-    weights = (shares / total[None]).swapaxes(-1, -2)[..., None]
-    out = sum(weight * out.astype(jnp.float32) for weight, (out, _) in zip(weights, parts, strict=True))
-    return out.astype(parts[0][0].dtype), lse
+    lses_pBHL = jnp.stack([lse_BHL for _, lse_BHL in parts])
+    maximum_1BHL = jax.lax.stop_gradient(lses_pBHL.max(axis=0, keepdims=True))
+    shares_pBHL = jnp.exp(lses_pBHL - maximum_1BHL)
+    total_BHL = shares_pBHL.sum(axis=0)
+    has_key_BHL = maximum_1BHL[0] > MASKED / 2
+    lse_BHL = jnp.where(has_key_BHL, maximum_1BHL[0] + jnp.log(total_BHL), MASKED)
+    shares_pBLH1 = (shares_pBHL / total_BHL[None]).swapaxes(-1, -2)[..., None]
+    out_BLHK = sum(share * out.astype(jnp.float32) for share, (out, _) in zip(shares_pBLH1, parts, strict=True))
+    return out_BLHK.astype(parts[0][0].dtype), lse_BHL

@@ -37,7 +37,7 @@ class Relative:
     first: int = dataclasses.field(default=0, metadata={'static': True})
 
     def astype(self, dtype: DTypeLike) -> 'Relative':
-        """The same with arrays of another dtype."""
+        """The term with its query and its table in another dtype."""
         return dataclasses.replace(self, query=self.query.astype(dtype), table=self.table.astype(dtype))
 
 
@@ -47,25 +47,26 @@ def relative_logits(
     key_positions: Int[Array | np.ndarray, '#B M'],
     precision: jax.lax.Precision | None = None,
 ) -> Float[Array, 'B H L M']:
-    """The term on all pairs, float32, through products [B, H, L, distances].
+    """The relative term of the logits of all pairs, in float32, from products [B, H, L, distances].
 
-    Where positions are known and rise by 1, each row of the products is shifted to its keys; else entries are picked.
+    Where positions are known and rise by 1, each row of products is shifted so that it starts at its first key; for
+    other positions each pair picks its entry by distance.
     """
     q_BLHK = relative.query * jnp.asarray(1.0 / math.sqrt(relative.query.shape[-1]), relative.query.dtype)
     starts = first_position(query_positions), first_position(key_positions)
     if starts[0] is None or starts[1] is None:
-        products_BHLP = products(q_BLHK, relative.table, precision)
+        products_BHLP = table_products(q_BLHK, relative.table, precision)
         rows_b1LM = distance_rows(relative, jnp.asarray(query_positions), jnp.asarray(key_positions))[:, None]
         shape = (*products_BHLP.shape[:3], rows_b1LM.shape[3])
         return jnp.take_along_axis(products_BHLP, jnp.broadcast_to(rows_b1LM, shape), axis=3)
     queries, keys = query_positions.shape[1], key_positions.shape[1]
     farthest = starts[0] - starts[1] + queries - 1
     table_cHK = falling(relative.table, farthest - relative.first, queries + keys)
-    return shift(products(q_BLHK, table_cHK, precision), keys)
+    return shift(table_products(q_BLHK, table_cHK, precision), keys)
 
 
-def products(q_BLHK: Array, table_PHK: Array, precision: jax.lax.Precision | None) -> Float[Array, 'B H L P']:
-    """float32 products of each query with each row."""
+def table_products(q_BLHK: Array, table_PHK: Array, precision: jax.lax.Precision | None) -> Float[Array, 'B H L P']:
+    """float32 products of each query with each vector of its head in the table."""
     return float32_einsum('BLHK,PHK->BHLP', q_BLHK, table_PHK, precision)
 
 
@@ -79,7 +80,7 @@ def first_position(positions_bL: Array | np.ndarray) -> int | None:
 def falling(table_PHK: Array, top: int, count: int) -> Float[Array, 'c H K']:
     """Rows `top`, `top` - 1, ... of a table, `count` of them; beyond its ends the rows there.
 
-    Made of whole pieces, so that its gradient is sums and slices.
+    Made of slices of the table and repeated end rows, so that its gradient is sums and slices.
     """
     rows = table_PHK.shape[0]
     places = np.clip(top - np.arange(count), 0, rows - 1)
@@ -106,6 +107,6 @@ def shift(x: Float[Array, '*lead S c'], columns: int) -> Float[Array, '*lead S {
 def distance_rows(
     relative: Relative, query_positions: Int[Array, '#b L'], key_positions: Int[Array, '#b M']
 ) -> Int[Array, '#b L M']:
-    """The row of the table that each pair takes."""
-    distances = query_positions[:, :, None] - key_positions[:, None, :]
-    return jnp.clip(distances - relative.first, 0, relative.table.shape[0] - 1)
+    """The row of the table that each pair takes: its distance, or the nearest one that the table has."""
+    distances_bLM = query_positions[:, :, None] - key_positions[:, None, :]
+    return jnp.clip(distances_bLM - relative.first, 0, relative.table.shape[0] - 1)

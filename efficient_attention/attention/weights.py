@@ -14,7 +14,7 @@ MASKED = -0.7 * float(jnp.finfo(jnp.float32).max)
 
 
 def same_segment(request: Request) -> Bool[Array, 'b 1 #L #M']:
-    """Which query shares a segment other than padding with which key; all do where no segments are given."""
+    """Whether query and key are in one segment other than padding; true for all where no segments are given."""
     if request.segments is None:
         return jnp.ones((1, 1, 1, 1), bool)
     query_B1L1, key_B11M = request.segments.query[:, None, :, None], request.segments.key[:, None, None, :]
@@ -22,31 +22,31 @@ def same_segment(request: Request) -> Bool[Array, 'b 1 #L #M']:
 
 
 def up_to_query(request: Request) -> Bool[Array, 'b 1 L M']:
-    """Which key does not come after which query, by position."""
-    query_positions, key_positions = (jnp.asarray(positions) for positions in request.positions)
-    return key_positions[:, None, None, :] <= query_positions[:, None, :, None]
+    """Whether the key does not come after the query, by position."""
+    query_bL, key_bM = (jnp.asarray(positions) for positions in request.positions)
+    return key_bM[:, None, None, :] <= query_bL[:, None, :, None]
 
 
 def masked_softmax(logits_BHLM: Array, allowed_bhLM: Array) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L']]:
     """Weights and log-sum-exp over the allowed keys; a query without keys gets weights 0 and log-sum-exp MASKED."""
     logits_BHLM = jnp.where(allowed_bhLM, logits_BHLM, MASKED)
-    maximum = jax.lax.stop_gradient(logits_BHLM.max(axis=-1, keepdims=True))
-    exponentials = jnp.where(allowed_bhLM, jnp.exp(logits_BHLM - maximum), 0.0)
-    total = exponentials.sum(axis=-1, keepdims=True)
-    has_key = total > 0.0
-    safe_total = jnp.where(has_key, total, 1.0)
-    lse = jnp.where(has_key, jnp.log(safe_total) + maximum, MASKED)
-    return exponentials / safe_total, lse[..., 0]
+    maximum_BHL1 = jax.lax.stop_gradient(logits_BHLM.max(axis=-1, keepdims=True))
+    exponentials_BHLM = jnp.where(allowed_bhLM, jnp.exp(logits_BHLM - maximum_BHL1), 0.0)
+    total_BHL1 = exponentials_BHLM.sum(axis=-1, keepdims=True)
+    has_key_BHL1 = total_BHL1 > 0.0
+    safe_total_BHL1 = jnp.where(has_key_BHL1, total_BHL1, 1.0)
+    lse_BHL1 = jnp.where(has_key_BHL1, jnp.log(safe_total_BHL1) + maximum_BHL1, MASKED)
+    return exponentials_BHLM / safe_total_BHL1, lse_BHL1[..., 0]
 
 
-def drop_weights(weights_BHLM: Array, request: Request) -> Array:
+def drop_weights(weights_BHLM: Array, request: Request) -> Float[Array, 'B H L M']:
     """Weights after attention dropout; an element's bits depend on the key, its row, head, query and key number."""
     if request.dropout is None:
         return weights_BHLM
     rate, rng = request.dropout
     batch, heads, queries, keys = weights_BHLM.shape
-    keep = keep_mask(rng, rate, batch, jnp.arange(heads), jnp.arange(queries), jnp.arange(keys))
-    return jnp.where(keep, weights_BHLM / (1.0 - rate), 0.0)
+    keep_BHLM = keep_mask(rng, rate, batch, jnp.arange(heads), jnp.arange(queries), jnp.arange(keys))
+    return jnp.where(keep_BHLM, weights_BHLM / (1.0 - rate), 0.0)
 
 
 def combine_values(
@@ -55,7 +55,7 @@ def combine_values(
     """The weighted sums of values in float32, from products of operands in `dtype`."""
     batch, heads, queries, keys = weights_BHLM.shape
     groups, width = value_BMGK.shape[2:]
-    weights = weights_BHLM.astype(dtype).reshape(batch, groups, heads // groups, queries, keys)
+    weights_BGhLM = weights_BHLM.astype(dtype).reshape(batch, groups, heads // groups, queries, keys)
     value_BMGK = value_BMGK.astype(dtype)
-    out = float32_einsum('BGhLM,BMGK->BLGhK', weights, value_BMGK, precision)
-    return out.reshape(batch, queries, heads, width)
+    out_BLGhK = float32_einsum('BGhLM,BMGK->BLGhK', weights_BGhLM, value_BMGK, precision)
+    return out_BLGhK.reshape(batch, queries, heads, width)

@@ -12,7 +12,7 @@ from efficient_attention.attention.attend import DROPOUT_STREAM, attend, attenti
 from efficient_attention.attention.dropout import keep_mask
 from efficient_attention.attention.favor import features as favor_features
 from efficient_attention.attention.favor.definition import FAVOR
-from efficient_attention.attention.lsh import definition as lsh_definition
+from efficient_attention.attention.lsh import hashing
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.merge import Partial, merge
 from efficient_attention.attention.parsing import parse_mechanism, parse_pattern
@@ -276,7 +276,7 @@ def test_merging_parts_is_softmax_over_their_union():
 def lsh_defined(q: np.ndarray, v: np.ndarray, segments: np.ndarray, mechanism: LSH, keep: np.ndarray, rate: float):
     """Outputs and log-sum-exps of all rows, with the rotations that the library draws."""
     buckets = mechanism.buckets or 2 * max(1, q.shape[1] // mechanism.bucket_size)
-    rotations = [np.asarray(x, np.float64) for x in lsh_definition.draw_rotations(RNG, buckets, mechanism.rounds, H, K)]
+    rotations = [np.asarray(x, np.float64) for x in hashing.draw_rotations(RNG, buckets, mechanism.rounds, H, K)]
     named = {name: getattr(mechanism, name) for name in ('causal', 'within_buckets', 'deduplicate')}
 
     def of_head(query: np.ndarray, row: int, head: int) -> tuple[np.ndarray, np.ndarray]:

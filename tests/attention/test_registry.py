@@ -15,10 +15,11 @@ from efficient_attention.attention import registry
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, init_cache
 from efficient_attention.attention.favor.definition import FAVOR
-from efficient_attention.attention.lsh.definition import LSH, draw_rotations
+from efficient_attention.attention.lsh.definition import LSH
+from efficient_attention.attention.lsh.hashing import draw_rotations
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
-from efficient_attention.attention.patterns import primitives
+from efficient_attention.attention.patterns import global_tokens
 from efficient_attention.attention.registry import ROOMS, room_of
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError
@@ -182,7 +183,7 @@ def test_the_worked_mechanism_has_as_many_lines_as_the_docs_say():
 
 
 def test_the_worked_pattern_is_that_of_the_source_and_short():
-    said, source = DOCUMENT.read_text(encoding='utf-8'), Path(primitives.__file__).read_text(encoding='utf-8')
+    said, source = DOCUMENT.read_text(encoding='utf-8'), Path(global_tokens.__file__).read_text(encoding='utf-8')
     start = source.index('@dataclasses.dataclass(frozen=True)\nclass Prefix')
     text = source[start : source.index('\n\n\n', start)]
     assert text in said

@@ -1,25 +1,24 @@
-"""What a step of LSH attention reads and scores: some neighbouring chunks of the sorted order, and the one before them.
+"""What a step of LSH attention reads: some neighbouring chunks of the sorted order, and the one before them.
 
-Axes: B rows, H heads, T rounds, n chunks of S slots, g chunks of a step, K head width; N = n S slots.
+Axes as in `rounds.py`.
 """
 
-import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Int, Shaped
 
-from efficient_attention.attention.dropout import fold_index, is_kept, row_seeds
-from efficient_attention.attention.lsh.definition import NO_RUN, SELF_LOGIT, Layout, Rounds, key_scale, take
+from efficient_attention.attention.dropout import fold_index, row_seeds
+from efficient_attention.attention.lsh.definition import key_scale
+from efficient_attention.attention.lsh.rounds import Layout, Rounds
+from efficient_attention.attention.lsh.sorting import take
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.weights import MASKED
-
-NO_KEY_RUN = -2  # unlike NO_RUN, so that queries and keys that are no tokens do not match
 
 
 class MaskInputs(NamedTuple):
-    """What masks and dropout need to know about each position."""
+    """What masks and dropout need to know about each position; None where it makes no difference."""
 
     positions_BHL: Array | None  # None: position = place in the row
     chunks_BHLT: Array | None  # the chunk in each round, to find pairs of earlier rounds
@@ -27,89 +26,102 @@ class MaskInputs(NamedTuple):
     seeds_BH: Array | None  # where the hash of dropout bits starts
 
 
-class Gathered(NamedTuple):
-    """What is gathered, by position: queries and values [B, H, L, K], and 1 / |q| [B, H, L], which makes them keys."""
+class RowVectors(NamedTuple):
+    """What the steps gather from, by position: queries, values, and 1 / |q|, which makes keys of queries."""
 
-    q: Array
-    v: Array
-    scale: Array
-
-
-class Vectors(NamedTuple):
-    """Vectors of a window: queries [B, H, T, g, S, K], keys and values [B, H, T, g, (before + 1) S, K]."""
-
-    q: Array
-    k: Array
-    v: Array
+    q_BHLK: Array
+    v_BHLK: Array
+    scale_BHL: Array
 
 
-def make_mask_inputs(request: Request, layout: Layout, rounds: Rounds, buckets_BHTL: Array) -> MaskInputs:
-    """What the masks of this mechanism need to know about positions."""
-    mechanism, shape_BHL = layout.mechanism, rounds.slots_BHTL[:, :, 0].shape
-    positions = chunks = buckets = seeds = None
-    if mechanism.causal and not request.has_default_positions:
-        positions = jnp.broadcast_to(jnp.asarray(request.positions.query)[:, None], shape_BHL)
-    if mechanism.deduplicate and mechanism.rounds > 1:
-        chunks = jnp.moveaxis(rounds.slots_BHTL // jnp.int32(layout.size), 2, 3)
-        buckets = jnp.moveaxis(buckets_BHTL, 2, 3) if mechanism.within_buckets else None
-    if request.dropout is not None:
-        heads = jnp.arange(shape_BHL[1])
-        seeds = fold_index(row_seeds(request.dropout.rng, shape_BHL[0])[:, None], heads[None])
-    return MaskInputs(positions, chunks, buckets, seeds)
+class WindowVectors(NamedTuple):
+    """The queries of a window, and the keys and values that they read."""
+
+    q_BHTgSK: Array
+    k_BHTgmK: Array
+    v_BHTgmK: Array
 
 
 class Tokens(NamedTuple):
-    """What masks and dropout know about the tokens in some slots [B, H, T, g, S]; None where it makes no difference."""
+    """What masks and dropout know about the tokens in some slots; None where it makes no difference."""
 
-    places: Array  # in the row
-    positions: Array | None
-    runs: Array | None
-    chunks: Array | None  # [..., T]: in all rounds
-    buckets: Array | None
-
-
-def with_previous(x: Array, layout: Layout) -> Array:
-    """Chunks [B, H, T, before + g, S, ...] to what the last g of them read: [B, H, T, g, (before + 1) S, ...]."""
-    return jnp.concatenate([x[:, :, :, :-1], x[:, :, :, 1:]], axis=4) if layout.before else x
+    places: Int[Array, '*slots']  # in the row
+    positions: Int[Array, '*slots'] | None
+    runs: Int[Array, '*slots'] | None
+    chunks: Int[Array, '*slots T'] | None  # in all rounds
+    buckets: Int[Array, '*slots T'] | None  # in all rounds
 
 
-def extend(x_BHTN: Array, layout: Layout) -> Array:
-    """[B, H, T, N] to [B, H, T, before + n, S]: chunks, with the last one also in front of the first."""
-    chunks = x_BHTN.reshape(*x_BHTN.shape[:3], layout.chunks, layout.size)
-    return jnp.concatenate([chunks[:, :, :, -1:], chunks], axis=3) if layout.before else chunks
+class ChunkedRounds(NamedTuple):
+    """The slots of `Rounds` in chunks, the last chunk of each round also in front of its first."""
+
+    numbers_T: Array
+    order_BHTcS: Array
+    runs_BHTcS: Array | None
 
 
 class ChunkWindow(NamedTuple):
     """The slots that one step computes: g chunks and the one before them, and their tokens."""
 
     start: tuple[Array, Array]  # round and chunk
-    order: Array  # [B, H, T, before + g, S]
-    queries: Tokens
-    keys: Tokens
+    order_BHTcS: Array
+    queries: Tokens  # in slots [B, H, T, g, S]
+    keys: Tokens  # in slots [B, H, T, g, m]
     numbers_T: Array
     seeds_BH: Array | None
 
 
+def make_mask_inputs(request: Request, layout: Layout, rounds: Rounds, buckets_BHTL: Array) -> MaskInputs:
+    """What the masks and the dropout that the request asks for need to know about positions."""
+    shape_BHL = rounds.slots_BHTL[:, :, 0].shape
+    positions_BHL = chunks_BHLT = buckets_BHLT = seeds_BH = None
+    if layout.causal and not request.has_default_positions:
+        positions_BHL = jnp.broadcast_to(jnp.asarray(request.positions.query)[:, None], shape_BHL)
+    if layout.deduplicate and layout.rounds > 1:
+        chunks_BHLT = jnp.moveaxis(rounds.slots_BHTL // jnp.int32(layout.size), 2, 3)
+        buckets_BHLT = jnp.moveaxis(buckets_BHTL, 2, 3) if layout.within_buckets else None
+    if request.dropout is not None:
+        heads_H = jnp.arange(shape_BHL[1])
+        seeds_BH = fold_index(row_seeds(request.dropout.rng, shape_BHL[0])[:, None], heads_H[None])
+    return MaskInputs(positions_BHL, chunks_BHLT, buckets_BHLT, seeds_BH)
+
+
+def cut_into_chunks(rounds: Rounds, layout: Layout) -> ChunkedRounds:
+    """The rounds' slots in chunks, the last one also in front of the first where queries read the chunk before."""
+
+    def cut(x_BHTs: Array) -> Array:
+        x_BHTnS = x_BHTs.reshape(*x_BHTs.shape[:3], layout.chunks, layout.size)
+        return jnp.concatenate([x_BHTnS[:, :, :, -1:], x_BHTnS], axis=3) if layout.before else x_BHTnS
+
+    runs_BHTcS = None if rounds.runs_BHTs is None else cut(rounds.runs_BHTs)
+    return ChunkedRounds(rounds.numbers_T, cut(rounds.order_BHTs), runs_BHTcS)
+
+
 def make_window(
-    start: tuple[Array, Array], count: tuple[int, int], layout: Layout, slots: Rounds, mask_inputs: MaskInputs
+    start: tuple[Array, Array], count: tuple[int, int], layout: Layout, rounds: ChunkedRounds, mask_inputs: MaskInputs
 ) -> ChunkWindow:
-    """The window of `count` rounds and chunks from `start` on; `slots` is extended."""
+    """The window of `count` rounds and chunks from the round and chunk `start` on."""
 
-    def cut(x: Array) -> Array:
-        return slice_from(x, start, (count[0], count[1] + layout.before))
+    def cut(x_BHTcS: Array) -> Array:
+        return slice_from(x_BHTcS, start, (count[0], count[1] + layout.before))
 
-    order = cut(slots.order_BHTN)
+    order_BHTcS = cut(rounds.order_BHTcS)
     tokens = Tokens(
-        order,
-        None if mask_inputs.positions_BHL is None else at_slots(mask_inputs.positions_BHL, order),
-        None if slots.runs_BHTN is None else cut(slots.runs_BHTN),
-        None if mask_inputs.chunks_BHLT is None else at_slots(mask_inputs.chunks_BHLT, order),
-        None if mask_inputs.buckets_BHLT is None else at_slots(mask_inputs.buckets_BHLT, order),
+        order_BHTcS,
+        None if mask_inputs.positions_BHL is None else at_slots(mask_inputs.positions_BHL, order_BHTcS),
+        None if rounds.runs_BHTcS is None else cut(rounds.runs_BHTcS),
+        None if mask_inputs.chunks_BHLT is None else at_slots(mask_inputs.chunks_BHLT, order_BHTcS),
+        None if mask_inputs.buckets_BHLT is None else at_slots(mask_inputs.buckets_BHLT, order_BHTcS),
     )
     queries = jax.tree.map(lambda x: x[:, :, :, layout.before :], tokens)
     keys = jax.tree.map(lambda x: with_previous(x, layout), tokens)
-    numbers_T = jax.lax.dynamic_slice_in_dim(slots.numbers_T, start[0], count[0])
-    return ChunkWindow(start, order, queries, keys, numbers_T, mask_inputs.seeds_BH)
+    numbers_T = jax.lax.dynamic_slice_in_dim(rounds.numbers_T, start[0], count[0])
+    return ChunkWindow(start, order_BHTcS, queries, keys, numbers_T, mask_inputs.seeds_BH)
+
+
+def with_previous(x: Shaped[Array, 'B H T c S *rest'], layout: Layout) -> Shaped[Array, 'B H T g m *rest']:
+    """What each of the last g chunks reads: the slots of the chunk before, where there is one, and its own."""
+    return jnp.concatenate([x[:, :, :, :-1], x[:, :, :, 1:]], axis=4) if layout.before else x
 
 
 def corner(start: tuple[Array, Array], axes: int) -> tuple[Array, ...]:
@@ -118,89 +130,40 @@ def corner(start: tuple[Array, Array], axes: int) -> tuple[Array, ...]:
     return (zero, zero, *(place.astype(jnp.int32) for place in start), *(zero,) * (axes - 4))
 
 
-def slice_from(x: Array, start: tuple[Array, Array], count: tuple[int, int]) -> Array:
-    """`count` rounds and chunks of `x` [B, H, T, n, ...] from `start` on."""
+def slice_from(
+    x: Shaped[Array, 'B H T n *rest'], start: tuple[Array, Array], count: tuple[int, int]
+) -> Shaped[Array, 'B H _ _ *rest']:
+    """`count` rounds and chunks of `x` from the round and chunk `start` on."""
     return jax.lax.dynamic_slice(
         x, corner(start, x.ndim), (*x.shape[:2], *count, *x.shape[4:]), allow_negative_indices=False
     )
 
 
-def at_slots(x: Array, order_BHTgS: Array) -> Array:
-    """`x` [B, H, L, ...] at `order_BHTgS` [B, H, T, g, S]: [B, H, T, g, S, ...]."""
-    taken = take(x, order_BHTgS.reshape(*order_BHTgS.shape[:2], -1))
-    return taken.reshape(*order_BHTgS.shape, *x.shape[3:])
+def at_slots(x: Shaped[Array, 'B H L *rest'], order_BHTcS: Array) -> Shaped[Array, 'B H T c S *rest']:
+    """`x` at the positions that stand in some slots."""
+    taken = take(x, order_BHTcS.reshape(*order_BHTcS.shape[:2], -1))
+    return taken.reshape(*order_BHTcS.shape, *x.shape[3:])
 
 
-def rows_of_queries(x: Array, window: ChunkWindow, layout: Layout) -> Array:
-    """`x` [B, H, L, ...] of a window's queries."""
-    return at_slots(x, window.order[:, :, :, layout.before :])
+def at_queries(
+    x: Shaped[Array, 'B H L *rest'], window: ChunkWindow, layout: Layout
+) -> Shaped[Array, 'B H T g S *rest']:
+    """`x` at the positions of a window's queries."""
+    return at_slots(x, window.order_BHTcS[:, :, :, layout.before :])
 
 
-def pairs(compare: Any, query: Array, key: Array) -> Array:
-    """A comparison of all queries with all keys of the same chunk: [B, H, T, g, S, (before + 1) S]."""
-    return compare(query[..., :, None], key[..., None, :])
+def make_row_vectors(q_BHLK: Array, v_BHLK: Array) -> RowVectors:
+    """The queries and values with the factors that make keys of the queries."""
+    return RowVectors(q_BHLK, v_BHLK, key_scale(q_BHLK))
 
 
-def forbidden(window: ChunkWindow, layout: Layout) -> Array | None:
-    """Pairs of unlike segment (or bucket), later keys where causal, pairs of earlier rounds if asked; None if none."""
-    queries, keys, masks = window.queries, window.keys, []
-    if queries.runs is not None and keys.runs is not None:
-        key_runs = jnp.where(keys.runs == NO_RUN, NO_KEY_RUN, keys.runs)
-        masks.append(pairs(jnp.not_equal, queries.runs, key_runs))
-    if layout.mechanism.causal:
-        query_positions, key_positions = (x.places if x.positions is None else x.positions for x in (queries, keys))
-        masks.append(pairs(jnp.less, query_positions, key_positions))
-    for number in range(layout.mechanism.rounds - 1 if queries.chunks is not None else 0):
-        masks.append(was_found(number, window, layout))
-    return functools.reduce(jnp.logical_or, masks) if masks else None
-
-
-def was_found(number: int, window: ChunkWindow, layout: Layout) -> Array:
-    """Pairs that round `number` holds and that are of a later round."""
-    assert window.queries.chunks is not None and window.keys.chunks is not None
-    query_chunks, key_chunks = window.queries.chunks[..., number], window.keys.chunks[..., number]
-    is_earlier = (number < window.numbers_T)[:, None, None]
-    query_chunks, previous = (
-        jnp.where(is_earlier, chunk, -1) for chunk in (query_chunks, (query_chunks - layout.before) % layout.chunks)
-    )
-    found = pairs(jnp.equal, query_chunks, key_chunks) | pairs(jnp.equal, previous, key_chunks)
-    if window.queries.buckets is None or window.keys.buckets is None:
-        return found
-    return found & pairs(jnp.equal, window.queries.buckets[..., number], window.keys.buckets[..., number])
-
-
-def make_gathered(q_BHLK: Array, v_BHLK: Array) -> Gathered:
-    """What the loops gather."""
-    return Gathered(q_BHLK, v_BHLK, key_scale(q_BHLK))
-
-
-def window_rows(x: Gathered, window: ChunkWindow, layout: Layout) -> Vectors:
+def window_vectors(rows: RowVectors, window: ChunkWindow, layout: Layout) -> WindowVectors:
     """The vectors of a window's queries and of the keys that they read."""
     # Without the barrier XLA gathers the scale again for each element of each product's operand.
-    q, v, scale = jax.lax.optimization_barrier(tuple(at_slots(vectors, window.order) for vectors in x))
-    keys = (q.astype(jnp.float32) * scale[..., None]).astype(q.dtype)
-    return Vectors(q[:, :, :, layout.before :], with_previous(keys, layout), with_previous(v, layout))
-
-
-def product(equation: str, left: Array, right: Array) -> Array:
-    """An einsum over the last axes with float32 sums."""
-    dtype = right.dtype
-    return jnp.einsum(equation, left.astype(dtype), right, preferred_element_type=jnp.float32)
-
-
-def scores(rows: Vectors, window: ChunkWindow, layout: Layout) -> tuple[Array, Array]:
-    """float32 logits, MASKED where forbidden, and which of them are of a position with itself."""
-    logits = product('...qK,...mK->...qm', rows.q, rows.k)
-    is_self = pairs(jnp.equal, window.queries.places, window.keys.places)
-    logits = jnp.where(is_self, SELF_LOGIT, logits)
-    mask = forbidden(window, layout)
-    return (logits if mask is None else jnp.where(mask, MASKED, logits)), is_self
-
-
-def dropout_factor(window: ChunkWindow, layout: Layout) -> Array | None:
-    """0 or 1 / (1 - rate) for each pair, the same in all rounds; the bits of `dropout.keep_mask`. None without."""
-    if window.seeds_BH is None:
-        return None
-    bits = fold_index(window.seeds_BH[:, :, None, None, None], window.queries.places)
-    keep = is_kept(fold_index(bits[..., None], window.keys.places[..., None, :]), layout.dropout_rate)
-    return keep.astype(jnp.float32) * (1.0 / (1.0 - layout.dropout_rate))
+    q_BHTcSK, v_BHTcSK, scale_BHTcS = jax.lax.optimization_barrier(
+        tuple(at_slots(vectors, window.order_BHTcS) for vectors in rows)
+    )
+    k_BHTcSK = (q_BHTcSK.astype(jnp.float32) * scale_BHTcS[..., None]).astype(q_BHTcSK.dtype)
+    return WindowVectors(
+        q_BHTcSK[:, :, :, layout.before :], with_previous(k_BHTcSK, layout), with_previous(v_BHTcSK, layout)
+    )

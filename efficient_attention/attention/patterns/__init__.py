@@ -1,5 +1,9 @@
 """Patterns: which query position may read which key position. All their names can be imported from here."""
 
+from efficient_attention.attention.patterns.bands import Causal, Full, Window
+from efficient_attention.attention.patterns.blocks import Block
+from efficient_attention.attention.patterns.global_tokens import GlobalTokens, Prefix
+from efficient_attention.attention.patterns.listed_tiles import ListedTiles
 from efficient_attention.attention.patterns.pattern import (
     And,
     Or,
@@ -12,18 +16,8 @@ from efficient_attention.attention.patterns.pattern import (
     dense_mask,
     head_patterns,
 )
-from efficient_attention.attention.patterns.primitives import (
-    Block,
-    Causal,
-    Full,
-    GlobalTokens,
-    ListedTiles,
-    Prefix,
-    RandomTiles,
-    Strided,
-    Summary,
-    Window,
-)
+from efficient_attention.attention.patterns.random_tiles import RandomTiles
+from efficient_attention.attention.patterns.strided import Strided, Summary
 
 __all__ = ['And', 'Block', 'Causal', 'Full', 'GlobalTokens', 'ListedTiles', 'Or', 'Pattern', 'PerHead', 'RandomTiles']
 __all__ += [

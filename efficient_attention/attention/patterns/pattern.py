@@ -7,7 +7,7 @@ A new pattern is a subclass with two methods: the predicate, and `tiles`, which 
 some pair and whether every pair of them is allowed, so that no [L, L] array is ever needed. `tiles` may err on the
 safe side: call an empty tile kept, or a whole tile partial. What others ask of a pattern besides (how far it reaches,
 whether it goes by distance) has an answer that is always safe, and a pattern that knows better overrides it. The
-patterns themselves are in `primitives.py`.
+patterns themselves are in the files beside this one.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ class Reach(NamedTuple):
 class Pattern:
     """A predicate on (query position, key position); `&`, `|` and `-` combine patterns."""
 
-    sign: ClassVar[str] = ''  # of a combination, between its two parts
+    sign: ClassVar[str] = ''  # of a combination, written between its two patterns
 
     def __call__(self, query: Any, key: Any) -> Any:
         """Whether `query` may read `key`: booleans of the broadcast shape of two integer arrays."""
@@ -131,26 +131,26 @@ class And(Pattern):
         return self.left(query, key) & self.right(query, key)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Some pair in both, at most; every pair in both."""
+        """Some pair where both patterns have one, which may err; every pair where both have every one."""
         left, right = self.left.tiles(query, key), self.right.tiles(query, key)
         return left[0] & right[0], left[1] & right[1]
 
     def parts(self) -> tuple[Pattern, ...]:
-        """Both."""
+        """The left and the right pattern."""
         return self.left, self.right
 
     @property
     def reach(self) -> Reach:
-        """The nearer of both."""
+        """The shorter reach of the two, on each side."""
         return Reach(*map(min, zip(self.left.reach, self.right.reach, strict=True)))
 
     @property
     def is_band(self) -> bool:
-        """Where both are."""
+        """True where both patterns are bands."""
         return self.left.is_band and self.right.is_band
 
     def alternatives(self) -> list[Pattern]:
-        """Each of the left with each of the right."""
+        """Each alternative of the left pattern with each of the right one."""
         return [left & right for left, right in itertools.product(self.left.alternatives(), self.right.alternatives())]
 
 
@@ -166,21 +166,21 @@ class Or(Pattern):
         return self.left(query, key) | self.right(query, key)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Some pair in either; every pair in one of them, at least."""
+        """Some pair where either has one; every pair where one of them has every one."""
         left, right = self.left.tiles(query, key), self.right.tiles(query, key)
         return left[0] | right[0], left[1] | right[1]
 
     def parts(self) -> tuple[Pattern, ...]:
-        """Both."""
+        """The left and the right pattern."""
         return self.left, self.right
 
     @property
     def reach(self) -> Reach:
-        """The farther of both."""
+        """The longer reach of the two, on each side."""
         return Reach(*map(max, zip(self.left.reach, self.right.reach, strict=True)))
 
     def alternatives(self) -> list[Pattern]:
-        """Those of both."""
+        """The alternatives of the left pattern, then those of the right one."""
         return self.left.alternatives() + self.right.alternatives()
 
 
@@ -196,21 +196,21 @@ class Without(Pattern):
         return self.left(query, key) & ~self.right(query, key)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Not where `right` allows every pair."""
+        """Some pair where `left` has one, unless `right` takes every pair; every pair where `right` takes none."""
         left, right = self.left.tiles(query, key), self.right.tiles(query, key)
         return left[0] & ~right[1], left[1] & ~right[0]
 
     def parts(self) -> tuple[Pattern, ...]:
-        """Both."""
+        """The left and the right pattern."""
         return self.left, self.right
 
     @property
     def reach(self) -> Reach:
-        """That of the left."""
+        """The reach of the left pattern, from which pairs are only taken away."""
         return self.left.reach
 
     def alternatives(self) -> list[Pattern]:
-        """Those of the left, each without the right."""
+        """The alternatives of the left pattern, each without the right one."""
         return [part - self.right for part in self.left.alternatives()]
 
 
@@ -240,12 +240,12 @@ class PerHead(Pattern):
         raise InputError(f'{self}: the pattern of all heads at once is undefined; call for_head first')
 
     def parts(self) -> tuple[Pattern, ...]:
-        """One for each group of heads."""
+        """The patterns of the groups of heads, in order."""
         return self.patterns
 
     @property
     def reach(self) -> Reach:
-        """That of the heads that read farthest."""
+        """The longest reach of any head, on each side."""
         return Reach(*map(max, zip(*(part.reach for part in self.patterns), strict=True)))
 
     def for_head(self, head: int, heads: int) -> Pattern:

@@ -1,15 +1,11 @@
 """The patterns of papers as combinations of others."""
 
+from efficient_attention.attention.patterns.bands import Causal, Window
+from efficient_attention.attention.patterns.blocks import Block
+from efficient_attention.attention.patterns.global_tokens import GlobalTokens
 from efficient_attention.attention.patterns.pattern import Pattern
-from efficient_attention.attention.patterns.primitives import (
-    Block,
-    Causal,
-    GlobalTokens,
-    RandomTiles,
-    Strided,
-    Summary,
-    Window,
-)
+from efficient_attention.attention.patterns.random_tiles import RandomTiles
+from efficient_attention.attention.patterns.strided import Strided, Summary
 
 
 def longformer(radius: int, tokens: int = 1, dilation: int = 1) -> Pattern:

@@ -28,7 +28,7 @@ class TileTable:
 
     @property
     def query_tiles(self) -> int:
-        """Rows of the table."""
+        """The number of query tiles, the rows of the table."""
         return len(self.offsets) - 1
 
     @property

@@ -1,4 +1,4 @@
-"""The dense definition of LSH attention against loops in NumPy; hashing, sorting, recall."""
+"""The dense definition of LSH attention against loops in NumPy; its recall."""
 
 import functools
 import itertools
@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.attend import make_request
-from efficient_attention.attention.lsh import definition
+from efficient_attention.attention.lsh import definition, hashing
 from efficient_attention.attention.lsh.definition import LSH
+from efficient_attention.attention.lsh.rounds import make_rounds
 from tests.attention import contract
 from tests.tolerances import assert_close
 
@@ -29,7 +30,7 @@ def test_weights_equal_loops_over_queries(options: dict):
     given = jnp.asarray(segments)
     request = make_request(q, q, q, mechanism, rng=RNG, query_segments=given, key_segments=given)
     weights, lse = jit(lambda: definition.weights(request))()
-    (rotations,) = definition.draw_rotations(RNG, definition.make_layout(request).buckets, 3, 2, 8)
+    (rotations,) = hashing.draw_rotations(RNG, definition.make_layout(request).buckets, 3, 2, 8)
     for row, head in itertools.product(range(2), range(2)):
         query = np.asarray(q[row, :, head], np.float64)
         own = [contract.lsh_buckets(query, [np.asarray(rotations[head, :, number], np.float64)]) for number in range(3)]
@@ -37,61 +38,6 @@ def test_weights_equal_loops_over_queries(options: dict):
         assert_close(weights[row, head], contract.lsh_weights(query, own, segments[row], 4, **named)[0])
     assert lse.shape == (2, 2, 26) and lse.dtype == jnp.float32
     assert_close(weights.sum(axis=-1), np.broadcast_to((segments != 0)[:, None], (2, 2, 26)).astype(np.float32))
-
-
-def test_buckets_are_the_nearest_directions():
-    q = jax.random.normal(jax.random.key(0), (2, 30, 3, 8))
-    (rotation,) = definition.draw_rotations(RNG, 6, 2, 3, 8)
-    projected = np.einsum('BLHK,HKTb->BHTLb', q, rotation)
-    expected = np.concatenate([projected, -projected], axis=-1).argmax(axis=-1)
-    assert np.array_equal(definition.hash_buckets(q, [rotation]), expected)
-    assert np.array_equal(definition.hash_buckets(7.0 * q, [rotation]), expected)
-    opposite = np.where(expected < 3, expected + 3, expected - 3)
-    assert np.array_equal(definition.hash_buckets(-q, [rotation]), opposite)
-
-
-def test_two_rotations_make_one_bucket_number():
-    assert definition.bucket_factors(128) == (128,)
-    assert definition.bucket_factors(512) == (32, 16) and definition.bucket_factors(1024) == (32, 32)
-    q = jax.random.normal(jax.random.key(0), (1, 500, 1, 16))
-    rotations = definition.draw_rotations(RNG, 512, 2, 1, 16)
-    buckets = definition.hash_buckets(q, rotations)
-    first, second = (definition.hash_buckets(q, [rotation]) for rotation in rotations)
-    assert np.array_equal(buckets, first + 32 * second)
-    assert 0 <= buckets.min() and buckets.max() < 512 and len(np.unique(buckets)) > 150
-
-
-def test_a_bucket_number_is_in_range_whatever_the_input():
-    for value in (0.0, jnp.nan, jnp.inf):
-        buckets = definition.hash_buckets(jnp.full((1, 3, 1, 4), value), definition.draw_rotations(RNG, 8, 2, 1, 4))
-        assert (buckets >= 0).all() and (buckets < 8).all()
-
-
-def test_order_is_by_segment_bucket_and_position_with_padding_last():
-    buckets = jax.random.randint(jax.random.key(0), (2, 1, 1, 40), 0, 5)
-    segments = jnp.asarray([[7] * 9 + [0] * 3 + [2] * 28, [1] * 40], jnp.int32)
-    request_layout = definition.Layout(LSH(bucket_size=16, within_buckets=True), 40, 0.0)
-    rounds = jit(lambda: definition.sort_round(jnp.zeros(1, jnp.int32), buckets, segments, request_layout))()
-    for row in range(2):
-        own, bucket = np.asarray(segments[row]), np.asarray(buckets[row, 0, 0])
-        expected = sorted(range(40), key=lambda i, s=own, b=bucket: (s[i] == 0, s[i], b[i], i))
-        order, runs = np.asarray(rounds.order_BHTN[row, 0, 0]), np.asarray(rounds.runs_BHTN[row, 0, 0])
-        assert order.shape == (48,) and list(order[:40]) == expected
-        assert np.array_equal(order[np.asarray(rounds.slots_BHTL[row, 0, 0])], np.arange(40))
-        together = [(own[i], bucket[i]) if own[i] else None for i in expected]
-        assert all((runs[i] == runs[i + 1]) == (together[i] == together[i + 1]) for i in range(39))
-        assert (runs[40:] == definition.NO_RUN).all()
-        assert all((runs[i] == definition.NO_RUN) == (together[i] is None) for i in range(40))
-
-
-def test_numbers_too_large_to_carry_their_place_sort_alike():
-    numbers = jax.random.randint(jax.random.key(0), (3, 200), 0, 50)
-    assert np.array_equal(definition.stable_order(numbers, 50), definition.stable_order(numbers, 2**31 - 1))
-    assert np.array_equal(definition.stable_order(numbers, 50), np.argsort(np.asarray(numbers), axis=-1, kind='stable'))
-    large = jax.random.randint(jax.random.key(1), (2, 200), 0, 2**31 - 1)
-    large = large.at[:, 50:100].set(large[:, :50])  # digits alike, in the high ones too
-    expected = np.argsort(np.asarray(large), axis=-1, kind='stable')
-    assert np.array_equal(definition.stable_order(large, 2**31 - 1), expected)
 
 
 def test_within_buckets_reads_no_other_bucket():
@@ -104,7 +50,7 @@ def test_within_buckets_reads_no_other_bucket():
 
         @jit
         def weights_and_buckets() -> tuple:
-            return definition.weights(request)[0], definition.make_rounds(request, layout)[1][:, :, 0]
+            return definition.weights(request)[0], make_rounds(request, layout)[1][:, :, 0]
 
         weights, buckets = (np.asarray(x) for x in weights_and_buckets())
         return (weights > 0) & (buckets[..., :, None] != buckets[..., None, :])
@@ -145,10 +91,3 @@ def test_recall_rises_with_the_rounds():
     values = list(curve.values())
     assert all(later > earlier + 0.02 for earlier, later in zip(values[:-1], values[1:], strict=True)), curve
     assert values[0] > 2 * 64 / 512  # random chunks would find 64 of 512 keys
-
-
-def test_hashing_in_blocks_gives_the_same_buckets():
-    q = jax.random.normal(jax.random.key(0), (2, 50, 2, 4))
-    rotations = definition.draw_rotations(jax.random.key(1), 256, 3, 2, 4)
-    whole = definition.hash_buckets(q, rotations)
-    np.testing.assert_array_equal(definition.hash_buckets(q, rotations, at_once=16), whole)

@@ -14,6 +14,7 @@ from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.lsh import definition as lsh_definition
 from efficient_attention.attention.lsh import serve as lsh
 from efficient_attention.attention.lsh.definition import LSH
+from efficient_attention.attention.lsh.rounds import make_rounds
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax import dense
 from efficient_attention.attention.softmax.definition import Softmax
@@ -222,7 +223,7 @@ def test_gradient_equals_a_finite_difference():
     @jit
     def buckets(q: jax.Array) -> jax.Array:
         asked = request(q, v, SMALL())
-        return lsh_definition.make_rounds(asked, lsh_definition.make_layout(asked))[1]
+        return make_rounds(asked, lsh_definition.make_layout(asked))[1]
 
     ahead, behind = ([x + sign * step for x, step in zip((q, v), steps, strict=True)] for sign in (1.0, -1.0))
     assert jnp.array_equal(buckets(ahead[0]), buckets(behind[0]))

@@ -5,16 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from efficient_attention.attention.attend import make_request
-from efficient_attention.attention.lsh.definition import LSH, Layout, Rounds, make_layout, make_rounds
-from efficient_attention.attention.lsh.serve import apart, run_steps
+from efficient_attention.attention.lsh.definition import LSH, make_layout
+from efficient_attention.attention.lsh.rounds import Layout, Rounds, make_rounds
+from efficient_attention.attention.lsh.scores import scores
+from efficient_attention.attention.lsh.steps import run_steps
 from efficient_attention.attention.lsh.windows import (
     ChunkWindow,
     MaskInputs,
-    extend,
-    make_gathered,
-    scores,
-    window_rows,
-    with_previous,
+    make_row_vectors,
+    window_vectors,
 )
 
 L, H, K, S = 24, 2, 8, 4
@@ -31,10 +30,10 @@ def make(causal: bool = False) -> tuple[Layout, Rounds, jax.Array, jax.Array]:
 def test_each_pair_of_a_chunk_and_the_one_before_is_scored_once_in_each_round():
     """Counts the pairs that the windows of a whole visit hold, by position."""
     layout, rounds, q, v = make()
-    vectors = make_gathered(q, v)
+    vectors = make_row_vectors(q, v)
 
     def step(window: ChunkWindow, seen: jax.Array) -> jax.Array:
-        logits, is_self = scores(window_rows(vectors, window, layout), window, layout)
+        logits, is_self = scores(window_vectors(vectors, window, layout), window, layout)
         places = jnp.broadcast_arrays(window.queries.places[..., :, None], window.keys.places[..., None, :])
         head = jnp.broadcast_to(jnp.arange(H)[None, :, None, None, None, None], places[0].shape)
         assert logits.shape == is_self.shape == places[0].shape
@@ -44,29 +43,3 @@ def test_each_pair_of_a_chunk_and_the_one_before_is_scored_once_in_each_round():
     chunks = np.asarray(rounds.slots_BHTL)[0] // S  # [H, T, L]
     back = (chunks[:, :, :, None] - chunks[:, :, None, :]) % layout.chunks
     np.testing.assert_array_equal(seen, (back <= layout.before).sum(1))
-
-
-def test_scores_are_products_with_unit_keys():
-    layout, rounds, q, v = make(causal=True)
-    vectors = make_gathered(q, v)
-
-    def step(window: ChunkWindow, difference: jax.Array) -> jax.Array:
-        logits, is_self = scores(window_rows(vectors, window, layout), window, layout)
-        query, key = window.queries.places[..., :, None], window.keys.places[..., None, :]
-        head = jnp.arange(H)[None, :, None, None, None, None]
-        unit = q[0] / jnp.linalg.norm(q[0], axis=-1, keepdims=True)
-        expected = (q[0][head, query] * unit[head, key]).sum(-1)
-        is_read = (key < query) & ~is_self
-        assert logits.dtype == jnp.float32
-        return jnp.maximum(difference, jnp.where(is_read, abs(logits - expected), 0.0).max())
-
-    assert run_steps(step, layout, rounds, MaskInputs(None, None, None, None), jnp.asarray(0.0)) < 1e-5
-
-
-def test_what_is_taken_apart_adds_up_where_it_came_from():
-    """The transpose of `with_previous`."""
-    layout, rounds, _, _ = make()
-    chunks = jax.random.normal(jax.random.key(3), extend(rounds.order_BHTN, layout).shape + (3,))
-    put_together, pull = jax.vjp(lambda x: with_previous(x, layout), chunks)
-    cotangent = jax.random.normal(jax.random.key(4), put_together.shape)
-    np.testing.assert_allclose(apart(cotangent, layout), pull(cotangent)[0], rtol=1e-6)

@@ -3,11 +3,32 @@
 import numpy as np
 import pytest
 
-from efficient_attention.attention.patterns import Block, Causal, Full, Strided, Window
+from efficient_attention.attention.patterns import (
+    Block,
+    Causal,
+    Full,
+    GlobalTokens,
+    RandomTiles,
+    Strided,
+    Summary,
+    Window,
+)
 from efficient_attention.attention.patterns.pattern import Pattern, PerHead, dense_mask, head_patterns
-from efficient_attention.attention.patterns.presets import bigbird
+from efficient_attention.attention.patterns.presets import bigbird, sparse_strided
 from efficient_attention.attention.patterns.tile_table import tile_table
 from efficient_attention.errors import InputError
+from tests.attention.patterns.pair_by_pair import Definition, check_definition
+
+DEFINITIONS: dict[str, Definition] = {
+    'causal & window(4)': lambda q, k: 0 <= q - k <= 4,
+    'window(4) | strided(7)': lambda q, k: abs(q - k) <= 4 or (q - k) % 7 == 0,
+    'full - window(4)': lambda q, k: abs(q - k) > 4,
+}
+
+
+@pytest.mark.parametrize('text', DEFINITIONS)
+def test_a_pattern_means_what_its_definition_says(text: str):
+    check_definition(text, DEFINITIONS[text])
 
 
 def test_combinations_are_elementwise():
@@ -57,3 +78,15 @@ def test_a_pattern_without_its_methods_says_what_it_lacks():
         dense_mask(Pattern(), 2, 2)
     with pytest.raises(NotImplementedError, match='Pattern says nothing about ranges'):
         tile_table(Pattern(), np.arange(4), np.arange(4), 2)
+
+
+def test_what_depends_on_the_number_of_keys_says_so():
+    for pattern in (RandomTiles(1, 4), GlobalTokens(1, last=1), Causal() & bigbird(4)):
+        with pytest.raises(InputError, match='number of keys; call for_keys first'):
+            pattern(np.arange(3)[:, None], np.arange(3)[None])
+
+
+def test_orders_and_whether_positions_count():
+    assert (Window(3).order, Window(3, 4).order, Strided(9).order, sparse_strided(16).order) == (1, 4, 9, 16)
+    assert not Full().compares_positions and not (Full() | Full()).compares_positions
+    assert (Full() & Causal()).compares_positions and Summary(4, 1).compares_positions

@@ -5,6 +5,23 @@ import pytest
 
 from efficient_attention.attention.patterns import dense_mask
 from efficient_attention.attention.patterns.presets import bigbird, longformer, sparse_fixed, sparse_strided
+from tests.attention.patterns.pair_by_pair import Definition, check_definition, check_shape
+
+DEFINITIONS: dict[str, Definition] = {
+    'longformer(2, 3)': lambda q, k: abs(q - k) <= 2 or q < 3 or k < 3,
+    'longformer(2, dilation=3)': lambda q, k: abs(q - k) in (0, 3, 6) or 0 in (q, k),
+    'sparse_fixed(6, 2)': lambda q, k: k <= q and (k // 6 == q // 6 or k % 6 >= 4),
+    'sparse_strided(6)': lambda q, k: k <= q and (q - k <= 6 or (q - k) % 6 == 0),
+}
+
+
+@pytest.mark.parametrize('text', DEFINITIONS)
+def test_a_pattern_means_what_its_definition_says(text: str):
+    check_definition(text, DEFINITIONS[text])
+
+
+def test_the_shape_is_the_broadcast_shape_of_the_positions():
+    check_shape('bigbird(4, 1)')
 
 
 @pytest.mark.parametrize('random', [1, 3])

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from efficient_attention.attention import patterns
 from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import Causal, Full, Pattern, Strided, Window
-from efficient_attention.attention.patterns import primitives as patterns_module
 from efficient_attention.attention.patterns.tile_table import (
     TileTable,
     every_tile,
@@ -167,7 +167,7 @@ def test_64k_by_64k_touches_ranges_alone(text: str, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(cls, 'tiles', watched)
         monkeypatch.setattr(cls, '__call__', lambda *_: pytest.fail('asked for pairs'))
 
-    for cls in vars(patterns_module).values():
+    for cls in vars(patterns).values():
         if isinstance(cls, type) and issubclass(cls, Pattern) and cls is not Pattern:
             watch(cls)
     for part, order in passes(parse_pattern(text).for_keys(length)):

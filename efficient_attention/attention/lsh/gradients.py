@@ -1,0 +1,117 @@
+"""The backward pass of LSH attention: the weights are computed again from the merged sums, step by step.
+
+Axes as in `rounds.py`.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from efficient_attention.attention.lsh.rounds import Layout, Rounds
+from efficient_attention.attention.lsh.scores import drop, dropout_factor, float32_product, scores
+from efficient_attention.attention.lsh.steps import add, over_rounds, put, run_steps
+from efficient_attention.attention.lsh.sums import add_up, axis_numbers, by_position
+from efficient_attention.attention.lsh.windows import ChunkWindow, MaskInputs, RowVectors, at_queries, window_vectors
+
+
+class ByQuery(NamedTuple):
+    """What the backward pass needs of each query."""
+
+    dout_BHLK: Array
+    statistics_BHL3: Array  # float32: maximum, 1 / total, and sum of dout * out less the gradient of the log-sum-exp
+
+
+class Gradients(NamedTuple):
+    """float32 gradients of queries, keys and values, by position."""
+
+    dq_BHLK: Array
+    dk_BHLK: Array
+    dv_BHLK: Array
+
+
+class SlotGradients(NamedTuple):
+    """The same by slot; those of keys and values also have the chunk in front of the first."""
+
+    dq_BHTnSK: Array
+    dk_BHTcSK: Array
+    dv_BHTcSK: Array
+
+
+def all_gradients(
+    layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: MaskInputs, by_query: ByQuery
+) -> Gradients:
+    """The gradients summed over all rounds; a key is still a vector of its own there, not the query's unit vector."""
+    likes = rows.q_BHLK, rows.q_BHLK, rows.v_BHLK
+    return over_rounds(
+        lambda some_rounds: round_gradients(layout, rows, some_rounds, mask_inputs, by_query),
+        lambda *pair: jax.tree.map(jnp.add, *pair),
+        Gradients(*(jnp.zeros(like.shape, jnp.float32) for like in likes)),
+        layout,
+        rounds,
+    )
+
+
+def round_gradients(
+    layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: MaskInputs, by_query: ByQuery
+) -> Gradients:
+    """The gradients summed over the given rounds."""
+
+    def step(window: ChunkWindow, buffers: SlotGradients) -> SlotGradients:
+        dq_BHTgSK, dk_BHTgmK, dv_BHTgmK = window_gradients(rows, by_query, window, layout)
+        return SlotGradients(
+            put(buffers.dq_BHTnSK, dq_BHTgSK, window.start),
+            add(buffers.dk_BHTcSK, apart(dk_BHTgmK, layout), window.start),
+            add(buffers.dv_BHTcSK, apart(dv_BHTgmK, layout), window.start),
+        )
+
+    def buffer(like_BHLK: Array, before: int) -> Array:
+        shape = (*rounds.order_BHTs.shape[:3], before + layout.chunks, layout.size, like_BHLK.shape[-1])
+        return jnp.zeros(shape, jnp.float32)
+
+    before = layout.before
+    start = SlotGradients(buffer(rows.q_BHLK, 0), buffer(rows.q_BHLK, before), buffer(rows.v_BHLK, before))
+    totals = run_steps(step, layout, rounds, mask_inputs, start)
+    return Gradients(
+        *(sum_by_position(total, layout, rounds, skip) for total, skip in zip(totals, (0, before, before), strict=True))
+    )
+
+
+def window_gradients(
+    rows: RowVectors, by_query: ByQuery, window: ChunkWindow, layout: Layout
+) -> tuple[Float[Array, 'B H T g S K'], Float[Array, 'B H T g m K'], Float[Array, 'B H T g m K']]:
+    """float32 gradients of a window's queries, and of the keys and values that they read."""
+    vectors = window_vectors(rows, window, layout)
+    dout_BHTgSK = at_queries(by_query.dout_BHLK, window, layout)
+    statistics_BHTgS3 = at_queries(by_query.statistics_BHL3, window, layout)
+    maximum_BHTgS1, per_total_BHTgS1, delta_BHTgS1 = jnp.split(statistics_BHTgS3, 3, axis=-1)
+    logits_BHTgSm, is_self_BHTgSm = scores(vectors, window, layout)
+    weights_BHTgSm = jnp.exp(logits_BHTgSm - maximum_BHTgS1) * per_total_BHTgS1
+    dweights_BHTgSm = float32_product('...SK,...mK->...Sm', dout_BHTgSK, vectors.v_BHTgmK)
+    factor_BHTgSm = dropout_factor(window, layout)
+    dropped_BHTgSm, dweights_BHTgSm = drop(weights_BHTgSm, factor_BHTgSm), drop(dweights_BHTgSm, factor_BHTgSm)
+    dlogits_BHTgSm = jnp.where(is_self_BHTgSm, 0.0, weights_BHTgSm * (dweights_BHTgSm - delta_BHTgS1))
+    return (
+        float32_product('...Sm,...mK->...SK', dlogits_BHTgSm, vectors.k_BHTgmK),
+        float32_product('...Sm,...SK->...mK', dlogits_BHTgSm, vectors.q_BHTgSK),
+        float32_product('...Sm,...SK->...mK', dropped_BHTgSm, dout_BHTgSK),
+    )
+
+
+def apart(x_BHTgmK: Float[Array, 'B H T g m K'], layout: Layout) -> Float[Array, 'B H T c S K']:
+    """What g chunks read, added up by the chunks that it came from; the transpose of `with_previous`."""
+    if not layout.before:
+        return x_BHTgmK
+    previous_BHTgSK, current_BHTgSK = jnp.split(x_BHTgmK, 2, axis=4)
+    padding = [(0, 0)] * x_BHTgmK.ndim
+    padding[3] = (0, 1)
+    return jnp.pad(previous_BHTgSK, padding) + jnp.pad(current_BHTgSK, [*padding[:3], (1, 0), *padding[4:]])
+
+
+def sum_by_position(x_BHTcSK: Array, layout: Layout, rounds: Rounds, before: int) -> Float[Array, 'B H L K']:
+    """Chunks, `before` of which stand in front of the first, in the order of positions and summed over the rounds."""
+    if before:  # what stands before the first chunk belongs to the last one
+        x_BHTcSK = add(x_BHTcSK, x_BHTcSK[:, :, :, :1], (jnp.int32(0), jnp.int32(layout.chunks)))
+    return add_up([by_position(x_BHTcSK[:, :, n], rounds, n, before * layout.size) for n in axis_numbers(rounds)])

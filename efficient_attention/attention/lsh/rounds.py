@@ -1,0 +1,108 @@
+"""The rounds of LSH attention: the positions of each row sorted by segment and bucket, in chunks of one size.
+
+Axes of this folder's files, beside the package's: n chunks of a round, of S slots each, and s = n S slots; g chunks
+that a step computes and c chunks that it holds, those g and the one before them; m keys that a chunk reads, its own S
+and those of the chunk before.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Int
+
+from efficient_attention.attention.lsh.hashing import draw_rotations, hash_buckets
+from efficient_attention.attention.lsh.sorting import invert, segment_ranks, stable_order, take
+from efficient_attention.attention.request import Request
+
+NO_RUN = -1  # the run of slots without a token
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What is static about a call: the options of its `LSH` (see there) and the sizes that follow from the length.
+
+    Args:
+        length: L, positions of a row.
+        size: slots of a chunk, S.
+        rounds: T.
+        buckets: asked for in a round; hashing may lower it to a product of two numbers.
+        causal: as in `LSH`, like the three after it.
+        dropout_rate: probability in [0, 1) to drop a weight.
+    """
+
+    length: int
+    size: int
+    rounds: int
+    buckets: int
+    causal: bool
+    within_buckets: bool
+    deduplicate: bool
+    sequential: bool
+    dropout_rate: float = 0.0
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of a round, n."""
+        return -(-self.length // self.size)
+
+    @property
+    def before(self) -> int:
+        """Chunks before its own that a query reads: 1, or 0 where there is one chunk alone."""
+        return int(self.chunks > 1)
+
+
+class Rounds(NamedTuple):
+    """The sorted order of some rounds. Slots behind the last position hold it once more and belong to no run."""
+
+    numbers_T: Array
+    order_BHTs: Array  # the position in each slot
+    slots_BHTL: Array  # the slot of each position
+    runs_BHTs: Array | None  # equal where a pair is allowed by segment (and bucket), NO_RUN where there is no token
+
+
+def make_rounds(request: Request, layout: Layout) -> tuple[Rounds, Int[Array, 'B H T L']]:
+    """The order of all rounds, and the buckets; rotations are drawn from `request.rng`."""
+    assert request.rng is not None
+    _, _, heads, width = request.query.shape
+    segments_BL = None if request.segments is None else request.segments.query
+    rotations_HKTb = draw_rotations(request.rng, layout.buckets, layout.rounds, heads, width)
+
+    def one_round(number: Int[Array, ''], rotations_HKb: list[Array]) -> tuple[Rounds, Array]:
+        buckets_BHTL = hash_buckets(request.query, [rotation_HKb[:, :, None] for rotation_HKb in rotations_HKb])
+        return sort_round(number[None], buckets_BHTL, segments_BL, layout), buckets_BHTL
+
+    # One round after another, so that the projections of one alone exist.
+    numbers_T = jnp.arange(layout.rounds, dtype=jnp.int32)
+    rotations_THKb = [jnp.moveaxis(rotation_HKTb, 2, 0) for rotation_HKTb in rotations_HKTb]
+    by_round = jax.lax.map(lambda numbered: one_round(*numbered), (numbers_T, rotations_THKb))
+    return jax.tree.map(lambda x: x[:, 0] if x.ndim == 2 else jnp.moveaxis(x[:, :, :, 0], 0, 2), by_round)
+
+
+def sort_round(numbers_T: Array, buckets_BHTL: Array, segments_BL: Array | None, layout: Layout) -> Rounds:
+    """The positions of each row by (segment, bucket, position), padding last."""
+    order_BHTL, runs_BHTL = stable_order(buckets_BHTL, layout.buckets), None
+    if segments_BL is not None:
+        ranks_BHTL = jnp.broadcast_to(segment_ranks(segments_BL)[:, None, None], order_BHTL.shape)
+        order_BHTL = take(order_BHTL, stable_order(take(ranks_BHTL, order_BHTL), layout.length + 1))
+        runs_BHTL = take(ranks_BHTL, order_BHTL)
+    if layout.within_buckets:
+        runs_BHTL = bucket_runs(take(buckets_BHTL, order_BHTL), runs_BHTL, layout)
+    elif runs_BHTL is not None:
+        runs_BHTL = jnp.where(runs_BHTL == layout.length, NO_RUN, runs_BHTL)
+    filling = [(0, 0)] * 3 + [(0, layout.size * layout.chunks - layout.length)]
+    if runs_BHTL is None and filling[-1][1]:
+        runs_BHTL = jnp.zeros_like(order_BHTL)
+    runs_BHTs = None if runs_BHTL is None else jnp.pad(runs_BHTL, filling, constant_values=NO_RUN)
+    return Rounds(numbers_T, jnp.pad(order_BHTL, filling, mode='edge'), invert(order_BHTL), runs_BHTs)
+
+
+def bucket_runs(buckets_BHTL: Array, ranks_BHTL: Array | None, layout: Layout) -> Int[Array, 'B H T L']:
+    """Numbers that rise where the sorted bucket or segment changes; NO_RUN for padding, whose rank is L."""
+    is_new_BHTL = jnp.diff(buckets_BHTL, axis=-1, prepend=buckets_BHTL[..., :1]) != 0
+    if ranks_BHTL is not None:
+        is_new_BHTL |= jnp.diff(ranks_BHTL, axis=-1, prepend=ranks_BHTL[..., :1]) != 0
+    runs_BHTL = jnp.cumsum(is_new_BHTL, axis=-1, dtype=jnp.int32)
+    return runs_BHTL if ranks_BHTL is None else jnp.where(ranks_BHTL == layout.length, NO_RUN, runs_BHTL)

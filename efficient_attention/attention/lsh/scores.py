@@ -1,0 +1,93 @@
+"""The logits of a window of chunks, which of its pairs are forbidden, and which weights dropout keeps.
+
+Axes as in `rounds.py`.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float, Int
+
+from efficient_attention.attention.dropout import fold_index, is_kept
+from efficient_attention.attention.lsh.definition import SELF_LOGIT
+from efficient_attention.attention.lsh.rounds import NO_RUN, Layout
+from efficient_attention.attention.lsh.windows import ChunkWindow, WindowVectors
+from efficient_attention.attention.weights import MASKED
+
+NO_KEY_RUN = -2  # unlike NO_RUN, so that queries and keys that are no tokens do not match
+
+
+def scores(
+    vectors: WindowVectors, window: ChunkWindow, layout: Layout
+) -> tuple[Float[Array, 'B H T g S m'], Bool[Array, 'B H T g S m']]:
+    """float32 logits, MASKED where forbidden, and which of them are of a position with itself."""
+    logits_BHTgSm = float32_product('...SK,...mK->...Sm', vectors.q_BHTgSK, vectors.k_BHTgmK)
+    is_self_BHTgSm = compare_pairs(jnp.equal, window.queries.places, window.keys.places)
+    logits_BHTgSm = jnp.where(is_self_BHTgSm, SELF_LOGIT, logits_BHTgSm)
+    forbidden_BHTgSm = forbidden_pairs(window, layout)
+    if forbidden_BHTgSm is not None:
+        logits_BHTgSm = jnp.where(forbidden_BHTgSm, MASKED, logits_BHTgSm)
+    return logits_BHTgSm, is_self_BHTgSm
+
+
+def float32_product(equation: str, left: Float[Array, '...'], right: Float[Array, '...']) -> Float[Array, '...']:
+    """The einsum of `left`, rounded to the dtype of `right`, with `right`, its sums in float32."""
+    dtype = right.dtype
+    return jnp.einsum(equation, left.astype(dtype), right, preferred_element_type=jnp.float32)
+
+
+def compare_pairs(
+    compare: Callable[[Array, Array], Array], query: Int[Array, 'B H T g S'], key: Int[Array, 'B H T g m']
+) -> Bool[Array, 'B H T g S m']:
+    """A comparison of every query with every key that its chunk reads."""
+    return compare(query[..., :, None], key[..., None, :])
+
+
+def forbidden_pairs(window: ChunkWindow, layout: Layout) -> Bool[Array, 'B H T g S m'] | None:
+    """Pairs of unlike segment (or bucket), later keys where causal, pairs of earlier rounds if asked; None if none."""
+    queries, keys, masks = window.queries, window.keys, []
+    if queries.runs is not None and keys.runs is not None:
+        key_runs_BHTgm = jnp.where(keys.runs == NO_RUN, NO_KEY_RUN, keys.runs)
+        masks.append(compare_pairs(jnp.not_equal, queries.runs, key_runs_BHTgm))
+    if layout.causal:
+        query_positions_BHTgS, key_positions_BHTgm = (
+            tokens.places if tokens.positions is None else tokens.positions for tokens in (queries, keys)
+        )
+        masks.append(compare_pairs(jnp.less, query_positions_BHTgS, key_positions_BHTgm))
+    for number in range(layout.rounds - 1 if queries.chunks is not None else 0):
+        masks.append(found_earlier(number, window, layout))
+    return functools.reduce(jnp.logical_or, masks) if masks else None
+
+
+def found_earlier(number: int, window: ChunkWindow, layout: Layout) -> Bool[Array, 'B H T g S m']:
+    """The pairs of later rounds than round `number` that this round holds as well."""
+    assert window.queries.chunks is not None and window.keys.chunks is not None
+    query_chunks_BHTgS, key_chunks_BHTgm = window.queries.chunks[..., number], window.keys.chunks[..., number]
+    is_later_T11 = (number < window.numbers_T)[:, None, None]
+    query_chunks_BHTgS, previous_BHTgS = (
+        jnp.where(is_later_T11, chunks_BHTgS, -1)
+        for chunks_BHTgS in (query_chunks_BHTgS, (query_chunks_BHTgS - layout.before) % layout.chunks)
+    )
+    found_BHTgSm = compare_pairs(jnp.equal, query_chunks_BHTgS, key_chunks_BHTgm)
+    found_BHTgSm |= compare_pairs(jnp.equal, previous_BHTgS, key_chunks_BHTgm)
+    if window.queries.buckets is None or window.keys.buckets is None:
+        return found_BHTgSm
+    query_buckets_BHTgS, key_buckets_BHTgm = window.queries.buckets[..., number], window.keys.buckets[..., number]
+    return found_BHTgSm & compare_pairs(jnp.equal, query_buckets_BHTgS, key_buckets_BHTgm)
+
+
+def drop(weights_BHTgSm: Array, factor_BHTgSm: Array | None) -> Float[Array, 'B H T g S m']:
+    """Weights, or their gradients, times the factor of dropout, if there is one."""
+    return weights_BHTgSm if factor_BHTgSm is None else weights_BHTgSm * factor_BHTgSm
+
+
+def dropout_factor(window: ChunkWindow, layout: Layout) -> Float[Array, 'B H T g S m'] | None:
+    """0 or 1 / (1 - rate) for each pair, the same in all rounds; the bits of `dropout.keep_mask`. None without."""
+    if window.seeds_BH is None:
+        return None
+    bits_BHTgS = fold_index(window.seeds_BH[:, :, None, None, None], window.queries.places)
+    bits_BHTgSm = fold_index(bits_BHTgS[..., None], window.keys.places[..., None, :])
+    keep_BHTgSm = is_kept(bits_BHTgSm, layout.dropout_rate)
+    return keep_BHTgSm.astype(jnp.float32) * (1.0 / (1.0 - layout.dropout_rate))

@@ -1,0 +1,71 @@
+"""Loops over the chunks of LSH attention: a step computes as many neighbouring chunks as suit the device.
+
+Axes as in `rounds.py`.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int
+
+from efficient_attention.attention.device_forms import device_forms
+from efficient_attention.attention.lsh.rounds import Layout, Rounds
+from efficient_attention.attention.lsh.windows import MaskInputs, corner, cut_into_chunks, make_window, slice_from
+
+
+def chunks_per_step(layout: Layout, rows: int, rounds: int) -> tuple[int, int]:
+    """How many rounds and neighbouring chunks one step of a loop computes, for `rows` batch rows x heads.
+
+    Chunks of one round first: neighbours share the chunk before.
+    """
+    at_most = max(1, device_forms().lsh_step_bytes // (4 * rows * layout.size**2 * (1 + layout.before)))
+    chunks = largest_divisor(layout.chunks, at_most)
+    return largest_divisor(rounds, at_most // chunks) if chunks == layout.chunks else 1, chunks
+
+
+def largest_divisor(number: int, at_most: int) -> int:
+    """The largest divisor of `number` that is at most `at_most`, which is positive."""
+    return max(divisor for divisor in range(1, min(at_most, number) + 1) if number % divisor == 0)
+
+
+def run_steps(step: Any, layout: Layout, rounds: Rounds, mask_inputs: MaskInputs, start: Any) -> Any:
+    """The last carry of `carry = step(window, carry)` over all chunks of the given rounds, from `start` on."""
+    batch, heads, total = rounds.order_BHTs.shape[:3]
+    count = chunks_per_step(layout, batch * heads, total)
+    chunked = cut_into_chunks(rounds, layout)
+    steps = layout.chunks // count[1]  # of one round
+
+    def body(number: Int[Array, ''], carry: Any) -> Any:
+        place = number // steps * count[0], number % steps * count[1]
+        return step(make_window(place, count, layout, chunked, mask_inputs), carry)
+
+    return jax.lax.fori_loop(0, total // count[0] * steps, body, start)
+
+
+def over_rounds(fn: Any, combine: Any, start: Any, layout: Layout, rounds: Rounds) -> Any:
+    """`combine` of `fn(rounds)` over rounds: all at once, or with `sequential` one after another from `start` on."""
+    if not layout.sequential:
+        return fn(rounds)
+
+    def step(carry: Any, one_round: Rounds) -> tuple[Any, None]:
+        one_round = jax.tree.map(lambda x: x[None] if x.ndim == 0 else x[:, :, None], one_round)
+        return combine(carry, fn(one_round)), None
+
+    by_round = jax.tree.map(lambda x: x if x.ndim == 1 else jnp.moveaxis(x, 2, 0), rounds)
+    return jax.lax.scan(step, start, by_round)[0]
+
+
+def put(
+    buffer: Float[Array, 'B H T n *rest'], x: Float[Array, 'B H _ _ *rest'], start: tuple[Array, Array]
+) -> Float[Array, 'B H T n *rest']:
+    """`buffer` with rounds and chunks from the round and chunk `start` on replaced by `x`."""
+    return jax.lax.dynamic_update_slice(buffer, x, corner(start, x.ndim), allow_negative_indices=False)
+
+
+def add(
+    buffer: Float[Array, 'B H T n *rest'], x: Float[Array, 'B H _ _ *rest'], start: tuple[Array, Array]
+) -> Float[Array, 'B H T n *rest']:
+    """`buffer` with `x` added to its rounds and chunks from the round and chunk `start` on."""
+    return put(buffer, slice_from(buffer, start, (x.shape[2], x.shape[3])) + x, start)

@@ -1,0 +1,91 @@
+"""The forward pass of LSH attention: softmax sums of each round by steps, in the order of positions, and merged.
+
+Axes as in `rounds.py`.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Shaped
+
+from efficient_attention.attention.lsh.rounds import Layout, Rounds
+from efficient_attention.attention.lsh.scores import drop, dropout_factor, float32_product, scores
+from efficient_attention.attention.lsh.sorting import take
+from efficient_attention.attention.lsh.steps import over_rounds, put, run_steps
+from efficient_attention.attention.lsh.windows import ChunkWindow, MaskInputs, RowVectors, window_vectors
+from efficient_attention.attention.weights import MASKED
+
+
+class Sums(NamedTuple):
+    """A softmax before its division, float32, of queries in slots or by position."""
+
+    out: Float[Array, '*queries K']  # sum of exp(logit - maximum) v
+    maximum: Float[Array, '*queries']  # MASKED where there is no key
+    total: Float[Array, '*queries']  # sum of exp(logit - maximum)
+
+
+def all_sums(layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: MaskInputs) -> Sums:
+    """The sums over all rounds, by position: [B, H, L, K] and [B, H, L]."""
+    shape_BHL = rows.q_BHLK.shape[:3]
+    zeros = functools.partial(jnp.zeros, dtype=jnp.float32)
+    start = Sums(zeros(rows.v_BHLK.shape), jnp.full(shape_BHL, MASKED, jnp.float32), zeros(shape_BHL))
+    return over_rounds(
+        lambda some_rounds: round_sums(layout, rows, some_rounds, mask_inputs),
+        lambda *pair: merge_sums(list(pair)),
+        start,
+        layout,
+        rounds,
+    )
+
+
+def round_sums(layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: MaskInputs) -> Sums:
+    """The sums over the given rounds, by position."""
+
+    def step(window: ChunkWindow, buffers: Sums) -> Sums:
+        vectors = window_vectors(rows, window, layout)
+        logits_BHTgSm, _ = scores(vectors, window, layout)
+        maximum_BHTgS = logits_BHTgSm.max(axis=-1)
+        # Where all keys are masked, maximum = MASKED: the second term keeps the exponential at 0.
+        weights_BHTgSm = jnp.exp(logits_BHTgSm - jnp.maximum(maximum_BHTgS, MASKED / 2)[..., None])
+        dropped_BHTgSm = drop(weights_BHTgSm, dropout_factor(window, layout))
+        out_BHTgSK = float32_product('...Sm,...mK->...SK', dropped_BHTgSm, vectors.v_BHTgmK)
+        sums = Sums(out_BHTgSK, maximum_BHTgS, weights_BHTgSm.sum(axis=-1))
+        return jax.tree.map(lambda buffer, x: put(buffer, x, window.start), buffers, sums)
+
+    shape_BHTnS = (*rounds.order_BHTs.shape[:3], layout.chunks, layout.size)
+    shapes = (*shape_BHTnS, rows.v_BHLK.shape[-1]), shape_BHTnS, shape_BHTnS
+    by_slot = run_steps(step, layout, rounds, mask_inputs, Sums(*(jnp.zeros(shape, jnp.float32) for shape in shapes)))
+    return merge_sums(
+        [jax.tree.map(lambda x, n=n: by_position(x[:, :, n], rounds, n), by_slot) for n in axis_numbers(rounds)]
+    )
+
+
+def by_position(
+    x: Shaped[Array, 'B H n S *rest'], rounds: Rounds, number: int, skip: int = 0
+) -> Shaped[Array, 'B H L *rest']:
+    """An array of the round at place `number` of axis T, in the order of positions; the first `skip` slots are none."""
+    return take(x.reshape(*x.shape[:2], -1, *x.shape[4:]), rounds.slots_BHTL[:, :, number] + skip)
+
+
+def axis_numbers(rounds: Rounds) -> range:
+    """The rounds' places along axis T. Sums over it are written term by term: XLA then fuses the gathers into them."""
+    return range(rounds.slots_BHTL.shape[2])
+
+
+def merge_sums(parts: list[Sums]) -> Sums:
+    """The sums over the keys of all parts together, relative to the largest of their maxima."""
+    maximum_BHL = functools.reduce(jnp.maximum, [part.maximum for part in parts])
+    shares_BHL = [jnp.exp(part.maximum - maximum_BHL) for part in parts]
+    terms = [
+        Sums(part.out * share_BHL[..., None], maximum_BHL, part.total * share_BHL)
+        for part, share_BHL in zip(parts, shares_BHL, strict=True)
+    ]
+    return Sums(add_up([term.out for term in terms]), maximum_BHL, add_up([term.total for term in terms]))
+
+
+def add_up(terms: list[Array]) -> Array:
+    """The sum of arrays, one after another."""
+    return functools.reduce(jnp.add, terms)

@@ -1,0 +1,126 @@
+"""Bands: a query reads the keys of one run of distances, in a dilated window only every so many of them."""
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from efficient_attention.attention.patterns.pattern import Pattern, Ranges, Reach, SomeAndAll
+from efficient_attention.attention.patterns.sizes import require_at_least
+
+
+@dataclasses.dataclass(frozen=True)
+class Full(Pattern):
+    """Every query reads every key."""
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        return (query - key) == (query - key)
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """Both true for each pair of ranges."""
+        every = (query.low == query.low) & (key.low == key.low)
+        return every, every
+
+    @property
+    def compares_positions(self) -> bool:
+        """False: every pair is allowed, wherever it is."""
+        return False
+
+    @property
+    def goes_by_distance(self) -> bool:
+        """True: the distance of query and key decides alone."""
+        return True
+
+    @property
+    def is_band(self) -> bool:
+        """True: the band of all distances."""
+        return True
+
+
+@dataclasses.dataclass(frozen=True)
+class Causal(Pattern):
+    """A query reads itself and what comes before it: k <= q."""
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        return key <= query
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """Decided by the nearest and the farthest pair of each two ranges."""
+        return key.low <= query.high, key.high <= query.low
+
+    @property
+    def reach(self) -> Reach:
+        """Back without bound, 0 ahead."""
+        return Reach(math.inf, 0)
+
+    @property
+    def goes_by_distance(self) -> bool:
+        """True: the distance of query and key decides alone."""
+        return True
+
+    @property
+    def is_band(self) -> bool:
+        """True: the band of all distances from 0 on."""
+        return True
+
+
+@dataclasses.dataclass(frozen=True)
+class Window(Pattern):
+    """Keys at most `radius` steps of `dilation` positions away on both sides: 2 radius + 1; `& Causal()` for one side.
+
+    Source: Beltagy et al. 2020, arXiv 2004.05150 (Longformer), section 3.1; its released code's window is this radius.
+    """
+
+    radius: int
+    dilation: int = 1
+
+    def __post_init__(self) -> None:
+        require_at_least(0, self, radius=self.radius)
+        require_at_least(1, self, dilation=self.dilation)
+        require_at_least(0, self, reach=self.radius * self.dilation)
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        distance = abs(query - key)
+        near = distance <= self.radius * self.dilation
+        return near if self.dilation == 1 else near & (distance % self.dilation == 0)
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """Decided by the nearest and the farthest pair of each two ranges, and where dilated by the residues."""
+        reach = self.radius * self.dilation
+        nearest = np.maximum(np.maximum(query.low - key.high, key.low - query.high), 0)
+        farthest = np.maximum(query.high - key.low, key.high - query.low)
+        some, every = multiples(self.dilation, query, key)
+        return some & (nearest <= reach), every & (farthest <= reach)
+
+    @property
+    def order(self) -> int:
+        """The dilation: a dilated window is dense among positions of one residue."""
+        return self.dilation
+
+    @property
+    def reach(self) -> Reach:
+        """The radius in positions, radius x dilation, on both sides."""
+        return Reach(self.radius * self.dilation, self.radius * self.dilation)
+
+    @property
+    def goes_by_distance(self) -> bool:
+        """True: the distance of query and key decides alone."""
+        return True
+
+    @property
+    def is_band(self) -> bool:
+        """True where the window has no gaps."""
+        return self.dilation == 1
+
+
+def multiples(step: int, query: Ranges, key: Ranges) -> SomeAndAll:
+    """Whether some and whether every difference between the ranges is a multiple of `step`."""
+    if step == 1:
+        return Full().tiles(query, key)
+    if query.order == key.order == step:
+        some = (query.residue_low <= key.residue_high) & (key.residue_low <= query.residue_high)
+        is_one = (query.residue_low == query.residue_high) & (key.residue_low == key.residue_high)
+        return some, some & is_one
+    some = (query.high - key.low) // step >= -((key.high - query.low) // step)
+    return some, some & (query.low == query.high) & (key.low == key.high)

@@ -1,0 +1,39 @@
+"""Blocks: a query reads the keys of its own block of positions, and of blocks beside it."""
+
+import dataclasses
+from typing import Any
+
+from efficient_attention.attention.patterns.pattern import Pattern, Ranges, Reach, SomeAndAll
+from efficient_attention.attention.patterns.sizes import require_at_least
+
+
+@dataclasses.dataclass(frozen=True)
+class Block(Pattern):
+    """Keys of the query's own block of `size` positions, of `back` blocks before it and `ahead` after it.
+
+    Source: blockwise attention, Qiu et al. 2019, arXiv 1911.02972; with neighbours, Zaheer et al. 2020 (BigBird).
+    """
+
+    size: int
+    back: int = 0
+    ahead: int = 0
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, size=self.size)
+        require_at_least(0, self, back=self.back, ahead=self.ahead)
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        blocks = key // self.size - query // self.size
+        return (blocks >= -self.back) & (blocks <= self.ahead)
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """By the lowest and highest difference of block numbers."""
+        lowest = key.low // self.size - query.high // self.size
+        highest = key.high // self.size - query.low // self.size
+        some = (highest >= -self.back) & (lowest <= self.ahead)
+        return some, (lowest >= -self.back) & (highest <= self.ahead)
+
+    @property
+    def reach(self) -> Reach:
+        """From the last position of a block to the first that it reads, and the other way round."""
+        return Reach((self.back + 1) * self.size - 1, (self.ahead + 1) * self.size - 1)

@@ -1,0 +1,65 @@
+"""Patterns in which the first or the final positions are read by all: a prefix and global tokens."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from efficient_attention.attention.patterns.pattern import Pattern, Ranges, SomeAndAll
+from efficient_attention.attention.patterns.sizes import require_at_least
+from efficient_attention.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Prefix(Pattern):
+    """The first `count` positions read one another, later ones all up to themselves (Raffel et al. 2019, T5)."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, count=self.count)
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        return (key <= query) | (key < self.count)
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """As of `Causal`, or by the end of the prefix."""
+        return (key.low <= query.high) | (key.low < self.count), (key.high <= query.low) | (key.high < self.count)
+
+
+@dataclasses.dataclass(frozen=True)
+class GlobalTokens(Pattern):
+    """The first `count` positions and the final `last` read all and are read by all.
+
+    Sources: Longformer (arXiv 2004.05150, section 3.1) and BigBird (arXiv 2007.14062, section 2).
+    """
+
+    count: int
+    last: int = 0
+    keys: int = 0  # number of keys, filled in by `for_keys`; only `last` needs it
+
+    def __post_init__(self) -> None:
+        require_at_least(0, self, count=self.count, last=self.last)
+        if self.count + self.last < 1:
+            raise InputError(f'{self}: count or last must be at least 1')
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        start = self.last_start()
+        return (query < self.count) | (key < self.count) | (query >= start) | (key >= start)
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """Decided by the ends of both ranges."""
+        start = self.last_start()
+        some = (query.low < self.count) | (key.low < self.count) | (query.high >= start) | (key.high >= start)
+        every = (query.high < self.count) | (key.high < self.count) | (query.low >= start) | (key.low >= start)
+        return some, every
+
+    def last_start(self) -> int:
+        """The first of the final global positions."""
+        if self.last and not self.keys:
+            raise InputError(f'{self}: final global tokens need the number of keys; call for_keys first')
+        return self.keys - self.last if self.last else np.iinfo(np.int32).max
+
+    def for_keys(self, length: int) -> 'GlobalTokens':
+        """The pattern with the number of keys, from which final tokens are counted."""
+        return dataclasses.replace(self, keys=length) if self.last else self

@@ -1,0 +1,65 @@
+"""Listed tiles: the pairs of tiles that a list names."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+
+from efficient_attention.attention.patterns.pattern import Pattern, Ranges, SomeAndAll
+from efficient_attention.attention.patterns.sizes import require_at_least
+from efficient_attention.errors import InputError
+
+MOST_TILES = 2**13  # that `ListedTiles` numbers: its table has a byte for each pair of them
+
+
+@dataclasses.dataclass(frozen=True)
+class ListedTiles(Pattern):
+    """The pairs of tiles of `size` positions that `pairs` lists: query tile, key tile, query tile, key tile, ...
+
+    For a plan that was drawn elsewhere, such as the random blocks of a BigBird checkpoint's training run; with
+    `PerHead` each head has its own.
+    """
+
+    size: int
+    pairs: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, size=self.size)
+        for number in self.pairs:
+            require_at_least(0, self, tile=number)
+        if not self.pairs or len(self.pairs) % 2:
+            raise InputError(f'ListedTiles: {len(self.pairs)} tile numbers; they must be pairs of query and key tile')
+        if max(self.pairs) >= MOST_TILES:
+            raise InputError(f'ListedTiles: tile {max(self.pairs)}; it must be below {MOST_TILES}')
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        table = _listed_table(self)
+        rows, columns = query // self.size, key // self.size
+        if isinstance(query, np.ndarray) and isinstance(key, np.ndarray):
+            return table[np.minimum(rows, len(table) - 1), np.minimum(columns, table.shape[1] - 1)]
+        import jax.numpy as jnp  # NumPy users of this file need no JAX
+
+        return jnp.asarray(table)[jnp.minimum(rows, len(table) - 1), jnp.minimum(columns, table.shape[1] - 1)]
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """Decided by how many listed tiles lie in the rectangle between both ranges."""
+        table = _listed_table(self)
+        sums = np.pad(table.astype(np.int64), ((1, 0), (1, 0))).cumsum(0).cumsum(1)
+        ends = [
+            (np.minimum(ranges.low // self.size, limit), np.minimum(ranges.high // self.size + 1, limit))
+            for ranges, limit in zip((query, key), table.shape, strict=True)
+        ]
+        (top, bottom), (left, right) = ends
+        found = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+        rows = query.high // self.size + 1 - query.low // self.size
+        return found > 0, found == rows * (key.high // self.size + 1 - key.low // self.size)
+
+
+@functools.lru_cache(maxsize=1024)
+def _listed_table(pattern: ListedTiles) -> np.ndarray:
+    """Booleans [query tiles, key tiles], with an empty last row and column for all tiles beyond."""
+    pairs = np.asarray(pattern.pairs).reshape(-1, 2)
+    table = np.zeros(pairs.max(axis=0) + 2, bool)
+    table[pairs[:, 0], pairs[:, 1]] = True
+    return table

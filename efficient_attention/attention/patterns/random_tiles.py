@@ -1,0 +1,91 @@
+"""Random tiles: each tile of queries reads some tiles of keys, drawn once."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+
+from efficient_attention.attention.patterns.pattern import Pattern, Ranges, SomeAndAll
+from efficient_attention.attention.patterns.sizes import require_at_least
+from efficient_attention.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomTiles(Pattern):
+    """Each tile of `size` queries reads `per_row` tiles of keys, drawn once from (seed, layer, head, tile).
+
+    Drawn without replacement among all tiles but those within `near` of the query's own tile and the `ends` first
+    and last ones: with near = ends = 1 BigBird's random blocks, which its window and its global blocks never hold.
+    A query beyond the keys takes the row of its tile number modulo the number of key tiles. Unlike BigBird's code,
+    which at some lengths draws from the first 1,024 tokens alone, all tiles are eligible.
+    Source: Zaheer et al. 2020, arXiv 2007.14062, section 2.
+    """
+
+    per_row: int
+    size: int
+    seed: int = 0
+    near: int = -1
+    ends: int = 0
+    layer: int = 0
+    head: int = 0
+    keys: int = 0  # number of keys, filled in by `for_keys`
+
+    def __post_init__(self) -> None:
+        require_at_least(1, self, per_row=self.per_row, size=self.size)
+        require_at_least(0, self, ends=self.ends, seed=self.seed)
+        require_at_least(-1, self, near=self.near)
+
+    def __call__(self, query: Any, key: Any) -> Any:
+        chosen = self.chosen()
+        rows, columns = query // self.size % len(chosen), key // self.size
+        if isinstance(query, np.ndarray) and isinstance(key, np.ndarray):
+            return chosen[rows, np.minimum(columns, len(chosen) - 1)] & (columns < len(chosen))
+        import jax.numpy as jnp  # NumPy users of this file need no JAX
+
+        return jnp.asarray(chosen)[rows, jnp.minimum(columns, len(chosen) - 1)] & (columns < len(chosen))
+
+    def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
+        """Decided by how many chosen tiles lie in the rectangle between both ranges."""
+        count = len(self.chosen())
+        rows = np.arange(int(query.high.max()) // self.size + 1)
+        padded = np.zeros((len(rows) + 1, int(key.high.max()) // self.size + 2), np.int64)
+        columns = min(count, padded.shape[1] - 1)
+        padded[1:, 1 : columns + 1] = self.chosen()[rows % count, :columns]
+        sums = padded.cumsum(0).cumsum(1)
+        top, bottom = query.low // self.size, query.high // self.size + 1
+        left, right = key.low // self.size, key.high // self.size + 1
+        found = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+        return found > 0, found == (bottom - top) * (right - left)
+
+    def chosen(self) -> np.ndarray:
+        """Which key tiles each query tile reads: booleans [query tiles, key tiles]."""
+        if not self.keys:
+            raise InputError(f'{self}: random tiles need the number of keys; call for_keys first')
+        return _draw_tiles(self)
+
+    def for_keys(self, length: int) -> 'RandomTiles':
+        """The pattern with the number of keys, among whose tiles it draws."""
+        return dataclasses.replace(self, keys=length)
+
+    def for_head(self, head: int, heads: int) -> 'RandomTiles':  # noqa: ARG002  every head draws for itself
+        """The pattern with the number of the head, which draws for itself."""
+        return dataclasses.replace(self, head=head)
+
+    def for_layer(self, layer: int) -> 'RandomTiles':
+        """The pattern with the number of the layer, which draws for itself."""
+        return dataclasses.replace(self, layer=layer)
+
+
+@functools.lru_cache(maxsize=256)
+def _draw_tiles(pattern: RandomTiles) -> np.ndarray:
+    count = -(-pattern.keys // pattern.size)
+    numbers = np.arange(count)
+    generator = np.random.default_rng([pattern.seed, pattern.layer, pattern.head])
+    scores = generator.random((count, count))
+    is_end = (numbers < pattern.ends) | (numbers >= count - pattern.ends)
+    scores[(abs(numbers[:, None] - numbers) <= pattern.near) | is_end] = 2.0  # drawn last, then not at all
+    drawn = np.argsort(scores, axis=1, kind='stable')[:, : pattern.per_row]
+    chosen = np.zeros((count, count), bool)
+    np.put_along_axis(chosen, drawn, np.take_along_axis(scores, drawn, 1) < 2.0, 1)
+    return chosen

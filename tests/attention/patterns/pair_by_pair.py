@@ -1,0 +1,33 @@
+"""A pattern against its definition as a function of two positions, pair by pair."""
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+
+from efficient_attention.attention.parsing import parse_pattern
+from efficient_attention.attention.patterns import dense_mask
+
+L, M = 23, 29  # M is the number of keys, from which final global tokens are counted
+Definition = Callable[[int, int], bool]
+
+
+def check_definition(text: str, definition: Definition) -> None:
+    """The pattern allows the pairs for which the definition is true, and the same ones on JAX arrays."""
+    pattern = parse_pattern(text).for_keys(M)
+    expected = np.array([[definition(q, k) for k in range(M)] for q in range(L)])
+    np.testing.assert_array_equal(dense_mask(pattern, L, M), expected)
+    on_device = pattern(jnp.arange(L)[:, None], jnp.arange(M)[None])
+    np.testing.assert_array_equal(np.asarray(on_device), expected)
+    check_shape(text)
+
+
+def check_shape(text: str) -> None:
+    """The predicate's shape is the broadcast shape of its two arguments, on NumPy and JAX arrays."""
+    pattern = parse_pattern(text).for_keys(M)
+    query, key = np.arange(6).reshape(2, 3, 1), np.arange(4)[None, None]
+    allowed = pattern(query, key)
+    assert np.shape(allowed) == (2, 3, 4) and np.asarray(allowed).dtype == bool
+    np.testing.assert_array_equal(allowed.reshape(6, 4), dense_mask(pattern, 6, M)[:, :4])
+    on_device = pattern(jnp.asarray(query), jnp.asarray(key))
+    np.testing.assert_array_equal(np.asarray(on_device), allowed)

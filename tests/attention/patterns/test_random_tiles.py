@@ -1,0 +1,58 @@
+"""Random tiles: whole tiles, as many as asked for, drawn evenly and always the same."""
+
+import dataclasses
+
+import numpy as np
+
+from efficient_attention.attention.patterns import RandomTiles, dense_mask
+from tests.attention.patterns.pair_by_pair import check_shape
+
+
+def test_the_shape_is_the_broadcast_shape_of_the_positions():
+    check_shape('random_tiles(2, 4)')
+
+
+def test_random_tiles_are_whole_tiles_and_as_many_as_asked_for():
+    mask = dense_mask(RandomTiles(per_row=3, size=4), 40, 40)
+    tiles = mask.reshape(10, 4, 10, 4)
+    np.testing.assert_array_equal(tiles.any((1, 3)), tiles.all((1, 3)))
+    np.testing.assert_array_equal(tiles.all((1, 3)).sum(1), 3)
+
+
+def test_random_tiles_avoid_neighbours_and_ends_even_where_too_few_are_left():
+    chosen = RandomTiles(per_row=4, size=2, near=1, ends=1).for_keys(12).chosen()
+    numbers = np.arange(6)
+    is_forbidden = (abs(numbers[:, None] - numbers) <= 1) | (numbers == 0) | (numbers == 5)
+    assert not chosen[is_forbidden].any()
+    np.testing.assert_array_equal(chosen, ~is_forbidden)  # at most 4 are left in any row, so all of them are drawn
+
+
+def test_random_tiles_differ_by_seed_layer_and_head_and_never_between_calls():
+    pattern = RandomTiles(2, 4).for_keys(64)
+    variants = [
+        pattern,
+        dataclasses.replace(pattern, seed=1),
+        pattern.for_layer(1),
+        pattern.for_head(1, 4),
+        pattern.for_layer(1).for_head(1, 4),
+    ]
+    masks = [dense_mask(variant, 64, 64) for variant in variants]
+    assert all((one != other).any() for i, one in enumerate(masks) for other in masks[:i])
+    again = dataclasses.replace(pattern)  # an equal pattern made anew
+    assert again == pattern and hash(again) == hash(pattern)
+    np.testing.assert_array_equal(dense_mask(again, 64, 64), masks[0])
+
+
+def test_random_tiles_are_spread_evenly_over_the_keys():
+    """All tiles are eligible, also beyond the first 1,024 tokens: each is drawn about as often."""
+    drawn = np.sum([RandomTiles(4, 16, seed=seed).for_keys(512).chosen() for seed in range(100)], axis=(0, 1))
+    expected = 4 * 32 * 100 / 32
+    assert abs(drawn - expected).max() < 5 * np.sqrt(expected)
+
+
+def test_queries_beyond_the_keys_read_the_row_of_their_tile_modulo_the_key_tiles():
+    pattern = RandomTiles(2, 4).for_keys(20)
+    chosen, mask = pattern.chosen(), dense_mask(pattern, 36, 20)
+    for tile in range(9):
+        np.testing.assert_array_equal(mask[4 * tile, ::4], chosen[tile % 5])
+    assert not pattern(np.arange(8)[:, None], np.arange(20, 30)[None]).any()  # keys that do not exist
