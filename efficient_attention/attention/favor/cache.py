@@ -9,9 +9,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Int
 
 from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
-from efficient_attention.attention.favor.chunks import FavorState, Tokens, attend_causal, init_state, keep_rows
 from efficient_attention.attention.favor.definition import FAVOR
 from efficient_attention.attention.favor.features import FeatureMap
+from efficient_attention.attention.features.causal import FavorState, Tokens, attend_causal, init_state, keep_rows
 from efficient_attention.attention.mechanism import of_kind
 
 

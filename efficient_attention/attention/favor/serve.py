@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.favor.all_keys import attend_all
-from efficient_attention.attention.favor.chunks import Tokens, attend_causal, init_state
 from efficient_attention.attention.favor.definition import FAVOR, request_features
 from efficient_attention.attention.favor.features import FeatureMap
-from efficient_attention.attention.favor.segments import has_one_segment, move, sort_segments
+from efficient_attention.attention.features.all_keys import attend_all
+from efficient_attention.attention.features.causal import Tokens, attend_causal, init_state
+from efficient_attention.attention.features.segments import has_one_segment, move, sort_segments
 from efficient_attention.attention.mechanism import of_kind, refuse
 from efficient_attention.attention.request import Request, Sides
 

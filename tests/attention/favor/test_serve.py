@@ -12,9 +12,9 @@ import pytest
 from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.favor import definition
 from efficient_attention.attention.favor import serve as favor
-from efficient_attention.attention.favor.chunks import FavorState, Tokens, attend_causal, init_state
 from efficient_attention.attention.favor.definition import FAVOR
 from efficient_attention.attention.favor.features import draw_features, log_features
+from efficient_attention.attention.features.causal import FavorState, Tokens, attend_causal, init_state
 from efficient_attention.attention.softmax import dense
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.weights import combine_values

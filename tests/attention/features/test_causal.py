@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from efficient_attention.attention.favor.chunks import Tokens, attend_causal, init_state
 from efficient_attention.attention.favor.features import FeatureMap, draw_features
+from efficient_attention.attention.features.causal import Tokens, attend_causal, init_state
 from tests.tolerances import assert_close
 
 RNG = jax.random.key(7)

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.device_kind import device_kind
-from efficient_attention.attention.favor.chunks import cut_keys, cut_mask, cut_queries, join
 from efficient_attention.attention.favor.features import (
     SMALLEST_DENOMINATOR,
     FeatureMap,
@@ -22,6 +21,7 @@ from efficient_attention.attention.favor.features import (
     mask_keys,
     query_features,
 )
+from efficient_attention.attention.features.causal import cut_keys, cut_mask, cut_queries, join
 from efficient_attention.attention.weights import MASKED
 
 # Positions at once: on a CPU what stays in its cache, elsewhere all of them.

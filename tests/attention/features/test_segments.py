@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from efficient_attention.attention.favor.segments import has_one_segment, move, sort_segments
+from efficient_attention.attention.features.segments import has_one_segment, move, sort_segments
 
 SEGMENTS = jnp.asarray([[2, 1, 2, 0, 1, 2], [3, 3, 3, 3, 0, 0]])
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.favor import all_keys
-from efficient_attention.attention.favor.all_keys import attend_all
 from efficient_attention.attention.favor.features import FeatureMap, draw_features, log_features
+from efficient_attention.attention.features import all_keys
+from efficient_attention.attention.features.all_keys import attend_all
 from tests.tolerances import assert_close
 
 B, L, M, H, G, K, R = 2, 21, 13, 4, 2, 8, 24
