@@ -1,1 +1,1 @@
-"""Attention through feature maps, linear in the length: what every mechanism that has one shares."""
+"""Attention through feature maps, in time and memory linear in the length: what mechanisms with feature maps share."""

@@ -1,4 +1,4 @@
-"""FAVOR where every query reads every valid key: keys are summed chunk by chunk, and queries then read the sums.
+"""Attention through features where every query reads every valid key: keys are summed first, queries read the sums.
 
 Values have a column of ones behind them, so that one product gives numerator and denominator, forward and backward.
 The backward pass is written out, because it needs neither the keys' sums again nor a sum over features: a query's
@@ -12,123 +12,143 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from efficient_attention.attention.device_kind import device_kind
-from efficient_attention.attention.favor.features import (
+from efficient_attention.attention.features.chunks import cut_keys, cut_mask, cut_queries, join
+from efficient_attention.attention.features.feature_map import (
     SMALLEST_DENOMINATOR,
     FeatureMap,
     key_features,
     mask_keys,
     query_features,
 )
-from efficient_attention.attention.features.causal import cut_keys, cut_mask, cut_queries, join
 from efficient_attention.attention.weights import MASKED
 
 # Positions at once: on a CPU what stays in its cache, elsewhere all of them.
 CPU_BLOCK = 256
 
 
-class Inputs(NamedTuple):
-    """Float32 chunks: queries [n, B, G, h, C, K], keys [n, B, G, C, K], values [n, B, G, C, V]; what keys are valid."""
+class Operands(NamedTuple):
+    """Queries, keys and values in float32 chunks, and which keys are valid (None: all)."""
 
-    queries: Array
-    keys: Array
-    values: Array
-    valid: Array | None  # [n, B, C]
+    query_nBGhCK: Array
+    key_nBGCK: Array
+    value_nBGCV: Array
+    valid_nBC: Array | None
 
 
-class Read(NamedTuple):
-    """What the backward pass reads again: sums [B, G, V, R] over keys of features divided by exp(stabiliser [B, G, R]);
-    of each query the logarithm of its features' scale and the denominator [n, B, G, h, C]; the outputs."""
+class Saved(NamedTuple):
+    """What the forward pass saves for the backward pass.
 
-    sums: Array
-    stabiliser: Array
-    scales: Array
-    denominators: Array
-    outputs: Array
+    The sums over keys of features divided by exp(stabiliser), times values; of each query the logarithm of its
+    features' scale, the denominator and the output.
+    """
+
+    sums_BGVR: Array
+    stabiliser_BGR: Array
+    scale_nBGhC: Array
+    denominator_nBGhC: Array
+    out_nBGhCK: Array
 
 
 def attend_all(
     query_BLHK: Array, key_BMGK: Array, value_BMGK: Array, valid_BM: Array | None, features: FeatureMap
-) -> Array:
-    """Float32 outputs [B, L, H, K] of queries that read all valid keys."""
+) -> Float[Array, 'B L H K']:
+    """Float32 outputs of queries that read all valid keys."""
     (batch, queries), (keys, groups) = query_BLHK.shape[:2], key_BMGK.shape[1:3]
     block = CPU_BLOCK if device_kind() == 'cpu' else max(queries, keys)
     size = min(block, keys)
-    values = cut_keys(value_BMGK, size)
-    inputs = Inputs(
+    value_nBGCK = cut_keys(value_BMGK, size)
+    operands = Operands(
         cut_queries(query_BLHK, groups, min(block, queries)),
         cut_keys(key_BMGK, size),
-        jnp.concatenate([values, jnp.ones_like(values[..., :1])], axis=-1),
+        jnp.concatenate([value_nBGCK, jnp.ones_like(value_nBGCK[..., :1])], axis=-1),
         cut_mask(valid_BM, batch, keys, size),
     )
-    return join(read_all(inputs, features), queries)
+    return join(read_all(operands, features), queries)
 
 
 @jax.custom_vjp
-def read_all(inputs: Inputs, features: FeatureMap) -> Array:
-    """Outputs [n, B, G, h, C, K]; the random rows have no gradient."""
-    return forward(inputs, features)[0]
+def read_all(operands: Operands, features: FeatureMap) -> Float[Array, 'n B G h C K']:
+    """Outputs in chunks; the feature map has no gradient."""
+    return forward(operands, features)[0]
 
 
-def forward(inputs: Inputs, features: FeatureMap) -> tuple[Array, Any]:
+def forward(operands: Operands, features: FeatureMap) -> tuple[Array, Any]:
     """`read_all`, and what its backward pass needs."""
-    sums, stabiliser = sum_keys(inputs, features)
+    sums_BGVR, stabiliser_BGR = sum_keys(operands, features)
 
     def read(query_BGhCK: Array) -> tuple[Array, Array, Array]:
-        query_BGhCR, scale = query_features(features.logs(query_BGhCK), stabiliser[:, :, None, None])
-        both = jnp.einsum('BGhCR,BGVR->BGhCV', query_BGhCR, sums)
-        denominator = both[..., -1]
-        has_key = (denominator > SMALLEST_DENOMINATOR)[..., None]
-        return jnp.where(has_key, both[..., :-1] / denominator[..., None], 0.0), scale, denominator
+        query_BGhCR, scale_BGhC = query_features(features.logs(query_BGhCK), stabiliser_BGR[:, :, None, None])
+        both_BGhCV = jnp.einsum('BGhCR,BGVR->BGhCV', query_BGhCR, sums_BGVR)
+        denominator_BGhC = both_BGhCV[..., -1]
+        has_key = (denominator_BGhC > SMALLEST_DENOMINATOR)[..., None]
+        out_BGhCK = jnp.where(has_key, both_BGhCV[..., :-1] / denominator_BGhC[..., None], 0.0)
+        return out_BGhCK, scale_BGhC, denominator_BGhC
 
-    outputs, scales, denominators = jax.lax.map(read, inputs.queries)
-    return outputs, (inputs, features, Read(sums, stabiliser, scales, denominators, outputs))
+    out_nBGhCK, scale_nBGhC, denominator_nBGhC = jax.lax.map(read, operands.query_nBGhCK)
+    saved = Saved(sums_BGVR, stabiliser_BGR, scale_nBGhC, denominator_nBGhC, out_nBGhCK)
+    return out_nBGhCK, (operands, features, saved)
 
 
-def sum_keys(inputs: Inputs, features: FeatureMap) -> tuple[Array, Array]:
-    """The sums [B, G, V, R] over all keys, and the largest logarithm of each feature, by whose exp they are divided."""
-    _, batch, groups, _, width = inputs.values.shape
+def sum_keys(operands: Operands, features: FeatureMap) -> tuple[Array, Array]:
+    """The sums [B, G, V, R] over all keys, and the largest logarithm [B, G, R] of each feature, by whose exp they are
+    divided."""
+    _, batch, groups, _, width = operands.value_nBGCV.shape
 
     def add(carry: tuple[Array, Array], chunk: tuple[Array, Array, Array | None]) -> tuple[tuple[Array, Array], None]:
-        (sums, before), (key, value, valid) = carry, chunk
-        logs = mask_keys(features.logs(key), valid)
-        stabiliser = jnp.maximum(before, logs.max(axis=2))
-        key_BGCR = key_features(logs, stabiliser[:, :, None])
-        sums = sums * jnp.exp(before - stabiliser)[:, :, None]
-        return (sums + jnp.einsum('BGCV,BGCR->BGVR', value, key_BGCR), stabiliser), None
+        (sums_BGVR, before_BGR), (key_BGCK, value_BGCV, valid_BC) = carry, chunk
+        logs_BGCR = mask_keys(features.logs(key_BGCK), valid_BC)
+        stabiliser_BGR = jnp.maximum(before_BGR, logs_BGCR.max(axis=2))
+        key_BGCR = key_features(logs_BGCR, stabiliser_BGR[:, :, None])
+        sums_BGVR = sums_BGVR * jnp.exp(before_BGR - stabiliser_BGR)[:, :, None]
+        return (sums_BGVR + jnp.einsum('BGCV,BGCR->BGVR', value_BGCV, key_BGCR), stabiliser_BGR), None
 
-    count = features.count(inputs.keys.shape[-1])
-    sums = jnp.zeros((batch, groups, width, count), jnp.float32)
-    start = sums, jnp.full((batch, groups, count), MASKED, jnp.float32)
-    return jax.lax.scan(add, start, (inputs.keys, inputs.values, inputs.valid))[0]
+    count = features.count(operands.key_nBGCK.shape[-1])
+    sums_BGVR = jnp.zeros((batch, groups, width, count), jnp.float32)
+    start = sums_BGVR, jnp.full((batch, groups, count), MASKED, jnp.float32)
+    return jax.lax.scan(add, start, (operands.key_nBGCK, operands.value_nBGCV, operands.valid_nBC))[0]
 
 
-def backward(kept: Any, douts_nBGhCK: Array) -> tuple[Inputs, None]:
+def backward(kept: Any, dout_nBGhCK: Array) -> tuple[Operands, None]:
     """Gradients of queries, keys and values."""
-    inputs, feature_map, read = kept
+    operands, features, saved = kept
+    dsums_BGVR, dquery_nBGhCK = query_gradients(operands, features, saved, dout_nBGhCK)
+    dkey_nBGCK, dvalue_nBGCV = key_gradients(operands, features, saved, dsums_BGVR)
+    return Operands(dquery_nBGhCK, dkey_nBGCK, dvalue_nBGCV, None), None
+
+
+def query_gradients(operands: Operands, features: FeatureMap, saved: Saved, dout_nBGhCK: Array) -> tuple[Array, Array]:
+    """Gradients of the sums [B, G, V, R] and of the queries [n, B, G, h, C, K]."""
 
     def of_queries(dsums_BGVR: Array, chunk: tuple[Array, ...]) -> tuple[Array, Array]:
-        query, dout, out, scale, denominator = chunk
-        logs, into_query = jax.vjp(feature_map.logs, query)
-        features = jnp.exp(logs + read.stabiliser[:, :, None, None] - scale[..., None])
-        unit = jnp.where(denominator > SMALLEST_DENOMINATOR, 1.0 / denominator, 0.0)[..., None]
-        dboth = jnp.concatenate([dout, -(dout * out).sum(axis=-1, keepdims=True)], axis=-1) * unit
-        dfeatures = jnp.einsum('BGhCV,BGVR->BGhCR', dboth, read.sums)
-        return dsums_BGVR + jnp.einsum('BGhCV,BGhCR->BGVR', dboth, features), into_query(dfeatures * features)[0]
+        query_BGhCK, dout_BGhCK, out_BGhCK, scale_BGhC, denominator_BGhC = chunk
+        logs_BGhCR, into_query = jax.vjp(features.logs, query_BGhCK)
+        query_BGhCR = jnp.exp(logs_BGhCR + saved.stabiliser_BGR[:, :, None, None] - scale_BGhC[..., None])
+        unit = jnp.where(denominator_BGhC > SMALLEST_DENOMINATOR, 1.0 / denominator_BGhC, 0.0)[..., None]
+        dtotal_BGhC1 = -(dout_BGhCK * out_BGhCK).sum(axis=-1, keepdims=True)
+        dboth_BGhCV = jnp.concatenate([dout_BGhCK, dtotal_BGhC1], axis=-1) * unit
+        dquery_BGhCR = jnp.einsum('BGhCV,BGVR->BGhCR', dboth_BGhCV, saved.sums_BGVR)
+        dsums_BGVR = dsums_BGVR + jnp.einsum('BGhCV,BGhCR->BGVR', dboth_BGhCV, query_BGhCR)
+        return dsums_BGVR, into_query(dquery_BGhCR * query_BGhCR)[0]
 
-    chunks = inputs.queries, douts_nBGhCK, read.outputs, read.scales, read.denominators
-    dsums_BGVR, dqueries = jax.lax.scan(of_queries, jnp.zeros_like(read.sums), chunks)
+    of_each_query = saved.out_nBGhCK, saved.scale_nBGhC, saved.denominator_nBGhC
+    chunks = operands.query_nBGhCK, dout_nBGhCK, *of_each_query
+    return jax.lax.scan(of_queries, jnp.zeros_like(saved.sums_BGVR), chunks)
+
+
+def key_gradients(operands: Operands, features: FeatureMap, saved: Saved, dsums_BGVR: Array) -> tuple[Array, Array]:
+    """Gradients of keys [n, B, G, C, K] and values [n, B, G, C, V]."""
 
     def of_keys(chunk: tuple[Array, Array, Array | None]) -> tuple[Array, Array]:
-        key, value, valid = chunk
-        logs, into_key = jax.vjp(feature_map.logs, key)
-        features = key_features(mask_keys(logs, valid), read.stabiliser[:, :, None])
-        dfeatures = jnp.einsum('BGCV,BGVR->BGCR', value, dsums_BGVR)
-        return into_key(dfeatures * features)[0], jnp.einsum('BGCR,BGVR->BGCV', features, dsums_BGVR)
+        key_BGCK, value_BGCV, valid_BC = chunk
+        logs_BGCR, into_key = jax.vjp(features.logs, key_BGCK)
+        key_BGCR = key_features(mask_keys(logs_BGCR, valid_BC), saved.stabiliser_BGR[:, :, None])
+        dkey_BGCR = jnp.einsum('BGCV,BGVR->BGCR', value_BGCV, dsums_BGVR)
+        return into_key(dkey_BGCR * key_BGCR)[0], jnp.einsum('BGCR,BGVR->BGCV', key_BGCR, dsums_BGVR)
 
-    dkeys, dvalues = jax.lax.map(of_keys, (inputs.keys, inputs.values, inputs.valid))
-    return Inputs(dqueries, dkeys, dvalues, None), None
+    return jax.lax.map(of_keys, (operands.key_nBGCK, operands.value_nBGCV, operands.valid_nBC))
 
 
 read_all.defvjp(forward, backward)
