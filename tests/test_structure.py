@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from efficient_attention.attention.registry import ROOMS
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = 'efficient_attention'
 # Each package may import those before it and itself, `data` only the first three, and none of the models knows `data`.
@@ -136,6 +138,24 @@ def test_kinds_of_rows_share_only_what_lies_above_them(path):
     this_folder = '.'.join(module_name(path).split('.')[:3])
     targets = {'.'.join(name.split('.')[:3]) for name in imported(path, parse(path))}
     assert not targets & folders - {this_folder}
+
+
+@pytest.mark.parametrize('name', ROOMS)
+def test_a_room_imports_no_other_room(name: str):
+    """What mechanisms share lies beside their rooms: on top of attention/, in features/ and patterns/."""
+    rooms = {f'{PACKAGE}.attention.{other}' for other in ROOMS if other != name}
+    for path in (ROOT / PACKAGE / 'attention' / name).glob('*.py'):
+        targets = {'.'.join(target.split('.')[:3]) for target in imported(path, parse(path))}
+        assert not targets & rooms, path
+
+
+def test_what_rooms_share_imports_no_room():
+    shared = [
+        path for folder in ('features', 'patterns') for path in (ROOT / PACKAGE / 'attention' / folder).glob('*.py')
+    ]
+    rooms = {f'{PACKAGE}.attention.{name}' for name in ROOMS}
+    for path in shared:
+        assert not {'.'.join(target.split('.')[:3]) for target in imported(path, parse(path))} & rooms, path
 
 
 def test_no_file_imports_itself_through_others():

@@ -128,8 +128,8 @@ def plain_step(before: KeySums, chunk: Chunk, *, features: FeatureMap, attend: A
     sums, key_BGCR = scale_keys(before, key_logs_BGCR)
     query_logs_BGhCR = features.logs(chunk.query_BGhCK)
     keys = ChunkKeys(before, sums, key_logs_BGCR, key_BGCR, chunk.value_BGCK)
-    outputs = attend(query_logs_BGhCR, keys, up_to_query(chunk.key_BGCK.shape[2]), None)
-    return add_keys(sums, key_BGCR, chunk.value_BGCK), outputs
+    after = add_keys(sums, key_BGCR, chunk.value_BGCK)
+    return after, attend(query_logs_BGhCR, keys, up_to_query(chunk.key_BGCK.shape[2]), None)
 
 
 def has_key(inputs: Inputs, sums: KeySums) -> Bool[Array, 'B L']:

@@ -1,4 +1,4 @@
-"""Attention through features where every key is read: its hand-written gradient is that of the formula, whatever the size of blocks."""
+"""Attention through features where every key is read: the hand-written gradient is the formula's for any block."""
 
 import jax
 import jax.numpy as jnp
