@@ -9,11 +9,11 @@ The dimension key, used in every array's name, einsum and annotation:
     G key and value heads   P predicted positions    C classes
     K head width
 
-A lower-case letter is local, such as that of a chunk's positions; b in place of B may also be 1, h counts the H / G query heads that share a key head, any
-other is named in its file's docstring. P also counts the distances of a relative term. No letters
-have scalars, random keys (or one for each row), arrays of any shape ('...' in their annotation), and those that keep the
-name which `attend` and `Relative` give them: query [B, L, H, K], key and value [B, M, G, K], bias, segments, positions,
-table, rng and dropout_rng.
+A lower-case letter is local, such as that of a chunk's positions; b in place of B may also be 1, h counts the H / G
+query heads that share a key head, any other is named in its file's docstring. P also counts the distances of a relative
+term. Without letters are scalars, random keys (or one for each row), arrays of any shape ('...' in their annotation),
+and those that keep the name which `attend` and `Relative` give them: query [B, L, H, K], key and value [B, M, G, K],
+bias, segments, positions, table, rng and dropout_rng.
 """
 
 import importlib

@@ -46,6 +46,8 @@ OURS = (
     Side('lsh', 'lsh(64, 4)', against=('hf_reformer', 'reformer_pytorch')),
     Side('favor', 'favor(256)', against=('performer_pytorch',)),
     Side('favor_causal', 'favor(256, causal=True)', against=('performer_pytorch_causal',)),
+    Side('linear', 'linear'),
+    Side('linear_causal', 'linear(causal=True)'),
 )
 PEERS = tuple(Side(name, peer=name) for side in OURS for name in side.against if name != 'jax_nn')
 SIDES = {side.name: side for side in OURS + tuple(dict.fromkeys(PEERS))}

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from efficient_attention.attention.registry import ROOMS
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = 'efficient_attention'
 # Each package may import those before it and itself, `data` only the first three, and none of the models knows `data`.
@@ -138,6 +140,24 @@ def test_kinds_of_rows_share_only_what_lies_above_them(path):
     assert not targets & folders - {this_folder}
 
 
+@pytest.mark.parametrize('name', ROOMS)
+def test_a_room_imports_no_other_room(name: str):
+    """What mechanisms share lies beside their rooms: on top of attention/, in features/ and patterns/."""
+    rooms = {f'{PACKAGE}.attention.{other}' for other in ROOMS if other != name}
+    for path in (ROOT / PACKAGE / 'attention' / name).glob('*.py'):
+        targets = {'.'.join(target.split('.')[:3]) for target in imported(path, parse(path))}
+        assert not targets & rooms, path
+
+
+def test_what_rooms_share_imports_no_room():
+    shared = [
+        path for folder in ('features', 'patterns') for path in (ROOT / PACKAGE / 'attention' / folder).glob('*.py')
+    ]
+    rooms = {f'{PACKAGE}.attention.{name}' for name in ROOMS}
+    for path in shared:
+        assert not {'.'.join(target.split('.')[:3]) for target in imported(path, parse(path))} & rooms, path
+
+
 def test_no_file_imports_itself_through_others():
     modules = {module_name(path): path for path in SOURCES}
     graph = {name: set(imported(path, parse(path))) & set(modules) - {name} for name, path in modules.items()}
@@ -233,7 +253,6 @@ def test_a_function_has_at_most_seven_parameters(path):
 # Arrays of attention/ that keep the names of `attend`'s and `Relative`'s arguments, which stand in the dimension key.
 PUBLIC_ARRAYS = {'query', 'key', 'value', 'bias', 'segments', 'positions', 'table', 'rng', 'dropout_rng'}
 PUBLIC_ARRAYS |= {f'{side}_{name}' for side in ('query', 'key') for name in ('segments', 'positions')}
-NO_LETTERS_YET = {'favor', 'features', 'linear', 'softmax'}  # folders of attention/
 
 
 def annotated(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -248,7 +267,8 @@ def annotated(tree: ast.AST) -> Iterator[tuple[str, str]]:
 def lacks_letters(name: str, annotation: str) -> bool:
     """Whether an array of known shape does not end in the letters of its axes; a scalar has none."""
     is_array = re.match(r'(?:Array|Numbers|[A-Z]\w+\[(?:Array|Numbers)\b.*\])(?: \| None)?$', annotation)
-    has_letters = re.search(r'_(?=[A-Za-z0-9]*[A-Z])[A-Za-z0-9]+$', name)
+    # Letters with a capital among them, with a 1 among them, or one or two local ones alone.
+    has_letters = re.search(r'_((?=[A-Za-z0-9]*[A-Z0-9])[A-Za-z0-9]+|[a-z]{1,2})$', name) or name == '_'
     return bool(is_array) and not (has_letters or name in PUBLIC_ARRAYS or re.search(r"\*|\.\.\.|, ''", annotation))
 
 
@@ -256,7 +276,9 @@ def lacks_letters(name: str, annotation: str) -> bool:
     'name, annotation, lacks',
     [
         ('q_BLHK', 'Array', False),
+        ('starts_t', 'Array', False),
         ('lengths', 'Array', True),
+        ('new_lengths', 'Array', True),
         ('scale', "Float[Array, 'B L'] | None", True),
         ('key_places', "Int[Array, 'B M']", True),
         ('x', "Float[Array, 'B ...']", False),
@@ -271,7 +293,7 @@ def test_which_names_lack_letters(name: str, annotation: str, lacks: bool):
 
 def test_arrays_of_attention_end_in_the_letters_of_their_axes():
     folder = ROOT / PACKAGE / 'attention'
-    paths = [path for path in SOURCES if path.is_relative_to(folder) and path.parent.name not in NO_LETTERS_YET]
+    paths = [path for path in SOURCES if path.is_relative_to(folder)]
     assert paths and not [
         (path.name, *pair) for path in paths for pair in annotated(parse(path)) if lacks_letters(*pair)
     ]

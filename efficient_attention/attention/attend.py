@@ -202,7 +202,9 @@ def dispatch(request: Request) -> tuple[Array, Array | None]:
     if backend == 'reference':
         return reference.serve(request)
     if backend not in ('auto', 'blocked') and not mechanism.has_backends:
-        raise NotImplementedError(f'{backend} computes Softmax, not {type(mechanism).__name__}')
+        raise NotImplementedError(
+            f'{backend} is a way to execute Softmax; {mechanism.name} has one fast form, under auto and blocked'
+        )
     try:
         return room_of(mechanism).serve(request)
     except NotImplementedError as error:

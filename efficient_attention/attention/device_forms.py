@@ -39,11 +39,11 @@ class DeviceForms:
         cores: for which dense softmax chooses its steps; 0 = all that this process may use.
         has_cudnn: whether the backend `cudnn` can run.
         lsh_step_bytes: of a step of LSH attention.
-        favor_key_block: positions whose features FAVOR computes at once where all queries read all keys; 0 = all of
+        feature_key_block: positions whose features are computed at once where all queries read all keys; 0 = all of
             them. On a CPU as many as stay in its cache.
-        favor_prefix_sums: whether causal FAVOR computes all chunks at once and joins their sums by a parallel prefix;
-            else one chunk after another. A CPU computes a chunk's features again sooner than it reads them back from
-            memory, so there the loop is faster.
+        feature_prefix_sums: whether causal sums over features are computed for all chunks at once and joined by a
+            parallel prefix; else one chunk after another. A CPU computes a chunk's features again sooner than it reads
+            them back from memory, so there the loop is faster.
         matrix_einsums: whether einsums become products of matrices, each left one summed over its last axis. On a CPU
             dense attention in float32 then takes 0.6 to 0.8 of the time (jaxlib 0.10, AMD EPYC, 128 to 512 positions),
             and of bfloat16 jaxlib has kernels for this form alone.
@@ -58,8 +58,8 @@ class DeviceForms:
     cores: int
     has_cudnn: bool
     lsh_step_bytes: int
-    favor_key_block: int
-    favor_prefix_sums: bool
+    feature_key_block: int
+    feature_prefix_sums: bool
     matrix_einsums: bool
     dense_sums_in_float32: bool
 
@@ -72,8 +72,8 @@ CPU = DeviceForms(
     cores=0,
     has_cudnn=False,
     lsh_step_bytes=MIB,
-    favor_key_block=256,
-    favor_prefix_sums=False,
+    feature_key_block=256,
+    feature_prefix_sums=False,
     matrix_einsums=True,
     dense_sums_in_float32=True,
 )
@@ -85,8 +85,8 @@ TPU = DeviceForms(
     cores=0,
     has_cudnn=False,
     lsh_step_bytes=128 * MIB,
-    favor_key_block=0,
-    favor_prefix_sums=True,
+    feature_key_block=0,
+    feature_prefix_sums=True,
     matrix_einsums=False,
     dense_sums_in_float32=False,
 )

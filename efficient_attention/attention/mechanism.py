@@ -1,10 +1,12 @@
 """What a mechanism promises: facts that everybody may ask of it. What computes it lies in its room (`room.py`)."""
 
 import dataclasses
-from typing import TypeVar, cast
+from typing import ClassVar, TypeVar, cast
 
 from efficient_attention.attention.patterns import Pattern
 from efficient_attention.errors import InputError, is_whole_number
+
+CAUSAL_OPTION = 'causal=True among its arguments'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,15 +16,18 @@ class Mechanism:
     Every fact has an answer here that refuses or promises nothing; a mechanism that knows better overrides it.
     """
 
-    @property
-    def name(self) -> str:
-        """What texts and error lines call it."""
-        return type(self).__name__.lower()
+    name: ClassVar[str] = 'mechanism'
+    """What texts, the registry and error lines call it, and what its room's folder is called."""
 
     @property
     def is_causal(self) -> bool:
         """Whether no query reads a later key, whatever the length."""
-        return bool(getattr(self, 'causal', False))
+        return False
+
+    @property
+    def has_causal_option(self) -> bool:
+        """Whether `causal=True` among its arguments makes it causal."""
+        return False
 
     @property
     def needs_rng(self) -> bool:
@@ -79,7 +84,7 @@ class Mechanism:
 
     def causal_form(self, text: str) -> str:  # noqa: ARG002  only patterns repeat it
         """What one writes instead of the mechanism's text so that it is causal, for error lines."""
-        return 'causal=True among its arguments'
+        return CAUSAL_OPTION if self.has_causal_option else f'another mechanism, as {self.name} has no causal form'
 
     def check_heads(self, heads: int) -> None:  # noqa: B027  most serve any number
         """Raises an InputError where the mechanism cannot serve this number of heads."""
@@ -100,7 +105,7 @@ Kind = TypeVar('Kind', bound=Mechanism)
 def of_kind(kind: type[Kind], mechanism: Mechanism) -> Kind:
     """The mechanism, in whose room the caller is; raises NotImplementedError for any other."""
     if not isinstance(mechanism, kind):
-        raise NotImplementedError(f'{kind.__name__.lower()} computes {kind.__name__}, not {type(mechanism).__name__}')
+        raise NotImplementedError(f'{kind.name} computes {kind.__name__}, not {type(mechanism).__name__}')
     return mechanism
 
 
@@ -120,11 +125,8 @@ def model_needs(mechanism: Mechanism) -> str:
     """What a config sets for a mechanism, in words; '' where any model may have it."""
     needs = ['model.shared_qk=True'] if mechanism.normalises_keys else []
     needs += [] if mechanism.has_dropout else ['model.attention_dropout_rate=0.0']
-    needs += (
-        []
-        if getattr(mechanism, 'causal', True)
-        else ['causal=True among its arguments where it is in a language model']
-    )
+    if mechanism.has_causal_option and not mechanism.is_causal:
+        needs.append(f'{CAUSAL_OPTION} where it is in a language model')
     return ', '.join(needs)
 
 

@@ -1,15 +1,16 @@
-"""Every mechanism, by the name that texts give it; a new one is a line here."""
+"""Every mechanism's room, by the mechanism's name; a new one is a line here."""
 
 from efficient_attention.attention import favor, linear, lsh, softmax
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.room import Room
 
-ROOMS: dict[str, Room] = {
-    'softmax': softmax.ROOM,  # in a text a pattern stands for it
-    'lsh': lsh.ROOM,
-    'favor': favor.ROOM,
-    'linear': linear.ROOM,
-}
+_ROOMS = (
+    softmax.ROOM,  # in a text a pattern stands for it
+    lsh.ROOM,
+    favor.ROOM,
+    linear.ROOM,
+)
+ROOMS: dict[str, Room] = {room.kind.name: room for room in _ROOMS}
 
 
 def room_of(mechanism: Mechanism) -> Room:

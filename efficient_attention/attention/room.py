@@ -25,7 +25,8 @@ class Room:
             the log-sum-exp [B, H, L] where there is one.
         serve: serve.py; output [B, L, H, K] in the query's dtype and log-sum-exp. Whatever the request asks for is
             honoured, or refused by the line of `mechanism.lack`.
-        init_cache: cache.py; what is kept before any token, given the number of rows, a dtype and a key.
+        init_cache: cache.py; what is kept before any token, given the number of rows, a dtype and a key. A mechanism
+            that cannot be decoded takes this and `decode` from `attention/no_cache.py`.
         decode: cache.py; float outputs [B, n, H, K] of n >= 1 new tokens, and the cache that includes them.
         multiply_adds: cost.py; of one row of so many positions, heads and width, in matrix products, forward.
     """

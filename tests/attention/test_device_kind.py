@@ -101,4 +101,4 @@ def test_nothing_else_asks_for_the_devices_of_this_process():
 
 
 def test_nothing_but_the_table_of_forms_asks_for_the_kind():
-    assert askers('device_kind', ATTENTION) - {'favor/all_keys.py', 'favor/chunks.py'} == {'device_forms.py'}
+    assert askers('device_kind', ATTENTION) == {'device_forms.py'}

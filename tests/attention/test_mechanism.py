@@ -2,6 +2,7 @@
 
 import pytest
 
+from efficient_attention.attention.mechanism import Mechanism, model_needs
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import Causal, Full
 from efficient_attention.attention.softmax.definition import Softmax
@@ -31,3 +32,16 @@ def test_unknown_names_list_the_known_ones():
 )
 def test_what_reads_the_length_of_a_row(text: str, expected: bool):
     assert parse_mechanism(text).reads_length is expected
+
+
+@pytest.mark.parametrize('text', ['lsh', 'favor', 'linear'])
+def test_a_causal_option_makes_it_causal_and_is_advised(text: str):
+    assert parse_mechanism(f'{text}(causal=True)').is_causal and not parse_mechanism(text).is_causal
+    assert 'causal=True among its arguments' in model_needs(parse_mechanism(text))
+    assert 'causal' not in model_needs(parse_mechanism(f'{text}(causal=True)'))
+
+
+def test_a_mechanism_promises_no_causal_form_unless_it_says_so():
+    assert not Mechanism().is_causal and model_needs(Mechanism()) == model_needs(Softmax()) == ''
+    assert Mechanism().causal_form('mean') == 'another mechanism, as mechanism has no causal form'
+    assert Softmax().causal_form('full') == "'causal & (full)'"

@@ -37,13 +37,20 @@ def test_a_room_has_the_files_that_every_room_has(name: str):
     assert not [file for file in FILES if not (folder / f'{file}.py').is_file()]
     room = ROOMS[name]
     modules = [getattr(room, field.name).__module__ for field in dataclasses.fields(room)]
-    files = ('definition', 'definition', 'serve', 'cache', 'cache', 'cost')
-    assert modules == [f'efficient_attention.attention.{name}.{file}' for file in files]
+    cache = 'no_cache' if name == 'lsh' else f'{name}.cache'
+    files = (*(f'{name}.{file}' for file in ('definition', 'definition', 'serve')), cache, cache, f'{name}.cost')
+    assert modules == [f'efficient_attention.attention.{file}' for file in files]
 
 
 def test_a_room_is_found_by_the_class():
     assert all(room_of(room.kind()) is room for room in ROOMS.values())
     assert room_of(Softmax()) is ROOMS['softmax']
+
+
+def test_a_mechanism_is_called_by_one_name_everywhere():
+    """The registry's, that of texts and error lines, and that of its folder (above)."""
+    assert list(ROOMS) == [room.kind().name for room in ROOMS.values()] == ['softmax', 'lsh', 'favor', 'linear']
+    assert all(parse_mechanism(name).name == name for name in ROOMS if name != 'softmax')
 
 
 def test_a_mechanism_without_a_room_is_named():

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.attention.registry import ROOMS
 from efficient_attention.errors import InputError
 from scripts import attention_benchmark as benchmark
 from scripts import benchmark as command
@@ -68,6 +70,14 @@ def test_every_peer_is_a_side_and_has_its_program(tmp_path: Path):
         assert not side.peer or f'def {side.peer}(' in source
     measure(plot=tmp_path / 'plot.svg')
     assert 'svg' in (tmp_path / 'plot.svg').read_text(encoding='utf-8')[:500]
+
+
+def test_every_mechanism_is_measured_and_its_causal_form_beside_it():
+    mechanisms = {side.name: parse_mechanism(side.mechanism) for side in benchmark.OURS}
+    assert {type(mechanism) for mechanism in mechanisms.values()} == {room.kind for room in ROOMS.values()}
+    for name in ('favor', 'linear'):
+        assert not mechanisms[name].is_causal and mechanisms[f'{name}_causal'].is_causal
+        assert type(mechanisms[name]) is type(mechanisms[f'{name}_causal'])
 
 
 def test_without_steps_there_is_temporary_memory_alone(capsys):

@@ -4,6 +4,6 @@ from efficient_attention.attention.linear.definition import Linear
 
 
 def multiply_adds(mechanism: Linear, length: int, heads: int, width: int) -> int:
-    """Of one row; where causal also two products over the pairs of each chunk."""
+    """Multiply-adds of one row; where causal also two products over the pairs of each chunk."""
     chunk = min(mechanism.chunk, length) if mechanism.causal else 0
     return heads * length * 2 * width * (width + 1 + chunk)

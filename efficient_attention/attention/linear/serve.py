@@ -1,13 +1,14 @@
-"""Linear attention in time and memory linear in the length, by the sums over features that FAVOR takes too."""
+"""Linear attention in time and memory linear in the length, by sums over the features of keys."""
 
 from jax import Array
+from jaxtyping import Float
 
-from efficient_attention.attention.favor.serve import serve_features
+from efficient_attention.attention.features.serve import serve_features
 from efficient_attention.attention.linear.definition import ELU, Linear
 from efficient_attention.attention.mechanism import of_kind
 from efficient_attention.attention.request import Request
 
 
-def serve(request: Request) -> tuple[Array, None]:
-    """`Linear`, causal or not, with segments, cross attention and grouped heads."""
+def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
+    """The output of `Linear`, causal or not, with segments, cross attention and grouped heads."""
     return serve_features(request, ELU, of_kind(Linear, request.mechanism).chunk)

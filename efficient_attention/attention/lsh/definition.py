@@ -54,6 +54,8 @@ class LSH(Mechanism):
         sequential: compute the rounds one after another, so that temporary memory hardly grows with T.
     """
 
+    name = 'lsh'
+
     bucket_size: int = 64
     rounds: int = 4
     buckets: int = 0
@@ -67,6 +69,16 @@ class LSH(Mechanism):
             require_at_least(1, f'lsh {name}', getattr(self, name))
         require_at_least(0, 'lsh buckets', self.buckets)
         require(self.buckets % 2 == 0, 'lsh buckets', self.buckets, 'even, or 0 to choose')
+
+    @property
+    def is_causal(self) -> bool:
+        """As its argument says."""
+        return self.causal
+
+    @property
+    def has_causal_option(self) -> bool:
+        """True: `causal`."""
+        return True
 
     @property
     def needs_rng(self) -> bool:

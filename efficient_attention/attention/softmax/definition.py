@@ -27,6 +27,8 @@ class Softmax(Mechanism):
         tile: S, positions of a tile of scores on the backend `blocked`; results do not depend on it.
     """
 
+    name = 'softmax'
+
     pattern: Pattern = Full()
     tile: int = dataclasses.field(default=64, repr=False)
 

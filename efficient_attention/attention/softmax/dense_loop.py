@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
 from efficient_attention.attention.device_forms import cores, device_forms
 from efficient_attention.attention.device_kind import device_count
@@ -94,7 +94,7 @@ def attend_row(request: Request, row: dict[str, Array]) -> tuple[Float[Array, 'L
     most = max(1, device_forms().dense_step_bytes * cores() * groups // (4 * heads * queries * keys))
     step = max(number for number in range(1, groups + 1) if groups % number == 0 and number <= most)
 
-    def by_step(x: Array, *shape: int) -> Array:
+    def by_step(x: Shaped[Array, '...'], *shape: int) -> Array:
         return x.reshape(groups // step, step, *shape)
 
     of_group = heads // groups

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Shaped
 
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, Chunk, MaskInputs, into_tiles
@@ -129,12 +130,12 @@ class FunctionBias(Term):
         return jnp.broadcast_to(values.reshape(shape), (*shape[:2], *pairs))
 
 
-def add_gradient(total: Array, gradient: Any) -> Array:
+def add_gradient(total: Shaped[Array, '...'], gradient: Any) -> Array:
     """The sum; whole numbers among a function's parameters have no gradient."""
     return total if gradient.dtype == jax.dtypes.float0 else total + gradient
 
 
-def gradient_of(parameter: Array, total: Array) -> Any:
+def gradient_of(parameter: Shaped[Array, '...'], total: Shaped[Array, '...']) -> Any:
     """`total`, or for whole numbers what JAX takes for their gradient."""
     return total if jnp.issubdtype(parameter.dtype, jnp.floating) else np.zeros(parameter.shape, jax.dtypes.float0)
 
@@ -193,6 +194,6 @@ def bias_of_visited(array_bghnSnS: Array, chosen: ChosenTiles) -> Array:
     return side_by_side(by_head(array_bghnSnS, chosen.visited))
 
 
-def side_by_side(array: Array) -> Array:
+def side_by_side(array: Shaped[Array, '...']) -> Array:
     """The array [..., w, S] as [..., w S]: visited tiles one behind another."""
     return array.reshape(*array.shape[:-2], -1)

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Shaped
 
 
 class Side(NamedTuple):
@@ -59,11 +60,11 @@ class Chunk(NamedTuple):
     checks_keys: bool  # some key of these tiles does not exist
     size: int  # S
 
-    def queries(self, x: Array) -> Array:
+    def queries(self, x: Shaped[Array, '...']) -> Array:
         """The chunk's query tiles of `x` [B, G, n, ...]: [B, G, t, ...] or, by key, [B, G, t or 1, w, ...]."""
         return (take_visited if self.by_key else take_computed)(self.chosen, x)
 
-    def keys(self, x: Array) -> Array:
+    def keys(self, x: Shaped[Array, '...']) -> Array:
         """The chunk's key tiles of `x` [B, G, n, ...]: [B, G, t or 1, w, ...] or, by key, [B, G, t, ...]."""
         return (take_computed if self.by_key else take_visited)(self.chosen, x)
 
@@ -86,7 +87,7 @@ class Chunk(NamedTuple):
             else x_BGh[(*before, slice(None), *3 * (None,))]
         )
 
-    def pairs(self, x_bghtqm: Array) -> Array:
+    def pairs(self, x_bghtqm: Shaped[Array, '...']) -> Array:
         """The array laid out over the pairs; where tiles share their list, t is 1, and q or m holds all of them."""
         batch, groups, heads, tiles, queries, keys = x_bghtqm.shape
         if self.chosen.is_shared and (keys if self.by_key else queries) > 1:
@@ -99,7 +100,7 @@ class Chunk(NamedTuple):
         return x_bghtqm.reshape(batch, groups, heads, tiles, -1, q, m).transpose(0, 1, 3, 6, 4, 2, 5)
 
 
-def into_tiles(x: Array, listing_L: np.ndarray, size: int, fill: int = 0) -> Array:
+def into_tiles(x: Shaped[Array, '...'], listing_L: np.ndarray, size: int, fill: int = 0) -> Array:
     """`x` [B, L, ...] as tiles [B, n, S, ...] in the listed order, filled up to whole tiles and one empty tile more."""
     length = x.shape[1]
     x = reorder(x, listing_L, 1)
@@ -109,13 +110,13 @@ def into_tiles(x: Array, listing_L: np.ndarray, size: int, fill: int = 0) -> Arr
     return x.reshape(x.shape[0], tiles, size, *x.shape[2:])
 
 
-def reorder(x: Array, order: np.ndarray, axis: int) -> Array:
+def reorder(x: Shaped[Array, '...'], order: np.ndarray, axis: int) -> Array:
     """`x` with all entries along `axis` in another order; the gradient comes back by gathering, not by scattering."""
     if np.array_equal(order, np.arange(len(order))):
         return x
 
     @jax.custom_vjp
-    def move(x: Array) -> Array:
+    def move(x: Shaped[Array, '...']) -> Array:
         return jnp.take(x, order, axis=axis)
 
     move.defvjp(lambda x: (move(x), None), lambda _, dx: (jnp.take(dx, np.argsort(order), axis=axis),))
@@ -132,12 +133,12 @@ def make_side(positions_bL: Any, segments_BL: Array | None, listing_L: np.ndarra
     )
 
 
-def take_computed(chosen: ChosenTiles, x: Array) -> Array:
+def take_computed(chosen: ChosenTiles, x: Shaped[Array, '...']) -> Array:
     """The computed tiles of `x` [B, G, n, ...]: [B, G, t, ...]."""
     return x.at[:, :, chosen.computed_t].get(mode='promise_in_bounds')
 
 
-def take_visited(chosen: ChosenTiles, x: Array) -> Array:
+def take_visited(chosen: ChosenTiles, x: Shaped[Array, '...']) -> Array:
     """The visited tiles of `x` [B, G, n, ...]: [B, G, t, w, ...]; t is 1 where computed tiles share their list.
 
     Where each head has lists of its tiles, axis 1 holds the heads.
@@ -156,7 +157,7 @@ def take_visited(chosen: ChosenTiles, x: Array) -> Array:
     return by_head(x, chosen.visited)
 
 
-def dot_products(chunk: Chunk, queries: Array, keys: Array) -> Array:
+def dot_products(chunk: Chunk, queries: Shaped[Array, '...'], keys: Shaped[Array, '...']) -> Array:
     """The float32 dot products of vectors of queries and of keys, as the chunk picks them, over its pairs."""
     computed, visited = (keys, queries) if chunk.by_key else (queries, keys)
     batch, visited = product_axes(chunk, visited)
@@ -164,7 +165,7 @@ def dot_products(chunk: Chunk, queries: Array, keys: Array) -> Array:
     return jax.lax.dot_general(computed, visited, axes, preferred_element_type=jnp.float32)
 
 
-def weighted_sums(chunk: Chunk, weights: Array, visited: Array) -> Array:
+def weighted_sums(chunk: Chunk, weights: Shaped[Array, '...'], visited: Shaped[Array, '...']) -> Array:
     """For each computed position the float32 sum of the visited vectors times its weights, which lie over the pairs.
 
     It is [B, G, t, h, S, K] by query, [B, G, t, S, K] by key.
@@ -175,6 +176,6 @@ def weighted_sums(chunk: Chunk, weights: Array, visited: Array) -> Array:
     return jax.lax.dot_general(weights, visited, ((axes, summed), (batch, batch)), preferred_element_type=jnp.float32)
 
 
-def product_axes(chunk: Chunk, visited: Array) -> tuple[tuple[int, ...], Array]:
+def product_axes(chunk: Chunk, visited: Shaped[Array, '...']) -> tuple[tuple[int, ...], Array]:
     """The batch axes of a matrix product, and its right side: one large product where tiles share their list."""
     return ((0, 1), visited[:, :, 0]) if chunk.chosen.is_shared else ((0, 1, 2), visited)

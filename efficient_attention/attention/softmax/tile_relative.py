@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Shaped
 
 from efficient_attention.attention.relative import falling, first_position, shift
 from efficient_attention.attention.request import Request
@@ -109,7 +110,7 @@ class RelativeBias(Term):
         count, last = gradient.r_GhtnSK.shape[3], total_GhnSK.shape[2] - self.widest
         places = jnp.clip(self.starts(chosen) + self.widest, 0, last)
 
-        def add(tile: Array, total: Array) -> Array:
+        def add(tile: Shaped[Array, '...'], total: Shaped[Array, '...']) -> Array:
             added = jax.lax.dynamic_index_in_dim(gradient.r_GhtnSK, tile, 2, keepdims=False)
             there = jax.lax.dynamic_slice_in_dim(total, places[tile], count, 2)
             return jax.lax.dynamic_update_slice_in_dim(total, there + added, places[tile], 2)

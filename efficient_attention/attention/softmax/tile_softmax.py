@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Shaped
 
 from efficient_attention.attention.softmax.schedule import TileClass
 from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, MaskInputs, weighted_sums
@@ -45,12 +46,12 @@ def make_loop(options: Options, operands: Operands, by_key: bool) -> Loop:
     )
 
 
-def tiles_first(x: Array) -> Array:
+def tiles_first(x: Shaped[Array, '...']) -> Array:
     """The array [B, G, t, ...] as [t, B, G, ...]."""
     return jnp.moveaxis(x, 2, 0)
 
 
-def tiles_third(x: Array) -> Array:
+def tiles_third(x: Shaped[Array, '...']) -> Array:
     """The array [t, B, G, ...] as [B, G, t, ...]."""
     return jnp.moveaxis(x, 0, 2)
 
@@ -93,7 +94,7 @@ def attend_tiles_backward(options: Options, kept: Any, cotangents: tuple[Array, 
 attend_tiles.defvjp(attend_tiles_forward, attend_tiles_backward)
 
 
-def with_empty_tile(x: Array) -> Array:
+def with_empty_tile(x: Shaped[Array, '...']) -> Array:
     """`x` [B, G, n, ...] with one more, empty tile."""
     return jnp.pad(x, [(0, int(axis == 2)) for axis in range(x.ndim)])
 
@@ -129,7 +130,7 @@ def query_gradients(
     return with_empty_tile(tiles_third(dq)), tuple(gradients)
 
 
-def sum_to(x: Array, shape: tuple[int, ...]) -> Array:
+def sum_to(x: Shaped[Array, '...'], shape: tuple[int, ...]) -> Array:
     """`x` summed over the axes that are 1 in `shape`."""
     axes = tuple(axis for axis, (have, want) in enumerate(zip(x.shape, shape, strict=True)) if have != want)
     return x.sum(axis=axes, keepdims=True)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.favor.features import draw_features, log_features, redraw_key
+from efficient_attention.attention.favor.features import draw_features, log_softmax_features, redraw_key
 from tests.tolerances import assert_close
 
 RNG = jax.random.key(7)
@@ -18,7 +18,7 @@ jit = functools.partial(jax.jit, compiler_options={'xla_backend_optimization_lev
 def test_features_estimate_the_softmax_kernel_without_bias(orthogonal: bool):
     q, k = jax.random.normal(RNG, (2, 8))
     projection = draw_features(RNG, 80_000, 8, orthogonal)
-    products = jnp.exp(log_features(q, projection, 'softmax') + log_features(k, projection, 'softmax'))
+    products = jnp.exp(log_softmax_features(q, projection) + log_softmax_features(k, projection))
     expected = np.exp(q @ k / np.sqrt(8))
     assert abs(products.mean() - expected) < 4 * products.std() / np.sqrt(80_000) < 0.1 * expected
 
@@ -30,7 +30,7 @@ def test_orthogonal_features_vary_less_than_independent_ones():
     def error(orthogonal: bool) -> jax.Array:
         def estimate(rng: jax.Array) -> jax.Array:
             projection = draw_features(rng, 16, 16, orthogonal)
-            return jnp.exp(sum(log_features(x, projection, 'softmax') for x in (q, k))).mean()
+            return jnp.exp(sum(log_softmax_features(x, projection) for x in (q, k))).mean()
 
         return jnp.square(jax.vmap(estimate)(jax.random.split(RNG, 4000)) - jnp.exp(q @ k / 4.0)).mean()
 

@@ -12,9 +12,11 @@ import pytest
 from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.favor import definition
 from efficient_attention.attention.favor import serve as favor
-from efficient_attention.attention.favor.chunks import FavorState, Tokens, attend_causal, init_state
 from efficient_attention.attention.favor.definition import FAVOR
-from efficient_attention.attention.favor.features import draw_features, log_features
+from efficient_attention.attention.favor.features import draw_features, log_softmax_features
+from efficient_attention.attention.features.causal import attend_causal
+from efficient_attention.attention.features.chunks import Inputs
+from efficient_attention.attention.features.key_sums import KeySums, no_keys
 from efficient_attention.attention.softmax import dense
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.weights import combine_values
@@ -297,8 +299,8 @@ def stepper(mechanism: FAVOR, width: int) -> Callable:
     features = mechanism.feature_map(RNG, width)
 
     @jit
-    def step(state: FavorState, *new: jax.Array) -> tuple[jax.Array, FavorState]:
-        (out, _), state = attend_causal(Tokens(*new), state, features, mechanism.chunk)
+    def step(state: KeySums, *new: jax.Array) -> tuple[jax.Array, KeySums]:
+        (out, _), state = attend_causal(Inputs(*new), state, features, mechanism.chunk)
         return out, state
 
     return step
@@ -309,12 +311,12 @@ def test_token_by_token_equals_the_causal_form():
     mechanism = FAVOR(features=16, causal=True, chunk=8)
     parallel = jit(lambda *inputs: favor.serve(make_request(*inputs, mechanism, rng=RNG))[0])(q, k, v)
     step = stepper(mechanism, 4)
-    out, state = step(init_state(2, 2, 16, 4), q[:, :11], k[:, :11], v[:, :11])
+    out, state = step(no_keys(2, 2, 16, 4), q[:, :11], k[:, :11], v[:, :11])
     outs = [out]
     for i in range(11, 21):
         out, state = step(state, q[:, i : i + 1], k[:, i : i + 1], v[:, i : i + 1])
         outs.append(out)
-    assert isinstance(state, FavorState) and state.sums.shape == (2, 2, 16, 4)
+    assert isinstance(state, KeySums) and state.sums_BGRK.shape == (2, 2, 16, 4)
     assert_close(jnp.concatenate(outs, axis=1), parallel)
 
 
@@ -324,7 +326,7 @@ def test_decoding_rescales_its_state_to_a_later_larger_key():
     k = k.at[:, :2].multiply(14.0)
     mechanism = FAVOR(features=16, causal=True)
     step = stepper(mechanism, 16)
-    state, outs = init_state(2, 2, 16, 16), []
+    state, outs = no_keys(2, 2, 16, 16), []
     for i in range(4):
         out, state = step(state, *(x[:, i : i + 1] for x in (q, k, v)))
         outs.append(out)
@@ -337,8 +339,7 @@ def weights_in_float64(request) -> jax.Array:
     """The causal weights of the softmax kernel in float64, with nothing subtracted from the logarithms."""
     projection = draw_features(RNG, request.mechanism.features, request.key.shape[3], True)
     logs = [
-        np.asarray(log_features(x.swapaxes(1, 2), projection, 'softmax'), np.float64)
-        for x in (request.query, request.key)
+        np.asarray(log_softmax_features(x.swapaxes(1, 2), projection), np.float64) for x in (request.query, request.key)
     ]
     products = np.tril(np.einsum('BHLR,BHMR->BHLM', *(np.exp(log) for log in logs)))
     return jnp.asarray(products / products.sum(-1, keepdims=True), jnp.float32)

@@ -1,11 +1,15 @@
-"""LSH attention cannot be decoded: whoever gets past `CacheSpec` is refused too."""
+"""LSH attention cannot be decoded: `CacheSpec` refuses it, and so does what its room has for a cache."""
 
 import pytest
 
-from efficient_attention.attention.lsh import cache
+from efficient_attention.attention import no_cache
+from efficient_attention.attention.cache_spec import CacheSpec
+from efficient_attention.attention.lsh import ROOM
+from efficient_attention.attention.lsh.definition import LSH
+from efficient_attention.errors import InputError
 
 
-@pytest.mark.parametrize('call', [cache.init, cache.decode])
-def test_there_is_no_cache(call):
-    with pytest.raises(NotImplementedError, match='^lsh has no cache$'):
-        call()
+def test_there_is_no_cache():
+    with pytest.raises(InputError, match='^lsh attention cannot go on token by token'):
+        CacheSpec(LSH(causal=True), 4, 4, 8, 16)
+    assert (ROOM.init_cache, ROOM.decode) == (no_cache.init, no_cache.decode)

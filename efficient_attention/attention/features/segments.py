@@ -1,4 +1,4 @@
-"""Packed segments sorted into runs, because the sums before a chunk can be kept for one segment only."""
+"""Packed rows sorted so that equal segments are neighbours: the sums before a chunk are kept for one segment only."""
 
 from typing import NamedTuple
 
@@ -31,17 +31,17 @@ move.defvjp(_move_forward, _move_backward)
 
 
 class Order(NamedTuple):
-    """Sorted slots [B, N]: their segments, the query and the key in each (-1: none), and the slot of each of these."""
+    """N sorted slots: their segments, the query and the key in each (-1: none), and the slot of each of these."""
 
-    segments: Array
-    query_source: Array
-    key_source: Array
-    query_slots: Array
-    key_slots: Array
+    segments_BN: Array
+    query_source_BN: Array
+    key_source_BN: Array
+    query_slots_BL: Array
+    key_slots_BM: Array
 
 
 def sort_segments(query_segments_BL: Array, key_segments_BM: Array, causal: bool) -> Order:
-    """Positions in runs of equal segments, in their old order inside a run.
+    """The order of positions in which equal segments are neighbours; inside a segment the old order.
 
     One slot holds a query and its key where both have the same segments. Otherwise each has its own, a key just
     before the query of the same number where order counts.
@@ -55,17 +55,17 @@ def sort_segments(query_segments_BL: Array, key_segments_BM: Array, causal: bool
         )
     sources = np.full((2, max(key_at[-1], query_at[-1]) + 1), -1, np.int32)
     sources[0, query_at], sources[1, key_at] = np.arange(queries), np.arange(keys)
-    segments = jnp.where(sources[1] >= 0, key_segments_BM[:, sources[1]], query_segments_BL[:, sources[0]])
-    order_BN = jnp.argsort(segments, axis=1, stable=True)
+    segments_BN = jnp.where(sources[1] >= 0, key_segments_BM[:, sources[1]], query_segments_BL[:, sources[0]])
+    order_BN = jnp.argsort(segments_BN, axis=1, stable=True)
     slots_BN = jnp.argsort(order_BN, axis=1)
-    query_source, key_source = (jnp.asarray(source)[order_BN] for source in sources)
-    sorted_segments = jnp.take_along_axis(segments, order_BN, axis=1)
-    return Order(sorted_segments, query_source, key_source, slots_BN[:, query_at], slots_BN[:, key_at])
+    query_source_BN, key_source_BN = (jnp.asarray(source)[order_BN] for source in sources)
+    sorted_BN = jnp.take_along_axis(segments_BN, order_BN, axis=1)
+    return Order(sorted_BN, query_source_BN, key_source_BN, slots_BN[:, query_at], slots_BN[:, key_at])
 
 
 def has_one_segment(query_segments_BL: Array, key_segments_BM: Array) -> Array:
-    """Whether no row holds more than one segment beside padding, so that padding is all there is to mask."""
-    segments = jnp.concatenate([query_segments_BL, key_segments_BM], axis=1)
-    limits = jnp.iinfo(segments.dtype)
-    lowest = jnp.where(segments == 0, limits.max, segments).min(axis=1)
-    return (lowest >= jnp.where(segments == 0, limits.min, segments).max(axis=1)).all()
+    """A Boolean: no row holds more than one segment beside padding, so that padding is all there is to mask."""
+    segments_BN = jnp.concatenate([query_segments_BL, key_segments_BM], axis=1)
+    limits = jnp.iinfo(segments_BN.dtype)
+    lowest_B = jnp.where(segments_BN == 0, limits.max, segments_BN).min(axis=1)
+    return (lowest_B >= jnp.where(segments_BN == 0, limits.min, segments_BN).max(axis=1)).all()

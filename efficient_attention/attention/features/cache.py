@@ -1,0 +1,54 @@
+"""The cache of causal attention through features: its sums over the keys, whose size does not grow with the text."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int
+
+from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
+from efficient_attention.attention.features.causal import attend_causal
+from efficient_attention.attention.features.chunks import Inputs
+from efficient_attention.attention.features.feature_map import FeatureMap
+from efficient_attention.attention.features.key_sums import KeySums, keep_rows, no_keys
+
+
+class SumsCache(NamedTuple):
+    """The sums over the keys of the segment `segment_B` that was read last, and the features of queries and keys."""
+
+    sums: KeySums
+    features: FeatureMap
+    segment_B: Array
+
+
+def init_sums(spec: CacheSpec, batch: int, features: FeatureMap) -> SumsCache:
+    """The cache before any token, with sums of zero."""
+    sums = no_keys(batch, spec.key_heads, features.count(spec.width), spec.width)
+    return SumsCache(sums, features, jnp.zeros(batch, jnp.int32))
+
+
+def decode_sums(cache: SumsCache, new: NewTokens, chunk: int) -> tuple[Float[Array, 'B n H K'], SumsCache]:
+    """Outputs in the query's dtype of new tokens, and the cache that includes them.
+
+    They read the keys of their own segment where it is the one that was read last, or begins among them. `chunk`: most
+    positions computed at once.
+    """
+    count = new.query.shape[1]
+    extra = -count % min(count, chunk)  # a chunk that is not full would end with a segment of its own
+    query, key, value = (jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0))) for x in new[:3])
+    segments_BL = jnp.pad(new.segments, ((0, 0), (0, extra)))
+    filled_BL = fill_padding(segments_BL, cache.segment_B)
+    sums = keep_rows(cache.sums, filled_BL[:, 0] == cache.segment_B)
+    inputs = Inputs(query, key, value, segments_BL != 0, filled_BL)
+    (out_BLHK, _), sums = attend_causal(inputs, sums, cache.features, chunk)
+    out_BLHK = jnp.where((segments_BL != 0)[..., None, None], out_BLHK, 0.0).astype(query.dtype)
+    return out_BLHK[:, :count], SumsCache(sums, cache.features, filled_BL[:, -1])
+
+
+def fill_padding(segments_BL: Int[Array, 'B L'], before_B: Int[Array, 'B']) -> Int[Array, 'B L']:
+    """The segments with the last one before it in the place of padding, so that padding ends no segment."""
+    numbers_1L = jnp.arange(segments_BL.shape[1])[None]
+    latest_BL = jax.lax.cummax(jnp.where(segments_BL != 0, numbers_1L, -1), axis=1)
+    found_BL = jnp.take_along_axis(segments_BL, jnp.maximum(latest_BL, 0), axis=1)
+    return jnp.where(latest_BL >= 0, found_BL, before_B[:, None])

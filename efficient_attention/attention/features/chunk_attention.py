@@ -1,0 +1,89 @@
+"""A chunk's queries attend: to keys of their chunk by a masked product, to all keys before it through the sums.
+
+Axes: G key heads with h query heads each, C queries and c keys of a chunk, R features, K head width.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Shaped
+
+from efficient_attention.attention.features.feature_map import query_features, quotient
+from efficient_attention.attention.features.key_sums import KeySums, read_sums
+from efficient_attention.attention.weights import MASKED, masked_softmax
+
+Outputs = tuple[Array, Array]  # outputs [B, G, h, C, K] and log-sum-exp [B, G, h, C]
+
+
+class ChunkKeys(NamedTuple):
+    """What the queries of a chunk attend to: the sums before it, the same on the scale of the chunk, and the chunk's
+    keys as logarithms and, on that scale, as features, with their values."""
+
+    before: KeySums
+    scaled: KeySums
+    logs_BGcR: Array
+    features_BGcR: Array
+    value_BGcK: Array
+
+
+# From log features of queries [B, G, h, C, R], keys, which pairs are allowed [1 or B, C, c], and which query reads the
+# sums [B, 1, 1, C] (None: all do).
+AttendChunk = Callable[[Array, ChunkKeys, Array, Array | None], Outputs]
+
+
+def attend_chunk(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, is_open_B11C: Array | None) -> Outputs:
+    """Outputs and log-sum-exp of queries over the allowed keys of their chunk and, where `is_open`, the sums."""
+    query_BGhCR, scale_BGhC = query_features(query_logs_BGhCR, keys.scaled.stabiliser_BGR[:, :, None, None])
+    inside_BGhCc = jnp.einsum('BGhCR,BGcR->BGhCc', query_BGhCR, keys.features_BGcR)
+    inside_BGhCc = jnp.where(allowed_bCc[:, None, None], inside_BGhCc, 0.0)
+    before_BGhCK, total_BGhC = read_sums(query_BGhCR, keys.scaled)
+    if is_open_B11C is not None:
+        before_BGhCK = jnp.where(is_open_B11C[..., None], before_BGhCK, 0.0)
+        total_BGhC = jnp.where(is_open_B11C, total_BGhC, 0.0)
+    numerator_BGhCK = before_BGhCK + jnp.einsum('BGhCc,BGcK->BGhCK', inside_BGhCc, keys.value_BGcK)
+    return quotient(numerator_BGhCK, total_BGhC + inside_BGhCc.sum(axis=-1), scale_BGhC)
+
+
+def attend_chunk_exactly(
+    query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array, is_open_B11C: Array | None
+) -> Outputs:
+    """`attend_chunk` without a common scale: pairs inside the chunk by their logarithms, one query at a time."""
+    inside_BGhCK, inside_lse_BGhC = attend_inside(query_logs_BGhCR, keys, allowed_bCc)
+    query_BGhCR, scale_BGhC = query_features(query_logs_BGhCR, keys.before.stabiliser_BGR[:, :, None, None])
+    numerator_BGhCK, total_BGhC = read_sums(query_BGhCR, keys.before)
+    total_BGhC = total_BGhC if is_open_B11C is None else jnp.where(is_open_B11C, total_BGhC, 0.0)
+    before_BGhCK, before_lse_BGhC = quotient(numerator_BGhCK, total_BGhC, scale_BGhC)
+    share_BGhC = jax.nn.sigmoid(inside_lse_BGhC - before_lse_BGhC)
+    out_BGhCK = before_BGhCK + share_BGhC[..., None] * (inside_BGhCK - before_BGhCK)
+    return out_BGhCK, jnp.logaddexp(inside_lse_BGhC, before_lse_BGhC)
+
+
+def attend_inside(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array) -> Outputs:
+    """Outputs and log-sum-exp of queries over the allowed keys of their chunk alone, from each pair's logarithm."""
+
+    @jax.checkpoint
+    def pair_logits(query_logs_BGhR: Array) -> Array:
+        return jax.nn.logsumexp(query_logs_BGhR[:, :, :, None] + keys.logs_BGcR[:, :, None], axis=-1)
+
+    logits_CBGhc = jax.lax.map(pair_logits, jnp.moveaxis(query_logs_BGhCR, 3, 0))
+    logits_BGhCc = jnp.moveaxis(logits_CBGhc, 0, 3)
+    exists_BG1c = (keys.logs_BGcR > MASKED / 2).any(axis=-1)[:, :, None, None]
+    allowed_BGhCc = jnp.broadcast_to(allowed_bCc[:, None, None] & exists_BG1c, logits_BGhCc.shape)
+    weights_BGhCc, lse_BGhC = (
+        x.reshape(*logits_BGhCc.shape[:3], *x.shape[2:])
+        for x in masked_softmax(*map(heads_together, (logits_BGhCc, allowed_BGhCc)))
+    )
+    return jnp.einsum('BGhCc,BGcK->BGhCK', weights_BGhCc, keys.value_BGcK), lse_BGhC
+
+
+def heads_together(x: Shaped[Array, '...']) -> Array:
+    """[B, G, h, ...] as [B, G h, ...]."""
+    return x.reshape(x.shape[0], -1, *x.shape[3:])
+
+
+def up_to_query(size: int) -> Array:
+    """Which key of a chunk does not come after which query: [1, C, c]."""
+    return jnp.tril(jnp.ones((1, size, size), bool))

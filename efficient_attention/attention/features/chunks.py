@@ -1,0 +1,80 @@
+"""Positions cut into chunks with key heads in front, and outputs joined again.
+
+Axes: n chunks of C positions, G key heads with h = H / G query heads each, K head width.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float, Shaped
+
+
+class Inputs(NamedTuple):
+    """Queries, keys and values of L positions; a query reads keys up to its own position.
+
+    Keys that are not valid are not read; all are valid by default. Equal segments must be neighbours, and a query
+    reads its own segment alone.
+    """
+
+    query_BLHK: Array
+    key_BLGK: Array
+    value_BLGK: Array
+    valid_BL: Array | None = None
+    segments_BL: Array | None = None
+
+
+class Chunk(NamedTuple):
+    """Neighbouring positions of `Inputs` in float32; many chunks have an axis n in front of each array."""
+
+    query_BGhCK: Array
+    key_BGCK: Array
+    value_BGCK: Array
+    valid_BC: Array | None
+    segments_BC: Array | None
+
+
+def cut(x: Shaped[Array, '...'], size: int) -> Array:
+    """[n, B, C, ...] from [B, L, ...], padded with zeros to chunks of `size` positions."""
+    x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % size)) + ((0, 0),) * (x.ndim - 2))
+    return x.reshape(x.shape[0], -1, size, *x.shape[2:]).swapaxes(0, 1)
+
+
+def cut_queries(query_BLHK: Array, groups: int, size: int) -> Float[Array, 'n B G h C K']:
+    """Queries in chunks of `size`, float32, the heads that read the same key head side by side."""
+    query_nBCHK = cut(query_BLHK.astype(jnp.float32), size)
+    query_nBCGhK = query_nBCHK.reshape(*query_nBCHK.shape[:3], groups, -1, query_nBCHK.shape[-1])
+    return jnp.moveaxis(query_nBCGhK, 2, 4)
+
+
+def cut_keys(key_BMGK: Array, size: int) -> Float[Array, 'n B G C K']:
+    """Keys or values in chunks of `size`, float32."""
+    return cut(key_BMGK.astype(jnp.float32), size).swapaxes(2, 3)
+
+
+def cut_mask(valid_BM: Array | None, batch: int, length: int, size: int) -> Bool[Array, 'n B C'] | None:
+    """Which keys are valid, false where chunks reach beyond the length; None where all are valid."""
+    if valid_BM is None:
+        if length % size == 0:
+            return None
+        valid_BM = jnp.ones((batch, length), bool)
+    return cut(valid_BM, size)
+
+
+def cut_inputs(inputs: Inputs, size: int) -> Chunk:
+    """The inputs in n chunks of `size`: each array has an axis n in front."""
+    batch, length = inputs.query_BLHK.shape[:2]
+    return Chunk(
+        cut_queries(inputs.query_BLHK, inputs.key_BLGK.shape[2], size),
+        cut_keys(inputs.key_BLGK, size),
+        cut_keys(inputs.value_BLGK, size),
+        cut_mask(inputs.valid_BL, batch, length, size),
+        None if inputs.segments_BL is None else cut(inputs.segments_BL, size),
+    )
+
+
+def join(chunks: Shaped[Array, '...'], length: int) -> Array:
+    """[B, L, H, ...] from [n, B, G, h, C, ...], without what lies beyond the length."""
+    count, batch, groups, heads, size, *rest = chunks.shape
+    chunks = jnp.moveaxis(jnp.moveaxis(chunks, 0, 1), 4, 2)
+    return chunks.reshape(batch, count * size, groups * heads, *rest)[:, :length]

@@ -1,0 +1,61 @@
+"""Attention through a feature map defined: what its mechanisms promise, and the implicit weights as a matrix."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from efficient_attention.attention.features.feature_map import FeatureMap
+from efficient_attention.attention.mechanism import Mechanism, refuse
+from efficient_attention.attention.request import Request
+from efficient_attention.attention.weights import masked_softmax, same_segment, up_to_query
+
+
+class FeatureAttention(Mechanism):
+    """A mechanism phi(q) (phi(k)^T v) / phi(q) sum phi(k).
+
+    Its kinds have the fields `causal`, k <= q through chunks and a running state, and `chunk`, positions computed at
+    once in the causal form and where rows hold several segments.
+    """
+
+    causal: bool
+    chunk: int
+
+    @property
+    def is_causal(self) -> bool:
+        """As its argument says."""
+        return self.causal
+
+    @property
+    def has_causal_option(self) -> bool:
+        """True: `causal`."""
+        return True
+
+    @property
+    def compares_positions(self) -> bool:
+        """Where it is causal."""
+        return self.causal
+
+    @property
+    def has_dropout(self) -> bool:
+        """False: the weights never exist."""
+        return False
+
+
+def feature_weights(request: Request, features: FeatureMap) -> tuple[Float[Array, 'B H L M'], None]:
+    """The implicit weights phi(q) phi(k) / sum over allowed keys, for any positions.
+
+    Written as a masked softmax of log(phi(q) phi(k)), each a log-sum-exp over the features, query by query.
+    """
+    refuse(request.mechanism.name, {'additive bias': request.bias is not None})
+    key_BMHK = jnp.repeat(request.key, request.query.shape[2] // request.key.shape[2], axis=2)
+    query_logs_BHLR, key_logs_BHMR = (features.logs(x.swapaxes(1, 2)) for x in (request.query, key_BMHK))
+
+    @jax.checkpoint
+    def of_query(query_logs_BHR: Array) -> Array:
+        return jax.nn.logsumexp(query_logs_BHR[:, :, None] + key_logs_BHMR, axis=-1)
+
+    logits_LBHM = jax.lax.map(of_query, jnp.moveaxis(query_logs_BHLR, 2, 0))
+    allowed_bhLM = same_segment(request)
+    allowed_bhLM = allowed_bhLM & up_to_query(request) if request.mechanism.is_causal else allowed_bhLM
+    return masked_softmax(jnp.moveaxis(logits_LBHM, 0, 2), allowed_bhLM)[0], None

@@ -1,0 +1,75 @@
+"""Sums over keys: all that queries need of the keys before them, whatever their number.
+
+Axes: G key heads with h query heads each, R features, C positions of a chunk, K head width.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from efficient_attention.attention.features.feature_map import key_features
+from efficient_attention.attention.weights import MASKED
+
+
+class KeySums(NamedTuple):
+    """Sums over the keys read so far, of features divided by exp(stabiliser), in float32.
+
+    `sums_BGRK` holds phi(k) v, `normaliser_BGR` holds phi(k), `stabiliser_BGR` the largest log feature of any key.
+    """
+
+    sums_BGRK: Array
+    normaliser_BGR: Array
+    stabiliser_BGR: Array
+
+
+def no_keys(batch: int, key_heads: int, features: int, width: int) -> KeySums:
+    """The sums before any key."""
+    rows = (batch, key_heads, features)
+    zeros = functools.partial(jnp.zeros, dtype=jnp.float32)
+    return KeySums(zeros((*rows, width)), zeros(rows), jnp.full(rows, MASKED, jnp.float32))
+
+
+def rescale(sums: KeySums, stabiliser_BGR: Array) -> KeySums:
+    """The same sums, divided by exp of another stabiliser that is nowhere smaller."""
+    shrink_BGR = jnp.exp(sums.stabiliser_BGR - stabiliser_BGR)
+    return KeySums(sums.sums_BGRK * shrink_BGR[..., None], sums.normaliser_BGR * shrink_BGR, stabiliser_BGR)
+
+
+def scale_keys(sums: KeySums, key_logs_BGCR: Array) -> tuple[KeySums, Array]:
+    """The sums rescaled to the largest log features of them and of new keys, and the features [B, G, C, R] of these
+    on that scale."""
+    highest_BGR = jax.lax.stop_gradient(key_logs_BGCR.max(axis=2))
+    sums = rescale(sums, jnp.maximum(sums.stabiliser_BGR, highest_BGR))
+    return sums, key_features(key_logs_BGCR, sums.stabiliser_BGR[:, :, None])
+
+
+def add_keys(sums: KeySums, key_BGCR: Array, value_BGCK: Array) -> KeySums:
+    """The sums with keys added whose features are on their scale."""
+    sums_BGRK = sums.sums_BGRK + jnp.einsum('BGCR,BGCK->BGRK', key_BGCR, value_BGCK)
+    return sums._replace(sums_BGRK=sums_BGRK, normaliser_BGR=sums.normaliser_BGR + key_BGCR.sum(axis=2))
+
+
+def combine(left: KeySums, right: KeySums) -> KeySums:
+    """The sums over the keys of both."""
+    stabiliser_BGR = jnp.maximum(left.stabiliser_BGR, right.stabiliser_BGR)
+    left, right = rescale(left, stabiliser_BGR), rescale(right, stabiliser_BGR)
+    return KeySums(left.sums_BGRK + right.sums_BGRK, left.normaliser_BGR + right.normaliser_BGR, stabiliser_BGR)
+
+
+def keep_rows(sums: KeySums, keep_B: Array) -> KeySums:
+    """The sums, with those of all other batch rows as before any key."""
+    keep_B11 = keep_B[:, None, None]
+    return KeySums(
+        jnp.where(keep_B11[..., None], sums.sums_BGRK, 0.0),
+        jnp.where(keep_B11, sums.normaliser_BGR, 0.0),
+        jnp.where(keep_B11, sums.stabiliser_BGR, MASKED),
+    )
+
+
+def read_sums(query_BGhCR: Array, sums: KeySums) -> tuple[Array, Array]:
+    """Numerator [B, G, h, C, K] and denominator [B, G, h, C] of queries over the keys that were summed."""
+    numerator_BGhCK = jnp.einsum('BGhCR,BGRK->BGhCK', query_BGhCR, sums.sums_BGRK)
+    return numerator_BGhCK, jnp.einsum('BGhCR,BGR->BGhC', query_BGhCR, sums.normaliser_BGR)

@@ -1,0 +1,102 @@
+"""Sums over the keys of packed segments, chunk by chunk: those of the one segment that is open at a chunk's start.
+
+Axes: G key heads with h query heads each, C positions of a chunk, R features.
+"""
+
+from typing import NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from efficient_attention.attention.features import key_sums
+from efficient_attention.attention.features.chunk_attention import AttendChunk, ChunkKeys, Outputs, up_to_query
+from efficient_attention.attention.features.chunks import Chunk
+from efficient_attention.attention.features.feature_map import FeatureMap, mask_keys, query_features, quotient
+from efficient_attention.attention.features.key_sums import KeySums, add_keys, keep_rows, read_sums, scale_keys
+from efficient_attention.attention.weights import MASKED
+
+
+class SegmentSums(NamedTuple):
+    """The sums over the keys of the segment `segment_B` at the end of some positions; `is_alone_B`: these hold no
+    other segment."""
+
+    sums: KeySums
+    segment_B: Array
+    is_alone_B: Array
+
+
+def combine(left: SegmentSums, right: SegmentSums) -> SegmentSums:
+    """What `left` and then `right` leave: the sums of the last segment, over both where it reaches back into `left`."""
+    joins_B = right.is_alone_B & (left.segment_B == right.segment_B)
+    sums = key_sums.combine(keep_rows(left.sums, joins_B), right.sums)
+    return SegmentSums(sums, right.segment_B, left.is_alone_B & joins_B)
+
+
+def earlier_step(
+    before: SegmentSums, chunk: Chunk, *, features: FeatureMap, attend: AttendChunk, reads: str = 'earlier'
+) -> tuple[SegmentSums, Outputs]:
+    """The sums after a chunk, and outputs and log-sum-exp of its queries, which read their own segment alone.
+
+    Args:
+        before: the sums at the end of the chunk before.
+        chunk: with segments.
+        features: of queries and keys.
+        attend: how queries read keys of their chunk.
+        reads: 'earlier' = keys up to the query, 'chunk' = all of the segment that lies in the chunk or before it.
+    """
+    segments_BC = segments_of(chunk)
+    open_BC, last_BC = segments_BC == before.segment_B[:, None], segments_BC == segments_BC[:, -1:]
+    key_logs_BGCR = mask_keys(features.logs(chunk.key_BGCK), chunk.valid_BC)
+    level_sums, key_logs_BGCR, levels_BGC = level_segments(before.sums, key_logs_BGCR, segments_BC, open_BC)
+    sums, key_BGCR = scale_keys(level_sums, key_logs_BGCR)
+    query_logs_BGhCR = features.logs(chunk.query_BGhCK)
+    allowed_bCC = segments_BC[:, :, None] == segments_BC[:, None, :]
+    allowed_bCC = allowed_bCC & up_to_query(segments_BC.shape[1]) if reads == 'earlier' else allowed_bCC
+    keys = ChunkKeys(level_sums, sums, key_logs_BGCR, key_BGCR, chunk.value_BGCK)
+    out_BGhCK, lse_BGhC = attend(query_logs_BGhCR, keys, allowed_bCC, open_BC[:, None, None])
+    # The sums go on for the last segment, no longer relative to its level.
+    stabiliser_BGR = sums.stabiliser_BGR + levels_BGC[:, :, -1:]
+    sums = keep_rows(sums, open_BC[:, -1])._replace(stabiliser_BGR=stabiliser_BGR)
+    sums = add_keys(sums, jnp.where(last_BC[:, None, :, None], key_BGCR, 0.0), chunk.value_BGCK)
+    is_alone_B = before.is_alone_B & open_BC[:, -1] & last_BC.all(axis=1)
+    return SegmentSums(sums, segments_BC[:, -1], is_alone_B), (out_BGhCK, lse_BGhC + levels_BGC[:, :, None])
+
+
+def later_step(after: SegmentSums, chunk: Chunk, *, features: FeatureMap) -> tuple[SegmentSums, Outputs]:
+    """As `earlier_step` on chunks from the last to the first, where queries read what comes after their chunk."""
+    segments_BC, sums = segments_of(chunk), after.sums
+    open_BC, first_BC = segments_BC == after.segment_B[:, None], segments_BC == segments_BC[:, :1]
+    query_logs_BGhCR = features.logs(chunk.query_BGhCK)
+    query_BGhCR, scale_BGhC = query_features(query_logs_BGhCR, sums.stabiliser_BGR[:, :, None, None])
+    numerator_BGhCK, total_BGhC = read_sums(query_BGhCR, sums)
+    outputs = quotient(numerator_BGhCK, jnp.where(open_BC[:, None, None], total_BGhC, 0.0), scale_BGhC)
+    valid_BC = first_BC if chunk.valid_BC is None else first_BC & chunk.valid_BC
+    key_logs_BGCR = mask_keys(features.logs(chunk.key_BGCK), valid_BC)
+    sums, key_BGCR = scale_keys(keep_rows(sums, open_BC[:, 0]), key_logs_BGCR)
+    is_alone_B = after.is_alone_B & open_BC[:, 0] & first_BC.all(axis=1)
+    return SegmentSums(add_keys(sums, key_BGCR, chunk.value_BGCK), segments_BC[:, 0], is_alone_B), outputs
+
+
+def segments_of(chunk: Chunk) -> Array:
+    """The segments [B, C] of a chunk that has some."""
+    return cast(Array, chunk.segments_BC)
+
+
+def level_segments(
+    sums: KeySums, key_logs_BGCR: Array, segments_BC: Array, open_BC: Array
+) -> tuple[KeySums, Array, Array]:
+    """Sums and log features of keys relative to the largest log feature of their segment, and that level [B, G, C].
+
+    Without it, the segment with the largest features would push its neighbours in a chunk below what float32 holds.
+    """
+    peaks_BGC = jax.lax.stop_gradient(key_logs_BGCR.max(axis=-1))
+    same_B1CC = (segments_BC[:, :, None] == segments_BC[:, None, :])[:, None]
+    inside_BGC = jnp.where(same_B1CC, peaks_BGC[:, :, None, :], MASKED).max(axis=-1)
+    open_BG = jnp.where(open_BC[:, None], peaks_BGC, MASKED).max(axis=-1)
+    open_BG = jnp.maximum(open_BG, sums.stabiliser_BGR.max(axis=-1))
+    levels_BGC = jnp.where(open_BC[:, None], open_BG[..., None], inside_BGC)
+    # A segment without keys has no level; with 0 its logarithms stay at MASKED.
+    levels_BGC, open_BG = (jnp.where(level > MASKED / 2, level, 0.0) for level in (levels_BGC, open_BG))
+    relative = sums._replace(stabiliser_BGR=sums.stabiliser_BGR - open_BG[..., None])
+    return relative, key_logs_BGCR - levels_BGC[..., None], levels_BGC

@@ -1,0 +1,92 @@
+"""Attention through any feature map, linear in the length: causal or not, packed or not.
+
+`all_keys` and `causal` have the sums, `segments` the order in which packed rows are summed.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from efficient_attention.attention.features.all_keys import attend_all
+from efficient_attention.attention.features.causal import attend_causal
+from efficient_attention.attention.features.chunks import Inputs
+from efficient_attention.attention.features.feature_map import FeatureMap
+from efficient_attention.attention.features.key_sums import KeySums, no_keys
+from efficient_attention.attention.features.segments import has_one_segment, move, sort_segments
+from efficient_attention.attention.mechanism import refuse
+from efficient_attention.attention.request import Request, Sides
+
+
+def serve_features(request: Request, features: FeatureMap, chunk: int) -> tuple[Float[Array, 'B L H K'], None]:
+    """phi(q) (phi(k)^T v) / phi(q) sum phi(k) in the query's dtype, `chunk` positions at once where causal."""
+    check_served(request)
+    if request.segments is None:
+        out_BLHK = serve_plain(request, features, chunk)
+    else:
+        out_BLHK = serve_segments(request, request.segments, features, chunk)
+    return out_BLHK.astype(request.query.dtype), None
+
+
+def check_served(request: Request) -> None:
+    """Raises NotImplementedError that names what attention through features lacks, if it lacks something asked for."""
+    is_causal = request.mechanism.is_causal
+    lacks = {
+        'additive bias': request.bias is not None,
+        'dropout on weights': request.dropout is not None,
+        'log-sum-exp': request.return_lse,
+        'causal form for other positions than 0, 1, ...': is_causal and not request.has_default_positions,
+        'causal form for unequal lengths': is_causal and request.query.shape[1] != request.key.shape[1],
+    }
+    refuse(request.mechanism.name, lacks)
+
+
+def serve_plain(
+    request: Request, features: FeatureMap, chunk: int, valid_BM: Array | None = None
+) -> Float[Array, 'B L H K']:
+    """Float32 outputs where all keys are one segment, or one segment and padding."""
+    query, key, value = request.query, request.key, request.value
+    if request.mechanism.is_causal:
+        return attend_causal(Inputs(query, key, value), sums_before(key, features), features, chunk)[0][0]
+    return attend_all(query, key, value, valid_BM, features)
+
+
+def sums_before(key_BMGK: Array, features: FeatureMap) -> KeySums:
+    """The sums before any key, for keys like these."""
+    batch, _, key_heads, width = key_BMGK.shape
+    return no_keys(batch, key_heads, features.count(width), width)
+
+
+def serve_segments(request: Request, segments: Sides, features: FeatureMap, chunk: int) -> Float[Array, 'B L H K']:
+    """Float32 outputs of queries that read their own segment; zeros for padding.
+
+    Rows that hold one segment and padding need no sorting when not causal; the arrays tell while the program runs.
+    """
+    packed = functools.partial(attend_segments, request, segments, features, chunk)
+    if request.mechanism.is_causal:
+        out_BLHK = packed()
+    else:
+        plain = functools.partial(serve_plain, request, features, chunk, jnp.not_equal(segments.key, 0))
+        out_BLHK = jax.lax.cond(has_one_segment(*segments), plain, packed)
+    return jnp.where(jnp.not_equal(segments.query, 0)[..., None, None], out_BLHK, 0.0)
+
+
+def attend_segments(request: Request, segments: Sides, features: FeatureMap, chunk: int) -> Float[Array, 'B L H K']:
+    """Float32 outputs of queries that read their own segment, causal or not."""
+    is_causal = request.mechanism.is_causal
+    order = sort_segments(segments.query, segments.key, is_causal)
+    query_BNHK = move(request.query, order.query_source_BN, order.query_slots_BL)
+    key_BNGK, value_BNGK = (move(x, order.key_source_BN, order.key_slots_BM) for x in (request.key, request.value))
+    valid_BN = (order.key_source_BN >= 0) & (order.segments_BN != 0)
+    inputs = Inputs(query_BNHK, key_BNGK, value_BNGK, valid_BN, order.segments_BN)
+    attend = functools.partial(attend_causal, inputs, sums_before(key_BNGK, features), features, chunk)
+    if is_causal:
+        out_BNHK = attend()[0][0]
+    else:
+        (out_BNHK, lse_BNH), _ = attend(reads='chunk')
+        (later_BNHK, later_lse_BNH), _ = attend(reads='later')
+        share_BNH = jax.nn.sigmoid(later_lse_BNH - lse_BNH)
+        out_BNHK = out_BNHK + share_BNH[..., None] * (later_BNHK - out_BNHK)
+    return move(out_BNHK, order.query_slots_BL, order.query_source_BN)

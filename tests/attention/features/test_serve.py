@@ -1,0 +1,36 @@
+"""Attention through any feature map, one that a caller makes too; FAVOR's tests go through the options."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.attention.attend import make_request
+from efficient_attention.attention.features.feature_map import FeatureMap
+from efficient_attention.attention.features.serve import check_served, serve_features
+from efficient_attention.attention.linear.definition import Linear
+from tests.tolerances import assert_close
+
+
+def log_squares(x: jax.Array, _: None) -> jax.Array:
+    """log(x^2 + 1)."""
+    return jnp.log(jnp.square(x) + 1.0)
+
+
+@pytest.mark.parametrize('causal', [False, True])
+def test_a_feature_map_is_all_that_a_mechanism_brings(causal: bool):
+    q, k, v = (jax.random.normal(rng, (2, 9, 2, 4)) for rng in jax.random.split(jax.random.key(0), 3))
+    out, lse = serve_features(make_request(q, k, v, Linear(causal)), FeatureMap(log_squares), 4)
+    products = jnp.einsum('BLHR,BMHR->BHLM', q**2 + 1.0, k**2 + 1.0)
+    products = jnp.tril(products) if causal else products
+    assert lse is None
+    assert_close(out, jnp.einsum('BHLM,BMHK->BLHK', products / products.sum(axis=-1, keepdims=True), v))
+
+
+def test_all_that_is_lacking_is_named_at_once():
+    x = jnp.ones((1, 5, 1, 4))
+    options = {'bias': jnp.zeros((1, 1, 5, 5)), 'query_positions': np.arange(1, 6)[None], 'return_lse': True}
+    with pytest.raises(
+        NotImplementedError, match='^linear has no additive bias, no log-sum-exp, no causal form for other'
+    ):
+        check_served(make_request(x, x, x, Linear(True), **options))
