@@ -70,7 +70,7 @@ MUTANTS = (
     Mutant('attention/relative.py', 'queries - 1\n    table_cHK', 'queries\n    table_cHK'),
     Mutant('attention/softmax/tile_pairs.py', '(query == key) & (key != 0)', 'query == key'),
     Mutant('attention/favor/features.py', 'x.shape[-1] ** -0.25', 'x.shape[-1] ** -0.5'),
-    Mutant('attention/favor/features.py', 'projected - 0.5 *', 'projected - 0.25 *'),
+    Mutant('attention/favor/features.py', '- 0.5 * jnp.square(x)', '- 0.25 * jnp.square(x)'),
     Mutant('attention/lsh/definition.py', 'SELF_LOGIT = -1e5', 'SELF_LOGIT = -1.0'),
     Mutant('attention/lsh/hashing.py', 'numbers_BHTbL + count,', 'numbers_BHTbL,'),
     Mutant('models/position_bias.py', 'below) for h in range(1, below + 1)', 'below) for h in range(0, below)'),
