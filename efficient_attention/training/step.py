@@ -44,8 +44,10 @@ def make_train_step(
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
 
         def sums_of(params: Any, rows: KeyedRows) -> tuple[Sums, Any]:
-            # the objective's `sums`, and what the next batch gets
-            return objective.sums_and_carry(nnx.merge(graph, params), rows.batch, rows.carry, rows.keys_B, state.step)
+            model = nnx.merge(graph, params)
+            if rows.carry is None:
+                return objective.sums(model, rows.batch, rows.keys_B, state.step), None
+            return objective.sums_and_carry(model, rows.batch, rows.carry, rows.keys_B, state.step)
 
         whole = KeyedRows(batch, row_keys(key, batch), state.carry)
         (loss, sums), gradients, carry = accumulate(sums_of, state.params, whole, weights, micro_batches)

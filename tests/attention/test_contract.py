@@ -10,7 +10,7 @@ import pytest
 
 from efficient_attention.attention.attend import DROPOUT_STREAM, attend, attention_weights, make_request
 from efficient_attention.attention.dropout import keep_mask
-from efficient_attention.attention.favor import features as favor_features
+from efficient_attention.attention.favor import random_features as favor_features
 from efficient_attention.attention.favor.definition import FAVOR
 from efficient_attention.attention.lsh import hashing
 from efficient_attention.attention.lsh.definition import LSH

@@ -1,6 +1,6 @@
 """FAVOR+ attention defined: its options, and the implicit weights as a dense matrix.
 
-Source: Choromanski et al. 2020, arXiv 2009.14794. `features` has the random features.
+Source: Choromanski et al. 2020, arXiv 2009.14794. `random_features.py` draws and maps them.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ from typing import cast
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.favor.features import KERNELS, draw_features
+from efficient_attention.attention.favor.random_features import KERNELS, draw_features
 from efficient_attention.attention.features.definition import FeatureAttention, feature_weights
 from efficient_attention.attention.features.feature_map import FeatureMap
 from efficient_attention.attention.mechanism import of_kind, require, require_at_least

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from efficient_attention.attention.favor.definition import FAVOR
-from efficient_attention.attention.favor.features import draw_features, log_relu_features
+from efficient_attention.attention.favor.random_features import draw_features, log_relu_features
 from efficient_attention.errors import InputError
 
 

@@ -13,7 +13,7 @@ from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.favor import definition
 from efficient_attention.attention.favor import serve as favor
 from efficient_attention.attention.favor.definition import FAVOR
-from efficient_attention.attention.favor.features import draw_features, log_softmax_features
+from efficient_attention.attention.favor.random_features import draw_features, log_softmax_features
 from efficient_attention.attention.features.causal import attend_causal
 from efficient_attention.attention.features.chunks import Inputs
 from efficient_attention.attention.features.key_sums import KeySums, no_keys

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from efficient_attention.attention.device_forms import using_forms
-from efficient_attention.attention.favor.features import draw_features, log_softmax_features
+from efficient_attention.attention.favor.random_features import draw_features, log_softmax_features
 from efficient_attention.attention.features.causal import attend_causal
 from efficient_attention.attention.features.chunks import Inputs
 from efficient_attention.attention.features.feature_map import FeatureMap

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from efficient_attention.attention.favor.features import draw_features, log_softmax_features
+from efficient_attention.attention.favor.random_features import draw_features, log_softmax_features
 from efficient_attention.attention.features.feature_map import (
     FeatureMap,
     key_features,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.favor.features import draw_features, log_softmax_features, redraw_key
+from efficient_attention.attention.favor.random_features import draw_features, log_softmax_features, redraw_key
 from tests.tolerances import assert_close
 
 RNG = jax.random.key(7)
