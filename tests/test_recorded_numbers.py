@@ -68,7 +68,11 @@ REPEATED = {
     'configs.lm.enwik8_small': ('lsh', 'reformer'),
     'configs.lm.reformer': ('imagenet64',),
     'configs.lm.transformer_xl': ('enwik8_12',),
+    'configs.pretrain.books_albert': ('',),
+    'configs.pretrain.books_bert': ('',),
     'configs.pretrain.books_long': ('full', 'window', 'bigbird', 'performer', 'reformer', 'full_shared'),
+    'configs.pretrain.performer': ('',),
+    'configs.pretrain.reformer': ('',),
 }
 LOSSES = [(name, argument) for name in NAMES for argument in ARGUMENTS.get(name, ('',))]
 

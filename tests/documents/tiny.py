@@ -33,6 +33,7 @@ SKIPPED = {
     '* --workdir runs/enwik8-xl*': 'the same training, and eval.py with the same flags, are run as runs/enwik8_xl',
     '* --workdir runs/enwik8-full*': 'the same commands are run as runs/enwik8_full, but for --train_tokens',
     '* --workdir runs/enwik8-reformer': 'the config is run with another mechanism; tests/models/ has this one',
+    '* --workdir runs/enwik8-fixed': 'the config is run with other mechanisms; its first losses are recorded',
     '* --workdir runs/enwik8-favor': 'the mechanism is run on words',
     '* --workdir runs/enwik8-2048*': 'the same scripts are run on rows of another length',
     '* --workdir runs/characters-*': 'the config is run as runs/characters, and mechanisms on bytes and words',
