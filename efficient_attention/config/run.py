@@ -9,7 +9,7 @@ from efficient_attention.config.evaluation import EvalConfig
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.fields import TASKS, read_by, unread_fields
 from efficient_attention.config.head import HeadConfig
-from efficient_attention.config.memory import check_memory
+from efficient_attention.config.memory_checks import check_memory
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig

@@ -15,6 +15,7 @@ from efficient_attention.interop.config_fields import OUR_EXAMPLES, SHIFTED
 from efficient_attention.interop.config_in import CONFIG, Description, describe, read_values
 from efficient_attention.interop.config_out import config_values
 from efficient_attention.interop.families import FAMILIES, Family
+from efficient_attention.interop.from_workdir import checkpoint_step, checkpoint_thresholds, encoder_run, workdir_params
 from efficient_attention.interop.parameters import (
     Parts,
     has_all,
@@ -25,7 +26,6 @@ from efficient_attention.interop.parameters import (
 )
 from efficient_attention.interop.safetensors_files import TensorFolder, check_tensor_files, write_tensors
 from efficient_attention.interop.tokenizer_files import carry_tokenizer, is_lowercase, padding_id, tokenizer_file
-from efficient_attention.interop.workdir import checkpoint_step, checkpoint_thresholds, encoder_run, workdir_params
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 
 TOKENIZER = 'tokenizer.json'  # of a workdir

@@ -8,7 +8,7 @@ from pathlib import Path
 from flax import nnx
 
 from efficient_attention.config.evaluation import EvalConfig, has_held_out
-from efficient_attention.config.memory import check_memory
+from efficient_attention.config.memory_checks import check_memory
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.held_out_documents import held_out_share_note, split_counts

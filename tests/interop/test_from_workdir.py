@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from efficient_attention.errors import InputError
+from efficient_attention.interop.from_workdir import encoder_run, workdir_params
 from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
-from efficient_attention.interop.workdir import encoder_run, workdir_params
 from tests.training.tiny_run import fresh_workdir
 
 pytestmark = pytest.mark.lenient_promotion  # building a run makes its optimizer

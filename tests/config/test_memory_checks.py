@@ -2,7 +2,7 @@
 
 import pytest
 
-from efficient_attention.config.memory import check_keeps_memory, check_memory
+from efficient_attention.config.memory_checks import check_keeps_memory, check_memory
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 
