@@ -1,6 +1,7 @@
-"""Which models can keep a memory of the text before a segment, or relate positions to it: checks of a config."""
+"""Checks that a model can keep a memory of the text before a segment, and relate positions to it."""
 
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.relative import UNTIED
 from efficient_attention.errors import InputError
 
 
@@ -25,7 +26,7 @@ def check_keeps_memory(config: ModelConfig) -> None:
         )
     if config.stack != 'plain':
         raise InputError(f'{asked}a {config.stack} stack (model.stack) keeps no memory')
-    if config.positions != 'none' or config.relative in ('tupe', 'tupe_r'):
+    if config.positions != 'none' or config.relative in UNTIED:
         raise InputError(
             f'{asked}positions must go by distance (model.positions none, with model.relative or model.rotary), as '
             'those of a text in memory are not known'

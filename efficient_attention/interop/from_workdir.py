@@ -1,4 +1,4 @@
-"""The model in a workdir of ours: config, parameters of its best or last checkpoint, tokenizer."""
+"""The trained encoder in a workdir: its config, what it has beside the encoder, and the parameters of one checkpoint."""
 
 from pathlib import Path
 from typing import Any
