@@ -6,7 +6,7 @@ from efficient_attention.attention.attend import BACKENDS
 from efficient_attention.attention.mechanism import Mechanism, model_needs
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config.checks import check_one_of, require
-from efficient_attention.config.fields import read_by
+from efficient_attention.config.fields import CHANGEABLE, EXPORTED, marked, read_by
 from efficient_attention.errors import InputError
 
 
@@ -21,12 +21,14 @@ class AttentionConfig:
     width: int = 128  # D
     heads: int = 2  # H
     head_width: int = 0  # K; 0 = width / heads
-    attention: str = 'full'  # a mechanism's text form, or several with ';', which the layers take in turn
-    attention_backend: str = 'auto'  # 'auto' | 'reference' | 'dense' | 'blocked' | 'jax_nn' | 'cudnn'
+    # a mechanism's text form, or several with ';', which the layers take in turn
+    attention: str = marked(EXPORTED, default='full')
+    # 'auto' | 'reference' | 'dense' | 'blocked' | 'jax_nn' | 'cudnn'
+    attention_backend: str = marked(CHANGEABLE, EXPORTED, default='auto')
     attention_bias: bool = True  # biases in the query, key, value and output projections; Reformer has none
     shared_qk: bool = False  # one projection for queries and keys, keys of unit length; LSH needs it
     # most tokens of a row that data may mark as global; above 0 adds their projections
-    global_tokens: int = read_by('fine_tuning', default=0)
+    global_tokens: int = read_by('fine_tuning', default=0, marks=(EXPORTED,))
     rotary: bool = False  # rotate queries and keys by position (Su et al. 2021, arXiv 2104.09864)
     attention_dropout_rate: float = 0.1  # on attention weights
 

@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from efficient_attention.config.checks import check_one_of, check_within
-from efficient_attention.config.fields import read_by
+from efficient_attention.config.fields import CHANGEABLE, read_by
 from efficient_attention.errors import InputError
 
 PAIRS = ('none', 'nsp', 'sop')
@@ -32,9 +32,9 @@ class DataConfig:
     # share of the text after the held-out part, kept for a last evaluation; with splitting 'end'
     test: float = read_by('pretraining', 'language_modelling', default=0.0)
     # folder of prepared corpora, one sub-folder for each content and setting
-    cache: str = read_by('pretraining', 'language_modelling', default='cache')
+    cache: str = read_by('pretraining', 'language_modelling', default='cache', marks=(CHANGEABLE,))
     # processes that prepare the corpus; 0 = one, or one for each core if the corpus is large
-    processes: int = read_by('pretraining', default=0)
+    processes: int = read_by('pretraining', default=0, marks=(CHANGEABLE,))
 
     # What a language model predicts: pieces of the 'tokenizer' | 'bytes' | 'characters' | 'words' | 'pixels'.
     units: str = read_by('language_modelling', default='tokenizer')
@@ -69,9 +69,9 @@ class DataConfig:
     static_copies: int = read_by('pretraining', default=0)
 
     # processes that build examples; 0 = threads of the training process
-    workers: int = read_by('pretraining', default=0)
+    workers: int = read_by('pretraining', default=0, marks=(CHANGEABLE,))
     # batches kept ready; a language model's are read as they are asked for
-    prefetch: int = read_by('pretraining', default=4)
+    prefetch: int = read_by('pretraining', default=4, marks=(CHANGEABLE,))
 
     def __post_init__(self) -> None:
         check_one_of('data.pairs', self.pairs, PAIRS)

@@ -3,6 +3,7 @@
 import dataclasses
 
 from efficient_attention.config.checks import check_one_of, check_within
+from efficient_attention.config.fields import CHANGEABLE_WITH_MORE_STEPS, EXPORTED, marked
 from efficient_attention.errors import InputError
 
 PROBLEMS = (
@@ -43,14 +44,17 @@ class ExamplesConfig:
     id: str = ''  # the column of an identifier, for predictions; '' = the row's number
     labels: tuple[str, ...] = ()  # names in the order of the outputs; () = those of the training files, sorted
     overlong: str = 'truncate'  # text above data.length tokens: 'truncate' | 'error' | 'skip' | 'windows' of it
-    stride: int = 128  # tokens by which a window moves on ('question_answering', or overlong 'windows')
-    question_length: int = 64  # most tokens of a question
-    answer_length: int = 30  # most tokens of an answer
-    best_count: int = 20  # candidates kept for each question
-    has_no_answer: bool = False  # questions may have no answer (SQuAD 2.0)
+    # tokens by which a window moves on ('question_answering', or overlong 'windows')
+    stride: int = marked(EXPORTED, default=128)
+    question_length: int = marked(EXPORTED, default=64)  # most tokens of a question
+    answer_length: int = marked(EXPORTED, default=30)  # most tokens of an answer
+    best_count: int = marked(EXPORTED, default=20)  # candidates kept for each question
+    has_no_answer: bool = marked(EXPORTED, default=False)  # questions may have no answer (SQuAD 2.0)
     has_global: bool = False  # [CLS], and a question's tokens, read all and are read by all; needs model.global_tokens
-    epochs: float = 3.0  # passes over the training rows, where train.steps is left open (None)
-    warmup_share: float = 0.1  # of the steps, where optimizer.warmup_steps is left open (None)
+    # passes over the training rows, where train.steps is left open (None)
+    epochs: float = marked(CHANGEABLE_WITH_MORE_STEPS, default=3.0)
+    # of the steps, where optimizer.warmup_steps is left open (None)
+    warmup_share: float = marked(CHANGEABLE_WITH_MORE_STEPS, default=0.1)
     buckets: tuple[int, ...] = BUCKETS  # row lengths to pad to
 
     def __post_init__(self) -> None:

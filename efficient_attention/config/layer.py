@@ -5,6 +5,7 @@ import dataclasses
 import jax.numpy as jnp
 
 from efficient_attention.config.checks import check_one_of, check_within, require
+from efficient_attention.config.fields import EXPORTED, marked
 from efficient_attention.config.relative import RelativeConfig
 
 ACTIVATIONS = ('gelu_tanh', 'gelu_erf', 'gelu_sigmoid', 'relu')
@@ -21,13 +22,15 @@ class LayerConfig(RelativeConfig):
     """
 
     feed_forward_width: int = 0  # F; 0 = 4 x width
-    feed_forward_chunk: int = 0  # positions computed at a time in the feed-forward layer; 0 = all at once
+    # positions computed at a time in the feed-forward layer; 0 = all at once
+    feed_forward_chunk: int = marked(EXPORTED, default=0)
     activation: str = 'gelu_tanh'  # 'gelu_tanh' (BERT, ALBERT) | 'gelu_erf' (ELECTRA) | 'gelu_sigmoid' | 'relu'
     norm: str = 'post'  # normalise after the residual sum ('post', BERT) or before each sub-layer ('pre')
     norm_epsilon: float = 1e-12  # added to the variance
     dropout_rate: float = 0.1  # on each sub-layer's output and on the embeddings
     init_std: float = 0.02  # standard deviation of the truncated normal that weights start from
-    dtype: str = 'float32'  # of activations and matrix products; parameters and statistics are always float32
+    # of activations and matrix products; parameters and statistics are always float32
+    dtype: str = marked(EXPORTED, default='float32')
 
     def __post_init__(self) -> None:
         RelativeConfig.__post_init__(self)

@@ -10,7 +10,7 @@ and a group can check its fields against those below it, such as `adaptive_divis
 import dataclasses
 
 from efficient_attention.config.checks import check_one_of, require
-from efficient_attention.config.fields import read_by
+from efficient_attention.config.fields import CHANGEABLE, EXPORTED, marked, read_by
 from efficient_attention.config.output import OutputConfig
 
 SHARING = ('none', 'all')
@@ -34,12 +34,14 @@ class ModelConfig(OutputConfig):
     # 'plain' | 'reversible' = two streams, whose activations the backward pass recovers (Reformer)
     stack: str = 'plain'
     # what the backward pass recomputes in a layer: nothing | 'full' all | 'dots' all but matrix products
-    remat: str = 'none'
+    remat: str = marked(CHANGEABLE, EXPORTED, default='none')
     # tokens before a segment whose layer inputs a decoder keeps and reads again (M)
     memory_length: int = read_by('language_modelling', default=0)
-    attention_seed: int = 0  # of what LSH and FAVOR draw
-    attention_redraw_steps: int = 1  # training steps that share one draw; 0 = one draw for the whole run
-    scan_unroll: int = 1  # layers unrolled in one step of the scan; more is faster to run and slower to compile
+    attention_seed: int = marked(EXPORTED, default=0)  # of what LSH and FAVOR draw
+    # training steps that share one draw; 0 = one draw for the whole run
+    attention_redraw_steps: int = marked(EXPORTED, default=1)
+    # layers unrolled in one step of the scan; more is faster to run and slower to compile
+    scan_unroll: int = marked(CHANGEABLE, EXPORTED, default=1)
 
     def __post_init__(self) -> None:
         OutputConfig.__post_init__(self)

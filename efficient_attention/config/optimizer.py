@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 from efficient_attention.config.checks import check_one_of, check_within
+from efficient_attention.config.fields import CHANGEABLE_WITH_MORE_STEPS, marked
 from efficient_attention.errors import InputError
 
 NAMES = ('adamw', 'lamb')
@@ -20,10 +21,12 @@ class OptimizerConfig:
     """
 
     name: str = 'adamw'  # 'adamw' | 'lamb'
-    learning_rate: float = 1e-4  # the peak
-    warmup_steps: int = 10_000  # steps of linear warm-up from 0
-    schedule: str = 'bert'  # 'bert' | 'linear' | 'cosine' | 'constant' | 'rsqrt', see schedules.py
-    end_learning_rate_ratio: float = 0.0  # learning rate at the end / peak; 'bert', 'linear' and 'cosine' have an end
+    learning_rate: float = marked(CHANGEABLE_WITH_MORE_STEPS, default=1e-4)  # the peak
+    warmup_steps: int = marked(CHANGEABLE_WITH_MORE_STEPS, default=10_000)  # steps of linear warm-up from 0
+    # 'bert' | 'linear' | 'cosine' | 'constant' | 'rsqrt', see schedules.py
+    schedule: str = marked(CHANGEABLE_WITH_MORE_STEPS, default='bert')
+    # learning rate at the end / peak; 'bert', 'linear' and 'cosine' have an end
+    end_learning_rate_ratio: float = marked(CHANGEABLE_WITH_MORE_STEPS, default=0.0)
     beta1: float = 0.9  # decay of the mean of the gradients
     beta2: float = 0.999  # decay of the mean of their squares
     eps: float = 1e-6  # added to the root of the second mean

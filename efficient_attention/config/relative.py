@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 from efficient_attention.config.attention import AttentionConfig
 from efficient_attention.config.checks import check_one_of, require
@@ -10,6 +11,12 @@ from efficient_attention.errors import InputError
 RELATIVE = ('none', 'alibi', 't5', 'tupe', 'tupe_r', 'transformer_xl')
 BUCKETED = ('t5', 'tupe_r')  # those with a table by the distance of query and key
 UNTIED = ('tupe', 'tupe_r')  # those with a product of positions of their own beside that of contents
+KINDS = 'kinds'  # key of a field's metadata: the values of `relative` that read it; all where it is missing
+
+
+def read_with(*kinds: str, default: Any) -> Any:
+    """A dataclass field that these kinds of relative attention alone read; with others it must have its default."""
+    return dataclasses.field(default=default, metadata={KINDS: kinds})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,14 +29,16 @@ class RelativeConfig(AttentionConfig):
 
     # What positions add to the logits: 'none' | 'alibi' | 't5' | 'tupe' | 'tupe_r' | 'transformer_xl'.
     relative: str = 'none'
-    relative_buckets: int = 32  # rows of the table of 't5' and 'tupe_r'; both directions share them in an encoder
-    relative_max_distance: int = 128  # positions from which on all distances share a row
-    relative_shared_biases: bool = True  # of 'transformer_xl': one u and v for all layers, or one for each
-    clamp_length: int = 0  # of 'transformer_xl': positions from which on all distances count as this one; 0 = none
+    # rows of the table of 't5' and 'tupe_r'; both directions share them in an encoder
+    relative_buckets: int = read_with(*BUCKETED, default=32)
+    relative_max_distance: int = read_with(*BUCKETED, default=128)  # positions from which on all distances share a row
+    # of 'transformer_xl': one u and v for all layers, or one for each
+    relative_shared_biases: bool = read_with('transformer_xl', default=True)
+    # of 'transformer_xl': positions from which on all distances count as this one; 0 = none
+    clamp_length: int = read_with('transformer_xl', default=0)
     same_length: bool = False  # with memory: each token reads M keys, itself among them, not M and its whole segment
-    relative_cls_reset: bool = (
-        True  # 'tupe', 'tupe_r': [CLS], an encoder's position 0, has learned terms in place of positions
-    )
+    # 'tupe', 'tupe_r': [CLS], an encoder's position 0, has learned terms in place of positions
+    relative_cls_reset: bool = read_with(*UNTIED, default=True)
 
     def __post_init__(self) -> None:
         AttentionConfig.__post_init__(self)
@@ -39,17 +48,10 @@ class RelativeConfig(AttentionConfig):
             raise InputError(f'model.relative is {kind!r}; attention {self.attention!r} takes no bias on its logits')
         if kind != 'none' and self.global_tokens:
             raise InputError(f"model.relative is {kind!r}; it must be 'none' with model.global_tokens")
-        readers: dict[str, tuple[str, ...]] = {
-            'relative_buckets': BUCKETED,
-            'relative_max_distance': BUCKETED,
-            'relative_cls_reset': UNTIED,
-            'relative_shared_biases': ('transformer_xl',),
-            'clamp_length': ('transformer_xl',),
-        }
-        for name, kinds in readers.items():
-            value, default = getattr(self, name), getattr(RelativeConfig, name)
-            is_read = f'{default!r} with model.relative {kind!r}, which does not read it'
-            require(kind in kinds or value == default, f'model.{name}', value, is_read)
+        for field in dataclasses.fields(RelativeConfig):
+            value, is_read = getattr(self, field.name), kind in field.metadata.get(KINDS, RELATIVE)
+            allowed = f'{field.default!r} with model.relative {kind!r}, which does not read it'
+            require(is_read or value == field.default, f'model.{field.name}', value, allowed)
         require(self.clamp_length >= 0, 'model.clamp_length', self.clamp_length, '0 or more')
         even = kind != 'transformer_xl' or self.width % 2 == 0
         require(even, 'model.width', self.width, 'even for the sinusoids of transformer_xl')

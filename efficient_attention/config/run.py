@@ -7,7 +7,7 @@ from efficient_attention.config.checks import check_one_of
 from efficient_attention.config.data import DataConfig
 from efficient_attention.config.evaluation import EvalConfig
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.config.fields import TASKS, read_by, unread_fields
+from efficient_attention.config.fields import CHANGEABLE, TASKS, TRAINING_ONLY, marked, read_by, unread_fields
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.memory_checks import check_memory
 from efficient_attention.config.mesh import MeshConfig
@@ -26,11 +26,11 @@ class RunConfig:
     examples: ExamplesConfig = read_by('fine_tuning', default=ExamplesConfig())
     head: HeadConfig = read_by('fine_tuning', default=HeadConfig())
     model: ModelConfig = ModelConfig()
-    optimizer: OptimizerConfig = OptimizerConfig()
-    mesh: MeshConfig = MeshConfig()
-    train: TrainConfig = TrainConfig()
-    checkpoint: CheckpointConfig = CheckpointConfig()
-    eval: EvalConfig = EvalConfig()
+    optimizer: OptimizerConfig = marked(TRAINING_ONLY, default=OptimizerConfig())
+    mesh: MeshConfig = marked(CHANGEABLE, default=MeshConfig())
+    train: TrainConfig = marked(TRAINING_ONLY, default=TrainConfig())
+    checkpoint: CheckpointConfig = marked(CHANGEABLE, default=CheckpointConfig())
+    eval: EvalConfig = marked(CHANGEABLE, default=EvalConfig())
 
     def __post_init__(self) -> None:
         check_one_of('task', self.task, TASKS)

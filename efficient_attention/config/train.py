@@ -3,7 +3,7 @@
 import dataclasses
 
 from efficient_attention.config.checks import check_within
-from efficient_attention.config.fields import read_by
+from efficient_attention.config.fields import CHANGEABLE, CHANGEABLE_WITH_MORE_STEPS, marked, read_by
 from efficient_attention.errors import InputError
 
 
@@ -11,16 +11,17 @@ from efficient_attention.errors import InputError
 class TrainConfig:
     """Length, batch and logging of a run."""
 
-    steps: int = 1000  # optimizer steps of the whole run
+    steps: int = marked(CHANGEABLE_WITH_MORE_STEPS, default=1000)  # optimizer steps of the whole run
     batch_size: int = 32  # rows of the global batch, over all devices and micro-batches
     micro_batches: int = 1  # parts of a batch computed one after another, to save memory
     seed: int = 0  # of parameters, data order, masks and dropout
     start_from: str = ''  # where parameters come from at step 0: a Hugging Face folder or a workdir; '' = drawn
     start_random: bool = False  # draw them all the same, and take sizes and tokenizer alone from `start_from`
     # evaluations in a row without a better checkpoint.best_metric that end the run; 0 = none do
-    early_stop: int = read_by('fine_tuning', default=0)
-    log_every_steps: int = 20  # steps between lines of metrics
-    max_skipped_in_row: int = 10  # stop when this many steps in a row have a loss or gradient that is not finite
+    early_stop: int = read_by('fine_tuning', default=0, marks=(CHANGEABLE,))
+    log_every_steps: int = marked(CHANGEABLE, default=20)  # steps between lines of metrics
+    # stop when this many steps in a row have a loss or gradient that is not finite
+    max_skipped_in_row: int = marked(CHANGEABLE, default=10)
 
     def __post_init__(self) -> None:
         for name in ('steps', 'batch_size', 'micro_batches', 'log_every_steps', 'max_skipped_in_row'):

@@ -7,6 +7,7 @@ import jax
 from flax import nnx
 from jax.sharding import Mesh
 
+from efficient_attention.config.fields import CHANGEABLE, TRAINING_ONLY
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.evaluate import Evaluation, make_evaluation
@@ -14,10 +15,8 @@ from efficient_attention.models.sharding import abstract_arrays, make_mesh
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.tasks.task import Task
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
-from efficient_attention.workdir.config_file import CHANGEABLE, read_config, with_new_fields
+from efficient_attention.workdir.config_file import fields_of_a_run, read_config, with_new_fields
 from efficient_attention.workdir.fingerprint import compare_fingerprints
-
-TRAINING_ONLY = ('config.train.*', 'config.optimizer.*')  # what the use of trained parameters does not depend on
 
 
 class Trained(NamedTuple):
@@ -49,7 +48,7 @@ def restore(workdir: Path, *, step: int | None = None, config: RunConfig | None 
         with_new_fields(restored.record.get('fingerprint', {})),
         {'config': to_dict(config)} | task.fingerprint,
         where=str(workdir),
-        changeable=CHANGEABLE + TRAINING_ONLY,
+        changeable=fields_of_a_run(CHANGEABLE) + fields_of_a_run(TRAINING_ONLY),
         advice='put back what was changed since',
     )
     return Trained(evaluation, restored.state['params'], restored.step)

@@ -2,6 +2,10 @@
 
 from typing import Any
 
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.config.fields import EXPORTED, marked_fields
+from efficient_attention.config.model import ModelConfig
+
 # Field -> (key, what transformers takes where the key is missing; None = it must be there).
 Fields = dict[str, tuple[str, Any]]
 
@@ -88,19 +92,9 @@ INERT: dict[str, tuple[Any, ...]] = {
 }
 # What no config of theirs says and no number of the model depends on alone, kept under a key of our own.
 OUR_KEY = 'efficient_attention'
-OUR_FIELDS = (
-    'attention',
-    'attention_backend',
-    'attention_seed',
-    'attention_redraw_steps',
-    'global_tokens',
-    'feed_forward_chunk',
-    'dtype',
-    'remat',
-    'scan_unroll',
-)
+OUR_FIELDS = marked_fields(ModelConfig, EXPORTED)
 # Fields of a run's `examples` that its predictions depend on, kept there too, as are thresholds chosen on dev files.
-OUR_EXAMPLES = ('has_no_answer', 'question_length', 'answer_length', 'stride', 'best_count')
+OUR_EXAMPLES = marked_fields(ExamplesConfig, EXPORTED)
 GLOBAL_TOKENS = 128  # most global tokens of a row for a Longformer whose config does not say
 
 

@@ -1,4 +1,4 @@
-"""The trained encoder in a workdir: its config, what it has beside the encoder, and the parameters of one checkpoint."""
+"""A trained encoder read from a workdir: its config, heads, thresholds, and the parameters of one checkpoint."""
 
 from pathlib import Path
 from typing import Any

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from efficient_attention.config.fields import CHANGEABLE, CHANGEABLE_WITH_MORE_STEPS, marked_fields
 from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.optimizer import SCHEDULES_WITH_AN_END
 from efficient_attention.config.run import RunConfig
@@ -15,34 +16,11 @@ from efficient_attention.workdir.atomic_write import write_atomically
 from efficient_attention.workdir.fingerprint import ADVICE, compare_fingerprints, different_fields
 
 CONFIG = 'config.json'
-# Fields that change neither the parameters nor the examples of any step, so a run may go on with other values.
-CHANGEABLE = (
-    'config.checkpoint.*',
-    'config.eval.*',
-    'config.mesh.*',
-    'config.train.early_stop',
-    'config.train.log_every_steps',
-    'config.train.max_skipped_in_row',
-    'config.data.cache',
-    'config.data.processes',
-    'config.data.workers',
-    'config.data.prefetch',
-    'config.model.remat',
-    'config.model.scan_unroll',
-    'config.model.attention_backend',
-)
 
 
-# Fields that may change, too, where a run gets more steps and its new schedule does not depend on their number.
-CHANGEABLE_WITH_MORE_STEPS = (
-    'config.train.steps',
-    'config.optimizer.schedule',
-    'config.optimizer.learning_rate',
-    'config.optimizer.warmup_steps',
-    'config.optimizer.end_learning_rate_ratio',
-    'config.examples.epochs',  # decide the steps and the warm-up, and nothing else
-    'config.examples.warmup_share',
-)
+def fields_of_a_run(mark: str) -> tuple[str, ...]:
+    """The fields of a run's config that have a mark, as patterns for `compare_fingerprints`."""
+    return marked_fields(RunConfig, mark, 'config.')
 
 
 def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = True) -> None:
@@ -87,7 +65,9 @@ def may_differ(saved: Mapping[str, Any], config: RunConfig) -> tuple[str, ...]:
         config: of the run that goes on.
     """
     has_end = config.optimizer.schedule in SCHEDULES_WITH_AN_END
-    return CHANGEABLE if has_end or not is_longer(saved, config) else CHANGEABLE + CHANGEABLE_WITH_MORE_STEPS
+    always = fields_of_a_run(CHANGEABLE)
+    is_fixed = has_end or not is_longer(saved, config)
+    return always if is_fixed else always + fields_of_a_run(CHANGEABLE_WITH_MORE_STEPS)
 
 
 def is_longer(saved: Mapping[str, Any], config: RunConfig) -> bool:
@@ -97,7 +77,7 @@ def is_longer(saved: Mapping[str, Any], config: RunConfig) -> bool:
 
 def needs_only_a_schedule(saved: Mapping[str, Any], config: RunConfig) -> bool:
     """Whether a run has more steps than it was saved with, and a schedule without an end would let it take them."""
-    may_grow = CHANGEABLE + CHANGEABLE_WITH_MORE_STEPS
+    may_grow = fields_of_a_run(CHANGEABLE) + fields_of_a_run(CHANGEABLE_WITH_MORE_STEPS)
     return is_longer(saved, config) and not different_fields(saved, {'config': to_dict(config)}, may_grow)
 
 

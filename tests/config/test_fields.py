@@ -1,21 +1,23 @@
-"""Fields that some tasks do not read, and what they must be there."""
+"""Fields that some tasks do not read and what they must be there; the names of fields with a mark."""
 
 import dataclasses
 
-from efficient_attention.config.fields import TASKS, read_by, unread_fields
+from efficient_attention.config.fields import CHANGEABLE, EXPORTED, TASKS, marked, marked_fields, read_by, unread_fields
 
 
 @dataclasses.dataclass(frozen=True)
 class Inner:
     size: int = 3
-    rate: float = read_by('pretraining', default=0.5)
+    rate: float = read_by('pretraining', default=0.5, marks=(CHANGEABLE,))
     types: int = read_by('pretraining', default=2, unread=0)
+    colour: str = marked(CHANGEABLE, EXPORTED, default='red')
 
 
 @dataclasses.dataclass(frozen=True)
 class Outer:
     inner: Inner = Inner()
     labels: Inner = read_by('fine_tuning', default=Inner())
+    whole: Inner = marked(CHANGEABLE, default=Inner())
 
 
 def test_what_is_not_read_has_its_value_and_the_one_it_must_have():
@@ -25,9 +27,16 @@ def test_what_is_not_read_has_its_value_and_the_one_it_must_have():
 
 
 def test_of_a_group_that_is_not_read_no_field_is():
-    labels = {'labels.size': (4, 3), 'labels.rate': (0.5, 0.5), 'labels.types': (2, 2)}
+    labels = {'labels.size': (4, 3), 'labels.rate': (0.5, 0.5), 'labels.types': (2, 2), 'labels.colour': ('red', 'red')}
     assert unread_fields(Outer(labels=Inner(size=4)), 'pretraining') == labels
 
 
 def test_a_field_that_names_no_task_is_read_by_all():
     assert all('inner.size' not in unread_fields(Outer(), task) for task in TASKS)
+
+
+def test_a_mark_lists_its_fields_and_the_groups_that_have_it_as_a_whole():
+    assert marked_fields(Inner, CHANGEABLE) == ('rate', 'colour')
+    names = tuple(f'a.{group}.{field}' for group in ('inner', 'labels') for field in ('rate', 'colour'))
+    assert marked_fields(Outer, CHANGEABLE, 'a.') == (*names, 'a.whole.*')
+    assert marked_fields(Outer, EXPORTED) == ('inner.colour', 'labels.colour', 'whole.colour')
