@@ -7,10 +7,10 @@ SECTION = 2**17  # characters; a longer document is cut at the next blank line, 
 BLANK_LINE = re.compile(r'\n[ \t]*\n')
 
 
-def cut_at_blank_lines(text: str) -> Iterator[str]:
-    """The text in sections of `SECTION` characters or a little more, cut at blank lines; together they are the text."""
+def cut_at_blank_lines(text: str, section: int = SECTION) -> Iterator[str]:
+    """The text in sections of `section` characters or a little more, cut at blank lines; together they are the text."""
     start = 0
-    while blank := BLANK_LINE.search(text, start + SECTION):
+    while blank := BLANK_LINE.search(text, start + section):
         yield text[start : blank.end()]
         start = blank.end()
     yield text[start:]

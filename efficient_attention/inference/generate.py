@@ -114,15 +114,17 @@ class TextGenerator:
             line = f'the prompt has {prompt} tokens and the model has {limit} positions'
             raise InputError(f'{line}: ' + (f'max_tokens can be {room} at most' if room > 0 else 'it is too long'))
 
-    def stream(self, ids: np.ndarray, max_tokens: int, sampling: Sampling, seed: int) -> Iterator[str]:
-        """See `__call__`."""
+    def stream(
+        self, ids: np.ndarray, max_tokens: int, sampling: Sampling, seed: int, *, at_once: int = STREAMED
+    ) -> Iterator[str]:
+        """See `__call__`; the device makes `at_once` <= `STREAMED` tokens before the host takes them."""
         stream = open_stream(self.units)
         yield stream.feed(ids)
         tokens_1L = jnp.asarray(ids[None], jnp.int32)
         max_length, draw = len(ids) + max_tokens, Draw(jnp.int32(seed), self.may_follow_V)
         text = start(self.graph, self.params, tokens_1L, max_length=max_length)
-        for first in range(0, max_tokens, STREAMED):
-            count = min(STREAMED, max_tokens - first)
+        for first in range(0, max_tokens, at_once):
+            count = min(at_once, max_tokens - first)
             made_1n, text = proceed(
                 self.graph, self.params, text, jnp.int32(count), draw, sampling=sampling, max_length=max_length
             )

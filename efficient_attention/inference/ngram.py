@@ -39,13 +39,13 @@ def count_ngrams(ids: np.ndarray, vocab_size: int, order: int) -> list[Order]:
     return orders
 
 
-def token_bits(orders: list[Order], ids: np.ndarray, vocab_size: int) -> np.ndarray:
-    """float64 [N - 1]: -log2 p of every token but the first, each given the tokens before it."""
+def token_bits(orders: list[Order], ids: np.ndarray, vocab_size: int, *, chunk: int = CHUNK) -> np.ndarray:
+    """float64 [N - 1]: -log2 p of every token but the first, each given those before it, `chunk` tokens at once."""
     context = len(orders) - 1
     parts = []
-    for start in range(1, len(ids), CHUNK):
+    for start in range(1, len(ids), chunk):
         first = max(0, start - context)
-        probabilities = _probabilities(orders, np.asarray(ids[first : start + CHUNK], np.int64), vocab_size)
+        probabilities = _probabilities(orders, np.asarray(ids[first : start + chunk], np.int64), vocab_size)
         parts.append(-np.log2(probabilities[start - first :]))
     return np.concatenate(parts) if parts else np.zeros(0)
 

@@ -1,21 +1,17 @@
 """Sections of a text make it up, and sentences are the same in them."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from efficient_attention.data import blank_lines
-from efficient_attention.data.blank_lines import cut_at_blank_lines
+from efficient_attention.data.blank_lines import BLANK_LINE, cut_at_blank_lines
 from efficient_attention.data.corpus.sentence_splitting import split_sentences
 
 
 @given(st.lists(st.sampled_from(['word. ', '\n', '\n\n', '\n \t\n', 'a\n', 'B'])).map(''.join), st.integers(1, 30))
 def test_sections_make_up_the_text_and_end_at_blank_lines(text, size):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blank_lines, 'SECTION', size)
-        sections = list(cut_at_blank_lines(text))
+    sections = list(cut_at_blank_lines(text, size))
     assert ''.join(sections) == text
-    assert all(len(section) >= size and blank_lines.BLANK_LINE.search(section) for section in sections[:-1])
+    assert all(len(section) >= size and BLANK_LINE.search(section) for section in sections[:-1])
     assert [one for section in sections for one in split_sentences(section)] == split_sentences(text)
 
 

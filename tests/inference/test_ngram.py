@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from efficient_attention.inference import ngram
 from efficient_attention.inference.ngram import count_ngrams, token_bits
 
 TRAIN = [0, 1, 2, 0, 1, 3, 0, 1, 2, 2, 1, 0, 3]
@@ -45,12 +44,11 @@ def longest(history: list[int], token: int, order: int) -> float:
     return literal(history, token, min(order, len(history) + 1))
 
 
-def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch):
+def test_chunks_do_not_matter():
     ids = np.random.default_rng(0).integers(0, 4, 50)
     orders = count_ngrams(ids[:30], V, 4)
     whole = token_bits(orders, ids, V)
-    monkeypatch.setattr(ngram, 'CHUNK', 7)
-    np.testing.assert_array_equal(token_bits(orders, ids, V), whole)
+    np.testing.assert_array_equal(token_bits(orders, ids, V, chunk=7), whole)
     assert len(whole) == 49 and len(token_bits(orders, ids[:1], V)) == 0
 
 

@@ -14,7 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 import numpy as np
 from tokenizers import Tokenizer
 
-from efficient_attention.data.blank_lines import cut_at_blank_lines
+from efficient_attention.data.blank_lines import SECTION, cut_at_blank_lines
 from efficient_attention.data.corpus.sentence_splitting import split_sentences
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
@@ -32,18 +32,22 @@ class Encoded:
     characters: int  # of the text
 
 
-def encode_documents(texts: Iterable[str], tokenizer_file: str, processes: int) -> Iterator[Encoded]:
+def encode_documents(
+    texts: Iterable[str], tokenizer_file: str, processes: int, *, batch: int = BATCH, section: int = SECTION
+) -> Iterator[Encoded]:
     """Every section of every document, in order, tokenised.
 
     Args:
         texts: the documents.
         tokenizer_file: a tokenizer.json.
         processes: 1 works in this process, on as many threads as the tokenizer library likes.
+        batch: characters of one task.
+        section: characters after which a document is cut at the next blank line.
 
     Raises:
         InputError: one of the processes died.
     """
-    batches = _batches(texts)
+    batches = _batches(texts, batch, section)
     results = _in_processes(batches, tokenizer_file, processes) if processes > 1 else _here(batches, tokenizer_file)
     for encoded in results:
         yield from encoded
@@ -52,14 +56,14 @@ def encode_documents(texts: Iterable[str], tokenizer_file: str, processes: int) 
 _Batch = list[tuple[int, str]]
 
 
-def _batches(texts: Iterable[str]) -> Iterator[_Batch]:
+def _batches(texts: Iterable[str], most: int, section_characters: int) -> Iterator[_Batch]:
     batch: _Batch = []
     characters = 0
     for document, text in enumerate(texts):
-        for section in cut_at_blank_lines(text):
+        for section in cut_at_blank_lines(text, section_characters):
             batch.append((document, section))
             characters += len(section)
-            if characters >= BATCH:
+            if characters >= most:
                 yield batch
                 batch, characters = [], 0
     if batch:

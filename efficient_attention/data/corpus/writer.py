@@ -17,14 +17,30 @@ from efficient_attention.data.corpus.prepared_corpus import IS_CONTINUATION, sha
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 
-RECORD_TOKENS = 2048  # a record ends with the first sentence that reaches so many
-SHARD_BYTES = 2**28  # of ids; then a new shard begins
+RECORD_TOKENS = 2048
+SHARD_BYTES = 2**28
 
 
 class SplitWriter:
-    """Writes the documents of one split, section by section in order, then its index files."""
+    """Writes the documents of one split, section by section in order, then its index files.
 
-    def __init__(self, folder: Path, split: str, vocabulary_size: int) -> None:
+    Args:
+        folder: of the corpus; the split's own is made in it.
+        split: its name.
+        vocabulary_size: ids are below it.
+        record_tokens: a record ends with the first sentence that reaches so many.
+        shard_bytes: of ids, after which a new shard begins.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+        vocabulary_size: int,
+        *,
+        record_tokens: int = RECORD_TOKENS,
+        shard_bytes: int = SHARD_BYTES,
+    ) -> None:
         self.counts = np.zeros(vocabulary_size, np.int64)  # how often each id was written
         self._content = hashlib.sha256()
         self._folder = folder
@@ -35,7 +51,8 @@ class SplitWriter:
         self._record_starts = array.array('q')
         self._shard_starts = array.array('q')
         self._document = -1
-        self._shard_bytes = SHARD_BYTES
+        self._record_tokens, self._most_shard_bytes = record_tokens, shard_bytes
+        self._shard_bytes = shard_bytes  # of the open shard: full, so that the first record opens one
         self._writer: Any = None
         (folder / split).mkdir()
 
@@ -58,7 +75,7 @@ class SplitWriter:
         ends = np.cumsum(lengths)
         first, written = 0, 0
         while first < len(lengths):
-            last = min(int(np.searchsorted(ends, written + RECORD_TOKENS)), len(lengths) - 1)
+            last = min(int(np.searchsorted(ends, written + self._record_tokens)), len(lengths) - 1)
             self._record_starts.append(len(self._lengths) + first)
             self._write(ids[written : ends[last]].astype(self._type).tobytes())
             first, written = last + 1, int(ends[last])
@@ -88,7 +105,7 @@ class SplitWriter:
         return counts
 
     def _write(self, record: bytes) -> None:
-        if self._shard_bytes >= SHARD_BYTES:
+        if self._shard_bytes >= self._most_shard_bytes:
             self._close_shard()
             path = shard_path(self._folder, self._split, len(self._shard_starts))
             self._writer = array_record_module.ArrayRecordWriter(str(path), 'group_size:1')

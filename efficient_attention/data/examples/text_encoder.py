@@ -72,10 +72,10 @@ def arrays_of(row: Encoding) -> dict[str, np.ndarray]:
     return {'tokens': np.array(row.ids, np.int32), 'token_types': np.array(row.type_ids, np.int32)}
 
 
-def encodings(encoder: TextEncoder, texts: Sequence[str]) -> Iterator[Encoding]:
-    """Each text's pieces without special tokens, a thousand texts at a time."""
-    for start in range(0, len(texts), TEXTS_AT_ONCE):
-        yield from encoder.encode(list(texts[start : start + TEXTS_AT_ONCE]))
+def encodings(encoder: TextEncoder, texts: Sequence[str], at_once: int = TEXTS_AT_ONCE) -> Iterator[Encoding]:
+    """Each text's pieces without special tokens, `at_once` texts at a time."""
+    for start in range(0, len(texts), at_once):
+        yield from encoder.encode(list(texts[start : start + at_once]))
 
 
 def ids_of(encoder: TextEncoder, texts: Sequence[str]) -> list[np.ndarray]:

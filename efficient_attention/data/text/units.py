@@ -230,11 +230,11 @@ def code_points(text: str) -> np.ndarray:
     return np.frombuffer(text.encode('utf-32-le'), '<u4')
 
 
-def cut_lines(text: str) -> Iterator[str]:
-    """The text in sections of `SECTION` characters or a line more, each ending with a line break."""
+def cut_lines(text: str, size: int = SECTION) -> Iterator[str]:
+    """The text in sections of `size` characters or a line more, each ending with a line break."""
     start = 0
     while start < len(text):
-        end = text.find('\n', start + SECTION - 1) + 1 or len(text)
+        end = text.find('\n', start + size - 1) + 1 or len(text)
         section = text[start:end]
         yield section if section.endswith('\n') else section + '\n'
         start = end

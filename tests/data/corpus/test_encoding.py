@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from efficient_attention.data import blank_lines
-from efficient_attention.data.corpus import encoding
 from efficient_attention.data.corpus.encoding import encode_documents
 from efficient_attention.data.corpus.sentence_splitting import split_sentences
 from efficient_attention.data.tokenizers.training import train_tokenizer
@@ -55,22 +53,18 @@ def test_ids_are_those_of_the_sentences(tokenizer):
         assert ids == [id for one in expected for id in one]
 
 
-def test_the_work_may_be_cut_up_in_any_way(tokenizer, monkeypatch):
+def test_the_work_may_be_cut_up_in_any_way(tokenizer):
     _, path = tokenizer
     expected = joined(encode_documents(DOCUMENTS, path, 1))
     for section, batch in [(1, 1), (50, 200), (10_000, 10)]:
-        monkeypatch.setattr(blank_lines, 'SECTION', section)
-        monkeypatch.setattr(encoding, 'BATCH', batch)
-        results = list(encode_documents(DOCUMENTS, path, 1))
+        results = list(encode_documents(DOCUMENTS, path, 1, batch=batch, section=section))
         assert joined(results) == expected
         assert sum(encoded.characters for encoded in results) == sum(map(len, DOCUMENTS))
 
 
-def test_several_processes_give_the_same_in_the_same_order(tokenizer, monkeypatch):
+def test_several_processes_give_the_same_in_the_same_order(tokenizer):
     _, path = tokenizer
-    monkeypatch.setattr(encoding, 'BATCH', 500)
-    alone = list(encode_documents(iter(DOCUMENTS), path, 1))
-    together = list(encode_documents(iter(DOCUMENTS), path, 2))
+    alone, together = (list(encode_documents(iter(DOCUMENTS), path, count, batch=500)) for count in (1, 2))
     assert len(alone) == len(together)
     for one, other in zip(alone, together, strict=True):
         assert (one.document, one.characters) == (other.document, other.characters)
@@ -78,21 +72,19 @@ def test_several_processes_give_the_same_in_the_same_order(tokenizer, monkeypatc
     assert not multiprocessing.active_children()
 
 
-def test_an_abandoned_reader_stops_its_processes(tokenizer, monkeypatch):
+def test_an_abandoned_reader_stops_its_processes(tokenizer):
     _, path = tokenizer
-    monkeypatch.setattr(encoding, 'BATCH', 100)
-    results = encode_documents(DOCUMENTS * 20, path, 2)
+    results = encode_documents(DOCUMENTS * 20, path, 2, batch=100)
     next(results)
     results.close()
     assert not multiprocessing.active_children()
 
 
-def test_the_reader_waits_for_the_work(tokenizer, monkeypatch):
+def test_the_reader_waits_for_the_work(tokenizer):
     """A source is not read far ahead of what has been encoded, so that it need not fit into memory."""
     _, path = tokenizer
-    monkeypatch.setattr(encoding, 'BATCH', 100)
     read = []
-    results = encode_documents((read.append(text) or text for text in DOCUMENTS * 20), path, 2)
+    results = encode_documents((read.append(text) or text for text in DOCUMENTS * 20), path, 2, batch=100)
     next(results)
     assert len(read) < 0.2 * len(DOCUMENTS * 20)
     results.close()
@@ -123,11 +115,10 @@ def kill_a_worker_while(texts):
         yield text
 
 
-def test_a_worker_that_dies_is_one_line(tokenizer, monkeypatch):
+def test_a_worker_that_dies_is_one_line(tokenizer):
     _, path = tokenizer
-    monkeypatch.setattr(encoding, 'BATCH', 10)
     with pytest.raises(InputError, match='a process that prepares the corpus died') as caught:
-        list(encode_documents(kill_a_worker_while(DOCUMENTS), path, 2))
+        list(encode_documents(kill_a_worker_while(DOCUMENTS), path, 2, batch=10))
     assert '\n' not in str(caught.value)
 
 
@@ -135,8 +126,7 @@ PROGRAM = """
 import multiprocessing, sys, time
 from efficient_attention.data.corpus import encoding
 if __name__ == '__main__':
-    encoding.BATCH = 10
-    results = encoding.encode_documents(['Some words.'] * 1000, sys.argv[1], 2)
+    results = encoding.encode_documents(['Some words.'] * 1000, sys.argv[1], 2, batch=10)
     next(results)
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
     time.sleep(60)

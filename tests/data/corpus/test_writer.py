@@ -6,7 +6,6 @@ from array_record.python import array_record_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from efficient_attention.data.corpus import writer as corpus_writer
 from efficient_attention.data.corpus.prepared_corpus import open_corpus, shard_path
 from efficient_attention.data.corpus.writer import SplitWriter, token_type, write_manifest
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
@@ -19,11 +18,11 @@ def vocabulary(size=SIZE):
     return Vocabulary(size, 0, 1, 2, 3, 4, (0, 1, 2, 3, 4), np.arange(size) % 2 == 1)
 
 
-def write(folder, train, held_out=(), size=SIZE):
+def write(folder, train, held_out=(), size=SIZE, **sizes):
     """Documents as lists of pieces, a piece as a list of sentences, a sentence as its ids."""
     counts = {}
     for split, documents in (('train', train), ('held_out', held_out)):
-        writer = SplitWriter(folder, split, size)
+        writer = SplitWriter(folder, split, size, **sizes)
         for number, document in enumerate(documents):
             for piece in document:
                 lengths = np.array([len(sentence) for sentence in piece], np.int32)
@@ -44,10 +43,7 @@ document = st.lists(st.lists(sentence, max_size=6), min_size=1, max_size=3)
 @given(documents=st.lists(document, max_size=8), record_tokens=st.integers(1, 30), shard_bytes=st.integers(1, 100))
 def test_every_sentence_comes_back(tmp_path_factory, documents, record_tokens, shard_bytes):
     folder = tmp_path_factory.mktemp('corpus')
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus_writer, 'RECORD_TOKENS', record_tokens)
-        patch.setattr(corpus_writer, 'SHARD_BYTES', shard_bytes)
-        prepared = write(folder, documents)
+    prepared = write(folder, documents, record_tokens=record_tokens, shard_bytes=shard_bytes)
     flat = [[one for piece in pieces for one in piece] for pieces in documents]
     expected = [sentences for sentences in flat if sentences]  # a document without sentences leaves no trace
     corpus = prepared.train

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from efficient_attention.data.examples import text_encoder as text_encoder_file
 from efficient_attention.data.examples.text_encoder import TextEncoder, arrays_of, encodings, ids_of, text_encoder
 from tests.tasks.letters import letters
 
@@ -46,11 +45,10 @@ def test_arrays(encoder: TextEncoder):
     assert {array.dtype for array in arrays.values()} == {np.dtype('int32')}
 
 
-def test_ids_of_many_texts(monkeypatch):
-    monkeypatch.setattr(text_encoder_file, 'TEXTS_AT_ONCE', 2)
+def test_ids_of_many_texts():
     encoder = letters()
     texts = ['ab', 'c', 'ab', '', 'd e', 'f']
     found = ids_of(encoder, texts)
     assert [one.tolist() for one in found] == [one.ids for one in encoder.encode(texts)]
     assert found[0] is found[2] and {one.dtype for one in found} == {np.dtype(np.int32)}
-    assert [one.ids for one in encodings(encoder, texts)] == [one.ids for one in encoder.encode(texts)]
+    assert [one.ids for one in encodings(encoder, texts, at_once=2)] == [one.ids for one in encoder.encode(texts)]

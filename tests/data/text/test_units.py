@@ -97,11 +97,10 @@ def test_words_are_lower_cased_where_asked():
     assert split_words('A\nB', lowercase=True) == ['a', '<eos>', 'b']
 
 
-def test_lines_are_cut_in_parts_but_never_within(monkeypatch):
+def test_lines_are_cut_in_parts_but_never_within():
     text = 'one two\n\nthree\nfour'
     for size in (1, 3, 8, 9, 100):
-        monkeypatch.setattr(units_file, 'SECTION', size)
-        parts = list(cut_lines(text))
+        parts = list(cut_lines(text, size))
         assert ''.join(parts) == text + '\n' and all(part.endswith('\n') for part in parts)
         assert len(parts) == {1: 4, 3: 3, 8: 2, 9: 2, 100: 1}[size]
 
