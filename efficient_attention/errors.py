@@ -1,4 +1,4 @@
-"""What is wrong with a user's input, said in one line."""
+"""Errors in a user's input, said in one line."""
 
 import numbers
 import sys

@@ -1,4 +1,4 @@
-"""How many tokens a second a decoder predicts, one at a time: one measurement in a process of its own.
+"""Tokens a second that a decoder predicts, one at a time: one measurement in a process of its own.
 
 `scripts/benchmark.py decode` starts it and gives the shape as one JSON object; it prints one JSON object. Each way of
 predicting (`WAYS`) is a function from a decoder and the shape to a call that makes some tokens, and what it keeps.

@@ -1,4 +1,4 @@
-"""What a reversible stack loses when it recovers its inputs from its outputs: python scripts/measure_inversion.py
+"""The error of a reversible stack that recovers its inputs from its outputs: python scripts/measure_inversion.py
 
 First the inverse error by depth: the largest difference between the recovered and the true input of the first layer,
 over the largest input. Then the gradient of all parameters and inputs against that of a stack that stores its

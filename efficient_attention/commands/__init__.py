@@ -1,1 +1,1 @@
-"""What every command does around its work: flags, hosts, signals, the allocator."""
+"""Code that every command runs around its own work: flags, hosts, signals, the allocator."""

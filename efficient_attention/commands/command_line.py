@@ -1,4 +1,4 @@
-"""What the commands share: flags that answer in one line, and errors with an exit code instead of a traceback."""
+"""Parses a command's flags, answers bad ones in one line, and ends in an exit code instead of a traceback."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""What --help says about configs: which there are, and every field of one with its value and its comment.
+"""Texts of --help about configs: a list of them, and every field of one with its value and its comment.
 
 The comments are those beside the fields in the dataclasses of the configs, read from their source.
 """

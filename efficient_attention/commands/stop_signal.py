@@ -1,4 +1,4 @@
-"""Whether someone asked this run to stop: Ctrl-C, or SIGTERM from a scheduler."""
+"""Notices a request to stop the run: Ctrl-C, or SIGTERM from a scheduler."""
 
 import signal
 from types import FrameType, TracebackType

@@ -1,4 +1,4 @@
-"""What an attention sub-layer is made of."""
+"""Fields of an attention sub-layer, a part of the config group `model`."""
 
 import dataclasses
 

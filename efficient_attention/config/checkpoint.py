@@ -1,4 +1,4 @@
-"""When a run is saved: the fields of a config's `checkpoint` group."""
+"""Fields of the config group `checkpoint`: the steps at which a run is saved, and what is kept."""
 
 import dataclasses
 

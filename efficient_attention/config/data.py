@@ -1,4 +1,4 @@
-"""What a run reads: the fields of a config's `data` group, checked once."""
+"""Fields of the config group `data`: the text or images that a run reads, and how they become rows."""
 
 import dataclasses
 import math

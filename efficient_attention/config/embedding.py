@@ -1,4 +1,4 @@
-"""How tokens and positions become vectors."""
+"""Fields of the tables of tokens and positions, a part of the config group `model`."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""When, how many rows at a time and by which protocol a run is evaluated."""
+"""Fields of the config group `eval`: the steps, batches and protocol of a run's evaluation."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What a fine-tuning run reads: the fields of a config's `examples` group."""
+"""Fields of the config group `examples`: the labelled files of a fine-tuning run."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What stands on an encoder for fine-tuning: the fields of a config's `head` group."""
+"""Fields of the config group `head`: the layers on top of an encoder for fine-tuning."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What one transformer layer is made of."""
+"""Fields of one transformer layer, a part of the config group `model`."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""How the devices of a run are laid out: the fields of a config's `mesh` group."""
+"""Fields of the config group `mesh`: the layout of a run's devices."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The update rule and learning rate of a run: the fields of a config's `optimizer` group."""
+"""Fields of the config group `optimizer`: the update rule and learning rate of a run."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""How a decoder's vectors become logits of words, and its loss."""
+"""Fields of a decoder's logits and loss, a part of the config group `model`."""
 
 import dataclasses
 import itertools

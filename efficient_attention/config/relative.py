@@ -1,4 +1,4 @@
-"""What the positions of query and key add to the logits of attention."""
+"""Fields of relative positions in attention, a part of the config group `model`."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""How long a run trains, and on how much at a time: the fields of a config's `train` group."""
+"""Fields of the config group `train`: length, batch, start and logging of a run."""
 
 import dataclasses
 

@@ -1,1 +1,1 @@
-"""Where text and examples come from, tokenizers, and what all rows share; a folder for each kind of rows."""
+"""Sources of text and examples, tokenizers, and the making of rows; a folder for each kind of rows."""

@@ -11,7 +11,7 @@ FAR_OFF = 2.0  # times the share that was asked for: beyond it a run says what i
 
 
 class OneDocument(InputError):
-    """Documents are to be split, and there is one; who raises it further says what can be done."""
+    """There is one document where two are needed to split them; the caller that catches it adds what a user can do."""
 
 
 def document_hash(document: str | bytes) -> int:

@@ -1,4 +1,4 @@
-"""What a pretrained encoder puts in the place of [MASK]."""
+"""Fills [MASK] in texts with what a pretrained encoder finds most probable."""
 
 import functools
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a fine-tuned checkpoint says of whole files, in the form that official scripts and servers want."""
+"""Predictions of a fine-tuned checkpoint for whole files, in the form that official scripts and servers want."""
 
 import dataclasses
 from pathlib import Path

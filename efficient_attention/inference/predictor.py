@@ -1,4 +1,4 @@
-"""What a model says of rows of tokens: batches of similar length through one compiled step for each length."""
+"""Outputs of a model for rows of tokens: batches of similar length through one compiled step for each length."""
 
 from collections.abc import Sequence
 

@@ -12,14 +12,14 @@ PARAGRAPH = '\n\n'  # what stands for a separator of documents that has no text 
 
 
 class TextStream(abc.ABC):
-    """The text of ids that are fed some at a time; all that was returned, joined, is the text."""
+    """Turns ids into text a few at a time: the returned parts, joined, are the text of all ids."""
 
     @abc.abstractmethod
     def feed(self, ids: np.ndarray) -> str:
-        """More text, as far as it is certain."""
+        """The next part of the text: what later ids can no longer change."""
 
     def finish(self) -> str:
-        """The text that was held back until no id can change it any more."""
+        """The rest of the text, held back because a later id could have changed it."""
         return ''
 
 

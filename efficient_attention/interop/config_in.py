@@ -50,7 +50,7 @@ Values = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What a config.json says."""
+    """The model, head, labels and problem that a Hugging Face config.json describes, as our configs."""
 
     family: Family
     ending: str  # of the class's name, a key of ARCHITECTURES

@@ -1,4 +1,4 @@
-"""Our configs as a Hugging Face config.json: which family can say it, what goes under our own key, what is refused."""
+"""Our configs as a Hugging Face config.json: the family that fits, fields under our own key, refusals of the rest."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -31,11 +31,11 @@ Values = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-    """A model in a family's words."""
+    """A model in the keys of a family's config.json, and the fields that have no key there."""
 
     values: Values
-    unsaid: Values  # fields that these words leave out, for the key of this project
-    refused: tuple[str, ...]  # fields with their values that cannot be said, and nobody may leave out
+    unsaid: Values  # fields without a key, which go under the key of this project
+    refused: tuple[str, ...]  # 'field value' of those that cannot go there either, so that the family does not fit
     is_possible: bool = True  # the family has models of these sizes
 
     @property
@@ -85,13 +85,16 @@ def config_values(
 
 
 def fit(family: Family, model: ModelConfig, head: HeadConfig, parts: frozenset[str], extra: Mapping[str, Any]) -> Said:
-    """The model in the words of one family, with all that it cannot say of encoder and heads."""
+    """The model in the keys of one family, with the fields of encoder and head that have none."""
     said = said_by(family, model, extra)
     return dataclasses.replace(said, refused=(*said.refused, *head_misfits(family, model, head, parts)))
 
 
 def said_by(family: Family, model: ModelConfig, extra: Mapping[str, Any]) -> Said:
-    """The model in the words of one family: what it says is read again, and what then differs it has not said."""
+    """The model in the keys of one family, without its head.
+
+    The keys are read back as a model; the fields in which that one differs are those that have no key.
+    """
     kind = family.model_type
     values: Values = {}
     for field, (key, _) in FIELDS[kind].items():

@@ -1,4 +1,4 @@
-"""What Hugging Face calls the parts of each family of encoders: one table a family, no logic.
+"""Hugging Face's names for the parts of each family of encoders: one table a family, no logic.
 
 A table maps paths of our modules to names of theirs, '{group}' and '{layer}' standing for numbers. A name that begins
 with a dot lies inside the base model, and so behind its prefix ('bert.') in a model with a head.

@@ -1,1 +1,1 @@
-"""What a run learns: each task is data, objective and metrics, so that one loop serves all."""
+"""Tasks that a run can learn: each is data, objective and metrics, so that one loop serves all."""

@@ -1,4 +1,4 @@
-"""What the train and eval loops ask of a task."""
+"""The interface of a task, as the loops of training and evaluation use it."""
 
 import abc
 from collections.abc import Iterator, Sequence

@@ -26,7 +26,7 @@ class Leaf(NamedTuple):
 
 
 def leaves_of(tree: Any) -> dict[str, Leaf]:
-    """Returns {'params/layers/up/kernel': Leaf} for a pytree of arrays, abstract arrays or their metadata."""
+    """{'params/layers/up/kernel': Leaf} for a pytree of arrays, abstract arrays or their metadata."""
     return {
         path_name(path): Leaf(tuple(leaf.shape), np.dtype(leaf.dtype).name)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)

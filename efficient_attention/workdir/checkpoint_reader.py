@@ -47,23 +47,23 @@ class CheckpointReader:
         self.folder = workdir.absolute() / FOLDER
 
     def steps(self) -> list[int]:
-        """Returns the steps that are completely written, in rising order; a save under way is not among them."""
+        """The steps that are completely written, in rising order; a save under way is not among them."""
         if not self.folder.is_dir():
             return []
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit() and path.is_dir())
 
     def latest_step(self) -> int | None:
-        """Returns the newest completely written step, or None."""
+        """The newest completely written step, or None."""
         return max(self.steps(), default=None)
 
     def best_step(self, metric: str, mode: str = 'min') -> int | None:
-        """Returns the step with the best ('min' or 'max') `metric` in its record, the newest of equals, or None."""
+        """The step with the best ('min' or 'max') `metric` in its record, the newest of equals, or None."""
         values = {step: self._metrics(step).get(metric) for step in self.steps()}
         scored = [(value if mode == 'max' else -value, step) for step, value in values.items() if value is not None]
         return max(scored, default=(None, None))[1]
 
     def chosen_step(self, choice: str, *, metric: str, mode: str = 'min') -> int | None:
-        """Returns the step that a user's `choice` names; None for 'last', the newest when it is read.
+        """The step that a user's `choice` names; None for 'last', the newest when it is read.
 
         Args:
             choice: 'last', 'best' or a step's number, as given on the command line.
@@ -89,13 +89,13 @@ class CheckpointReader:
         return best
 
     def record(self, step: int | None = None) -> dict[str, Any]:
-        """Returns the JSON record of a step (None = the newest); raises InputError as `restore` does."""
+        """The JSON record of a step (None = the newest); raises InputError as `restore` does."""
         step = self._existing(step)
         with self._reading(step), ocp.Checkpointer(ocp.JsonCheckpointHandler()) as checkpointer:
             return checkpointer.restore(self.folder / str(step) / RECORD)
 
     def restore(self, abstract_state: Any, step: int | None = None) -> Restored:
-        """Returns the state of a step (None = the newest), laid out on devices as `abstract_state` says.
+        """The state of a step (None = the newest), laid out on devices as `abstract_state` says.
 
         Args:
             abstract_state: pytree of `jax.ShapeDtypeStruct` with shardings, structured as the saved state; or a dict
@@ -116,7 +116,7 @@ class CheckpointReader:
         return self._restore(abstract_state, self._existing(step))
 
     def read_state(self, abstract_state: Any, step: int) -> Any:
-        """Returns the state of a step that is there, without its record; arguments and errors as `restore`."""
+        """The state of a step that is there, without its record; arguments and errors as `restore`."""
         folder = self.folder / str(step)
         arguments = ocp.args.PyTreeRestore(
             abstract_state,
@@ -132,7 +132,7 @@ class CheckpointReader:
             return checkpointer.restore(folder / STATE, args=arguments)
 
     def newest(self) -> Saved | None:
-        """Returns the newest checkpoint with its record, or None; raises InputError where that is damaged."""
+        """The newest checkpoint with its record, or None; raises InputError where that is damaged."""
         step = self.latest_step()
         return None if step is None else Saved(step, self.record(step))
 
@@ -169,7 +169,7 @@ class CheckpointReader:
 
 
 def reason(error: BaseException) -> str:
-    """Returns why a file operation failed, in a few words: the operating system's where they are to be found."""
+    """Why a file operation failed, in a few words: the operating system's where they are to be found."""
     code = error.errno if isinstance(error, OSError) else None
     if found := re.search(r"os_error_code='(\d+)'", str(error)):
         code = int(found[1])

@@ -24,7 +24,7 @@ def write_environment(workdir: Path) -> None:
 
 
 def read_environment(workdir: Path) -> dict[str, Any]:
-    """Returns what `write_environment` wrote, {} where there is nothing; raises InputError where it is damaged."""
+    """What `write_environment` wrote, {} where there is nothing; raises InputError where it is damaged."""
     path = workdir / FILE_NAME
     try:
         return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
@@ -33,7 +33,7 @@ def read_environment(workdir: Path) -> dict[str, Any]:
 
 
 def describe_environment() -> dict[str, Any]:
-    """Returns devices (count and kind), processes, cores, system and versions, as a JSON object."""
+    """Devices (count and kind), processes, cores, system and versions, as a JSON object."""
     devices = jax.devices()
     versions = {name: version for name in PACKAGES if (version := _version(name)) is not None}
     return {

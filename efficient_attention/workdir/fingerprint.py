@@ -56,7 +56,7 @@ def different_fields(
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns {dotted name: value} of a nested dict, with the values as they look after a round trip through JSON."""
+    """{dotted name: value} of a nested dict, with the values as they look after a round trip through JSON."""
     fields: dict[str, Any] = {}
     for name, value in json.loads(json.dumps(tree)).items():
         if isinstance(value, dict) and value:

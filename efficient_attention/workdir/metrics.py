@@ -87,7 +87,7 @@ class MetricsLog:
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
-    """Returns the lines of a run's `metrics.jsonl` as dicts with step, split and numbers; [] where there is none.
+    """The lines of a run's `metrics.jsonl` as dicts with step, split and numbers; [] where there is none.
 
     A last line without its end, left by a process that was killed while it wrote, is left out.
 

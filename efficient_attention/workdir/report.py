@@ -59,7 +59,7 @@ def write_report(workdir: Path) -> Path:
 
 
 def series_of(lines: Sequence[Line]) -> dict[str, dict[str, Series]]:
-    """Returns {metric: {split: (steps, values)}} for the numbers of all lines, in the order that a page shows them."""
+    """{metric: {split: (steps, values)}} for the numbers of all lines, in the order that a page shows them."""
     found: dict[str, dict[str, tuple[list[float], list[float]]]] = {}
     for line in lines:
         for name, value in line.items():
@@ -71,7 +71,7 @@ def series_of(lines: Sequence[Line]) -> dict[str, dict[str, Series]]:
 
 
 def baselines_of(lines: Sequence[Line]) -> dict[str, float]:
-    """Returns {metric: what the unigram model scores}: the last value of 'unigram_loss' is the baseline of 'loss'."""
+    """{metric: what the unigram model scores}: the last value of 'unigram_loss' is the baseline of 'loss'."""
     found = {}
     for line in lines:
         for name, value in line.items():

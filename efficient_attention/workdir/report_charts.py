@@ -24,7 +24,7 @@ TEXT_COLOUR, TEXT_SIZE = '#334155', 9
 
 
 def line_chart(name: str, lines: Mapping[str, Series], baseline: float | None = None) -> str:
-    """Returns an SVG element with one line for each split.
+    """An SVG element with one line for each split.
 
     Args:
         name: of the metric, for readers that do not see the picture.

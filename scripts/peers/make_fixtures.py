@@ -6,7 +6,7 @@ random models or more: the folder that `save_pretrained` writes for the bare mod
 and `classes.json` (their config.json files).
 """
 
-import argparse
+import argparse  # absl, which the other scripts read flags with, is not installed in .venv-peers
 import json
 import shutil
 import tempfile

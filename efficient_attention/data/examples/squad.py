@@ -42,12 +42,12 @@ class Question:
     place: str = ''
 
     def is_placed(self, answer: Answer) -> bool:
-        """Whether the context has the answer's text where it says."""
+        """Whether the answer's text stands in the context at the answer's start."""
         return answer.start >= 0 and bool(answer.text) and self.context.startswith(answer.text, answer.start)
 
     @property
     def training_answer(self) -> Answer | None:
-        """The answer to learn: what most annotators gave, of several the first; None where there is none.
+        """The answer to learn: the most frequent one, the first of equally frequent ones; None where there is none.
 
         SQuAD's training sets have one answer a question, its dev sets several.
         """

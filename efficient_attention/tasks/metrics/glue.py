@@ -1,9 +1,11 @@
 """The metrics of GLUE, on NumPy vectors; a user's own tables of classes and numbers get them too.
 
 All are fractions or correlations, not percent. GLUE's own scorer takes the correlations from SciPy, as here, and F1 and
-Matthews from scikit-learn, which would be a large dependency for two short formulas. Where a formula divides by zero
-the value is 0: F1 of a class that is neither there nor predicted, Matthews and the correlations where one side is
-constant (scikit-learn says the same of the first two, SciPy says nan of the correlations).
+Matthews from scikit-learn. On 300 random pairs of sequences (10 to 2,000 labels of 2 to 5 classes, scikit-learn 1.9.1)
+our F1 equals its bits in all; our Matthews differs in 262, by 5e-15 of its value at most. Ours stay: scikit-learn would
+be a dependency of 51 MB for two short formulas, and would change the last digits of recorded scores. Where a formula
+divides by zero the value is 0: F1 of a class that is neither there nor predicted, Matthews and the correlations where
+one side is constant (scikit-learn says the same of the first two, SciPy says nan of the correlations).
 """
 
 from collections.abc import Callable

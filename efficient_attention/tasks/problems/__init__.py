@@ -1,1 +1,1 @@
-"""What fine-tuning can be about (`examples.problem`): examples to rows, outputs to predictions, files and scores."""
+"""Problems of fine-tuning (`examples.problem`): examples to rows, outputs to predictions, files and scores."""

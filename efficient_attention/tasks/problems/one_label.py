@@ -1,4 +1,4 @@
-"""What classification and regression share: rows of one or two texts with one label each."""
+"""The base of classification and regression: rows of one or two texts with one label each."""
 
 import abc
 from collections.abc import Sequence

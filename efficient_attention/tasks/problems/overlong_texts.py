@@ -36,7 +36,7 @@ class LengthRule:
         return self.length - added
 
     def rows(self, texts: Sequence[Ids], added: int, where: str, fields: Sequence[str]) -> list[tuple[Ids, ...]]:
-        """The texts of each row that is made of them: one row where they fit, else by the policy.
+        """The rows that the texts become, each with its part of each text: one row where they fit, else by the policy.
 
         Args:
             texts: the ids of one or two texts.

@@ -65,5 +65,5 @@ class Regression(OneLabelProblem[float | None]):
         return [write_rows(rows, split, folder)]
 
     def answer(self, prediction: float | None) -> dict[str, Any] | None:
-        """{'score'}."""
+        """{'score': the predicted number}; None where there is no prediction."""
         return None if prediction is None else {'score': prediction}

@@ -195,9 +195,9 @@ class TokenClassification(Problem[Sentence, TagPrediction | None]):
         return Sentence('', (1,) * len(words), tuple(words), None, text, tuple(spans))
 
     def answer(self, prediction: TagPrediction | None) -> list[dict[str, Any]] | None:
-        """A list of {'word', 'label', 'score', 'start', 'end'}: the entities, or each word where tags are none of such.
+        """A list of {'word', 'label', 'score', 'start', 'end'}: one for each entity, or each word where tags mark none.
 
-        start and end are characters of the text; an entity's score is the mean of its words'.
+        'start' and 'end' count characters of the text; the score of an entity is the mean of its words' scores.
         """
         if prediction is None:
             return None
