@@ -1,1 +1,1 @@
-"""Sources of text and examples, tokenizers, and the making of rows; a folder for each kind of rows."""
+"""Sources, tokenizers, and the making of rows, with a folder for each kind; beside them what several kinds share."""

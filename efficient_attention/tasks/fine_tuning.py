@@ -18,7 +18,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.data.examples.glue import glue_sources
 from efficient_attention.data.examples.text_encoder import TextEncoder, text_encoder
-from efficient_attention.data.text_files import digest_files, find_files
+from efficient_attention.data.sources.text_files import digest_files, find_files
 from efficient_attention.errors import InputError
 from efficient_attention.models.fine_tuning import POOLED, FineTuningModel, token_outputs
 from efficient_attention.models.flops import encoder_flops

@@ -24,7 +24,7 @@ from efficient_attention.data.corpus.prepared_corpus import FORMAT, SPLITS, Prep
 from efficient_attention.data.corpus.writer import SplitWriter, write_manifest
 from efficient_attention.data.held_out_documents import OneDocument, document_hash, held_out_threshold, more_documents
 from efficient_attention.data.preparation_progress import Progress
-from efficient_attention.data.sources import Source, open_source
+from efficient_attention.data.sources.source import Source, open_source
 from efficient_attention.data.tokenizers.choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError

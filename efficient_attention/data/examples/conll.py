@@ -15,7 +15,7 @@ from pathlib import Path
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.tables import TableRow, read_tables
-from efficient_attention.data.text_files import find_files, read_lines
+from efficient_attention.data.sources.text_files import find_files, read_lines
 from efficient_attention.errors import InputError
 
 CONLLU = ('id', 'form', 'lemma', 'upos', 'xpos', 'feats', 'head', 'deprel', 'deps', 'misc')

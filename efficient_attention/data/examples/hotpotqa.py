@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.data.examples.selections import selected_files
-from efficient_attention.data.json_files import checked, field_of, read_json, read_json_lines
-from efficient_attention.data.text_files import read_text
+from efficient_attention.data.sources.json_files import checked, field_of, read_json, read_json_lines
+from efficient_attention.data.sources.text_files import read_text
 from efficient_attention.errors import InputError
 
 SentenceId = tuple[str, int]  # a paragraph's title and the number of a sentence in it, from 0

@@ -8,8 +8,8 @@ from typing import Any
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.tables import TableRow, read_table, source_names
-from efficient_attention.data.json_files import read_json, read_json_lines
-from efficient_attention.data.text_files import find_files
+from efficient_attention.data.sources.json_files import read_json, read_json_lines
+from efficient_attention.data.sources.text_files import find_files
 from efficient_attention.errors import InputError
 
 CODAH = ('category', 'prompt', 'ending0', 'ending1', 'ending2', 'ending3', 'label')

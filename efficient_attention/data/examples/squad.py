@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.data.examples.selections import selected_files
-from efficient_attention.data.json_files import field_of, read_json, read_json_lines
+from efficient_attention.data.sources.json_files import field_of, read_json, read_json_lines
 from efficient_attention.errors import InputError
 
 

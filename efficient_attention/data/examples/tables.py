@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.data.json_files import SURROGATE, read_json_lines
-from efficient_attention.data.text_files import decode, find_files, read_lines, read_text
-from efficient_attention.data.tfds import tfds_rows
+from efficient_attention.data.sources.json_files import SURROGATE, read_json_lines
+from efficient_attention.data.sources.text_files import decode, find_files, read_lines, read_text
+from efficient_attention.data.sources.tfds import tfds_rows
 from efficient_attention.errors import InputError
 
 SUFFIXES = ('.csv', '.tsv', '.jsonl', '.txt')

@@ -7,7 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from efficient_attention.data.cache_manifest import one_line
-from efficient_attention.data.text_files import decode
+from efficient_attention.data.sources.text_files import decode
 from efficient_attention.data.tokenizers.byte_level import PAIR, byte_level
 from efficient_attention.data.tokenizers.sentencepiece import read_sentencepiece
 from efficient_attention.data.tokenizers.wordpiece import read_vocabulary, word_piece

@@ -19,7 +19,7 @@ from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.hotpotqa import MultiHopQuestion, SentenceId, paragraphs_of, read_hotpotqa
 from efficient_attention.data.examples.row_template import RowTemplate, row_template
 from efficient_attention.data.examples.text_encoder import TextEncoder
-from efficient_attention.data.json_files import check_identifiers
+from efficient_attention.data.sources.json_files import check_identifiers
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.hotpotqa import NAMES, answer_scores, hotpot_scores, support_scores
 from efficient_attention.tasks.problems.best_spans import best_spans

@@ -16,7 +16,7 @@ from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.row_template import RowTemplate, row_template
 from efficient_attention.data.examples.squad import Question, read_squad, well_placed
 from efficient_attention.data.examples.text_encoder import TextEncoder
-from efficient_attention.data.json_files import check_identifiers
+from efficient_attention.data.sources.json_files import check_identifiers
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.squad import chosen_threshold, squad2_scores, squad_scores
 from efficient_attention.tasks.problems.answer_candidates import Candidate, SpanPrediction, ranked, write_answers

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.sources import Source
+from efficient_attention.data.sources.source import Source
 from efficient_attention.data.text.splits import SPLITS, split_text
 from efficient_attention.errors import InputError
 

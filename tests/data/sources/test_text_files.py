@@ -4,7 +4,7 @@ import gzip
 
 import pytest
 
-from efficient_attention.data.text_files import decode, digest_files, find_files, read_lines, read_text
+from efficient_attention.data.sources.text_files import decode, digest_files, find_files, read_lines, read_text
 from efficient_attention.errors import InputError
 
 

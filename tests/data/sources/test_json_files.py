@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from efficient_attention.data.json_files import (
+from efficient_attention.data.sources.json_files import (
     check_identifiers,
     checked,
     field_of,

@@ -13,9 +13,9 @@ import numpy as np
 from PIL import Image
 
 from efficient_attention.data.cache_manifest import one_line
-from efficient_attention.data.sources import Source
-from efficient_attention.data.text_files import digest_files, find_files
-from efficient_attention.data.tfds import digest_texts, tfds_field, tfds_values
+from efficient_attention.data.sources.source import Source
+from efficient_attention.data.sources.text_files import digest_files, find_files
+from efficient_attention.data.sources.tfds import digest_texts, tfds_field, tfds_values
 from efficient_attention.errors import InputError
 
 MODES = {1: 'L', 3: 'RGB'}  # Pillow's names by the number of channels

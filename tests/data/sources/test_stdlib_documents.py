@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from efficient_attention.data.stdlib_documents import MIN_WORDS, stdlib_documents, stdlib_files
+from efficient_attention.data.sources.stdlib_documents import MIN_WORDS, stdlib_documents, stdlib_files
 
 LONG = 'This docstring has more than eight words of English in it.'
 

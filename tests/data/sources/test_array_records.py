@@ -3,7 +3,7 @@
 import pytest
 from array_record.python import array_record_module
 
-from efficient_attention.data.array_records import record_documents
+from efficient_attention.data.sources.array_records import record_documents
 from efficient_attention.errors import InputError
 
 

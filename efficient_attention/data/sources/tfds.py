@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from efficient_attention.data.cache_manifest import one_line
-from efficient_attention.data.text_files import decode
+from efficient_attention.data.sources.text_files import decode
 from efficient_attention.errors import InputError
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from efficient_attention.data.text_files import read_lines, read_text
+from efficient_attention.data.sources.text_files import read_lines, read_text
 from efficient_attention.errors import InputError
 
 NAMES = {str: 'text', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}

@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from efficient_attention.data.array_records import record_documents
-from efficient_attention.data.json_files import json_documents
-from efficient_attention.data.stdlib_documents import stdlib_documents, stdlib_files
-from efficient_attention.data.text_files import digest_files, find_files, read_lines, read_text
-from efficient_attention.data.tfds import digest_texts, tfds_documents, tfds_field
+from efficient_attention.data.sources.array_records import record_documents
+from efficient_attention.data.sources.json_files import json_documents
+from efficient_attention.data.sources.stdlib_documents import stdlib_documents, stdlib_files
+from efficient_attention.data.sources.text_files import digest_files, find_files, read_lines, read_text
+from efficient_attention.data.sources.tfds import digest_texts, tfds_documents, tfds_field
 from efficient_attention.errors import InputError
 
 MARKDOWN = frozenset({'.md', '.markdown'})

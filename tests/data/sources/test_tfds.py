@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from efficient_attention.data.tfds import digest_texts, tfds_documents, tfds_values
+from efficient_attention.data.sources.tfds import digest_texts, tfds_documents, tfds_values
 from efficient_attention.errors import InputError
 
 

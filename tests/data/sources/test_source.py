@@ -6,8 +6,8 @@ import json
 import pytest
 from array_record.python import array_record_module
 
-from efficient_attention.data import sources
-from efficient_attention.data.sources import open_source
+from efficient_attention.data.sources import source as source_file
+from efficient_attention.data.sources.source import open_source
 from efficient_attention.errors import InputError
 
 FRONT_MATTER = '---\ntitle: A title\ndate: 1900\n---\n'
@@ -81,7 +81,7 @@ def test_the_digest_follows_content_and_way_of_reading(inside):
     ],
 )
 def test_names_and_splits_of_tfds(monkeypatch, text, asked):
-    monkeypatch.setattr(sources, 'tfds_documents', lambda *arguments: iter([str(arguments)]))
+    monkeypatch.setattr(source_file, 'tfds_documents', lambda *arguments: iter([str(arguments)]))
     source = open_source(text)
     assert list(source.documents()) == [str(asked)]
     assert source.digest() == open_source(text).digest()

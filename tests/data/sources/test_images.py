@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from efficient_attention.config.data import DataConfig
-from efficient_attention.data.images import open_images
+from efficient_attention.data.sources.images import open_images
 from efficient_attention.data.text.prepare import prepare_text
 from efficient_attention.errors import InputError
 

@@ -1,0 +1,1 @@
+"""Sources of documents: text, JSON, image and ArrayRecord files, TFDS data sets, the standard library."""
