@@ -299,6 +299,42 @@ def test_arrays_of_attention_end_in_the_letters_of_their_axes():
     ]
 
 
+# ---- the way of a batch to its loss ----
+
+
+def calls(tree: ast.AST) -> set[str]:
+    """What is called anywhere in the tree, as it is written."""
+    return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+
+
+def function(path: Path, name: str) -> ast.FunctionDef:
+    """The function or method of this name, of which a file has one."""
+    (found,) = [node for node in ast.walk(parse(path)) if isinstance(node, ast.FunctionDef) and node.name == name]
+    return found
+
+
+def objectives_of_tasks() -> set[tuple[str, str]]:
+    """The file and the class of each objective that a task imports."""
+    names = {name for path in (ROOT / PACKAGE / 'tasks').rglob('*.py') for name in imported(path, parse(path))}
+    found = [re.match(rf'{PACKAGE}\.objectives\.(?!objective\.)(\w+)\.([A-Z][a-z]\w*)$', name) for name in names]
+    return {(one[1], one[2]) for one in found if one}
+
+
+def test_a_batch_goes_through_four_files_to_its_loss():
+    """train.py, training/loop.py, training/step.py, and the file of the objective, as README.md has it."""
+    training = ROOT / PACKAGE / 'training'
+    assert f'{PACKAGE}.training.loop.train' in set(imported(ROOT / 'train.py', parse(ROOT / 'train.py')))
+    assert 'jit_train_step' in calls(function(training / 'loop.py', 'run_steps'))
+    assert 'objective.sums' in calls(function(training / 'step.py', 'make_train_step'))
+    assert len(objectives_of_tasks()) >= 3
+    for file, name in objectives_of_tasks():
+        path = ROOT / PACKAGE / 'objectives' / f'{file}.py'
+        (objective,) = [node for node in parse(path).body if isinstance(node, ast.ClassDef) and node.name == name]
+        assert 'sums' in {node.name for node in objective.body if isinstance(node, ast.FunctionDef)}, path
+        assert 'optax.losses.softmax_cross_entropy_with_integer_labels' in set(imported(path, parse(path)))
+        assert 'cross_entropy' in calls(parse(path)), f'{path} leaves its loss to another file'
+
+
 # ---- what the reader follows: links, commands, locks ----
 
 DOCUMENTS = sorted([*ROOT.glob('*.md'), *(ROOT / 'docs').rglob('*.md')])

@@ -23,21 +23,20 @@ class Objective(abc.ABC):
         """Each term's float32 sum of weights over the batch; needs no model."""
 
     @abc.abstractmethod
-    def sums(self, model: Any, batch: Batch, rng: Array | None, step: Array | int = 0) -> Sums:
-        """Each term's weighted sums over the batch, 'loss' among them.
+    def sums(self, model: Any, batch: Batch, carry: Any, rng: Array | None, step: Array | int = 0) -> tuple[Sums, Any]:
+        """Each term's weighted sums over the batch, 'loss' among them, and what the next batch gets as its `carry`.
 
-        `rng` (a key for each row) turns dropout on; `step` decides what random attention mechanisms draw.
+        Args:
+            model: what the losses are of.
+            batch: arrays [rows, ...].
+            carry: what the batch before handed on, or `initial_carry`; None where nothing is handed on.
+            rng: a key for each row; turns dropout on.
+            step: training step, which decides what random attention mechanisms draw.
         """
 
     def initial_carry(self, rows: int) -> Any:  # noqa: ARG002  most steps know nothing of one another
         """What the first step of a stream of batches gets from before: a tree of arrays [rows, ...], or None."""
         return None
-
-    def sums_and_carry(
-        self, model: Any, batch: Batch, carry: Any, rng: Array | None, step: Array | int = 0
-    ) -> tuple[Sums, Any]:
-        """`sums` of the batch that follows on `carry`, and what the next batch gets."""
-        return self.sums(model, batch, rng, step), carry
 
 
 class OutputObjective(Objective):
@@ -45,11 +44,7 @@ class OutputObjective(Objective):
 
     @abc.abstractmethod
     def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:
-        """`sums` from the outputs of a model, by name [B, ...]."""
-
-    def sums(self, model: Any, batch: Batch, rng: Array | None, step: Array | int = 0) -> Sums:
-        """See `Objective`."""
-        return self.sums_of(model.outputs(batch, rng=rng, step=step), batch)
+        """Each term's weighted sums from the outputs of a model, by name [B, ...]."""
 
 
 def total_loss(sums: Sums, weights: dict[str, Array]) -> Array:
