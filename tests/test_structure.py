@@ -250,8 +250,11 @@ def test_a_function_has_at_most_seven_parameters(path):
     assert not many - MANY_PARAMETERS
 
 
-# Arrays of attention/ that keep the names of `attend`'s and `Relative`'s arguments, which stand in the dimension key.
-PUBLIC_ARRAYS = {'query', 'key', 'value', 'bias', 'segments', 'positions', 'table', 'rng', 'dropout_rng'}
+WITH_LETTERS = ('attention', 'modules', 'models', 'objectives')
+# Arrays that keep the names of `attend`'s and `Relative`'s arguments, which stand in the dimension key; and keys of
+# random numbers, one or one a row.
+PUBLIC_ARRAYS = {'query', 'key', 'value', 'bias', 'segments', 'positions', 'table'}
+PUBLIC_ARRAYS |= {'rng', 'dropout_rng', 'mechanism_rng'}
 PUBLIC_ARRAYS |= {f'{side}_{name}' for side in ('query', 'key') for name in ('segments', 'positions')}
 
 
@@ -291,8 +294,9 @@ def test_which_names_lack_letters(name: str, annotation: str, lacks: bool):
     assert lacks_letters(name, annotation) is lacks
 
 
-def test_arrays_of_attention_end_in_the_letters_of_their_axes():
-    folder = ROOT / PACKAGE / 'attention'
+@pytest.mark.parametrize('package', WITH_LETTERS)
+def test_arrays_end_in_the_letters_of_their_axes(package: str):
+    folder = ROOT / PACKAGE / package
     paths = [path for path in SOURCES if path.is_relative_to(folder)]
     assert paths and not [
         (path.name, *pair) for path in paths for pair in annotated(parse(path)) if lacks_letters(*pair)

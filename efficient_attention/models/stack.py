@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
+from jaxtyping import Int
 
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.model import ModelConfig
@@ -235,7 +236,7 @@ class LayerCall(NamedTuple):
     graph: Any = None  # of layers that are given as parameters
 
     def apply(
-        self, parameters: Any, number: Array, memory: LayerMemory | None, streams: Streams
+        self, parameters: Any, number: Int[Array, ''], memory: LayerMemory | None, streams: Streams
     ) -> tuple[Streams, LayerTap | None]:
         """`run` of a layer with these parameters."""
         return self.run(nnx.merge(self.graph, parameters), number, memory, streams)
@@ -254,7 +255,7 @@ def layer_branch(
     sub: SubLayer,
     parameters: Parameters,
     context: Context,
-    number: Array,
+    number: Int[Array, ''],
     x_BLD: Array,
 ) -> Array:
     """What a sub-layer of layer `number` adds: a branch of a reversible layer."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Shaped
 
 
 def chunked_sums(
@@ -44,7 +45,7 @@ def chunked_sums(
     return jax.lax.scan(add, {'loss': zero, 'accuracy': zero}, chunks)[0]
 
 
-def by_chunks(x: Array, chunk: int) -> Array:
+def by_chunks(x: Shaped[Array, 'B L ...'], chunk: int) -> Shaped[Array, 'n B c ...']:
     """[B, L, ...] to [chunks, B, chunk, ...], zeros after the end."""
     batch, length = x.shape[:2]
     chunks = -(-length // chunk)

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 Batch = dict[str, Array]
 Sums = dict[str, dict[str, Array]]  # term -> metric -> sum over the batch
@@ -61,6 +62,6 @@ def mean_metrics(sums: Sums, weights: dict[str, Array]) -> dict[str, Array]:
     }
 
 
-def mean(total: Array, weight: Array) -> Array:
+def mean(total: Float[Array, ''], weight: Float[Array, '']) -> Float[Array, '']:
     """`total` / `weight`, which may be below 1; without any weight `total` itself, which is then 0."""
     return total / jnp.where(weight > 0.0, weight, 1.0)
