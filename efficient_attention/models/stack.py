@@ -78,8 +78,8 @@ class Stack(nnx.Module):
         if self.config.stack == 'plain' or self.is_separate:
             return self.run(x_BLD, context)[0]
         read = {name: getattr(context, name) for name in DIFFERENTIABLE}
-        rest = context._replace(bias=None, distance_biases=None, other_BMD=None)
-        return reversible(*self.reversible_parts(**read), rest, x_BLD)
+        nothing: dict[str, Any] = dict.fromkeys(DIFFERENTIABLE)
+        return reversible(*self.reversible_parts(**read), context._replace(**nothing), x_BLD)
 
     def tapped(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any) -> tuple[Array, Taps]:
         """The last layer's output, and what all layers computed on the way; arguments as of `context`.
