@@ -1,4 +1,4 @@
-"""What positions add to the logits of attention: ALiBi's slopes, T5's buckets of distance, TUPE's untied product.
+"""Terms of position in attention's logits: ALiBi's slopes, T5's buckets of distance, TUPE's untied product.
 
 One `PositionBias` serves all layers of a stack. It gives a function of places in the row, which backends evaluate on
 the pairs that they visit, so that no [L, L] exists where attention has none.

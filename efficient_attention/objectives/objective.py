@@ -1,4 +1,4 @@
-"""What an objective gives to the loops: sums over examples, divided once by sums of weights.
+"""The interface of objectives to the loops: sums over examples, divided once by sums of weights.
 
 Sums add over devices, micro-batches and evaluation batches; means do not. So an objective gives sums alone, and
 whoever has added all of them divides.
