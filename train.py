@@ -26,7 +26,7 @@ def main() -> None:
     print(keep_freed_memory(), file=sys.stderr)
     join_hosts_of_flags()
     filled = fill_config(CONFIG.value.to_dict())
-    train(filled.config, WORKDIR.value, rows=filled.rows, pretrained=filled.pretrained)
+    train(filled.config, WORKDIR.value, examples=filled.examples, pretrained=filled.pretrained)
 
 
 if __name__ == '__main__':

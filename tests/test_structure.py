@@ -250,8 +250,11 @@ def test_a_function_has_at_most_seven_parameters(path):
     assert not many - MANY_PARAMETERS
 
 
-# Arrays of attention/ that keep the names of `attend`'s and `Relative`'s arguments, which stand in the dimension key.
-PUBLIC_ARRAYS = {'query', 'key', 'value', 'bias', 'segments', 'positions', 'table', 'rng', 'dropout_rng'}
+WITH_LETTERS = ('attention', 'modules', 'models', 'objectives')
+# Arrays that keep the names of `attend`'s and `Relative`'s arguments, which stand in the dimension key; and keys of
+# random numbers, one or one a row.
+PUBLIC_ARRAYS = {'query', 'key', 'value', 'bias', 'segments', 'positions', 'table'}
+PUBLIC_ARRAYS |= {'rng', 'dropout_rng', 'mechanism_rng'}
 PUBLIC_ARRAYS |= {f'{side}_{name}' for side in ('query', 'key') for name in ('segments', 'positions')}
 
 
@@ -291,12 +294,49 @@ def test_which_names_lack_letters(name: str, annotation: str, lacks: bool):
     assert lacks_letters(name, annotation) is lacks
 
 
-def test_arrays_of_attention_end_in_the_letters_of_their_axes():
-    folder = ROOT / PACKAGE / 'attention'
+@pytest.mark.parametrize('package', WITH_LETTERS)
+def test_arrays_end_in_the_letters_of_their_axes(package: str):
+    folder = ROOT / PACKAGE / package
     paths = [path for path in SOURCES if path.is_relative_to(folder)]
     assert paths and not [
         (path.name, *pair) for path in paths for pair in annotated(parse(path)) if lacks_letters(*pair)
     ]
+
+
+# ---- the way of a batch to its loss ----
+
+
+def calls(tree: ast.AST) -> set[str]:
+    """What is called anywhere in the tree, as it is written."""
+    return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+
+
+def function(path: Path, name: str) -> ast.FunctionDef:
+    """The function or method of this name, of which a file has one."""
+    (found,) = [node for node in ast.walk(parse(path)) if isinstance(node, ast.FunctionDef) and node.name == name]
+    return found
+
+
+def objectives_of_tasks() -> set[tuple[str, str]]:
+    """The file and the class of each objective that a task imports."""
+    names = {name for path in (ROOT / PACKAGE / 'tasks').rglob('*.py') for name in imported(path, parse(path))}
+    found = [re.match(rf'{PACKAGE}\.objectives\.(?!objective\.)(\w+)\.([A-Z][a-z]\w*)$', name) for name in names]
+    return {(one[1], one[2]) for one in found if one}
+
+
+def test_a_batch_goes_through_four_files_to_its_loss():
+    """train.py, training/loop.py, training/step.py, and the file of the objective, as README.md has it."""
+    training = ROOT / PACKAGE / 'training'
+    assert f'{PACKAGE}.training.loop.train' in set(imported(ROOT / 'train.py', parse(ROOT / 'train.py')))
+    assert 'jit_train_step' in calls(function(training / 'loop.py', 'run_steps'))
+    assert 'objective.sums' in calls(function(training / 'step.py', 'make_train_step'))
+    assert len(objectives_of_tasks()) >= 3
+    for file, name in objectives_of_tasks():
+        path = ROOT / PACKAGE / 'objectives' / f'{file}.py'
+        (objective,) = [node for node in parse(path).body if isinstance(node, ast.ClassDef) and node.name == name]
+        assert 'sums' in {node.name for node in objective.body if isinstance(node, ast.FunctionDef)}, path
+        assert 'optax.losses.softmax_cross_entropy_with_integer_labels' in set(imported(path, parse(path)))
+        assert 'cross_entropy' in calls(parse(path)), f'{path} leaves its loss to another file'
 
 
 # ---- what the reader follows: links, commands, locks ----

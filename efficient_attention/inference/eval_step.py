@@ -15,7 +15,7 @@ def make_eval_step(graph: nnx.GraphDef, objective: Objective) -> Callable[..., t
     """
 
     def eval_step(params: Any, batch: Batch, carry: Any = None) -> tuple:
-        sums, carry = objective.sums_and_carry(nnx.merge(graph, params), batch, carry, None)
+        sums, carry = objective.sums(nnx.merge(graph, params), batch, carry, None)
         result = sums, objective.weights(batch)
         return result if carry is None else (*result, carry)
 

@@ -182,7 +182,7 @@ def transformer_xl_fields(size: str) -> dict[str, Any]:
 
 
 def known_size(size: str, sizes: dict[str, Any], family: str) -> str:
-    """The size's name; raises InputError, which lists the known ones, where there is none of it."""
+    """Returns `size` where `sizes` has it; else raises InputError with the names that `sizes` has."""
     if size not in sizes:
         raise InputError(f'unknown {family} size {size!r}; known: {", ".join(sizes)}')
     return size

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jaxtyping import Float
 
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.head import HeadConfig
@@ -114,7 +115,7 @@ class Head(nnx.Module):
         self.type = linear(config, config.width, ANSWER_TYPES, rngs, in_float32=True) if is_multi_hop else None
         self.support = linear(config, config.width, 1, rngs, in_float32=True) if is_multi_hop else None
 
-    def __call__(self, x: Array, *, rng: Array | None = None) -> dict[str, Array]:
+    def __call__(self, x: Float[Array, '... D'], *, rng: Array | None = None) -> dict[str, Array]:
         """float32 outputs from vectors [B, D] or [B, L, D], as `FineTuningModel` gives them."""
         x = dropout(x, self.config.dropout_rate, rng)
         if self.inner is not None and self.outer is not None and self.norm is not None:

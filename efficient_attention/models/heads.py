@@ -1,4 +1,4 @@
-"""What stands on an encoder for pretraining: masked-token prediction, the pooled [CLS] vector, sentence-pair labels."""
+"""The layers that pretraining puts on an encoder: masked-token prediction, the pooled [CLS] vector, pair labels."""
 
 import jax.numpy as jnp
 from flax import nnx

@@ -1,4 +1,4 @@
-"""What positions add to the logits of attention: ALiBi's slopes, T5's buckets of distance, TUPE's untied product.
+"""Terms of position in attention's logits: ALiBi's slopes, T5's buckets of distance, TUPE's untied product.
 
 One `PositionBias` serves all layers of a stack. It gives a function of places in the row, which backends evaluate on
 the pairs that they visit, so that no [L, L] exists where attention has none.
@@ -15,6 +15,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 from jax.tree_util import Partial
+from jaxtyping import Int, Shaped
 
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.softmax.serve import may_hold_all_pairs
@@ -215,7 +216,7 @@ def of_places(places: Places, query_b1L1: Array, key_b11M: Array) -> Array:
     return jnp.where(is_query_BL[:, None, :, None], from_first, values_BHLM)
 
 
-def rows_at(x: Array, places: Array) -> Array:
+def rows_at(x: Shaped[Array, '...'], places: Int[Array, '...']) -> Shaped[Array, '...']:
     """[B or b, n, ...] from `x` [B, L, ...] at places [b, 1, n, 1] or alike; those of tiles' padding are clipped."""
     places_bn = jax.lax.collapse(places, 1)
     if x.shape[0] == 1:

@@ -120,7 +120,7 @@ def undo(
 
 
 def alone(branch: Branch, *arguments: Any) -> tuple[Array, None]:
-    """What a branch adds, and nothing to hand out."""
+    """(What a branch adds, None): the pair of values that `advance` expects of a sub-layer."""
     return branch(*arguments), None
 
 

@@ -1,4 +1,4 @@
-"""Which device holds which part of what: a mesh, rules on parameter names, the batch's layout.
+"""The layout of arrays over devices: a mesh, rules on the names of parameters, the rows of a batch.
 
 Mesh axes: 'data' copies parameters and splits the batch; 'fsdp' splits both; 'tensor' splits heads, feed-forward
 width and vocabulary. Any axis may be 1.

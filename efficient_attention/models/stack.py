@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
+from jaxtyping import Int
 
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.model import ModelConfig
@@ -77,8 +78,8 @@ class Stack(nnx.Module):
         if self.config.stack == 'plain' or self.is_separate:
             return self.run(x_BLD, context)[0]
         read = {name: getattr(context, name) for name in DIFFERENTIABLE}
-        rest = context._replace(bias=None, distance_biases=None, other_BMD=None)
-        return reversible(*self.reversible_parts(**read), rest, x_BLD)
+        nothing: dict[str, Any] = dict.fromkeys(DIFFERENTIABLE)
+        return reversible(*self.reversible_parts(**read), context._replace(**nothing), x_BLD)
 
     def tapped(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any) -> tuple[Array, Taps]:
         """The last layer's output, and what all layers computed on the way; arguments as of `context`.
@@ -235,7 +236,7 @@ class LayerCall(NamedTuple):
     graph: Any = None  # of layers that are given as parameters
 
     def apply(
-        self, parameters: Any, number: Array, memory: LayerMemory | None, streams: Streams
+        self, parameters: Any, number: Int[Array, ''], memory: LayerMemory | None, streams: Streams
     ) -> tuple[Streams, LayerTap | None]:
         """`run` of a layer with these parameters."""
         return self.run(nnx.merge(self.graph, parameters), number, memory, streams)
@@ -254,7 +255,7 @@ def layer_branch(
     sub: SubLayer,
     parameters: Parameters,
     context: Context,
-    number: Array,
+    number: Int[Array, ''],
     x_BLD: Array,
 ) -> Array:
     """What a sub-layer of layer `number` adds: a branch of a reversible layer."""

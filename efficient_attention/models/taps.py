@@ -1,4 +1,4 @@
-"""What layers compute on the way: outputs, for distillation, and attention's queries and keys, for pictures."""
+"""Values from inside the layers: outputs, for distillation, and attention's queries and keys, for pictures."""
 
 import dataclasses
 from typing import NamedTuple
@@ -46,7 +46,7 @@ def taps_of_each(layers: list[LayerTap], dtype: DTypeLike) -> Taps:
 
 
 def lengthened(operands: Operands, rows: int) -> Operands:
-    """The same with so many rows in the table of distances: the last one stands for all beyond it, here too."""
+    """The operands with `rows` rows in their table of distances; copies of its last row fill it up."""
     relative = operands.relative
     if relative is None:
         return operands

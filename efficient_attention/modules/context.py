@@ -1,4 +1,4 @@
-"""What a layer reads beside its input: segments, positions, keys, what is added to logits, memory, another sequence."""
+"""A layer's inputs beside its vectors: segments, positions, keys, terms of the logits, memory, another sequence."""
 
 from typing import Any, NamedTuple
 

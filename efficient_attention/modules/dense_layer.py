@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array, lax
+from jaxtyping import Float
 
 from efficient_attention.attention.device_forms import device_forms
 
@@ -22,7 +23,7 @@ Saved = tuple[Array, Array, Array | None]
 class Dense(nnx.Linear):
     """A dense layer [..., I] -> [..., O] with float32 parameters, in its `dtype`; `preferred_element_type` = result."""
 
-    def __call__(self, inputs: Array, out_sharding: Any = None) -> Array:
+    def __call__(self, inputs: Float[Array, '... I'], out_sharding: Any = None) -> Float[Array, '... O']:
         """The product with the kernel, plus the bias where there is one."""
         is_rounded_later = device_forms().dense_sums_in_float32 or self.preferred_element_type is not None
         if self.dtype != jnp.bfloat16 or not is_rounded_later or out_sharding is not None:
@@ -33,22 +34,24 @@ class Dense(nnx.Linear):
 
 
 @jax.custom_vjp
-def bfloat16_dense(x: Array, kernel_IO: Array, bias_O: Array | None) -> Array:
+def bfloat16_dense(x: Float[Array, '... I'], kernel_IO: Array, bias_O: Array | None) -> Float[Array, '... O']:
     """bfloat16 x [..., I] times kernel [I, O] plus bias [O], in float32; the kernel is rounded to x's dtype."""
     sums = product(x, kernel_IO.astype(x.dtype), (x.ndim - 1,), (0,))
     return sums if bias_O is None else sums + jnp.broadcast_to(bias_O, sums.shape)
 
 
-def product(left: Array, right: Array, left_axes: tuple[int, ...], right_axes: tuple[int, ...]) -> Array:
+def product(
+    left: Float[Array, '...'], right: Float[Array, '...'], left_axes: tuple[int, ...], right_axes: tuple[int, ...]
+) -> Float[Array, '...']:
     """The float32 sums over these axes."""
     return lax.dot_general(left, right, ((left_axes, right_axes), ((), ())), preferred_element_type=jnp.float32)
 
 
-def _forward(x: Array, kernel_IO: Array, bias_O: Array | None) -> tuple[Array, Saved]:
+def _forward(x: Float[Array, '... I'], kernel_IO: Array, bias_O: Array | None) -> tuple[Float[Array, '... O'], Saved]:
     return bfloat16_dense(x, kernel_IO, bias_O), (x, kernel_IO, bias_O)
 
 
-def _backward(saved: Saved, gradient: Array) -> Saved:
+def _backward(saved: Saved, gradient: Float[Array, '... O']) -> Saved:
     x, kernel_IO, bias_O = saved
     leading = tuple(range(x.ndim - 1))
     to_bias_O = None if bias_O is None else gradient.sum(leading).astype(bias_O.dtype)

@@ -58,14 +58,20 @@ class Layer(nnx.Module):
     def advance(
         self, sub: SubLayer, streams: Streams, apply: Callable[[Array], tuple[Array, Any]], rng: Array | None = None
     ) -> tuple[Streams, Any]:
-        """The streams after a sub-layer that computes `apply`, and what that hands out: as the config has the norm."""
+        """The streams after a sub-layer, and the second value that `apply` returns; arguments as of `branch`.
+
+        A 'post' layer normalises the sum of the input and what the sub-layer adds.
+        """
         norm = getattr(self, sub.norm) if self.config.norm == 'post' else None
         return advance(streams, lambda x_BLD: self.branch(sub, x_BLD, apply, rng), norm)
 
     def branch(
         self, sub: SubLayer, x_BLD: Array, apply: Callable[[Array], tuple[Array, Any]], rng: Array | None = None
     ) -> tuple[Array, Any]:
-        """What a sub-layer adds: dropout(f(x)), or of norm(x) in a 'pre' layer; and what `apply`, its f, hands out."""
+        """What a sub-layer adds to the residual sum: dropout(f(x)), in a 'pre' layer dropout(f(norm(x))).
+
+        `apply` returns f of its argument and a second value, which is returned as well.
+        """
         x_BLD = getattr(self, sub.norm)(x_BLD) if self.config.norm == 'pre' else x_BLD
         out_BLD, handed_out = apply(x_BLD)
         return dropout(out_BLD, self.config.dropout_rate, fold(rng, sub.dropout)), handed_out

@@ -1,4 +1,4 @@
-"""How parameters start, and the layers built from them: float32 parameters, computation in the config's dtype."""
+"""The initial values of parameters, and layers that hold them in float32 and compute in the config's dtype."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a layer is made of: its sub-layers in their order, and the residual sum that joins them."""
+"""The sub-layers of a layer in their order, and the residual sum that joins them."""
 
 import dataclasses
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""What is minimised and counted: (model, batch) -> sums of losses and metrics."""
+"""Losses and metrics of a model on a batch, as sums over examples."""

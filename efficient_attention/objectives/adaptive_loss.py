@@ -11,7 +11,7 @@ from jax import Array
 
 from efficient_attention.models.adaptive import Cluster
 from efficient_attention.objectives.chunked_loss import by_chunks
-from efficient_attention.objectives.cross_entropy import weighted_sums
+from efficient_attention.objectives.weighted_sums import weighted_sums
 
 
 def adaptive_sums(

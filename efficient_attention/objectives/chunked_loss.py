@@ -1,4 +1,4 @@
-"""Cross-entropy without all logits: the logits of a few positions at a time, forward and backward.
+"""A loss without all logits: the logits of a few positions at a time, forward and backward.
 
 The logits of a large vocabulary take V / D times the memory of the vectors that they come from; here only a chunk of
 them exists, and the backward pass computes each chunk again (Kitaev et al. 2020, arXiv 2001.04451, section 3).
@@ -9,17 +9,22 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import Array
-
-from efficient_attention.objectives.cross_entropy import cross_entropy_sums
+from jaxtyping import Shaped
 
 
 def chunked_sums(
-    logits_of: Callable[[Array], Array], hidden_BLD: Array, labels_BL: Array, weights_BL: Array, *, chunk: int
+    sums_of: Callable[[Array, Array, Array], dict[str, Array]],
+    hidden_BLD: Array,
+    labels_BL: Array,
+    weights_BL: Array,
+    *,
+    chunk: int,
 ) -> dict[str, Array]:
-    """The sums of `cross_entropy_sums` over all positions, of which `chunk` of each row have logits at a time.
+    """Sums over all positions: 'loss' and 'accuracy', of which `chunk` of each row are computed at a time.
 
     Args:
-        logits_of: vectors [B, c, D] to float32 logits [B, c, V]; may hold parameters, which get their gradients.
+        sums_of: vectors [B, c, D], labels [B, c] and weights [B, c] to their float32 sums; may hold parameters, which
+            get their gradients.
         hidden_BLD: the vectors.
         labels_BL: ids below V.
         weights_BL: how much each position counts.
@@ -27,11 +32,8 @@ def chunked_sums(
     """
     length = hidden_BLD.shape[1]
     if not chunk or chunk >= length:
-        return cross_entropy_sums(logits_of(hidden_BLD), labels_BL, weights_BL)
-
-    @jax.checkpoint
-    def sums_of(hidden_BcD: Array, labels_Bc: Array, weights_Bc: Array) -> dict[str, Array]:
-        return cross_entropy_sums(logits_of(hidden_BcD), labels_Bc, weights_Bc)
+        return sums_of(hidden_BLD, labels_BL, weights_BL)
+    sums_of = jax.checkpoint(sums_of)
 
     def add(total: dict[str, Array], arrays: tuple[Array, Array, Array]) -> tuple[dict[str, Array], None]:
         return jax.tree.map(jnp.add, total, sums_of(*arrays)), None
@@ -43,7 +45,7 @@ def chunked_sums(
     return jax.lax.scan(add, {'loss': zero, 'accuracy': zero}, chunks)[0]
 
 
-def by_chunks(x: Array, chunk: int) -> Array:
+def by_chunks(x: Shaped[Array, 'B L ...'], chunk: int) -> Shaped[Array, 'n B c ...']:
     """[B, L, ...] to [chunks, B, chunk, ...], zeros after the end."""
     batch, length = x.shape[:2]
     chunks = -(-length // chunk)

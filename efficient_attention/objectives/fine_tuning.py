@@ -2,15 +2,18 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from efficient_attention.config.head import HeadConfig
-from efficient_attention.objectives.cross_entropy import cross_entropy_sums, weighted_sums
+from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.objectives.objective import Batch, OutputObjective, Sums
+from efficient_attention.objectives.weighted_sums import is_best, weighted_sums
 
 TERM = 'fine_tuning'
 
@@ -34,6 +37,12 @@ class FineTuning(OutputObjective):
             return {TERM: tag_weights(batch).sum()}
         return {TERM: batch['weights'].sum()}
 
+    def sums(
+        self, model: FineTuningModel, batch: Batch, carry: Any, rng: Array | None, step: Array | int = 0
+    ) -> tuple[Sums, Any]:
+        """`sums_of` the model's outputs; nothing is handed on."""
+        return self.sums_of(model.outputs(batch, rng=rng, step=step), batch), carry
+
     def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:
         """Losses, and correct classes where there are classes, from the outputs of a `FineTuningModel`.
 
@@ -43,18 +52,18 @@ class FineTuning(OutputObjective):
             return {}
         logits, weights = outputs['logits'], batch['weights']
         if self.head.kind == 'token':
-            return {TERM: cross_entropy_sums(logits, jnp.maximum(batch['labels'], 0), tag_weights(batch))}
+            return {TERM: class_sums(logits, jnp.maximum(batch['labels'], 0), tag_weights(batch))}
         if self.head.kind in ('span', 'multi_hop'):
             has_span = (batch['type'] == 0).astype(weights.dtype) if self.head.kind == 'multi_hop' else 1.0
             sums = span_sums(logits, batch['start'], batch['end'], weights * has_span)
             if self.head.kind == 'multi_hop':
-                sums['loss'] += cross_entropy_sums(outputs['type'], batch['type'], weights)['loss']
+                sums['loss'] += class_sums(outputs['type'], batch['type'], weights)['loss']
                 sums['loss'] += support_loss(outputs['support'], batch['support'], weights)
             return {TERM: sums}
         if self.head.kind == 'sequence' and self.head.outputs == 1:
             errors = jnp.square(logits[:, 0] - batch['label'])
             return {TERM: {'loss': (errors * weights).sum()}}
-        return {TERM: cross_entropy_sums(logits, batch['label'], weights)}
+        return {TERM: class_sums(logits, batch['label'], weights)}
 
 
 def is_labelled(batch: Batch) -> bool:
@@ -67,6 +76,11 @@ def tag_weights(batch: Batch) -> Array:
     return batch['weights'][:, None] * (batch['labels'] >= 0).astype(jnp.float32)
 
 
+def class_sums(logits: Float[Array, '*b C'], labels: Int[Array, '*b'], weights: Float[Array, '*b']) -> dict[str, Array]:
+    """'loss', the cross-entropy, and 'accuracy', summed over examples."""
+    return weighted_sums(cross_entropy(logits, labels), is_best(logits, labels), weights)
+
+
 def span_sums(logits_BL2: Array, start_B: Array, end_B: Array, weights_B: Array) -> dict[str, Array]:
     """'loss', half of start's and half of end's, and 'accuracy' of both together, summed over rows."""
     start, end = (cross_entropy(logits_BL2[..., i], label) for i, label in enumerate((start_B, end_B)))
@@ -77,6 +91,7 @@ def span_sums(logits_BL2: Array, start_B: Array, end_B: Array, weights_B: Array)
 def support_loss(logits_BL: Array, labels_BL: Array, weights_B: Array) -> Array:
     """The mean binary cross-entropy of each row's sentence markers (labels 0 and 1; -1 elsewhere), summed over rows."""
     is_marker = (labels_BL >= 0).astype(logits_BL.dtype)
+    # Optax's sigmoid_binary_cross_entropy differs in the last bits where a label is 1: recorded losses would change.
     losses = jax.nn.softplus(logits_BL) - logits_BL * jnp.maximum(labels_BL, 0.0)
     means_B = (losses * is_marker).sum(axis=1) / jnp.maximum(is_marker.sum(axis=1), 1.0)
     return (means_B * weights_B).sum()

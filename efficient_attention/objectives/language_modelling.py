@@ -1,6 +1,7 @@
 """Causal language modelling: the cross-entropy of each next token."""
 
 from jax import Array
+from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
@@ -8,6 +9,7 @@ from efficient_attention.models.memory import Memory, empty_memory
 from efficient_attention.objectives.adaptive_loss import adaptive_sums
 from efficient_attention.objectives.chunked_loss import chunked_sums
 from efficient_attention.objectives.objective import Batch, Objective, Sums
+from efficient_attention.objectives.weighted_sums import is_best, weighted_sums
 
 
 class LanguageModelling(Objective):
@@ -23,29 +25,26 @@ class LanguageModelling(Objective):
         """How many tokens are predicted ('causal_lm')."""
         return {'causal_lm': batch['weights'].sum()}
 
-    def sums(self, model: Decoder, batch: Batch, rng: Array | None, step: Array | int = 0) -> Sums:
-        """Loss (nats) and correct predictions; with `unigram_losses` in the batch also their sum."""
-        return self.of_hidden(model, batch, model.hidden(batch['tokens'], batch['segments'], rng=rng, step=step))
-
     def initial_carry(self, rows: int) -> Memory | None:
         """An empty memory, for a decoder that keeps one."""
         return empty_memory(self.model, rows) if self.model and self.model.memory_length else None
 
-    def sums_and_carry(
+    def sums(
         self, model: Decoder, batch: Batch, carry: Memory | None, rng: Array | None, step: Array | int = 0
     ) -> tuple[Sums, Memory | None]:
-        """`sums` of the segments that follow on a memory, and the memory after them."""
-        if carry is None:
-            return self.sums(model, batch, rng, step), None
-        hidden_BLD, memory = model.continued(batch['tokens'], batch['segments'], carry, rng=rng)
-        return self.of_hidden(model, batch, hidden_BLD), memory
+        """Loss (nats) and correct predictions, and the memory after the batch where `carry` is the one before it.
 
-    def of_hidden(self, model: Decoder, batch: Batch, hidden_BLD: Array) -> Sums:
-        """The sums from the vectors that the output layer reads."""
+        With `unigram_losses` in the batch also their sum.
+        """
+        tokens_BL, segments_BL = batch['tokens'], batch['segments']
+        if carry is None:
+            hidden_BLD = model.hidden(tokens_BL, segments_BL, rng=rng, step=step)
+        else:
+            hidden_BLD, carry = model.continued(tokens_BL, segments_BL, carry, rng=rng)
         sums = output_sums(model, hidden_BLD, batch['targets'], batch['weights'])
         if 'unigram_losses' in batch:  # held-out batches: what a unigram model loses on the same tokens
             sums['unigram_loss'] = (batch['unigram_losses'] * batch['weights']).sum()
-        return {'causal_lm': sums}
+        return {'causal_lm': sums}, carry
 
 
 def output_sums(model: Decoder, hidden_BLD: Array, targets_BL: Array, weights_BL: Array) -> dict[str, Array]:
@@ -54,4 +53,9 @@ def output_sums(model: Decoder, hidden_BLD: Array, targets_BL: Array, weights_BL
     clustered = model.head.clustered(hidden_BLD, model.embeddings.token) if chunk else None
     if clustered is not None:
         return adaptive_sums(*clustered, targets_BL, weights_BL, chunk=chunk)
-    return chunked_sums(model.logits, hidden_BLD, targets_BL, weights_BL, chunk=chunk)
+
+    def sums_of(hidden_BcD: Array, targets_Bc: Array, weights_Bc: Array) -> dict[str, Array]:
+        logits_BcV = model.logits(hidden_BcD)
+        return weighted_sums(cross_entropy(logits_BcV, targets_Bc), is_best(logits_BcV, targets_Bc), weights_Bc)
+
+    return chunked_sums(sums_of, hidden_BLD, targets_BL, weights_BL, chunk=chunk)

@@ -1,4 +1,4 @@
-"""What an objective gives to the loops: sums over examples, divided once by sums of weights.
+"""The interface of objectives to the loops: sums over examples, divided once by sums of weights.
 
 Sums add over devices, micro-batches and evaluation batches; means do not. So an objective gives sums alone, and
 whoever has added all of them divides.
@@ -10,6 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 Batch = dict[str, Array]
 Sums = dict[str, dict[str, Array]]  # term -> metric -> sum over the batch
@@ -23,21 +24,20 @@ class Objective(abc.ABC):
         """Each term's float32 sum of weights over the batch; needs no model."""
 
     @abc.abstractmethod
-    def sums(self, model: Any, batch: Batch, rng: Array | None, step: Array | int = 0) -> Sums:
-        """Each term's weighted sums over the batch, 'loss' among them.
+    def sums(self, model: Any, batch: Batch, carry: Any, rng: Array | None, step: Array | int = 0) -> tuple[Sums, Any]:
+        """Each term's weighted sums over the batch, 'loss' among them, and what the next batch gets as its `carry`.
 
-        `rng` (a key for each row) turns dropout on; `step` decides what random attention mechanisms draw.
+        Args:
+            model: what the losses are of.
+            batch: arrays [rows, ...].
+            carry: what the batch before handed on, or `initial_carry`; None where nothing is handed on.
+            rng: a key for each row; turns dropout on.
+            step: training step, which decides what random attention mechanisms draw.
         """
 
     def initial_carry(self, rows: int) -> Any:  # noqa: ARG002  most steps know nothing of one another
         """What the first step of a stream of batches gets from before: a tree of arrays [rows, ...], or None."""
         return None
-
-    def sums_and_carry(
-        self, model: Any, batch: Batch, carry: Any, rng: Array | None, step: Array | int = 0
-    ) -> tuple[Sums, Any]:
-        """`sums` of the batch that follows on `carry`, and what the next batch gets."""
-        return self.sums(model, batch, rng, step), carry
 
 
 class OutputObjective(Objective):
@@ -45,11 +45,7 @@ class OutputObjective(Objective):
 
     @abc.abstractmethod
     def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:
-        """`sums` from the outputs of a model, by name [B, ...]."""
-
-    def sums(self, model: Any, batch: Batch, rng: Array | None, step: Array | int = 0) -> Sums:
-        """See `Objective`."""
-        return self.sums_of(model.outputs(batch, rng=rng, step=step), batch)
+        """Each term's weighted sums from the outputs of a model, by name [B, ...]."""
 
 
 def total_loss(sums: Sums, weights: dict[str, Array]) -> Array:
@@ -66,6 +62,6 @@ def mean_metrics(sums: Sums, weights: dict[str, Array]) -> dict[str, Array]:
     }
 
 
-def mean(total: Array, weight: Array) -> Array:
+def mean(total: Float[Array, ''], weight: Float[Array, '']) -> Float[Array, '']:
     """`total` / `weight`, which may be below 1; without any weight `total` itself, which is then 0."""
     return total / jnp.where(weight > 0.0, weight, 1.0)

@@ -1,13 +1,14 @@
 """Masked language modelling, alone or with a sentence-pair label (next sentence or sentence order)."""
 
 import dataclasses
+from typing import Any
 
 from jax import Array
 from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from efficient_attention.models.pretraining import PretrainingModel
-from efficient_attention.objectives.cross_entropy import cross_entropy_sums, is_best, weighted_sums
 from efficient_attention.objectives.objective import Batch, Objective, Sums
+from efficient_attention.objectives.weighted_sums import is_best, weighted_sums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,8 +22,10 @@ class Pretraining(Objective):
         weights = {'masked_lm': batch['masked_weights'].sum()}
         return weights | {'pair': batch['pair_weights'].sum()} if self.has_pairs else weights
 
-    def sums(self, model: PretrainingModel, batch: Batch, rng: Array | None, step: Array | int = 0) -> Sums:
-        """Losses and correct predictions of both terms."""
+    def sums(
+        self, model: PretrainingModel, batch: Batch, carry: Any, rng: Array | None, step: Array | int = 0
+    ) -> tuple[Sums, Any]:
+        """Losses and correct predictions of both terms; nothing is handed on."""
         x_BLD = model.encode(batch, rng=rng, step=step)
         logits_BPV = model.masked_logits(x_BLD, batch['masked_positions'])
         tokens_BP, weights_BP = batch['masked_tokens'], batch['masked_weights']
@@ -31,5 +34,7 @@ class Pretraining(Objective):
         if 'unigram_losses' in batch:  # held-out batches: what a unigram model loses on the same tokens
             sums['masked_lm']['unigram_loss'] = (batch['unigram_losses'] * weights_BP).sum()
         if self.has_pairs:
-            sums['pair'] = cross_entropy_sums(model.pair_logits(x_BLD), batch['pair_labels'], batch['pair_weights'])
-        return sums
+            logits_BC, labels_B = model.pair_logits(x_BLD), batch['pair_labels']
+            losses_B = cross_entropy(logits_BC, labels_B)
+            sums['pair'] = weighted_sums(losses_B, is_best(logits_BC, labels_B), batch['pair_weights'])
+        return sums, carry

@@ -68,7 +68,7 @@ class EncodedExamples:
         return {split: self.problem.encode(examples) for split, examples in self.dev_examples.items()}
 
 
-def load_rows(examples: ExamplesConfig, data: DataConfig) -> EncodedExamples:
+def load_examples(examples: ExamplesConfig, data: DataConfig) -> EncodedExamples:
     """The rows of a config's examples for the tokenizer in a file.
 
     Raises:
@@ -80,29 +80,29 @@ def load_rows(examples: ExamplesConfig, data: DataConfig) -> EncodedExamples:
 class FineTuningTask(Task):
     """One problem with one model."""
 
-    def __init__(self, config: RunConfig, rows: EncodedExamples | None = None) -> None:
+    def __init__(self, config: RunConfig, examples: EncodedExamples | None = None) -> None:
         """Reads the dev splits; the training files when they are first trained on.
 
         Args:
             config: of the run.
-            rows: those of the config, where they are read already.
+            examples: those of the config, where they are read already.
 
         Raises:
             InputError: files, labels, tokenizer or model do not serve; names which.
         """
-        data, model, head, examples = config.data, config.model, config.head, config.examples
-        self.data, self.model, self.head, self.examples = data, model, head, examples
-        self.rows = rows or load_rows(examples, data)
-        self.problem = self.rows.problem
-        if not examples.dev.strip():
+        data, model, head, fields = config.data, config.model, config.head, config.examples
+        self.data, self.model, self.head, self.examples = data, model, head, fields
+        self.encoded = examples or load_examples(fields, data)
+        self.problem = self.encoded.problem
+        if not fields.dev.strip():
             raise InputError('examples.dev is empty; it must name files to evaluate on')
         check_head(self.problem, head)
         encoder = self.problem.encoder
         if encoder.size > model.vocab_size:
             raise InputError(f'the tokenizer has {encoder.size} tokens, more than model.vocab_size {model.vocab_size}')
-        if examples.has_global != (model.global_tokens > 0):
+        if fields.has_global != (model.global_tokens > 0):
             raise InputError(
-                f'examples.has_global is {examples.has_global} with model.global_tokens {model.global_tokens}; '
+                f'examples.has_global is {fields.has_global} with model.global_tokens {model.global_tokens}; '
                 'tokens are marked where the model has places for them, and nowhere else'
             )
         self.batch_size, self.seed, self.eval_batch_size = (
@@ -112,11 +112,11 @@ class FineTuningTask(Task):
         )
         self.objective, self.token_outputs = FineTuning(head), token_outputs(head)
         self.held_out_metrics = self.problem.metric_names | {f'{TERM}_loss'}
-        self.dev = [feature for features in self.rows.dev.values() for feature in features]
+        self.dev = [feature for features in self.encoded.dev.values() for feature in features]
         if not self.dev:
-            raise InputError(f'examples.dev {examples.dev!r} gives no row to evaluate on')
+            raise InputError(f'examples.dev {fields.dev!r} gives no row to evaluate on')
         check_global(self.dev, model)
-        self.fingerprint = {'tokenizer': tokenizer_digest(encoder), 'examples': files_digest(examples)}
+        self.fingerprint = {'tokenizer': tokenizer_digest(encoder), 'examples': files_digest(fields)}
 
     def batches(self, features: Sequence[Feature], batch_size: int) -> FeatureBatches:
         """Batches of these rows."""
@@ -128,8 +128,8 @@ class FineTuningTask(Task):
     @functools.cached_property
     def training(self) -> FeatureBatches:
         """Batches of the training rows."""
-        check_global(self.rows.train, self.model)
-        return self.batches(self.rows.train, self.batch_size)
+        check_global(self.encoded.train, self.model)
+        return self.batches(self.encoded.train, self.batch_size)
 
     def prepare_training(self) -> None:
         """See `Task`."""
@@ -153,8 +153,8 @@ class FineTuningTask(Task):
         """The official metrics of each dev split."""
         scores: dict[str, float] = {}
         start = 0
-        for split, examples in self.rows.dev_examples.items():
-            features = self.rows.dev[split]
+        for split, examples in self.encoded.dev_examples.items():
+            features = self.encoded.dev[split]
             predictions = self.problem.decode(examples, features, outputs[start : start + len(features)])
             scores |= self.problem.score(examples, predictions, split)
             start += len(features)

@@ -22,21 +22,21 @@ TASKS: dict[str, Callable[..., Task]] = {
 }
 
 
-def make_task(config: RunConfig, rows: EncodedExamples | None = None) -> Task:
+def make_task(config: RunConfig, examples: EncodedExamples | None = None) -> Task:
     """The config's task with its data prepared: in the first process, then in all others, which find it in the cache.
 
     Args:
         config: of the run.
-        rows: of a fine-tuning task, where they are read already.
+        examples: of a fine-tuning task, where they are read already.
 
     Raises:
         InputError: data, tokenizer or sizes do not serve, or the processes have different ones.
     """
     if jax.process_count() == 1:
-        return _task(config, rows)
-    task = _task(config, rows) if jax.process_index() == 0 else None
+        return _task(config, examples)
+    task = _task(config, examples) if jax.process_index() == 0 else None
     multihost_utils.sync_global_devices('prepared')
-    task = task or _task(config, rows)
+    task = task or _task(config, examples)
     digest = hashlib.sha256(json.dumps(task.fingerprint, sort_keys=True).encode()).digest()
     digests = multihost_utils.process_allgather(np.frombuffer(digest, np.uint8))
     if (digests != digests[0]).any():
@@ -44,6 +44,6 @@ def make_task(config: RunConfig, rows: EncodedExamples | None = None) -> Task:
     return task
 
 
-def _task(config: RunConfig, rows: EncodedExamples | None) -> Task:
+def _task(config: RunConfig, examples: EncodedExamples | None) -> Task:
     kind = TASKS[config.task]
-    return kind(config) if rows is None else kind(config, rows)
+    return kind(config) if examples is None else kind(config, examples)

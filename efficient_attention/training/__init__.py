@@ -1,1 +1,1 @@
-"""The train loop and its parts: state, step, optimizer, sharding, checkpoints, logs."""
+"""The train loop and its parts: state, step, optimizer, schedules, the parameters that a run starts from."""

@@ -15,7 +15,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.fine_tuning import POOLED
-from efficient_attention.tasks.fine_tuning import EncodedExamples, load_rows
+from efficient_attention.tasks.fine_tuning import EncodedExamples, load_examples
 
 Values = dict[str, Any]
 
@@ -24,12 +24,12 @@ class FilledConfig(NamedTuple):
     """A complete config, and what was read to complete it."""
 
     config: RunConfig
-    rows: EncodedExamples | None = None  # of a fine-tuning run
+    examples: EncodedExamples | None = None  # of a fine-tuning run
     pretrained: Pretrained | None = None  # the checkpoint of `train.start_from`, open
 
 
 def fill_config(values: Mapping[str, Any]) -> FilledConfig:
-    """The complete config, with the rows and the checkpoint that were read for it.
+    """The complete config, with the examples and the checkpoint that were read for it.
 
     Raises:
         InputError: a field is bad, or the checkpoint, the tokenizer or the files do not serve.
@@ -44,16 +44,16 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
     fill(filled['examples'], {'has_global': filled['model']['global_tokens'] > 0})
     steps = {'train': {'steps': 1}, 'optimizer': {'warmup_steps': 0}, 'head': default_fields(RunConfig)['head']}
     known = from_dict(with_open_fields(filled, steps), RunConfig)  # checks all that is there before files are read
-    rows = load_rows(known.examples, known.data)
-    labels = rows.problem.labels
+    examples = load_examples(known.examples, known.data)
+    labels = examples.problem.labels
     is_known = pretrained and pretrained.problem == known.examples.problem and set(pretrained.labels) == set(labels)
     if pretrained and is_known and not known.examples.labels:
         labels = pretrained.labels  # a checkpoint that knows these labels keeps its order of them
-        rows = load_rows(dataclasses.replace(known.examples, labels=labels), known.data)
+        examples = load_examples(dataclasses.replace(known.examples, labels=labels), known.data)
     filled['examples']['labels'] = labels
-    fill_head(filled['head'], rows, pretrained)
-    fill_steps(filled, rows)
-    return FilledConfig(from_dict(filled, RunConfig), rows, pretrained)
+    fill_head(filled['head'], examples, pretrained)
+    fill_steps(filled, examples)
+    return FilledConfig(from_dict(filled, RunConfig), examples, pretrained)
 
 
 def fill(group: Values, values: Mapping[str, Any]) -> None:
@@ -81,9 +81,9 @@ def fill_tokenizer(data: Values, pretrained: Pretrained | None) -> None:
     data['tokenizer'], data['lowercase'] = str(pretrained.tokenizer), pretrained.lowercase
 
 
-def fill_head(head: Values, rows: EncodedExamples, pretrained: Pretrained | None) -> None:
+def fill_head(head: Values, examples: EncodedExamples, pretrained: Pretrained | None) -> None:
     """Gives the open fields of the head what the problem needs and, where the checkpoint has such a head, its form."""
-    task = rows.problem
+    task = examples.problem
     needed: Values = {'kind': task.head}
     if task.head in ('sequence', 'token'):
         needed['outputs'] = task.outputs
@@ -97,11 +97,11 @@ def fill_head(head: Values, rows: EncodedExamples, pretrained: Pretrained | None
     fill(head, default_fields(RunConfig)['head'])
 
 
-def fill_steps(values: Values, rows: EncodedExamples) -> None:
+def fill_steps(values: Values, examples: EncodedExamples) -> None:
     """Gives open steps and warm-up their numbers from the training rows."""
-    train, optimizer, examples = values['train'], values['optimizer'], values['examples']
+    train, optimizer, fields = values['train'], values['optimizer'], values['examples']
     if train.get('steps') is None:
-        steps_per_epoch = -(-len(rows.train) // train['batch_size'])
-        train['steps'] = max(1, round(examples['epochs'] * steps_per_epoch))
+        steps_per_epoch = -(-len(examples.train) // train['batch_size'])
+        train['steps'] = max(1, round(fields['epochs'] * steps_per_epoch))
     if optimizer.get('warmup_steps') is None:
-        optimizer['warmup_steps'] = round(examples['warmup_share'] * train['steps'])
+        optimizer['warmup_steps'] = round(fields['warmup_share'] * train['steps'])

@@ -34,7 +34,7 @@ from efficient_attention.workdir.report import write_report
 
 
 def train(
-    config: RunConfig, workdir: Path, *, rows: EncodedExamples | None = None, pretrained: Pretrained | None = None
+    config: RunConfig, workdir: Path, *, examples: EncodedExamples | None = None, pretrained: Pretrained | None = None
 ) -> dict[str, float]:
     """Trains to `train.steps`, from the newest checkpoint where there is one; returns the held-out metrics at its end.
 
@@ -44,7 +44,7 @@ def train(
     Args:
         config: complete.
         workdir: of the run; made where it is missing.
-        rows: of a fine-tuning run, where they are read already.
+        examples: of a fine-tuning run, where they are read already.
         pretrained: the checkpoint of `train.start_from`, where it is open already.
 
     Raises:
@@ -52,7 +52,7 @@ def train(
         TrainingStopped: too many steps in a row were not finite.
         SaveError: a checkpoint was not saved.
     """
-    run, start = build_run(config, rows=rows), InitialParams(config, pretrained)
+    run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
     fingerprint = {'config': to_dict(config)} | run.fingerprint
     with contextlib.ExitStack() as stack:
@@ -113,7 +113,7 @@ class Trainer:
         earlier = [line for line in lines if line['split'] == 'held_out']
         self.patience = Patience(self.config.train.early_stop, self.config.checkpoint, earlier)
         self.queue = StepQueue(self.config.train.max_skipped_in_row)
-        device_peak = peak_flops(jax.devices()[0].device_kind)
+        device_peak = peak_flops(run.mesh.devices.flat[0].device_kind)
         self.throughput = Throughput(
             tokens_per_step=run.task.tokens_per_step() or self.config.train.batch_size * self.config.data.length,
             flops_per_step=run.task.training_flops(),

@@ -79,7 +79,7 @@ def scale_by_layer(config: OptimizerConfig, stacked: str | None) -> optax.Gradie
 
 
 def check_frozen(config: OptimizerConfig, params: optax.Params, stacked: str | None) -> None:
-    """Raises InputError where what is to stay as it is is not there."""
+    """Raises InputError where `frozen` matches no parameter, or `frozen_layers` is more than the model has."""
     names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     for pattern in config.frozen:
         if not any(re.search(pattern, name) for name in names):

@@ -1,4 +1,4 @@
-"""What a user sees of a running training: a progress bar in a terminal, plain lines everywhere else."""
+"""The display of a running training: a progress bar in a terminal, plain lines everywhere else."""
 
 import contextlib
 import sys

@@ -1,4 +1,4 @@
-"""What training needs of a config: task, mesh, model graph, optimizer, and the sharded shape of the state."""
+"""The parts that training makes of a config: task, mesh, model graph, the sharded shape of the state, evaluation."""
 
 import dataclasses
 from typing import Any
@@ -58,14 +58,14 @@ class Run:
 
 
 def build_run(
-    config: RunConfig, devices: list[jax.Device] | None = None, *, rows: EncodedExamples | None = None
+    config: RunConfig, devices: list[jax.Device] | None = None, *, examples: EncodedExamples | None = None
 ) -> Run:
     """Checks the config against the devices, prepares the data and lays out the state.
 
     Args:
         config: complete.
         devices: of the mesh; None = all.
-        rows: of a fine-tuning run, where they are read already.
+        examples: of a fine-tuning run, where they are read already.
 
     Raises:
         InputError: mesh, batch or heads do not fit the devices, or the data or model do not serve.
@@ -74,7 +74,7 @@ def build_run(
     check_divisible(
         mesh, batch_size=config.train.batch_size, micro_batches=config.train.micro_batches, heads=config.model.heads
     )
-    task = make_task(config, rows)
+    task = make_task(config, examples)
     evaluation = make_evaluation(config, task, mesh)
     graph, _ = nnx.split(nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0))))
     shapes = jax.eval_shape(lambda: make_state(task, config))

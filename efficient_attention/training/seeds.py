@@ -38,7 +38,7 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
     """
     if not seeds or not all(seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
         raise InputError(f'--seeds is {",".join(seeds)!r}; it must be different whole numbers with commas')
-    config, rows, pretrained = fill_config(values)
+    config, examples, pretrained = fill_config(values)
     if not has_held_out(config.data.held_out, config.eval.split):
         raise InputError('no text is held out (data.held_out=0), and seeds are compared by held-out metrics')
     jax.config.update('jax_compilation_cache_dir', str((workdir / COMPILED).absolute()))
@@ -46,7 +46,7 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
     for seed in seeds:
         folder = workdir / f'seed_{seed}'
         seeded = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=int(seed)))
-        if not train(seeded, folder, rows=rows, pretrained=pretrained):
+        if not train(seeded, folder, examples=examples, pretrained=pretrained):
             return {}
         runs[seed] = best_evaluation(folder, config.checkpoint)
     summary = {'seeds': runs, **spread(list(runs.values()))}

@@ -45,9 +45,7 @@ def make_train_step(
 
         def sums_of(params: Any, rows: KeyedRows) -> tuple[Sums, Any]:
             model = nnx.merge(graph, params)
-            if rows.carry is None:
-                return objective.sums(model, rows.batch, rows.keys_B, state.step), None
-            return objective.sums_and_carry(model, rows.batch, rows.carry, rows.keys_B, state.step)
+            return objective.sums(model, rows.batch, rows.carry, rows.keys_B, state.step)
 
         whole = KeyedRows(batch, row_keys(key, batch), state.carry)
         (loss, sums), gradients, carry = accumulate(sums_of, state.params, whole, weights, micro_batches)

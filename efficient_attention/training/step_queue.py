@@ -1,4 +1,4 @@
-"""How far the host runs ahead of the device, and what the steps of a log interval measured."""
+"""The steps that the host has handed to the device, and the metrics of those that are finished."""
 
 from collections import deque
 

@@ -1,4 +1,4 @@
-"""How fast a run goes, and how long it waits for data."""
+"""The speed of a run, and the time that it waits for data."""
 
 import contextlib
 import time

@@ -17,7 +17,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.adaptive import Cluster
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.objectives.adaptive_loss import clusters_of
-from efficient_attention.objectives.cross_entropy import cross_entropy_sums
+from efficient_attention.objectives.fine_tuning import class_sums
 from efficient_attention.objectives.language_modelling import output_sums
 from tests.tolerances import assert_close
 
@@ -66,8 +66,8 @@ def dense_sums(model: Decoder, targets: jax.Array) -> dict[str, jax.Array]:
     cluster, words = np.searchsorted((6, 20), targets, side='right'), np.arange(VOCABULARY)
     of_words = np.searchsorted((6, 20), words, side='right')
     is_seen = (of_words == 0) | (of_words == cluster[..., None])
-    sums = cross_entropy_sums(log_p, targets, WEIGHTS)
-    return sums | {'accuracy': cross_entropy_sums(jnp.where(is_seen, log_p, -1e9), targets, WEIGHTS)['accuracy']}
+    sums = class_sums(log_p, targets, WEIGHTS)
+    return sums | {'accuracy': class_sums(jnp.where(is_seen, log_p, -1e9), targets, WEIGHTS)['accuracy']}
 
 
 @pytest.mark.parametrize('name, chunk', [('one table', 4), ('narrow tails', 40), ('narrow tails', 4), ('untied', 4)])

@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.objectives.chunked_loss import by_chunks, chunked_sums
+from efficient_attention.objectives.fine_tuning import class_sums
 from efficient_attention.objectives.language_modelling import LanguageModelling
 from tests.tolerances import assert_close
 
@@ -33,10 +34,10 @@ HEAD = {
 def loss(head: dict, hidden: jax.Array, weights: jax.Array, chunk: int) -> tuple[jax.Array, dict]:
     """The mean loss and the sums; the head is held by a closure, as a model's is."""
 
-    def logits_of(x: jax.Array) -> jax.Array:
-        return x @ head['kernel'] + head['bias'][None, None]
+    def sums_of(x: jax.Array, labels: jax.Array, weights: jax.Array) -> dict[str, jax.Array]:
+        return class_sums(x @ head['kernel'] + head['bias'][None, None], labels, weights)
 
-    sums = chunked_sums(logits_of, hidden, LABELS, weights, chunk=chunk)
+    sums = chunked_sums(sums_of, hidden, LABELS, weights, chunk=chunk)
     return sums['loss'] / weights.sum(), sums
 
 
@@ -94,7 +95,7 @@ def gradient_program(**fields: Any) -> jax.stages.Compiled:
     batch |= {'weights': jax.ShapeDtypeStruct((2, 64), jnp.float32)}
 
     def loss(state: nnx.State, batch: dict) -> jax.Array:
-        return LanguageModelling().sums(nnx.merge(graph, state), batch, None)['causal_lm']['loss']
+        return LanguageModelling().sums(nnx.merge(graph, state), batch, None, None)[0]['causal_lm']['loss']
 
     return jax.jit(jax.value_and_grad(loss)).lower(state, batch).compile()
 
@@ -124,7 +125,9 @@ def test_the_objective_reads_the_models_chunk():
     batch |= {'weights': jnp.ones((2, 13))}
 
     def lower(graph: nnx.GraphDef) -> jax.stages.Lowered:
-        return jax.jit(lambda state: LanguageModelling().sums(nnx.merge(graph, state), batch, None)).lower(state)
+        return jax.jit(lambda state: LanguageModelling().sums(nnx.merge(graph, state), batch, None, None)[0]).lower(
+            state
+        )
 
     whole, chunked = lower(graph), lower(other)
     assert chunked.as_text().count('stablehlo.while') == whole.as_text().count('stablehlo.while') + 1

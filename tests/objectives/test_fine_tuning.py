@@ -1,5 +1,7 @@
 """The losses of fine-tuning against their formulas row by row, and what does not count."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +31,15 @@ def test_classes():
     sums = sums_of(HeadConfig(kind='sequence', outputs=4), {'logits': logits}, label=labels)
     assert_close(sums['loss'], sum(cross_entropy(logits[i], int(labels[i])) for i in range(2)))
     assert_close(sums['accuracy'], sum(float(logits[i].argmax() == labels[i]) for i in range(2)))
+
+
+def test_an_objective_asks_the_model_or_reads_what_it_has_said():
+    objective = FineTuning(HeadConfig(kind='sequence', outputs=1))
+    batch, outputs = {'weights': WEIGHTS, 'label': jnp.zeros(3)}, {'logits': jnp.asarray([[1.0], [3.0], [9.0]])}
+    model = types.SimpleNamespace(outputs=lambda _, **options: {'logits': outputs['logits'] + options['step']})
+    assert objective.sums_of(outputs, batch)[TERM]['loss'] == 1 + 9
+    sums, carry = objective.sums(model, batch, None, None, step=2)
+    assert sums[TERM]['loss'] == 9 + 25 and carry is None
 
 
 def test_one_output_is_a_number():

@@ -35,7 +35,7 @@ def model() -> Decoder:
 
 
 def sums_of(model: Decoder, batch: dict, rng: jax.Array | None = None) -> dict:
-    return nnx.jit(OBJECTIVE.sums)(model, batch, rng)['causal_lm']
+    return nnx.jit(OBJECTIVE.sums)(model, batch, None, rng)[0]['causal_lm']
 
 
 def test_sums_equal_the_logits_own(model):

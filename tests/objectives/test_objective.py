@@ -1,13 +1,10 @@
 """Sums become means once, by the weights of everything that was summed."""
 
-import types
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.objectives.objective import Batch, Objective, OutputObjective, Sums, mean_metrics, total_loss
+from efficient_attention.objectives.objective import Objective, mean_metrics, total_loss
 
 SUMS = {
     'masked_lm': {'loss': jnp.float32(12.0), 'accuracy': jnp.float32(3.0)},
@@ -51,18 +48,3 @@ def test_the_mean_over_parts_by_all_weights_is_the_mean_over_the_whole():
 def test_an_objective_must_say_weights_and_sums():
     with pytest.raises(TypeError, match='abstract'):
         Objective()
-
-
-class Largest(OutputObjective):
-    def weights(self, batch: Batch) -> dict[str, jax.Array]:
-        return {'largest': batch['weights'].sum()}
-
-    def sums_of(self, outputs, batch: Batch) -> Sums:
-        return {'largest': {'loss': (outputs['logits'].max(axis=1) * batch['weights']).sum()}}
-
-
-def test_an_objective_of_outputs_asks_the_model_or_reads_what_it_has_said():
-    batch, outputs = {'weights': jnp.ones(2)}, {'logits': jnp.asarray([[1.0, 3.0], [2.0, 0.0]])}
-    model = types.SimpleNamespace(outputs=lambda _, **options: {'logits': outputs['logits'] + options['step']})
-    assert Largest().sums_of(outputs, batch)['largest']['loss'] == 5
-    assert Largest().sums(model, batch, None, step=2)['largest']['loss'] == 9

@@ -18,4 +18,4 @@ def test_a_task_gets_the_whole_config_and_what_is_read_already(monkeypatch, name
     monkeypatch.setitem(registry.TASKS, name, lambda *arguments: arguments)
     config = types.SimpleNamespace(task=name)
     assert make_task(config) == (config,)
-    assert make_task(config, 'rows') == (config, 'rows')
+    assert make_task(config, 'examples') == (config, 'examples')

@@ -54,7 +54,7 @@ def test_a_stopped_seed_is_the_last_and_counts_for_nothing(
     values, trained = config_of().to_dict(), []
 
     def train(config: RunConfig, workdir: Path, **opened: object) -> dict[str, float]:
-        assert opened == {'rows': None, 'pretrained': None}  # of a run that is no fine-tuning
+        assert opened == {'examples': None, 'pretrained': None}  # of a run that is no fine-tuning
         trained.append((config.train.seed, workdir.name))
         return {'loss': 1.0} if len(trained) == 1 else {}
 

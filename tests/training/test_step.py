@@ -52,7 +52,7 @@ def compiled(micro_batches: int) -> Callable:
     graph = model()[0]
 
     def sums_of(params: dict, rows: KeyedRows) -> tuple[Sums, None]:
-        return OBJECTIVE.sums(nnx.merge(graph, params), rows.batch, rows.keys_B), None
+        return OBJECTIVE.sums(nnx.merge(graph, params), rows.batch, None, rows.keys_B)
 
     def gradients(params: dict, batch: Batch, weights: dict, key: jax.Array) -> tuple:
         whole = KeyedRows(batch, row_keys(key, batch), None)
@@ -139,9 +139,9 @@ class Roots(Objective):
     def weights(self, batch: Batch) -> dict[str, jax.Array]:
         return {'root': batch['weights'].sum()}
 
-    def sums(self, model: Line, batch: Batch, rng: jax.Array | None, step: jax.Array | int = 0) -> Sums:
+    def sums(self, model, batch, carry, rng, step=0):
         del rng, step
-        return {'root': {'loss': (jnp.sqrt(model.slope[...] * batch['x']) * batch['weights']).sum()}}
+        return {'root': {'loss': (jnp.sqrt(model.slope[...] * batch['x']) * batch['weights']).sum()}}, carry
 
 
 def batch_of(*x: float, weight: float = 1.0) -> Batch:
@@ -226,7 +226,7 @@ class Totals(Roots):
     def initial_carry(self, rows: int) -> jax.Array:
         return jnp.zeros(rows)
 
-    def sums_and_carry(self, model, batch, carry, rng, step=0):
+    def sums(self, model, batch, carry, rng, step=0):
         del rng, step
         carry = carry + batch['x']
         return {'root': {'loss': (model.slope[...] * carry * batch['weights']).sum()}}, carry

@@ -70,7 +70,8 @@ def test_questions_may_have_different_numbers_of_choices(tmp_path):
     for some in (features, features[:1]):
         [batch] = FeatureBatches(some, (16,), 16, 4, ENCODER.pad).evaluation(0, 1)
         one_row = {name: jnp.asarray(array[batch['index'] == 0]) for name, array in batch.items()}
-        losses.append(FineTuning(HeadConfig(kind='choice')).sums(model, one_row, None)[TERM]['loss'])
+        sums, _ = FineTuning(HeadConfig(kind='choice')).sums(model, one_row, None, None)
+        losses.append(sums[TERM]['loss'])
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
 
 

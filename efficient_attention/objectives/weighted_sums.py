@@ -1,16 +1,8 @@
-"""Weighted losses of labelled examples as sums, and those of Optax's cross-entropy."""
+"""Weighted sums of the losses of examples, and of the correct ones among them."""
 
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
-from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
-
-
-def cross_entropy_sums(
-    logits: Float[Array, '*b C'], labels: Int[Array, '*b'], weights: Float[Array, '*b']
-) -> dict[str, Array]:
-    """The sums of `weighted_sums` of the cross-entropy (nats) of logits against labels."""
-    return weighted_sums(cross_entropy(logits, labels), is_best(logits, labels), weights)
 
 
 def weighted_sums(
