@@ -21,7 +21,7 @@ from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.models.stack import layer_mechanisms
 from efficient_attention.models.taps import LayerTap, Taps, taps_of_each
-from efficient_attention.modules.attention import Attention, FixedKeys, Operands
+from efficient_attention.modules.attention import Attention, AttentionOperands, FixedKeys
 from efficient_attention.modules.context import OtherSequence, fold
 from efficient_attention.modules.distances import Biases
 from efficient_attention.modules.layer import Layer
@@ -158,7 +158,7 @@ class Cached(NamedTuple):
 
     def apply(
         self, x_BnD: Array, *, bias: Any = None, distance_biases: Biases | None = None
-    ) -> tuple[Array, tuple[Cache | FixedKeys, Operands] | None]:
+    ) -> tuple[Array, tuple[Cache | FixedKeys, AttentionOperands] | None]:
         """The sub-layer's output for new tokens, which read the cache and themselves.
 
         Of an attention also the cache after them, and their queries and keys.
@@ -173,7 +173,7 @@ class Cached(NamedTuple):
 
     def read_growing(
         self, module: Attention, x_BnD: Array, bias: Any, distance_biases: Biases | None
-    ) -> tuple[Array, tuple[Cache, Operands]]:
+    ) -> tuple[Array, tuple[Cache, AttentionOperands]]:
         """`apply` of an attention that reads all tokens before and the new ones."""
         query, key, value = module.project(x_BnD, self.positions_Bn, self.spec.mechanism)
         relative = None
@@ -183,7 +183,7 @@ class Cached(NamedTuple):
             bias = Partial(relative_term, relative)
         new = NewTokens(query, key, value, self.positions_Bn, self.segments_Bn)
         out_BnHK, cache = decode(self.spec, self.cache, new, bias=bias)
-        return module.join_heads(out_BnHK), (cache, Operands(query, key, relative))
+        return module.join_heads(out_BnHK), (cache, AttentionOperands(query, key, relative))
 
 
 def relative_term(relative: Relative, query_positions_b1n1: Array, key_positions_b11M: Array) -> Array:
