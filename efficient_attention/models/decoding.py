@@ -10,12 +10,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.tree_util import Partial
 
 from efficient_attention.attention.cache import Cache, decode, init_cache
 from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
 from efficient_attention.attention.patterns import Window
-from efficient_attention.attention.relative import Relative, relative_logits
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng
@@ -180,15 +178,9 @@ class Cached(NamedTuple):
         if module.distances is not None:
             distances = self.spec.mechanism.keys_back(self.spec.max_length)
             query, relative = module.distances(query, distances, distance_biases)
-            bias = Partial(relative_term, relative)
         new = NewTokens(query, key, value, self.positions_Bn, self.segments_Bn)
-        out_BnHK, cache = decode(self.spec, self.cache, new, bias=bias)
+        out_BnHK, cache = decode(self.spec, self.cache, new, bias=bias, relative=relative)
         return module.join_heads(out_BnHK), (cache, AttentionOperands(query, key, relative))
-
-
-def relative_term(relative: Relative, query_positions_b1n1: Array, key_positions_b11M: Array) -> Array:
-    """The relative term of the logits [B, H, n, M], as a bias function of positions."""
-    return relative_logits(relative, query_positions_b1n1[:, 0, :, 0], key_positions_b11M[:, 0, 0])
 
 
 def read_prompt(
