@@ -1,10 +1,10 @@
 """What a mechanism promises: facts that everybody may ask of it. What computes it lies in its room (`room.py`)."""
 
 import dataclasses
-from typing import ClassVar, TypeVar, cast
+from typing import ClassVar, TypeVar
 
 from efficient_attention.attention.patterns import Pattern
-from efficient_attention.errors import InputError, is_whole_number
+from efficient_attention.errors import InputError
 
 CAUSAL_OPTION = 'causal=True among its arguments'
 
@@ -128,15 +128,3 @@ def model_needs(mechanism: Mechanism) -> str:
     if mechanism.has_causal_option and not mechanism.is_causal:
         needs.append(f'{CAUSAL_OPTION} where it is in a language model')
     return ', '.join(needs)
-
-
-def require_at_least(minimum: int, what: str, value: object) -> None:
-    """Raises an InputError that names the argument unless it is a whole number of at least `minimum`."""
-    require(is_whole_number(value), what, value, 'a whole number')
-    require(cast(int, value) >= minimum, what, value, f'at least {minimum}')
-
-
-def require(holds: bool, what: str, value: object, allowed: str) -> None:
-    """Raises an InputError that names the argument, its value and what is allowed, unless `holds`."""
-    if not holds:
-        raise InputError(f'{what} is {value!r}; it must be {allowed}')

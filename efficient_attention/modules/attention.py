@@ -154,7 +154,7 @@ class Attention(nnx.Module):
             q_BLHK = rotate(q_BLHK, positions_BL)
             k_BMHK = q_BLHK if is_one else rotate(k_BMHK, key_positions_BM)
         if self.key is None and not mechanism.normalises_keys:
-            k_BMHK = unit_keys(k_BMHK)
+            k_BMHK = keys_of_queries(k_BMHK)
         q_BLHK = q_BLHK * self.config.query_scale if self.config.query_scale != 1.0 else q_BLHK
         return q_BLHK, k_BMHK, v_BMHK
 
@@ -192,10 +192,11 @@ class GlobalProjections(nnx.Module):
         return self.query(x_BLD), self.key(x_BLD), self.value(x_BLD)
 
 
-def unit_keys(q_BLHK: Array) -> Array:
-    """Keys of shared-QK attention for softmax over q k^T / sqrt(K): unit vectors times sqrt(K), as LSH's are.
+def keys_of_queries(q_BLHK: Array) -> Array:
+    """Keys of shared-QK attention for softmax over q k^T / sqrt(K): sqrt(K) q / |q|, so that the logits are LSH's.
 
-    Source: Kitaev et al. 2020, arXiv 2001.04451, section 2, k = q / |q|.
+    Source: Kitaev et al. 2020, arXiv 2001.04451, section 2, k = q / |q|. `unit_keys` of attention/lsh/ multiplies by
+    1 / |q| where this divides by |q|: they round differently, and trained models keep the results that they had.
     """
     q32 = q_BLHK.astype(jnp.float32)
     norm = jnp.sqrt(jnp.square(q32).sum(axis=-1, keepdims=True) + 1e-12)
