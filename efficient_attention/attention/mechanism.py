@@ -119,12 +119,3 @@ def refuse(who: str, lacks: dict[str, bool]) -> None:
     missing = [name for name, is_asked in lacks.items() if is_asked]
     if missing:
         raise lack(who, *missing)
-
-
-def model_needs(mechanism: Mechanism) -> str:
-    """What a config sets for a mechanism, in words; '' where any model may have it."""
-    needs = ['model.shared_qk=True'] if mechanism.normalises_keys else []
-    needs += [] if mechanism.has_dropout else ['model.attention_dropout_rate=0.0']
-    if mechanism.has_causal_option and not mechanism.is_causal:
-        needs.append(f'{CAUSAL_OPTION} where it is in a language model')
-    return ', '.join(needs)

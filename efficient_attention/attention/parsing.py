@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from efficient_attention.attention.mechanism import Mechanism, model_needs
+from efficient_attention.attention.mechanism import CAUSAL_OPTION, Mechanism
 from efficient_attention.attention.patterns import (
     Block,
     Causal,
@@ -52,6 +52,15 @@ PATTERNS: dict[str, Callable[..., Pattern]] = {
 }
 _TAKES_PATTERNS = ('per_head',)
 _KINDS = {int: 'a whole number', bool: 'True or False', str: 'a name in quotes'}
+
+
+def model_needs(mechanism: Mechanism) -> str:
+    """What a model's config sets for a mechanism, in words; '' where any model may have it."""
+    needs = ['model.shared_qk=True'] if mechanism.normalises_keys else []
+    needs += [] if mechanism.has_dropout else ['model.attention_dropout_rate=0.0']
+    if mechanism.has_causal_option and not mechanism.is_causal:
+        needs.append(f'{CAUSAL_OPTION} where it is in a language model')
+    return ', '.join(needs)
 
 
 def parse_pattern(text: str) -> Pattern:
