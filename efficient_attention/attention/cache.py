@@ -1,4 +1,4 @@
-"""What is kept of the tokens read so far, so that new ones attend as if all had been read at once.
+"""Caches for decoding: with what one keeps of the tokens read so far, new ones attend as if all were read at once.
 
 Each mechanism has a cache of its own kind, in the cache.py of its room.
 """

@@ -1,4 +1,4 @@
-"""What a mechanism promises: facts that everybody may ask of it. What computes it lies in its room (`room.py`)."""
+"""The class of mechanisms: the properties that others may ask for. What computes each lies in its room (`room.py`)."""
 
 import dataclasses
 from typing import ClassVar, TypeVar
@@ -13,7 +13,7 @@ CAUSAL_OPTION = 'causal=True among its arguments'
 class Mechanism:
     """A way to compute attention; frozen and hashable, so it can be a static argument.
 
-    Every fact has an answer here that refuses or promises nothing; a mechanism that knows better overrides it.
+    Every property has an answer here that refuses or promises nothing; a mechanism that knows better overrides it.
     """
 
     name: ClassVar[str] = 'mechanism'

@@ -1,4 +1,4 @@
-"""What the folder of a mechanism provides: its definition, its fast form, its cache for decoding and its cost."""
+"""The room of a mechanism, one folder: its definition, its fast form, its cache for decoding and its cost."""
 
 import dataclasses
 from collections.abc import Callable

@@ -72,12 +72,12 @@ class LSH(Mechanism):
 
     @property
     def is_causal(self) -> bool:
-        """As its argument says."""
+        """Whether it was made with `causal=True`."""
         return self.causal
 
     @property
     def has_causal_option(self) -> bool:
-        """True: `causal`."""
+        """True: the option is the field `causal`."""
         return True
 
     @property

@@ -1,4 +1,4 @@
-"""What a step of LSH attention reads: some neighbouring chunks of the sorted order, and the one before them.
+"""The window that a step of LSH attention reads: some neighbouring chunks of the sorted order, and the one before them.
 
 Axes as in `rounds.py`.
 """

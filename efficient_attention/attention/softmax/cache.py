@@ -127,7 +127,7 @@ def allowed_pairs(
 
 
 def write(slots: Slots, cache: KeyCache, new: KeyCache) -> KeyCache:
-    """The cache with the new keys in their slots, each with the newest of those that take it."""
+    """The cache after the new keys were written into their slots; of several keys for one slot the newest stays."""
     last_B1 = jnp.where(new.segments_BM != 0, new.positions_BM, -1).max(axis=1, keepdims=True)
     is_kept_Bn = (new.segments_BM != 0) & (slots.next_key(new.positions_BM) > last_B1)
     places_Bn = jnp.where(is_kept_Bn, slots.slot(new.positions_BM), slots.count)  # one beyond the last slot is dropped

@@ -88,7 +88,11 @@ class TileChunk(NamedTuple):
         )
 
     def pairs(self, x_bghtqm: Shaped[Array, '...']) -> Array:
-        """The array laid out over the pairs; where tiles share their list, t is 1, and q or m holds all of them."""
+        """Values of pairs, such as a bias, from [b, g, h, t, q, m] into the layout that this class describes.
+
+        Where the chunk's tiles visit the same tiles, the array comes with t = 1, and its axis of computed positions (m
+        by key, else q) holds those of all tiles; an axis of 1 stays 1.
+        """
         batch, groups, heads, tiles, queries, keys = x_bghtqm.shape
         if self.chosen.is_shared and (keys if self.by_key else queries) > 1:
             tiles = self.chosen.computed_t.shape[0]

@@ -1,4 +1,4 @@
-"""What one chunk of a tile loop computes: its logits under the masks, its softmax, and the gradient of its logits.
+"""The computation of one chunk of a tile loop: its logits under the masks, its softmax, and the gradient of its logits.
 
 Axes as in tile_softmax.py; arrays over the pairs of a chunk are laid out as `TileChunk` says.
 """

@@ -1,4 +1,4 @@
-"""What tile loops see of a bias or a relative term: the protocol that every term of the logits keeps."""
+"""The view that tile loops have of a bias or a relative term: the protocol that every term of the logits keeps."""
 
 import abc
 from typing import Any, Protocol, runtime_checkable
