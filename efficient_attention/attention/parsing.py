@@ -138,7 +138,7 @@ def _build(node: ast.expr, text: str) -> Pattern:
 
 
 def _known(name: str, text: str) -> Callable[..., Pattern]:
-    """The function that makes the pattern of this name; raises an InputError for a mechanism's name and for an unknown one."""
+    """The function that makes the pattern of this name; a mechanism's name and unknown ones raise an InputError."""
     if name in MECHANISMS:
         raise InputError(
             f'attention {text!r}: {name} is a mechanism of its own and no pattern, nor part of one; write it alone, '

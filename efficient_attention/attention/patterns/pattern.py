@@ -196,7 +196,7 @@ class Without(Pattern):
         return self.left(query, key) & ~self.right(query, key)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Some pair where `left` allows one and `right` not all; every pair where `left` allows all and `right` none."""
+        """Some pair where `left` allows one, `right` not all; every pair where `left` allows all and `right` none."""
         left, right = self.left.tiles(query, key), self.right.tiles(query, key)
         return left[0] & ~right[1], left[1] & ~right[0]
 
