@@ -2,6 +2,7 @@
 
 import numbers
 import sys
+from typing import cast
 
 
 class InputError(ValueError):
@@ -16,6 +17,18 @@ class RunError(RuntimeError):
 
     Its message is one line as well. Entry points print it as `error: <line>` and exit with code 1.
     """
+
+
+def require(holds: bool, what: str, value: object, allowed: str) -> None:
+    """Raises an InputError that names a field or an argument, its value and what is allowed, unless `holds`."""
+    if not holds:
+        raise InputError(f'{what} is {value!r}; it must be {allowed}')
+
+
+def require_at_least(minimum: int, what: str, value: object) -> None:
+    """Raises an InputError that names the argument unless it is a whole number of at least `minimum`."""
+    require(is_whole_number(value), what, value, 'a whole number')
+    require(cast(int, value) >= minimum, what, value, f'at least {minimum}')
 
 
 def show_error(error: Exception) -> None:

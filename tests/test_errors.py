@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from efficient_attention.errors import InputError, RunError, is_whole_number, one_line
+from efficient_attention.errors import InputError, RunError, is_whole_number, one_line, require, require_at_least
 
 
 def test_bad_input_is_a_value_error_and_a_failed_run_is_none():
@@ -23,3 +23,16 @@ def test_a_wrapped_error_is_one_line_with_what_was_wrong_inside():
 def test_whole_numbers_are_those_of_python_and_numpy():
     assert all(map(is_whole_number, (0, -3, np.int32(5), np.uint8(1))))
     assert not any(map(is_whole_number, (True, np.bool_(True), 1.0, np.float32(2), '1', None)))
+
+
+def test_a_requirement_names_the_argument_its_value_and_what_is_allowed():
+    require(True, 'model.heads', 0, 'at least 1')
+    with pytest.raises(InputError, match='^model.heads is 0; it must be at least 1$'):
+        require(False, 'model.heads', 0, 'at least 1')
+
+
+@pytest.mark.parametrize('value, allowed', [(2.0, 'a whole number'), (True, 'a whole number'), (1, 'at least 2')])
+def test_a_number_below_the_least_or_not_whole_is_named(value: object, allowed: str):
+    require_at_least(2, 'favor chunk', np.int32(2))
+    with pytest.raises(InputError, match=f'^favor chunk is {value}; it must be {allowed}$'):
+        require_at_least(2, 'favor chunk', value)

@@ -133,7 +133,7 @@ def make_request(query: Array, key: Array, value: Array, mechanism: Mechanism, *
 def complete(request: Request) -> Request:
     """The request with what its caller left out, after all checks; raises ValueError as `attend` says."""
     query, key, mechanism = request.query, request.key, request.mechanism
-    segments, (rate, dropout_rng) = request.segments, request.dropout or Dropout(0.0, None)
+    segments, (rate, dropout_rng) = request.segments or Sides(None, None), request.dropout or Dropout(0.0, None)
     check_mechanism(mechanism)
     check_vectors(query, key, request.value, mechanism)
     check_segments(query, key, *segments)

@@ -1,9 +1,8 @@
-"""What is kept of the tokens read so far, so that new ones attend as if all had been read at once.
+"""Caches for decoding: with what one keeps of the tokens read so far, new ones attend as if all were read at once.
 
 Each mechanism has a cache of its own kind, in the cache.py of its room.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,8 +11,10 @@ from jax.typing import DTypeLike
 from jaxtyping import Float
 
 from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
-from efficient_attention.attention.mechanism import lack
+from efficient_attention.attention.mechanism import refuse
 from efficient_attention.attention.registry import room_of
+from efficient_attention.attention.relative import Relative
+from efficient_attention.attention.room import Bias
 
 __all__ = ['Cache', 'CacheSpec', 'NewTokens', 'decode', 'init_cache']
 
@@ -28,7 +29,7 @@ def init_cache(spec: CacheSpec, batch: int, dtype: DTypeLike, rng: Array | None 
 
 
 def decode(
-    spec: CacheSpec, cache: Cache, new: NewTokens, *, bias: Callable[[Any, Any], Any] | None = None
+    spec: CacheSpec, cache: Cache, new: NewTokens, *, bias: Bias | None = None, relative: Relative | None = None
 ) -> tuple[Float[Array, 'B n H K'], Cache]:
     """Outputs of new tokens, which read themselves and those before them, and the cache that includes them.
 
@@ -38,12 +39,13 @@ def decode(
         new: queries are scaled by 1 / sqrt(K) inside; keys and values as they are to be read later; padding is not
             kept and gets zeros. Mechanisms that keep sums read the newest run of equal segments alone.
         bias: added to the scaled logits: a function of positions of queries and keys, as in `attend`.
+        relative: also added, by distance: the queries of the new tokens, and the table, as in `attend`.
 
     Outputs at positions from `max_length` on are NaN where the cache has no slots for them.
     """
-    if bias is not None and not spec.mechanism.has_logits:
-        raise lack(spec.mechanism.name, 'additive bias')
+    if not spec.mechanism.has_logits:
+        refuse(spec.mechanism.name, {'additive bias': bias is not None, 'relative term': relative is not None})
     positions, segments = new.positions.astype(jnp.int32), new.segments.astype(jnp.int32)
     new = new._replace(positions=positions, segments=segments)
-    out, cache = room_of(spec.mechanism).decode(spec, cache, new, bias)
+    out, cache = room_of(spec.mechanism).decode(spec, cache, new, bias, relative)
     return out.astype(new.query.dtype), cache

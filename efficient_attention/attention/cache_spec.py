@@ -1,4 +1,4 @@
-"""What is decoded: a mechanism with its sizes, and the new tokens that go on with a text."""
+"""The arguments of decoding: a mechanism with its sizes, and the new tokens that go on with a text."""
 
 import dataclasses
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""How much arithmetic a mechanism takes: multiply-adds of its matrix products in self-attention, forward."""
+"""Costs of mechanisms: multiply-adds of its matrix products in self-attention, forward."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""How programs are cut into steps, and which form their products and loops take, on each kind of device.
+"""Settings by kind of device: the sizes of steps that programs are cut into, and the forms of their products and loops.
 
 Every size and form that depends on the kind of device stands here, and is looked up with `device_forms()` while a
 program is traced. `using_forms` changes some of them for a block of code: to tune a size for a device, or in tests.

@@ -1,10 +1,10 @@
-"""What a mechanism promises: facts that everybody may ask of it. What computes it lies in its room (`room.py`)."""
+"""The class of mechanisms: the properties that others may ask for. What computes each lies in its room (`room.py`)."""
 
 import dataclasses
-from typing import ClassVar, TypeVar, cast
+from typing import ClassVar, TypeVar
 
 from efficient_attention.attention.patterns import Pattern
-from efficient_attention.errors import InputError, is_whole_number
+from efficient_attention.errors import InputError
 
 CAUSAL_OPTION = 'causal=True among its arguments'
 
@@ -13,7 +13,7 @@ CAUSAL_OPTION = 'causal=True among its arguments'
 class Mechanism:
     """A way to compute attention; frozen and hashable, so it can be a static argument.
 
-    Every fact has an answer here that refuses or promises nothing; a mechanism that knows better overrides it.
+    Every property has an answer here that refuses or promises nothing; a mechanism that knows better overrides it.
     """
 
     name: ClassVar[str] = 'mechanism'
@@ -119,24 +119,3 @@ def refuse(who: str, lacks: dict[str, bool]) -> None:
     missing = [name for name, is_asked in lacks.items() if is_asked]
     if missing:
         raise lack(who, *missing)
-
-
-def model_needs(mechanism: Mechanism) -> str:
-    """What a config sets for a mechanism, in words; '' where any model may have it."""
-    needs = ['model.shared_qk=True'] if mechanism.normalises_keys else []
-    needs += [] if mechanism.has_dropout else ['model.attention_dropout_rate=0.0']
-    if mechanism.has_causal_option and not mechanism.is_causal:
-        needs.append(f'{CAUSAL_OPTION} where it is in a language model')
-    return ', '.join(needs)
-
-
-def require_at_least(minimum: int, what: str, value: object) -> None:
-    """Raises an InputError that names the argument unless it is a whole number of at least `minimum`."""
-    require(is_whole_number(value), what, value, 'a whole number')
-    require(cast(int, value) >= minimum, what, value, f'at least {minimum}')
-
-
-def require(holds: bool, what: str, value: object, allowed: str) -> None:
-    """Raises an InputError that names the argument, its value and what is allowed, unless `holds`."""
-    if not holds:
-        raise InputError(f'{what} is {value!r}; it must be {allowed}')

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from efficient_attention.attention.mechanism import Mechanism, model_needs
+from efficient_attention.attention.mechanism import CAUSAL_OPTION, Mechanism
 from efficient_attention.attention.patterns import (
     Block,
     Causal,
@@ -54,6 +54,15 @@ _TAKES_PATTERNS = ('per_head',)
 _KINDS = {int: 'a whole number', bool: 'True or False', str: 'a name in quotes'}
 
 
+def model_needs(mechanism: Mechanism) -> str:
+    """What a model's config sets for a mechanism, in words; '' where any model may have it."""
+    needs = ['model.shared_qk=True'] if mechanism.normalises_keys else []
+    needs += [] if mechanism.has_dropout else ['model.attention_dropout_rate=0.0']
+    if mechanism.has_causal_option and not mechanism.is_causal:
+        needs.append(f'{CAUSAL_OPTION} where it is in a language model')
+    return ', '.join(needs)
+
+
 def parse_pattern(text: str) -> Pattern:
     """The pattern that a text such as 'causal & window(128)' names; `&`, `|` and `-` combine patterns.
 
@@ -73,6 +82,7 @@ def parse_mechanism(text: str) -> Mechanism:
 
 
 def _read(text: str, build: Callable[[ast.expr, str], Any]) -> Any:
+    """What `build` makes of the text's syntax tree; raises an InputError where the text is nested too deeply."""
     try:
         return build(_parse(text), text)
     except (RecursionError, MemoryError):  # from Python's own parser, or from ours
@@ -80,6 +90,7 @@ def _read(text: str, build: Callable[[ast.expr, str], Any]) -> Any:
 
 
 def _build_mechanism(node: ast.expr, text: str) -> Mechanism:
+    """The mechanism that a syntax tree stands for: one called by its name, or `Softmax` over a pattern."""
     name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else getattr(node, 'id', '')
     if name not in MECHANISMS:
         return Softmax(_build(node, text))
@@ -93,10 +104,12 @@ def _build_mechanism(node: ast.expr, text: str) -> Mechanism:
 
 
 def _named_fields(make: type[Mechanism], options: dict[str, Any]) -> list[tuple[Any, Any]]:
+    """The options given by name that are fields of the class, each with its value."""
     return [(field, options[field.name]) for field in dataclasses.fields(make) if field.name in options]
 
 
 def _parse(text: str) -> ast.expr:
+    """The syntax tree of a text; raises an InputError that names the column where it cannot be read."""
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"attention is {text!r}; it must be a text such as 'causal & window(128)'")
     try:
@@ -107,6 +120,7 @@ def _parse(text: str) -> ast.expr:
 
 
 def _build(node: ast.expr, text: str) -> Pattern:
+    """The pattern that a syntax tree stands for: a name, a call, or two patterns with a sign between them."""
     match node:
         case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
             return _build(left, text) & _build(right, text)
@@ -124,6 +138,7 @@ def _build(node: ast.expr, text: str) -> Pattern:
 
 
 def _known(name: str, text: str) -> Callable[..., Pattern]:
+    """The function that makes the pattern of this name; a mechanism's name and unknown ones raise an InputError."""
     if name in MECHANISMS:
         raise InputError(
             f'attention {text!r}: {name} is a mechanism of its own and no pattern, nor part of one; write it alone, '
@@ -136,6 +151,7 @@ def _known(name: str, text: str) -> Callable[..., Pattern]:
 
 
 def _arguments(node: ast.Call, text: str, read: Callable[[ast.expr, str], Any]) -> tuple[list, dict[str, Any]]:
+    """A call's arguments in order and those by name, their values read by `read`; no name stands twice."""
     names = [option.arg or '**' for option in node.keywords]
     for name in names:
         if names.count(name) > 1:
@@ -145,6 +161,7 @@ def _arguments(node: ast.Call, text: str, read: Callable[[ast.expr, str], Any]) 
 
 
 def _call(name: str, make: Callable[..., Any], arguments: list, options: dict[str, Any], text: str) -> Any:
+    """The pattern or mechanism that `make` returns for these arguments; its errors name the text as well."""
     try:
         inspect.signature(make).bind(*arguments, **options)
     except TypeError:
@@ -176,12 +193,14 @@ def _value(node: ast.expr) -> Any:
 
 
 def _whole_number(node: ast.expr, text: str) -> int:
+    """The whole number that a node is; raises an InputError for anything else."""
     if type(_value(node)) is int:
         return _value(node)
     raise InputError(f'attention {text!r}: {ast.unparse(node)!r} is not a whole number')
 
 
 def _constant(node: ast.expr, text: str) -> int | bool | str:
+    """The whole number, truth value or name that a node is; raises an InputError for anything else."""
     if isinstance(_value(node), int | bool | str):
         return _value(node)
     raise InputError(f'attention {text!r}: {ast.unparse(node)!r} is neither a whole number, True, False nor a name')

@@ -40,7 +40,7 @@ class Request:
     key: Array
     value: Array
     mechanism: Mechanism
-    segments: Any  # Sides of arrays, or None
+    segments: Sides | None
     positions: Sides
     dropout: Dropout | None
     bias: Any = None

@@ -1,4 +1,4 @@
-"""What the folder of a mechanism provides: its definition, its fast form, its cache for decoding and its cost."""
+"""The room of a mechanism, one folder: its definition, its fast form, its cache for decoding and its cost."""
 
 import dataclasses
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from jax.typing import DTypeLike
 
 from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
 from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import Request
 
 Bias = Callable[[Any, Any], Any]
@@ -27,7 +28,8 @@ class Room:
             honoured, or refused by the line of `mechanism.lack`.
         init_cache: cache.py; what is kept before any token, given the number of rows, a dtype and a key. A mechanism
             that cannot be decoded takes this and `decode` from `attention/no_cache.py`.
-        decode: cache.py; float outputs [B, n, H, K] of n >= 1 new tokens, and the cache that includes them.
+        decode: cache.py; float outputs [B, n, H, K] of n >= 1 new tokens, and the cache that includes them. The
+            bias and the relative term are None unless the mechanism has logits.
         multiply_adds: cost.py; of one row of so many positions, heads and width, in matrix products, forward.
     """
 
@@ -35,5 +37,5 @@ class Room:
     weights: Callable[[Request], Result]
     serve: Callable[[Request], Result]
     init_cache: Callable[[CacheSpec, int, DTypeLike, Array | None], Any]
-    decode: Callable[[CacheSpec, Any, NewTokens, Bias | None], tuple[Array, Any]]
+    decode: Callable[[CacheSpec, Any, NewTokens, Bias | None, Relative | None], tuple[Array, Any]]
     multiply_adds: Callable[[Any, int, int, int], int]

@@ -1,4 +1,4 @@
-"""What mechanisms share of a dense matrix of weights [B, H, L, M]: its mask, its softmax, dropout and the output."""
+"""The dense matrix of weights [B, H, L, M] that mechanisms share: its mask, its softmax, dropout and the output."""
 
 import jax
 import jax.numpy as jnp

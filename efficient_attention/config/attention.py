@@ -3,11 +3,11 @@
 import dataclasses
 
 from efficient_attention.attention.attend import BACKENDS
-from efficient_attention.attention.mechanism import Mechanism, model_needs
-from efficient_attention.attention.parsing import parse_mechanism
-from efficient_attention.config.checks import check_one_of, require
+from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.parsing import model_needs, parse_mechanism
+from efficient_attention.config.checks import check_one_of
 from efficient_attention.config.fields import CHANGEABLE, EXPORTED, marked, read_by
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, require
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,9 +26,3 @@ def check_within(
     if not (is_high_enough and is_low_enough):  # nan fails both
         interval = f'{"(" if low_is_open else "["}{low}, {high}{")" if high_is_open or math.isinf(high) else "]"}'
         raise InputError(f'{field} is {value}; it must lie in {interval}')
-
-
-def require(holds: bool, field: str, value: object, allowed: str) -> None:
-    """Raises an InputError that names the field, its value and what is allowed, unless `holds`."""
-    if not holds:
-        raise InputError(f'{field} is {value!r}; it must be {allowed}')

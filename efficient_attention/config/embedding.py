@@ -3,10 +3,11 @@
 import dataclasses
 import math
 
-from efficient_attention.config.checks import check_one_of, require
+from efficient_attention.config.checks import check_one_of
 from efficient_attention.config.fields import read_by
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.config.relative import UNTIED
+from efficient_attention.errors import require
 
 POSITIONS = ('learned', 'sinusoidal', 'axial', 'none')
 

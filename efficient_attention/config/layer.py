@@ -4,9 +4,10 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from efficient_attention.config.checks import check_one_of, check_within, require
+from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.fields import EXPORTED, marked
 from efficient_attention.config.relative import RelativeConfig
+from efficient_attention.errors import require
 
 ACTIVATIONS = ('gelu_tanh', 'gelu_erf', 'gelu_sigmoid', 'relu')
 NORMS = ('post', 'pre')

@@ -9,9 +9,10 @@ and a group can check its fields against those below it, such as `adaptive_divis
 
 import dataclasses
 
-from efficient_attention.config.checks import check_one_of, require
+from efficient_attention.config.checks import check_one_of
 from efficient_attention.config.fields import CHANGEABLE, EXPORTED, marked, read_by
 from efficient_attention.config.output import OutputConfig
+from efficient_attention.errors import require
 
 SHARING = ('none', 'all')
 REMAT = ('none', 'full', 'dots')

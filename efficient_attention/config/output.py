@@ -3,9 +3,9 @@
 import dataclasses
 import itertools
 
-from efficient_attention.config.checks import require
 from efficient_attention.config.embedding import EmbeddingConfig
 from efficient_attention.config.fields import read_by
+from efficient_attention.errors import require
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,8 +5,8 @@ import math
 from typing import Any
 
 from efficient_attention.config.attention import AttentionConfig
-from efficient_attention.config.checks import check_one_of, require
-from efficient_attention.errors import InputError
+from efficient_attention.config.checks import check_one_of
+from efficient_attention.errors import InputError, require
 
 RELATIVE = ('none', 'alibi', 't5', 'tupe', 'tupe_r', 'transformer_xl')
 BUCKETED = ('t5', 'tupe_r')  # those with a table by the distance of query and key

@@ -10,18 +10,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.tree_util import Partial
 
 from efficient_attention.attention.cache import Cache, decode, init_cache
 from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
 from efficient_attention.attention.patterns import Window
-from efficient_attention.attention.relative import Relative, relative_logits
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.models.stack import layer_mechanisms
 from efficient_attention.models.taps import LayerTap, Taps, taps_of_each
-from efficient_attention.modules.attention import Attention, FixedKeys, Operands
+from efficient_attention.modules.attention import Attention, AttentionOperands, FixedKeys
 from efficient_attention.modules.context import OtherSequence, fold
 from efficient_attention.modules.distances import Biases
 from efficient_attention.modules.layer import Layer
@@ -158,7 +156,7 @@ class Cached(NamedTuple):
 
     def apply(
         self, x_BnD: Array, *, bias: Any = None, distance_biases: Biases | None = None
-    ) -> tuple[Array, tuple[Cache | FixedKeys, Operands] | None]:
+    ) -> tuple[Array, tuple[Cache | FixedKeys, AttentionOperands] | None]:
         """The sub-layer's output for new tokens, which read the cache and themselves.
 
         Of an attention also the cache after them, and their queries and keys.
@@ -173,22 +171,16 @@ class Cached(NamedTuple):
 
     def read_growing(
         self, module: Attention, x_BnD: Array, bias: Any, distance_biases: Biases | None
-    ) -> tuple[Array, tuple[Cache, Operands]]:
+    ) -> tuple[Array, tuple[Cache, AttentionOperands]]:
         """`apply` of an attention that reads all tokens before and the new ones."""
         query, key, value = module.project(x_BnD, self.positions_Bn, self.spec.mechanism)
         relative = None
         if module.distances is not None:
             distances = self.spec.mechanism.keys_back(self.spec.max_length)
             query, relative = module.distances(query, distances, distance_biases)
-            bias = Partial(relative_term, relative)
         new = NewTokens(query, key, value, self.positions_Bn, self.segments_Bn)
-        out_BnHK, cache = decode(self.spec, self.cache, new, bias=bias)
-        return module.join_heads(out_BnHK), (cache, Operands(query, key, relative))
-
-
-def relative_term(relative: Relative, query_positions_b1n1: Array, key_positions_b11M: Array) -> Array:
-    """The relative term of the logits [B, H, n, M], as a bias function of positions."""
-    return relative_logits(relative, query_positions_b1n1[:, 0, :, 0], key_positions_b11M[:, 0, 0])
+        out_BnHK, cache = decode(self.spec, self.cache, new, bias=bias, relative=relative)
+        return module.join_heads(out_BnHK), (cache, AttentionOperands(query, key, relative))
 
 
 def read_prompt(

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.favor.random_features import redraw_key
+from efficient_attention.attention.redraw import redraw_key
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.stack import Stack

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from efficient_attention.modules.attention import Operands
+from efficient_attention.modules.attention import AttentionOperands
 from efficient_attention.modules.sub_layer import Streams, end
 
-LayerTap = tuple[Streams, dict[str, Operands]]  # a layer's streams and its attentions' operands, by their names
+# A layer's streams and its attentions' operands, by their names.
+LayerTap = tuple[Streams, dict[str, AttentionOperands]]
 
 
 class Taps(NamedTuple):
@@ -26,7 +27,7 @@ class Taps(NamedTuple):
     """
 
     outputs_NBLD: Array
-    attention: dict[str, Operands]
+    attention: dict[str, AttentionOperands]
 
 
 def taps_of(layers: LayerTap, dtype: DTypeLike) -> Taps:
@@ -45,7 +46,7 @@ def taps_of_each(layers: list[LayerTap], dtype: DTypeLike) -> Taps:
     return taps_of(jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers), dtype)
 
 
-def lengthened(operands: Operands, rows: int) -> Operands:
+def lengthened(operands: AttentionOperands, rows: int) -> AttentionOperands:
     """The operands with `rows` rows in their table of distances; copies of its last row fill it up."""
     relative = operands.relative
     if relative is None:

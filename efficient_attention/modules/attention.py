@@ -30,7 +30,7 @@ class FixedKeys(NamedTuple):
     segments_BM: Array
 
 
-class Operands(NamedTuple):
+class AttentionOperands(NamedTuple):
     """What an attention's weights come from, as `attention_weights` takes it."""
 
     query_BLHK: Array
@@ -70,7 +70,7 @@ class Attention(nnx.Module):
 
     def self_attention(
         self, x_BLD: Array, context: Context, mechanism: Mechanism | None = None
-    ) -> tuple[Array, Operands]:
+    ) -> tuple[Array, AttentionOperands]:
         """Attends within segments, to the memory too; also returns the queries and keys, as they were compared.
 
         Args:
@@ -88,7 +88,7 @@ class Attention(nnx.Module):
                 raise ValueError('is_global and bias do not go together')
             tokens = self.global_tokens(x_BLD, context.is_global_BL)
             out_BLHK = attend_with_global(q_BLHK, k_BMHK, v_BMHK, tokens, mechanism, segments_BL, options)
-            return self.join_heads(out_BLHK), Operands(q_BLHK, k_BMHK)
+            return self.join_heads(out_BLHK), AttentionOperands(q_BLHK, k_BMHK)
         options |= {'query_segments': segments_BL, 'key_segments': segments_BL}
         if memory is not None:
             options |= memory.options(segments_BL)
@@ -97,7 +97,7 @@ class Attention(nnx.Module):
         if self.distances is not None:
             q_BLHK, relative = self.distances(q_BLHK, k_BMHK.shape[1], context.distance_biases)
         out_BLHK = attend(q_BLHK, k_BMHK, v_BMHK, mechanism, bias=context.bias, relative=relative, **options)
-        return self.join_heads(out_BLHK), Operands(q_BLHK, k_BMHK, relative)
+        return self.join_heads(out_BLHK), AttentionOperands(q_BLHK, k_BMHK, relative)
 
     def options(self, rng: Array | None) -> dict[str, Any]:
         """The keyword arguments of `attend` that follow from the config; `rng` turns dropout of the weights on."""
@@ -113,7 +113,7 @@ class Attention(nnx.Module):
 
     def cross(
         self, x_BLD: Array, segments_BL: Array, other: OtherSequence, *, rng: Array | None = None
-    ) -> tuple[Array, Operands]:
+    ) -> tuple[Array, AttentionOperands]:
         """Attends to another sequence, within segments; also returns the queries and keys."""
         return self.read_fixed(x_BLD, segments_BL, self.fixed_keys(other), rng=rng)
 
@@ -125,12 +125,12 @@ class Attention(nnx.Module):
 
     def read_fixed(
         self, x_BLD: Array, segments_BL: Array, keys: FixedKeys, *, rng: Array | None = None
-    ) -> tuple[Array, Operands]:
+    ) -> tuple[Array, AttentionOperands]:
         """The output and operands of queries that read these keys."""
         q_BLHK = self.split_heads(self.query(x_BLD))
         options = self.options(rng) | {'query_segments': segments_BL, 'key_segments': keys.segments_BM}
         out_BLHK = attend(q_BLHK, keys.key_BMHK, keys.value_BMHK, Softmax(), **options)
-        return self.join_heads(out_BLHK), Operands(q_BLHK, keys.key_BMHK)
+        return self.join_heads(out_BLHK), AttentionOperands(q_BLHK, keys.key_BMHK)
 
     def project(
         self, x_BLD: Array, positions_BL: Array, mechanism: Mechanism, memory: LayerMemory | None = None
@@ -154,7 +154,7 @@ class Attention(nnx.Module):
             q_BLHK = rotate(q_BLHK, positions_BL)
             k_BMHK = q_BLHK if is_one else rotate(k_BMHK, key_positions_BM)
         if self.key is None and not mechanism.normalises_keys:
-            k_BMHK = unit_keys(k_BMHK)
+            k_BMHK = keys_of_queries(k_BMHK)
         q_BLHK = q_BLHK * self.config.query_scale if self.config.query_scale != 1.0 else q_BLHK
         return q_BLHK, k_BMHK, v_BMHK
 
@@ -192,10 +192,11 @@ class GlobalProjections(nnx.Module):
         return self.query(x_BLD), self.key(x_BLD), self.value(x_BLD)
 
 
-def unit_keys(q_BLHK: Array) -> Array:
-    """Keys of shared-QK attention for softmax over q k^T / sqrt(K): unit vectors times sqrt(K), as LSH's are.
+def keys_of_queries(q_BLHK: Array) -> Array:
+    """Keys of shared-QK attention for softmax over q k^T / sqrt(K): sqrt(K) q / |q|, so that the logits are LSH's.
 
-    Source: Kitaev et al. 2020, arXiv 2001.04451, section 2, k = q / |q|.
+    Source: Kitaev et al. 2020, arXiv 2001.04451, section 2, k = q / |q|. `unit_keys` of attention/lsh/ multiplies by
+    1 / |q| where this divides by |q|: they round differently, and trained models keep the results that they had.
     """
     q32 = q_BLHK.astype(jnp.float32)
     norm = jnp.sqrt(jnp.square(q32).sum(axis=-1, keepdims=True) + 1e-12)

@@ -10,7 +10,7 @@ from jax import Array
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.attention import Attention, Operands
+from efficient_attention.modules.attention import Attention, AttentionOperands
 from efficient_attention.modules.context import Context, LayerMemory, fold
 from efficient_attention.modules.feed_forward import FeedForward
 from efficient_attention.modules.parameters import layer_norm
@@ -46,9 +46,9 @@ class Layer(nnx.Module):
 
     def run(
         self, streams: Streams, context: Context, mechanism: Mechanism | None = None
-    ) -> tuple[Streams, dict[str, Operands]]:
+    ) -> tuple[Streams, dict[str, AttentionOperands]]:
         """The streams after all sub-layers, and the queries and keys of each attention by its name."""
-        operands: dict[str, Operands] = {}
+        operands: dict[str, AttentionOperands] = {}
         for sub in self.sub_layers:
             apply = functools.partial(self.apply, sub, context, mechanism)
             streams, used = self.advance(sub, streams, apply, context.rng)
@@ -82,7 +82,7 @@ class Layer(nnx.Module):
 
     def apply(
         self, sub: SubLayer, context: Context, mechanism: Mechanism | None, x_BLD: Array
-    ) -> tuple[Array, Operands | None]:
+    ) -> tuple[Array, AttentionOperands | None]:
         """A sub-layer's module on what `branch` has normalised, and an attention's queries and keys."""
         module = getattr(self, sub.name)
         if not sub.keys_from:

@@ -1,5 +1,6 @@
 """Caches: outputs equal the dense definition for every pattern, however they are cut into pieces."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -11,6 +12,7 @@ from efficient_attention.attention import cache as caching
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, init_cache
 from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.attention.relative import Relative
 from tests.tolerances import assert_close
 
 LENGTH = 48
@@ -39,18 +41,23 @@ ONES = jnp.ones_like(POSITIONS)
 
 
 @functools.partial(jax.jit, static_argnames=('spec', 'piece', 'bias'))
-def in_pieces(spec: CacheSpec, piece: int, *new: jax.Array, bias: Any = None) -> tuple[jax.Array, caching.Cache]:
+def in_pieces(
+    spec: CacheSpec, piece: int, *new: jax.Array, bias: Any = None, relative: Relative | None = None
+) -> tuple[jax.Array, caching.Cache]:
     """The outputs of all tokens of `new`, read `piece` at a time, and the cache after."""
 
     def cut(x: jax.Array) -> jax.Array:
         return x.reshape(len(x), -1, piece, *x.shape[2:]).swapaxes(0, 1)
 
-    def step(cache: caching.Cache, part: tuple[jax.Array, ...]) -> tuple[caching.Cache, jax.Array]:
-        out, cache = decode(spec, cache, NewTokens(*part), bias=bias)
+    def step(cache: caching.Cache, part: tuple[jax.Array, Any]) -> tuple[caching.Cache, jax.Array]:
+        read, query = part
+        by_distance = relative and dataclasses.replace(relative, query=query)
+        out, cache = decode(spec, cache, NewTokens(*read), bias=bias, relative=by_distance)
         return cache, out
 
     start = init_cache(spec, 2, new[0].dtype, RNG)
-    cache, outs = jax.lax.scan(step, start, tuple(map(cut, new)))
+    read = tuple(map(cut, new)), None if relative is None else cut(relative.query)
+    cache, outs = jax.lax.scan(step, start, read)
     return outs.swapaxes(0, 1).reshape(new[0].shape), cache
 
 
@@ -92,3 +99,19 @@ def test_a_bias_sees_the_positions_of_what_the_slots_hold(piece: int, text: str)
     spec = spec_of(text)
     out, _ = in_pieces(spec, piece, *arrays(), POSITIONS, ONES, bias=slopes)
     assert_close(out, attend(*arrays(), spec.mechanism, bias=slopes, backend='reference'))
+
+
+def test_a_bias_and_a_relative_term_are_both_added():
+    spec, relative = spec_of('causal & window(11)'), relative_term()
+    out, _ = in_pieces(spec, 12, *arrays(), POSITIONS, ONES, bias=slopes, relative=relative)
+    assert_close(out, attend(*arrays(), spec.mechanism, bias=slopes, relative=relative, backend='reference'))
+
+
+def test_sums_of_features_refuse_a_relative_term():
+    with pytest.raises(NotImplementedError, match='^favor has no relative term$'):
+        decode(spec_of(FAVORS[0]), None, NewTokens(*arrays(), POSITIONS, ONES), relative=relative_term())
+
+
+def relative_term() -> Relative:
+    keys = jax.random.split(jax.random.key(1))
+    return Relative(jax.random.normal(keys[0], (2, LENGTH, 4, 8)), jax.random.normal(keys[1], (9, 4, 8)))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from efficient_attention.attention.mechanism import Mechanism, model_needs
-from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.parsing import model_needs, parse_mechanism
 from efficient_attention.attention.patterns import Causal, Full
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention import registry
+import efficient_attention as ea
+from efficient_attention.attention import no_cache, registry
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, init_cache
 from efficient_attention.attention.favor.definition import FAVOR
@@ -21,6 +22,7 @@ from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import global_tokens
 from efficient_attention.attention.registry import ROOMS, room_of
+from efficient_attention.attention.room import Room
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError
 from tests.attention import contract
@@ -29,17 +31,21 @@ from tests.attention.test_cost import both_counts
 from tests.tolerances import assert_close
 
 FILES = ('definition', 'serve', 'cache', 'cost')
+ATTENTION = Path(registry.__file__).parent
 
 
 @pytest.mark.parametrize('name', ROOMS)
 def test_a_room_has_the_files_that_every_room_has(name: str):
-    folder = Path(registry.__file__).parent / name
-    assert not [file for file in FILES if not (folder / f'{file}.py').is_file()]
+    assert not [file for file in FILES if not (ATTENTION / name / f'{file}.py').is_file()]
     room = ROOMS[name]
     modules = [getattr(room, field.name).__module__ for field in dataclasses.fields(room)]
-    cache = 'no_cache' if name == 'lsh' else f'{name}.cache'
+    cache = f'{name}.cache' if has_cache(room) else 'no_cache'
     files = (*(f'{name}.{file}' for file in ('definition', 'definition', 'serve')), cache, cache, f'{name}.cost')
     assert modules == [f'efficient_attention.attention.{file}' for file in files]
+
+
+def has_cache(room: Room) -> bool:
+    return room.decode is not no_cache.decode
 
 
 def test_a_room_is_found_by_the_class():
@@ -47,10 +53,17 @@ def test_a_room_is_found_by_the_class():
     assert room_of(Softmax()) is ROOMS['softmax']
 
 
-def test_a_mechanism_is_called_by_one_name_everywhere():
-    """The registry's, that of texts and error lines, and that of its folder (above)."""
-    assert list(ROOMS) == [room.kind().name for room in ROOMS.values()] == ['softmax', 'lsh', 'favor', 'linear']
-    assert all(parse_mechanism(name).name == name for name in ROOMS if name != 'softmax')
+def test_every_room_is_registered_under_the_name_of_its_folder():
+    folders = [path.parent.name for path in ATTENTION.glob('*/__init__.py') if '\nROOM = ' in path.read_text()]
+    assert sorted(ROOMS) == sorted(folders)
+
+
+def test_a_mechanism_has_one_name_in_texts_and_its_class_is_public():
+    """Softmax is written as its pattern."""
+    assert {name: parse_mechanism(name) for name in ROOMS if name != Softmax.name} == {
+        name: room.kind() for name, room in ROOMS.items() if name != Softmax.name
+    }
+    assert all(getattr(ea, room.kind.__name__) is room.kind for room in ROOMS.values())
 
 
 def test_a_mechanism_without_a_room_is_named():
@@ -143,7 +156,7 @@ def test_definition_and_fast_form_are_the_table_s(text: str):
 @pytest.mark.parametrize('text', [text for text in TABLE if parse_mechanism(text).is_causal])
 def test_token_by_token_equals_the_definition_or_is_refused(text: str):
     mechanism = parse_mechanism(text)
-    if isinstance(mechanism, LSH):
+    if not has_cache(room_of(mechanism)):
         with pytest.raises(InputError, match='cannot go on token by token'):
             CacheSpec(mechanism, H, H, K, L)
         return
@@ -163,30 +176,36 @@ def test_token_by_token_equals_the_definition_or_is_refused(text: str):
     assert_close(out, served(text, q, k, v, 'reference'))
 
 
-@pytest.mark.parametrize('text', ['linear', 'linear(causal=True, chunk=64)'])
+@pytest.mark.parametrize('text', TABLE)
 def test_cost_is_that_of_the_program(text: str):
-    """Of the other mechanisms in test_cost.py."""
+    """Other options in test_cost.py. The lists of tiles that Softmax visits are padded, so it computes some more."""
     counted, traced = both_counts(text, 512)
-    assert counted == pytest.approx(traced, rel=0.01)
+    assert counted <= 1.01 * traced
+    assert traced <= counted * (1.35 if parse_mechanism(text).has_backends else 1.01)
 
 
 # ---- the worked examples of the docs ----
 
-DOCUMENT = Path(registry.__file__).parents[2] / 'docs' / 'attention.md'
+DOCUMENT = ATTENTION.parents[1] / 'docs' / 'attention.md'
 
 
 def lines_of(text: str) -> int:
     return sum(1 for line in text.splitlines() if line.strip())
 
 
+def lines_by_file(folder: str) -> dict[str, int]:
+    return {path.name: lines_of(path.read_text(encoding='utf-8')) for path in (ATTENTION / folder).glob('*.py')}
+
+
 def test_the_worked_mechanism_has_as_many_lines_as_the_docs_say():
-    folder, said = Path(registry.__file__).parent / 'linear', DOCUMENT.read_text(encoding='utf-8')
-    counts = {f'{file}.py': lines_of((folder / f'{file}.py').read_text(encoding='utf-8')) for file in FILES}
+    said = DOCUMENT.read_text(encoding='utf-8')
+    counts, shared = lines_by_file('linear'), sum(lines_by_file('features').values())
     section = said[said.index('## Adding a mechanism') :]
     assert {
         name: int(count) for name, count in re.findall(r'^\| `(\w+\.py)` \| (\d+) \|', section, re.MULTILINE)
     } == counts
-    assert f'in {sum(counts.values())} lines' in section and sum(counts.values()) <= 65
+    assert f'in {sum(counts.values())} lines' in section and sum(counts.values()) <= 75
+    assert f'{shared} lines of `efficient_attention/attention/features/`' in section
 
 
 def test_the_worked_pattern_is_that_of_the_source_and_short():

@@ -16,6 +16,6 @@ def init(spec: CacheSpec, batch: int, _: DTypeLike, rng: Array | None) -> SumsCa
     return init_sums(spec, batch, of_kind(FAVOR, spec.mechanism).feature_map(cast(Array, rng), spec.width))
 
 
-def decode(spec: CacheSpec, cache: SumsCache, new: NewTokens, _: Any) -> tuple[Array, SumsCache]:
+def decode(spec: CacheSpec, cache: SumsCache, new: NewTokens, *_: Any) -> tuple[Array, SumsCache]:
     """Outputs [B, n, H, K] of the new tokens, and the cache that includes them."""
     return decode_sums(cache, new, of_kind(FAVOR, spec.mechanism).chunk)

@@ -1,4 +1,4 @@
-"""How much arithmetic FAVOR takes: features of queries and keys, sums over keys, and sums read by queries."""
+"""The cost of FAVOR: features of queries and keys, sums over keys, and sums read by queries."""
 
 from efficient_attention.attention.favor.definition import FAVOR
 

@@ -12,8 +12,9 @@ from jaxtyping import Float
 from efficient_attention.attention.favor.random_features import KERNELS, draw_features
 from efficient_attention.attention.features.definition import FeatureAttention, feature_weights
 from efficient_attention.attention.features.feature_map import FeatureMap
-from efficient_attention.attention.mechanism import of_kind, require, require_at_least
+from efficient_attention.attention.mechanism import of_kind
 from efficient_attention.attention.request import Request
+from efficient_attention.errors import require, require_at_least
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 RELU_FLOOR = 1e-3  # added to the features of the relu kernel, as the paper's released code has it
 
@@ -31,11 +31,6 @@ def draw_features(rng: Array, features: int, width: int, orthogonal: bool) -> Fl
     signs_nK = jnp.where(jnp.diagonal(r_nKK, axis1=1, axis2=2) < 0.0, -1.0, 1.0)
     directions_RK = (q_nKK * signs_nK[:, None, :]).swapaxes(1, 2).reshape(blocks * width, width)[:features]
     return directions_RK * jnp.linalg.norm(rows_RK, axis=1, keepdims=True)
-
-
-def redraw_key(rng: Array, step: int | Int[Array, ''], every: int) -> Array:
-    """The key of the features at a training step: a new one each `every` steps, always the first where it is 0."""
-    return jax.random.fold_in(rng, step // every if every else 0)
 
 
 def log_softmax_features(x: Float[Array, '*batch K'], projection_RK: Float[Array, 'R K']) -> Float[Array, '*batch R']:

@@ -26,7 +26,7 @@ from efficient_attention.attention.features.feature_map import (
 from efficient_attention.attention.weights import MASKED
 
 
-class Operands(NamedTuple):
+class FeatureOperands(NamedTuple):
     """Queries, keys and values in float32 chunks, and which keys are valid (None: all)."""
 
     query_nBGhCK: Array
@@ -35,7 +35,7 @@ class Operands(NamedTuple):
     valid_nBC: Array | None
 
 
-class Saved(NamedTuple):
+class SavedSums(NamedTuple):
     """What the forward pass saves for the backward pass.
 
     The sums over keys of features divided by exp(stabiliser), times values; of each query the logarithm of its
@@ -57,7 +57,7 @@ def attend_all(
     block = device_forms().feature_key_block or max(queries, keys)
     size = min(block, keys)
     value_nBGCK = cut_keys(value_BMGK, size)
-    operands = Operands(
+    operands = FeatureOperands(
         cut_queries(query_BLHK, groups, min(block, queries)),
         cut_keys(key_BMGK, size),
         jnp.concatenate([value_nBGCK, jnp.ones_like(value_nBGCK[..., :1])], axis=-1),
@@ -67,12 +67,12 @@ def attend_all(
 
 
 @jax.custom_vjp
-def read_all(operands: Operands, features: FeatureMap) -> Float[Array, 'n B G h C K']:
+def read_all(operands: FeatureOperands, features: FeatureMap) -> Float[Array, 'n B G h C K']:
     """Outputs in chunks; the feature map has no gradient."""
     return forward(operands, features)[0]
 
 
-def forward(operands: Operands, features: FeatureMap) -> tuple[Array, Any]:
+def forward(operands: FeatureOperands, features: FeatureMap) -> tuple[Array, Any]:
     """`read_all`, and what its backward pass needs."""
     sums_BGVR, stabiliser_BGR = sum_keys(operands, features)
 
@@ -85,11 +85,11 @@ def forward(operands: Operands, features: FeatureMap) -> tuple[Array, Any]:
         return out_BGhCK, scale_BGhC, denominator_BGhC
 
     out_nBGhCK, scale_nBGhC, denominator_nBGhC = jax.lax.map(read, operands.query_nBGhCK)
-    saved = Saved(sums_BGVR, stabiliser_BGR, scale_nBGhC, denominator_nBGhC, out_nBGhCK)
+    saved = SavedSums(sums_BGVR, stabiliser_BGR, scale_nBGhC, denominator_nBGhC, out_nBGhCK)
     return out_nBGhCK, (operands, features, saved)
 
 
-def sum_keys(operands: Operands, features: FeatureMap) -> tuple[Array, Array]:
+def sum_keys(operands: FeatureOperands, features: FeatureMap) -> tuple[Array, Array]:
     """The sums [B, G, V, R] over all keys, and the largest logarithm [B, G, R] of each feature, by whose exp they are
     divided."""
     _, batch, groups, _, width = operands.value_nBGCV.shape
@@ -108,15 +108,17 @@ def sum_keys(operands: Operands, features: FeatureMap) -> tuple[Array, Array]:
     return jax.lax.scan(add, start, (operands.key_nBGCK, operands.value_nBGCV, operands.valid_nBC))[0]
 
 
-def backward(kept: Any, dout_nBGhCK: Array) -> tuple[Operands, None]:
+def backward(kept: Any, dout_nBGhCK: Array) -> tuple[FeatureOperands, None]:
     """Gradients of queries, keys and values."""
     operands, features, saved = kept
     dsums_BGVR, dquery_nBGhCK = query_gradients(operands, features, saved, dout_nBGhCK)
     dkey_nBGCK, dvalue_nBGCV = key_gradients(operands, features, saved, dsums_BGVR)
-    return Operands(dquery_nBGhCK, dkey_nBGCK, dvalue_nBGCV, None), None
+    return FeatureOperands(dquery_nBGhCK, dkey_nBGCK, dvalue_nBGCV, None), None
 
 
-def query_gradients(operands: Operands, features: FeatureMap, saved: Saved, dout_nBGhCK: Array) -> tuple[Array, Array]:
+def query_gradients(
+    operands: FeatureOperands, features: FeatureMap, saved: SavedSums, dout_nBGhCK: Array
+) -> tuple[Array, Array]:
     """Gradients of the sums [B, G, V, R] and of the queries [n, B, G, h, C, K]."""
 
     def of_queries(dsums_BGVR: Array, chunk: tuple[Array, ...]) -> tuple[Array, Array]:
@@ -135,7 +137,9 @@ def query_gradients(operands: Operands, features: FeatureMap, saved: Saved, dout
     return jax.lax.scan(of_queries, jnp.zeros_like(saved.sums_BGVR), chunks)
 
 
-def key_gradients(operands: Operands, features: FeatureMap, saved: Saved, dsums_BGVR: Array) -> tuple[Array, Array]:
+def key_gradients(
+    operands: FeatureOperands, features: FeatureMap, saved: SavedSums, dsums_BGVR: Array
+) -> tuple[Array, Array]:
     """Gradients of keys [n, B, G, C, K] and values [n, B, G, C, V]."""
 
     def of_keys(chunk: tuple[Array, Array, Array | None]) -> tuple[Array, Array]:

@@ -28,7 +28,7 @@ from efficient_attention.attention.features.chunk_attention import (
     attend_chunk_exactly,
     up_to_query,
 )
-from efficient_attention.attention.features.chunks import Chunk, Inputs, cut_inputs, join
+from efficient_attention.attention.features.chunks import Inputs, PositionChunk, cut_inputs, join
 from efficient_attention.attention.features.feature_map import FeatureMap, mask_keys
 from efficient_attention.attention.features.key_sums import KeySums, add_keys, no_keys, scale_keys
 from efficient_attention.attention.features.segment_sums import SegmentSums, earlier_step, later_step
@@ -44,9 +44,9 @@ class Walk(NamedTuple):
     sums over two neighbouring stretches; `empty` is the sums before any key, next to a chunk.
     """
 
-    step: Callable[[Carry, Chunk], tuple[Carry, Outputs]]
+    step: Callable[[Carry, PositionChunk], tuple[Carry, Outputs]]
     combine: Callable[[Carry, Carry], Carry]
-    empty: Callable[[Chunk], Carry]
+    empty: Callable[[PositionChunk], Carry]
 
 
 def attend_causal(
@@ -104,23 +104,25 @@ def walk_of(inputs: Inputs, features: FeatureMap, reads: str, attend: AttendChun
     return segment_walk(functools.partial(earlier_step, features=features, attend=attend, reads=reads), features)
 
 
-def segment_walk(step: Callable[[Carry, Chunk], tuple[Carry, Outputs]], features: FeatureMap) -> Walk:
+def segment_walk(step: Callable[[Carry, PositionChunk], tuple[Carry, Outputs]], features: FeatureMap) -> Walk:
     """The walk over chunks with segments by `step`."""
 
-    def empty(chunk: Chunk) -> SegmentSums:
+    def empty(chunk: PositionChunk) -> SegmentSums:
         first_B = segment_sums.segments_of(chunk)[:, 0]
         return SegmentSums(empty_sums(features, chunk), first_B, jnp.ones(first_B.shape, bool))
 
     return Walk(step, segment_sums.combine, empty)
 
 
-def empty_sums(features: FeatureMap, chunk: Chunk) -> KeySums:
+def empty_sums(features: FeatureMap, chunk: PositionChunk) -> KeySums:
     """The sums before any key, for the rows and heads of a chunk."""
     batch, key_heads, _, width = chunk.key_BGCK.shape
     return no_keys(batch, key_heads, features.count(width), width)
 
 
-def plain_step(before: KeySums, chunk: Chunk, *, features: FeatureMap, attend: AttendChunk) -> tuple[KeySums, Outputs]:
+def plain_step(
+    before: KeySums, chunk: PositionChunk, *, features: FeatureMap, attend: AttendChunk
+) -> tuple[KeySums, Outputs]:
     """The sums after a chunk, and outputs [B, G, h, C, K] and log-sum-exp [B, G, h, C] of its queries."""
     key_logs_BGCR = mask_keys(features.logs(chunk.key_BGCK), chunk.valid_BC)
     sums, key_BGCR = scale_keys(before, key_logs_BGCR)
@@ -142,7 +144,7 @@ def has_key(inputs: Inputs, sums: KeySums) -> Bool[Array, 'B L']:
     return last_key_BL >= jax.lax.cummax(jnp.where(is_first_BL, numbers_1L, 0), axis=1)
 
 
-def one_by_one(walk: Walk, start: Carry, chunks: Chunk) -> tuple[Carry, Outputs]:
+def one_by_one(walk: Walk, start: Carry, chunks: PositionChunk) -> tuple[Carry, Outputs]:
     """The sums after the last chunk, and all outputs with an axis n of chunks in front.
 
     Recomputing a chunk in the backward pass costs a CPU less than reading its features [C, R] back from memory.
@@ -150,11 +152,11 @@ def one_by_one(walk: Walk, start: Carry, chunks: Chunk) -> tuple[Carry, Outputs]
     return jax.lax.scan(jax.checkpoint(walk.step, prevent_cse=False), start, chunks)
 
 
-def all_at_once(walk: Walk, start: Carry, chunks: Chunk) -> tuple[Carry, Outputs]:
+def all_at_once(walk: Walk, start: Carry, chunks: PositionChunk) -> tuple[Carry, Outputs]:
     """As `one_by_one`, in parallel: what each chunk alone adds, then what comes before each, then all outputs."""
     step = jax.checkpoint(walk.step)
 
-    def alone(chunk: Chunk) -> Carry:
+    def alone(chunk: PositionChunk) -> Carry:
         return step(walk.empty(chunk), chunk)[0]
 
     carries = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), start, jax.vmap(alone)(chunks))

@@ -24,7 +24,7 @@ class Inputs(NamedTuple):
     segments_BL: Array | None = None
 
 
-class Chunk(NamedTuple):
+class PositionChunk(NamedTuple):
     """Neighbouring positions of `Inputs` in float32; many chunks have an axis n in front of each array."""
 
     query_BGhCK: Array
@@ -61,10 +61,10 @@ def cut_mask(valid_BM: Array | None, batch: int, length: int, size: int) -> Bool
     return cut(valid_BM, size)
 
 
-def cut_inputs(inputs: Inputs, size: int) -> Chunk:
+def cut_inputs(inputs: Inputs, size: int) -> PositionChunk:
     """The inputs in n chunks of `size`: each array has an axis n in front."""
     batch, length = inputs.query_BLHK.shape[:2]
-    return Chunk(
+    return PositionChunk(
         cut_queries(inputs.query_BLHK, inputs.key_BLGK.shape[2], size),
         cut_keys(inputs.key_BLGK, size),
         cut_keys(inputs.value_BLGK, size),

@@ -1,4 +1,4 @@
-"""Attention through a feature map defined: what its mechanisms promise, and the implicit weights as a matrix."""
+"""Attention through a feature map defined: the properties of its mechanisms, and the implicit weights as a matrix."""
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,8 @@ from efficient_attention.attention.weights import masked_softmax, same_segment, 
 class FeatureAttention(Mechanism):
     """A mechanism phi(q) (phi(k)^T v) / phi(q) sum phi(k).
 
-    Its kinds have the fields `causal`, k <= q through chunks and a running state, and `chunk`, positions computed at
-    once in the causal form and where rows hold several segments.
+    Each subclass has two fields. `causal`: a query reads keys up to its own position, through chunks and a running
+    state. `chunk`: how many positions are computed at once in the causal form, and where rows hold several segments.
     """
 
     causal: bool
@@ -23,22 +23,22 @@ class FeatureAttention(Mechanism):
 
     @property
     def is_causal(self) -> bool:
-        """As its argument says."""
+        """Whether it was made with `causal=True`."""
         return self.causal
 
     @property
     def has_causal_option(self) -> bool:
-        """True: `causal`."""
+        """True: the option is the field `causal`."""
         return True
 
     @property
     def compares_positions(self) -> bool:
-        """Where it is causal."""
+        """True in the causal form alone; otherwise every query reads all keys of its segment."""
         return self.causal
 
     @property
     def has_dropout(self) -> bool:
-        """False: the weights never exist."""
+        """False: the weights are never computed one by one, so none can be dropped."""
         return False
 
 

@@ -1,4 +1,4 @@
-"""What maps queries and keys to features, and how features are scaled so that float32 holds them.
+"""Maps of queries and keys to features, and the scaling that keeps features within float32.
 
 Features are kept as logarithms until something has been subtracted, and what is subtracted never changes a result:
 numerator and denominator of a query share it, and no gradient goes through it. Keys lose the largest logarithm of

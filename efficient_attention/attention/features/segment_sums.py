@@ -11,7 +11,7 @@ from jax import Array
 
 from efficient_attention.attention.features import key_sums
 from efficient_attention.attention.features.chunk_attention import AttendChunk, ChunkKeys, Outputs, up_to_query
-from efficient_attention.attention.features.chunks import Chunk
+from efficient_attention.attention.features.chunks import PositionChunk
 from efficient_attention.attention.features.feature_map import FeatureMap, mask_keys, query_features, quotient
 from efficient_attention.attention.features.key_sums import KeySums, add_keys, keep_rows, read_sums, scale_keys
 from efficient_attention.attention.weights import MASKED
@@ -34,7 +34,7 @@ def combine(left: SegmentSums, right: SegmentSums) -> SegmentSums:
 
 
 def earlier_step(
-    before: SegmentSums, chunk: Chunk, *, features: FeatureMap, attend: AttendChunk, reads: str = 'earlier'
+    before: SegmentSums, chunk: PositionChunk, *, features: FeatureMap, attend: AttendChunk, reads: str = 'earlier'
 ) -> tuple[SegmentSums, Outputs]:
     """The sums after a chunk, and outputs and log-sum-exp of its queries, which read their own segment alone.
 
@@ -63,7 +63,7 @@ def earlier_step(
     return SegmentSums(sums, segments_BC[:, -1], is_alone_B), (out_BGhCK, lse_BGhC + levels_BGC[:, :, None])
 
 
-def later_step(after: SegmentSums, chunk: Chunk, *, features: FeatureMap) -> tuple[SegmentSums, Outputs]:
+def later_step(after: SegmentSums, chunk: PositionChunk, *, features: FeatureMap) -> tuple[SegmentSums, Outputs]:
     """As `earlier_step` on chunks from the last to the first, where queries read what comes after their chunk."""
     segments_BC, sums = segments_of(chunk), after.sums
     open_BC, first_BC = segments_BC == after.segment_B[:, None], segments_BC == segments_BC[:, :1]
@@ -78,7 +78,7 @@ def later_step(after: SegmentSums, chunk: Chunk, *, features: FeatureMap) -> tup
     return SegmentSums(add_keys(sums, key_BGCR, chunk.value_BGCK), segments_BC[:, 0], is_alone_B), outputs
 
 
-def segments_of(chunk: Chunk) -> Array:
+def segments_of(chunk: PositionChunk) -> Array:
     """The segments [B, C] of a chunk that has some."""
     return cast(Array, chunk.segments_BC)
 

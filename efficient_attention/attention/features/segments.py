@@ -30,7 +30,7 @@ def _move_backward(indices: tuple[Array, Array], gradient_BNHK: Array) -> tuple[
 move.defvjp(_move_forward, _move_backward)
 
 
-class Order(NamedTuple):
+class SegmentOrder(NamedTuple):
     """N sorted slots: their segments, the query and the key in each (-1: none), and the slot of each of these."""
 
     segments_BN: Array
@@ -40,7 +40,7 @@ class Order(NamedTuple):
     key_slots_BM: Array
 
 
-def sort_segments(query_segments_BL: Array, key_segments_BM: Array, causal: bool) -> Order:
+def sort_segments(query_segments_BL: Array, key_segments_BM: Array, causal: bool) -> SegmentOrder:
     """The order of positions in which equal segments are neighbours; inside a segment the old order.
 
     One slot holds a query and its key where both have the same segments. Otherwise each has its own, a key just
@@ -60,7 +60,7 @@ def sort_segments(query_segments_BL: Array, key_segments_BM: Array, causal: bool
     slots_BN = jnp.argsort(order_BN, axis=1)
     query_source_BN, key_source_BN = (jnp.asarray(source)[order_BN] for source in sources)
     sorted_BN = jnp.take_along_axis(segments_BN, order_BN, axis=1)
-    return Order(sorted_BN, query_source_BN, key_source_BN, slots_BN[:, query_at], slots_BN[:, key_at])
+    return SegmentOrder(sorted_BN, query_source_BN, key_source_BN, slots_BN[:, query_at], slots_BN[:, key_at])
 
 
 def has_one_segment(query_segments_BL: Array, key_segments_BM: Array) -> Array:

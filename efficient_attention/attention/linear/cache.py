@@ -15,6 +15,6 @@ def init(spec: CacheSpec, batch: int, *_: Any) -> SumsCache:
     return init_sums(spec, batch, ELU)
 
 
-def decode(spec: CacheSpec, cache: SumsCache, new: NewTokens, _: Any) -> tuple[Array, SumsCache]:
+def decode(spec: CacheSpec, cache: SumsCache, new: NewTokens, *_: Any) -> tuple[Array, SumsCache]:
     """Outputs [B, n, H, K] of the new tokens, and the cache that includes them."""
     return decode_sums(cache, new, of_kind(Linear, spec.mechanism).chunk)

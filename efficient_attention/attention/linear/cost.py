@@ -1,4 +1,4 @@
-"""How much arithmetic linear attention takes: sums over keys and sums read by queries, of values and of a one."""
+"""The cost of linear attention: sums over keys and sums read by queries, of values and of a one."""
 
 from efficient_attention.attention.linear.definition import Linear
 

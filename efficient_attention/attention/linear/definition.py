@@ -8,8 +8,8 @@ from jaxtyping import Float
 
 from efficient_attention.attention.features.definition import FeatureAttention, feature_weights
 from efficient_attention.attention.features.feature_map import FeatureMap
-from efficient_attention.attention.mechanism import require_at_least
 from efficient_attention.attention.request import Request
+from efficient_attention.errors import require_at_least
 
 
 @dataclasses.dataclass(frozen=True)

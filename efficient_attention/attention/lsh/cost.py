@@ -1,4 +1,4 @@
-"""How much arithmetic LSH attention takes: in each round the hash, and two products over the pairs of each chunk."""
+"""The cost of LSH attention: in each round the hash, and two products over the pairs of each chunk."""
 
 from efficient_attention.attention.lsh.definition import LSH, lay_out
 from efficient_attention.attention.lsh.hashing import bucket_factors

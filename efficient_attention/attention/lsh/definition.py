@@ -26,10 +26,10 @@ from jaxtyping import Bool, Float, Int
 
 from efficient_attention.attention.checks import same_values
 from efficient_attention.attention.lsh.rounds import Layout, make_rounds
-from efficient_attention.attention.mechanism import Mechanism, lack, of_kind, refuse, require, require_at_least
+from efficient_attention.attention.mechanism import Mechanism, lack, of_kind, refuse
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import masked_softmax, same_segment, up_to_query
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, require, require_at_least
 
 SELF_LOGIT = -1e5  # of a position with itself; trax's value
 SMALLEST_SQUARE = 1e-12  # added to |q|^2, so that a query of zeros has a key of zeros
@@ -72,12 +72,12 @@ class LSH(Mechanism):
 
     @property
     def is_causal(self) -> bool:
-        """As its argument says."""
+        """Whether it was made with `causal=True`."""
         return self.causal
 
     @property
     def has_causal_option(self) -> bool:
-        """True: `causal`."""
+        """True: the option is the field `causal`."""
         return True
 
     @property

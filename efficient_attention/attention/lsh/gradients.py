@@ -14,7 +14,7 @@ from efficient_attention.attention.lsh.rounds import Layout, Rounds
 from efficient_attention.attention.lsh.scores import drop, dropout_factor, float32_product, scores
 from efficient_attention.attention.lsh.steps import add, over_rounds, put, run_steps
 from efficient_attention.attention.lsh.sums import add_up, axis_numbers, by_position
-from efficient_attention.attention.lsh.windows import ChunkWindow, MaskInputs, RowVectors, at_queries, window_vectors
+from efficient_attention.attention.lsh.windows import ChunkWindow, LSHMaskInputs, RowVectors, at_queries, window_vectors
 
 
 class ByQuery(NamedTuple):
@@ -41,7 +41,7 @@ class SlotGradients(NamedTuple):
 
 
 def all_gradients(
-    layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: MaskInputs, by_query: ByQuery
+    layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs, by_query: ByQuery
 ) -> Gradients:
     """The gradients summed over all rounds; a key is still a vector of its own there, not the query's unit vector."""
     likes = rows.q_BHLK, rows.q_BHLK, rows.v_BHLK
@@ -55,7 +55,7 @@ def all_gradients(
 
 
 def round_gradients(
-    layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: MaskInputs, by_query: ByQuery
+    layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs, by_query: ByQuery
 ) -> Gradients:
     """The gradients summed over the given rounds."""
 

@@ -19,7 +19,7 @@ from efficient_attention.attention.lsh.definition import make_layout, unit_keys
 from efficient_attention.attention.lsh.gradients import ByQuery, all_gradients
 from efficient_attention.attention.lsh.rounds import Layout, Rounds, make_rounds
 from efficient_attention.attention.lsh.sums import all_sums
-from efficient_attention.attention.lsh.windows import MaskInputs, make_mask_inputs, make_row_vectors
+from efficient_attention.attention.lsh.windows import LSHMaskInputs, make_mask_inputs, make_row_vectors
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import MASKED
 
@@ -36,13 +36,15 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attend_rounds(
-    layout: Layout, q_BHLK: Array, v_BHLK: Array, rounds: Rounds, mask_inputs: MaskInputs
+    layout: Layout, q_BHLK: Array, v_BHLK: Array, rounds: Rounds, mask_inputs: LSHMaskInputs
 ) -> tuple[Float[Array, 'B H L K'], Float[Array, 'B H L']]:
     """Output in the query's dtype and log-sum-exp over all rounds."""
     return forward(layout, q_BHLK, v_BHLK, rounds, mask_inputs)[0]
 
 
-def forward(layout: Layout, q_BHLK: Array, v_BHLK: Array, rounds: Rounds, mask_inputs: MaskInputs) -> tuple[Any, Any]:
+def forward(
+    layout: Layout, q_BHLK: Array, v_BHLK: Array, rounds: Rounds, mask_inputs: LSHMaskInputs
+) -> tuple[Any, Any]:
     """`attend_rounds`, and what its backward pass needs."""
     sums = all_sums(layout, make_row_vectors(q_BHLK, v_BHLK), rounds, mask_inputs)
     has_key_BHL = sums.total > 0.0

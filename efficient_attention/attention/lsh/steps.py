@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 
 from efficient_attention.attention.device_forms import device_forms
 from efficient_attention.attention.lsh.rounds import Layout, Rounds
-from efficient_attention.attention.lsh.windows import MaskInputs, corner, cut_into_chunks, make_window, slice_from
+from efficient_attention.attention.lsh.windows import LSHMaskInputs, corner, cut_into_chunks, make_window, slice_from
 
 
 def chunks_per_step(layout: Layout, rows: int, rounds: int) -> tuple[int, int]:
@@ -30,7 +30,7 @@ def largest_divisor(number: int, at_most: int) -> int:
     return max(divisor for divisor in range(1, min(at_most, number) + 1) if number % divisor == 0)
 
 
-def run_steps(step: Any, layout: Layout, rounds: Rounds, mask_inputs: MaskInputs, start: Any) -> Any:
+def run_steps(step: Any, layout: Layout, rounds: Rounds, mask_inputs: LSHMaskInputs, start: Any) -> Any:
     """The last carry of `carry = step(window, carry)` over all chunks of the given rounds, from `start` on."""
     batch, heads, total = rounds.order_BHTs.shape[:3]
     count = chunks_per_step(layout, batch * heads, total)

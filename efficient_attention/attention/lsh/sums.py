@@ -15,7 +15,7 @@ from efficient_attention.attention.lsh.rounds import Layout, Rounds
 from efficient_attention.attention.lsh.scores import drop, dropout_factor, float32_product, scores
 from efficient_attention.attention.lsh.sorting import take
 from efficient_attention.attention.lsh.steps import over_rounds, put, run_steps
-from efficient_attention.attention.lsh.windows import ChunkWindow, MaskInputs, RowVectors, window_vectors
+from efficient_attention.attention.lsh.windows import ChunkWindow, LSHMaskInputs, RowVectors, window_vectors
 from efficient_attention.attention.weights import MASKED
 
 
@@ -27,7 +27,7 @@ class Sums(NamedTuple):
     total: Float[Array, '*queries']  # sum of exp(logit - maximum)
 
 
-def all_sums(layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: MaskInputs) -> Sums:
+def all_sums(layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs) -> Sums:
     """The sums over all rounds, by position: [B, H, L, K] and [B, H, L]."""
     shape_BHL = rows.q_BHLK.shape[:3]
     zeros = functools.partial(jnp.zeros, dtype=jnp.float32)
@@ -41,7 +41,7 @@ def all_sums(layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: Mask
     )
 
 
-def round_sums(layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: MaskInputs) -> Sums:
+def round_sums(layout: Layout, rows: RowVectors, rounds: Rounds, mask_inputs: LSHMaskInputs) -> Sums:
     """The sums over the given rounds, by position."""
 
     def step(window: ChunkWindow, buffers: Sums) -> Sums:

@@ -1,4 +1,4 @@
-"""What a step of LSH attention reads: some neighbouring chunks of the sorted order, and the one before them.
+"""The window that a step of LSH attention reads: some neighbouring chunks of the sorted order, and the one before them.
 
 Axes as in `rounds.py`.
 """
@@ -17,7 +17,7 @@ from efficient_attention.attention.lsh.sorting import take
 from efficient_attention.attention.request import Request
 
 
-class MaskInputs(NamedTuple):
+class LSHMaskInputs(NamedTuple):
     """What masks and dropout need to know about each position; None where it makes no difference."""
 
     positions_BHL: Array | None  # None: position = place in the row
@@ -71,7 +71,7 @@ class ChunkWindow(NamedTuple):
     seeds_BH: Array | None
 
 
-def make_mask_inputs(request: Request, layout: Layout, rounds: Rounds, buckets_BHTL: Array) -> MaskInputs:
+def make_mask_inputs(request: Request, layout: Layout, rounds: Rounds, buckets_BHTL: Array) -> LSHMaskInputs:
     """What the masks and the dropout that the request asks for need to know about positions."""
     shape_BHL = rounds.slots_BHTL[:, :, 0].shape
     positions_BHL = chunks_BHLT = buckets_BHLT = seeds_BH = None
@@ -83,7 +83,7 @@ def make_mask_inputs(request: Request, layout: Layout, rounds: Rounds, buckets_B
     if request.dropout is not None:
         heads_H = jnp.arange(shape_BHL[1])
         seeds_BH = fold_index(row_seeds(request.dropout.rng, shape_BHL[0])[:, None], heads_H[None])
-    return MaskInputs(positions_BHL, chunks_BHLT, buckets_BHLT, seeds_BH)
+    return LSHMaskInputs(positions_BHL, chunks_BHLT, buckets_BHLT, seeds_BH)
 
 
 def cut_into_chunks(rounds: Rounds, layout: Layout) -> ChunkedRounds:
@@ -98,7 +98,11 @@ def cut_into_chunks(rounds: Rounds, layout: Layout) -> ChunkedRounds:
 
 
 def make_window(
-    start: tuple[Array, Array], count: tuple[int, int], layout: Layout, rounds: ChunkedRounds, mask_inputs: MaskInputs
+    start: tuple[Array, Array],
+    count: tuple[int, int],
+    layout: Layout,
+    rounds: ChunkedRounds,
+    mask_inputs: LSHMaskInputs,
 ) -> ChunkWindow:
     """The window of `count` rounds and chunks from the round and chunk `start` on."""
 

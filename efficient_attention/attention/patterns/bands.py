@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from efficient_attention.attention.patterns.pattern import Pattern, Ranges, Reach, SomeAndAll
-from efficient_attention.attention.patterns.sizes import require_at_least
+from efficient_attention.attention.patterns.sizes import check_sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,9 +76,9 @@ class Window(Pattern):
     dilation: int = 1
 
     def __post_init__(self) -> None:
-        require_at_least(0, self, radius=self.radius)
-        require_at_least(1, self, dilation=self.dilation)
-        require_at_least(0, self, reach=self.radius * self.dilation)
+        check_sizes(0, self, radius=self.radius)
+        check_sizes(1, self, dilation=self.dilation)
+        check_sizes(0, self, reach=self.radius * self.dilation)
 
     def __call__(self, query: Any, key: Any) -> Any:
         distance = abs(query - key)

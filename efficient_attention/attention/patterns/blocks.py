@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from efficient_attention.attention.patterns.pattern import Pattern, Ranges, Reach, SomeAndAll
-from efficient_attention.attention.patterns.sizes import require_at_least
+from efficient_attention.attention.patterns.sizes import check_sizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Block(Pattern):
     ahead: int = 0
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, size=self.size)
-        require_at_least(0, self, back=self.back, ahead=self.ahead)
+        check_sizes(1, self, size=self.size)
+        check_sizes(0, self, back=self.back, ahead=self.ahead)
 
     def __call__(self, query: Any, key: Any) -> Any:
         blocks = key // self.size - query // self.size

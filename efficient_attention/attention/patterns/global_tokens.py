@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from efficient_attention.attention.patterns.pattern import Pattern, Ranges, SomeAndAll
-from efficient_attention.attention.patterns.sizes import require_at_least
+from efficient_attention.attention.patterns.sizes import check_sizes
 from efficient_attention.errors import InputError
 
 
@@ -17,7 +17,7 @@ class Prefix(Pattern):
     count: int
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, count=self.count)
+        check_sizes(1, self, count=self.count)
 
     def __call__(self, query: Any, key: Any) -> Any:
         return (key <= query) | (key < self.count)
@@ -39,7 +39,7 @@ class GlobalTokens(Pattern):
     keys: int = 0  # number of keys, filled in by `for_keys`; only `last` needs it
 
     def __post_init__(self) -> None:
-        require_at_least(0, self, count=self.count, last=self.last)
+        check_sizes(0, self, count=self.count, last=self.last)
         if self.count + self.last < 1:
             raise InputError(f'{self}: count or last must be at least 1')
 

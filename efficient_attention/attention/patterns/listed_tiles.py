@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from efficient_attention.attention.patterns.pattern import Pattern, Ranges, SomeAndAll
-from efficient_attention.attention.patterns.sizes import require_at_least
+from efficient_attention.attention.patterns.sizes import check_sizes
 from efficient_attention.errors import InputError
 
 MOST_TILES = 2**13  # that `ListedTiles` numbers: its table has a byte for each pair of them
@@ -25,9 +25,9 @@ class ListedTiles(Pattern):
     pairs: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, size=self.size)
+        check_sizes(1, self, size=self.size)
         for number in self.pairs:
-            require_at_least(0, self, tile=number)
+            check_sizes(0, self, tile=number)
         if not self.pairs or len(self.pairs) % 2:
             raise InputError(f'ListedTiles: {len(self.pairs)} tile numbers; they must be pairs of query and key tile')
         if max(self.pairs) >= MOST_TILES:

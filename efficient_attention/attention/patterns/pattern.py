@@ -1,4 +1,4 @@
-"""Which query position may read which key position, independent of any data: what a pattern is, and how they combine.
+"""The class of patterns, which say for positions, whatever the data, which query may read which key; and combinations.
 
 A pattern is a frozen, hashable predicate on positions. It works on NumPy and JAX integer arrays alike, and its shape
 is the broadcast shape of its two arguments. Segments and padding are data, so they are never part of a pattern.
@@ -131,7 +131,7 @@ class And(Pattern):
         return self.left(query, key) & self.right(query, key)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Some pair where both patterns have one, which may err; every pair where both have every one."""
+        """Some pair where both patterns allow some, even if not the same; every pair where both allow every pair."""
         left, right = self.left.tiles(query, key), self.right.tiles(query, key)
         return left[0] & right[0], left[1] & right[1]
 
@@ -166,7 +166,7 @@ class Or(Pattern):
         return self.left(query, key) | self.right(query, key)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Some pair where either has one; every pair where one of them has every one."""
+        """Some pair where either pattern allows one; every pair where one pattern alone allows every pair."""
         left, right = self.left.tiles(query, key), self.right.tiles(query, key)
         return left[0] | right[0], left[1] | right[1]
 
@@ -196,7 +196,7 @@ class Without(Pattern):
         return self.left(query, key) & ~self.right(query, key)
 
     def tiles(self, query: Ranges, key: Ranges) -> SomeAndAll:
-        """Some pair where `left` has one, unless `right` takes every pair; every pair where `right` takes none."""
+        """Some pair where `left` allows one, `right` not all; every pair where `left` allows all and `right` none."""
         left, right = self.left.tiles(query, key), self.right.tiles(query, key)
         return left[0] & ~right[1], left[1] & ~right[0]
 

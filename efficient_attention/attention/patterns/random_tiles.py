@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from efficient_attention.attention.patterns.pattern import Pattern, Ranges, SomeAndAll
-from efficient_attention.attention.patterns.sizes import require_at_least
+from efficient_attention.attention.patterns.sizes import check_sizes
 from efficient_attention.errors import InputError
 
 
@@ -32,9 +32,9 @@ class RandomTiles(Pattern):
     keys: int = 0  # number of keys, filled in by `for_keys`
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, per_row=self.per_row, size=self.size)
-        require_at_least(0, self, ends=self.ends, seed=self.seed)
-        require_at_least(-1, self, near=self.near)
+        check_sizes(1, self, per_row=self.per_row, size=self.size)
+        check_sizes(0, self, ends=self.ends, seed=self.seed)
+        check_sizes(-1, self, near=self.near)
 
     def __call__(self, query: Any, key: Any) -> Any:
         chosen = self.chosen()

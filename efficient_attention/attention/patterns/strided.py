@@ -7,7 +7,7 @@ import numpy as np
 
 from efficient_attention.attention.patterns.bands import multiples
 from efficient_attention.attention.patterns.pattern import Pattern, Ranges, SomeAndAll
-from efficient_attention.attention.patterns.sizes import require_at_least
+from efficient_attention.attention.patterns.sizes import check_sizes
 from efficient_attention.errors import InputError
 
 
@@ -21,7 +21,7 @@ class Strided(Pattern):
     stride: int
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, stride=self.stride)
+        check_sizes(1, self, stride=self.stride)
 
     def __call__(self, query: Any, key: Any) -> Any:
         return (query - key) % self.stride == 0
@@ -52,7 +52,7 @@ class Summary(Pattern):
     width: int
 
     def __post_init__(self) -> None:
-        require_at_least(1, self, block=self.block, width=self.width)
+        check_sizes(1, self, block=self.block, width=self.width)
         if self.width > self.block:
             raise InputError(f'{self}: width must be at most block')
 

@@ -1,4 +1,4 @@
-"""Which [S, S] tiles of scores a pattern keeps: built on the host, cached, without any [L, L] array.
+"""The table of [S, S] tiles of scores that a pattern keeps: built on the host, cached, without any [L, L] array.
 
 Positions are listed in natural order, or by residue modulo a stride where a pattern is dense among positions of one
 residue; a tile is S consecutive entries of that list for queries by S for keys. A table holds for each query tile the

@@ -1,4 +1,8 @@
-"""Softmax attention over patterns: its definition, and every way to execute it."""
+"""Softmax attention over patterns: its definition, and every way to execute it.
+
+Two names of serve.py are for others: `attend` and configs read its `BACKENDS`, and what makes a bias asks
+`may_hold_all_pairs`.
+"""
 
 from efficient_attention.attention.room import Room
 from efficient_attention.attention.softmax import cache, cost, definition, serve

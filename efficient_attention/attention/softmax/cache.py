@@ -8,8 +8,7 @@
 """
 
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +20,11 @@ from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
 from efficient_attention.attention.mechanism import of_kind
 from efficient_attention.attention.merge import merge
 from efficient_attention.attention.patterns import Pattern, head_patterns
+from efficient_attention.attention.relative import Relative, relative_logits
+from efficient_attention.attention.room import Bias
 from efficient_attention.attention.softmax.cache_slots import Slots, slots_of
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.weights import masked_softmax
-
-Bias = Callable[[Any, Any], Any]
 
 
 class KeyCache(NamedTuple):
@@ -38,6 +37,13 @@ class KeyCache(NamedTuple):
     value_BGMK: Array
     positions_BM: Array
     segments_BM: Array
+
+
+class LogitTerms(NamedTuple):
+    """What is added to the logits of new tokens, each None where there is none."""
+
+    bias: Bias | None
+    relative: Relative | None
 
 
 def pattern_of(spec: CacheSpec) -> Pattern:
@@ -58,14 +64,16 @@ def init(spec: CacheSpec, batch: int, dtype: DTypeLike, _: Array | None) -> KeyC
     return KeyCache(keys_BGMK, keys_BGMK, numbers_BM, numbers_BM)
 
 
-def decode(spec: CacheSpec, cache: KeyCache, new: NewTokens, bias: Bias | None) -> tuple[Array, KeyCache]:
+def decode(
+    spec: CacheSpec, cache: KeyCache, new: NewTokens, bias: Bias | None, relative: Relative | None
+) -> tuple[Array, KeyCache]:
     """Outputs [B, n, H, K] of the new tokens in the query's dtype, and the cache that includes them.
 
     Outputs beyond `max_length` are NaN where the cache is no ring.
     """
     slots = slots_of_spec(spec)
     added = KeyCache(new.key.swapaxes(1, 2), new.value.swapaxes(1, 2), new.positions, new.segments)
-    out_BnHK, cache = decode_keys(spec, cache, new.query, added, bias)
+    out_BnHK, cache = decode_keys(spec, cache, new.query, added, LogitTerms(bias, relative))
     out_BnHK = out_BnHK.astype(new.query.dtype)
     if not slots.is_ring:
         is_beyond_Bn = (new.positions >= spec.max_length) & (new.segments != 0)
@@ -74,20 +82,20 @@ def decode(spec: CacheSpec, cache: KeyCache, new: NewTokens, bias: Bias | None) 
 
 
 def decode_keys(
-    spec: CacheSpec, cache: KeyCache, query_BnHK: Array, new: KeyCache, bias: Bias | None
+    spec: CacheSpec, cache: KeyCache, query_BnHK: Array, new: KeyCache, terms: LogitTerms
 ) -> tuple[Array, KeyCache]:
     """Float32 outputs [B, n, H, K] of queries that read the cache and the new keys, and the cache with the new keys."""
     slots = slots_of_spec(spec)
     if query_BnHK.shape[1] == 1:
         # Written before it is read, and that once, the cache of a loop over tokens is changed in place, not copied.
         cache = jax.lax.optimization_barrier(write(slots, cache, new))
-        return read_keys(spec, query_BnHK, new, cache, bias)[0], cache
-    results = [read_keys(spec, query_BnHK, new, keys, bias) for keys in (cache, new)]
+        return read_keys(spec, query_BnHK, new, cache, terms)[0], cache
+    results = [read_keys(spec, query_BnHK, new, keys, terms) for keys in (cache, new)]
     return merge(results)[0], write(slots, cache, new)
 
 
 def read_keys(
-    spec: CacheSpec, query_BnHK: Array, new: KeyCache, keys: KeyCache, bias: Bias | None
+    spec: CacheSpec, query_BnHK: Array, new: KeyCache, keys: KeyCache, terms: LogitTerms
 ) -> tuple[Float[Array, 'B n H K'], Float[Array, 'B H n']]:
     """Float32 outputs and log-sum-exp of the queries of tokens `new` over these keys alone."""
     batch, count, heads, width = query_BnHK.shape
@@ -98,8 +106,10 @@ def read_keys(
     is_same_B1nM = is_same_B1nM & (keys.segments_BM != 0)[:, None, None]
     allowed_BhnM = allowed_pairs(spec, new.positions_BM, keys.positions_BM) & is_same_B1nM
     logits_BHnM = logits_BGhnM.reshape(batch, heads, count, -1)
-    if bias is not None:
-        values = bias(new.positions_BM[:, None, :, None], keys.positions_BM[:, None, None, :])
+    if terms.relative is not None:
+        logits_BHnM = logits_BHnM + relative_logits(terms.relative, new.positions_BM, keys.positions_BM)
+    if terms.bias is not None:
+        values = terms.bias(new.positions_BM[:, None, :, None], keys.positions_BM[:, None, None, :])
         logits_BHnM = logits_BHnM + values.astype(jnp.float32)
     weights_BHnM, lse_BHn = masked_softmax(logits_BHnM, allowed_BhnM)
     weights_BGhnM = weights_BHnM.astype(query_BnHK.dtype).reshape(logits_BGhnM.shape)
@@ -117,7 +127,7 @@ def allowed_pairs(
 
 
 def write(slots: Slots, cache: KeyCache, new: KeyCache) -> KeyCache:
-    """The cache with the new keys in their slots, each with the newest of those that take it."""
+    """The cache after the new keys were written into their slots; of several keys for one slot the newest stays."""
     last_B1 = jnp.where(new.segments_BM != 0, new.positions_BM, -1).max(axis=1, keepdims=True)
     is_kept_Bn = (new.segments_BM != 0) & (slots.next_key(new.positions_BM) > last_B1)
     places_Bn = jnp.where(is_kept_Bn, slots.slot(new.positions_BM), slots.count)  # one beyond the last slot is dropped

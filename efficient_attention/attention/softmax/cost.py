@@ -1,4 +1,4 @@
-"""How much arithmetic softmax attention over tiles takes: two products over every pair of the tiles that it keeps."""
+"""The cost of softmax attention over tiles: two products over every pair of the tiles that it keeps."""
 
 import numpy as np
 

@@ -9,11 +9,12 @@ from jax import Array
 from jaxtyping import Bool, Float
 
 from efficient_attention.attention.einsum import float32_einsum
-from efficient_attention.attention.mechanism import Mechanism, of_kind, require, require_at_least
+from efficient_attention.attention.mechanism import Mechanism, of_kind
 from efficient_attention.attention.patterns import Full, Pattern, head_patterns
 from efficient_attention.attention.relative import relative_logits
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import masked_softmax, same_segment
+from efficient_attention.errors import require, require_at_least
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How a tile table is executed: lists of visited tiles, padded to a few lengths, as arrays for compiled loops.
+"""The schedule of a tile table: lists of visited tiles, padded to a few lengths, as arrays for compiled loops.
 
 A tile may visit two tiles of the other side or a thousand (global tokens). Tiles are sorted into a few classes by the
 length of their lists, so that padding to the longest of a class wastes little; each class runs as one loop, some tiles
@@ -25,7 +25,7 @@ LENGTHS = 512
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TileClass:
-    """Tiles whose results are computed alike: n of one side, each from w tiles of the other side.
+    """n tiles of queries (or of keys) that one loop computes, each from w tiles of keys (or of queries).
 
     Args:
         computed_n: numbers of the tiles whose results are computed.
@@ -45,7 +45,7 @@ class TileClass:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pass:
-    """One of the disjoint patterns that a pattern is executed as: how positions are listed, and its tiles."""
+    """One of the disjoint patterns that a pattern is split into: the order of its positions, and its tiles."""
 
     patterns: tuple[Pattern, ...]  # one, or one for each head
     size: int  # S

@@ -10,7 +10,7 @@ from jax import Array
 from jaxtyping import Shaped
 
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, Chunk, MaskInputs, into_tiles
+from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, TileChunk, TileMaskInputs, into_tiles
 from efficient_attention.attention.softmax.tile_term import Term
 
 
@@ -37,11 +37,11 @@ class ArrayBias(Term):
             return self
         return ArrayBias(jnp.take(self.array_bghnSnS, chosen.computed_t, axis=3))
 
-    def read_values(self, chunk: Chunk, _: MaskInputs) -> Array:
+    def read_values(self, chunk: TileChunk, _: TileMaskInputs) -> Array:
         """The values over the pairs of the chunk whose `read_by` this is."""
         return chunk.pairs(bias_of_visited(self.array_bghnSnS, chunk.chosen))
 
-    def values(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
+    def values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
         """The values over the pairs, each axis 1 where nothing varies."""
         if not chunk.by_key:
             return self.read_by(chunk.chosen).read_values(chunk, mask_inputs)
@@ -102,11 +102,11 @@ class FunctionBias(Term):
         """The whole term: each chunk reads all parameters."""
         return self
 
-    def read_values(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
+    def read_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
         """The values over the pairs of the chunk."""
         return self.values(chunk, mask_inputs)
 
-    def values(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
+    def values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
         """The values over the pairs, each axis 1 where nothing varies."""
         queries, keys = chunk.queries(mask_inputs.queries.positions_b1nS), chunk.keys(mask_inputs.keys.positions_b1nS)
         tiles = 1 if chunk.chosen.is_shared else chunk.chosen.computed_t.shape[0]

@@ -25,7 +25,7 @@ class Side(NamedTuple):
     numbers_11nS: Array  # which query or key it is in the request, -1 where there is none
 
 
-class MaskInputs(NamedTuple):
+class TileMaskInputs(NamedTuple):
     """Arrays of a pass that have no gradient."""
 
     queries: Side
@@ -46,7 +46,7 @@ class ChosenTiles(NamedTuple):
         return self.visited.ndim == 1
 
 
-class Chunk(NamedTuple):
+class TileChunk(NamedTuple):
     """The pairs of queries and keys that one step of a loop computes.
 
     Arrays over these pairs have the axes [B, G], then those of the computed side, then those of the visited side: by
@@ -88,7 +88,11 @@ class Chunk(NamedTuple):
         )
 
     def pairs(self, x_bghtqm: Shaped[Array, '...']) -> Array:
-        """The array laid out over the pairs; where tiles share their list, t is 1, and q or m holds all of them."""
+        """Values of pairs, such as a bias, from [b, g, h, t, q, m] into the layout that this class describes.
+
+        Where the chunk's tiles visit the same tiles, the array comes with t = 1, and its axis of computed positions (m
+        by key, else q) holds those of all tiles; an axis of 1 stays 1.
+        """
         batch, groups, heads, tiles, queries, keys = x_bghtqm.shape
         if self.chosen.is_shared and (keys if self.by_key else queries) > 1:
             tiles = self.chosen.computed_t.shape[0]
@@ -157,7 +161,7 @@ def take_visited(chosen: ChosenTiles, x: Shaped[Array, '...']) -> Array:
     return by_head(x, chosen.visited)
 
 
-def dot_products(chunk: Chunk, queries: Shaped[Array, '...'], keys: Shaped[Array, '...']) -> Array:
+def dot_products(chunk: TileChunk, queries: Shaped[Array, '...'], keys: Shaped[Array, '...']) -> Array:
     """The float32 dot products of vectors of queries and of keys, as the chunk picks them, over its pairs."""
     computed, visited = (keys, queries) if chunk.by_key else (queries, keys)
     batch, visited = product_axes(chunk, visited)
@@ -165,7 +169,7 @@ def dot_products(chunk: Chunk, queries: Shaped[Array, '...'], keys: Shaped[Array
     return jax.lax.dot_general(computed, visited, axes, preferred_element_type=jnp.float32)
 
 
-def weighted_sums(chunk: Chunk, weights: Shaped[Array, '...'], visited: Shaped[Array, '...']) -> Array:
+def weighted_sums(chunk: TileChunk, weights: Shaped[Array, '...'], visited: Shaped[Array, '...']) -> Array:
     """For each computed position the float32 sum of the visited vectors times its weights, which lie over the pairs.
 
     It is [B, G, t, h, S, K] by query, [B, G, t, S, K] by key.
@@ -176,6 +180,6 @@ def weighted_sums(chunk: Chunk, weights: Shaped[Array, '...'], visited: Shaped[A
     return jax.lax.dot_general(weights, visited, ((axes, summed), (batch, batch)), preferred_element_type=jnp.float32)
 
 
-def product_axes(chunk: Chunk, visited: Shaped[Array, '...']) -> tuple[tuple[int, ...], Array]:
+def product_axes(chunk: TileChunk, visited: Shaped[Array, '...']) -> tuple[tuple[int, ...], Array]:
     """The batch axes of a matrix product, and its right side: one large product where tiles share their list."""
     return ((0, 1), visited[:, :, 0]) if chunk.chosen.is_shared else ((0, 1, 2), visited)

@@ -37,9 +37,10 @@ def run_loop(
     carry: Any,
     fills: tuple[float, ...],
 ) -> tuple[Any, list[Array]]:
-    """The last carry of `step` over all tiles of all classes, and its arrays [t, ...] as [tile_count, ...].
+    """Runs `step` over all tiles of all classes.
 
-    fills: for each array the value of tiles that are in no class.
+    Returns the carry of the last step, and the arrays [t, ...] that steps return, in the order of tiles
+    [tile_count, ...]. `fills` has for each array the value of tiles that are in no class.
     """
     results, numbers = [], []
     for tile_class in loop.classes:
@@ -53,7 +54,10 @@ def run_loop(
 
 
 def run_class(tile_class: TileClass, tiles: int, step: Callable, carry: Any) -> tuple[Any, list[Array]]:
-    """The last carry of `step` over one class, so many tiles at a time, and its arrays [t, ...] as [n, ...]."""
+    """Runs `step` over the n tiles of a class, `tiles` = t of them at a time.
+
+    Returns the carry of the last step, and the arrays [t, ...] that steps return, joined to [n, ...].
+    """
     count = len(tile_class.computed_n)
     steps = -(-count // tiles)
     places = np.resize(np.arange(count), steps * tiles)  # the last step repeats tiles; their results are dropped

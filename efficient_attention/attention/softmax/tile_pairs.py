@@ -1,6 +1,6 @@
-"""What one chunk of a tile loop computes: its logits under the masks, its softmax, and the gradient of its logits.
+"""The computation of one chunk of a tile loop: its logits under the masks, its softmax, and the gradient of its logits.
 
-Axes as in tile_softmax.py; arrays over the pairs of a chunk are laid out as `Chunk` says.
+Axes as in tile_softmax.py; arrays over the pairs of a chunk are laid out as `TileChunk` says.
 """
 
 import dataclasses
@@ -14,8 +14,8 @@ from efficient_attention.attention.dropout import fold_index, is_kept
 from efficient_attention.attention.softmax.schedule import Pass, TileClass
 from efficient_attention.attention.softmax.tile_chunks import (
     ChosenTiles,
-    Chunk,
-    MaskInputs,
+    TileChunk,
+    TileMaskInputs,
     dot_products,
     weighted_sums,
 )
@@ -23,7 +23,7 @@ from efficient_attention.attention.softmax.tile_term import Term
 from efficient_attention.attention.weights import MASKED
 
 
-class Operands(NamedTuple):
+class TileOperands(NamedTuple):
     """Arrays of a pass, in tiles; the last tile of each is empty."""
 
     q_BGnhSK: Array  # scaled by 1 / sqrt(K)
@@ -41,20 +41,20 @@ class Options:
     step_bytes: tuple[int, int]  # of scores, where tiles have lists of their own and where they share one
 
 
-def make_chunk(options: Options, chosen: ChosenTiles, by_key: bool, tile_class: TileClass) -> Chunk:
+def make_chunk(options: Options, chosen: ChosenTiles, by_key: bool, tile_class: TileClass) -> TileChunk:
     """The pairs of some tiles of a class. By key no key is checked: results of keys that do not exist are dropped."""
-    return Chunk(
+    return TileChunk(
         chosen, by_key, tile_class.checks_pattern, tile_class.checks_keys and not by_key, options.tile_pass.size
     )
 
 
-def term_values(chunk: Chunk, operands: Operands, mask_inputs: MaskInputs) -> list[Array]:
+def term_values(chunk: TileChunk, operands: TileOperands, mask_inputs: TileMaskInputs) -> list[Array]:
     """What each term adds to the logits, over the pairs."""
     return [term.values(chunk, mask_inputs) for term in operands.terms]
 
 
 def masked_logits(
-    chunk: Chunk, options: Options, operands: Operands, mask_inputs: MaskInputs, terms: list[Array]
+    chunk: TileChunk, options: Options, operands: TileOperands, mask_inputs: TileMaskInputs, terms: list[Array]
 ) -> Array:
     """float32 logits over the pairs, with the values of their terms, and MASKED where a pair is not allowed."""
     logits = dot_products(chunk, chunk.queries(operands.q_BGnhSK), chunk.keys(operands.k_BGnSK))
@@ -63,7 +63,7 @@ def masked_logits(
     return jnp.where(functools.reduce(jnp.logical_and, masks), logits, MASKED) if masks else logits
 
 
-def allowed(chunk: Chunk, options: Options, mask_inputs: MaskInputs) -> list[Array]:
+def allowed(chunk: TileChunk, options: Options, mask_inputs: TileMaskInputs) -> list[Array]:
     """Booleans that broadcast over the pairs; a pair is allowed where all of them are True."""
     masks = []
     if chunk.checks_keys or chunk.checks_pattern:
@@ -85,7 +85,7 @@ def allowed(chunk: Chunk, options: Options, mask_inputs: MaskInputs) -> list[Arr
     return masks
 
 
-def dropout_factor(chunk: Chunk, options: Options, mask_inputs: MaskInputs) -> Array | None:
+def dropout_factor(chunk: TileChunk, options: Options, mask_inputs: TileMaskInputs) -> Array | None:
     """0 or 1 / (1 - rate) for each weight, from the numbers of its query and key; None without dropout."""
     if mask_inputs.dropout_seeds_BGh is None:
         return None
@@ -96,7 +96,9 @@ def dropout_factor(chunk: Chunk, options: Options, mask_inputs: MaskInputs) -> A
     return keep.astype(jnp.float32) * (1.0 / (1.0 - options.dropout_rate))
 
 
-def forward_chunk(chunk: Chunk, options: Options, operands: Operands, mask_inputs: MaskInputs) -> tuple[Array, Array]:
+def forward_chunk(
+    chunk: TileChunk, options: Options, operands: TileOperands, mask_inputs: TileMaskInputs
+) -> tuple[Array, Array]:
     """Output [B, G, t, h, S, K] in the values' dtype and log-sum-exp [B, G, t, h, S] of a chunk of query tiles."""
     logits = masked_logits(chunk, options, operands, mask_inputs, term_values(chunk, operands, mask_inputs))
     maximum = logits.max(axis=(-2, -1), keepdims=True)
@@ -112,7 +114,7 @@ def forward_chunk(chunk: Chunk, options: Options, operands: Operands, mask_input
     return out.astype(v.dtype), jnp.where(has_key, maximum + jnp.log(total), MASKED)
 
 
-class Saved(NamedTuple):
+class SavedTiles(NamedTuple):
     """What the backward loops read besides the operands: log-sum-exp, dout and rowsum(dout out) - dlse.
 
     Where a query has no key, or only fills up a tile, the log-sum-exp is -MASKED, so that all its weights are 0.
@@ -124,7 +126,12 @@ class Saved(NamedTuple):
 
 
 def backward_pairs(
-    chunk: Chunk, options: Options, operands: Operands, mask_inputs: MaskInputs, saved: Saved, terms: list[Array]
+    chunk: TileChunk,
+    options: Options,
+    operands: TileOperands,
+    mask_inputs: TileMaskInputs,
+    saved: SavedTiles,
+    terms: list[Array],
 ) -> tuple[Array, Array]:
     """The weights after dropout and the gradient of the logits, both float32 over the pairs."""
     lse, delta = (chunk.queries(x) for x in (saved.lse_BGnhS, saved.delta_BGnhS))

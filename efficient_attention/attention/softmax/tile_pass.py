@@ -12,8 +12,8 @@ from efficient_attention.attention.dropout import fold_index, row_seeds
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax.schedule import Pass
 from efficient_attention.attention.softmax.tile_bias import make_tile_bias
-from efficient_attention.attention.softmax.tile_chunks import MaskInputs, into_tiles, make_side, reorder
-from efficient_attention.attention.softmax.tile_pairs import Operands, Options
+from efficient_attention.attention.softmax.tile_chunks import TileMaskInputs, into_tiles, make_side, reorder
+from efficient_attention.attention.softmax.tile_pairs import Options, TileOperands
 from efficient_attention.attention.softmax.tile_relative import make_relative_bias
 from efficient_attention.attention.softmax.tile_softmax import attend_tiles
 from efficient_attention.attention.softmax.tile_term import Term
@@ -25,14 +25,14 @@ def attend_pass(request: Request, heads_H: np.ndarray, tile_pass: Pass) -> tuple
     options = Options(tile_pass, request.dropout.rate if request.dropout else 0.0, step_sizes())
     scaled = request.query * jnp.asarray(1.0 / math.sqrt(width), request.query.dtype)
     q_BLGhK = scaled.reshape(batch, queries, request.key.shape[2], -1, width)
-    operands = Operands(
+    operands = TileOperands(
         into_tiles(q_BLGhK, tile_pass.query_listing_L, tile_pass.size).transpose(0, 3, 1, 4, 2, 5),
         into_tiles(request.key, tile_pass.key_listing_M, tile_pass.size).transpose(0, 3, 1, 2, 4),
         into_tiles(request.value, tile_pass.key_listing_M, tile_pass.size).transpose(0, 3, 1, 2, 4),
         make_terms(request, heads_H, tile_pass),
     )
     segments = request.segments or (None, None)
-    mask_inputs = MaskInputs(
+    mask_inputs = TileMaskInputs(
         make_side(request.positions.query, segments[0], tile_pass.query_listing_L, tile_pass.size),
         make_side(request.positions.key, segments[1], tile_pass.key_listing_M, tile_pass.size),
         None if request.dropout is None else dropout_seeds(request, request.dropout.rng, heads_H),
@@ -63,7 +63,7 @@ def dropout_seeds(request: Request, rng: Array, heads_H: np.ndarray) -> Array:
     return seeds_BH.reshape(batch, request.key.shape[2], -1)
 
 
-def is_wide(options: Options, operands: Operands) -> bool:
+def is_wide(options: Options, operands: TileOperands) -> bool:
     """Whether the scores of one tile over all heads are more than a step, on devices where heads then take turns."""
     batch, groups, _, per_group, size, _ = operands.q_BGnhSK.shape
     width = max(
@@ -75,7 +75,7 @@ def is_wide(options: Options, operands: Operands) -> bool:
     return device_forms().takes_turns_by_head and is_splittable and tile_bytes > min(options.step_bytes)
 
 
-def attend_tiles_by_head(options: Options, operands: Operands, mask_inputs: MaskInputs) -> tuple[Array, Array]:
+def attend_tiles_by_head(options: Options, operands: TileOperands, mask_inputs: TileMaskInputs) -> tuple[Array, Array]:
     """`attend_tiles`, one key head after another."""
     arrays = {'q': operands.q_BGnhSK, 'k': operands.k_BGnSK, 'v': operands.v_BGnSK}
     terms, whole = jax.tree.flatten(operands.terms)
@@ -87,7 +87,7 @@ def attend_tiles_by_head(options: Options, operands: Operands, mask_inputs: Mask
         leaves = [head[str(number)][:, None] if str(number) in head else leaf for number, leaf in enumerate(terms)]
         q, k, v = (head[name][:, None] for name in ('q', 'k', 'v'))
         seeds = head['seeds'][:, None] if 'seeds' in head else None
-        operands_of_head = Operands(q, k, v, jax.tree.unflatten(whole, leaves))
+        operands_of_head = TileOperands(q, k, v, jax.tree.unflatten(whole, leaves))
         return attend_tiles(options, operands_of_head, mask_inputs._replace(dropout_seeds_BGh=seeds))
 
     out, lse = jax.lax.map(one, {name: jnp.moveaxis(x, 1, 0) for name, x in arrays.items()})

@@ -22,7 +22,13 @@ from jaxtyping import Shaped
 from efficient_attention.attention.relative import falling, first_position, shift
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax.schedule import Pass, TileClass
-from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, Chunk, MaskInputs, into_tiles, take_computed
+from efficient_attention.attention.softmax.tile_chunks import (
+    ChosenTiles,
+    TileChunk,
+    TileMaskInputs,
+    into_tiles,
+    take_computed,
+)
 from efficient_attention.attention.softmax.tile_term import Term
 
 
@@ -32,7 +38,7 @@ class RelativeRead(NamedTuple):
     q_BGthSK: Array
     r_GhtnSK: Array
 
-    def read_values(self, chunk: Chunk, _: MaskInputs) -> Array:
+    def read_values(self, chunk: TileChunk, _: TileMaskInputs) -> Array:
         """The float32 values over the pairs of the chunk."""
         width = chunk.chosen.visited.shape[-1]
         r_GhtcK = jax.lax.collapse(self.r_GhtnSK, 3, 5).astype(self.q_BGthSK.dtype)
@@ -69,7 +75,7 @@ class RelativeBias(Term):
             take_computed(chosen, self.q_BGnhSK), self.table_tiles(self.starts(chosen), chosen.visited.shape[-1] + 1)
         )
 
-    def values(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
+    def values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
         """The float32 values over the pairs."""
         if not chunk.by_key:
             return self.read_by(chunk.chosen).read_values(chunk, mask_inputs)

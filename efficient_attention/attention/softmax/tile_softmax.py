@@ -7,8 +7,8 @@ not depend on an order of additions. The idea of both is FlashAttention's (Dao e
 2307.08691); one softmax over all visited tiles instead of a running one measured faster under XLA on a CPU.
 
 Axes here: B batch rows, G key heads, h query heads of a key head, n tiles, S positions of a tile, K head width; t
-computed tiles of a chunk, w visited tiles of each. Arrays over the pairs of a chunk are laid out as `Chunk` says: by
-query [B, G, t, h, S, w, S], by key [B, G, t, S, w, h, S]. A leading b or g is 1 where nothing differs.
+computed tiles of a chunk, w visited tiles of each. Arrays over the pairs of a chunk are laid out as `TileChunk` says:
+by query [B, G, t, h, S, w, S], by key [B, G, t, S, w, h, S]. A leading b or g is 1 where nothing differs.
 """
 
 import functools
@@ -20,12 +20,12 @@ from jax import Array
 from jaxtyping import Shaped
 
 from efficient_attention.attention.softmax.schedule import TileClass
-from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, MaskInputs, weighted_sums
+from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, TileMaskInputs, weighted_sums
 from efficient_attention.attention.softmax.tile_loops import Loop, run_loop
 from efficient_attention.attention.softmax.tile_pairs import (
-    Operands,
     Options,
-    Saved,
+    SavedTiles,
+    TileOperands,
     backward_pairs,
     forward_chunk,
     make_chunk,
@@ -35,7 +35,7 @@ from efficient_attention.attention.softmax.tile_term import Term
 from efficient_attention.attention.weights import MASKED
 
 
-def make_loop(options: Options, operands: Operands, by_key: bool) -> Loop:
+def make_loop(options: Options, operands: TileOperands, by_key: bool) -> Loop:
     """The loop over the query tiles of a pass, or over its key tiles."""
     batch, groups, query_tiles, per_group, size, _ = operands.q_BGnhSK.shape
     return Loop(
@@ -57,7 +57,7 @@ def tiles_third(x: Shaped[Array, '...']) -> Array:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attend_tiles(options: Options, operands: Operands, mask_inputs: MaskInputs) -> tuple[Array, Array]:
+def attend_tiles(options: Options, operands: TileOperands, mask_inputs: TileMaskInputs) -> tuple[Array, Array]:
     """Output [B, G, n, h, S, K] and log-sum-exp [B, G, n, h, S] over the tiles of a pass, without the empty tile."""
 
     def step(chosen: ChosenTiles, tile_class: TileClass, carry: None) -> tuple[None, list[Array]]:
@@ -68,27 +68,27 @@ def attend_tiles(options: Options, operands: Operands, mask_inputs: MaskInputs) 
     return tiles_third(out), tiles_third(lse)
 
 
-def attend_tiles_forward(options: Options, operands: Operands, mask_inputs: MaskInputs) -> tuple[Any, Any]:
+def attend_tiles_forward(options: Options, operands: TileOperands, mask_inputs: TileMaskInputs) -> tuple[Any, Any]:
     """`attend_tiles`, and what its backward pass needs."""
     out, lse = attend_tiles(options, operands, mask_inputs)
     return (out, lse), (operands, mask_inputs, out, lse)
 
 
-def attend_tiles_backward(options: Options, kept: Any, cotangents: tuple[Array, Array]) -> tuple[Operands, None]:
+def attend_tiles_backward(options: Options, kept: Any, cotangents: tuple[Array, Array]) -> tuple[TileOperands, None]:
     """Gradients of the operands; the inputs of masks have none."""
     operands, mask_inputs, out, lse = kept
     dout, dlse = cotangents
     delta = (dout.astype(jnp.float32) * out.astype(jnp.float32)).sum(axis=-1) - dlse.astype(jnp.float32)
     exists = mask_inputs.queries.numbers_11nS[:, :, :, None] >= 0
     lse = with_empty_tile(lse)
-    saved = Saved(
+    saved = SavedTiles(
         jnp.where(exists & (lse > MASKED / 2), lse, -MASKED),
         with_empty_tile(dout.astype(operands.q_BGnhSK.dtype)),
         with_empty_tile(delta),
     )
     dq, dterms = query_gradients(options, operands, mask_inputs, saved)
     dk, dv = key_gradients(options, operands, mask_inputs, saved)
-    return Operands(dq, dk, dv, dterms), None
+    return TileOperands(dq, dk, dv, dterms), None
 
 
 attend_tiles.defvjp(attend_tiles_forward, attend_tiles_backward)
@@ -100,7 +100,7 @@ def with_empty_tile(x: Shaped[Array, '...']) -> Array:
 
 
 def query_gradients(
-    options: Options, operands: Operands, mask_inputs: MaskInputs, saved: Saved
+    options: Options, operands: TileOperands, mask_inputs: TileMaskInputs, saved: SavedTiles
 ) -> tuple[Array, tuple[Term, ...]]:
     """The gradients of the queries [B, G, n, h, S, K] and of the terms, from the loop over query tiles."""
     terms = operands.terms
@@ -136,7 +136,9 @@ def sum_to(x: Shaped[Array, '...'], shape: tuple[int, ...]) -> Array:
     return x.sum(axis=axes, keepdims=True)
 
 
-def key_gradients(options: Options, operands: Operands, mask_inputs: MaskInputs, saved: Saved) -> tuple[Array, Array]:
+def key_gradients(
+    options: Options, operands: TileOperands, mask_inputs: TileMaskInputs, saved: SavedTiles
+) -> tuple[Array, Array]:
     """The gradients of the keys and of the values [B, G, n, S, K], from the loop over key tiles."""
 
     def step(chosen: ChosenTiles, tile_class: TileClass, carry: None) -> tuple[None, list[Array]]:

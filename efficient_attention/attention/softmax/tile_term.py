@@ -1,18 +1,18 @@
-"""What tile loops see of a bias or a relative term: the protocol that every term of the logits keeps."""
+"""The view that tile loops have of a bias or a relative term: the protocol that every term of the logits keeps."""
 
 import abc
 from typing import Any, Protocol, runtime_checkable
 
 from jax import Array
 
-from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, Chunk, MaskInputs
+from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, TileChunk, TileMaskInputs
 
 
 @runtime_checkable
 class TermRead(Protocol):
     """What a chunk of query tiles reads of a term; a tree of arrays, through which its gradient flows."""
 
-    def read_values(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
+    def read_values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
         """float32 values over the pairs of the chunk that read it, each axis 1 where nothing varies."""
         ...
 
@@ -36,7 +36,7 @@ class Term(abc.ABC):
         """Whether key heads can be computed one after another, each with its entry of axis 1 of the arrays."""
 
     @abc.abstractmethod
-    def values(self, chunk: Chunk, mask_inputs: MaskInputs) -> Array:
+    def values(self, chunk: TileChunk, mask_inputs: TileMaskInputs) -> Array:
         """float32 values over the pairs of any chunk, each axis 1 where nothing varies."""
 
     @abc.abstractmethod

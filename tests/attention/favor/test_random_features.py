@@ -1,4 +1,4 @@
-"""Random features: their distribution, what they estimate, and when they are drawn anew."""
+"""Random features: their distribution, and what they estimate."""
 
 import functools
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.favor.random_features import draw_features, log_softmax_features, redraw_key
+from efficient_attention.attention.favor.random_features import draw_features, log_softmax_features
 from tests.tolerances import assert_close
 
 RNG = jax.random.key(7)
@@ -45,11 +45,3 @@ def test_orthogonal_rows_are_orthogonal_inside_blocks_with_gaussian_norms():
         assert_close(products, jnp.diag(jnp.diagonal(products)), gradient=True)
     squares = jnp.square(draw_features(RNG, 3200, 16, True)).sum(1)
     assert abs(squares.mean() - 16) < 0.5 and abs(squares.std() / np.sqrt(32) - 1) < 0.1
-
-
-def test_redraw_changes_the_key_every_so_many_steps():
-    draw = jit(lambda step: redraw_key(RNG, step, 10))
-    first, same, later = (jax.random.key_data(draw(step)) for step in (0, 9, 10))
-    assert (first == same).all() and (first != later).any()
-    for step in (0, 1000):
-        assert (jax.random.key_data(redraw_key(RNG, step, 0)) == first).all()

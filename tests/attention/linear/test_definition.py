@@ -4,7 +4,7 @@ import pytest
 
 import efficient_attention as ea
 from efficient_attention.attention.linear.definition import Linear
-from efficient_attention.attention.mechanism import model_needs
+from efficient_attention.attention.parsing import model_needs
 from efficient_attention.errors import InputError
 
 

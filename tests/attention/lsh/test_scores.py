@@ -10,7 +10,7 @@ from efficient_attention.attention.lsh.scores import scores
 from efficient_attention.attention.lsh.steps import run_steps
 from efficient_attention.attention.lsh.windows import (
     ChunkWindow,
-    MaskInputs,
+    LSHMaskInputs,
     make_row_vectors,
     window_vectors,
 )
@@ -40,4 +40,4 @@ def test_scores_are_products_with_unit_keys():
         assert logits.dtype == jnp.float32
         return jnp.maximum(difference, jnp.where(is_read, abs(logits - expected), 0.0).max())
 
-    assert run_steps(step, layout, rounds, MaskInputs(None, None, None, None), jnp.asarray(0.0)) < 1e-5
+    assert run_steps(step, layout, rounds, LSHMaskInputs(None, None, None, None), jnp.asarray(0.0)) < 1e-5

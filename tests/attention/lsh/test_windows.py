@@ -11,7 +11,7 @@ from efficient_attention.attention.lsh.scores import scores
 from efficient_attention.attention.lsh.steps import run_steps
 from efficient_attention.attention.lsh.windows import (
     ChunkWindow,
-    MaskInputs,
+    LSHMaskInputs,
     make_row_vectors,
     window_vectors,
 )
@@ -39,7 +39,7 @@ def test_each_pair_of_a_chunk_and_the_one_before_is_scored_once_in_each_round():
         assert logits.shape == is_self.shape == places[0].shape
         return seen.at[head, places[0], places[1]].add(1)
 
-    seen = np.asarray(run_steps(step, layout, rounds, MaskInputs(None, None, None, None), jnp.zeros((H, L, L), int)))
+    seen = np.asarray(run_steps(step, layout, rounds, LSHMaskInputs(None, None, None, None), jnp.zeros((H, L, L), int)))
     chunks = np.asarray(rounds.slots_BHTL)[0] // S  # [H, T, L]
     back = (chunks[:, :, :, None] - chunks[:, :, None, :]) % layout.chunks
     np.testing.assert_array_equal(seen, (back <= layout.before).sum(1))

@@ -25,6 +25,7 @@ from efficient_attention.errors import InputError
         (lambda: Window(-1), 'Window: radius is -1; it must be at least 0'),
         (lambda: Window(1, 0), 'Window: dilation is 0; it must be at least 1'),
         (lambda: Block(0), 'Block: size is 0'),
+        (lambda: Block(2**31), 'Block: size is 2147483648; it must be at most 2147483647'),
         (lambda: Block(2, back=-1), 'Block: back is -1'),
         (lambda: Strided(0), 'Strided: stride is 0'),
         (lambda: Summary(4, 0), 'Summary: width is 0'),

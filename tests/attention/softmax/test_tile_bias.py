@@ -9,7 +9,7 @@ from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax.definition import Softmax, dense_bias
 from efficient_attention.attention.softmax.tile_bias import ArrayBias, FunctionBias, make_tile_bias
-from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, Chunk, MaskInputs, make_side
+from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, TileChunk, TileMaskInputs, make_side
 
 S, B, L, M, H, G = 4, 2, 10, 14, 4, 2
 QUERY_LISTING, KEY_LISTING = np.random.default_rng(0).permutation(L), np.random.default_rng(1).permutation(M)
@@ -30,8 +30,8 @@ def make(bias: object, positions: np.ndarray | None = None) -> Request:
     return make_request(q, k, k, Softmax(), bias=bias, query_positions=positions)
 
 
-def make_mask_inputs(request: Request) -> MaskInputs:
-    return MaskInputs(
+def make_mask_inputs(request: Request) -> TileMaskInputs:
+    return TileMaskInputs(
         make_side(request.positions.query, None, QUERY_LISTING, S),
         make_side(request.positions.key, None, KEY_LISTING, S),
         None,
@@ -44,8 +44,8 @@ def make_chosen(lists: np.ndarray, by_key: bool) -> ChosenTiles:
     )
 
 
-def make_chunk(lists: np.ndarray, by_key: bool) -> Chunk:
-    return Chunk(make_chosen(lists, by_key), by_key, checks_pattern=True, checks_keys=True, size=S)
+def make_chunk(lists: np.ndarray, by_key: bool) -> TileChunk:
+    return TileChunk(make_chosen(lists, by_key), by_key, checks_pattern=True, checks_keys=True, size=S)
 
 
 def expected_values(dense_BHLM: np.ndarray, lists: np.ndarray, by_key: bool) -> np.ndarray:

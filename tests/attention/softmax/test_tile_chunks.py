@@ -9,7 +9,7 @@ import pytest
 
 from efficient_attention.attention.softmax.tile_chunks import (
     ChosenTiles,
-    Chunk,
+    TileChunk,
     dot_products,
     into_tiles,
     make_side,
@@ -93,7 +93,7 @@ def test_tiles_that_share_a_list_pick_it_once(tiles: list[int]):
 def test_values_and_products_meet_over_the_pairs(name: str, by_key: bool):
     """Of each pair: query and key numbers, its head's number, and the product of its vectors."""
     lists = np.array([1, 4, 2]) if name == 'shared' else LISTS[name]
-    chunk = Chunk(make_chosen(lists), by_key, checks_pattern=True, checks_keys=True, size=S)
+    chunk = TileChunk(make_chosen(lists), by_key, checks_pattern=True, checks_keys=True, size=S)
     q, k = (np.random.default_rng(seed).normal(size=shape).astype(np.float32) for seed, shape in SIDES)
     numbers = jnp.arange(5 * S).reshape(1, 1, 5, S)
     heads = jnp.arange(2 * 3 * 2).reshape(2, 3, 2)

@@ -7,11 +7,17 @@ import pytest
 
 from efficient_attention.attention.patterns import Causal, Full, Pattern
 from efficient_attention.attention.softmax.schedule import Pass, TileClass
-from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, Chunk, MaskInputs, into_tiles, make_side
+from efficient_attention.attention.softmax.tile_chunks import (
+    ChosenTiles,
+    TileChunk,
+    TileMaskInputs,
+    into_tiles,
+    make_side,
+)
 from efficient_attention.attention.softmax.tile_pairs import (
-    Operands,
     Options,
-    Saved,
+    SavedTiles,
+    TileOperands,
     allowed,
     backward_pairs,
     dropout_factor,
@@ -31,12 +37,12 @@ def make_options(pattern: Pattern = FULL, rate: float = 0.0) -> Options:
     return Options(Pass((pattern,), S, IN_ORDER, IN_ORDER, (), (), 4), rate, (1, 1))
 
 
-def make_mask_inputs(segments: jax.Array | None = None, seeds: jax.Array | None = None) -> MaskInputs:
+def make_mask_inputs(segments: jax.Array | None = None, seeds: jax.Array | None = None) -> TileMaskInputs:
     side = make_side(IN_ORDER[None], segments, IN_ORDER, S)
-    return MaskInputs(side, side, seeds)
+    return TileMaskInputs(side, side, seeds)
 
 
-def whole_chunk(by_key: bool, checks_pattern: bool = True) -> Chunk:
+def whole_chunk(by_key: bool, checks_pattern: bool = True) -> TileChunk:
     """Both tiles of one side, each with both tiles of the other."""
     tile_class = TileClass(np.arange(2), np.array([[[0, 1]]]), True, checks_pattern, checks_keys=True)
     return make_chunk(make_options(), ChosenTiles(jnp.arange(2), np.arange(2), jnp.zeros(2, bool)), by_key, tile_class)
@@ -86,13 +92,13 @@ def softmax(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Ar
 def test_outputs_and_gradients_of_logits_are_those_of_the_formula():
     q, k, v, dout = (jax.random.normal(rng, (L, 8)) for rng in jax.random.split(jax.random.key(0), 4))
     tiles = [into_tiles(x[None], IN_ORDER, S)[:, None] for x in (q, k, v, dout)]
-    operands, options = Operands(tiles[0][:, :, :, None], tiles[1], tiles[2], ()), make_options(Causal())
+    operands, options = TileOperands(tiles[0][:, :, :, None], tiles[1], tiles[2], ()), make_options(Causal())
     out, lse = jax.jit(lambda: forward_chunk(whole_chunk(False), options, operands, make_mask_inputs()))()
     expected, expected_lse = softmax(q, k, v)
     assert_close((out.reshape(2 * S, 8)[:L], lse.ravel()[:L]), (expected, expected_lse))
     delta = (dout * expected).sum(axis=-1)
     by_tile = [into_tiles(x[None], IN_ORDER, S)[:, None, :, None] for x in (expected_lse, delta)]
-    saved = Saved(by_tile[0], tiles[3][:, :, :, None], by_tile[1])
+    saved = SavedTiles(by_tile[0], tiles[3][:, :, :, None], by_tile[1])
     _, pull = jax.vjp(lambda q, k: softmax(q, k, v)[0], q, k)
     for by_key in (False, True):
         chunk = whole_chunk(by_key)
