@@ -14,6 +14,7 @@ from efficient_attention.commands.flags import (
     define_batch_size,
     define_checkpoint,
     define_split,
+    define_verify,
     define_workdir,
 )
 from efficient_attention.commands.hosts import define_host_flags, join_hosts_of_flags
@@ -31,6 +32,7 @@ PROTOCOL = {  # of a language model; the config decides by default
     'clamp_length': flags.DEFINE_integer('clamp_length', None, 'Farther distances count as this one; 0 = none does.'),
     'same_length': flags.DEFINE_bool('same_length', None, 'Let each token read as many others as memory is long.'),
 }
+VERIFY = define_verify()
 define_host_flags()
 
 
@@ -39,7 +41,11 @@ def main() -> None:
     parse_flags(sys.argv, required=('workdir',))
     # Not at the top of the file, where --help and a refused flag would wait twice as long for it.
     from efficient_attention.inference.evaluate_workdir import evaluate_workdir
+    from efficient_attention.workdir.verify import verify_checkpoints
 
+    if VERIFY.value:
+        verify_checkpoints(WORKDIR.value)
+        return
     print(keep_freed_memory(), file=sys.stderr)
     join_hosts_of_flags()
     protocol = {name: flag.value for name, flag in PROTOCOL.items() if flag.value is not None}

@@ -6,23 +6,29 @@ from ml_collections import config_flags
 
 from efficient_attention.commands.allocator import keep_freed_memory
 from efficient_attention.commands.command_line import parse_flags, run_command
-from efficient_attention.commands.flags import define_workdir
+from efficient_attention.commands.flags import define_verify, define_workdir
 from efficient_attention.commands.hosts import define_host_flags, join_hosts_of_flags
 
 CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'A file of configs/; fields follow as --config.<group>.<field>=value.'
 )
 WORKDIR = define_workdir('Folder of the run: config, metrics, checkpoints, report.')
+VERIFY = define_verify()
 define_host_flags()
 
 
 def main() -> None:
     """Reads the flags and trains."""
-    parse_flags(sys.argv, required=('config', 'workdir'))
+    needs_no_config = any(word.startswith('--verify') for word in sys.argv)
+    parse_flags(sys.argv, required=('workdir',) if needs_no_config else ('config', 'workdir'))
     # Not at the top of the file, where --help and a refused flag would wait twice as long for them.
     from efficient_attention.training.fill_config import fill_config
     from efficient_attention.training.loop import train
+    from efficient_attention.workdir.verify import verify_checkpoints
 
+    if VERIFY.value:
+        verify_checkpoints(WORKDIR.value)
+        return
     print(keep_freed_memory(), file=sys.stderr)
     join_hosts_of_flags()
     filled = fill_config(CONFIG.value.to_dict())

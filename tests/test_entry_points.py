@@ -124,6 +124,19 @@ def test_evaluation_of_the_best_checkpoint(call_here, trained):
     assert max(measured, key=lambda step: measured[step]['masked_lm_loss']) == 1  # best_mode is 'max'
 
 
+@pytest.mark.parametrize('script', ['train.py', 'eval.py'])
+def test_checkpoints_are_compared_with_their_seals(call_here, trained, tmp_path, script: str):
+    shutil.copytree(trained / 'checkpoints', tmp_path / 'checkpoints')
+    code, out, err = call_here(script, f'--workdir={tmp_path}', '--verify')
+    assert (code, err) == (0, '')
+    steps = sorted(int(path.name) for path in (tmp_path / 'checkpoints').iterdir())
+    assert out.splitlines() == [f'checkpoint step {step}: every file is as it was written' for step in steps]
+    (tmp_path / 'checkpoints' / '2' / 'record' / 'metadata').write_text('{}')
+    code, out, err = call_here(script, f'--workdir={tmp_path}', '--verify')
+    assert code == 1 and err == f'error: {tmp_path}/checkpoints: damaged: 2 of {len(steps)} checkpoint(s)\n'
+    assert 'checkpoint step 2: damaged: record/metadata is not what was written' in out.splitlines()
+
+
 @pytest.fixture(scope='module')
 def shared(tmp_path_factory) -> Path:
     """A folder with a corpus, its cache, files that are not as they should be, and in `run` a run of no steps."""

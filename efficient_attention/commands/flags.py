@@ -67,6 +67,11 @@ def _define_list(
     return flags.DEFINE(parser, name, default, f'{meaning}; with commas.', flag_values=options, serializer=commas)
 
 
+def define_verify() -> flags.FlagHolder[bool]:
+    """--verify, of commands that read or write the checkpoints of a run."""
+    return flags.DEFINE_bool('verify', False, "Compare the run's checkpoints with their seals, and do nothing else.")
+
+
 def define_workdir(
     meaning: str = 'Folder of the run.', options: flags.FlagValues = flags.FLAGS
 ) -> flags.FlagHolder[Path | None]:

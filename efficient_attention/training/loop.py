@@ -60,7 +60,7 @@ def train(
         reader = checkpoints.reader
         # A run that is refused up to here does not claim the workdir.
         run.task.prepare_training()
-        newest = reader.newest()
+        newest = checkpoints.newest
         state = None if newest else start.state(run)
         claim_workdir(workdir, config, has_checkpoint=newest is not None)
         saved = with_new_fields(newest.record.get('fingerprint', {})) if newest else {}

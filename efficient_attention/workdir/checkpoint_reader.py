@@ -1,11 +1,13 @@
 """Reads the checkpoints of a workdir: for evaluation, for resuming, and beside a running trainer.
 
 `checkpoints/<step>/` holds `state` (a pytree of arrays) and `record` (a JSON object with the step, the run's
-fingerprint, the metrics known at that time and whatever else the writer added). A step has this name only once it is
-completely written.
+fingerprint, the metrics known at that time and whatever else the writer added). A step has this name once it is
+completely written, and counts once it is sealed (`seal.py`). Steps from before there were seals count as they are:
+their record does not say that a seal belongs to it.
 """
 
 import contextlib
+import json
 import logging
 import os
 import re
@@ -17,11 +19,14 @@ import orbax.checkpoint as ocp
 
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.checkpoint_fit import check_fit, leaves_of
+from efficient_attention.workdir.seal import damage, is_sealed
 
 FOLDER = 'checkpoints'
 STATE = 'state'
 RECORD = 'record'
+HAS_SEAL = 'has_seal'  # in a record: the step counts with its seal alone
 LAST, BEST = 'last', 'best'  # names of checkpoints beside their steps
+LOG = logging.getLogger(__name__)
 READ_ATTEMPTS = 3  # at the newest step, while a trainer may be removing it
 
 
@@ -47,10 +52,26 @@ class CheckpointReader:
         self.folder = workdir.absolute() / FOLDER
 
     def steps(self) -> list[int]:
-        """The steps that are completely written, in rising order; a save under way is not among them."""
+        """The steps that are written and sealed, in rising order; a save under way is not among them."""
+        return [step for step in self.written_steps() if self._counts(step)]
+
+    def written_steps(self) -> list[int]:
+        """The steps that have their name, in rising order, sealed or not."""
         if not self.folder.is_dir():
             return []
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit() and path.is_dir())
+
+    def existing_steps(self) -> list[int]:
+        """Returns `written_steps`; raises InputError where there are none."""
+        steps = self.written_steps()
+        if not steps:
+            raise InputError(f'there is no checkpoint in {self.folder}')
+        return steps
+
+    def damage(self, step: int) -> str:
+        """What differs from a step's seal, in a few words; '' where nothing does or the step is older than seals."""
+        folder = self.folder / str(step)
+        return damage(folder, label_of(step)) if is_sealed(folder) or not self._counts(step) else ''
 
     def latest_step(self) -> int | None:
         """The newest completely written step, or None."""
@@ -106,14 +127,18 @@ class CheckpointReader:
             InputError: there is no checkpoint, not this step (lists those there are), the arrays differ in name, shape
                 or dtype (names the first), or the files are damaged.
         """
+        if step is not None:
+            self._existing(step)
+            self._check_undamaged(step)
+            return self._restore(abstract_state, step)
         for _ in range(READ_ATTEMPTS - 1):
-            found = self._existing(step)
+            found = self._newest_step()
             try:
                 return self._restore(abstract_state, found)
             except InputError:
-                if step is not None or found in self.steps():  # else a trainer removed it meanwhile: look again
+                if found in self.steps():  # else a trainer removed it meanwhile: look again
                     raise
-        return self._restore(abstract_state, self._existing(step))
+        return self._restore(abstract_state, self._newest_step())
 
     def read_state(self, abstract_state: Any, step: int) -> Any:
         """The state of a step that is there, without its record; arguments and errors as `restore`."""
@@ -132,9 +157,46 @@ class CheckpointReader:
             return checkpointer.restore(folder / STATE, args=arguments)
 
     def newest(self) -> Saved | None:
-        """The newest checkpoint with its record, or None; raises InputError where that is damaged."""
-        step = self.latest_step()
-        return None if step is None else Saved(step, self.record(step))
+        """The newest undamaged checkpoint with its record, or None where there is none at all.
+
+        Those that are skipped are named in the log.
+
+        Raises:
+            InputError: there are checkpoints, all of them damaged; names the newest.
+        """
+        if not self.steps():
+            return None
+        step = self._newest_step()
+        return Saved(step, self.record(step))
+
+    def _newest_step(self) -> int:
+        """The newest undamaged step; raises InputError where there is none."""
+        steps = self.steps()
+        for step in reversed(steps):
+            found = self.damage(step)
+            if not found:
+                return step
+            if step in self.steps():  # else a trainer removed it meanwhile
+                LOG.warning('checkpoint %s is skipped: %s', self.folder / str(step), found)
+        self._existing(None)
+        raise InputError(f'no checkpoint in {self.folder} is undamaged; there are {_listed(steps)}')
+
+    def _check_undamaged(self, step: int) -> None:
+        found = self.damage(step)
+        if found:
+            others = [other for other in self.steps() if other != step]
+            there_are = f'; other steps: {_listed(others)}' if others else ''
+            raise InputError(f'checkpoint {self.folder / str(step)} is damaged: {found}{there_are}')
+
+    def _counts(self, step: int) -> bool:
+        """Whether a step is sealed, or its record says nothing of a seal."""
+        folder = self.folder / str(step)
+        if is_sealed(folder):
+            return True
+        try:
+            return HAS_SEAL not in json.loads((folder / RECORD / 'metadata').read_bytes())
+        except (OSError, ValueError, TypeError):
+            return False
 
     def _metrics(self, step: int) -> dict[str, float]:
         try:
@@ -166,6 +228,11 @@ class CheckpointReader:
             there_are = f'; other steps: {_listed(others)}' if others else ''
             line = f'checkpoint {self.folder / str(step)} cannot be read: {reason(error)}{there_are}'
             raise InputError(line) from error
+
+
+def label_of(step: int) -> str:
+    """What the seal of a checkpoint calls it."""
+    return f'step {step}'
 
 
 def reason(error: BaseException) -> str:

@@ -62,7 +62,7 @@ SKIPPED = {
 }
 
 # A page that goes on from what the commands of another one left.
-BEFORE = {'docs/checkpoints.md': 'README.md'}
+BEFORE = {'docs/checkpoints.md': 'README.md', 'docs/reliability.md': 'README.md'}
 
 # In Python blocks: a text of the page, and what is run in its place.
 SHRUNK = {

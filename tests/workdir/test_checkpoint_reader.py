@@ -1,6 +1,7 @@
 """Restoring: the same bits on any mesh, and one clear line for everything that does not fit."""
 
 import dataclasses
+import json
 import shutil
 
 import jax
@@ -93,7 +94,8 @@ def test_a_part_of_the_state_is_read_alone(saved):
 def test_steps_and_records(saved):
     reader = CheckpointReader(saved)
     assert (reader.steps(), reader.latest_step()) == ([2, 5], 5)
-    assert reader.record() == {'fingerprint': FINGERPRINT, 'note': 'any', 'step': 5, 'metrics': {'loss': 2.5}}
+    record = {'fingerprint': FINGERPRINT, 'note': 'any', 'step': 5, 'metrics': {'loss': 2.5}, 'has_seal': True}
+    assert reader.record() == record
     assert reader.record(2)['metrics'] == {'loss': 1.5}
     assert (reader.best_step('loss'), reader.best_step('loss', 'max'), reader.best_step('accuracy')) == (2, 5, None)
 
@@ -185,20 +187,62 @@ def test_the_record_is_read_apart_from_the_arrays(saved):
     jax.tree.map(np.testing.assert_array_equal, reader.read_state(layout, 5), reader.restore(layout).state)
 
 
-def test_damaged_files_are_one_line_that_names_the_step_and_the_others(tmp_path):
-    state = {'kernel': jnp.ones(4)}  # one array: where one of several fails, Orbax leaves the others' reads behind
+@pytest.fixture
+def small(tmp_path):
+    """A workdir with steps 2 and 5 of one array, and how it is read."""
     with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
         for step in (2, 5):
-            checkpoints.save(step, state, record={})
-    for path in (tmp_path / 'checkpoints' / '5' / 'state').rglob('d/*'):
-        path.write_bytes(path.read_bytes()[:-20])
+            checkpoints.save(step, {'kernel': jnp.full(4, step, jnp.float32)}, record={})
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    line = refused(tmp_path, {'kernel': jax.ShapeDtypeStruct((4,), jnp.float32, sharding=sharding)})
-    assert line.startswith(f'checkpoint {tmp_path}/checkpoints/5 cannot be read: ')
-    assert line.endswith('; other steps: 2')
-    (tmp_path / 'checkpoints' / '5' / 'record' / 'metadata').unlink()
+    return tmp_path, {'kernel': jax.ShapeDtypeStruct((4,), jnp.float32, sharding=sharding)}
+
+
+def flip(workdir, step: int) -> None:
+    """Changes a bit of the step's array, which Orbax would read without a word."""
+    (path,) = (workdir / 'checkpoints' / str(step) / 'state' / 'd').iterdir()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_newest_step_gives_way_to_the_one_before_and_is_named(small, caplog):
+    workdir, layout = small
+    flip(workdir, 5)
+    restored = CheckpointReader(workdir).restore(layout)
+    assert restored.step == 2 and (restored.state['kernel'] == 2.0).all()
+    (line,) = caplog.messages
+    assert line.startswith(f'checkpoint {workdir}/checkpoints/5 is skipped: state/d/') and line.endswith('was written')
+
+
+def test_a_damaged_step_that_is_asked_for_is_one_line_with_the_others(small):
+    workdir, layout = small
+    flip(workdir, 5)
+    with pytest.raises(InputError, match=r'checkpoints/5 is damaged: state/d/\w+ is not what .*; other steps: 2$'):
+        CheckpointReader(workdir).restore(layout, 5)
+    (workdir / 'checkpoints' / '5' / 'record' / 'metadata').unlink()
     with pytest.raises(InputError, match=r'checkpoints/5 cannot be read: FileNotFoundError: .*; other steps: 2$'):
-        CheckpointReader(tmp_path).record()
+        CheckpointReader(workdir).record()
+
+
+def test_where_all_are_damaged_nothing_begins_anew(small):
+    workdir, layout = small
+    flip(workdir, 2)
+    flip(workdir, 5)
+    assert refused(workdir, layout) == f'no checkpoint in {workdir}/checkpoints is undamaged; there are 2, 5'
+    with pytest.raises(InputError, match='is undamaged; there are 2, 5'):
+        CheckpointReader(workdir).newest()
+
+
+def test_a_step_without_its_seal_does_not_count_unless_it_is_from_before_there_were_seals(small):
+    workdir, layout = small
+    (workdir / 'checkpoints' / '5' / 'seal-0-of-1.sha256').unlink()
+    reader = CheckpointReader(workdir)
+    assert (reader.steps(), reader.written_steps(), reader.restore(layout).step) == ([2], [2, 5], 2)
+    record = workdir / 'checkpoints' / '5' / 'record' / 'metadata'
+    fields = json.loads(record.read_text())
+    del fields['has_seal']
+    record.write_text(json.dumps(fields))
+    assert reader.steps() == [2, 5] and reader.restore(layout).step == 5 and not reader.damage(5)
 
 
 def test_a_step_that_the_trainer_removes_meanwhile_gives_way_to_the_newest(saved, tmp_path, monkeypatch):

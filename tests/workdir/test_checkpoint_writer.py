@@ -1,5 +1,6 @@
 """Saving: asynchronous, kept by rule, one trainer at a time, and no failure that goes unseen."""
 
+import errno
 import logging
 import resource
 import subprocess
@@ -14,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.errors import InputError
+from efficient_attention.workdir import checkpoint_writer
 from efficient_attention.workdir.checkpoint_writer import Checkpoints, SaveError
 
 BEST = CheckpointConfig(keep=2, keep_best=1, best_metric='loss')
@@ -78,6 +80,31 @@ def test_a_best_metric_that_the_evaluation_does_not_give_is_refused(tmp_path):
     with Checkpoints(tmp_path, BEST) as checkpoints:
         with pytest.raises(InputError, match="best_metric is 'loss'; known: accuracy"):
             checkpoints.save(1, make_state(1), record={}, metrics={'accuracy': 0.5})
+
+
+def test_a_step_that_was_not_sealed_or_was_damaged_is_set_aside_and_saved_anew(tmp_path, caplog):
+    save_all(tmp_path, CheckpointConfig(), {1: None, 2: None, 3: None})
+    folder = tmp_path / 'checkpoints'
+    (folder / '3' / 'seal-0-of-1.sha256').unlink()
+    (folder / '2' / 'state' / '_METADATA').write_text('{}')
+    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+        assert checkpoints.newest and checkpoints.newest.step == 1
+        assert sorted(path.name for path in (folder / 'damaged').iterdir()) == ['2', '3']
+        checkpoints.save(3, make_state(7), record={})
+    assert caplog.messages == [f'checkpoint {folder}/2 is skipped: state/_METADATA is not what was written']
+    assert checkpoints.reader.steps() == [1, 3]
+    assert checkpoints.reader.restore(abstract(make_state(1))).state['step'] == 7
+
+
+def test_a_seal_that_cannot_be_written_is_a_failed_save(tmp_path, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    monkeypatch.setattr(checkpoint_writer, 'write_seal', fail)
+    with pytest.raises(SaveError, match=r'^checkpoint step 1 not saved in .*: No space left on device'):
+        save_all(tmp_path, CheckpointConfig(), {1: None})
+    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+        assert checkpoints.newest is None
 
 
 def test_a_step_that_is_saved_already_is_left_as_it_is(tmp_path):

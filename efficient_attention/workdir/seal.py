@@ -1,0 +1,149 @@
+"""Seals: the SHA-256 of every file of a folder, written when all are on disk, and compared before they are used.
+
+A seal is a text that `sha256sum --check` reads too. A folder that several processes wrote has a seal of each, for the
+files that this process wrote. Its last line is the SHA-256 of the lines before it, so that a damaged seal is found as
+well. A seal finds damage, not forgery: whoever can write the files can write their seal.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+SEAL = re.compile(r'seal-(\d+)-of-(\d+)\.sha256')
+PROCESS = re.compile(r'(?:^|/)(?:ocdbt\.)?process_(\d+)(?:/|$)')  # in the paths of what Orbax lets each process write
+LINE = re.compile(r'([0-9a-f]{64})  (.+)')
+
+
+class Sealed(NamedTuple):
+    """The content of a folder's seals."""
+
+    label: str
+    hashes: dict[str, str]  # by path within the folder, with slashes
+
+
+def write_seal(folder: Path, label: str, *, process: int = 0, processes: int = 1) -> None:
+    """Flushes a folder's files and names to disk and writes the seal of those that this process wrote.
+
+    Args:
+        folder: nothing in it changes any more.
+        label: what the folder is, in one line, such as a checkpoint's step; another one's folder in its place is found.
+        process: number of this process.
+        processes: how many of them write a seal into the folder.
+
+    Raises:
+        OSError: a file cannot be read, or the seal not be written; the folder then counts as not sealed.
+    """
+    names = [name for name in _files(folder) if not name.startswith('seal-') and _writer(name, processes) == process]
+    lines = [f'# {label}']
+    for name in names:
+        _flush(folder / name)
+        lines.append(f'{_hash(folder / name)}  {name}')
+    body = ('\n'.join(lines) + '\n').encode()
+    path = folder / f'seal-{process}-of-{processes}.sha256'
+    temporary = path.with_suffix('.tmp')
+    with temporary.open('wb') as file:
+        file.write(body + _closing_line(body) + b'\n')
+        file.flush()
+        os.fsync(file.fileno())
+    # Names last: after a power cut a seal that is there stands for files and folders that are there.
+    for inner in [*_folders(folder), folder, folder.parent]:
+        _flush(inner)
+    temporary.replace(path)
+    _flush(folder)
+
+
+def is_sealed(folder: Path) -> bool:
+    """Whether every process that wrote the folder has sealed its files; what they hold is not looked at."""
+    try:
+        found = [match for path in folder.iterdir() if (match := SEAL.fullmatch(path.name))]
+    except OSError:
+        return False
+    return bool(found) and {int(match[1]) for match in found} == set(range(int(found[0][2])))
+
+
+def damage(folder: Path, label: str) -> str:
+    """What differs from a folder's seals, in a few words that name the first file; '' where nothing does."""
+    try:
+        sealed = _read_seals(folder)
+        if sealed.label != label:
+            return f'its seal is that of {sealed.label}'
+        names = {name for name in _files(folder) if not SEAL.fullmatch(name)}
+        for name in sorted(names ^ sealed.hashes.keys()):
+            return f'{name} is {"not in its seal" if name in names else "missing"}'
+        for name, expected in sealed.hashes.items():
+            if _hash(folder / name) != expected:
+                return f'{name} is not what was written'
+    except _Unreadable as error:
+        return str(error)
+    except OSError as error:
+        return f'{error.filename or folder}: {error.strerror}'
+    return ''
+
+
+class _Unreadable(Exception):
+    """What is wrong with a seal, or with a path that no seal can stand for."""
+
+
+def _read_seals(folder: Path) -> Sealed:
+    labels: set[str] = set()
+    hashes: dict[str, str] = {}
+    for path in sorted(folder.iterdir()):
+        if not SEAL.fullmatch(path.name):
+            continue
+        if path.is_symlink():
+            raise _Unreadable(f'{path.name} is a link')
+        text = path.read_bytes()
+        body, _, last = text[:-1].rpartition(b'\n')
+        if not text.endswith(b'\n') or last != _closing_line(body + b'\n'):
+            raise _Unreadable(f'{path.name} is not what was written')
+        first, *lines = body.decode().split('\n')
+        labels.add(first.removeprefix('# '))
+        hashes |= {match[2]: match[1] for line in lines if (match := LINE.fullmatch(line))}
+    if not is_sealed(folder):
+        raise _Unreadable('it is not sealed')
+    if len(labels) != 1:
+        raise _Unreadable('its seals are of different folders')
+    return Sealed(labels.pop(), hashes)
+
+
+def _closing_line(body: bytes) -> bytes:
+    return f'# {hashlib.sha256(body).hexdigest()}'.encode()
+
+
+def _files(folder: Path) -> list[str]:
+    """The paths of all files within the folder, in order."""
+    found = []
+    for path in sorted(folder.rglob('*')):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise _Unreadable(f'{name} is {"a link" if path.is_symlink() else "no plain file"}')
+        if path.is_file():
+            found.append(name)
+    return found
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob('*') if path.is_dir())
+
+
+def _writer(name: str, processes: int) -> int:
+    """The process that wrote a file: process 0, unless the path names another of them."""
+    found = PROCESS.search(name)
+    return int(found[1]) if found and int(found[1]) < processes else 0
+
+
+def _hash(path: Path) -> str:
+    with path.open('rb') as file:
+        return hashlib.file_digest(file, 'sha256').hexdigest()
+
+
+def _flush(path: Path) -> None:
+    """Waits until a file's content, or the names in a folder, are on disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

@@ -1,0 +1,35 @@
+"""What is said of each checkpoint; tests/test_entry_points.py has the commands."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from efficient_attention.config.checkpoint import CheckpointConfig
+from efficient_attention.errors import InputError, RunError
+from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.workdir.verify import verify_checkpoints
+from tests.workdir.test_checkpoint_writer import make_state
+
+
+def test_each_checkpoint_has_a_line(tmp_path: Path, capsys):
+    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, make_state(step), record={})
+    folder = tmp_path / 'checkpoints'
+    (folder / '3' / 'seal-0-of-1.sha256').unlink()
+    record = folder / '1' / 'record' / 'metadata'
+    record.write_text(json.dumps({'step': 1}))  # as before there were seals
+    (folder / '1' / 'seal-0-of-1.sha256').unlink()
+    with pytest.raises(RunError, match=r'damaged: 3 of 3 checkpoint\(s\)$'):
+        verify_checkpoints(tmp_path)
+    assert capsys.readouterr().out.splitlines() == [
+        'checkpoint step 1: older than seals are, so that nothing can be compared',
+        'checkpoint step 2: every file is as it was written',
+        'checkpoint step 3: damaged: it is not sealed',
+    ]
+
+
+def test_a_folder_without_checkpoints_is_one_line(tmp_path: Path):
+    with pytest.raises(InputError, match=f'^there is no checkpoint in {tmp_path}/checkpoints$'):
+        verify_checkpoints(tmp_path)
