@@ -31,6 +31,12 @@ def require_at_least(minimum: int, what: str, value: object) -> None:
     require(cast(int, value) >= minimum, what, value, f'at least {minimum}')
 
 
+def require_truth_values(what: str, **values: object) -> None:
+    """Raises an InputError that names `what` and the first argument that is neither True nor False."""
+    for name, value in values.items():
+        require(isinstance(value, bool), f'{what} {name}', value, 'True or False')
+
+
 def show_error(error: Exception) -> None:
     """Prints the error as one line on the standard error stream."""
     print(f'error: {one_line(error)}', file=sys.stderr)

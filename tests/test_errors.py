@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from efficient_attention.errors import InputError, RunError, is_whole_number, one_line, require, require_at_least
+from efficient_attention.errors import (
+    InputError,
+    RunError,
+    is_whole_number,
+    one_line,
+    require,
+    require_at_least,
+    require_truth_values,
+)
 
 
 def test_bad_input_is_a_value_error_and_a_failed_run_is_none():
@@ -36,3 +44,10 @@ def test_a_number_below_the_least_or_not_whole_is_named(value: object, allowed: 
     require_at_least(2, 'favor chunk', np.int32(2))
     with pytest.raises(InputError, match=f'^favor chunk is {value}; it must be {allowed}$'):
         require_at_least(2, 'favor chunk', value)
+
+
+@pytest.mark.parametrize('value', ['no', 1, None])
+def test_what_is_true_or_false_is_no_other_value(value: object):
+    require_truth_values('lsh', causal=True, sequential=False)
+    with pytest.raises(InputError, match=rf'^lsh causal is {value!r}; it must be True or False$'):
+        require_truth_values('lsh', causal=value)

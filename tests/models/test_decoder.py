@@ -203,8 +203,8 @@ def test_other_mechanisms_say_so_themselves(kind: str):
 @pytest.mark.parametrize(
     'attention, line',
     [
-        ('window(64)', "'window(64)' is not causal, as a decoder needs it; write 'causal & (window(64))'"),
-        ('causal; full', "'full' is not causal, as a decoder needs it; write 'causal & (full)'"),
+        ('window(64)', "'window(64)' is not causal, as a decoder needs it; write 'causal & (window(64))', which keeps"),
+        ('causal; full', "'full' is not causal, as a decoder needs it; write 'causal & (full)', which keeps the pairs"),
         ('favor(64)', "'favor(64)' is not causal, as a decoder needs it; write causal=True among its arguments"),
     ],
 )
@@ -212,7 +212,7 @@ def test_an_attention_that_is_not_causal_is_one_line(attention: str, line: str):
     config = dataclasses.replace(CONFIG, attention=attention)
     with pytest.raises(InputError) as caught:
         Decoder(config, rngs=nnx.Rngs(0))
-    assert str(caught.value) == f'model.attention {line}'
+    assert str(caught.value).startswith(f'model.attention {line}')
     check_causal(dataclasses.replace(CONFIG, attention='causal'))
 
 

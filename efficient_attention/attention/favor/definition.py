@@ -14,7 +14,7 @@ from efficient_attention.attention.features.definition import FeatureAttention, 
 from efficient_attention.attention.features.feature_map import FeatureMap
 from efficient_attention.attention.mechanism import of_kind
 from efficient_attention.attention.request import Request
-from efficient_attention.errors import require, require_at_least
+from efficient_attention.errors import require, require_at_least, require_truth_values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +42,7 @@ class FAVOR(FeatureAttention):
     def __post_init__(self) -> None:
         for name in ('features', 'chunk'):
             require_at_least(1, f'favor {name}', getattr(self, name))
+        require_truth_values('favor', causal=self.causal, orthogonal=self.orthogonal)
         require(self.kernel in KERNELS, 'favor kernel', self.kernel, f'one of {", ".join(KERNELS)}')
 
     @property

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from efficient_attention.attention.features.definition import FeatureAttention, feature_weights
 from efficient_attention.attention.features.feature_map import FeatureMap
 from efficient_attention.attention.request import Request
-from efficient_attention.errors import require_at_least
+from efficient_attention.errors import require_at_least, require_truth_values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Linear(FeatureAttention):
 
     def __post_init__(self) -> None:
         require_at_least(1, 'linear chunk', self.chunk)
+        require_truth_values('linear', causal=self.causal)
 
 
 def log_features(x: Float[Array, '*batch K'], _: None) -> Float[Array, '*batch K']:

@@ -29,7 +29,7 @@ from efficient_attention.attention.lsh.rounds import Layout, make_rounds
 from efficient_attention.attention.mechanism import Mechanism, lack, of_kind, refuse
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import masked_softmax, same_segment, up_to_query
-from efficient_attention.errors import InputError, require, require_at_least
+from efficient_attention.errors import InputError, require, require_at_least, require_truth_values
 
 SELF_LOGIT = -1e5  # of a position with itself; trax's value
 SMALLEST_SQUARE = 1e-12  # added to |q|^2, so that a query of zeros has a key of zeros
@@ -68,6 +68,13 @@ class LSH(Mechanism):
         for name in ('bucket_size', 'rounds'):
             require_at_least(1, f'lsh {name}', getattr(self, name))
         require_at_least(0, 'lsh buckets', self.buckets)
+        require_truth_values(
+            'lsh',
+            causal=self.causal,
+            within_buckets=self.within_buckets,
+            deduplicate=self.deduplicate,
+            sequential=self.sequential,
+        )
         require(self.buckets % 2 == 0, 'lsh buckets', self.buckets, 'even, or 0 to choose')
 
     @property

@@ -82,7 +82,7 @@ class Softmax(Mechanism):
 
     def causal_form(self, text: str) -> str:
         """Its pattern's text & causal, for error lines."""
-        return f"'causal & ({text})'"
+        return f"'causal & ({text})', which keeps the pairs that look back"
 
     def check_heads(self, heads: int) -> None:
         """Raises an InputError where its pattern cannot be split among this number of heads."""
