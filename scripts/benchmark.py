@@ -68,7 +68,7 @@ from scripts import (
 ROOT = Path(__file__).resolve().parent.parent
 TOKENS_A_STEP = 4096
 SHAPE = {'layers': 4, 'width': 256, 'heads': 4, 'vocab_size': 8192, 'dropout_rate': 0.1}
-# Unrolled layers take 0.57 s a step where a loop over them takes 1.27 s (length 128, 2 CPU cores, jax 0.10.2).
+# A scan over the layers (the side `scan`) takes longer on CPUs and compiles sooner.
 OUR_CHOICES = {'scan_unroll': 4}
 # What efficient_attention/commands/allocator.py sets from inside a process, here for both sides, from outside.
 KEEP_MEMORY = ':'.join(
@@ -203,15 +203,20 @@ def needs_peers(command: str, options: flags.FlagValues) -> bool:
 
 
 def measure_steps(options: flags.FlagValues) -> Iterator[dict[str, Any]]:
-    """Both sides at every length, taking turns; after each, the figures so far."""
-    commands = {'ours': our_command(), 'peer': [str(options.peers_python), str(ROOT / 'scripts/peers/bert_step.py')]}
+    """All sides at every length, taking turns; after each, the figures so far."""
+    commands = {
+        'ours': our_command(),
+        'scan': our_command(),
+        'peer': [str(options.peers_python), str(ROOT / 'scripts/peers/bert_step.py')],
+    }
+    choices = {'ours': options.choices, 'scan': options.choices | {'scan_unroll': 1}, 'peer': {}}
     results = {}
-    print(f'{"length":>6} {"side":>5} {"tokens/s (min to max)":>26} {"peak GB":>8}   measured')
+    print(f'{"length":>6} {"side":>5} {"tokens/s (min to max)":>26} {"peak GB":>8} {"first step s":>12}   measured')
     for length in options.lengths:
         runs: dict[str, list[dict]] = {side: [] for side in commands}
         for number in range(options.rounds):
             for side in sorted(commands, reverse=number % 2 == 1):
-                runs[side].append(run_child(commands[side], options, length))
+                runs[side].append(run_child(commands[side], options, length, choices[side]))
         results[str(length)] = compare(runs)
         print_comparison(length, results[str(length)])
         yield {'shape': SHAPE, 'tokens_a_step': TOKENS_A_STEP, 'choices': options.choices, 'lengths': results}
@@ -222,10 +227,15 @@ def our_command() -> list[str]:
     return [sys.executable, str(ROOT / 'scripts/measure_step.py')]
 
 
-def run_child(command: list[str], options: flags.FlagValues, length: int) -> dict[str, Any]:
-    """One measurement in a process of its own; its tokens/s is that of the median step."""
+def run_child(
+    command: list[str], options: flags.FlagValues, length: int, choices: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """One measurement in a process of its own; its tokens/s is that of the median step.
+
+    choices: fields of our model; None = those of the command line.
+    """
     shape = SHAPE | {'length': length, 'rows': TOKENS_A_STEP // length, 'masked': round(0.15 * length)}
-    shape |= {'warmup_steps': 3, 'steps': options.steps, 'model': options.choices}
+    shape |= {'warmup_steps': 3, 'steps': options.steps, 'model': options.choices if choices is None else choices}
     figures = figures_of(command, shape, options.allocator)
     return figures | {'tokens_per_second': TOKENS_A_STEP / statistics.median(figures['seconds'])}
 
@@ -253,6 +263,7 @@ def compare(runs: dict[str, list[dict]]) -> dict[str, Any]:
             'range': [min(rates), max(rates)],
             'peak_bytes': statistics.median(child['peak_bytes'] for child in children),
             'baseline_bytes': statistics.median(child['baseline_bytes'] for child in children),
+            'first_seconds': statistics.median(child.get('first_seconds', 0.0) for child in children),
             'processes': children,
         }
     by_round = [
@@ -263,15 +274,18 @@ def compare(runs: dict[str, list[dict]]) -> dict[str, Any]:
 
 
 def print_comparison(length: int, result: dict[str, Any]) -> None:
-    """Two rows and the ratios."""
-    for side in ('ours', 'peer'):
+    """A row a side, and the ratios."""
+    for side in ('ours', 'scan', 'peer'):
         row = result[side]
         low, high = row['range']
         rate = f'{row["tokens_per_second"]:,.0f} ({low:,.0f} to {high:,.0f})'
-        print(f'{length:>6} {side:>5} {rate:>26} {row["peak_bytes"] / 1e9:>8.2f}   {row["name"]}')
+        first = row['first_seconds'] or ''
+        print(f'{length:>6} {side:>5} {rate:>26} {row["peak_bytes"] / 1e9:>8.2f} {first:>12.4}   {row["name"]}')
     low, high = result['ratio_range']
     memory = result['ours']['peak_bytes'] / result['peer']['peak_bytes']
     print(f'{length:>6} ratio {result["ratio"]:.2f} ({low:.2f} to {high:.2f}) of tokens/s, {memory:.2f} of peak memory')
+    scan = result['ours']['tokens_per_second'] / result['scan']['tokens_per_second']
+    print(f'{length:>6} {scan:.2f} of the tokens/s that a scan over the layers has (side scan, scan_unroll 1)')
 
 
 # ---- the input ----

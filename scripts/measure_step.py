@@ -59,13 +59,13 @@ def masked_batches(shape: dict[str, Any], count: int) -> list[dict[str, np.ndarr
 
 
 def measure(shape: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of each step after the warm-up, and the largest resident memory of this process in bytes."""
+    """Seconds of the first step and of those after the warm-up, and this process's largest resident memory in bytes."""
     jax.devices()
     baseline = peak_bytes()
     step, state = ours_step(shape)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
     batches = masked_batches(shape, 8)
-    seconds = []
+    seconds: list[float] = []
     for number in range(shape['warmup_steps'] + shape['steps']):
         start = time.perf_counter()
         state, metrics = step(state, batches[number % len(batches)])
@@ -77,6 +77,7 @@ def measure(shape: dict[str, Any]) -> dict[str, Any]:
         'name': f'efficient_attention, jax {jax.__version__}',
         'threads': len(os.sched_getaffinity(0)),
         'parameters': parameters,
+        'first_seconds': seconds[0],  # with the compilation
         'seconds': seconds[shape['warmup_steps'] :],
         'baseline_bytes': baseline,
         'peak_bytes': peak_bytes(),

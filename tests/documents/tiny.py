@@ -91,7 +91,6 @@ FIELDS = {
     | {'data.vocab_size': 64, 'data.min_count': 1, 'model.adaptive_cutoffs': '(8,16)'},
     'configs/lm/enwik8_small.py:transformer_xl': SHORT_TEXT | {'model.memory_length': 32},
     'configs/lm/enwik8_small.py:full': FEW_STEPS | SMALL_MODEL | {'optimizer.warmup_steps': 1},
-    'configs/lm/enwik8_small.py:fixed': SHORT_TEXT,
     'configs/lm/cifar10_small.py:*': SHORT_TEXT | {'data.image_shape': '(4,4,3)', 'data.length': 48},
     'configs/finetune/*': FEW_STEPS | SMALL_ROWS,
 }

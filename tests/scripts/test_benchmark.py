@@ -30,6 +30,18 @@ def test_ratios_compare_processes_of_the_same_round():
     assert result['ratio_range'] == [0.5, 2.0]
 
 
+def test_a_row_for_each_side_and_what_unrolling_gains(capsys):
+    runs = {
+        'ours': [child(10) | {'first_seconds': 7.5}],
+        'scan': [child(5) | {'first_seconds': 3.25}],
+        'peer': [child(8)],
+    }
+    benchmark.print_comparison(128, benchmark.compare(runs))
+    ours, scan, peer, ratio, unrolled = capsys.readouterr().out.splitlines()
+    assert '7.5' in ours and '3.25' in scan and peer.split()[1] == 'peer' and 'ratio 1.25' in ratio
+    assert unrolled.split()[1] == '2.00'
+
+
 def test_both_sides_get_the_allocator_of_our_entry_points():
     outside = dict(setting.removeprefix('glibc.malloc.').split('=') for setting in benchmark.KEEP_MEMORY.split(':'))
     inside = {name.removeprefix('M_').lower(): str(value) for name, (_, value) in allocator._SETTINGS.items()}
