@@ -39,7 +39,7 @@ SKIPPED = {
     '* --workdir runs/characters-*': 'the config is run as runs/characters, and mechanisms on bytes and words',
     '* --workdir runs/words-full*': 'the same config is run with another mechanism',
     '* --workdir runs/words-xl*': 'the same config is run with another mechanism, this mechanism on bytes',
-    '* --workdir runs/words-fixed': 'the same config is run with another mechanism, this mechanism on bytes',
+    '* --workdir runs/words-fixed': 'the same config is run with another mechanism',
     '* --workdir runs/words-reformer': 'the same config is run with another mechanism',
     '*scripts/plot_metrics.py * docs/images/books_bert.svg *': 'as for runs/books_albert, which is drawn',
     '*scripts/plot_metrics.py * docs/images/books_long.svg *': 'needs runs that are skipped; another run is drawn',
@@ -91,7 +91,6 @@ FIELDS = {
     | {'data.vocab_size': 64, 'data.min_count': 1, 'model.adaptive_cutoffs': '(8,16)'},
     'configs/lm/enwik8_small.py:transformer_xl': SHORT_TEXT | {'model.memory_length': 32},
     'configs/lm/enwik8_small.py:full': FEW_STEPS | SMALL_MODEL | {'optimizer.warmup_steps': 1},
-    'configs/lm/enwik8_small.py:fixed': SHORT_TEXT,
     'configs/lm/cifar10_small.py:*': SHORT_TEXT | {'data.image_shape': '(4,4,3)', 'data.length': 48},
     'configs/finetune/*': FEW_STEPS | SMALL_ROWS,
 }
