@@ -61,7 +61,9 @@ def is_sealed(folder: Path) -> bool:
         found = [match for path in folder.iterdir() if (match := SEAL.fullmatch(path.name))]
     except OSError:
         return False
-    return bool(found) and {int(match[1]) for match in found} == set(range(int(found[0][2])))
+    if not found or len(found) != int(found[0][2]):  # the number in a name may be any; no more is made of it
+        return False
+    return {int(match[1]) for match in found} == set(range(len(found)))
 
 
 def damage(folder: Path, label: str) -> str:

@@ -110,6 +110,12 @@ def test_each_process_seals_what_it_wrote(tmp_path: Path):
     assert damage(tmp_path, LABEL) == 'state/ocdbt.process_1/d/b is not what was written'
 
 
+def test_a_seal_that_promises_a_billion_others_is_no_seal(tmp_path: Path):
+    folder = make(tmp_path / 'x')
+    (folder / 'seal-0-of-1.sha256').rename(folder / 'seal-0-of-100000000000000.sha256')
+    assert not is_sealed(folder) and damage(folder, LABEL) == 'it is not sealed'
+
+
 def test_the_usual_program_reads_a_seal(tmp_path: Path):
     if not shutil.which('sha256sum'):
         pytest.skip('sha256sum is not there')
