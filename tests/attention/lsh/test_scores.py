@@ -3,9 +3,6 @@
 import jax
 import jax.numpy as jnp
 
-from efficient_attention.attention.attend import make_request
-from efficient_attention.attention.lsh.definition import LSH, make_layout
-from efficient_attention.attention.lsh.rounds import Layout, Rounds, make_rounds
 from efficient_attention.attention.lsh.scores import scores
 from efficient_attention.attention.lsh.steps import run_steps
 from efficient_attention.attention.lsh.windows import (
@@ -14,16 +11,7 @@ from efficient_attention.attention.lsh.windows import (
     make_row_vectors,
     window_vectors,
 )
-
-L, H, K, S = 24, 2, 8, 4
-
-
-def make(causal: bool = False) -> tuple[Layout, Rounds, jax.Array, jax.Array]:
-    """Layout, rounds, q and v [B, H, L, K] of a row of 24 positions in chunks of 4."""
-    q, v = (jax.random.normal(jax.random.key(seed), (1, L, H, K)) for seed in (0, 1))
-    request = make_request(q, q, v, LSH(bucket_size=S, rounds=2, causal=causal), rng=jax.random.key(2))
-    layout = make_layout(request)
-    return layout, make_rounds(request, layout)[0], q.swapaxes(1, 2), v.swapaxes(1, 2)
+from tests.attention.lsh.test_windows import H, make
 
 
 def test_scores_are_products_with_unit_keys():
