@@ -3,8 +3,8 @@
     python scripts/plan.py --config configs/pretrain/bert.py:large --topology v5e:4x4 --config.mesh.fsdp=16
     python scripts/plan.py --config configs/quickstart.py --topology cpu:8 --nolargest
 
-Fields of the config as for train.py. No data are read and no array is made. Plans for TPUs and GPUs need the environment
-that `make plan` makes: .venv-plan/bin/python scripts/plan.py ...
+Fields of the config as for train.py. No data are read and no array is made. Plans for TPUs and GPUs need the
+environment that `make plan` makes: .venv-plan/bin/python scripts/plan.py ...
 """
 
 import json

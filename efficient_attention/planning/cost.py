@@ -13,9 +13,8 @@ _CONTRACTED = re.compile(r'lhs_contracting_dims=\{([\d,]*)\}')
 _LABELS = re.compile(r'dim_labels=(\w+)_(\w+)->(\w+)')
 _WINDOW = re.compile(r'window=\{([^}]*)\}')
 # Instructions that move nothing by themselves; '-done' ends what '-start' has begun.
-STILL = frozenset(
-    'parameter constant tuple get-tuple-element bitcast while conditional call after-all partition-id replica-id'.split()
-)
+STILL = frozenset(('parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'while', 'conditional', 'call'))
+STILL |= {'after-all', 'partition-id', 'replica-id'}
 SLICES = frozenset(('dynamic-slice', 'slice', 'gather'))
 
 

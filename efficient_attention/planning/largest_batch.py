@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-MOST_COMPILED = 4
+MOST_COMPILED = 3
 ENOUGH = 0.95  # of the memory: a batch that takes so much is near enough to the largest
 
 

@@ -35,8 +35,9 @@ class Memory:
 
     @property
     def least(self) -> int:
-        """What a step without rows would take: the state, the code, and a gradient for each parameter."""
-        return 2 * self.parameters + self.optimizer + self.others + self.program
+        """About what a step without rows would take: the state, the code, a gradient for each parameter."""
+        gradients = min(self.parameters, self.temporary // 2)
+        return self.parameters + self.optimizer + self.others + self.program + gradients
 
 
 @dataclasses.dataclass(frozen=True)
