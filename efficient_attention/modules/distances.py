@@ -45,7 +45,9 @@ class DistanceTerm(nnx.Module):
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
-        self.projection = linear(config, config.width, config.heads * config.head_width, rngs, use_bias=False)
+        self.projection = linear(
+            config, config.width, config.heads * config.head_width, rngs, axes='DI', use_bias=False
+        )
         self.biases = None if config.relative_shared_biases else DistanceBiases(config, rngs=rngs)
 
     def __call__(self, q_BLHK: Array, distances: int, shared: Biases | None) -> tuple[Array, Relative]:
