@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 MOST_COMPILED = 3
-ENOUGH = 0.95  # of the memory: a batch that takes so much is near enough to the largest
+ENOUGH = 0.9  # of the memory: a batch that takes so much is near enough to the largest
 
 
 class Line(NamedTuple):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import sys
 from typing import Any
 
 import jax
@@ -68,7 +67,6 @@ def make_plan(config: RunConfig, topology: Topology, *, is_searched: bool = True
     steps: dict[int, PlannedStep] = {}
 
     def needed(rows: int) -> int:
-        print(f'compiling for a batch of {rows} rows', file=sys.stderr)
         train = dataclasses.replace(config.train, batch_size=rows)
         steps[rows] = compile_step(dataclasses.replace(config, train=train), devices)
         return steps[rows].memory.total

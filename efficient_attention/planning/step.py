@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+import sys
 
 import jax
 
@@ -66,6 +67,7 @@ def compile_step(config: RunConfig, devices: list[jax.Device]) -> PlannedStep:
         'others': device_bytes(dataclasses.replace(state, params=None, opt_state=None)),
         'batch': device_bytes(batch),
     }
+    print(f'compiling for a batch of {config.train.batch_size} rows', file=sys.stderr)
     try:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
