@@ -116,7 +116,7 @@ lock:  ## renew requirements/{run,test,lint,plan}.txt from pyproject.toml
 	  export UV_DEFAULT_INDEX=$${UV_DEFAULT_INDEX:-$${index:-}}; test -n "$$UV_DEFAULT_INDEX" || unset UV_DEFAULT_INDEX; \
 	  $(compile) --extra test --output-file requirements/test.txt >/dev/null; \
 	  $(compile) --constraints requirements/test.txt --output-file requirements/run.txt >/dev/null; \
-	  $(compile) --extra tpu --extra cuda --constraints requirements/test.txt --output-file requirements/plan.txt >/dev/null; \
+	  $(compile) --extra test --extra tpu --extra cuda --constraints requirements/test.txt --output-file requirements/plan.txt >/dev/null; \
 	  $(subst pyproject.toml,--group lint,$(compile)) --output-file requirements/lint.txt >/dev/null
 	@! grep -n '://' requirements/test.txt requirements/run.txt requirements/plan.txt requirements/lint.txt
 	@echo 'renewed requirements/test.txt, run.txt, plan.txt and lint.txt'

@@ -16,8 +16,8 @@ from efficient_attention.planning.chips import CHIPS, Chip
 KNOWN = 'v5e:4x4, v5p:8x8x4, v6e:4x4, h200:8, cpu:8 and other sizes of these'
 # The package that compiles for a kind of chip.
 COMPILERS = {'v5e': 'libtpu', 'v5p': 'libtpu', 'v6e': 'libtpu', 'h200': 'jax_cuda13_plugin'}
-# Settings with which libtpu only compiles: it asks no network which machine it is on, whose type matters to no topology,
-# and takes no lock for a chip.
+# Settings with which libtpu only compiles: it asks no network which machine it is on, and takes no lock for a chip. The
+# type of the machine does not matter to a topology that is named.
 COMPILE_ONLY = {
     'TPU_SKIP_MDS_QUERY': '1',
     'TPU_ACCELERATOR_TYPE': 'v5litepod-16',

@@ -8,6 +8,11 @@ import pytest
 from efficient_attention.errors import InputError
 from efficient_attention.planning.topology import Topology, devices_of, parse_topology
 
+WITH_LIBTPU, WITH_CUDA = (
+    pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f'needs {package}: make plan')
+    for package in ('libtpu', 'jax_cuda13_plugin')
+)
+
 
 def test_texts():
     assert parse_topology('v5e:4x4') == Topology('v5e', (4, 4))
@@ -45,7 +50,7 @@ def test_a_missing_compiler_is_named(monkeypatch):
             devices_of(parse_topology(text))
 
 
-@pytest.mark.tpu
+@WITH_LIBTPU
 def test_devices_of_a_tpu():
     devices = devices_of(parse_topology('v5e:2x2'))
     assert len(devices) == 4 and devices[0].platform == 'tpu'
@@ -53,7 +58,7 @@ def test_devices_of_a_tpu():
         devices_of(parse_topology('v5e:3x5'))
 
 
-@pytest.mark.gpu
+@WITH_CUDA
 def test_devices_of_a_gpu():
     devices = devices_of(parse_topology('h200:8'))
     assert len(devices) == 8 and devices[0].device_kind == 'NVIDIA H200'
