@@ -95,29 +95,64 @@ class Program:
         computation = self.computations.get(name, {})
         for instruction in computation.values():
             yield Executed(instruction, computation, times, name, scope)
-            inner = times * (self.trips(instruction) or 1) if instruction.opcode == 'while' else times
+            inner = times * (self.trips(instruction, computation) or 1) if instruction.opcode == 'while' else times
             is_part = name != scope or instruction.opcode == 'fusion'
             for called in instruction.called:
                 yield from self._executed(called, inner, scope if is_part else called)
 
-    def trips(self, loop: Instruction) -> int | None:
-        """How often a loop's body runs: what the compiler says, else the limit in a condition `counter < limit`.
+    def trips(self, loop: Instruction, computation: Computation) -> int | None:
+        """How often the body of a loop in this computation runs; None where the program does not tell.
 
-        JAX's loops count from 0 by 1. None where neither is there.
+        It is what the compiler says, or follows from a condition `counter < limit`, the counter's first value and what
+        the body adds to it: more than 1 in loops that the compiler has unrolled.
         """
         known = _TRIPS.search(loop.attributes)
         if known:
             return int(known[1])
-        condition = re.search(r'condition=%?([\w.\-]+)', loop.attributes)
-        lines = self.computations.get(condition[1], {}) if condition else {}
-        compares = [line for line in lines.values() if line.opcode == 'compare' and 'direction=LT' in line.attributes]
-        limits = [lines[name] for line in compares for name in line.operands if lines[name].opcode == 'constant']
-        return int(limits[0].attributes.strip('() ').split(')')[0]) if len(limits) == 1 else None
+        names = re.search(r'condition=%?([\w.\-]+), body=%?([\w.\-]+)', loop.attributes)
+        condition, body = (self.computations.get(name, {}) for name in names.groups()) if names else ({}, {})
+        compared = comparison(condition)
+        if compared is None or loop.operands[0] not in computation or not body:
+            return None
+        place, limit = compared
+        start = constant_of(element(computation[loop.operands[0]], place, computation), computation)
+        counter = element(list(body.values())[-1], place, body)
+        added = [constant_of(body.get(name), body) for name in counter.operands] if counter else []
+        steps = [step for step in added if step]
+        is_sum = counter is not None and counter.opcode == 'add' and len(steps) == 1 and start is not None
+        return -(-(limit - (start or 0)) // steps[0]) if is_sum else None
 
     def endless(self) -> list[str]:
         """The loops whose number of turns is not known, which count as one turn."""
-        loops = {run.instruction.name: run.instruction for run in self.executed() if run.instruction.opcode == 'while'}
-        return [name for name, loop in loops.items() if self.trips(loop) is None]
+        loops = {run.instruction.name: run for run in self.executed() if run.instruction.opcode == 'while'}
+        return [name for name, run in loops.items() if self.trips(run.instruction, run.computation) is None]
+
+
+def comparison(condition: Computation) -> tuple[int, int] | None:
+    """Of a condition `element < limit` of a loop: the element's place in the loop's tuple, and the limit."""
+    compares = [line for line in condition.values() if line.opcode == 'compare' and 'direction=LT' in line.attributes]
+    if len(compares) != 1:
+        return None
+    counter, limit = (condition.get(name) for name in compares[0].operands)
+    place = re.search(r'index=(\d+)', counter.attributes) if counter else None
+    value = constant_of(limit, condition)
+    return (int(place[1]), value) if place and value is not None else None
+
+
+def element(made: Instruction, place: int, computation: Computation) -> Instruction | None:
+    """The instruction that gives an element of a tuple, where the tuple is made of single results; else None."""
+    found = computation.get(made.operands[place]) if made.opcode == 'tuple' else None
+    while found is not None and found.opcode in ('copy', 'bitcast'):
+        found = computation.get(found.operands[0])
+    return found
+
+
+def constant_of(instruction: Instruction | None, computation: Computation) -> int | None:
+    """The value of a whole number in a program, copied or not; None for any other instruction."""
+    while instruction is not None and instruction.opcode in ('copy', 'bitcast'):
+        instruction = computation.get(instruction.operands[0])
+    value = re.match(r'(-?\d+)\)', instruction.attributes) if instruction and instruction.opcode == 'constant' else None
+    return int(value[1]) if value else None
 
 
 def parse_program(text: str) -> Program:

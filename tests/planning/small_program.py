@@ -51,7 +51,9 @@ _LINES = """HloModule jit_step, entry_computation_layout={(f32[4,8]{1,0})->f32[4
   %weights = f32[8,16]{1,0} fusion(%layers, %counter), kind=kLoop, calls=%sliced, {CYCLES}
   %product = f32[4,16]{1,0} dot(%rows, %weights), lhs_contracting_dims={1}, rhs_contracting_dims={0}
   %all-reduce.2 = (f32[4,16]{1,0}, /*index=1*/f32[4,16]{1,0}) all-reduce(%product, %product), {SUMMED}
-  ROOT %next = (s32[], f32[4,8]{1,0}, f32[3,8,16]{2,1,0}) tuple(%counter, %rows, %layers)
+  %one = s32[] constant(1)
+  %more = s32[] add(%counter, %one)
+  ROOT %next = (s32[], f32[4,8]{1,0}, f32[3,8,16]{2,1,0}) tuple(%more, %rows, %layers)
 }
 
 %condition (state.1: (s32[], f32[4,8], f32[3,8,16])) -> pred[] {
@@ -69,7 +71,8 @@ ENTRY %main (a: f32[4,8], w: f32[3,8,16], b: bf16[2,8]) -> f32[4,16] {
   %begun = (bf16[2,8]{1,0}, bf16[8,8]{1,0}) fusion(%b), kind=kCustom, calls=%start
   %ended = bf16[8,8]{1,0} fusion(%b), kind=kCustom, calls=%done
   %shifted = bf16[2,8]{1,0} collective-permute(%b), channel_id=4, {PAIRS}
-  %initial = (s32[], f32[4,8]{1,0}, f32[3,8,16]{2,1,0}) tuple(%zero, %a, %w)
+  %from = s32[] copy(%zero)
+  %initial = (s32[], f32[4,8]{1,0}, f32[3,8,16]{2,1,0}) tuple(%from, %a, %w)
   %loop = (s32[], f32[4,8]{1,0}, f32[3,8,16]{2,1,0}) while(%initial), condition=%condition, body=%body
   %wide = f32[8,16]{1,0} copy(%w)
   ROOT %scattered = f32[4,16]{1,0} fusion(%wide), kind=kCustom, calls=%all-reduce-scatter.1

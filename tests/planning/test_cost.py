@@ -14,9 +14,9 @@ def test_cost_of_a_program():
     assert cost.flops == 3 * 2 * 4 * 16 * 8
     assert cost.cycles == 3 * 100
     layer, product = 8 * 16 * 4, (4 * 8 + 8 * 16 + 4 * 16) * 4
-    # A layer's slice is read, by a counter, and written; two arrays are summed.
-    in_loop = 4 + 2 * layer + product + 4 * 4 * 16 * 4
-    once = (3 + 1) * layer + layer + 4 * 16 * 4 + 2 * 2 * 8 * 2
+    # A layer's slice is read, by a counter that 1 is added to, and written; two arrays are summed.
+    in_loop = 4 + 3 * 4 + 2 * layer + product + 4 * 4 * 16 * 4
+    once = 2 * 4 + (3 + 1) * layer + layer + 4 * 16 * 4 + 2 * 2 * 8 * 2
     asynchronous = 2 * 8 * 2 + (2 * 8 + 8 * 8) * 2 + 2 * 8 * 2 + 8 * 8 * 2
     assert cost.bytes == 3 * in_loop + once + asynchronous
 

@@ -25,9 +25,18 @@ def test_the_compiler_may_say_how_often_a_loop_runs():
     assert max(run.times for run in parse_program(known).executed()) == 5
 
 
+@pytest.mark.parametrize('first, step, turns', [(0, 2, 2), (1, 1, 2), (0, 3, 1), (-1, 1, 4)])
+def test_a_loop_may_begin_later_and_go_in_larger_steps(first, step, turns):
+    """As those that the compiler has unrolled."""
+    text = TEXT.replace('%one = s32[] constant(1)', f'%one = s32[] constant({step})')
+    program = parse_program(text.replace('%zero = s32[] constant(0)', f'%zero = s32[] constant({first})'))
+    assert max(run.times for run in program.executed()) == turns
+
+
 def test_a_loop_of_unknown_length_counts_once_and_is_named():
-    program = parse_program(TEXT.replace('direction=LT', 'direction=NE'))
-    assert program.endless() == ['loop'] and max(run.times for run in program.executed()) == 1
+    for old, new in (('direction=LT', 'direction=NE'), ('add(%counter', 'multiply(%counter'), ('(%from', '(%a')):
+        program = parse_program(TEXT.replace(old, new))
+        assert program.endless() == ['loop'] and max(run.times for run in program.executed()) == 1
 
 
 @pytest.mark.parametrize(
