@@ -25,9 +25,9 @@ Table = dict[str, MeshAxes]  # axis letter -> axes of the mesh; letters that are
 ACTIVATIONS: Table = {'B': ('data', 'fsdp'), 'H': 'tensor', 'G': 'tensor', 'I': 'tensor', 'F': 'tensor', 'V': 'tensor'}
 ACTIVATIONS |= {'L': 'sequence', 'M': 'sequence'}
 PARAMETERS: Table = {'D': 'fsdp', 'E': 'fsdp', 'I': 'tensor', 'F': 'tensor', 'V': 'tensor'}
-GATHERED: Table = {
-    letter: axes for letter, axes in PARAMETERS.items() if axes != 'fsdp'
-}  # parameters as products read them
+# Parameters as products read them, and vectors as devices find them that hold a part of each vector of a table.
+GATHERED: Table = {letter: axes for letter, axes in PARAMETERS.items() if axes != 'fsdp'}
+LOOKED_UP: Table = ACTIVATIONS | {'B': 'data', 'E': 'fsdp'}
 
 _mesh = jax.make_user_context(None)
 
@@ -48,6 +48,12 @@ def is_gathering() -> bool:
     """Whether the mesh splits parameters that products have to gather first."""
     mesh = device_mesh()
     return mesh is not None and mesh.shape.get('fsdp', 1) > 1
+
+
+def is_split(letter: str) -> bool:
+    """Whether the mesh may spread the axis of activations that has this letter."""
+    mesh = device_mesh()
+    return mesh is not None and partition(letter, (mesh.size,), mesh, ACTIVATIONS) != PartitionSpec(None)
 
 
 def partition(letters: str, shape: tuple[int, ...], mesh: Mesh, table: Table) -> PartitionSpec:

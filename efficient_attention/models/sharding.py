@@ -97,9 +97,14 @@ def path_name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
+def letters_of(name: str) -> str:
+    """The letters of the trailing dimensions of the parameter `name`; '' for one that is copied."""
+    return next((letters for pattern, letters in RULES if re.search(pattern, name)), '')
+
+
 def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
     """How the parameter `name` is split; a dimension that its axis does not divide stays whole, which is logged."""
-    letters = next((letters for pattern, letters in RULES if re.search(pattern, name)), '')
+    letters = letters_of(name)
     if len(letters) > len(shape):
         return PartitionSpec()
     spec = partition(letters, shape, mesh, PARAMETERS)

@@ -1,4 +1,4 @@
-"""A table of vectors, of which a mesh holds a part on each device: it is gathered where it is read."""
+"""A table of vectors, of which a mesh holds a part on each device."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
-from efficient_attention.attention.device_mesh import gathered, is_gathering
+from efficient_attention.attention.device_mesh import GATHERED, LOOKED_UP, PARAMETERS, gathered, is_gathering, lay
 
 
 class Table(nnx.Embed):
@@ -22,7 +22,12 @@ class Table(nnx.Embed):
         """The vectors of these rows, in the table's `dtype`."""
         if out_sharding is not None or not is_gathering():
             return super().__call__(inputs, out_sharding)
-        return jnp.take(self.vectors(self.dtype or self.param_dtype), inputs, axis=0)
+        table = lay(jnp.asarray(self.embedding[...], self.dtype or self.param_dtype), self.axes, PARAMETERS)
+        if self.axes == 'VE' and inputs.ndim == 2:
+            # Each device finds its part of the vectors of all rows, and exchanges it for the rest of those of its rows:
+            # that is less than the table, and so is their gradient.
+            return lay(jnp.take(table, lay(inputs, 'BL', LOOKED_UP), axis=0), 'BLE', LOOKED_UP)
+        return jnp.take(lay(table, self.axes, GATHERED), inputs, axis=0)
 
     def vectors(self, dtype: DTypeLike) -> Array:
         """All of them in this dtype, as products read them."""
