@@ -28,7 +28,10 @@ def vectors(length: int, memory: int = 0, batch: int = 2, heads: int = 2, groups
 def packed(length: int) -> jax.Array:
     """Segments [2, L]: texts that begin and end in the midst of a device's share, and padding."""
     places = np.arange(length)
-    rows = np.digitize(places, [length // 3, length // 2 + 1, length - 2]), np.digitize(places, [length // 4, length - 1])
+    rows = (
+        np.digitize(places, [length // 3, length // 2 + 1, length - 2]),
+        np.digitize(places, [length // 4, length - 1]),
+    )
     return jnp.asarray([(row + 1) * (places < length - 1 - number) for number, row in enumerate(rows)], jnp.int32)
 
 
@@ -49,7 +52,7 @@ def assert_split_equals_whole(
 
     both = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)
     split = jax.jit(using_mesh(make_mesh(mesh, jax.devices()[:count]))(both))
-    actual, expected = (jax.device_get(compiled(inputs, terms)) for compiled in (split, jax.jit(both)))
-    for left, right in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+    actual, expected = (jax.tree.leaves(compiled(inputs, terms)) for compiled in (split, jax.jit(both)))
+    for left, right in zip(actual, expected, strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-5)  # stricter than the table: sums are reordered
     assert_close(actual, expected)

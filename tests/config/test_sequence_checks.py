@@ -13,7 +13,7 @@ LINES = [
     ({'attention': 'lsh(8, 1)', 'shared_qk': True}, {}, "'lsh(8, 1)' cannot split rows: lsh needs them whole"),
     ({'attention': 'full;per_head(causal, full)'}, {'tensor': 2}, "'per_head(causal, full)' differs by head"),
     ({'attention_backend': 'cudnn'}, {}, "model.attention_backend 'cudnn' gives no log-sum-exp"),
-    ({'relative': 'tupe'}, {}, "model.relative 'tupe' reads positions of whole rows"),
+    ({'relative': 'tupe', 'positions': 'none'}, {}, "model.relative 'tupe' reads positions of whole rows"),
     ({'memory_length': 7}, {}, 'model.memory_length 7 does not divide over so many devices'),
 ]
 

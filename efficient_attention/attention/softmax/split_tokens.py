@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from efficient_attention.attention.mechanism import lack, of_kind
 from efficient_attention.attention.merge import Partial
@@ -60,9 +59,7 @@ class Whole(NamedTuple):
     terms: Any  # the structure of the tree (bias, relative)
 
 
-def attend_block(
-    whole: Whole, block: Block, standing: Any, keys: Any, labels: Any, fixed: Any
-) -> Partial:
+def attend_block(whole: Whole, block: Block, standing: Any, keys: Any, labels: Any, fixed: Any) -> Partial:
     """The result of this device's queries over keys that have come to it, by the tiles of `block`."""
     request, split = whole.request, whole.split
     (query_BLHK, added), (key_BMGK, value_BMGK) = standing, keys
@@ -85,7 +82,9 @@ def attend_block(
         return_lse=True,
         place=place,
     )
-    return serve(request)
+    out_BLHK, lse_BHL = serve(request)
+    assert lse_BHL is not None  # asked for
+    return out_BLHK, lse_BHL
 
 
 def place_of(split: Split, starts: Sides, block: Block) -> tuple[Place, Sides]:
@@ -100,7 +99,10 @@ def place_of(split: Split, starts: Sides, block: Block) -> tuple[Place, Sides]:
     begins = Sides(block[0] * shares.query, block[1] * shares.key)
     shift = Sides(first.query - begins.query, first.key - begins.key)
     positions = Sides(
-        *(start + begin + np.arange(share, dtype=np.int32)[None] for start, begin, share in zip(starts, begins, shares))
+        *(
+            start + begin + np.arange(share, dtype=np.int32)[None]
+            for start, begin, share in zip(starts, begins, shares, strict=True)
+        )
     )
     return Place(split.keys, first, shift), positions
 

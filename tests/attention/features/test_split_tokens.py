@@ -42,7 +42,9 @@ def test_causal_rows_with_segments(mechanism, several: bool):
 def test_a_device_begins_with_the_sums_of_those_before_it():
     rng = np.random.default_rng(0)
     own = [
-        KeySums(*(jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in ((2, 1, 3, 4), (2, 1, 3), (2, 1, 3))))
+        KeySums(
+            *(jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in ((2, 1, 3, 4), (2, 1, 3), (2, 1, 3)))
+        )
         for _ in range(4)
     ]
     mesh = jax.make_mesh((4,), ('sequence',), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
@@ -62,7 +64,8 @@ def test_a_device_begins_with_the_sums_of_those_before_it():
 
 
 @pytest.mark.parametrize(
-    'query, key, may', [([1, 2], [2, 3], True), ([1, 2], [3, 0], False), ([0, 0], [0, 0], False), ([0, 3], [3, 0], True)]
+    'query, key, may',
+    [([1, 2], [2, 3], True), ([1, 2], [3, 0], False), ([0, 0], [0, 0], False), ([0, 3], [3, 0], True)],
 )
 def test_keys_of_other_segments_are_left_out(query: list[int], key: list[int], may: bool):
     assert bool(may_share(jnp.asarray([query]), jnp.asarray([key]))) is may

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from jax.tree_util import Partial
 
-from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.attention.attend import attend
+from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import Causal, Full, Window
 from efficient_attention.attention.relative import Relative

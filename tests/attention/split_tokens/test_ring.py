@@ -47,7 +47,7 @@ def both_ways(compute: Any) -> Any:
 def test_a_row_reads_the_keys_of_all_devices():
     query, key, value, weight = inputs()
     labels = jnp.asarray([[1, 0, 1] * COUNT, [0] * COUNT * SHARE])  # the second row reads nothing
-    ring = Ring('sequence', ring_steps(COUNT, lambda query, key: 'all'), attend)
+    ring = Ring('sequence', ring_steps(COUNT, lambda *_: 'all'), attend)
     split = jax.shard_map(
         lambda query, keys, labels: attend_ring(ring, query, keys, labels, None),
         mesh=mesh(), in_specs=KEYS, out_specs=(KEYS, PartitionSpec(None, None, 'sequence')), check_vma=False,
@@ -72,7 +72,7 @@ def test_devices_merge_parts_over_their_own_keys():
 def test_one_exchange_is_under_way_at_a_time():
     """Each exchange but the first waits for what was computed before it, so that no device collects all keys."""
     query, key, value, _ = inputs()
-    ring = Ring('sequence', ring_steps(COUNT, lambda query, key: 'all'), attend)
+    ring = Ring('sequence', ring_steps(COUNT, lambda *_: 'all'), attend)
     split = jax.shard_map(
         functools.partial(attend_ring, ring), mesh=mesh(), in_specs=(KEYS, KEYS, KEYS, PartitionSpec()),
         out_specs=(KEYS, PartitionSpec(None, None, 'sequence')), check_vma=False,

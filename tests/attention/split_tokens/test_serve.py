@@ -36,8 +36,16 @@ def test_only_a_mesh_with_a_sequence_axis_splits_rows():
     'text, options, line',
     [
         ('lsh(8, 1)', {}, 'lsh has no form for rows that are split over a sequence axis'),
-        ('per_head(causal, full)', {}, 'a sequence axis has no patterns that differ by head together with a tensor axis'),
-        ('causal', {'query_positions': np.arange(8)[None] * 2}, 'a sequence axis has no positions that do not rise by 1'),
+        (
+            'per_head(causal, full)',
+            {},
+            'a sequence axis has no patterns that differ by head together with a tensor axis',
+        ),
+        (
+            'causal',
+            {'query_positions': np.arange(8)[None] * 2},
+            'a sequence axis has no positions that do not rise by 1',
+        ),
         ('full', {'backend': 'jax_nn'}, 'jax_nn has no log-sum-exp that can be merged'),
     ],
 )
@@ -45,7 +53,9 @@ def test_what_cannot_be_split_is_refused(text: str, options: dict, line: str):
     inputs, mechanism = arrays(8, 8), parse_mechanism(text)
     options |= {'rng': jax.random.key(0)} if mechanism.needs_rng else {}
     with using_mesh(MESH), pytest.raises((ValueError, NotImplementedError), match=line):
-        jax.eval_shape(lambda q, k, v: attend(q, q if mechanism.normalises_keys else k, v, mechanism, **options), *inputs)
+        jax.eval_shape(
+            lambda q, k, v: attend(q, q if mechanism.normalises_keys else k, v, mechanism, **options), *inputs
+        )
 
 
 @pytest.mark.parametrize('queries, keys', [(8, 1), (1, 8), (7, 7)])

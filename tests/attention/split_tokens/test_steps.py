@@ -21,7 +21,7 @@ def met(steps: tuple[Step, ...], count: int, kind: Kind) -> list[tuple[int, int]
 
 
 KINDS = {
-    'all': lambda query, key: 'all',
+    'all': lambda *_: 'all',
     'causal': lambda query, key: ('diagonal' if query == key else 'earlier') if key <= query else None,
     'window': lambda query, key: query - key if abs(query - key) <= 1 else None,
     'global': lambda query, key: (query, key) if 0 in (query, key) or query == key else None,
@@ -53,9 +53,11 @@ def test_a_causal_row_sends_nothing_backwards_and_a_window_reaches_its_neighbour
 
 def test_a_device_that_its_neighbour_cannot_serve_is_served_by_the_owner():
     (_, *steps) = ring_steps(5, KINDS['global'])
-    assert all(sender == owner for step in steps for (sender, _), (_, owner) in zip(step.sends, step.returns))
+    assert all(
+        sender == owner for step in steps for (sender, _), (_, owner) in zip(step.sends, step.returns, strict=True)
+    )
 
 
 def test_devices_that_have_all_keys_take_one_step():
-    step = still_step({0: (0, 0), 1: (1, 0)}, lambda query, key: query or None)
+    step = still_step({0: (0, 0), 1: (1, 0)}, lambda query, _: query or None)
     assert (step.sends, step.blocks, step.programs) == ((), ((1, 0),), (1, 0))
