@@ -32,8 +32,8 @@ class Room:
         decode: cache.py; float outputs [B, n, H, K] of n >= 1 new tokens, and the cache that includes them. The
             bias and the relative term are None unless the mechanism has logits.
         multiply_adds: cost.py; of one row of so many positions, heads and width, in matrix products, forward.
-        serve_share: split_tokens.py or serve.py; as `serve`, of the share of a request that one device has, inside `jax.shard_map`.
-            The shapes of its positions are those of the whole rows. None where rows cannot be split.
+        serve_share: split_tokens.py or serve.py; as `serve`, of the share of a request that one device has, inside
+            `jax.shard_map`. Positions are those of the whole rows. None where rows cannot be split.
     """
 
     kind: type[Mechanism]

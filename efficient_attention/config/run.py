@@ -46,9 +46,7 @@ class RunConfig:
                 f'eval.stride is {self.eval.stride}, above data.length {self.data.length}: tokens would be left out'
             )
         check_memory(self.model)
-        check_sequence(
-            self.mesh, self.model, {'data.length': self.data.length, 'eval.context': self.eval.context}
-        )
+        check_sequence(self.mesh, self.model, {'data.length': self.data.length, 'eval.context': self.eval.context})
         if self.model.memory_length and self.data.batches != 'streams':
             raise InputError(
                 f'data.batches is {self.data.batches!r}; with model.memory_length {self.model.memory_length} it must '

@@ -23,7 +23,9 @@ def check_sequence(mesh: MeshConfig, model: ModelConfig, lengths: dict[str, int]
             raise InputError(f'{asked}{name} {length} does not divide over so many devices')
     for text, mechanism in zip(model.attention.split(';'), model.mechanisms, strict=True):
         if not mechanism.splits_tokens:
-            raise InputError(f'{asked}model.attention {text.strip()!r} cannot split rows: {mechanism.name} needs them whole')
+            raise InputError(
+                f'{asked}model.attention {text.strip()!r} cannot split rows: {mechanism.name} needs them whole'
+            )
         if mesh.tensor > 1 and mechanism.differs_by_head(model.heads):
             raise InputError(
                 f'{asked}model.attention {text.strip()!r} differs by head, which goes with mesh.tensor 1 alone'

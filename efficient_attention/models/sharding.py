@@ -73,7 +73,7 @@ def check_hosts(processes: np.ndarray) -> None:
     _, counts = np.unique(owners, return_counts=True)
     if (processes != owners[:, None]).any() or len(set(counts)) > 1:
         raise InputError(
-            f'mesh: {len(owners)} row blocks (data x fsdp) x sequence and tensor {processes.shape[1]} do not divide over '
+            f'mesh: {len(owners)} row blocks (data x fsdp) x sequence x tensor {processes.shape[1]} do not divide over '
             f'{len(np.unique(processes))} processes; the sequence axis and the tensor axis must stay within a process'
         )
 

@@ -11,6 +11,7 @@ import optax
 import pytest
 from flax import nnx
 
+from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
@@ -83,6 +84,15 @@ def test_eight_devices_in_any_mesh_equal_one(shape: tuple[int, int, int]):
     on_mesh = jax.device_put(params, state_shardings(params, mesh))
     actual = loss_and_gradients(on_mesh, to_devices(jax.device_get(BATCH), mesh))
     assert len(jax.tree.leaves(actual)[0].sharding.device_set) == 8
+    assert_equal(actual, expected())
+
+
+def test_devices_that_share_the_tokens_of_rows_equal_one():
+    mesh = make_mesh(MeshConfig(data=1, fsdp=2, tensor=2, sequence=2))
+    params = model()[1]
+    on_mesh = jax.device_put(params, state_shardings(params, mesh))
+    with using_mesh(mesh):
+        actual = loss_and_gradients(on_mesh, to_devices(jax.device_get(BATCH), mesh))
     assert_equal(actual, expected())
 
 

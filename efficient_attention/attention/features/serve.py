@@ -92,7 +92,5 @@ def attend_segments(
         share_BNH = jax.nn.sigmoid(later_lse_BNH - lse_BNH)
         out_BNHK = out_BNHK + share_BNH[..., None] * (later_BNHK - out_BNHK)
         lse_BNH = jnp.logaddexp(lse_BNH, later_lse_BNH)
-    out_BLHK, lse_BLH1 = (
-        move(x, order.query_slots_BL, order.query_source_BN) for x in (out_BNHK, lse_BNH[..., None])
-    )
+    out_BLHK, lse_BLH1 = (move(x, order.query_slots_BL, order.query_source_BN) for x in (out_BNHK, lse_BNH[..., None]))
     return out_BLHK, lse_BLH1[..., 0]

@@ -8,12 +8,11 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from efficient_attention.attention.mechanism import lack, of_kind
 from efficient_attention.attention.merge import Partial
@@ -38,9 +37,10 @@ def serve_share(request: Request, split: Split) -> Partial:
     steps = steps_of(patterns, starts, split, mechanism.tile, request.relative is not None)
     if not steps:
         return no_keys(request)
-    added, whole_numbers = separate((request.bias, request.relative))
+    leaves, structure = jax.tree.flatten((request.bias, request.relative))
+    added, whole_numbers = separate(leaves)
     segments, key_segments = request.segments or (None, None)
-    attend = functools.partial(attend_block, request, split, starts)
+    attend = functools.partial(attend_block, Whole(request, split, starts, structure))
     fixed = segments, request.dropout.rng if request.dropout else None, whole_numbers
     part = attend_ring(
         Ring(AXIS, steps, attend), (request.query, added), (request.key, request.value), key_segments, fixed
@@ -50,17 +50,22 @@ def serve_share(request: Request, split: Split) -> Partial:
     return part[0].astype(request.query.dtype), part[1]
 
 
-def attend_block(
-    request: Request, split: Split, starts: Sides, block: Block, standing: Any, keys: Any, labels: Any, fixed: Any
-) -> Partial:
-    """The result of this device's queries over keys that have come to it, by the tiles of `block`.
+class Whole(NamedTuple):
+    """What all blocks share that is no array; of the request nothing else is read."""
 
-    Of `request` only what is no array is read: the backward pass has arrays of its own.
-    """
+    request: Request
+    split: Split
+    starts: Sides  # positions of the first query and of the first key of the whole rows
+    terms: Any  # the structure of the tree (bias, relative)
+
+
+def attend_block(whole: Whole, block: Block, standing: Any, keys: Any, labels: Any, fixed: Any) -> Partial:
+    """The result of this device's queries over keys that have come to it, by the tiles of `block`."""
+    request, split = whole.request, whole.split
     (query_BLHK, added), (key_BMGK, value_BMGK) = standing, keys
     segments_BL, rng, whole_numbers = fixed
-    bias, relative = join(added, whole_numbers)
-    place, positions = place_of(split, starts, block)
+    bias, relative = jax.tree.unflatten(whole.terms, join(added, whole_numbers))
+    place, positions = place_of(split, whole.starts, block)
     place = place._replace(first_head=split.head_device() * query_BLHK.shape[2])
     if bias is not None and not callable(bias) and bias.shape[3] > 1:
         bias = jax.lax.dynamic_slice_in_dim(bias, place.first.key, split.key_share, axis=3)
@@ -77,7 +82,9 @@ def attend_block(
         return_lse=True,
         place=place,
     )
-    return serve(request)
+    out_BLHK, lse_BHL = serve(request)
+    assert lse_BHL is not None  # asked for
+    return out_BLHK, lse_BHL
 
 
 def place_of(split: Split, starts: Sides, block: Block) -> tuple[Place, Sides]:
@@ -92,7 +99,10 @@ def place_of(split: Split, starts: Sides, block: Block) -> tuple[Place, Sides]:
     begins = Sides(block[0] * shares.query, block[1] * shares.key)
     shift = Sides(first.query - begins.query, first.key - begins.key)
     positions = Sides(
-        *(start + begin + np.arange(share, dtype=np.int32)[None] for start, begin, share in zip(starts, begins, shares))
+        *(
+            start + begin + np.arange(share, dtype=np.int32)[None]
+            for start, begin, share in zip(starts, begins, shares, strict=True)
+        )
     )
     return Place(split.keys, first, shift), positions
 
@@ -146,15 +156,13 @@ def no_keys(request: Request) -> Partial:
     return jnp.zeros_like(request.query), lse_BLH.swapaxes(1, 2)
 
 
-def separate(tree: Any) -> tuple[Any, Any]:
-    """The tree with its floating-point leaves alone, and with its others alone; None in the place of the rest."""
-    is_float = jax.tree.map(lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating), tree)
-    floats = jax.tree.map(lambda leaf, chosen: leaf if chosen else None, tree, is_float)
-    return floats, jax.tree.map(lambda leaf, chosen: None if chosen else leaf, tree, is_float)
+def separate(leaves: list[Any]) -> tuple[list[Any], list[Any]]:
+    """The floating-point leaves, and the others, which have no gradient; None in the place of the rest."""
+    is_float = [jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves]
+    pairs = [(leaf, None) if chosen else (None, leaf) for leaf, chosen in zip(leaves, is_float, strict=True)]
+    return [left for left, _ in pairs], [right for _, right in pairs]
 
 
-def join(floats: Any, others: Any) -> Any:
-    """The tree that `separate` took apart."""
-    return jax.tree.map(
-        lambda left, right: right if left is None else left, floats, others, is_leaf=lambda leaf: leaf is None
-    )
+def join(floats: list[Any], others: list[Any]) -> list[Any]:
+    """The leaves that `separate` took apart."""
+    return [right if left is None else left for left, right in zip(floats, others, strict=True)]

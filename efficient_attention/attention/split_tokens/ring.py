@@ -62,7 +62,7 @@ def by_device(
     ring: Ring, step: Step, compute: Callable[[Block, Any], Any], nothing: Callable[[Any], Any], operands: Any
 ) -> Any:
     """`compute` (block, operands) of this device's block, or `nothing` (operands) where it has none."""
-    branches = [functools.partial(compute, block) for block in step.blocks]
+    branches: list[Callable[[Any], Any]] = [functools.partial(compute, block) for block in step.blocks]
     if len(step.blocks) in step.programs:
         branches.append(nothing)
     if len(branches) == 1:
@@ -77,7 +77,8 @@ def attend_ring(ring: Ring, standing: Any, keys: Any, labels: Any, fixed: Any) -
     query = jax.tree.leaves(standing)[0]
 
     def compute(block: Block, travelled: Any) -> Partial:
-        out_BLHK, lse_BHL = ring.attend(block, standing, *travelled, fixed)
+        arrived, marks = travelled
+        out_BLHK, lse_BHL = ring.attend(block, standing, arrived, marks, fixed)
         return out_BLHK.astype(jnp.float32), lse_BHL
 
     def nothing(_: Any) -> Partial:
@@ -87,7 +88,8 @@ def attend_ring(ring: Ring, standing: Any, keys: Any, labels: Any, fixed: Any) -
     def add(step: Step, travelled: Any, total: list[Partial]) -> list[Partial]:
         return [merge([*total, by_device(ring, step, compute, nothing, travelled)])]
 
-    return walk(ring, (keys, labels), [], add)[0]
+    (result,) = walk(ring, (keys, labels), [], add)
+    return result
 
 
 def _ring_forward(ring: Ring, standing: Any, keys: Any, labels: Any, fixed: Any) -> tuple[Partial, Any]:
@@ -102,8 +104,9 @@ def _ring_backward(ring: Ring, kept: Any, cotangents: Partial) -> tuple[Any, Any
 
     def compute(block: Block, travelled: Any) -> Any:
         keys, labels = travelled
-        attend = functools.partial(ring.attend, block, labels=labels, fixed=fixed)
-        (part_BLHK, part_lse_BHL), pull = jax.vjp(lambda *arrays: attend(*arrays), standing, keys)
+        (part_BLHK, part_lse_BHL), pull = jax.vjp(
+            lambda standing, keys: ring.attend(block, standing, keys, labels, fixed), standing, keys
+        )
         share_BHL = jnp.where(part_lse_BHL > MASKED / 2, jnp.exp(part_lse_BHL - lse_BHL), 0.0)
         dpart_BLHK = (share_BHL.swapaxes(1, 2)[..., None] * dout_BLHK).astype(part_BLHK.dtype)
         dpart_lse_BHL = share_BHL * (head_sums(dout_BLHK, part_BLHK.astype(jnp.float32)) - delta_BHL)

@@ -112,7 +112,9 @@ def row_keys(rng: Array, batch: int) -> Array:
 def serve_arrays(request: Request, axes: Axes, room: Room, arrays: dict[str, Any]) -> Result:
     """The share's result, from its arrays; `request` has all that is no array."""
     assert room.serve_share is not None
-    changes = {name: arrays[name] for name in ('query', 'key', 'value', 'rng', 'bias') if name in arrays}
+    changes: dict[str, Any] = {
+        name: arrays[name] for name in ('query', 'key', 'value', 'rng', 'bias') if name in arrays
+    }
     if callable(request.bias) and axes.heads:
         changes['bias'] = jax.tree_util.Partial(
             functools.partial(of_some_heads, axes.split.heads, request.query.shape[2]), arrays['bias']

@@ -14,8 +14,8 @@ AXIS, HEADS = 'sequence', 'tensor'  # of the mesh
 class Split:
     """The shares of a call's queries and keys.
 
-    A side whose length the number of devices does not divide stays whole on each of them, and so do keys, or queries,
-    that are no more than a share of the other side, such as global tokens: to exchange them would cost more.
+    A side whose length the number of devices does not divide stays whole on each of them, and so does one that is so
+    short that all devices' copies of it, such as of global tokens, are no more than a share of the other side.
 
     Args:
         count: devices along the axis.
@@ -32,12 +32,12 @@ class Split:
     @property
     def has_query_shares(self) -> bool:
         """Whether each device has a share of the queries; else it has all of them."""
-        return self.queries % self.count == 0 and self.queries > self.keys // self.count
+        return self.queries % self.count == 0 and self.queries * self.count**2 > self.keys
 
     @property
     def has_key_shares(self) -> bool:
         """Whether each device has a share of the keys; else it has all of them."""
-        return self.keys % self.count == 0 and self.keys > self.queries // self.count
+        return self.keys % self.count == 0 and self.keys * self.count**2 > self.queries
 
     @property
     def query_share(self) -> int:
