@@ -18,7 +18,7 @@ from tensorboardX import SummaryWriter
 
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.atomic_write import write_atomically
+from efficient_attention.whole_files import write_atomically
 
 FILE_NAME = 'metrics.jsonl'
 EVENTS_FOLDER = 'tensorboard'

@@ -19,7 +19,7 @@ from absl import flags
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.atomic_write import write_atomically
+from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.environment import read_environment
 from efficient_attention.workdir.fingerprint import flatten
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS_FILE
