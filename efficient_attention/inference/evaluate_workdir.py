@@ -35,7 +35,7 @@ def evaluate_workdir(
     """
     config = read_config(workdir)
     metric, mode = config.checkpoint.best_metric, config.checkpoint.best_mode
-    step = CheckpointReader(workdir).chosen_step(checkpoint, metric=metric, mode=mode)
+    wanted = CheckpointReader(workdir).wanted(checkpoint, metric=metric, mode=mode)
     batch_size = config.eval.batch_size if batch_size is None else batch_size
     config = dataclasses.replace(
         config,
@@ -45,7 +45,7 @@ def evaluate_workdir(
     if not has_held_out(config.data.held_out, config.eval.split):
         way = 'use --split=test' if config.data.test else 'train with data.held_out above 0 in a new --workdir'
         raise InputError(f'{workdir}: no text is held out (data.held_out=0), so nothing can be evaluated; {way}')
-    evaluation, params, step = restore(workdir, step=step, config=config)
+    evaluation, params, step = restore(workdir, wanted=wanted, config=config)
     for note in evaluation.task.notes:
         logging.getLogger(__name__).warning('%s', note)
     eval_step, params = evaluation.laid_out(params)

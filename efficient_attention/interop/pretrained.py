@@ -26,7 +26,6 @@ from efficient_attention.interop.parameters import (
 )
 from efficient_attention.interop.safetensors_files import TensorFolder, check_tensor_files, write_tensors
 from efficient_attention.interop.tokenizer_files import carry_tokenizer, is_lowercase, padding_id, tokenizer_file
-from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 
 TOKENIZER = 'tokenizer.json'  # of a workdir
 
@@ -108,7 +107,7 @@ def _of_workdir(path: Path, checkpoint: str) -> Pretrained:
             if getattr(config.examples, name) != getattr(ExamplesConfig(), name)
         },
         thresholds=lambda: checkpoint_thresholds(path, config, checkpoint),
-        origin=lambda: f'{path} step {checkpoint_step(CheckpointReader(path), config, checkpoint)}',
+        origin=lambda: f'{path} step {checkpoint_step(path, config, checkpoint)}',
         run=config,
     )
 

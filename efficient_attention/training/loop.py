@@ -50,7 +50,8 @@ def train(
     Raises:
         InputError: bad config, data or workdir.
         TrainingStopped: too many steps in a row were not finite.
-        SaveError: a checkpoint was not saved.
+        SaveError: the newest checkpoint was not saved, which is said at once and raised at the end, or at once
+            where `checkpoint.when_save_fails` is 'stop'.
     """
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
@@ -142,6 +143,7 @@ class Trainer:
             for skipped in self.queue.take_skipped():
                 self.progress.say(f'step {skipped} skipped: its loss or gradient is not finite')
             self.progress.advance(step)
+            self.checkpoints.check()
             is_end = step == last or stop.is_due(step)
             is_evaluated = has_evaluations and (step == last or step % self.config.eval.every_steps == 0)
             is_saved = is_end or step % self.config.checkpoint.every_steps == 0

@@ -109,10 +109,12 @@ def test_an_asked_step_is_read_and_a_missing_one_lists_those_there_are(saved):
 
 @pytest.mark.parametrize(
     ('choice', 'mode', 'step'),
-    [('last', 'min', None), ('best', 'min', 2), ('best', 'max', 5), ('5', 'min', 5), ('02', 'min', 2)],
+    [('last', 'min', 5), ('best', 'min', 2), ('best', 'max', 5), ('5', 'min', 5), ('02', 'min', 2)],
 )
-def test_a_choice_names_a_step(saved, choice: str, mode: str, step: int | None):
-    assert CheckpointReader(saved).chosen_step(choice, metric='loss', mode=mode) == step
+def test_a_choice_names_a_step(saved, choice: str, mode: str, step: int):
+    reader = CheckpointReader(saved)
+    wanted = reader.wanted(choice, metric='loss', mode=mode)
+    assert reader.step_of(wanted) == reader.record(wanted)['step'] == step
 
 
 @pytest.mark.parametrize(
@@ -127,20 +129,20 @@ def test_a_choice_names_a_step(saved, choice: str, mode: str, step: int | None):
 )
 def test_a_choice_that_is_not_there_lists_the_steps_that_are(saved, choice: str, metric: str, message: str):
     with pytest.raises(InputError) as caught:
-        CheckpointReader(saved).chosen_step(choice, metric=metric)
+        CheckpointReader(saved).wanted(choice, metric=metric)
     assert str(caught.value) == message.format(saved / 'checkpoints')
 
 
 def test_a_step_that_the_trainer_removes_meanwhile_is_not_the_best(saved, tmp_path, monkeypatch):
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    read = CheckpointReader.record
+    read = CheckpointReader._record
 
     def slow(self: CheckpointReader, step: int) -> dict:
         if step == 2:
             shutil.rmtree(self.folder / '2')
         return read(self, step)
 
-    monkeypatch.setattr(CheckpointReader, 'record', slow)
+    monkeypatch.setattr(CheckpointReader, '_record', slow)
     assert CheckpointReader(tmp_path).best_step('loss') == 5
 
 
@@ -221,7 +223,8 @@ def test_a_damaged_step_that_is_asked_for_is_one_line_with_the_others(small):
         CheckpointReader(workdir).restore(layout, 5)
     (workdir / 'checkpoints' / '5' / 'record' / 'metadata').unlink()
     with pytest.raises(InputError, match=r'checkpoints/5 cannot be read: FileNotFoundError: .*; other steps: 2$'):
-        CheckpointReader(workdir).record()
+        CheckpointReader(workdir).record(5)
+    assert CheckpointReader(workdir).record()['step'] == 2
 
 
 def test_where_all_are_damaged_nothing_begins_anew(small):
