@@ -2,9 +2,13 @@
 
 Each is written beside its place under another name, flushed to disk and renamed. What killed processes of the same host
 left behind is removed by the next one that writes in the same place.
+
+What cannot be written is one line: a RunError where the disk fails or is full, an InputError where the place does not
+serve, such as a folder that the user may not write into.
 """
 
 import contextlib
+import errno
 import os
 import platform
 import secrets
@@ -12,6 +16,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from efficient_attention.errors import InputError, RunError
+
+FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)  # of the disk, whatever the path is
 PREFIX = f'.partial-{platform.node()}-'
 
 
@@ -19,7 +26,7 @@ def write_atomically(path: Path, text: str) -> None:
     """Replaces the file at once by one with `text`, in UTF-8: whoever reads it has the old or the new one.
 
     Raises:
-        OSError: it cannot be written, with the path as its `filename`; the old file is then as it was.
+        RunError, InputError: it cannot be written; names it. The old file is then as it was.
     """
     with whole_file(path) as partial:
         partial.write_text(text, encoding='utf-8')
@@ -30,10 +37,10 @@ def whole_file(path: Path) -> Iterator[Path]:
     """A path beside `path` at which to write a file. It gets its name when the block ends well, and goes if it fails.
 
     Raises:
-        OSError: as `write_atomically`.
+        RunError, InputError: as `write_atomically`.
     """
     partial = partial_path(path)
-    with naming(path, partial):
+    with _one_line(path, partial):
         try:
             remove_abandoned(path.parent)
             yield partial
@@ -51,10 +58,10 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     An empty folder of that name gives way; one with something in it stays as it is.
 
     Raises:
-        OSError: the folder cannot be written, or there is something in it; has the path as its `filename`.
+        RunError, InputError: the folder cannot be written, or there is something in it; names it.
     """
     partial = partial_path(folder)
-    with naming(folder, partial):
+    with _one_line(folder, partial):
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             remove_abandoned(folder.parent)
@@ -98,15 +105,22 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
+def cannot_be_written(path: Path, error: OSError) -> RunError | InputError:
+    """The line for what kept a file or folder from being written."""
+    kind = RunError if error.errno in FAULTS else InputError
+    return kind(f'{path}: cannot be written ({error.strerror or error})')
+
+
 @contextlib.contextmanager
-def naming(path: Path, partial: Path) -> Iterator[None]:
-    """Gives an OSError that names no file, or one that is being written under another name, the name of the result."""
+def _one_line(path: Path, partial: Path) -> Iterator[None]:
+    """Makes one line of an OSError that names no file, or one that is being written at `partial` for `path`."""
     try:
         yield
     except OSError as error:
-        if error.filename is None or str(error.filename).startswith(str(partial)):
-            error.filename, error.filename2 = str(path), None
-        raise
+        names = [str(name) for name in (error.filename, error.filename2) if name is not None]
+        if names and not any(name == str(path) or name.startswith(str(partial)) for name in names):
+            raise  # of a file that is read meanwhile
+        raise cannot_be_written(path, error) from None
 
 
 def _is_alive(process: int) -> bool:

@@ -1,8 +1,10 @@
 """The train loop: one for every task."""
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import jax
@@ -11,7 +13,7 @@ from efficient_attention.commands.stop_signal import StopSignal
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, RunError, show_error
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.tasks.fine_tuning import EncodedExamples
 from efficient_attention.training.early_stop import Patience
@@ -74,7 +76,7 @@ def train(
             run.task.save_assets(workdir)
         first = int(state.step)
         write_environment(workdir)
-        stack.callback(write_report_once, workdir)  # also after an error: it is needed most then
+        stack.push(functools.partial(write_report_at_the_end, workdir))  # also after an error: it is needed most then
         log = stack.enter_context(MetricsLog(workdir, start_step=first))
         progress = stack.enter_context(show_progress(config.train.steps, start_step=first))
         begun = f'resumed at step {first} in {workdir}' if newest else f'new run in {workdir}, {start.origin()}'
@@ -87,10 +89,22 @@ def train(
     return held_out
 
 
-def write_report_once(workdir: Path) -> None:
-    """Writes the report in the first process, if there is anything to report."""
-    if jax.process_index() == 0 and read_metrics(workdir):
-        write_report(workdir)
+def write_report_at_the_end(
+    workdir: Path, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+) -> None:
+    """Writes the report in the first process, if there is anything to report.
+
+    Raises:
+        RunError, InputError: it cannot be written; only said where an error ends the run, which must not be lost.
+    """
+    del kind, trace
+    try:
+        if jax.process_index() == 0 and read_metrics(workdir):
+            write_report(workdir)
+    except (RunError, InputError) as failure:
+        if error is None:
+            raise
+        show_error(failure)
 
 
 def check_best_metric(run: Run) -> None:
