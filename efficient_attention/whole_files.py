@@ -36,19 +36,22 @@ def write_atomically(path: Path, text: str) -> None:
 def whole_file(path: Path) -> Iterator[Path]:
     """A path beside `path` at which to write a file. It gets its name when the block ends well, and goes if it fails.
 
+    The folder that it is in is made where it is missing.
+
     Raises:
         RunError, InputError: as `write_atomically`.
     """
     partial = partial_path(path)
     with _one_line(path, partial):
         try:
-            remove_abandoned(path.parent)
+            _make_parent(path)
             yield partial
             flush(partial)  # else a power cut after the rename may leave the name with no content
             partial.replace(path)
             flush(path.parent)
         finally:
-            partial.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                partial.unlink()
 
 
 @contextlib.contextmanager
@@ -63,8 +66,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     partial = partial_path(folder)
     with _one_line(folder, partial):
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            remove_abandoned(folder.parent)
+            _make_parent(folder)
             partial.mkdir()
             yield partial
             flush_all(partial)
@@ -88,6 +90,14 @@ def remove_abandoned(folder: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
+
+
+def _make_parent(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_be_written(path, error) from None
+    remove_abandoned(path.parent)
 
 
 def flush_all(folder: Path) -> None:

@@ -69,7 +69,7 @@ def test_the_file_that_could_not_be_read_keeps_its_name(tmp_path: Path):
 
 def test_a_place_that_does_not_serve_is_bad_input(tmp_path: Path):
     (tmp_path / 'file').touch()
-    with pytest.raises(InputError, match='file/new: cannot be written .Not a directory.$'):
+    with pytest.raises(InputError, match='file/new: cannot be written .File exists.$'):
         write_atomically(tmp_path / 'file' / 'new', 'text')
 
 

@@ -36,7 +36,7 @@ def test_numbers_come_back_and_older_files_end_at_the_first_step(tmp_path: Path)
     assert first.file_version == 'brain.Event:2' and (start.step, start.session_log.status) == (5, 1)
 
 
-def test_events_that_cannot_be_written_are_left_out_and_it_is_said_once(tmp_path: Path, monkeypatch, caplog):
+def test_events_that_cannot_be_written_are_left_out_and_it_is_said_once(tmp_path: Path, caplog):
     events = EventsFile(tmp_path, first_step=1)
     (path,) = tmp_path.iterdir()
     for step in range(1, 40):

@@ -93,7 +93,7 @@ def _build(
         if not tokenizer:
             progress.start('learning the vocabulary')
             tokenizer = trained_tokenizer(config, survey.training_documents, survey.characters)
-        tokenizer.save(str(partial / TOKENIZER))
+        (partial / TOKENIZER).write_text(tokenizer.to_str(pretty=True), encoding='utf-8')
         counts, unigram_counts, content = _encode(partial, config, survey, tokenizer.get_vocab_size(), progress)
         tokenizer_sha256 = file_sha256(partial / TOKENIZER)
         identity = {
