@@ -10,10 +10,13 @@ looked for again: there is always another one.
 """
 
 import contextlib
+import functools
 import json
 import logging
 import os
 import re
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -28,7 +31,8 @@ FOLDER = 'checkpoints'
 STATE = 'state'
 RECORD = 'record'
 HAS_SEAL = 'has_seal'  # in a record: the step counts with its seal alone
-UNSEALED = 'the run was killed while it saved, saves just now, or a file of seal-*.sha256 is missing'
+UNSEALED = 'the run was killed while it saved, or a file of seal-*.sha256 is missing'
+SEALING_SECONDS = 600.0  # that a trainer may take to seal a step: a reader beside it does not speak of it
 LAST, BEST = 'last', 'best'  # names of checkpoints beside their steps
 LOG = logging.getLogger(__name__)
 READ_ATTEMPTS = 100  # at steps that a trainer removes meanwhile; each has saved a newer one in the time of a read
@@ -179,7 +183,7 @@ class CheckpointReader:
             return checkpointer.restore(folder / STATE, args=arguments)
 
     def newest(self) -> Saved | None:
-        """The newest undamaged checkpoint with its record, or None where there is none at all.
+        """The newest undamaged checkpoint with its record, or None where there is none at all; beside no trainer.
 
         Those that are skipped are named in the log.
 
@@ -187,12 +191,13 @@ class CheckpointReader:
             InputError: there are checkpoints, all of them damaged; names the newest.
         """
         if not self.steps():
-            self._name_unsealed(-1)
+            self._name_unsealed(-1, seconds=0.0)
             return None
-        return self._reading_one(self._newest_step, lambda step: Saved(step, self._record(step)))
+        return self._reading_one(lambda: self._newest_step(0.0), lambda step: Saved(step, self._record(step)))
 
     def _reading_one(self, choose: Callable[[], int], read: Callable[[int], Read]) -> Read:
         """What `read` makes of the step that `choose` names; chooses anew where a trainer has removed that step."""
+        drop_late_answers()
         for _ in range(READ_ATTEMPTS - 1):
             step = choose()
             try:
@@ -205,13 +210,17 @@ class CheckpointReader:
     def _choosing(self, wanted: Wanted) -> Callable[[], int]:
         return self._newest_step if wanted is None else lambda: self.step_of(wanted)
 
-    def _newest_step(self) -> int:
-        """The newest undamaged step; raises InputError where there is none."""
+    def _newest_step(self, seconds: float = SEALING_SECONDS) -> int:
+        """The newest undamaged step; names newer ones, where they are not sealed only those older than `seconds`.
+
+        Raises:
+            InputError: there is none.
+        """
         skipped: dict[int, str] = {}
         while steps := [step for step in self.steps() if step not in skipped]:
             found = self.damage(steps[-1])
             if not found:
-                self._name_unsealed(steps[-1])
+                self._name_unsealed(steps[-1], seconds=seconds)
                 return steps[-1]
             if steps[-1] in self.steps():  # else a trainer removed it meanwhile
                 LOG.warning('checkpoint %s is skipped: %s', self.folder / str(steps[-1]), found)
@@ -219,11 +228,13 @@ class CheckpointReader:
         self._existing(None)
         raise InputError(f'no checkpoint in {self.folder} is undamaged; there are {_listed(self.steps())}')
 
-    def _name_unsealed(self, step: int) -> None:
-        """Names the steps after this one that do not count."""
+    def _name_unsealed(self, step: int, *, seconds: float) -> None:
+        """Names the steps after this one that are not sealed and are older than so many seconds."""
         for newer in self.written_steps():
-            if newer > step and not self._counts(newer):
-                LOG.warning('checkpoint %s is skipped: it is not sealed: %s', self.folder / str(newer), UNSEALED)
+            folder = self.folder / str(newer)
+            with contextlib.suppress(FileNotFoundError):  # a trainer removed it meanwhile
+                if newer > step and time.time() - folder.stat().st_mtime >= seconds and not self._counts(newer):
+                    LOG.warning('checkpoint %s is skipped: it is not sealed: %s', folder, UNSEALED)
 
     def _check_undamaged(self, step: int) -> None:
         found = self.damage(step)
@@ -275,6 +286,23 @@ class CheckpointReader:
             there_are = f'; other steps: {_listed(others)}' if others else ''
             line = f'checkpoint {self.folder / str(step)} cannot be read: {reason(error)}{there_are}'
             raise InputError(line) from error
+
+
+@functools.cache
+def drop_late_answers() -> None:
+    """Keeps Python from printing what is left of Orbax's read of a step that a trainer has removed meanwhile.
+
+    After one file could not be read the reads of others end with nobody to answer to.
+    """
+    show = sys.unraisablehook
+
+    def show_others(found: 'sys.UnraisableHookArgs') -> None:
+        code = getattr(found.object, 'cr_code', None)  # of a coroutine
+        is_late = str(found.exc_value) == 'Event loop is closed' or '/orbax/' in getattr(code, 'co_filename', '')
+        if not is_late:
+            show(found)
+
+    sys.unraisablehook = show_others
 
 
 def label_of(step: int) -> str:

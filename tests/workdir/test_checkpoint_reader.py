@@ -3,6 +3,9 @@
 import dataclasses
 import json
 import shutil
+import subprocess
+import sys
+import textwrap
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +21,8 @@ from efficient_attention.training.optimizer import make_optimizer
 from efficient_attention.training.state import TrainState, initial_state
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Restored
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.workdir.metrics import read_metrics
+from efficient_attention.workdir.report import write_report
 
 FINGERPRINT = {'config': {'model': {'layers': 3}, 'train': {'steps': 10}}, 'data': 'abc'}
 
@@ -259,3 +264,46 @@ def test_a_step_that_the_trainer_removes_meanwhile_gives_way_to_the_newest(saved
 
     monkeypatch.setattr(CheckpointReader, '_restore', slow)
     assert CheckpointReader(tmp_path).restore(on_mesh(make_state(), MeshConfig(), 1)).step == 2
+
+
+TRAINER = """
+    import itertools, pathlib, sys
+    import jax.numpy as jnp
+    from efficient_attention.config.checkpoint import CheckpointConfig
+    from efficient_attention.workdir.checkpoint_writer import Checkpoints
+    from efficient_attention.workdir.metrics import MetricsLog
+    workdir = pathlib.Path(sys.argv[1])
+    config = CheckpointConfig(keep=1, keep_best=1, best_metric='loss')
+    with Checkpoints(workdir, config) as checkpoints, MetricsLog(workdir) as log:
+        for step in itertools.count(1):
+            metrics = {'loss': 1 / step}
+            log.write(step, 'held_out', metrics)
+            state = {'kernel': jnp.full(1000, step, jnp.float32)}
+            checkpoints.save(step, state, record={}, metrics=metrics)
+"""
+
+
+@pytest.mark.parametrize('reads', [30, pytest.param(1000, marks=pytest.mark.slow)])
+def test_no_read_beside_a_trainer_that_keeps_one_step_fails(tmp_path, reads: int):
+    """Each in turn what eval.py, predict.py and the report read; every step is removed soon after it is saved."""
+    reader, seen = CheckpointReader(tmp_path), set()
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    layout = {'kernel': jax.ShapeDtypeStruct((1000,), jnp.float32, sharding=sharding)}
+    with subprocess.Popen([sys.executable, '-c', textwrap.dedent(TRAINER), str(tmp_path)]) as trainer:
+        try:
+            while not reader.steps():
+                assert trainer.poll() is None
+            for number in range(reads):
+                wanted = None if number % 2 else reader.wanted('best', metric='loss')
+                restored = reader.restore(layout, wanted)
+                assert (restored.state['kernel'] == restored.step).all() and restored.record['step'] == restored.step
+                assert reader.record(wanted)['step'] >= restored.step
+                assert [line['step'] for line in read_metrics(tmp_path)][: restored.step] == [
+                    *range(1, restored.step + 1)
+                ]
+                if number % 20 == 0:
+                    write_report(tmp_path)
+                seen.add(restored.step)
+            assert trainer.poll() is None and len(seen) > reads / 10  # it was saving all the time
+        finally:
+            trainer.kill()
