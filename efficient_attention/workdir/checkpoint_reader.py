@@ -17,6 +17,7 @@ import os
 import re
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -103,7 +104,12 @@ class CheckpointReader:
 
     def best_step(self, metric: str, mode: str = 'min') -> int | None:
         """The step with the best ('min' or 'max') `metric` in its record, the newest of equals, or None."""
-        values = {step: self.metrics(step).get(metric) for step in self.steps()}
+        steps: list[int] | None = None
+        for _ in range(READ_ATTEMPTS):  # until no step was removed while the records were read
+            before, steps = steps, self.steps()
+            if steps == before:
+                break
+            values = {step: self.metrics(step).get(metric) for step in steps}
         scored = [(value if mode == 'max' else -value, step) for step, value in values.items() if value is not None]
         return max(scored, default=(None, None))[1]
 
@@ -302,7 +308,12 @@ def drop_late_answers() -> None:
         if not is_late:
             show(found)
 
+    def is_other(line: logging.LogRecord) -> bool:
+        trace = line.exc_info[2] if line.exc_info else None
+        return not any('/orbax/' in frame.f_code.co_filename for frame, _ in traceback.walk_tb(trace))
+
     sys.unraisablehook = show_others
+    logging.getLogger('asyncio').addFilter(is_other)
 
 
 def label_of(step: int) -> str:
