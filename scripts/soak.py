@@ -3,9 +3,9 @@
 python scripts/soak.py --workdir runs/soak [--kills 100] [--runs pretraining,memory] [--seed 0]
 
 Each run starts anew in an empty folder and is killed (SIGKILL) three to seven times, wherever it is: while Python
-imports, data are prepared, programs compile, between steps, in an evaluation, a save or an export. The same command then
-goes to the end. Metrics, checkpoints and exports must be those of the unbroken run, bit by bit. The last line is one
-JSON object; the exit code is 1 where something differs. A kill takes some ten seconds.
+imports, data are prepared, programs compile, between steps, in an evaluation, a save or an export. The same command
+then goes to the end. Metrics, checkpoints and exports must be those of the unbroken run, bit by bit. The last line is
+one JSON object; the exit code is 1 where something differs. A kill takes some ten seconds.
 """
 
 import collections
