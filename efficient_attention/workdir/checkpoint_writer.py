@@ -122,6 +122,10 @@ class Checkpoints:
         self._sealing = threading.Thread(target=self._see_through, args=(step, size), name='seal', daemon=True)
         self._sealing.start()
 
+    def is_saved(self, step: int) -> bool:
+        """Whether a step is sealed by now; does not wait."""
+        return is_sealed(self.reader.folder / str(step))
+
     def check(self) -> None:
         """Raises the SaveError of the newest save if that has failed and the run is to stop then; costs nothing."""
         if self._failure and self._stops_at_failure():
