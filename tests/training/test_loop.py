@@ -14,16 +14,19 @@ import jax
 import numpy as np
 import pytest
 
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, RunError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.tasks.pretraining import PretrainingTask
+from efficient_attention.training import loop
 from efficient_attention.training.initial_params import InitialParams
-from efficient_attention.training.loop import Trainer, train
+from efficient_attention.training.loop import Trainer, train, write_report_at_the_end
 from efficient_attention.training.run import build_run
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.training.step_queue import TrainingStopped
+from efficient_attention.workdir import checkpoint_writer
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
+from efficient_attention.workdir.checkpoint_writer import SaveError
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import read_metrics
 from tests.training.tiny_run import tiny_config
@@ -220,6 +223,29 @@ def test_too_many_of_them_in_a_row_stop_the_run_with_its_last_checkpoint(folder,
     with pytest.raises(TrainingStopped, match='stopped at step 15: 3 steps in a row'):
         train(tiny_config(folder, **MESH, **{'train.max_skipped_in_row': 3}), folder / 'given up')
     assert CheckpointReader(folder / 'given up').steps() == [10]
+
+
+def test_a_failed_save_ends_a_run_that_shall_stop_then(folder, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(checkpoint_writer, 'write_seal', fail)
+    fields = {'checkpoint.every_steps': 4, 'checkpoint.when_save_fails': 'stop', 'train.log_every_steps': 1}
+    with pytest.raises(SaveError, match='checkpoint step 4 not saved in .*: No space left on device'):
+        train(tiny_config(folder, **MESH, **fields), folder / 'full disk')
+    assert 4 <= read_metrics(folder / 'full disk')[-1]['step'] <= 8  # the next save asks, too
+    assert (folder / 'full disk' / 'report.html').is_file()
+
+
+def test_a_report_that_cannot_be_written_hides_no_other_error(unbroken, monkeypatch, capsys):
+    def fail(workdir: Path) -> None:
+        raise RunError(f'{workdir}/report.html: cannot be written')
+
+    monkeypatch.setattr(loop, 'write_report', fail)
+    with pytest.raises(RunError, match='report.html: cannot be written'):
+        write_report_at_the_end(unbroken, None, None, None)
+    write_report_at_the_end(unbroken, ValueError, ValueError('first'), None)
+    assert 'error: ' in capsys.readouterr().err
 
 
 # ---- workdirs that belong to another run ----

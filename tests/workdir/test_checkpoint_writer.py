@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import random
 import resource
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.workdir import checkpoint_writer
 from efficient_attention.workdir.checkpoint_reader import UNSEALED
 from efficient_attention.workdir.checkpoint_writer import Checkpoints, SaveError
+from tests.workdir.test_seal import add, delete, files, flip, swap, truncate, zero
 
 BEST = CheckpointConfig(keep=2, keep_best=1, best_metric='loss')
 
@@ -102,6 +104,22 @@ def test_a_step_that_was_not_sealed_or_was_damaged_is_set_aside_and_saved_anew(t
     ]
     assert checkpoints.reader.steps() == [1, 3]
     assert checkpoints.reader.restore(abstract(make_state(1))).state['step'] == 7
+
+
+@pytest.mark.parametrize('kind', [flip, truncate, zero, delete, swap, add])
+def test_every_damage_of_a_checkpoint_is_named_with_step_and_file_before_a_step_is_trained(tmp_path, kind, caplog):
+    save_all(tmp_path / 'whole', CheckpointConfig(), {1: None, 2: None})
+    for seed in range(5):
+        caplog.clear()
+        workdir = tmp_path / str(seed)
+        shutil.copytree(tmp_path / 'whole', workdir)
+        kind(workdir / 'checkpoints' / '2', random.Random(seed))
+        with Checkpoints(workdir, CheckpointConfig()) as checkpoints:
+            assert checkpoints.newest and checkpoints.newest.step == 1 and checkpoints.reader.written_steps() == [1]
+        (line,) = caplog.messages
+        assert line.startswith(f'checkpoint {workdir}/checkpoints/2 is skipped: ')
+        names = [path.name for path in [*files(tmp_path / 'whole'), *files(workdir)]]
+        assert any(name in line for name in names) or 'seal-*.sha256 is missing' in line
 
 
 def test_a_seal_that_cannot_be_written_is_a_failed_save(tmp_path, failing_seal):
