@@ -70,6 +70,7 @@ class CheckpointReader:
 
     def __init__(self, workdir: Path) -> None:
         self.folder = workdir.absolute() / FOLDER
+        drop_late_answers()
 
     def steps(self) -> list[int]:
         """The steps that are written and sealed, in rising order; a save under way is not among them."""
@@ -203,7 +204,6 @@ class CheckpointReader:
 
     def _reading_one(self, choose: Callable[[], int], read: Callable[[int], Read]) -> Read:
         """What `read` makes of the step that `choose` names; chooses anew where a trainer has removed that step."""
-        drop_late_answers()
         for _ in range(READ_ATTEMPTS - 1):
             step = choose()
             try:
@@ -296,9 +296,9 @@ class CheckpointReader:
 
 @functools.cache
 def drop_late_answers() -> None:
-    """Keeps Python from printing what is left of Orbax's read of a step that a trainer has removed meanwhile.
+    """Keeps Python from printing what is left of a read or write by Orbax that has failed.
 
-    After one file could not be read the reads of others end with nobody to answer to.
+    After one array could not be read or written those under way end with nobody to answer to, with a page of text each.
     """
     show = sys.unraisablehook
 
