@@ -70,6 +70,7 @@ def train(
         if newest:
             allowed = may_differ(saved, config)
             compare_fingerprints(saved, fingerprint, where=str(reader.folder.parent), changeable=allowed)
+            checkpoints.remove_superseded()
             state = reader.read_state(run.abstract_state, newest.step)
         assert state is not None
         if jax.process_index() == 0:

@@ -141,6 +141,25 @@ class Checkpoints:
         if self._failure:
             raise self._failure
 
+    def remove_superseded(self) -> None:
+        """Removes the steps that are no longer kept, in process 0; each save that succeeds does so.
+
+        A run that goes on calls it once it is known to be the run of this workdir: it may have been killed before.
+        """
+        kept = self._kept_steps()
+        superseded = sorted(self._scores.keys() - kept)
+        self._scores = {step: metrics for step, metrics in self._scores.items() if step in kept}
+        if jax.process_index() > 0 or not superseded:
+            return
+        trash = self.reader.folder / TRASH
+        try:
+            trash.mkdir(exist_ok=True)
+            for step in superseded:
+                (self.reader.folder / str(step)).rename(trash / str(step))
+        except OSError as error:  # the new step is saved all the same
+            LOG.warning('%s: old checkpoints cannot be removed (%s)', self.reader.folder, error.strerror)
+        _remove([trash])
+
     def close(self) -> None:
         """Waits for the save under way and releases the workdir; raises SaveError if the newest save failed."""
         with self._resources:
@@ -184,7 +203,7 @@ class Checkpoints:
         if self._failure:
             LOG.warning('checkpoint step %d is saved in %s: saving works again', step, self.reader.folder)
         self._failure = None
-        self._remove_superseded()
+        self.remove_superseded()
 
     def _wait_for_seals(self, folder: Path) -> None:
         """In process 0, which removes older steps, waits for the seals of all processes."""
@@ -240,22 +259,6 @@ class Checkpoints:
         shutil.rmtree(target, ignore_errors=True)
         target.parent.mkdir(exist_ok=True)
         (self.reader.folder / str(step)).rename(target)
-
-    def _remove_superseded(self) -> None:
-        """Removes the steps that are no longer kept, in process 0."""
-        kept = self._kept_steps()
-        superseded = sorted(self._scores.keys() - kept)
-        self._scores = {step: metrics for step, metrics in self._scores.items() if step in kept}
-        if jax.process_index() > 0 or not superseded:
-            return
-        trash = self.reader.folder / TRASH
-        try:
-            trash.mkdir(exist_ok=True)
-            for step in superseded:
-                (self.reader.folder / str(step)).rename(trash / str(step))
-        except OSError as error:  # the new step is saved all the same
-            LOG.warning('%s: old checkpoints cannot be removed (%s)', self.reader.folder, error.strerror)
-        _remove([trash])
 
     def _kept_steps(self) -> set[int]:
         """The newest steps, and those that are best by their metric, of equals the newest."""

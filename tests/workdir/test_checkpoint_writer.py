@@ -234,6 +234,14 @@ def test_the_old_step_goes_after_the_new_one_is_sealed(tmp_path, failing_seal):
     assert [path.name for path in checkpoints.reader.folder.iterdir()] == ['3']
 
 
+def test_what_a_killed_run_did_not_remove_goes_when_the_run_asks_and_not_before(tmp_path):
+    save_all(tmp_path, CheckpointConfig(keep=3), {1: None, 2: None, 3: None})
+    with Checkpoints(tmp_path, CheckpointConfig(keep=1)) as checkpoints:
+        assert checkpoints.reader.steps() == [1, 2, 3]  # the run may yet be refused
+        checkpoints.remove_superseded()
+        assert checkpoints.reader.steps() == [3]
+
+
 def test_a_folder_that_has_gone_is_made_again_but_not_a_workdir(tmp_path, caplog):
     workdir = tmp_path / 'run'
     with pytest.raises(SaveError, match='step 3 not saved in .*: No such file or directory .* the folder is gone'):
