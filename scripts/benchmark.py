@@ -38,6 +38,11 @@ against depth; fixed and strided sparse against dense attention at 12,288 positi
 The file of `--output` is replaced as a whole after every length, so a run that is cut leaves what it measured before.
 """
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import datetime
 import functools
 import importlib.metadata

@@ -1,5 +1,10 @@
 """Breaks one line at a time and asks which tests notice: python scripts/kill_mutants.py [--tree ANOTHER_CHECKOUT]"""
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import dataclasses
 import json
 import os
