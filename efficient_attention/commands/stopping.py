@@ -24,8 +24,8 @@ from typing import Any, NoReturn
 from efficient_attention.errors import ExitCode, show_error
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-GRACE = 3.0  # seconds that the main thread has to end the process
-UNANSWERED = 2.0  # seconds after which the thread saves for a main thread that does not come to it
+GRACE = 2.0  # seconds that the main thread has to end the process
+UNANSWERED = 1.0  # seconds after which the thread saves for a main thread that does not come to it
 TICK = 0.05  # seconds between two looks at what has become of a stop
 
 
@@ -168,7 +168,8 @@ class StopWatch:
             if waited > UNANSWERED:
                 self._save()
         elif waited > GRACE:
-            self.say(line_of(self.number))
+            if self.is_ending:
+                self.say(line_of(self.number))
             self._leave(self.code)
 
     def _save(self) -> None:
