@@ -166,12 +166,6 @@ def answer(error: BaseException) -> int | None:
     return None
 
 
-def fail(error: Exception, code: int) -> None:
-    """Prints the error as one line and exits with `code`."""
-    show_error(error)
-    sys.exit(code)
-
-
 def _without_traceback(text: str) -> str:
     """`text` with nothing but the last line of the traceback that ml_collections puts into its messages."""
     if NO_ARGUMENT in text:

@@ -176,6 +176,7 @@ def test_an_error_that_a_stop_caused_in_the_imports_is_its_one_line(watch: StopW
     """Those of an entry point lie outside `run_command`."""
     with pytest.raises(Stopped):
         stopped()
+    assert watch.is_ending
     with pytest.raises(SystemExit):
         sys.excepthook(ImportError, ImportError('half of a library'), None)
     assert left.code == ExitCode.TERMINATED and capfd.readouterr().err == LINE
