@@ -58,6 +58,7 @@ from typing import Any
 
 from absl import flags
 
+from efficient_attention.commands.child_process import child_command
 from efficient_attention.commands.command_line import parse_flags, run_command, take_command
 from efficient_attention.commands.flags import define_integers, define_length, define_output, define_path
 from efficient_attention.errors import InputError
@@ -250,7 +251,8 @@ def figures_of(command: list[str], shape: dict[str, Any], allocator: str) -> dic
     environment = os.environ | {'PYTHONPATH': str(ROOT), 'JAX_PLATFORMS': 'cpu', 'CUDA_VISIBLE_DEVICES': ''}
     if allocator == 'keep':
         environment['GLIBC_TUNABLES'] = KEEP_MEMORY
-    child = subprocess.run([*command, json.dumps(shape)], env=environment, capture_output=True, text=True)
+    words = child_command([*command, json.dumps(shape)])
+    child = subprocess.run(words, env=environment, capture_output=True, text=True)
     if child.returncode:
         sys.exit(f'error: {command[-1]} failed:\n{child.stderr[-3000:]}')
     return json.loads(child.stdout.splitlines()[-1])

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from absl import flags
 
+from efficient_attention.commands.child_process import child_command
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_integers, define_path
 
@@ -166,7 +167,9 @@ def first_failure(folder: Path, tests: str) -> str:
     """
     command = [sys.executable, '-m', 'pytest', '-x', '-q', '-p', 'no:cacheprovider', tests]
     environment = os.environ | {'PYTHONPATH': str(folder), 'PYTHONDONTWRITEBYTECODE': '1'}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        child_command(command), cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode not in (0, 1):
         raise RuntimeError(f'pytest {tests} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}')
     failed = re.search(r'^(?:FAILED|ERROR) (\S+)', done.stdout, re.MULTILINE)

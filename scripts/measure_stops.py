@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
+from efficient_attention.commands.child_process import child_command
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_path
 from efficient_attention.workdir.metrics import read_metrics
@@ -89,7 +90,9 @@ def command(folder: Path) -> list[str]:
     """Trains in a folder, with a corpus that is prepared there."""
     fields = FIELDS | {'data.cache': folder / 'cache'}
     words = [f'--config.{name}={value}' for name, value in fields.items()]
-    return [sys.executable, 'train.py', '--config=configs/quickstart.py', f'--workdir={folder / "run"}', *words]
+    return child_command(
+        [sys.executable, 'train.py', '--config=configs/quickstart.py', f'--workdir={folder / "run"}', *words]
+    )
 
 
 def unbroken_run(folder: Path) -> tuple[float, list[dict[str, Any]]]:
