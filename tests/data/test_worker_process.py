@@ -1,4 +1,4 @@
-"""A worker leaves Ctrl-C to its parent and ends with it; the workers of Grain and of the preparation have tests, too."""
+"""A worker leaves Ctrl-C to its parent and ends with it; so do the workers of Grain and of the preparation."""
 
 import multiprocessing
 import os
