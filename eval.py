@@ -3,6 +3,11 @@
 The last line that it prints is one JSON object.
 """
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import json
 import sys
 

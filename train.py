@@ -1,5 +1,10 @@
 """Trains a config's model: python train.py --config configs/quickstart.py --workdir runs/x [--config.train.steps=9]."""
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import sys
 
 from ml_collections import config_flags

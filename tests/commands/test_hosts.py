@@ -17,7 +17,7 @@ from absl import flags
 
 from efficient_attention.commands import hosts
 from efficient_attention.commands.hosts import join_hosts
-from efficient_attention.errors import InputError
+from efficient_attention.errors import ExitCode, InputError
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
@@ -85,10 +85,10 @@ def launch(folder: Path, workdir: Path, program: list[str], processes: int, devi
     return [subprocess.Popen([*command, f'--process_id={number}'], **options) for number in range(processes)]
 
 
-def finish(processes: list[subprocess.Popen]) -> list[str]:
-    """What each says until its end, which is no failure."""
+def finish(processes: list[subprocess.Popen], code: int = ExitCode.DONE) -> list[str]:
+    """What each says until its end, with this exit code."""
     said = [process.communicate(timeout=300)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes), '\n'.join(said)
+    assert [process.returncode for process in processes] == [code] * len(processes), '\n'.join(said)
     return said
 
 
@@ -108,7 +108,7 @@ def unbroken(folder: Path) -> Path:
 def stopped(folder: Path, unbroken: Path) -> tuple[Path, list[str]]:  # noqa: ARG001  whose corpus it reads
     """The workdir of two processes that were stopped, and what they said."""
     processes = launch(folder, folder / 'two', ['-c', textwrap.dedent(STOPPED)], 2, devices=2)
-    return folder / 'two', finish(processes)
+    return folder / 'two', finish(processes, ExitCode.STOPPED)
 
 
 def measured(workdir: Path) -> dict[tuple[int, str], dict[str, Any]]:
