@@ -19,6 +19,18 @@ class RunError(RuntimeError):
     """
 
 
+class PeerError(RunError):
+    """Another process of the run is missing or has ended; names it. Entry points exit with code 4."""
+
+
+def exit_code(error: BaseException) -> int:
+    """With what entry points exit after an error that ends them."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    codes = {InputError: 2, NotImplementedError: 2, PeerError: 4, KeyboardInterrupt: 130}
+    return next((code for kind, code in codes.items() if isinstance(error, kind)), 1)
+
+
 def require(holds: bool, what: str, value: object, allowed: str) -> None:
     """Raises an InputError that names a field or an argument, its value and what is allowed, unless `holds`."""
     if not holds:

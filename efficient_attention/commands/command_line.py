@@ -9,7 +9,7 @@ from typing import Any
 from absl import flags
 
 from efficient_attention.commands.old_forms import in_new_form
-from efficient_attention.errors import InputError, RunError, one_line, show_error
+from efficient_attention.errors import InputError, RunError, exit_code, one_line, show_error
 
 HELP = {'--help', '-h'}
 NO_ARGUMENT = 'get_config() takes 0 positional arguments'  # what Python says of 'configs/quickstart.py:small'
@@ -135,16 +135,15 @@ def check_words(found: list[str], words: str) -> None:
 
 def run_command(main: Callable[[], None]) -> None:
     """Runs `main` and exits: 0 when it returns, 2 after bad input (also what a named backend does not serve), 1 after
-    another failure that has a clear line, 130 after Ctrl-C outside the training steps, which save first."""
+    another failure that has a clear line, 4 where another process of the run is missing, 130 after Ctrl-C outside the
+    training steps, which save first."""
     logging.basicConfig(level=logging.INFO, format='%(message)s')
     for noisy in ('absl', 'jax'):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
         main()
-    except (InputError, NotImplementedError) as error:
-        fail(error, 2)
-    except RunError as error:
-        fail(error, 1)
+    except (InputError, NotImplementedError, RunError) as error:
+        fail(error, exit_code(error))
     except KeyboardInterrupt:
         print('interrupted', file=sys.stderr)
         sys.exit(130)

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from efficient_attention.commands.peers import compare_with_peers, tell_peers
 from efficient_attention.commands.stop_signal import StopSignal
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.nested_dicts import to_dict
@@ -61,6 +62,7 @@ def train(
         # A run that is refused up to here does not claim the workdir.
         run.task.prepare_training()
         newest = checkpoints.newest
+        compare_with_peers({**fingerprint, 'newest_checkpoint': newest.step if newest else None})
         state = None if newest else start.state(run)
         claim_workdir(workdir, config, has_checkpoint=newest is not None)
         saved = with_new_fields(newest.record.get('fingerprint', {})) if newest else {}
@@ -79,6 +81,7 @@ def train(
         begun = f'resumed at step {first} in {workdir}' if newest else f'new run in {workdir}, {start.origin()}'
         progress.say(f'{run.describe()}; {begun}')
         stop = stack.enter_context(StopSignal())
+        stack.push(tell_peers)  # before anything of the above is closed, which may wait for the other processes
         trainer = Trainer(run, checkpoints, log, progress, {'fingerprint': fingerprint})
         for note in [*growth_note(saved, config), *run_notes(run, is_complete=trainer.is_complete(first))]:
             progress.say(note)
