@@ -252,16 +252,16 @@ def last_state(workdir: Path) -> Any:
 def run_all(folder: Path, tasks: Sequence[str]) -> dict[str, Any]:
     """Trains, goes on, and compares; prints a line for each start."""
     folder.mkdir(parents=True, exist_ok=True)
-    begun = time.monotonic()
+    begun, name = time.monotonic(), '-'.join(tasks)
     for topology in TOPOLOGIES:
         values = task_values(folder, topology)
         jobs = [Job(values[task], str(folder / f'{topology}-{task}')) for task in tasks]
         if topology == TOPOLOGIES[0] and CHAINED in tasks:
             jobs.append(Job(chained(values[CHAINED]), str(folder / 'whole')))
-        train_once(topology, jobs, folder / f'trained-{topology}')
+        train_once(topology, jobs, folder / f'trained-{topology}-{name}')
         print(f'{topology} trained, {time.monotonic() - begun:.0f} s', flush=True)
     for place, topology in enumerate(TOPOLOGIES):
-        train_once(topology, list(continuations(folder, topology, place, tasks)), folder / f'went-on-{topology}')
+        train_once(topology, list(continuations(folder, topology, place, tasks)), folder / f'went-on-{topology}-{name}')
         print(f'{topology} went on, {time.monotonic() - begun:.0f} s', flush=True)
     found = {task: compared(folder, task) for task in tasks}
     return found | ({'chain': compared_chain(folder)} if CHAINED in tasks else {})

@@ -36,9 +36,9 @@ class Channel:
         self.connection.settimeout(seconds)
         while b'\n' not in self._received:
             more = self.connection.recv(65536)
-            if not more or len(self._received) > MOST_BYTES:
-                raise ConnectionError('the connection was closed' if not more else 'no message')
             self._received += more
+            if not more or len(self._received) > MOST_BYTES:
+                raise ConnectionError('no message' if more else 'the connection was closed')
         line, _, self._received = self._received.partition(b'\n')
         try:
             message = json.loads(line)

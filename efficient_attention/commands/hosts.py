@@ -104,7 +104,8 @@ def join_hosts(place: Place, facts: Facts) -> Peers:
     met = meet(place, facts, serve_relay)
     peers = join_peers(place.number, met)
     if place.number:
-        port = open_relay(lambda: way_to_service(split_address(place.address), met.token))
+        relay = open_relay(lambda: way_to_service(split_address(place.address), met.token))
+        port = relay.getsockname()[1]
     initialize(f'{LOOPBACK}:{port}', place.count, place.number)
     return peers
 

@@ -16,13 +16,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from efficient_attention.commands.channel import Channel, Message, listen, split_address
-from efficient_attention.commands.relay import accept_all
+from efficient_attention.commands.relay import accept_all, end
 from efficient_attention.config.nested_dicts import flatten
 from efficient_attention.errors import InputError, PeerError
 
 Facts = Mapping[str, Any]  # {dotted name: JSON value}
 OF_A_HOST = ('config.data.cache', 'config.data.workers', 'config.data.prefetch')  # may differ from host to host
 HELLO_SECONDS = 10.0  # in which who connects has to say who it is
+LATE_SECONDS = 10.0  # in which whoever comes after a refusal hears of it as well
 RETRY_SECONDS = 0.2
 
 
@@ -54,6 +55,7 @@ class Met(NamedTuple):
     people: list[Person]
     channels: dict[int, Channel]  # to process 0; of process 0 to all others
     token: str  # that the processes of this run alone know
+    server: socket.socket | None = None  # of process 0: where those with the token may still come
 
 
 def meet(place: Place, facts: Facts, serve_relay: Callable[[socket.socket, bytes], None]) -> Met:
@@ -80,8 +82,7 @@ def meet(place: Place, facts: Facts, serve_relay: Callable[[socket.socket, bytes
 
 def attend(place: Place, address: tuple[str, int], me: Person, facts: Facts) -> Met:
     """Goes to process 0 and waits until all have come."""
-    end = time.monotonic() + place.seconds
-    channel = connect(address, end)
+    channel = connect(address, time.monotonic() + place.seconds)
     if channel is None:
         raise PeerError(f'process 0 did not answer at {place.address} within {place.seconds:g} s')
     channel.send({'hello': dataclasses.asdict(me), 'count': place.count, 'facts': facts})
@@ -89,15 +90,17 @@ def attend(place: Place, address: tuple[str, int], me: Person, facts: Facts) -> 
         # Process 0 says when it has waited for long enough; it may have begun later than this process.
         answer = channel.receive(place.seconds + HELLO_SECONDS)
     except OSError:
+        channel.close()
         raise PeerError(f'process 0 at {place.address} ended before all {place.count} processes had come') from None
     if 'refused' in answer:
+        channel.close()
         raise (InputError if answer['is_input'] else PeerError)(answer['refused'])
     return Met([Person(**person) for person in answer['people']], {0: channel}, answer['token'])
 
 
-def connect(address: tuple[str, int], end: float) -> Channel | None:
-    """A connection to process 0, which may begin to listen later; None where it does not until the time `end`."""
-    while (left := end - time.monotonic()) > 0:
+def connect(address: tuple[str, int], latest: float) -> Channel | None:
+    """A connection to process 0, which may begin to listen later; None where it does not until `latest`."""
+    while (left := latest - time.monotonic()) > 0:
         try:
             return Channel(socket.create_connection(address, timeout=left))
         except OSError:
@@ -115,6 +118,7 @@ class Reception:
         self._people, self._facts = {0: me}, {0: facts}
         self._channels: dict[int, Channel] = {}
         self._refusal = ''
+        self._heard = 1  # processes, this one among them
         self._changed = threading.Condition()
         self._token = secrets.token_hex(16)
 
@@ -128,17 +132,22 @@ class Reception:
         threading.Thread(target=accept_all, args=(server, self._receive), daemon=True).start()
         with self._changed:
             self._changed.wait_for(lambda: self._refusal or self._is_complete, self._place.seconds)
-            refusal: InputError | PeerError | None = self._fault()
-            if refusal is None:
+            fault = self._fault()
+            if fault is None:
                 people = [self._people[number] for number in range(self._place.count)]
-                answer: Message = {'people': [dataclasses.asdict(one) for one in people], 'token': self._token}
-            else:
-                answer = {'refused': str(refusal), 'is_input': isinstance(refusal, InputError)}
-            for channel in self._channels.values():
-                channel.send(answer)
-        if refusal is not None:
-            raise refusal
-        return Met(people, self._channels, self._token)
+                self._tell_all({'people': [dataclasses.asdict(one) for one in people], 'token': self._token})
+                return Met(people, self._channels, self._token, server)
+            is_input = isinstance(fault, InputError)
+            self._tell_all({'refused': str(fault), 'is_input': is_input})
+            self._changed.wait_for(lambda: self._heard >= self._place.count or not is_input, LATE_SECONDS)
+        end(server)
+        for channel in self._channels.values():
+            channel.close()
+        raise fault
+
+    def _tell_all(self, answer: Message) -> None:
+        for channel in self._channels.values():
+            channel.send(answer)
 
     @property
     def _is_complete(self) -> bool:
@@ -169,13 +178,14 @@ class Reception:
             channel.close()
             return
         with self._changed:
+            self._heard += 1
             self._admit(person, count, facts, channel)
             self._changed.notify_all()
 
     def _admit(self, person: Person, count: int, facts: Facts, channel: Channel) -> None:
         if self._is_complete or self._refusal:
             refusal = self._refusal or f'all {self._place.count} processes of the run at this address are there already'
-            channel.send({'refused': refusal, 'is_input': True})
+            refuse(channel, refusal)
         elif count != self._place.count:
             self._refuse(channel, f'{person} has --process_count={count}, process 0 has {self._place.count}')
         elif not 0 <= person.number < count:
@@ -188,7 +198,13 @@ class Reception:
 
     def _refuse(self, channel: Channel, refusal: str) -> None:
         self._refusal = refusal
-        channel.send({'refused': refusal, 'is_input': True})
+        refuse(channel, refusal)
+
+
+def refuse(channel: Channel, refusal: str) -> None:
+    """Sends someone away."""
+    channel.send({'refused': refusal, 'is_input': True})
+    channel.close()
 
 
 def difference(people: list[Person], facts: list[Facts]) -> str:

@@ -60,8 +60,9 @@ class Peers:
 
     def leave(self) -> None:
         """Says goodbye; process 0 waits until all have. The run is over."""
+        for channel in self._channels.values():
+            channel.send({'bye': True})
         self._is_over.set()
-        self._tell_all({'bye': True})
         if self.number == 0:
             for gone in self._gone.values():
                 gone.wait(SILENCE_SECONDS)
@@ -82,15 +83,15 @@ class Peers:
             self._has_told.set()
             self._tell_all({'failed': self.number, 'line': one_line(error)})
         late = threading.Timer(UNWIND_SECONDS, self._give_up, (f'error: {one_line(error)}',))
-        late.daemon = True
+        late.name, late.daemon = 'late', True
         late.start()
 
     # ---- threads ----
 
     def _beat(self) -> None:
-        while True:
+        while not self._is_over.is_set():
             self._tell_all({'beat': True})
-            time.sleep(BEAT_SECONDS)
+            self._is_over.wait(BEAT_SECONDS)
 
     def _listen(self, other: int, channel: Channel) -> None:
         try:
@@ -122,7 +123,7 @@ class Peers:
             self._end(f'{self.people[failed]} failed: {message["line"]}')
 
     def _lose(self, other: int, what: str) -> None:
-        if self._gone[other].is_set() or self._is_over.is_set() and self.number:
+        if self._gone[other].is_set() or (self._is_over.is_set() and self.number):
             return
         line = f'{self.people[other]} {what}; {AGAIN}'
         if self.number == 0 and not self._has_told.is_set():

@@ -5,6 +5,7 @@ it is reached through the port at which the processes of a run meet, by those th
 a relay that loses the other keeps the near connection open, so that whoever has died can still be named (`peers.py`).
 """
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable
@@ -14,11 +15,11 @@ from efficient_attention.commands.channel import listen
 LOOPBACK = '127.0.0.1'
 
 
-def open_relay(connect: Callable[[], socket.socket]) -> int:
-    """A port of the loopback interface, each connection to which is joined with a new one from `connect`."""
+def open_relay(connect: Callable[[], socket.socket]) -> socket.socket:
+    """A socket of the loopback interface, each connection to which is joined with a new one from `connect`."""
     server = listen(LOOPBACK)
     in_background(accept_all, server, lambda near: join(near, connect()))
-    return server.getsockname()[1]
+    return server
 
 
 def accept_all(server: socket.socket, serve: Callable[[socket.socket], None]) -> None:
@@ -34,7 +35,10 @@ def accept_all(server: socket.socket, serve: Callable[[socket.socket], None]) ->
 
 def join(near: socket.socket, far: socket.socket, received: bytes = b'') -> None:
     """Hands on what comes from either side to the other, beginning with what was `received` from the near one."""
-    far.sendall(received)
+    near.settimeout(None)
+    far.settimeout(None)
+    with contextlib.suppress(OSError):
+        far.sendall(received)
     in_background(hand_on, far, near)
     hand_on(near, far)  # until the near side has ended by itself; where the far one has, the near one stays open
     end(far)
@@ -43,7 +47,6 @@ def join(near: socket.socket, far: socket.socket, received: bytes = b'') -> None
 
 def hand_on(source: socket.socket, target: socket.socket) -> None:
     """Sends what comes from one to the other until the source has ended; what a lost target would get is dropped."""
-    source.settimeout(None)
     is_lost = False
     while received := received_from(source):
         try:
@@ -63,10 +66,8 @@ def received_from(source: socket.socket) -> bytes:
 
 def end(connection: socket.socket) -> None:
     """Closes a connection, also for a thread that waits for what comes from it."""
-    try:
+    with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
     connection.close()
 
 
