@@ -18,7 +18,7 @@ from efficient_attention.errors import InputError, exit_code, one_line
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 20.0  # after which a process that says nothing counts as hung
-GRACE_SECONDS = 6.0  # in which a process may fail by itself after another has, with a line of its own
+GRACE_SECONDS = 8.0  # in which a process may fail by itself after another has, with a line of its own
 BROKEN_SECONDS = 3.0  # in which it becomes known whether an error is that of another process that has died
 UNWIND_SECONDS = 20.0  # that a process which has failed may take to end
 FAREWELL_SECONDS = 2.0  # that process 0 lives on after it has said who has died
@@ -39,8 +39,11 @@ class Peers:
         self._is_over = threading.Event()
         self._ending = threading.Lock()
         self._code = 0
-        for other, channel in met.channels.items():
-            threading.Thread(target=self._listen, args=(other, channel), name=f'peer {other}', daemon=True).start()
+        self._listening = [
+            threading.Thread(target=self._listen, args=pair, name='peer', daemon=True) for pair in met.channels.items()
+        ]
+        for thread in self._listening:
+            thread.start()
         threading.Thread(target=self._beat, name='beat', daemon=True).start()
         atexit.register(self._end_if_failed)
 
@@ -153,10 +156,15 @@ class Peers:
 
     def _end_if_failed(self) -> None:
         """At the end of a process that has failed: ends without waiting for the others, as JAX would for minutes."""
-        if self._has_told.is_set():
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(self._code)
+        if not self._has_told.is_set():
+            return
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self.number == 0:  # without JAX's service the others would not come as far as to an error of their own
+            latest = time.monotonic() + GRACE_SECONDS
+            for thread in self._listening:
+                thread.join(max(0.0, latest - time.monotonic()))
+        os._exit(self._code)
 
 
 def say(line: str) -> None:
