@@ -17,6 +17,7 @@ from absl import flags
 
 from efficient_attention.commands import hosts
 from efficient_attention.errors import InputError
+from efficient_attention.inference.predict_files import predict_files
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
@@ -33,7 +34,10 @@ RATES = {'steps_per_second', 'tokens_per_second', 'waiting_share'}
 STEPS = 16
 # A line of metrics for each step, so that none is a mean over the steps before and after a stop.
 FIELDS = {'train.steps': STEPS, 'train.log_every_steps': 1}
-TUNING = {'train.steps': 4, 'train.log_every_steps': 1, 'examples.buckets': (16,)}  # one shape, so one program
+TUNING = {'train.steps': 6, 'train.log_every_steps': 1, 'examples.buckets': (16,)}  # one shape, so one program
+# It ends at the first evaluation that has no greater loss than the one before.
+TUNING |= {'eval.every_steps': 2, 'train.early_stop': 1}
+TUNING |= {'checkpoint.best_metric': 'fine_tuning_loss', 'checkpoint.best_mode': 'max'}
 
 # train.py of two processes which fine-tune before that. The second is sent SIGTERM before its fifth step of
 # pretraining, and then takes its steps slowly, as a process learns of a signal to another only within a second.
@@ -84,6 +88,26 @@ SIGNALLED = """
         return next_batch(trainer, batches)
 
     loop.Trainer.next_batch = next_batch_or_signal
+    run_command(entry.main)
+"""
+
+
+# train.py that evaluates afterwards, as eval.py does.
+EVALUATED = """
+    import json
+    import jax
+    import train as entry
+    from efficient_attention.training import loop
+    from efficient_attention.commands.command_line import run_command
+    from efficient_attention.inference.evaluate_workdir import evaluate_workdir
+
+    train = loop.train
+
+    def train_and_evaluate(config, workdir, **opened):
+        train(config, workdir, **opened)
+        print(f'metrics of process {jax.process_index()}:', json.dumps(evaluate_workdir(workdir)), flush=True)
+
+    loop.train = train_and_evaluate
     run_command(entry.main)
 """
 
@@ -170,8 +194,16 @@ def test_two_processes_train_like_one(stopped: tuple[Path, list[str]], unbroken:
 def test_two_processes_fine_tune_like_one(folder: Path, stopped: tuple[Path, list[str]]):
     """Held-out numbers come from the outputs of all rows, whichever process has them."""
     train(fill_config(tiny_fine_tuning.tiny_values(folder / 'tuning', **TUNING)).config, folder / 'tuned')
-    assert (4, 'held_out') in measured(folder / 'tuned')
+    assert max(measured(folder / 'tuned')) == (4, 'train')  # stopped early
     assert_same_numbers(stopped[0].with_name('two_tuned'), folder / 'tuned', last=4)
+    files = [predict(stopped[0].with_name('two_tuned'), folder / 'two'), predict(folder / 'tuned', folder / 'one')]
+    assert files[0] and files[0] == files[1]
+
+
+def predict(workdir: Path, folder: Path) -> dict[str, bytes]:
+    """The prediction files that a run's checkpoint gives for its dev split."""
+    predict_files(workdir, folder / 'predictions', split='dev')
+    return {path.name: path.read_bytes() for path in sorted((folder / 'predictions').iterdir())}
 
 
 def assert_names_the_dead(ended: Ended, victim: int) -> None:
@@ -200,15 +232,35 @@ def test_a_process_that_is_killed_is_named_and_four_go_on(
     killed, other = finish(processes, seconds=300)
     assert killed.code == -signal.SIGKILL and f'resumed at step {step}' in killed.errors
     assert_names_the_dead(other, 0)
-    said = finish_well(launch(folder, workdir, Topology(4, 1)))
-    assert f'resumed at step {step}' in said[0] and 'step' not in ''.join(said[1:])
+    four = finish(launch(folder, workdir, Topology(4, 1), EVALUATED), seconds=300)
+    assert [one.code for one in four] == [0] * 4, four[0].errors
+    assert f'resumed at step {step}' in four[0].errors and not [one for one in four[1:] if 'step' in one.errors]
     assert_same_end(folder, workdir, unbroken)
+    for number, one in enumerate(four):
+        found = json.loads(one.output.split(f'metrics of process {number}: ')[1].splitlines()[0])
+        assert found.items() >= measured(workdir)[STEPS, 'held_out'].items() - {('split', 'held_out')}
+    assert_each_process_has_sealed(workdir, 4)
+
+
+def assert_each_process_has_sealed(workdir: Path, processes: int) -> None:
+    """The last checkpoint has a seal of each, is whole, and a change in any sealed file is found."""
+    reader = CheckpointReader(workdir)
+    folder = reader.folder / str(STEPS)
+    assert len(list(folder.glob('seal-*'))) == processes and not reader.damage(STEPS)
+    assert len({path.name for path in folder.glob('state/ocdbt.process_*')}) == processes
+    for path in [path for path in folder.rglob('*') if path.is_file()]:
+        content = path.read_bytes()
+        path.write_bytes(content + b'x')
+        assert path.name in reader.damage(STEPS)
+        path.write_bytes(content)
+    assert not reader.damage(STEPS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'number, processes, victim',
     [(signal.SIGKILL, 2, 1), (signal.SIGKILL, 4, 2), (signal.SIGSTOP, 2, 0), (signal.SIGSTOP, 4, 2)],
+    ids=['killed_1_of_2', 'killed_2_of_4', 'stopped_0_of_2', 'stopped_2_of_4'],
 )
 def test_whoever_dies_or_hangs_is_named_within_half_a_minute(
     number: signal.Signals, processes: int, victim: int, folder: Path, unbroken: Path
