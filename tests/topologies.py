@@ -3,9 +3,8 @@
     python -m tests.topologies --folder /tmp/topologies [--tasks memory]
 
 Each topology, {1, 2, 4} processes of {1, 2, 4} devices, trains each task to its end. Then each goes on from the
-checkpoint in the middle of every topology's run, and takes a link of a chain of continuations. The last line is one JSON
-object: how far the losses lie from those of the run that wrote the checkpoint, by task. It takes nine starts of the
-first kind and nine of the second, through the user's own command: some ten minutes on two idle cores.
+checkpoint in the middle of every topology's run, and takes a link of a chain of continuations. The last line is one
+JSON object: how far the losses lie from those of the run that wrote the checkpoint, by task.
 """
 
 import argparse
@@ -92,7 +91,7 @@ def run_jobs(entry: Any) -> None:
             loop.build_run = lambda _config, run=run, **_opened: run
             loop.jit_train_step = lambda _run, text=text: jitted(text)
             loop.Trainer.next_batch = read
-            StopSignal.is_due = lambda _self, *step, stop_at=job.stop_at, log=log: bool(log) and log[-1][0] == stop_at
+            StopSignal.is_due = lambda *_, stop_at=job.stop_at, log=log: bool(log) and log[-1][0] == stop_at
             train(run.config, Path(job.workdir))
             with (Path(job.workdir) / ROWS.format(jax.process_index())).open('a', encoding='utf-8') as file:
                 file.writelines(json.dumps(line) + '\n' for line in log)
@@ -170,7 +169,13 @@ def task_values(folder: Path, topology: Topology) -> dict[str, dict[str, Any]]:
     from tests.training import tiny_fine_tuning, tiny_run
 
     fields = {'train.batch_size': 16, 'train.steps': END, 'train.log_every_steps': 1, 'checkpoint.every_steps': MIDDLE}
-    fields |= {'eval.batch_size': 16, 'eval.every_steps': MIDDLE, 'train.micro_batches': 1, 'mesh.fsdp': 1, 'mesh.tensor': 1}
+    fields |= {
+        'eval.batch_size': 16,
+        'eval.every_steps': MIDDLE,
+        'train.micro_batches': 1,
+        'mesh.fsdp': 1,
+        'mesh.tensor': 1,
+    }
     pretraining, memory = tiny_run.get_config(), language_modelling_config()
     for config in (pretraining, memory):
         config.data.source, config.data.cache = tiny_run.write_corpus(folder / 'corpus'), str(folder / 'cache')

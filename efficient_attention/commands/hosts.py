@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -54,22 +55,10 @@ def hosts_of_flags(facts: Facts) -> Iterator[None]:
         InputError: the flags do not serve, or the processes are not about to run the same.
         PeerError: not all processes came.
     """
-    options = {name: flags.FLAGS[name].value for name in PLACE_FLAGS}
-    if not flags.FLAGS['distributed'].value:
-        for name, value in options.items():
-            if value is not None:
-                raise InputError(f'--{name} needs --distributed')
+    peers = join_by_flags(facts)
+    if peers is None:
         yield
         return
-    bind, seconds = options.pop('bind_address') or '', flags.FLAGS['join_timeout'].value
-    facts = facts_of({**facts, 'code': code_digest(), 'version': versions()})
-    if None in options.values():
-        peers = join_cluster(*options.values(), facts, seconds)
-    else:
-        address, count, number = options.values()
-        if count < 1:
-            raise InputError(f'--process_count is {count}; it must be at least 1')
-        peers = join_hosts(Place(address, count, number, seconds, bind), facts)
     if jax.process_index() > 0:  # what process 0 says serves for all
         logging.getLogger().setLevel(logging.ERROR)
     try:
@@ -79,6 +68,24 @@ def hosts_of_flags(facts: Facts) -> Iterator[None]:
         raise
     jax.distributed.shutdown()
     peers.leave()
+
+
+def join_by_flags(facts: Facts) -> Peers | None:
+    """The run's other processes; None where there is none. Arguments and errors as `hosts_of_flags`."""
+    options: dict[str, Any] = {name: flags.FLAGS[name].value for name in PLACE_FLAGS}
+    if not flags.FLAGS['distributed'].value:
+        for name, value in options.items():
+            if value is not None:
+                raise InputError(f'--{name} needs --distributed')
+        return None
+    address, count, number, bind = options.values()
+    seconds: float = flags.FLAGS['join_timeout'].value
+    alike = facts_of({**facts, 'code': code_digest(), 'version': versions()})
+    if None in (address, count, number):
+        return join_cluster(address, count, number, alike, seconds)
+    if count < 1:
+        raise InputError(f'--process_count is {count}; it must be at least 1')
+    return join_hosts(Place(address, count, number, seconds, bind or ''), alike)
 
 
 def join_hosts(place: Place, facts: Facts) -> Peers:
@@ -106,7 +113,7 @@ def join_hosts(place: Place, facts: Facts) -> Peers:
     if place.number:
         relay = open_relay(lambda: way_to_service(split_address(place.address), met.token))
         port = relay.getsockname()[1]
-    initialize(f'{LOOPBACK}:{port}', place.count, place.number)
+    initialize(f'{LOOPBACK}:{port}', place.count, place.number, bind=f'{LOOPBACK}:{port}')
     return peers
 
 
@@ -132,12 +139,24 @@ def join_cluster(
     return join_peers(number, meet(where, facts, lambda connection, _: connection.close()))
 
 
-def initialize(coordinator: str | None, process_count: int | None, process_id: int | None) -> None:
-    """Calls `jax.distributed.initialize`; raises InputError where JAX cannot find out what is None."""
-    options = {'coordinator_bind_address': coordinator} if coordinator else {}
+def initialize(
+    coordinator: str | None, process_count: int | None, process_id: int | None, *, bind: str | None = None
+) -> None:
+    """Calls `jax.distributed.initialize`; raises InputError where JAX cannot find out what is None.
+
+    Args:
+        coordinator: host:port of JAX's coordination service.
+        process_count: processes of the run.
+        process_id: which of them this is.
+        bind: host:port on which the service listens; None = all interfaces.
+    """
     try:
         jax.distributed.initialize(
-            coordinator, process_count, process_id, heartbeat_timeout_seconds=HEARTBEAT_SECONDS, **options
+            coordinator,
+            process_count,
+            process_id,
+            coordinator_bind_address=bind,
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
     except (ValueError, RuntimeError) as error:
         line = ' '.join(str(error).split())

@@ -39,7 +39,8 @@ class Person:
         return f'process {self.number} (host {self.host}, pid {self.pid})'
 
 
-class Place(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Place:
     """Where a run's processes meet, and which of them this one is."""
 
     address: str  # host:port
@@ -94,7 +95,8 @@ def attend(place: Place, address: tuple[str, int], me: Person, facts: Facts) -> 
         raise PeerError(f'process 0 at {place.address} ended before all {place.count} processes had come') from None
     if 'refused' in answer:
         channel.close()
-        raise (InputError if answer['is_input'] else PeerError)(answer['refused'])
+        kind: type[InputError | PeerError] = InputError if answer['is_input'] else PeerError
+        raise kind(answer['refused'])
     return Met([Person(**person) for person in answer['people']], {0: channel}, answer['token'])
 
 
@@ -127,8 +129,8 @@ class Reception:
         try:
             server = listen(host, port)
         except OSError as error:
-            fault = f'process 0 cannot listen there ({error.strerror}); --bind_address names an address of this machine'
-            raise InputError(f'--coordinator={self._place.address}: {fault}') from None
+            line = f'process 0 cannot listen there ({error.strerror}); --bind_address names an address of this machine'
+            raise InputError(f'--coordinator={self._place.address}: {line}') from None
         threading.Thread(target=accept_all, args=(server, self._receive), daemon=True).start()
         with self._changed:
             self._changed.wait_for(lambda: self._refusal or self._is_complete, self._place.seconds)
@@ -191,7 +193,9 @@ class Reception:
         elif not 0 <= person.number < count:
             self._refuse(channel, f'{person}: --process_id must be 0 to {count - 1} with --process_count={count}')
         elif person.number in self._people:
-            self._refuse(channel, f'--process_id={person.number} is given twice: {self._people[person.number]}, {person}')
+            self._refuse(
+                channel, f'--process_id={person.number} is given twice: {self._people[person.number]}, {person}'
+            )
         else:
             self._people[person.number], self._facts[person.number] = person, facts
             self._channels[person.number] = channel

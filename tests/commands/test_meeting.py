@@ -76,9 +76,7 @@ def test_process_0_is_missing():
 
 def test_a_number_given_twice_is_named():
     line = only_line(gather([0, 1, 1]), InputError)
-    assert line == (
-        '--process_id=1 is given twice: process 1 (host h, pid 1), process 1 (host h, pid 1)'
-    )
+    assert line == ('--process_id=1 is given twice: process 1 (host h, pid 1), process 1 (host h, pid 1)')
 
 
 def test_a_number_out_of_range_is_named():
