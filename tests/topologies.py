@@ -47,7 +47,8 @@ class Topology(NamedTuple):
         return self.processes * self.devices
 
 
-TOPOLOGIES = [Topology(*sizes) for sizes in itertools.product((1, 2, 4), (1, 2, 4))]
+# In an order in which neighbours, the links of the chain, differ in both.
+TOPOLOGIES = [Topology(*map(int, text)) for text in '11 22 41 14 21 42 12 44 24'.split()]
 
 
 class Job(NamedTuple):
@@ -266,7 +267,8 @@ def run_all(folder: Path, tasks: Sequence[str]) -> dict[str, Any]:
         train_once(topology, jobs, folder / f'trained-{topology}-{name}')
         print(f'{topology} trained, {time.monotonic() - begun:.0f} s', flush=True)
     for place, topology in enumerate(TOPOLOGIES):
-        train_once(topology, list(continuations(folder, topology, place, tasks)), folder / f'went-on-{topology}-{name}')
+        stamp = folder / f'went-on-{topology}-{name}'
+        train_once(topology, [] if stamp.exists() else list(continuations(folder, topology, place, tasks)), stamp)
         print(f'{topology} went on, {time.monotonic() - begun:.0f} s', flush=True)
     found = {task: compared(folder, task) for task in tasks}
     return found | ({'chain': compared_chain(folder)} if CHAINED in tasks else {})

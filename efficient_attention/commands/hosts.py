@@ -21,7 +21,7 @@ from efficient_attention.commands.channel import Channel, listen, split_address
 from efficient_attention.commands.meeting import Facts, Place, connect, facts_of, meet
 from efficient_attention.commands.peers import Peers, join_peers
 from efficient_attention.commands.relay import LOOPBACK, join, open_relay
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, RunStopped
 
 flags.disclaim_key_flags()  # --help lists a flag with the command that asks for it here
 
@@ -63,9 +63,17 @@ def hosts_of_flags(facts: Facts) -> Iterator[None]:
         logging.getLogger().setLevel(logging.ERROR)
     try:
         yield
+    except RunStopped:  # in all of them, after the same step
+        leave(peers)
+        raise
     except BaseException as error:
         peers.tell_failure(error)
         raise
+    leave(peers)
+
+
+def leave(peers: Peers) -> None:
+    """Ends what connects the processes; each waits for all."""
     jax.distributed.shutdown()
     peers.leave()
 
@@ -79,7 +87,7 @@ def join_by_flags(facts: Facts) -> Peers | None:
                 raise InputError(f'--{name} needs --distributed')
         return None
     address, count, number, bind = options.values()
-    seconds: float = flags.FLAGS['join_timeout'].value
+    seconds = float(flags.FLAGS['join_timeout'].value or 0.0)
     alike = facts_of({**facts, 'code': code_digest(), 'version': versions()})
     if None in (address, count, number):
         return join_cluster(address, count, number, alike, seconds)

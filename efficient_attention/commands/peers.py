@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from efficient_attention.commands.channel import Channel, Message
 from efficient_attention.commands.meeting import Facts, Met, difference, facts_of
-from efficient_attention.errors import InputError, exit_code, one_line
+from efficient_attention.errors import ExitCode, InputError, RunStopped, exit_code, one_line
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 20.0  # after which a process that says nothing counts as hung
@@ -22,7 +22,6 @@ GRACE_SECONDS = 8.0  # in which a process may fail by itself after another has, 
 BROKEN_SECONDS = 3.0  # in which it becomes known whether an error is that of another process that has died
 UNWIND_SECONDS = 20.0  # that a process which has failed may take to end
 FAREWELL_SECONDS = 2.0  # that process 0 lives on after it has said who has died
-PEER_LOST = 4  # exit code
 AGAIN = 'started again together, all go on from the newest checkpoint'
 
 
@@ -148,7 +147,7 @@ class Peers:
             say(f'error: {line}')
             if self.number == 0:  # whose end ends the others before they have heard why, where JAX notices it first
                 time.sleep(FAREWELL_SECONDS)
-            os._exit(PEER_LOST)
+            os._exit(ExitCode.WATCHDOG)
 
     def _give_up(self, line: str) -> NoReturn:
         say(line)
@@ -195,5 +194,5 @@ def tell_peers(kind: Any, error: BaseException | None, trace: Any) -> None:
     """Tells the others of an error: the exit of a context that is left first, before others wait for them."""
     del kind, trace
     for peers in _known:
-        if error is not None:
+        if error is not None and not isinstance(error, RunStopped):
             peers.tell_failure(error)
