@@ -196,14 +196,16 @@ def test_two_processes_fine_tune_like_one(folder: Path, stopped: tuple[Path, lis
     train(fill_config(tiny_fine_tuning.tiny_values(folder / 'tuning', **TUNING)).config, folder / 'tuned')
     assert max(measured(folder / 'tuned')) == (4, 'train')  # stopped early
     assert_same_numbers(stopped[0].with_name('two_tuned'), folder / 'tuned', last=4)
-    files = [predict(stopped[0].with_name('two_tuned'), folder / 'two'), predict(folder / 'tuned', folder / 'one')]
-    assert files[0] and files[0] == files[1]
+    rows = [predict(stopped[0].with_name('two_tuned'), folder / 'two'), predict(folder / 'tuned', folder / 'one')]
+    assert len(rows[0]) == 13 and [row['label'] for row in rows[0]] == [row['label'] for row in rows[1]]
+    for row, other in zip(*rows, strict=True):
+        assert row['id'] == other['id'] and row['probabilities'] == pytest.approx(other['probabilities'], rel=1e-5)
 
 
-def predict(workdir: Path, folder: Path) -> dict[str, bytes]:
-    """The prediction files that a run's checkpoint gives for its dev split."""
-    predict_files(workdir, folder / 'predictions', split='dev')
-    return {path.name: path.read_bytes() for path in sorted((folder / 'predictions').iterdir())}
+def predict(workdir: Path, folder: Path) -> list[dict[str, Any]]:
+    """The lines of the prediction file that a run's checkpoint gives for its dev split."""
+    (path,) = predict_files(workdir, folder / 'predictions', split='dev')['files']
+    return [json.loads(line) for line in Path(path).read_text(encoding='utf-8').splitlines()]
 
 
 def assert_names_the_dead(ended: Ended, victim: int) -> None:
