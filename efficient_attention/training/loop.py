@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from efficient_attention.commands.peers import compare_with_peers, tell_peers
 from efficient_attention.commands.stop_signal import Cut, StopSignal
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.nested_dicts import to_dict
@@ -27,6 +28,7 @@ from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.training.step_queue import StepQueue
 from efficient_attention.training.throughput import Throughput
+from efficient_attention.workdir.checkpoint_reader import Saved
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.config_file import claim_workdir, growth_note, may_differ, with_new_fields
 from efficient_attention.workdir.environment import write_environment
@@ -66,6 +68,7 @@ def train(
         # A run that is refused up to here does not claim the workdir.
         run.task.prepare_training()
         newest = checkpoints.newest
+        compare_with_peers({**fingerprint, 'going_on_from': going_on_from(workdir, newest)})
         state = None if newest else start.state(run)
         claim_workdir(workdir, config, has_checkpoint=newest is not None)
         saved = with_new_fields(newest.record.get('fingerprint', {})) if newest else {}
@@ -85,11 +88,19 @@ def train(
         begun = f'resumed at step {first} in {workdir}' if newest else f'new run in {workdir}, {start.origin()}'
         progress.say(f'{run.describe()}; {begun}')
         stack.enter_context(stop)
+        stack.push(tell_peers)  # before anything of the above is closed, which may wait for the other processes
         trainer = Trainer(run, checkpoints, log, progress, {'fingerprint': fingerprint})
         for note in [*growth_note(saved, config), *run_notes(run, is_complete=trainer.is_complete(first))]:
             progress.say(note)
         held_out = trainer.run_steps(state, stop)
     return held_out
+
+
+def going_on_from(workdir: Path, newest: Saved | None) -> dict[str, int]:
+    """The step from which a run goes on, and the evaluations before it; hosts may see older ones in a shared folder."""
+    step = newest.step if newest else 0
+    evaluations = [line for line in read_metrics(workdir) if line['split'] == 'held_out' and line['step'] <= step]
+    return {'step': step, 'evaluations': len(evaluations)}
 
 
 def write_report_at_the_end(
