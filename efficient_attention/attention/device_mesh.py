@@ -51,9 +51,15 @@ def is_gathering() -> bool:
 
 
 def is_split(letter: str) -> bool:
-    """Whether the mesh may spread the axis of activations that has this letter."""
+    """Whether the mesh spreads the axis of activations that has this letter over several devices."""
     mesh = device_mesh()
-    return mesh is not None and partition(letter, (mesh.size,), mesh, ACTIVATIONS) != PartitionSpec(None)
+    return mesh is not None and math.prod(mesh.shape[name] for name in names_of(letter, mesh, ACTIVATIONS)) > 1
+
+
+def names_of(letter: str, mesh: Mesh, table: Table) -> tuple[str, ...]:
+    """The axes of the mesh that split an axis with this letter; none of those that the mesh lacks."""
+    axes = table.get(letter)
+    return tuple(name for name in ((axes,) if isinstance(axes, str) else axes or ()) if name in mesh.shape)
 
 
 def partition(letters: str, shape: tuple[int, ...], mesh: Mesh, table: Table) -> PartitionSpec:
@@ -64,8 +70,7 @@ def partition(letters: str, shape: tuple[int, ...], mesh: Mesh, table: Table) ->
     spec: list[MeshAxes] = [None] * (len(shape) - len(letters))
     used: set[str] = set()
     for letter, size in zip(letters, shape[len(spec) :], strict=True):
-        axes = table.get(letter)
-        names = tuple(name for name in ((axes,) if isinstance(axes, str) else axes or ()) if name in mesh.shape)
+        names = names_of(letter, mesh, table)
         is_split = names and not used & set(names) and size % math.prod(mesh.shape[name] for name in names) == 0
         used |= set(names) if is_split else set()
         spec.append((names[0] if len(names) == 1 else names) if is_split else None)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from efficient_attention.attention.device_mesh import spread
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.modules.parameters import embedding, linear, table_options
@@ -83,8 +84,8 @@ class AdaptiveEmbedding(nnx.Module):
         x_BLE: Array | float = 0.0
         for (start, stop), table, projection in zip(self.bounds, self.tables, self.projections, strict=True):
             is_inside_BL = (tokens_BL >= start) & (tokens_BL < stop)
-            x_BLe = table(jnp.clip(tokens_BL - start, 0, stop - start - 1))
-            x_BLE = x_BLE + projection(jnp.where(is_inside_BL[..., None], x_BLe, 0))
+            x_BLe = spread(table(jnp.clip(tokens_BL - start, 0, stop - start - 1)), 'BLE')
+            x_BLE = x_BLE + spread(projection(jnp.where(is_inside_BL[..., None], x_BLe, 0)), 'BLE')
         return jnp.asarray(x_BLE)
 
     def clusters(self, bounds: Bounds) -> list[tuple[Array, Array | None]]:  # noqa: ARG002  its tables are cut by them

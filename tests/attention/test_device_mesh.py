@@ -17,6 +17,7 @@ from efficient_attention.attention.device_mesh import (
     device_mesh,
     gathered,
     is_gathering,
+    is_split,
     partition,
     spread,
     using_mesh,
@@ -60,6 +61,14 @@ def test_the_mesh_is_named_inside_alone():
         with using_mesh(ONE):
             assert device_mesh() is None and device_count() == 1 and not is_gathering()
     assert device_mesh() is None
+
+
+@pytest.mark.parametrize('shape, letters', [((2, 2, 2), 'BHF'), ((8, 1, 1), 'B'), ((1, 1, 8), 'HF'), ((1, 1, 1), '')])
+def test_which_letters_several_devices_share(shape: tuple, letters: str):
+    mesh = Mesh(np.asarray(jax.devices()[: np.prod(shape)]).reshape(shape), NAMES)
+    with using_mesh(mesh):
+        assert ''.join(filter(is_split, 'BLHFD')) == letters
+    assert not is_split('B')
 
 
 def program(x: jax.Array, kernel: jax.Array) -> jax.Array:
