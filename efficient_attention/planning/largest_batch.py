@@ -49,7 +49,7 @@ def largest_batch(needed: Callable[[int], int], start: dict[int, int], *, step: 
     def best() -> int:
         return max(rows for rows, bytes_ in points.items() if bytes_ <= limit or not rows)
 
-    while len(points) <= MOST_COMPILED and points[best()] < ENOUGH * limit:
+    while len(points) <= MOST_COMPILED and (not best() or points[best()] < ENOUGH * limit):
         refused = [rows for rows, bytes_ in points.items() if bytes_ > limit]
         guess = min([Line.through(points).rows(limit, step), *(rows - step for rows in refused)])
         if guess <= best():

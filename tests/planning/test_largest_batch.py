@@ -26,6 +26,11 @@ def test_what_is_named_fits_where_memory_is_no_line():
     assert len(found.points) <= 3
 
 
+def test_little_room_beside_the_state_is_searched_too():
+    found = largest_batch(lambda rows: 900 + 10 * rows, {0: 890, 16: 1060}, step=4, limit=950)
+    assert found.rows == 4 and found.points[4] == 940
+
+
 def test_none_fits():
     found = largest_batch(lambda rows: 900 + rows, {0: 800, 16: 916}, step=16, limit=850)
     assert found.rows == 0 and found.points[16] == 916
