@@ -111,7 +111,8 @@ def mesh_groups(mesh: str, sizes: str | None, reshaped: str | None, transposed: 
     shape = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", mesh)}
     total = int(np.prod(list(shape.values())))
     ids = (np.arange(total) if sizes is None else iota(sizes, reshaped, transposed)).reshape(list(shape.values()))
-    parts, chosen = [], []
+    parts: list[int] = []
+    chosen: list[int] = []
     wanted = {
         name: (int(before or 1), int(size or 0))
         for name, before, size in re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", axes)

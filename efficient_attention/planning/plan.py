@@ -1,13 +1,11 @@
 """What a config's training step costs on a topology, and the largest batch that fits there."""
 
 import dataclasses
-import math
 from typing import Any
 
 import jax
 
 from efficient_attention.config.run import RunConfig
-from efficient_attention.models.sharding import BATCH_AXES
 from efficient_attention.planning.collectives import Collective, collectives_of
 from efficient_attention.planning.cost import Cost, cost_of
 from efficient_attention.planning.largest_batch import Largest, Line, largest_batch
@@ -83,8 +81,8 @@ def make_plan(config: RunConfig, topology: Topology, *, is_searched: bool = True
 
 def rows_step(step: PlannedStep) -> int:
     """What the rows of a batch must be a multiple of: the devices that share them times the micro-batches."""
-    shards = math.prod(step.run.mesh.shape[axis] for axis in BATCH_AXES)
-    return shards * step.run.config.train.micro_batches
+    shape = step.run.mesh.shape
+    return shape['data'] * shape['fsdp'] * step.run.config.train.micro_batches
 
 
 def plan_of(topology: Topology, step: PlannedStep, rows: int, largest: Largest | None) -> Plan:

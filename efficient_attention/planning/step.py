@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 import sys
+from typing import Any
 
 import jax
 
@@ -59,7 +60,8 @@ def compile_step(config: RunConfig, devices: list[jax.Device]) -> PlannedStep:
     run = build_run_without_data(config, devices)
     rows = batch_sharding(run.mesh)
     batch = {name: shape.update(sharding=rows) for name, shape in run.task.batch_shapes().items()}
-    lowered = jit_train_step(run).lower(run.abstract_state, batch)
+    step: Any = jit_train_step(run)
+    lowered = step.lower(run.abstract_state, batch)
     state = run.abstract_state
     kept = {
         'parameters': device_bytes(state.params),
