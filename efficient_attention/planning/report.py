@@ -56,6 +56,8 @@ def cost_lines(plan: Plan) -> Iterator[str]:
 def time_lines(plan: Plan) -> Iterator[str]:
     """The estimated seconds, and what they follow from."""
     estimate = plan.estimate
+    if plan.cost is None:
+        return
     if estimate.products is None or estimate.traffic is None or estimate.collectives is None:
         yield 'time: no estimate, no peak and bandwidth are published for these devices'
         return
