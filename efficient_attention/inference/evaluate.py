@@ -56,9 +56,9 @@ class Evaluation:
             step = make_eval_step(graph, objective)
         return jax.jit(compiled_for(self.mesh.devices.flat[0].platform, self.mesh.size)(step))
 
-    def metrics(self, step: EvalStep, params: Any) -> dict[str, float]:
-        """The held-out metrics of these parameters."""
-        batches = self.task.evaluation_batches(jax.process_index(), jax.process_count())
+    def metrics(self, step: EvalStep, params: Any, on_batch: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """The held-out metrics of these parameters; `on_batch` is called before each batch, and after the last."""
+        batches = announced(self.task.evaluation_batches(jax.process_index(), jax.process_count()), on_batch)
         if self.task.token_outputs is not None:
             means, outputs = evaluate_outputs(step, params, batches, self.on_devices, self.task.token_outputs)
             return self.task.finish_metrics(means) | self.task.scores(outputs)
@@ -180,6 +180,14 @@ def steps(eval_step: EvalStep, params: Any, batches: Iterable[Batch], carry: Any
         else:
             sums, weights, carry = eval_step(params, batch, carry)
             yield sums, weights
+
+
+def announced(batches: Iterator[HostBatch], on_batch: Callable[[], None]) -> Iterator[HostBatch]:
+    """The batches in their order; `on_batch` is called whenever the next one is asked for."""
+    on_batch()
+    for batch in batches:
+        yield batch
+        on_batch()
 
 
 def finished(results: Iterable[Any]) -> Iterator[Any]:

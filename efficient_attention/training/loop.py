@@ -1,6 +1,7 @@
 """The train loop: one for every task."""
 
 import contextlib
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.tasks.fine_tuning import EncodedExamples
 from efficient_attention.training.early_stop import Patience
+from efficient_attention.training.finite import check_state
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.peak_flops import peak_flops
 from efficient_attention.training.progress import ProgressDisplay, show_progress
@@ -25,6 +27,7 @@ from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.training.step_queue import StepQueue
 from efficient_attention.training.throughput import Throughput
+from efficient_attention.training.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.config_file import claim_workdir, growth_note, may_differ, with_new_fields
 from efficient_attention.workdir.environment import write_environment
@@ -49,13 +52,14 @@ def train(
 
     Raises:
         InputError: bad config, data or workdir.
-        TrainingStopped: too many steps in a row were not finite.
+        TrainingStopped: too many steps in a row were not finite, or the state is not.
         SaveError: a checkpoint was not saved.
     """
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
     fingerprint = {'config': to_dict(config)} | run.fingerprint
     with contextlib.ExitStack() as stack:
+        watchdog = stack.enter_context(Watchdog(config.train.stall_seconds, workdir))
         checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint))
         reader = checkpoints.reader
         # A run that is refused up to here does not claim the workdir.
@@ -79,7 +83,7 @@ def train(
         begun = f'resumed at step {first} in {workdir}' if newest else f'new run in {workdir}, {start.origin()}'
         progress.say(f'{run.describe()}; {begun}')
         stop = stack.enter_context(StopSignal())
-        trainer = Trainer(run, checkpoints, log, progress, {'fingerprint': fingerprint})
+        trainer = Trainer(run, checkpoints, log, progress, {'fingerprint': fingerprint}, watchdog)
         for note in [*growth_note(saved, config), *run_notes(run, is_complete=trainer.is_complete(first))]:
             progress.say(note)
         held_out = trainer.run_steps(state, stop)
@@ -103,9 +107,15 @@ class Trainer:
     """The steps of one run, with logs, evaluations and checkpoints at their intervals."""
 
     def __init__(
-        self, run: Run, checkpoints: Checkpoints, log: MetricsLog, progress: ProgressDisplay, record: dict[str, Any]
+        self,
+        run: Run,
+        checkpoints: Checkpoints,
+        log: MetricsLog,
+        progress: ProgressDisplay,
+        record: dict[str, Any],
+        watchdog: Watchdog,
     ) -> None:
-        self.run, self.config = run, run.config
+        self.run, self.config, self.watchdog = run, run.config, watchdog
         self.checkpoints, self.log, self.progress, self.record = checkpoints, log, progress, record
         self.eval_step = run.evaluation.step()
         self.schedule = make_schedule(self.config.optimizer, self.config.train.steps)
@@ -134,13 +144,16 @@ class Trainer:
         train_step = jit_train_step(self.run)
         held_out: dict[str, float] = {}
         for step in range(start + 1, last + 1):
-            state, metrics = train_step(state, self.run.on_devices(self.next_batch(batches)))
+            self.watchdog.note(step, COMPILING if step == start + 1 else INPUT)
+            batch = self.run.on_devices(self.next_batch(batches))
+            self.watchdog.note(step, COMPILING if step == start + 1 else DEVICE)
+            state, metrics = train_step(state, batch)
             if step == start + 1:  # the first step holds the compilation
                 jax.block_until_ready(metrics)
                 self.throughput.restart(untimed=1)
-            self.queue.push(step, metrics)
-            for skipped in self.queue.take_skipped():
-                self.progress.say(f'step {skipped} skipped: its loss or gradient is not finite')
+            self.queue.push(step, metrics, batch, state)
+            for skipped, reason in self.queue.take_skipped():
+                self.progress.say(f'step {skipped} skipped: {reason}')
             self.progress.advance(step)
             is_end = step == last or stop.is_due(step)
             is_evaluated = has_evaluations and (step == last or step % self.config.eval.every_steps == 0)
@@ -156,6 +169,8 @@ class Trainer:
                     self.progress.say(f'stopped early after step {step}: {self.patience.describe()}')
                     is_end = is_saved = True
             if is_saved:
+                self.watchdog.note(step, SAVING)
+                check_state(step, state)
                 self.checkpoints.save(step, state, record=self.record, metrics=held_out if is_evaluated else None)
             if is_end:
                 break
@@ -181,7 +196,8 @@ class Trainer:
     def evaluate(self, step: int, state: TrainState) -> dict[str, float]:
         """Writes and returns the metrics of the whole held-out split."""
         with self.throughput.paused():
-            metrics = self.run.evaluation.metrics(self.eval_step, state.params)
+            watched = functools.partial(self.watchdog.note, step, EVALUATING)
+            metrics = self.run.evaluation.metrics(self.eval_step, state.params, on_batch=watched)
             self.log.write(step, 'held_out', metrics)
             shown = '  '.join(f'{name} {value:.4g}' for name, value in metrics.items())
             self.progress.say(f'step {step} held out: {shown}')
