@@ -22,7 +22,7 @@ class TrainConfig:
     log_every_steps: int = marked(CHANGEABLE, default=20)  # steps between lines of metrics
     # stop when this many steps in a row have a loss, gradient or carry that is not finite
     max_skipped_in_row: int = marked(CHANGEABLE, default=10)
-    # end the process when it waits longer for input or the device, six times longer where it compiles or saves; 0 = never
+    # end the process where input or a step takes longer (compiling, a batch of an evaluation, a save: 6 x); 0 = never
     stall_seconds: float = marked(CHANGEABLE, default=600.0)
 
     def __post_init__(self) -> None:

@@ -60,7 +60,7 @@ def place_of_cause(is_good: Array, arrays: StepArrays) -> Array:
 
 
 def is_state_finite(params: Any, opt_state: Any) -> Array:
-    """Bool []: `is_finite` of both, with one reduction for a parameter and its moments, which lie on the devices alike."""
+    """Bool []: `is_finite` of both, one reduction for a parameter and its moments, which lie on the devices alike."""
     groups = {path: [leaf] for path, leaf in _floating(params)}
     for path, leaf in _floating(opt_state):
         owners = (path[start:] for start in range(len(path)) if path[start:] in groups)
@@ -79,7 +79,7 @@ def step_names(batch: Any, state: TrainState) -> list[str]:
 
 
 def array_names(tree: Any) -> list[str]:
-    """The paths of a tree's floating-point arrays, such as 'optimizer/mu/encoder/stack/layers/attention/query/kernel'."""
+    """The paths of a tree's floating-point arrays, such as 'optimizer/mu/stack/layers/attention/query/kernel'."""
     return [CHAIN.sub('', path_name(path)) for path, _ in _floating(tree)]
 
 

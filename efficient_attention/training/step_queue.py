@@ -72,8 +72,8 @@ class StepQueue:
             self.skipped.append((step, self._reason(int(cause), values)))
         if in_row >= self.max_skipped_in_row:
             raise TrainingStopped(
-                f'stopped at step {step}: {int(in_row)} steps in a row were skipped (train.max_skipped_in_row), this one '
-                f'as {self.skipped[-1][1]}; lower optimizer.learning_rate or look at the data of these steps'
+                f'stopped at step {step}: {int(in_row)} steps in a row were skipped (train.max_skipped_in_row), the '
+                f'last as {self.skipped[-1][1]}; lower optimizer.learning_rate or look at the data of these steps'
             )
 
     def _reason(self, cause: int, values: dict[str, float]) -> str:
