@@ -19,6 +19,7 @@ from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.models.sharding import batch_sharding, check_divisible, to_devices
 from efficient_attention.objectives.objective import Batch, OutputObjective, Sums
 from efficient_attention.tasks.task import HostBatch, Task
+from efficient_attention.tasks.token_ids import check_ids
 
 RUN_AHEAD = 2  # batches handed to the device before the host waits for the oldest, so that it builds the next meanwhile
 
@@ -33,6 +34,7 @@ class Evaluation:
     task: Task
     mesh: Mesh
     batch_size: int  # rows at a time, over all devices
+    vocab_size: int  # of the model
 
     def step(self) -> EvalStep:
         """The jitted step, from parameters and a batch to sums, weights and the outputs that the task asks for."""
@@ -71,7 +73,8 @@ class Evaluation:
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=rows), shapes)
 
     def on_devices(self, batch: HostBatch) -> Batch:
-        """The global batch of this process's rows."""
+        """The global batch of this process's rows; raises InputError where an id is not of the vocabulary."""
+        check_ids(batch, self.vocab_size)
         return to_devices(batch, self.mesh)
 
 
@@ -79,7 +82,7 @@ def make_evaluation(config: RunConfig, task: Task, mesh: Mesh) -> Evaluation:
     """The evaluation of a config's task; raises InputError where batch or heads do not divide over the mesh."""
     size, heads = config.eval.batch_size, config.model.heads
     check_divisible(mesh, batch_size=size, micro_batches=1, heads=heads, field='eval.batch_size')
-    return Evaluation(task, mesh, size)
+    return Evaluation(task, mesh, size, config.model.vocab_size)
 
 
 def evaluate(

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -201,4 +202,6 @@ class Trainer:
             self.log.write(step, 'held_out', metrics)
             shown = '  '.join(f'{name} {value:.4g}' for name, value in metrics.items())
             self.progress.say(f'step {step} held out: {shown}')
+            if bad := [name for name, value in metrics.items() if not math.isfinite(value)]:
+                self.progress.say(f'step {step} held out: not finite, and never the best: {", ".join(bad)}')
         return metrics

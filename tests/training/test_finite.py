@@ -14,6 +14,7 @@ from configs.common import language_modelling_config
 from efficient_attention.attention.favor import definition
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
+from efficient_attention.inference.evaluate import Evaluation
 from efficient_attention.models.sharding import path_name
 from efficient_attention.training import loop
 from efficient_attention.training.finite import (
@@ -86,7 +87,7 @@ class Lines(SilentProgress):
         self.said.append(text)
 
     def write(self, _step: int, _split: str, metrics: dict[str, Any]) -> None:
-        self.skipped.append(metrics['skipped'])
+        self.skipped += [metrics['skipped']] if 'skipped' in metrics else []
 
 
 class Endless:
@@ -227,6 +228,16 @@ def test_a_state_that_is_spoiled_after_its_step_is_not_saved(remembering, tmp_pa
     monkeypatch.setattr(Trainer, 'log_interval', log_and_spoil)
     with pytest.raises(TrainingStopped, match='^stopped at step 2: params/norm/scale is not finite'):
         take_steps(remembering, tmp_path, monkeypatch)
+
+
+def test_held_out_numbers_that_are_not_finite_are_named_and_are_not_the_best(remembering, tmp_path, monkeypatch):
+    run, state, _ = remembering
+    monkeypatch.setattr(Evaluation, 'metrics', lambda *_, **__: {'causal_lm_loss': NAN, 'causal_lm_accuracy': 0.5})
+    lines = Lines(tmp_path)
+    trainer = Trainer(run, Saved(), lines, lines, {}, Watchdog(0, tmp_path))
+    trainer.patience.add(trainer.evaluate(2, state))
+    assert lines.said[-1] == 'step 2 held out: not finite, and never the best: causal_lm_loss'
+    assert not trainer.patience.is_best
 
 
 # ---- the places of arrays ----

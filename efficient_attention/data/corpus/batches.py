@@ -11,6 +11,7 @@ import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
+import re
 import sys
 import threading
 import time
@@ -25,10 +26,11 @@ from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
 from efficient_attention.data.corpus.rows import CorpusRows
 from efficient_attention.data.host_block import HostBlock
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, RunError
 
 Row = dict[str, np.ndarray]
 Batch = dict[str, np.ndarray]
+ENDED = r'process was terminated unexpectedly with exit code (-?\d+)'  # what Grain says of a worker
 THREADS = 1  # that build rows in a process; measured: the interpreter lock leaves more of them nothing to gain
 
 _unfinished: weakref.WeakSet[Generator[Batch, None, None]] = weakref.WeakSet()
@@ -152,6 +154,13 @@ def _closing(dataset: grain.IterDataset) -> Generator[Batch, None, None]:
     iterator = iter(dataset)
     try:
         yield from iterator
+    except RuntimeError as error:
+        if not (ended := re.search(ENDED, str(error))):
+            raise
+        raise RunError(
+            f'a process that builds batches (data.workers) ended with code {ended[1]}; the same command goes on from '
+            'the last checkpoint, data.workers=0 builds them in this process'
+        ) from None
     finally:
         iterator.close()
 
