@@ -1,7 +1,7 @@
 """Which array of a step or of a state holds a value that is not finite.
 
 A training step asks of its state only whether all is finite, one truth value; which array is not is looked for when
-something is wrong, as naming it in every program would make each of them compile a fifth longer.
+something is wrong, as naming it in every program would make each of them compile a sixth longer.
 """
 
 import functools
@@ -63,19 +63,16 @@ def is_state_finite(params: Any, opt_state: Any) -> Array:
     """Bool []: `is_finite` of both, one reduction for a parameter and its moments, which lie on the devices alike."""
     groups = {path: [leaf] for path, leaf in _floating(params)}
     for path, leaf in _floating(opt_state):
-        owners = (path[start:] for start in range(len(path)) if path[start:] in groups)
-        groups.setdefault(next((owner for owner in owners if groups[owner][0].shape == leaf.shape), path), []).append(
-            leaf
-        )
+        ends = (path[start:] for start in range(len(path)))  # a moment's path ends as its parameter's
+        owner = next((end for end in ends if end in groups and groups[end][0].shape == leaf.shape), path)
+        groups.setdefault(owner, []).append(leaf)
     flags = [functools.reduce(jnp.logical_and, map(jnp.isfinite, leaves)) for leaves in groups.values()]
     return functools.reduce(jnp.logical_and, [jax.lax.reduce_and(flag, range(flag.ndim)) for flag in flags])
 
 
 def step_names(batch: Any, state: TrainState) -> list[str]:
-    """The names of a step's arrays, from any batch and any state of the run; shapes are enough."""
-    return array_names(
-        StepArrays(batch, state.carry, state.carry, state.params)
-    )  # a gradient is called as its parameter
+    """The names of a step's arrays, from any batch and any state of the run; a gradient is called as its parameter."""
+    return array_names(StepArrays(batch, state.carry, state.carry, state.params))
 
 
 def array_names(tree: Any) -> list[str]:
