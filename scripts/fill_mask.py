@@ -1,5 +1,10 @@
 """Fills the masks of texts: python scripts/fill_mask.py --model runs/quickstart 'A list is a [MASK] type.'"""
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import sys
 
 from absl import flags

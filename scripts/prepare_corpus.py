@@ -8,6 +8,11 @@ A run prepares its corpus by itself; this does it beforehand. The fields are tho
 settings on a part of them (`data.source='jsonl:cache/train.jsonl#text'`) that the final figure does not use.
 """
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import json
 import sys
 from pathlib import Path

@@ -4,6 +4,11 @@
 `gallery` draws all named patterns and presets in one picture.
 """
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import sys
 from pathlib import Path
 

@@ -5,6 +5,7 @@ files that this process wrote. Its last line is the SHA-256 of the lines before 
 well. A seal finds damage, not forgery: whoever can write the files can write their seal.
 """
 
+import fnmatch
 import hashlib
 import os
 import re
@@ -38,7 +39,8 @@ def write_seal(folder: Path, label: str, *, process: int = 0, processes: int = 1
     Raises:
         OSError: a file cannot be read, or the seal not be written; the folder then counts as not sealed.
     """
-    names = [name for name in _files(folder) if not name.startswith('seal-') and _writer(name, processes) == process]
+    # Without seals, which other processes are writing at the same moment.
+    names = [name for name in _files(folder, but='seal-*') if _writer(name, processes) == process]
     lines = [f'# {label}']
     for name in names:
         flush(folder / name)
@@ -130,11 +132,13 @@ def _closing_line(body: bytes) -> bytes:
     return f'# {hashlib.sha256(body).hexdigest()}'.encode()
 
 
-def _files(folder: Path) -> list[str]:
-    """The paths of all files within the folder, in order."""
+def _files(folder: Path, *, but: str = '') -> list[str]:
+    """The paths of all files within the folder, in order, but those that a pattern names."""
     found = []
     for path in sorted(folder.rglob('*')):
         name = path.relative_to(folder).as_posix()
+        if fnmatch.fnmatchcase(name, but):
+            continue
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise _Unreadable(f'{name} is {"a link" if path.is_symlink() else "no plain file"}')
         if path.is_file():
