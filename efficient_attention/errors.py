@@ -36,6 +36,24 @@ class RunStopped(Exception):
     """A stop signal ended a run. Its state is saved, and it has said so; entry points exit with code 3."""
 
 
+class PeerError(RunError):
+    """Another process of the run is missing or has ended; names it. Entry points exit with code 4."""
+
+
+def exit_code(error: BaseException) -> int:
+    """The code with which a command exits that this error ends."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    codes = {
+        InputError: ExitCode.BAD_INPUT,
+        NotImplementedError: ExitCode.BAD_INPUT,  # a named backend does not serve what is asked of it
+        PeerError: ExitCode.WATCHDOG,
+        RunStopped: ExitCode.STOPPED,
+        KeyboardInterrupt: ExitCode.INTERRUPTED,
+    }
+    return next((code for kind, code in codes.items() if isinstance(error, kind)), ExitCode.FAILED)
+
+
 def require(holds: bool, what: str, value: object, allowed: str) -> None:
     """Raises an InputError that names a field or an argument, its value and what is allowed, unless `holds`."""
     if not holds:

@@ -62,7 +62,7 @@ from efficient_attention.commands.child_process import child_command
 from efficient_attention.commands.command_line import parse_flags, run_command, take_command
 from efficient_attention.commands.flags import define_integers, define_length, define_output, define_path
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.atomic_write import write_atomically
+from efficient_attention.whole_files import write_atomically
 from scripts import (
     attention_benchmark,
     decode_benchmark,

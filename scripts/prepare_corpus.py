@@ -22,6 +22,7 @@ from absl import flags
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_path
 from efficient_attention.config.data import DataConfig
+from efficient_attention.whole_files import write_atomically
 
 FIELDS = {
     'source': 'stdlib | text:<glob>[#paragraphs] | jsonl:<glob>#<field> | dump:<glob> | '
@@ -59,8 +60,7 @@ def write_training_documents(config: DataConfig, output: Path) -> None:
     from efficient_attention.data.corpus.prepare import training_documents
 
     lines = [json.dumps({'text': text}) for text in training_documents(config)]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text('\n'.join(lines) + '\n', encoding='utf-8')
+    write_atomically(output, '\n'.join(lines) + '\n')
     print(f'{len(lines):,} documents to train on: {output}')
 
 

@@ -10,7 +10,7 @@ from absl import flags
 
 from efficient_attention.commands.old_forms import in_new_form
 from efficient_attention.commands.stopping import stop_watch
-from efficient_attention.errors import ExitCode, InputError, RunError, RunStopped, one_line, show_error
+from efficient_attention.errors import InputError, RunError, RunStopped, exit_code, one_line, show_error
 
 HELP = {'--help', '-h'}
 NO_ARGUMENT = 'get_config() takes 0 positional arguments'  # what Python says of 'configs/quickstart.py:small'
@@ -155,15 +155,13 @@ def answer(error: BaseException) -> int | None:
 
     NotImplementedError is bad input, too: a named backend does not serve what is asked of it.
     """
-    if isinstance(error, RunStopped):
-        return ExitCode.STOPPED  # the run has said so
     if isinstance(error, KeyboardInterrupt):
         print('interrupted', file=sys.stderr)
-        return ExitCode.INTERRUPTED
-    if isinstance(error, (InputError, NotImplementedError, RunError)):
+    elif isinstance(error, (InputError, NotImplementedError, RunError)):
         show_error(error)
-        return ExitCode.FAILED if isinstance(error, RunError) else ExitCode.BAD_INPUT
-    return None
+    elif not isinstance(error, RunStopped):  # which the run has said
+        return None
+    return exit_code(error)
 
 
 def _without_traceback(text: str) -> str:

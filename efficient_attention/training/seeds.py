@@ -13,7 +13,7 @@ from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.errors import InputError
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
-from efficient_attention.workdir.atomic_write import write_atomically
+from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.metrics import best_evaluation
 
 COMPILED = 'compiled'  # folder of the programs that the seeds share

@@ -23,10 +23,10 @@ from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.config.evaluation import has_held_out
+from efficient_attention.config.nested_dicts import flatten
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.atomic_write import write_atomically
+from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.environment import read_environment
-from efficient_attention.workdir.fingerprint import flatten
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS_FILE
 from efficient_attention.workdir.metrics import read_metrics
 from efficient_attention.workdir.report_charts import TRAIN, Series, line_chart
