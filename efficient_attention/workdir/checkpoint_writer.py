@@ -126,6 +126,11 @@ class Checkpoints:
         """Whether a step is sealed by now; does not wait."""
         return is_sealed(self.reader.folder / str(step))
 
+    def score(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Takes note of the metrics of a saved step that was evaluated after its save."""
+        if step in self._scores:
+            self._scores[step] = {name: value for name, value in metrics.items() if math.isfinite(value)}
+
     def check(self) -> None:
         """Raises the SaveError of the newest save if that has failed and the run is to stop then; costs nothing."""
         if self._failure and self._stops_at_failure():
