@@ -1,7 +1,7 @@
 """Prepares a corpus that is too large for one machine, with Apache Beam: the same files as scripts/prepare_corpus.py.
 
     make beam
-    .venv-beam/bin/python scripts/prepare_corpus_beam.py --source 'dump:dumps/*.bz2' --tokenizer vocab.txt \
+    .venv-beam/bin/python scripts/prepare_corpus_beam.py --source 'dump:dumps/*.bz2' --tokenizer data/vocab.txt \
       --vocab_size 30522 --cache /shared/cache --direct_num_workers 8 --direct_running_mode multi_processing
 
 Flags that it does not know are Beam's: --runner (FlinkRunner, SparkRunner, DataflowRunner; without one it runs on this
