@@ -19,6 +19,7 @@ from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.models.sharding import carry_sharding, check_divisible, path_name, to_devices
 from efficient_attention.objectives.objective import Batch, OutputObjective, Sums
 from efficient_attention.tasks.task import HostBatch, Task
+from efficient_attention.tasks.token_ids import check_ids
 
 RUN_AHEAD = 2  # batches handed to the device before the host waits for the oldest, so that it builds the next meanwhile
 
@@ -33,6 +34,7 @@ class Evaluation:
     task: Task
     mesh: Mesh
     batch_size: int  # rows at a time, over all devices
+    vocab_size: int  # of the model
 
     def step(self) -> EvalStep:
         """The jitted step, from parameters and a batch to sums, weights and the outputs that the task asks for."""
@@ -56,11 +58,9 @@ class Evaluation:
             step = make_eval_step(graph, objective)
         return jax.jit(using_mesh(self.mesh)(step))
 
-    def metrics(self, step: EvalStep, params: Any, before_batch: Callable[[], None] | None = None) -> dict[str, float]:
-        """The held-out metrics of these parameters; `before_batch` is called before each batch and may raise."""
-        batches = self.task.evaluation_batches(jax.process_index(), jax.process_count())
-        if before_batch:
-            batches = called_before(before_batch, batches)
+    def metrics(self, step: EvalStep, params: Any, on_batch: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """The held-out metrics of these parameters; `on_batch` is called before each batch, and after the last."""
+        batches = announced(self.task.evaluation_batches(jax.process_index(), jax.process_count()), on_batch)
         if self.task.token_outputs is not None:
             means, outputs = evaluate_outputs(step, params, batches, self.on_devices, self.task.token_outputs)
             return self.task.finish_metrics(means) | self.task.scores(outputs)
@@ -76,7 +76,8 @@ class Evaluation:
         return jax.tree_util.tree_map_with_path(empty, shapes)
 
     def on_devices(self, batch: HostBatch) -> Batch:
-        """The global batch of this process's rows."""
+        """The global batch of this process's rows; raises InputError where an id is not of the vocabulary."""
+        check_ids(batch, self.vocab_size)
         return to_devices(batch, self.mesh)
 
 
@@ -84,7 +85,7 @@ def make_evaluation(config: RunConfig, task: Task, mesh: Mesh) -> Evaluation:
     """The evaluation of a config's task; raises InputError where batch or heads do not divide over the mesh."""
     size, heads = config.eval.batch_size, config.model.heads
     check_divisible(mesh, batch_size=size, micro_batches=1, heads=heads, field='eval.batch_size')
-    return Evaluation(task, mesh, size)
+    return Evaluation(task, mesh, size, config.model.vocab_size)
 
 
 def evaluate(
@@ -149,13 +150,6 @@ def evaluate_outputs(
     return totals.means(), [found[number] for number in sorted(found)]
 
 
-def called_before(call: Callable[[], None], batches: Iterable[HostBatch]) -> Iterator[HostBatch]:
-    """The batches, each after a call; what that raises ends them."""
-    for batch in batches:
-        call()
-        yield batch
-
-
 class Totals:
     """Sums and weights of batches, added in float64."""
 
@@ -192,6 +186,14 @@ def steps(eval_step: EvalStep, params: Any, batches: Iterable[Batch], carry: Any
         else:
             sums, weights, carry = eval_step(params, batch, carry)
             yield sums, weights
+
+
+def announced(batches: Iterator[HostBatch], on_batch: Callable[[], None]) -> Iterator[HostBatch]:
+    """The batches in their order; `on_batch` is called whenever the next one is asked for."""
+    on_batch()
+    for batch in batches:
+        yield batch
+        on_batch()
 
 
 def finished(results: Iterable[Any]) -> Iterator[Any]:

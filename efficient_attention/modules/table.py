@@ -26,7 +26,7 @@ class Table(nnx.Embed):
         if self.axes == 'VE' and inputs.ndim == 2:
             # Each device finds its part of the vectors of all rows, and exchanges it for the rest of those of its rows:
             # that is less than the table, and so is their gradient.
-            return lay(jnp.take(table, lay(inputs, 'BL', LOOKED_UP), axis=0), 'BLE', LOOKED_UP)
+            return lay(jnp.take(table, lay(jnp.asarray(inputs), 'BL', LOOKED_UP), axis=0), 'BLE', LOOKED_UP)
         return jnp.take(lay(table, self.axes, GATHERED), inputs, axis=0)
 
     def vectors(self, dtype: DTypeLike) -> Array:

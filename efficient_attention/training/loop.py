@@ -2,7 +2,8 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,6 +19,7 @@ from efficient_attention.errors import ExitCode, InputError, RunError, RunStoppe
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.tasks.fine_tuning import EncodedExamples
 from efficient_attention.training.early_stop import Patience
+from efficient_attention.training.finite import check_state
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.peak_flops import peak_flops
 from efficient_attention.training.progress import ProgressDisplay, show_progress
@@ -28,6 +30,7 @@ from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.training.step_queue import StepQueue
 from efficient_attention.training.throughput import Throughput
+from efficient_attention.training.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
 from efficient_attention.workdir.checkpoint_reader import Saved
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.config_file import claim_workdir, growth_note, may_differ, with_new_fields
@@ -52,7 +55,7 @@ def train(
 
     Raises:
         InputError: bad config, data or workdir.
-        TrainingStopped: too many steps in a row were not finite.
+        TrainingStopped: too many steps in a row were not finite, or the state is not.
         SaveError: the newest checkpoint was not saved, which is said at once and raised at the end, or at once
             where `checkpoint.when_save_fails` is 'stop'.
         RunStopped: a stop signal (SIGINT, SIGTERM) ended it after the step it was in, with a checkpoint, or in an
@@ -63,6 +66,7 @@ def train(
     check_best_metric(run)
     fingerprint = {'config': to_dict(config)} | run.fingerprint
     with contextlib.ExitStack() as stack:
+        watchdog = stack.enter_context(Watchdog(config.train.stall_seconds, workdir))
         checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint))
         reader = checkpoints.reader
         # A run that is refused up to here does not claim the workdir.
@@ -89,7 +93,7 @@ def train(
         progress.say(f'{run.describe()}; {begun}')
         stack.enter_context(stop)
         stack.push(tell_peers)  # before anything of the above is closed, which may wait for the other processes
-        trainer = Trainer(run, checkpoints, log, progress, {'fingerprint': fingerprint})
+        trainer = Trainer(run, checkpoints, log, progress, {'fingerprint': fingerprint}, watchdog)
         for note in [*growth_note(saved, config), *run_notes(run, is_complete=trainer.is_complete(first))]:
             progress.say(note)
         held_out = trainer.run_steps(state, stop)
@@ -132,9 +136,15 @@ class Trainer:
     """The steps of one run, with logs, evaluations and checkpoints at their intervals."""
 
     def __init__(
-        self, run: Run, checkpoints: Checkpoints, log: MetricsLog, progress: ProgressDisplay, record: dict[str, Any]
+        self,
+        run: Run,
+        checkpoints: Checkpoints,
+        log: MetricsLog,
+        progress: ProgressDisplay,
+        record: dict[str, Any],
+        watchdog: Watchdog,
     ) -> None:
-        self.run, self.config = run, run.config
+        self.run, self.config, self.watchdog = run, run.config, watchdog
         self.checkpoints, self.log, self.progress, self.record = checkpoints, log, progress, record
         self.eval_step = run.evaluation.step()
         self.has_evaluations = has_held_out(self.config.data.held_out, self.config.eval.split)
@@ -165,6 +175,7 @@ class Trainer:
         start, last = int(state.step), self.config.train.steps
         if self.was_cut(start):
             self.patience.add(self.evaluate(start, state))
+            self.checkpoints.score(start, self.held_out)
         elif self.is_complete(start) and self.has_evaluations:
             self.evaluate(start, state)
         if self.is_complete(start):
@@ -172,14 +183,17 @@ class Trainer:
         batches = self.run.task.training_batches(start, last, jax.process_index(), jax.process_count())
         train_step = jit_train_step(self.run)
         for step in range(start + 1, last + 1):
-            state, metrics = train_step(state, self.run.on_devices(self.next_batch(batches)))
+            self.watchdog.note(step, COMPILING if step == start + 1 else INPUT)
+            batch = self.run.on_devices(self.next_batch(batches))
+            self.watchdog.note(step, COMPILING if step == start + 1 else DEVICE)
+            state, metrics = train_step(state, batch)
             if step == start + 1:  # the first step holds the compilation
                 jax.block_until_ready(metrics)
                 self.throughput.restart(untimed=1)
                 stop.expect()
-            self.queue.push(step, metrics)
-            for skipped in self.queue.take_skipped():
-                self.progress.say(f'step {skipped} skipped: its loss or gradient is not finite')
+            self.queue.push(step, metrics, batch, state)
+            for skipped, reason in self.queue.take_skipped():
+                self.progress.say(f'step {skipped} skipped: {reason}')
             self.progress.advance(step)
             self.checkpoints.check()
             if self.finish_step(step, state, stop):
@@ -208,8 +222,14 @@ class Trainer:
                 self.progress.say(f'stopped early after step {step}: {self.patience.describe()}')
                 is_end = is_saved = True
         if is_saved or self.is_cut:
-            self.checkpoints.save(step, state, record=self.record, metrics=found)
+            self.save(step, state, found)
         return is_end or self.is_cut
+
+    def save(self, step: int, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
+        """Starts to save a state, which must be finite; `metrics` are those of its evaluation, if there was one."""
+        self.watchdog.note(step, SAVING)
+        check_state(step, state)
+        self.checkpoints.save(step, state, record=self.record, metrics=metrics)
 
     def was_cut(self, step: int) -> bool:
         """Whether a stop signal has ended the evaluation that belongs to the step from which this run goes on."""
@@ -232,21 +252,29 @@ class Trainer:
         self.progress.report(step, metrics)
 
     def evaluate(
-        self, step: int, state: TrainState, before_batch: Callable[[], None] | None = None
+        self, step: int, state: TrainState, before_batch: Callable[[], None] = lambda: None
     ) -> dict[str, float]:
-        """Writes and returns the metrics of the whole held-out split."""
+        """Writes and returns the metrics of the whole held-out split; `before_batch` may end it by an error."""
+
+        def on_batch() -> None:
+            self.watchdog.note(step, EVALUATING)
+            before_batch()
+
         with self.throughput.paused():
-            metrics = self.held_out = self.run.evaluation.metrics(self.eval_step, state.params, before_batch)
+            metrics = self.run.evaluation.metrics(self.eval_step, state.params, on_batch=on_batch)
+            self.held_out = metrics
             self.log.write(step, 'held_out', metrics)
             shown = '  '.join(f'{name} {value:.4g}' for name, value in metrics.items())
             self.progress.say(f'step {step} held out: {shown}')
+            if bad := [name for name, value in metrics.items() if not math.isfinite(value)]:
+                self.progress.say(f'step {step} held out: not finite, and never the best: {", ".join(bad)}')
         return metrics
 
     def evaluate_or_stop(self, step: int, state: TrainState, stop: StopSignal) -> dict[str, float] | None:
         """As `evaluate`; None where a stop signal ends it between two batches, and the next start makes up for it."""
 
         def save() -> int:
-            self.checkpoints.save(step, state, record=self.record)
+            self.save(step, state)
             self.checkpoints.wait()
             self.log.close()
             self.say_stopped(step)

@@ -22,12 +22,13 @@ from efficient_attention.errors import ExitCode, InputError, RunError, RunStoppe
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.tasks.pretraining import PretrainingTask
 from efficient_attention.training import loop
+from efficient_attention.training.finite import TrainingStopped
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.loop import Trainer, train, write_report_at_the_end
 from efficient_attention.training.run import build_run
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
-from efficient_attention.training.step_queue import TrainingStopped
+from efficient_attention.training.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
 from efficient_attention.workdir import checkpoint_writer
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.checkpoint_writer import SaveError
@@ -259,13 +260,61 @@ def poison(monkeypatch, steps: range) -> None:
     monkeypatch.setattr(PretrainingTask, 'training_batches', training_batches)
 
 
-def test_steps_that_are_not_finite_are_skipped_and_counted(folder, monkeypatch):
+def test_steps_that_are_not_finite_are_skipped_and_counted(folder, monkeypatch, capfd):
     poison(monkeypatch, range(5, 7))
     held_out = train(tiny_config(folder, **MESH), folder / 'skipped')
+    err = capfd.readouterr().err
+    assert all(f'step {step} skipped: batch/masked_weights is not finite\n' in err for step in (5, 6))
     lines = lines_of(folder / 'skipped')
     assert [lines[step, 'train']['skipped'] for step in (4, 8, 10, 20)] == [0, 2, 2, 2]
     assert np.isfinite(lines[8, 'train']['loss']) and np.isfinite(lines[10, 'train']['loss'])
     assert np.isfinite(held_out['masked_lm_loss'])
+
+
+class Stalled(Exception):
+    """What a watchdog found, in place of the end of the process."""
+
+
+class WatchdogOfTests(Watchdog):
+    """Keeps what was noted; its clock goes forward where the input hangs, and by a second for each note."""
+
+    def __init__(self, _seconds: float, workdir: Path) -> None:
+        self.notes: list[tuple[int, str]] = []
+        self.now = 0.0
+        super().__init__(100.0, workdir, end=self.raise_stalled, clock=lambda: self.now)
+
+    def raise_stalled(self, finding: str) -> None:
+        raise Stalled(finding)
+
+    def note(self, step: int, doing: str) -> None:
+        self.notes.append((step, doing))
+        super().note(step, doing)
+        self.now += 1
+        self.look()
+
+    def __enter__(self) -> 'WatchdogOfTests':
+        WatchdogOfTests.newest = self
+        return self  # without its thread
+
+
+def test_a_source_that_hangs_is_found_and_named(folder, monkeypatch):
+    original = PretrainingTask.training_batches
+
+    def training_batches(*arguments: Any) -> Any:
+        for step, batch in enumerate(original(*arguments), 1):
+            while step == 14:
+                WatchdogOfTests.newest.now += 1
+                WatchdogOfTests.newest.look()
+            yield batch
+
+    monkeypatch.setattr(PretrainingTask, 'training_batches', training_batches)
+    monkeypatch.setattr(loop, 'Watchdog', WatchdogOfTests)
+    with pytest.raises(Stalled, match='^process 0 of 1 stalled at step 14, waiting for input for 10'):
+        train(tiny_config(folder, **MESH), folder / 'stalled')
+    notes = WatchdogOfTests.newest.notes
+    assert notes[:4] == [(1, COMPILING), (1, COMPILING), (2, INPUT), (2, DEVICE)] and notes[-1] == (14, INPUT)
+    assert notes.count((8, EVALUATING)) > 2 and notes[notes.index((10, DEVICE)) + 1] == (10, SAVING)
+    assert CheckpointReader(folder / 'stalled').steps() == [10]
 
 
 def test_too_many_of_them_in_a_row_stop_the_run_with_its_last_checkpoint(folder, monkeypatch):

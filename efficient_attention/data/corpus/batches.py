@@ -8,6 +8,7 @@ batch (dropout) stay the same on any number of processes, and only the rows of t
 import atexit
 import functools
 import itertools
+import re
 import sys
 import time
 import weakref
@@ -22,10 +23,11 @@ from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
 from efficient_attention.data.corpus.rows import CorpusRows
 from efficient_attention.data.host_block import HostBlock
 from efficient_attention.data.worker_process import follow_parent
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, RunError
 
 Row = dict[str, np.ndarray]
 Batch = dict[str, np.ndarray]
+ENDED = r'process was terminated unexpectedly with exit code (-?\d+)'  # what Grain says of a worker
 THREADS = 1  # that build rows in a process; measured: the interpreter lock leaves more of them nothing to gain
 
 _unfinished: weakref.WeakSet[Generator[Batch, None, None]] = weakref.WeakSet()
@@ -149,6 +151,13 @@ def _closing(dataset: grain.IterDataset) -> Generator[Batch, None, None]:
     iterator = iter(dataset)
     try:
         yield from iterator
+    except RuntimeError as error:
+        if not (ended := re.search(ENDED, str(error))):
+            raise
+        raise RunError(
+            f'a process that builds batches (data.workers) ended with code {ended[1]}; the same command goes on from '
+            'the last checkpoint, data.workers=0 builds them in this process'
+        ) from None
     finally:
         iterator.close()
 
