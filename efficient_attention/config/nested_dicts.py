@@ -1,6 +1,7 @@
 """A config dataclass as nested dicts of JSON values, and back."""
 
 import dataclasses
+import json
 import types
 import typing
 from collections.abc import Mapping
@@ -58,3 +59,14 @@ def _convert(value: Any, kind: Any, field: str) -> Any:
     if type(value) is not kind:
         raise InputError(f'{field} is {value!r}; it must be of type {kind.__name__}')
     return value
+
+
+def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """{dotted name: value} of a nested dict, with the values as they look after a round trip through JSON."""
+    fields: dict[str, Any] = {}
+    for name, value in json.loads(json.dumps(tree)).items():
+        if isinstance(value, dict) and value:
+            fields |= {f'{name}.{inner}': leaf for inner, leaf in flatten(value).items()}
+        else:
+            fields[name] = value
+    return fields

@@ -56,9 +56,11 @@ class Evaluation:
             step = make_eval_step(graph, objective)
         return jax.jit(using_mesh(self.mesh)(step))
 
-    def metrics(self, step: EvalStep, params: Any) -> dict[str, float]:
-        """The held-out metrics of these parameters."""
+    def metrics(self, step: EvalStep, params: Any, before_batch: Callable[[], None] | None = None) -> dict[str, float]:
+        """The held-out metrics of these parameters; `before_batch` is called before each batch and may raise."""
         batches = self.task.evaluation_batches(jax.process_index(), jax.process_count())
+        if before_batch:
+            batches = called_before(before_batch, batches)
         if self.task.token_outputs is not None:
             means, outputs = evaluate_outputs(step, params, batches, self.on_devices, self.task.token_outputs)
             return self.task.finish_metrics(means) | self.task.scores(outputs)
@@ -145,6 +147,13 @@ def evaluate_outputs(
                 for name, output in outputs.items()
             }
     return totals.means(), [found[number] for number in sorted(found)]
+
+
+def called_before(call: Callable[[], None], batches: Iterable[HostBatch]) -> Iterator[HostBatch]:
+    """The batches, each after a call; what that raises ends them."""
+    for batch in batches:
+        call()
+        yield batch
 
 
 class Totals:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.atomic_write import write_atomically
+from efficient_attention.whole_files import write_atomically
 
 FILE_NAME = 'environment.json'
 PACKAGES = ('efficient-attention', 'jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'tokenizers', 'numpy')

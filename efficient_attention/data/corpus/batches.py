@@ -8,11 +8,7 @@ batch (dropout) stay the same on any number of processes, and only the rows of t
 import atexit
 import functools
 import itertools
-import multiprocessing
-import multiprocessing.connection
-import os
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -25,6 +21,7 @@ from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
 from efficient_attention.data.corpus.rows import CorpusRows
 from efficient_attention.data.host_block import HostBlock
+from efficient_attention.data.worker_process import follow_parent
 from efficient_attention.errors import InputError
 
 Row = dict[str, np.ndarray]
@@ -164,16 +161,4 @@ def _close_unfinished() -> None:
 
 
 def _end_with_parent(_worker: int, _workers: int) -> None:
-    """Ends this worker process as soon as its parent is gone; a killed parent would leave it running for ever.
-
-    A thread waits for the parent's end. Linux's signal at a parent's death would come too early: it is tied to the
-    thread that started the process, and Grain starts its workers from threads of its own.
-    """
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_exit_after, args=(parent.sentinel,), daemon=True).start()
-
-
-def _exit_after(sentinel: int) -> None:
-    multiprocessing.connection.wait([sentinel])
-    os._exit(1)
+    follow_parent()

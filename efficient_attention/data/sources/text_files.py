@@ -1,5 +1,6 @@
 """Finds and reads source files: globs, gzip, UTF-8; every failure names the file and the place in it."""
 
+import bz2
 import glob
 import gzip
 import hashlib
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.errors import InputError
+
+PACKED: dict[str, Callable[[Path], Any]] = {'.gz': gzip.open, '.bz2': bz2.open}  # by the end of a file's name
 
 
 def find_files(patterns: str) -> tuple[Path, ...]:
@@ -41,7 +44,7 @@ def digest_files(paths: Sequence[Path]) -> str:
 
 
 def read_text(path: Path) -> str:
-    """A file's text, UTF-8 with or without byte order mark, unpacked when its name ends in .gz.
+    """A file's text, UTF-8 with or without byte order mark, unpacked when its name ends in .gz or .bz2.
 
     Raises:
         InputError: it cannot be read, or holds bytes that are not UTF-8; names the byte.
@@ -58,6 +61,12 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         for number, line in enumerate(iter(lambda: _reading(path, file.readline), b''), start=1):
             yield number, decode(line, str(path), offset).rstrip('\r\n')
             offset += len(line)
+
+
+def read_chunks(path: Path, size: int = 2**20) -> Iterator[bytes]:
+    """The bytes of a file, at most `size` at a time, unpacked as in `read_text`, with the errors of a file there."""
+    with _opened(path) as file:
+        yield from iter(lambda: _reading(path, lambda: file.read(size)), b'')
 
 
 def decode(data: bytes, where: str, offset: int = 0) -> str:
@@ -82,7 +91,7 @@ def decode(data: bytes, where: str, offset: int = 0) -> str:
 
 def _opened(path: Path, *, unpack: bool = True) -> Any:  # a binary file
     try:
-        return gzip.open(path) if unpack and path.suffix == '.gz' else path.open('rb')
+        return PACKED[path.suffix](path) if unpack and path.suffix in PACKED else path.open('rb')
     except OSError as error:
         raise InputError(f'{path}: cannot be read ({error.strerror})') from None
 

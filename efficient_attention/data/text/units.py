@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from efficient_attention.data.blank_lines import cut_at_blank_lines
 from efficient_attention.data.cache_folder import TOKENIZER
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
+from efficient_attention.whole_files import write_atomically
 
 CHARACTERS = 'characters.json'
 WORDS = 'words.json'
@@ -122,7 +123,7 @@ class Characters(Units):
 
     def save(self, folder: Path) -> None:
         """Writes all characters as one JSON text."""
-        (folder / CHARACTERS).write_text(json.dumps(self.characters) + '\n', encoding='utf-8')
+        write_atomically(folder / CHARACTERS, json.dumps(self.characters) + '\n')
 
 
 class Words(Units):
@@ -167,7 +168,7 @@ class Words(Units):
     def save(self, folder: Path) -> None:
         """All words in the order of their ids, as JSON, and whether they are lower-cased."""
         content = {'lowercase': self.lowercase, 'words': self.words}
-        (folder / WORDS).write_text(json.dumps(content, ensure_ascii=False) + '\n', encoding='utf-8')
+        write_atomically(folder / WORDS, json.dumps(content, ensure_ascii=False) + '\n')
 
 
 class Pixels(Units):
@@ -222,7 +223,7 @@ class TokenizerPieces(Units):
 
     def save(self, folder: Path) -> None:
         """Writes the tokenizer as a tokenizer.json."""
-        self.tokenizer.save(str(folder / TOKENIZER))
+        write_atomically(folder / TOKENIZER, self.tokenizer.to_str(pretty=True))
 
 
 def code_points(text: str) -> np.ndarray:
