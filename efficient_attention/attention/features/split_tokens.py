@@ -131,7 +131,7 @@ def steps_of(mechanism: Mechanism, split: Split) -> tuple[Step, ...]:
 
 
 def attend_packed_block(
-    request: Request, chunk: int, block: Block, query_BLHK: Array, keys: Any, labels: Array, fixed: Any
+    request: Request, chunk: int, block: Block, query_BLHK: Array, keys: Any, labels_BM: Array, fixed: Any
 ) -> Partial:
     """The result of queries over keys that have come to this device; of `request` only the mechanism is read."""
     (key_BMGK, value_BMGK), (segments_BL, features) = keys, fixed
@@ -142,7 +142,9 @@ def attend_packed_block(
 
     def computed() -> Partial:
         # One array for both sides lets a query and its key share a slot.
-        sides = Sides(labels, labels) if block[0] == block[1] and mechanism.causal else Sides(segments_BL, labels)
+        sides = (
+            Sides(labels_BM, labels_BM) if block[0] == block[1] and mechanism.causal else Sides(segments_BL, labels_BM)
+        )
         out_BLHK, lse_BLH = attend_segments(request, sides, features, chunk)
         has_key_BL11 = jnp.not_equal(segments_BL, 0)[..., None, None]
         lse_BLH = jnp.where(has_key_BL11[..., 0], lse_BLH, MASKED)
@@ -152,7 +154,7 @@ def attend_packed_block(
         lse_BLH = jnp.full(query_BLHK.shape[:3], MASKED, jnp.float32)
         return jnp.zeros(query_BLHK.shape, jnp.float32), lse_BLH.swapaxes(1, 2)
 
-    return jax.lax.cond(may_share(segments_BL, labels), computed, nothing)
+    return jax.lax.cond(may_share(segments_BL, labels_BM), computed, nothing)
 
 
 def may_share(query_segments_BL: Array, key_segments_BM: Array) -> Array:
