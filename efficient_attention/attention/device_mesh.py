@@ -23,6 +23,7 @@ Table = dict[str, MeshAxes]  # axis letter -> axes of the mesh; letters that are
 
 # I is the joined width of all heads, H x K. An axis of the mesh serves the first letter of an array that names it.
 ACTIVATIONS: Table = {'B': ('data', 'fsdp'), 'H': 'tensor', 'G': 'tensor', 'I': 'tensor', 'F': 'tensor', 'V': 'tensor'}
+ACTIVATIONS |= {'L': 'sequence', 'M': 'sequence'}
 PARAMETERS: Table = {'D': 'fsdp', 'E': 'fsdp', 'I': 'tensor', 'F': 'tensor', 'V': 'tensor'}
 # Parameters as products read them, and vectors as devices find them that hold a part of each vector of a table.
 GATHERED: Table = {letter: axes for letter, axes in PARAMETERS.items() if axes != 'fsdp'}
@@ -85,7 +86,7 @@ def lay(x: Shaped[Array, '...'], letters: str, table: Table) -> Shaped[Array, '.
 
 
 def spread(x: Shaped[Array, '...'], letters: str) -> Shaped[Array, '...']:
-    """Activations whose axes have these letters, rows and heads spread over the mesh and the rest whole.
+    """Activations whose axes have these letters, rows, tokens and heads spread over the mesh and the rest whole.
 
     Without it the compiler may split activations as the parameters are that they meet, and gather them again.
     """

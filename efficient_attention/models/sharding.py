@@ -1,7 +1,8 @@
 """The layout of arrays over devices: a mesh, rules on the names of parameters, the rows of a batch.
 
 Mesh axes: 'data' copies parameters and splits the batch; 'fsdp' splits both; 'tensor' splits heads, feed-forward
-width and vocabulary. Any axis may be 1.
+width and vocabulary. Any of them may be 1. 'sequence' copies parameters and splits the tokens of each row; a mesh
+whose rows stay whole has no such axis.
 """
 
 import logging
@@ -36,24 +37,25 @@ BATCH_AXES = ACTIVATIONS['B']
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
-    """A mesh of all devices (or the given ones) with axes data, fsdp, tensor.
+    """A mesh of all devices (or the given ones) with axes data, fsdp, sequence where rows are split, and tensor.
 
     Raises:
         InputError: the sizes do not multiply to the device count.
     """
     devices = sorted(devices or jax.devices(), key=lambda device: (device.process_index, device.id))
-    rest = config.fsdp * config.tensor
+    rest = config.fsdp * config.sequence * config.tensor
     if min(config.data, config.fsdp - 1, config.tensor - 1) < 0:
         raise InputError(
             f'mesh {config.data} x {config.fsdp} x {config.tensor}: data must be at least 0, fsdp and tensor at least 1'
         )
     data = config.data or max(len(devices) // rest, 1)
+    sizes = {'data': data, 'fsdp': config.fsdp, 'sequence': config.sequence, 'tensor': config.tensor}
+    if config.sequence == 1:
+        del sizes['sequence']
     if data * rest != len(devices):
-        raise InputError(
-            f'mesh.data {data} x mesh.fsdp {config.fsdp} x mesh.tensor {config.tensor} = {data * rest} devices, '
-            f'but there are {len(devices)}'
-        )
-    mesh = Mesh(np.asarray(devices).reshape(data, config.fsdp, config.tensor), ('data', 'fsdp', 'tensor'))
+        product = ' x '.join(f'mesh.{name} {size}' for name, size in sizes.items())
+        raise InputError(f'{product} = {data * rest} devices, but there are {len(devices)}')
+    mesh = Mesh(np.asarray(devices).reshape(*sizes.values()), tuple(sizes))
     check_hosts(np.vectorize(lambda device: device.process_index)(mesh.devices).reshape(data * config.fsdp, -1))
     return mesh
 
@@ -62,7 +64,7 @@ def check_hosts(processes: np.ndarray) -> None:
     """Checks that each process feeds rows of its own, as many as every other.
 
     Args:
-        processes: int [data x fsdp, tensor], the process that owns each device of a mesh.
+        processes: int [data x fsdp, sequence x tensor], the process that owns each device of a mesh.
 
     Raises:
         InputError: a block of rows lies on several processes, or the processes own different numbers of blocks.
@@ -71,8 +73,8 @@ def check_hosts(processes: np.ndarray) -> None:
     _, counts = np.unique(owners, return_counts=True)
     if (processes != owners[:, None]).any() or len(set(counts)) > 1:
         raise InputError(
-            f'mesh: {len(owners)} row blocks (data x fsdp) x tensor {processes.shape[1]} do not divide over '
-            f'{len(np.unique(processes))} processes; the tensor axis must stay within a process'
+            f'mesh: {len(owners)} row blocks (data x fsdp) x sequence x tensor {processes.shape[1]} do not divide over '
+            f'{len(np.unique(processes))} processes; the sequence axis and the tensor axis must stay within a process'
         )
 
 
@@ -118,15 +120,23 @@ def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
 def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
     """A NamedSharding for each leaf of a state (parameters, optimizer moments, counters) by the rules on names.
 
-    What is carried from step to step lies with the rows of the batch.
+    What is carried from step to step lies with the rows of the batch and their tokens.
     """
 
     def sharding(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> NamedSharding:
         if path_name(path).startswith('carry/'):
-            return batch_sharding(mesh)
+            return carry_sharding(path_name(path), leaf.shape, mesh)
         return NamedSharding(mesh, partition_spec(path_name(path), leaf.shape, mesh))
 
     return jax.tree_util.tree_map_with_path(sharding, abstract_state)
+
+
+def carry_sharding(name: str, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
+    """How an array that is carried lies: with the rows, and its tokens as the letters at the end of its name say."""
+    letters = name.rpartition('_')[2]
+    if 'sequence' not in mesh.shape or len(letters) != len(shape):
+        return batch_sharding(mesh)
+    return NamedSharding(mesh, partition(letters, shape, mesh, ACTIVATIONS))
 
 
 def abstract_arrays(shapes: Any, mesh: Mesh) -> Any:

@@ -142,7 +142,7 @@ class Attention(nnx.Module):
         """
         read_BMD, key_positions_BM = x_BLD, positions_BL
         if memory is not None:
-            read_BMD = jnp.concatenate([memory.states_BMD.astype(x_BLD.dtype), x_BLD], axis=1)
+            read_BMD = spread(jnp.concatenate([memory.states_BMD.astype(x_BLD.dtype), x_BLD], axis=1), 'BMD')
             key_positions_BM = jnp.broadcast_to(jnp.arange(read_BMD.shape[1]), read_BMD.shape[:2])
             positions_BL = key_positions_BM[:, -x_BLD.shape[1] :]
         q_BLHK, v_BMHK = self.split_heads(self.query(x_BLD)), self.split_heads(self.value(read_BMD))

@@ -18,6 +18,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.models.sharding import (
+    carry_sharding,
     check_divisible,
     check_hosts,
     make_mesh,
@@ -63,6 +64,25 @@ def test_data_takes_the_devices_that_the_others_leave():
 def test_a_mesh_that_does_not_fit_the_devices_is_refused(config: MeshConfig, message: str):
     with pytest.raises(InputError, match=message):
         make_mesh(config)
+
+
+def test_a_mesh_has_a_sequence_axis_where_tokens_are_spread():
+    config = MeshConfig(fsdp=2, tensor=2, sequence=2)
+    assert dict(make_mesh(config).shape) == {'data': 1, 'fsdp': 2, 'sequence': 2, 'tensor': 2}
+    line = 'mesh.data 1 x mesh.fsdp 1 x mesh.sequence 3 x mesh.tensor 1 = 3 devices, but there are 8'
+    with pytest.raises(InputError, match=line):
+        make_mesh(MeshConfig(data=1, sequence=3))
+
+
+def test_what_rows_carry_is_spread_as_its_name_says():
+    mesh = make_mesh(MeshConfig(sequence=2))
+    shapes = {'states_BNMD': (8, 3, 6, 16), 'segments_BM': (8, 6), 'odd_BM': (8, 7), 'totals': (8,)}
+    specs = {name: carry_sharding(f'carry/{name}', shape, mesh).spec for name, shape in shapes.items()}
+    rows = ('data', 'fsdp')
+    assert specs['states_BNMD'] == PartitionSpec(rows, None, 'sequence', None)
+    assert specs['segments_BM'] == PartitionSpec(rows, 'sequence')
+    assert specs['odd_BM'] == PartitionSpec(rows, None)
+    assert specs['totals'] == carry_sharding('carry/segments_BM', (8, 6), MESH).spec == PartitionSpec(rows)
 
 
 def test_rows_must_divide_over_devices_and_micro_batches():
@@ -170,7 +190,7 @@ def test_path_names_know_dicts_dataclasses_and_tuples(abstract_state):
     assert {'step', 'key', 'opt_state/0/count', 'params/masked_lm/bias'} <= names
 
 
-@pytest.mark.parametrize('owners', [[[0], [0], [1], [1]], [[0, 0], [1, 1]], [[0, 0]]])
+@pytest.mark.parametrize('owners', [[[0], [0], [1], [1]], [[0, 0], [1, 1]], [[0, 0]], [[0, 0, 0, 0]]])
 def test_each_process_feeds_blocks_of_its_own(owners: list):
     check_hosts(np.asarray(owners))
 
