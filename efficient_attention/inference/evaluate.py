@@ -12,7 +12,7 @@ from flax import nnx
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.eval_step import make_eval_step, make_output_step
 from efficient_attention.models.inference_layout import for_inference
@@ -56,7 +56,7 @@ class Evaluation:
             step = make_output_step(graph, objective)
         else:
             step = make_eval_step(graph, objective)
-        return jax.jit(compiled_for(self.mesh.devices.flat[0].platform, self.mesh.size)(step))
+        return jax.jit(using_mesh(self.mesh)(step))
 
     def metrics(self, step: EvalStep, params: Any, on_batch: Callable[[], None] = lambda: None) -> dict[str, float]:
         """The held-out metrics of these parameters; `on_batch` is called before each batch, and after the last."""

@@ -12,24 +12,27 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from efficient_attention.attention.device_mesh import ACTIVATIONS, PARAMETERS, partition
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.errors import InputError
 
-# (pattern on the parameter's path, axes of its trailing dimensions); the first that matches decides, and what matches
-# none is copied. Leading dimensions, such as the stacked layers', stay whole. Optimizer moments carry the same paths.
-RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
-    (r'(query|key|value|up|distances/projection)/kernel$', ('fsdp', 'tensor')),
-    (r'(query|key|value|up)/bias$', ('tensor',)),
-    (r'(out|down)/kernel$', ('tensor', 'fsdp')),
-    (r'token/embedding$', ('tensor', 'fsdp')),
-    (r'(tables/\d+|head/own)/embedding$', ('tensor', 'fsdp')),
-    (r'(masked_lm|head)/bias$', ('tensor',)),
-    (r'head/dense/kernel$', ('fsdp', 'tensor')),
-    (r'head/dense/bias$', ('tensor',)),
-    (r'(position|token_type)/embedding$', (None, 'fsdp')),
-    (r'kernel$', ('fsdp', None)),
+# (pattern on the parameter's path, letters of its trailing dimensions, which `PARAMETERS` of attention/device_mesh.py
+# splits); the first that matches decides, and what matches none is copied. Leading dimensions, such as the stacked
+# layers', stay whole. Optimizer moments carry the same paths. Modules gather their parameters by the same letters.
+RULES: tuple[tuple[str, str], ...] = (
+    (r'(query|key|value|distances/projection)/kernel$', 'DI'),
+    (r'(query|key|value)/bias$', 'I'),
+    (r'attention/out/kernel$', 'ID'),
+    (r'up/kernel$', 'DF'),
+    (r'up/bias$', 'F'),
+    (r'down/kernel$', 'FD'),
+    (r'head/dense/kernel$', 'DV'),
+    (r'(masked_lm|head|head/dense)/bias$', 'V'),
+    (r'(token|own)(/tables/\d+)?/embedding$', 'VE'),
+    (r'embedding$', 'LE'),
+    (r'kernel$', 'DE'),
 )
-BATCH_AXES = ('data', 'fsdp')
+BATCH_AXES = ACTIVATIONS['B']
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
@@ -92,19 +95,24 @@ def path_name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
+def letters_of(name: str) -> str:
+    """The letters of the trailing dimensions of the parameter `name`; '' for one that is copied."""
+    return next((letters for pattern, letters in RULES if re.search(pattern, name)), '')
+
+
 def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
     """How the parameter `name` is split; a dimension that its axis does not divide stays whole, which is logged."""
-    axes = next((axes for pattern, axes in RULES if re.search(pattern, name)), ())
-    if len(axes) > len(shape):
+    letters = letters_of(name)
+    if len(letters) > len(shape):
         return PartitionSpec()
-    spec: list[str | None] = [*[None] * (len(shape) - len(axes)), *axes]
-    for place, axis in enumerate(spec):
-        if axis is not None and shape[place] % mesh.shape[axis]:
+    spec = partition(letters, shape, mesh, PARAMETERS)
+    for place, letter in enumerate(letters, len(shape) - len(letters)):
+        axis = PARAMETERS.get(letter)
+        if axis is not None and spec[place] is None and axis not in spec:
             logging.getLogger(__name__).info(
                 '%s: dimension %d of %s stays whole, mesh.%s does not divide it', name, place, shape, axis
             )
-            spec[place] = None
-    return PartitionSpec(*spec)
+    return spec
 
 
 def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:

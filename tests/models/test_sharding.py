@@ -1,5 +1,6 @@
 """Meshes, the rules on parameter names, and the layout of batches."""
 
+import functools
 import logging
 
 import jax
@@ -10,9 +11,11 @@ import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec
 
+from efficient_attention.attention.device_mesh import PARAMETERS, partition
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
+from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.models.sharding import (
     check_divisible,
@@ -23,6 +26,8 @@ from efficient_attention.models.sharding import (
     state_shardings,
     to_devices,
 )
+from efficient_attention.modules.dense_layer import Dense
+from efficient_attention.modules.table import Table
 from efficient_attention.training.state import initial_state
 
 MESH = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
@@ -68,6 +73,46 @@ def test_rows_must_divide_over_devices_and_micro_batches():
         check_divisible(MESH, batch_size=4, micro_batches=2, heads=2)
     with pytest.raises(InputError, match='model.heads 3 does not divide over mesh.tensor 2'):
         check_divisible(MESH, batch_size=4, micro_batches=1, heads=3)
+
+
+CONFIGS = {
+    'encoder': ModelConfig(
+        width=16, heads=2, vocab_size=24, layers=2, max_length=8, embedding_width=8, global_tokens=2
+    ),
+    'decoder': ModelConfig(
+        width=16,
+        heads=2,
+        vocab_size=24,
+        norm='pre',
+        token_types=0,
+        attention='causal',
+        relative='transformer_xl',
+        positions='none',
+        adaptive_cutoffs=(8, 16),
+        adaptive_divisor=2,
+        tied_output=False,
+    ),
+}
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_modules_gather_their_parameters_by_the_letters_of_the_rules(name: str):
+    """A module knows its letters and not its name in the model; the state is laid out by names."""
+    config = CONFIGS[name]
+
+    def make():
+        make_model = functools.partial(PretrainingModel, has_pairs=True) if name == 'encoder' else Decoder
+        return make_model(config, rngs=nnx.Rngs(0))
+
+    found = 0
+    for path, module in nnx.iter_graph(nnx.eval_shape(make)):
+        if isinstance(module, Dense | Table):
+            array = 'kernel' if isinstance(module, Dense) else 'embedding'
+            full = '/'.join(map(str, (*path, array)))
+            shape = getattr(module, array).shape
+            assert partition_spec(full, shape, MESH) == partition(module.axes, shape, MESH, PARAMETERS), full
+            found += 1
+    assert found > 8
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""One training step: the same on any mesh and in any number of micro-batches, and harmless when it is not finite."""
+"""One training step: the same in any number of micro-batches, and harmless when it is not finite.
+
+That it is the same on any mesh: tests/test_partitioned_programs.py.
+"""
 
 import dataclasses
 import functools
@@ -11,11 +14,9 @@ import optax
 import pytest
 from flax import nnx
 
-from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.models.pretraining import PretrainingModel
-from efficient_attention.models.sharding import make_mesh, state_shardings, to_devices
 from efficient_attention.objectives.objective import Batch, Objective, Sums
 from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.training.finite import step_names
@@ -75,16 +76,6 @@ def expected() -> tuple:
 
 def assert_equal(actual: tuple, expected: tuple) -> None:
     jax.tree.map(lambda left, right: np.testing.assert_allclose(left, right, **EQUAL), actual, expected)
-
-
-@pytest.mark.parametrize('shape', [(8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 2, 4)], ids=str)
-def test_eight_devices_in_any_mesh_equal_one(shape: tuple[int, int, int]):
-    mesh = make_mesh(MeshConfig(*shape))
-    params = model()[1]
-    on_mesh = jax.device_put(params, state_shardings(params, mesh))
-    actual = loss_and_gradients(on_mesh, to_devices(jax.device_get(BATCH), mesh))
-    assert len(jax.tree.leaves(actual)[0].sharding.device_set) == 8
-    assert_equal(actual, expected())
 
 
 @pytest.mark.parametrize('micro_batches', [2, 4])

@@ -234,7 +234,7 @@ def test_a_failed_save_stops_the_run_where_it_shall(tmp_path, failing_seal, capl
             failing_seal()
             checkpoints.save(1, make_state(1), record={})
             wait_for(lambda: bool(caplog.messages))
-            assert caplog.messages[0].endswith('there is no checkpoint yet; the run stops')
+            assert caplog.messages[0].endswith('there is no other one; the run stops')
             checkpoints.check()
             raise AssertionError('it goes on')
     assert list(checkpoints.reader.folder.iterdir()) == []
@@ -263,7 +263,7 @@ def test_what_a_killed_run_did_not_remove_goes_when_the_run_asks_and_not_before(
 
 def test_a_folder_that_has_gone_is_made_again_but_not_a_workdir(tmp_path, caplog):
     workdir = tmp_path / 'run'
-    with pytest.raises(SaveError, match='step 3 not saved in .*: No such file or directory .* the folder is gone'):
+    with pytest.raises(SaveError, match='step 3 not saved in .*: No such file .* is gone.; there is no other one$'):
         with Checkpoints(workdir, CheckpointConfig()) as checkpoints:
             shutil.rmtree(checkpoints.reader.folder)
             checkpoints.save(1, make_state(1), record={})

@@ -8,6 +8,7 @@ import numpy as np
 from jax import Array
 
 from efficient_attention.attention.device_forms import device_forms
+from efficient_attention.attention.device_mesh import is_split
 from efficient_attention.attention.dropout import fold_index, row_seeds
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax.schedule import Pass
@@ -64,14 +65,17 @@ def dropout_seeds(request: Request, rng: Array, heads_H: np.ndarray) -> Array:
 
 
 def is_wide(options: Options, operands: TileOperands) -> bool:
-    """Whether the scores of one tile over all heads are more than a step, on devices where heads then take turns."""
+    """Whether the scores of one tile over all heads are more than a step, on devices where heads then take turns.
+
+    Heads that are spread over devices do not: each of them would have to be gathered.
+    """
     batch, groups, _, per_group, size, _ = operands.q_BGnhSK.shape
     width = max(
         tile_class.visited_hnw.shape[-1] for tile_class in (*options.tile_pass.by_query, *options.tile_pass.by_key)
     )
     tile_bytes = 4 * batch * groups * per_group * size * size * width
-    is_split = all(term.splits_by_head for term in operands.terms)
-    is_splittable = groups > 1 and is_split and len(options.tile_pass.patterns) == 1
+    is_by_head = all(term.splits_by_head for term in operands.terms) and not is_split('H')
+    is_splittable = groups > 1 and is_by_head and len(options.tile_pass.patterns) == 1
     return device_forms().takes_turns_by_head and is_splittable and tile_bytes > min(options.step_bytes)
 
 
