@@ -5,8 +5,9 @@ import math
 
 from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.fields import CHANGEABLE, read_by
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, require
 
+MOST_AT_ONCE = 2**12  # processes, and batches kept ready; far above what any machine has room for
 PAIRS = ('none', 'nsp', 'sop')
 MASK_UNITS = ('token', 'word', 'ngram')
 UNITS = ('tokenizer', 'bytes', 'characters', 'words', 'pixels')
@@ -92,6 +93,9 @@ class DataConfig:
             check_within(f'data.{name}', getattr(self, name), 1)
         for name in ('processes', 'static_copies', 'workers'):
             check_within(f'data.{name}', getattr(self, name), 0)
+        for name in ('processes', 'workers', 'prefetch'):
+            check_within(f'data.{name}', getattr(self, name), 0, MOST_AT_ONCE)
+        require(bool(self.cache), 'data.cache', self.cache, 'a folder')
         check_within('data.length', self.length, 8)
         if self.mask_token_share + self.random_token_share > 1:
             raise InputError('data.mask_token_share + data.random_token_share is above 1')

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
 
 MANIFEST = 'manifest.json'
@@ -24,7 +25,7 @@ def read_manifest(folder: Path, version: int, content: str) -> dict[str, Any]:
     """
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest = read_json_file(path)
         found = manifest['format']
     except FileNotFoundError:
         raise InputError(f'{folder}: no prepared {content} there ({MANIFEST} is missing)') from None

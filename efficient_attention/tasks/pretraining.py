@@ -65,6 +65,10 @@ class PretrainingTask(Task):
         """See `Task`."""
         return self.rows.count
 
+    def prepare_training(self) -> None:
+        """Finds the rows; raises InputError where there are too few."""
+        self.rows  # noqa: B018  kept for the batches
+
     def make_model(self, rngs: nnx.Rngs) -> PretrainingModel:
         """The encoder with its pretraining heads."""
         return PretrainingModel(self.model, has_pairs=self.has_pairs, rngs=rngs)

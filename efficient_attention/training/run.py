@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.evaluate import Evaluation, make_evaluation
+from efficient_attention.models.device_memory import check_fits, layer_input_bytes, state_bytes
 from efficient_attention.models.sharding import abstract_arrays, check_divisible, make_mesh, to_devices
 from efficient_attention.tasks.fine_tuning import EncodedExamples
 from efficient_attention.tasks.registry import make_task
@@ -74,12 +75,26 @@ def build_run(
     check_divisible(
         mesh, batch_size=config.train.batch_size, micro_batches=config.train.micro_batches, heads=config.model.heads
     )
+    needed = {'the inputs of its layers': activation_bytes(config, mesh)}
+    check_fits(mesh, needed)
     task = make_task(config, examples)
     evaluation = make_evaluation(config, task, mesh)
     graph, _ = nnx.split(nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0))))
     shapes = jax.eval_shape(lambda: make_state(task, config))
     check_frozen(config.optimizer, shapes.params, stacked_of(config))
-    return Run(config, task, mesh, graph, abstract_arrays(shapes, mesh), evaluation)
+    abstract_state = abstract_arrays(shapes, mesh)
+    check_fits(mesh, {'parameters and optimizer': state_bytes(abstract_state), **needed})
+    return Run(config, task, mesh, graph, abstract_state, evaluation)
+
+
+def activation_bytes(config: RunConfig, mesh: Mesh) -> int:
+    """Bytes on one device that the layers' inputs take at least, in training or in an evaluation."""
+    model, train = config.model, config.train
+    # Rows of fine-tuning are padded to buckets, so that none need be as long as data.length.
+    length = min(config.data.length, config.examples.buckets[0]) if config.task == 'fine_tuning' else config.data.length
+    rows = train.batch_size // train.micro_batches
+    training = layer_input_bytes(model, rows, length, mesh, is_kept=True)
+    return max(training, layer_input_bytes(model, config.eval.batch_size, length, mesh, is_kept=False))
 
 
 def make_state(task: Task, config: RunConfig) -> TrainState:

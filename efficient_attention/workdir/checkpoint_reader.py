@@ -7,7 +7,6 @@ their record does not say that a seal belongs to it.
 """
 
 import contextlib
-import json
 import logging
 import os
 import re
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 import orbax.checkpoint as ocp
 
+from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.checkpoint_fit import check_fit, leaves_of
 from efficient_attention.workdir.seal import damage, is_sealed
@@ -194,7 +194,7 @@ class CheckpointReader:
         if is_sealed(folder):
             return True
         try:
-            return HAS_SEAL not in json.loads((folder / RECORD / 'metadata').read_bytes())
+            return HAS_SEAL not in read_json_file(folder / RECORD / 'metadata')
         except (OSError, ValueError, TypeError):
             return False
 

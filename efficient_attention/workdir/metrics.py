@@ -17,6 +17,7 @@ import numpy as np
 from tensorboardX import SummaryWriter
 
 from efficient_attention.config.checkpoint import CheckpointConfig
+from efficient_attention.config.json_text import parse_json
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.atomic_write import write_atomically
 
@@ -119,7 +120,7 @@ def best_evaluation(workdir: Path, config: CheckpointConfig) -> dict[str, float]
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        found = parse_json(line)
         step, split, *_ = found['step'], found['split']
     except (ValueError, TypeError, KeyError):
         raise InputError(f'{where}: not a JSON object with step and split') from None

@@ -18,6 +18,7 @@ from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.config.evaluation import has_held_out
+from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.atomic_write import write_atomically
 from efficient_attention.workdir.environment import read_environment
@@ -156,7 +157,7 @@ def _config_tables(config: Mapping[str, Any]) -> str:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+        return read_json_file(path) if path.exists() else {}
     except ValueError as error:
         raise InputError(f'{path} is not JSON: {error}') from None
 

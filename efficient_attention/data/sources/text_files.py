@@ -7,9 +7,11 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from efficient_attention.errors import InputError
+
+Read = TypeVar('Read', str, bytes)
 
 
 def find_files(patterns: str) -> tuple[Path, ...]:
@@ -35,7 +37,7 @@ def digest_files(paths: Sequence[Path]) -> str:
     total = hashlib.sha256()
     for path in paths:
         with _opened(path, unpack=False) as file:
-            content = hashlib.file_digest(file, 'sha256').hexdigest()
+            content = _reading(path, lambda file=file: hashlib.file_digest(file, 'sha256').hexdigest())
         total.update(f'{"".join(path.suffixes[-2:])} {content}\n'.encode())  # the suffix decides how it is read
     return total.hexdigest()
 
@@ -87,7 +89,7 @@ def _opened(path: Path, *, unpack: bool = True) -> Any:  # a binary file
         raise InputError(f'{path}: cannot be read ({error.strerror})') from None
 
 
-def _reading(path: Path, read: Callable[[], bytes]) -> bytes:
+def _reading(path: Path, read: Callable[[], Read]) -> Read:
     try:
         return read()
     except (OSError, EOFError, zlib.error) as error:
