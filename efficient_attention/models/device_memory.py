@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 
 CONTAINER_LIMITS = ('/sys/fs/cgroup/memory.max', '/sys/fs/cgroup/memory/memory.limit_in_bytes')
@@ -41,16 +41,18 @@ def state_bytes(abstract_state: Any) -> int:
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shards)
 
 
-def layer_input_bytes(model: ModelConfig, rows: int, length: int, mesh: Mesh, *, is_kept: bool) -> int:
+def layer_input_bytes(config: RunConfig, rows: int, mesh: Mesh, *, is_kept: bool) -> int:
     """Bytes on one device of the inputs of layers: one at a time, or those of all layers that a backward pass reads.
 
     Args:
-        model: of the run; a reversible stack keeps two streams whatever the number of layers.
+        config: of the run; a reversible stack keeps two streams whatever the number of layers.
         rows: of the global batch, or of a micro-batch of it.
-        length: tokens a row.
         mesh: over whose devices rows, and positions where it has an axis for them, are spread.
         is_kept: whether a backward pass follows.
     """
+    model, length = config.model, config.data.length
+    if config.task == 'fine_tuning':  # rows are padded to buckets, and none need be as long as data.length
+        length = min(length, config.examples.buckets[0])
     kept = {'plain': model.layers, 'reversible': 2}[model.stack] if is_kept else 1
     spread = mesh.size // mesh.shape['tensor']
     return kept * rows * length * model.width * model.compute_dtype.itemsize // spread

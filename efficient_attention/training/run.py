@@ -75,7 +75,8 @@ def build_run(
     check_divisible(
         mesh, batch_size=config.train.batch_size, micro_batches=config.train.micro_batches, heads=config.model.heads
     )
-    needed = {'the inputs of its layers': activation_bytes(config, mesh)}
+    rows = config.train.batch_size // config.train.micro_batches
+    needed = {"its layers' inputs": layer_input_bytes(config, rows, mesh, is_kept=True)}
     check_fits(mesh, needed)
     task = make_task(config, examples)
     evaluation = make_evaluation(config, task, mesh)
@@ -85,16 +86,6 @@ def build_run(
     abstract_state = abstract_arrays(shapes, mesh)
     check_fits(mesh, {'parameters and optimizer': state_bytes(abstract_state), **needed})
     return Run(config, task, mesh, graph, abstract_state, evaluation)
-
-
-def activation_bytes(config: RunConfig, mesh: Mesh) -> int:
-    """Bytes on one device that the layers' inputs take at least, in training or in an evaluation."""
-    model, train = config.model, config.train
-    # Rows of fine-tuning are padded to buckets, so that none need be as long as data.length.
-    length = min(config.data.length, config.examples.buckets[0]) if config.task == 'fine_tuning' else config.data.length
-    rows = train.batch_size // train.micro_batches
-    training = layer_input_bytes(model, rows, length, mesh, is_kept=True)
-    return max(training, layer_input_bytes(model, config.eval.batch_size, length, mesh, is_kept=False))
 
 
 def make_state(task: Task, config: RunConfig) -> TrainState:

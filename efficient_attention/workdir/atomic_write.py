@@ -11,7 +11,8 @@ def write_atomically(path: Path, text: str) -> None:
         OSError: it cannot be written; the old file is then as it was.
     """
     temporary = path.with_suffix('.tmp')
-    with temporary.open('w', encoding='utf-8') as file:
+    temporary.unlink(missing_ok=True)  # a link there would have what it leads to overwritten
+    with temporary.open('x', encoding='utf-8') as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())  # else a power cut after the rename may leave the new name with no content

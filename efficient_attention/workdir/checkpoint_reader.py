@@ -59,7 +59,7 @@ class CheckpointReader:
         """The steps that have their name, in rising order, sealed or not."""
         if not self.folder.is_dir():
             return []
-        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit() and path.is_dir())
+        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal() and path.is_dir())
 
     def existing_steps(self) -> list[int]:
         """Returns `written_steps`; raises InputError where there are none."""
@@ -113,7 +113,7 @@ class CheckpointReader:
         """The JSON record of a step (None = the newest); raises InputError as `restore` does."""
         step = self._existing(step)
         with self._reading(step), ocp.Checkpointer(ocp.JsonCheckpointHandler()) as checkpointer:
-            return checkpointer.restore(self.folder / str(step) / RECORD)
+            return _checked(checkpointer.restore(self.folder / str(step) / RECORD))
 
     def restore(self, abstract_state: Any, step: int | None = None) -> Restored:
         """The state of a step (None = the newest), laid out on devices as `abstract_state` says.
@@ -228,6 +228,16 @@ class CheckpointReader:
             there_are = f'; other steps: {_listed(others)}' if others else ''
             line = f'checkpoint {self.folder / str(step)} cannot be read: {reason(error)}{there_are}'
             raise InputError(line) from error
+
+
+def _checked(record: Any) -> dict[str, Any]:
+    """A record whose groups are what the code that reads them takes for granted; raises ValueError."""
+    groups = (record, record.get('fingerprint', {}), record.get('metrics', {})) if isinstance(record, dict) else (None,)
+    if not all(isinstance(group, dict) for group in groups):
+        raise ValueError('its record is none')
+    if not all(isinstance(value, (int, float)) for value in groups[-1].values()):
+        raise ValueError('the metrics of its record are no numbers')
+    return record
 
 
 def label_of(step: int) -> str:

@@ -26,6 +26,8 @@ class WorkdirLock:
     _held: set[Path] = set()  # of this process: the operating system's lock is per process as well
 
     def __init__(self, workdir: Path) -> None:
+        if (workdir / FILE_NAME).is_symlink():  # what it leads to would be emptied
+            raise InputError(f'{workdir / FILE_NAME}: a link, and no lock of a run')
         try:
             workdir.mkdir(parents=True, exist_ok=True)
             (workdir / FILE_NAME).touch()
@@ -34,7 +36,10 @@ class WorkdirLock:
         self._path = (workdir / FILE_NAME).resolve()
         if self._path in self._held:  # before opening: closing a second file would release the lock of the first
             raise _in_use(workdir, 'this process')
-        self._file = self._path.open('a+')
+        try:
+            self._file = self._path.open('a+')
+        except OSError as error:
+            raise InputError(f'{self._path}: cannot be written ({error.strerror})') from None
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

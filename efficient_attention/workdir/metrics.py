@@ -18,11 +18,12 @@ from tensorboardX import SummaryWriter
 
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.config.json_text import parse_json
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, is_whole_number
 from efficient_attention.workdir.atomic_write import write_atomically
 
 FILE_NAME = 'metrics.jsonl'
 EVENTS_FOLDER = 'tensorboard'
+LARGEST_STEP, LARGEST_METRIC = 2**53, 1e100  # above those of any run; charts cannot be drawn to any number
 NOT_FINITE = ('nan', 'inf', '-inf')
 
 
@@ -121,10 +122,15 @@ def best_evaluation(workdir: Path, config: CheckpointConfig) -> dict[str, float]
 def _parse(line: bytes, where: str) -> dict[str, Any]:
     try:
         found = parse_json(line)
-        step, split, *_ = found['step'], found['split']
+        step, split = found['step'], found['split']
     except (ValueError, TypeError, KeyError):
         raise InputError(f'{where}: not a JSON object with step and split') from None
+    if not (is_whole_number(step) and 0 <= step <= LARGEST_STEP and isinstance(split, str)):
+        raise InputError(f'{where}: step {step!r} of split {split!r} is none')
     numbers = {name: float(value) if value in NOT_FINITE else value for name, value in found.items()}
+    for name, value in numbers.items():
+        if isinstance(value, (int, float)) and LARGEST_METRIC < abs(value) < math.inf:
+            raise InputError(f'{where}: {name} is a number beyond {LARGEST_METRIC:g}')
     return {**numbers, 'step': step, 'split': split}
 
 
