@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -26,6 +27,7 @@ from typing import Any
 from absl import flags
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
+from hypothesis.errors import HypothesisWarning
 
 from efficient_attention.attention.parsing import parse_mechanism, parse_pattern
 from efficient_attention.commands.command_line import parse_flags, run_command
@@ -332,7 +334,8 @@ def fuzz(name: str, minutes: float, first_seed: int) -> tuple[int, str]:
     """How many inputs a reader got within the time, and the finding that ended it before; '' = none."""
     reader, count, deadline = READERS[name], 0, time.monotonic() + 60 * minutes
     smallest = b''
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter('ignore', HypothesisWarning)  # about the length of what it would show
 
         def one(data: bytes) -> None:
             nonlocal count, smallest

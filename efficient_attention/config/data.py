@@ -8,6 +8,7 @@ from efficient_attention.config.fields import CHANGEABLE, read_by
 from efficient_attention.errors import InputError, require
 
 MOST_AT_ONCE = 2**12  # processes, and batches kept ready; far above what any machine has room for
+LARGEST_VOCABULARY = 2**22  # room for it is taken before a tokenizer is trained
 PAIRS = ('none', 'nsp', 'sop')
 MASK_UNITS = ('token', 'word', 'ngram')
 UNITS = ('tokenizer', 'bytes', 'characters', 'words', 'pixels')
@@ -89,7 +90,8 @@ class DataConfig:
             'random_token_share',
         ):
             check_within(f'data.{name}', getattr(self, name), 0, 1)
-        for name in ('vocab_size', 'min_count', 'max_masked', 'max_ngram', 'prefetch'):
+        check_within('data.vocab_size', self.vocab_size, 1, LARGEST_VOCABULARY)
+        for name in ('min_count', 'max_masked', 'max_ngram', 'prefetch'):
             check_within(f'data.{name}', getattr(self, name), 1)
         for name in ('processes', 'static_copies', 'workers'):
             check_within(f'data.{name}', getattr(self, name), 0)

@@ -49,7 +49,6 @@ def predict_files(
     if not getattr(task.config, split):
         raise InputError(f'{path} names no files for examples.{split}; name them (--files)')
     found: dict[str, Any] = {'files': [], 'notes': [], 'metrics': {}}
-    folder.mkdir(parents=True, exist_ok=True)
     for name in task.dev_splits if split == 'dev' else (split,):
         predict_split(task, run, name, folder, found)
     return found | {'notes': task.notes + found['notes']}
@@ -66,6 +65,10 @@ def predict_split(task: Problem[Any, Any], run: TextPipeline, split: str, folder
     elif labelled:
         note = f'{labelled} of {len(examples)} examples of examples.{split} have labels; without all no scores'
         found['notes'].append(note)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # not before all is read and predicted
+    except OSError as error:
+        raise InputError(f'{folder}: cannot be written ({error.strerror})') from None
     found['files'] += map(str, task.write(examples, predictions, split, folder))
 
 

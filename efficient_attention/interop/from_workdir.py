@@ -11,6 +11,7 @@ from flax.traverse_util import flatten_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.parameters import Parts, listed, parameter_shapes
+from efficient_attention.models.device_memory import host_memory, in_units
 from efficient_attention.workdir.checkpoint_reader import BEST, LAST, STATE, CheckpointReader
 from efficient_attention.workdir.config_file import read_config
 
@@ -81,5 +82,8 @@ def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> di
     wrong = [name for name in {**expected, **found} if found.get(name) != getattr(expected.get(name), 'shape', None)]
     if wrong:
         raise InputError(f'{workdir}: its parameters are not those of its config.json: {listed(wrong)}')
+    needed, there_is = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes)), host_memory()
+    if needed > there_is:
+        raise InputError(f'{workdir}: its parameters take {in_units(needed)}, and there are {in_units(there_is)}')
     params = reader.restore({PARAMS: shapes}, step).state[PARAMS]
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)

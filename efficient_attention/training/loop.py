@@ -54,12 +54,11 @@ def train(
     """
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
+    run.task.prepare_training()  # what it refuses leaves no workdir behind
     fingerprint = {'config': to_dict(config)} | run.fingerprint
     with contextlib.ExitStack() as stack:
         checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint))
         reader = checkpoints.reader
-        # A run that is refused up to here does not claim the workdir.
-        run.task.prepare_training()
         newest = checkpoints.newest
         state = None if newest else start.state(run)
         claim_workdir(workdir, config, has_checkpoint=newest is not None)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from efficient_attention.errors import InputError
 
+MOST_BYTES = 2**31  # that are read at once: a text of its own or a line
 Read = TypeVar('Read', str, bytes)
 
 
@@ -49,7 +50,7 @@ def read_text(path: Path) -> str:
         InputError: it cannot be read, or holds bytes that are not UTF-8; names the byte.
     """
     with _opened(path) as file:
-        data = _reading(path, file.read)
+        data = _at_once(path, file.read)
     return decode(data, str(path)).replace('\r\n', '\n')
 
 
@@ -57,7 +58,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """(line number from 1, line without its end) of a UTF-8 file, one at a time; raises as `read_text` does."""
     offset = 0
     with _opened(path) as file:
-        for number, line in enumerate(iter(lambda: _reading(path, file.readline), b''), start=1):
+        for number, line in enumerate(iter(lambda: _at_once(path, file.readline), b''), start=1):
             yield number, decode(line, str(path), offset).rstrip('\r\n')
             offset += len(line)
 
@@ -87,6 +88,14 @@ def _opened(path: Path, *, unpack: bool = True) -> Any:  # a binary file
         return gzip.open(path) if unpack and path.suffix == '.gz' else path.open('rb')
     except OSError as error:
         raise InputError(f'{path}: cannot be read ({error.strerror})') from None
+
+
+def _at_once(path: Path, read: Callable[[int], bytes]) -> bytes:
+    """A whole file, or a line of it; packed files of a few kilobytes may hold more than there is memory."""
+    data = _reading(path, lambda: read(MOST_BYTES + 1))
+    if len(data) > MOST_BYTES:
+        raise InputError(f'{path}: more than {MOST_BYTES:,} bytes in one piece, a file or a line of it')
+    return data
 
 
 def _reading(path: Path, read: Callable[[], Read]) -> Read:

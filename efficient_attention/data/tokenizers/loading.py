@@ -17,6 +17,7 @@ from efficient_attention.errors import InputError
 
 # A stranger's regular expression may take for ever, or end the process.
 SAFE_PATTERNS = frozenset({' {2,}', r'\s+'})
+UNKNOWN = 'a \U000e0100'  # a word, and a character that no vocabulary has
 STEPS = ('normalizer', 'pre_tokenizer', 'decoder')  # which may have one
 MOST_GROWTH = 1000  # characters that the normalizer may make of one
 
@@ -60,6 +61,7 @@ def _load_json(text: str, path: Path) -> Tokenizer:
         tokenizer = Tokenizer.from_str(json.dumps(content))  # what was checked, whatever it makes of the text itself
         tokenizer.no_truncation()  # texts are cut and padded here, not as the file has it
         tokenizer.no_padding()
+        tokenizer.encode(UNKNOWN)  # raises where the unknown piece, or a step's, is none
         return tokenizer
     except InputError:
         raise
