@@ -5,14 +5,13 @@ from typing import Any
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 from flax.traverse_util import flatten_dict
 
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.parameters import Parts, listed, parameter_shapes
 from efficient_attention.models.device_memory import host_memory, in_units
-from efficient_attention.workdir.checkpoint_reader import BEST, LAST, STATE, CheckpointReader
+from efficient_attention.workdir.checkpoint_reader import BEST, LAST, CheckpointReader
 from efficient_attention.workdir.config_file import read_config
 
 ENCODERS = ('pretraining', 'fine_tuning')
@@ -75,7 +74,7 @@ def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> di
     reader = CheckpointReader(workdir)
     step = checkpoint_step(reader, config, checkpoint)
     expected = flatten_dict(parameter_shapes(config.model, parts_of(config)), sep='/')
-    saved = ocp.PyTreeCheckpointHandler().metadata(reader.folder / str(step) / STATE).tree[PARAMS]
+    saved = reader.saved_tree(step).get(PARAMS, {})
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), saved)
     found = {name: leaf.shape for name, leaf in flatten_dict(shapes, sep='/').items()}

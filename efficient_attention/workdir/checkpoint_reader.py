@@ -148,13 +148,19 @@ class CheckpointReader:
             restore_args=ocp.checkpoint_utils.construct_restore_args(abstract_state),
             partial_restore=isinstance(abstract_state, dict),  # what is read has been compared name by name before
         )
-        with self._reading(step):
-            saved = leaves_of(ocp.PyTreeCheckpointHandler().metadata(folder / STATE).tree)
+        saved = leaves_of(self.saved_tree(step))
         if isinstance(abstract_state, dict):
             saved = {name: leaf for name, leaf in saved.items() if name.split('/')[0] in abstract_state}
         check_fit(saved, leaves_of(abstract_state), where=f'checkpoint {folder}')
         with self._reading(step), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
             return checkpointer.restore(folder / STATE, args=arguments)
+
+    def saved_tree(self, step: int) -> Any:
+        """What a step says of its arrays: their names, shapes and dtypes; raises InputError where it cannot be read."""
+        with self._reading(step):
+            tree = ocp.PyTreeCheckpointHandler().metadata(self.folder / str(step) / STATE).tree
+            leaves_of(tree)
+        return tree
 
     def newest(self) -> Saved | None:
         """The newest undamaged checkpoint with its record, or None where there is none at all.
@@ -232,10 +238,12 @@ class CheckpointReader:
 
 def _checked(record: Any) -> dict[str, Any]:
     """A record whose groups are what the code that reads them takes for granted; raises ValueError."""
-    groups = (record, record.get('fingerprint', {}), record.get('metrics', {})) if isinstance(record, dict) else (None,)
-    if not all(isinstance(group, dict) for group in groups):
+    if not isinstance(record, dict):
         raise ValueError('its record is none')
-    if not all(isinstance(value, (int, float)) for value in groups[-1].values()):
+    fingerprint, metrics = record.get('fingerprint', {}), record.get('metrics', {})
+    if not (isinstance(fingerprint, dict) and isinstance(metrics, dict)):
+        raise ValueError('its record is none')
+    if not all(isinstance(value, (int, float)) for value in metrics.values()):
         raise ValueError('the metrics of its record are no numbers')
     return record
 

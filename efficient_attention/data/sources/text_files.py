@@ -1,5 +1,6 @@
 """Finds and reads source files: globs, gzip, UTF-8; every failure names the file and the place in it."""
 
+import functools
 import glob
 import gzip
 import hashlib
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 from efficient_attention.errors import InputError
 
 MOST_BYTES = 2**31  # that are read at once: a text of its own or a line
-Read = TypeVar('Read', str, bytes)
+Read = TypeVar('Read')
 
 
 def find_files(patterns: str) -> tuple[Path, ...]:
@@ -38,7 +39,7 @@ def digest_files(paths: Sequence[Path]) -> str:
     total = hashlib.sha256()
     for path in paths:
         with _opened(path, unpack=False) as file:
-            content = _reading(path, lambda file=file: hashlib.file_digest(file, 'sha256').hexdigest())
+            content = _reading(path, functools.partial(hashlib.file_digest, file, 'sha256')).hexdigest()
         total.update(f'{"".join(path.suffixes[-2:])} {content}\n'.encode())  # the suffix decides how it is read
     return total.hexdigest()
 
