@@ -13,7 +13,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help quickstart test test-fast test-all lint format lock peers clean install-run install-test
+.PHONY: help quickstart test test-fast test-all lint format lock peers beam clean install-run install-test
 
 install = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-input
 
@@ -97,21 +97,29 @@ peers: .venv-peers/.peers  ## environment with PyTorch and transformers, for scr
 	  { echo 'error: pip could not install what $< names (see above); its comment says where torch may come from' >&2; exit 1; }
 	@touch $@
 
+beam: .venv-beam/.beam  ## environment with Apache Beam, for scripts/prepare_corpus_beam.py
+.venv-beam/.beam: requirements/beam.txt
+	$(call environment,.venv-beam)
+	@echo '[set-up] installing requirements/beam.txt into .venv-beam'
+	@$(call install,.venv-beam) --require-hashes -r requirements/beam.txt
+	@touch $@
+
 # ---- locks: one universal file serves every Python and platform; the test lock leads, the others follow it ----
 
 compile = .venv-lock/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
   --no-header --no-emit-index-url --no-annotate --upgrade
 
-lock:  ## renew requirements/{run,test,lint}.txt from pyproject.toml
+lock:  ## renew requirements/{run,test,lint,beam}.txt from pyproject.toml
 	$(call environment,.venv-lock)
 	@$(call install,.venv-lock) --upgrade uv
 	@index=$$(.venv-lock/bin/python -m pip config get global.index-url 2>/dev/null || true); \
 	  export UV_DEFAULT_INDEX=$${UV_DEFAULT_INDEX:-$${index:-}}; test -n "$$UV_DEFAULT_INDEX" || unset UV_DEFAULT_INDEX; \
 	  $(compile) --extra test --output-file requirements/test.txt >/dev/null; \
 	  $(compile) --constraints requirements/test.txt --output-file requirements/run.txt >/dev/null; \
-	  $(subst pyproject.toml,--group lint,$(compile)) --output-file requirements/lint.txt >/dev/null
-	@! grep -n '://' requirements/test.txt requirements/run.txt requirements/lint.txt
-	@echo 'renewed requirements/test.txt, run.txt and lint.txt'
+	  $(subst pyproject.toml,--group lint,$(compile)) --output-file requirements/lint.txt >/dev/null; \
+	  $(subst pyproject.toml,--group beam,$(compile)) --output-file requirements/beam.txt >/dev/null
+	@! grep -n '://' requirements/test.txt requirements/run.txt requirements/lint.txt requirements/beam.txt
+	@echo 'renewed requirements/test.txt, run.txt, lint.txt and beam.txt'
 
 clean:  ## remove environments, builds, tool caches and compiled programs; runs/, data/ and the rest of cache/ stay
 	rm -rf cache/programs .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

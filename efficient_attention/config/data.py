@@ -25,7 +25,7 @@ class DataConfig:
         InputError: a field is out of its range; names the field, its value and what is allowed.
     """
 
-    # or text:<glob>, jsonl:<glob>#field, arrayrecord:<glob>, tfds:<name>#field, images:<glob>
+    # or text:<glob>, jsonl:<glob>#field, dump:<glob>, arrayrecord:<glob>, tfds:<name>#field, images:<glob>
     source: str = read_by('pretraining', 'language_modelling', default='stdlib')
     # share held out for evaluation, of the documents or, with splitting 'end', of the text
     held_out: float = read_by('pretraining', 'language_modelling', default=0.02)

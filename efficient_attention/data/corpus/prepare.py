@@ -12,6 +12,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -44,10 +45,10 @@ def prepare_corpus(config: DataConfig, *, show_progress: bool = True) -> Prepare
     Raises:
         InputError: the source, the tokenizer, or the cached folder is not as it should be; one line says what.
     """
-    tokenizer = _loaded_tokenizer(config)
+    tokenizer = corpus_tokenizer(config)
     source = open_source(config.source)
     digest = source.digest()
-    folder = Path(config.cache) / _folder_name(config, digest)
+    folder = corpus_folder(config, digest)
     if not (folder / MANIFEST).is_file():
         with Progress(f'preparing {config.source}', is_shown=show_progress) as progress:
             _build(folder, config, source, digest, tokenizer, progress)
@@ -60,7 +61,7 @@ def training_documents(config: DataConfig) -> Iterator[str]:
         return _survey(open_source(config.source), config.held_out, progress).training_documents()
 
 
-def _loaded_tokenizer(config: DataConfig) -> Tokenizer | None:
+def corpus_tokenizer(config: DataConfig) -> Tokenizer | None:
     """The tokenizer of a file, checked; None where it is to be trained."""
     tokenizer = loaded_tokenizer(config)
     if tokenizer:
@@ -72,7 +73,8 @@ def _loaded_tokenizer(config: DataConfig) -> Tokenizer | None:
     return tokenizer
 
 
-def _folder_name(config: DataConfig, digest: str) -> str:
+def corpus_folder(config: DataConfig, digest: str) -> Path:
+    """The folder in the cache of what a source of this digest becomes with these settings."""
     key = {
         'format': FORMAT,
         'rules': RULES,
@@ -81,7 +83,7 @@ def _folder_name(config: DataConfig, digest: str) -> str:
         **tokenizer_identity(config),
         'vocab_size': config.vocab_size,
     }
-    return f'{config.source.partition(":")[0]}-{json_sha256(key)[:16]}'
+    return Path(config.cache) / f'{config.source.partition(":")[0]}-{json_sha256(key)[:16]}'
 
 
 def _build(
@@ -95,27 +97,44 @@ def _build(
             tokenizer = trained_tokenizer(config, survey.training_documents, survey.characters)
         tokenizer.save(str(partial / TOKENIZER))
         counts, unigram_counts, content = _encode(partial, config, survey, tokenizer.get_vocab_size(), progress)
-        tokenizer_sha256 = file_sha256(partial / TOKENIZER)
-        identity = {
-            'format': FORMAT,
-            'rules': RULES,
-            'source_sha256': digest,
-            'tokenizer_sha256': tokenizer_sha256,
-            'held_out': config.held_out,
-            'content_sha256': content,  # rules and libraries may change and leave all the others as they are
-        }
-        manifest = {
-            **identity,
-            'fingerprint': json_sha256(identity),
-            'source': config.source,
-            'settings': {name: getattr(config, name) for name in ('tokenizer', 'vocab_size', 'lowercase')},
-            'characters': survey.characters,
-            'counts': counts,
-            'made_with': {'python': platform.python_version(), 'tokenizers': importlib.metadata.version('tokenizers')},
-            'seconds': round(time.monotonic() - started, 1),
-        }
-        write_manifest(partial, vocabulary_of(tokenizer, config.tokenizer), unigram_counts, manifest)
+        parts = Parts(digest, content, survey.characters, counts, time.monotonic() - started)
+        complete_corpus(partial, config, tokenizer, unigram_counts, parts)
     progress.line(f'{describe_counts(counts)}, in {time.monotonic() - started:.1f} s: {folder}')
+
+
+class Parts(NamedTuple):
+    """What a manifest tells of a corpus beside its settings."""
+
+    source_sha256: str
+    content_sha256: str  # of both splits
+    characters: int
+    counts: dict[str, dict[str, int]]  # by split: documents, sentences, tokens, records, shards
+    seconds: float
+
+
+def complete_corpus(
+    folder: Path, config: DataConfig, tokenizer: Tokenizer, unigram_counts: np.ndarray, parts: Parts
+) -> None:
+    """Writes the vocabulary's files and the manifest into the folder of a corpus whose splits are written."""
+    identity = {
+        'format': FORMAT,
+        'rules': RULES,
+        'source_sha256': parts.source_sha256,
+        'tokenizer_sha256': file_sha256(folder / TOKENIZER),
+        'held_out': config.held_out,
+        'content_sha256': parts.content_sha256,  # rules and libraries may change and leave all the others as they are
+    }
+    manifest = {
+        **identity,
+        'fingerprint': json_sha256(identity),
+        'source': config.source,
+        'settings': {name: getattr(config, name) for name in ('tokenizer', 'vocab_size', 'lowercase')},
+        'characters': parts.characters,
+        'counts': parts.counts,
+        'made_with': {'python': platform.python_version(), 'tokenizers': importlib.metadata.version('tokenizers')},
+        'seconds': round(parts.seconds, 1),
+    }
+    write_manifest(folder, vocabulary_of(tokenizer, config.tokenizer), unigram_counts, manifest)
 
 
 def describe_counts(counts: dict[str, dict[str, int]]) -> str:

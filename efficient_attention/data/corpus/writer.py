@@ -4,9 +4,9 @@ import array
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from array_record.python import array_record_module
@@ -19,6 +19,29 @@ from efficient_attention.errors import InputError
 
 RECORD_TOKENS = 2048
 SHARD_BYTES = 2**28
+
+
+class Record(NamedTuple):
+    """One record of a section: its first sentence, and its tokens."""
+
+    first_sentence: int
+    tokens: slice
+
+
+def cut_records(lengths: np.ndarray, record_tokens: int = RECORD_TOKENS) -> Iterator[Record]:
+    """The records of a section whose sentences have these lengths: each ends with the first that reaches so many."""
+    ends = np.cumsum(lengths)
+    first, written = 0, 0
+    while first < len(lengths):
+        last = min(int(np.searchsorted(ends, written + record_tokens)), len(lengths) - 1)
+        yield Record(first, slice(written, int(ends[last])))
+        first, written = last + 1, int(ends[last])
+
+
+def section_bytes(document: int, lengths: np.ndarray, ids: np.ndarray) -> bytes:
+    """What a split's digest takes in of one section."""
+    numbers = np.array([document, len(lengths), len(ids)], '<i8')
+    return numbers.tobytes() + lengths.astype('<i4').tobytes() + ids.astype('<u4').tobytes()
 
 
 class SplitWriter:
@@ -70,15 +93,10 @@ class SplitWriter:
             self._document_starts.append(len(self._lengths))
             self._document = document
         self.counts += np.bincount(ids, minlength=len(self.counts))
-        self._content.update(np.array([document, len(lengths), len(ids)], '<i8').tobytes())
-        self._content.update(lengths.astype('<i4').tobytes() + ids.astype('<u4').tobytes())
-        ends = np.cumsum(lengths)
-        first, written = 0, 0
-        while first < len(lengths):
-            last = min(int(np.searchsorted(ends, written + self._record_tokens)), len(lengths) - 1)
-            self._record_starts.append(len(self._lengths) + first)
-            self._write(ids[written : ends[last]].astype(self._type).tobytes())
-            first, written = last + 1, int(ends[last])
+        self._content.update(section_bytes(document, lengths, ids))
+        for record in cut_records(lengths, self._record_tokens):
+            self._record_starts.append(len(self._lengths) + record.first_sentence)
+            self._write(ids[record.tokens].astype(self._type).tobytes())
         self._lengths.frombytes(np.ascontiguousarray(lengths, np.intc).tobytes())
 
     def digest(self) -> str:
@@ -98,17 +116,18 @@ class SplitWriter:
         self._document_starts.append(len(self._lengths))
         self._shard_starts.append(len(self._record_starts))
         self._record_starts.append(len(self._lengths))
-        self._save('sentence_lengths', self._lengths, np.int32)
-        self._save('document_starts', self._document_starts, np.int64)
-        self._save('record_starts', self._record_starts, np.int64)
-        self._save('shard_starts', self._shard_starts, np.int64)
+        starts = {
+            'document_starts': self._document_starts,
+            'record_starts': self._record_starts,
+            'shard_starts': self._shard_starts,
+        }
+        save_index(self._folder / self._split, self._lengths, starts)
         return counts
 
     def _write(self, record: bytes) -> None:
         if self._shard_bytes >= self._most_shard_bytes:
             self._close_shard()
-            path = shard_path(self._folder, self._split, len(self._shard_starts))
-            self._writer = array_record_module.ArrayRecordWriter(str(path), 'group_size:1')
+            self._writer = open_shard(shard_path(self._folder, self._split, len(self._shard_starts)))
             self._shard_starts.append(len(self._record_starts) - 1)
             self._shard_bytes = 0
         with self._writing():
@@ -127,8 +146,17 @@ class SplitWriter:
         except RuntimeError as error:  # how array_record reports a full disk
             raise InputError(f'{self._folder / self._split}: cannot be written ({one_line(error)})') from None
 
-    def _save(self, name: str, values: array.array, dtype: type) -> None:
-        np.save(self._folder / self._split / f'{name}.npy', np.array(values, dtype), allow_pickle=False)
+
+def save_index(folder: Path, lengths: Sequence[int], starts: Mapping[str, Sequence[int]]) -> None:
+    """Writes the index files of a split: the lengths of its sentences, and where documents, records, shards begin."""
+    np.save(folder / 'sentence_lengths.npy', np.array(lengths, np.int32), allow_pickle=False)
+    for name, values in starts.items():
+        np.save(folder / f'{name}.npy', np.array(values, np.int64), allow_pickle=False)
+
+
+def open_shard(path: Path) -> Any:
+    """A writer of ArrayRecord whose records can be read one by one."""
+    return array_record_module.ArrayRecordWriter(str(path), 'group_size:1')
 
 
 def token_type(vocabulary_size: int) -> str:

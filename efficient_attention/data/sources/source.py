@@ -1,9 +1,10 @@
 """Opens the documents that a config's short text names: 'stdlib', 'text:books/**/*.txt', 'jsonl:rows/*.jsonl.gz#text'.
 
     stdlib                         documentation topics and docstrings of the running Python's standard library
-    text:<globs>                   plain, Markdown (front matter dropped) or .gz files, a document a file
+    text:<globs>                   plain, Markdown (front matter dropped), .gz or .bz2 files, a document a file
     text:<globs>#paragraphs        the same files, documents separated by blank lines
-    jsonl:<globs>#<field>          JSON lines, plain or .gz, a document a row
+    jsonl:<globs>#<field>          JSON lines, plain, .gz or .bz2, a document a row
+    dump:<globs>                   XML dumps of Wikipedia, plain, .gz or .bz2, the running text of an article a document
     arrayrecord:<globs>            records of UTF-8 text, a document a record
     tfds:<name>[:<split>]#<field>  a TensorFlow Datasets set, without TensorFlow; split 'train' by default
 
@@ -96,6 +97,13 @@ def _open_json(rest: str) -> _Opened:
     return f'jsonl#{field}', functools.partial(digest_files, files), functools.partial(json_documents, files, field)
 
 
+def _open_dump(rest: str) -> _Opened:
+    from efficient_attention.data.sources.wikipedia_dump import dump_documents  # loads a parser that others do without
+
+    files = find_files(rest)
+    return 'dump', functools.partial(digest_files, files), functools.partial(dump_documents, files)
+
+
 def _open_records(rest: str) -> _Opened:
     files = find_files(rest)
     return 'arrayrecord', functools.partial(digest_files, files), functools.partial(record_documents, files)
@@ -110,6 +118,7 @@ KINDS = {  # by the word before the colon: how it is written
     'stdlib': 'stdlib',
     'text': 'text:<glob>[#paragraphs]',
     'jsonl': 'jsonl:<glob>#<field>',
+    'dump': 'dump:<glob>',
     'arrayrecord': 'arrayrecord:<glob>',
     'tfds': 'tfds:<name>[:<split>]#<field>',
 }
@@ -117,6 +126,7 @@ _OPENERS: dict[str, Callable[[str], _Opened]] = {
     'stdlib': _open_stdlib,
     'text': _open_text,
     'jsonl': _open_json,
+    'dump': _open_dump,
     'arrayrecord': _open_records,
     'tfds': _open_tfds,
 }

@@ -1,5 +1,6 @@
 """Finds and reads source files: globs, gzip, UTF-8; every failure names the file and the place in it."""
 
+import bz2
 import functools
 import glob
 import gzip
@@ -14,6 +15,7 @@ from efficient_attention.errors import InputError
 
 MOST_BYTES = 2**31  # that are read at once: a text of its own or a line
 Read = TypeVar('Read')
+PACKED: dict[str, Callable[[Path], Any]] = {'.gz': gzip.open, '.bz2': bz2.open}  # by the end of a file's name
 
 
 def find_files(patterns: str) -> tuple[Path, ...]:
@@ -45,7 +47,7 @@ def digest_files(paths: Sequence[Path]) -> str:
 
 
 def read_text(path: Path) -> str:
-    """A file's text, UTF-8 with or without byte order mark, unpacked when its name ends in .gz.
+    """A file's text, UTF-8 with or without byte order mark, unpacked when its name ends in .gz or .bz2.
 
     Raises:
         InputError: it cannot be read, or holds bytes that are not UTF-8; names the byte.
@@ -62,6 +64,12 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         for number, line in enumerate(iter(lambda: _at_once(path, file.readline), b''), start=1):
             yield number, decode(line, str(path), offset).rstrip('\r\n')
             offset += len(line)
+
+
+def read_chunks(path: Path, size: int = 2**20) -> Iterator[bytes]:
+    """The bytes of a file, at most `size` at a time, unpacked as in `read_text`, with the errors of a file there."""
+    with _opened(path) as file:
+        yield from iter(lambda: _reading(path, lambda: file.read(size)), b'')
 
 
 def decode(data: bytes, where: str, offset: int = 0) -> str:
@@ -86,7 +94,7 @@ def decode(data: bytes, where: str, offset: int = 0) -> str:
 
 def _opened(path: Path, *, unpack: bool = True) -> Any:  # a binary file
     try:
-        return gzip.open(path) if unpack and path.suffix == '.gz' else path.open('rb')
+        return PACKED[path.suffix](path) if unpack and path.suffix in PACKED else path.open('rb')
     except OSError as error:
         raise InputError(f'{path}: cannot be read ({error.strerror})') from None
 

@@ -1,0 +1,145 @@
+"""A split of a prepared corpus in parts that different machines may write, byte for byte as `SplitWriter` writes it.
+
+Each document is tokenised alone and knows its place: the number of its file, and its own in that. Sizes alone decide
+which records a shard holds, so shards can be written in any order; index files and digests need one pass at the end.
+"""
+
+import array
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from array_record.python import array_record_module
+
+from efficient_attention.data.corpus.encoding import encode_documents
+from efficient_attention.data.corpus.prepared_corpus import shard_path
+from efficient_attention.data.corpus.writer import (
+    SHARD_BYTES,
+    cut_records,
+    open_shard,
+    save_index,
+    section_bytes,
+    token_type,
+)
+
+Place = tuple[int, int]  # of a document: its file's number, its own in that file
+RecordPlace = tuple[int, int, int]  # of a record: that, and its number in the document
+COUNTS = 'counts.txt'  # a line for each split while it is made: its name, documents, sentences, records, shards
+SECTIONS = 'sections.npy'  # int64 [sections, 2]: a document's number in the source, sentences; gone when it is done
+
+
+class DocumentParts(NamedTuple):
+    """A tokenised document."""
+
+    sections: list[np.ndarray]  # each int32 [sentences], tokens of its sentences
+    records: list[bytes]
+
+
+class DocumentSizes(NamedTuple):
+    """What the index files and the shards need to know of a document."""
+
+    place: Place
+    sections: list[np.ndarray]  # as in DocumentParts
+    record_bytes: list[int]
+
+
+def document_parts(text: str, tokenizer_file: str, vocabulary_size: int) -> DocumentParts:
+    """Tokenises a document; one without a sentence has neither sections nor records."""
+    sections, records = [], []
+    for encoded in encode_documents([text], tokenizer_file, processes=1):
+        if len(encoded.lengths):
+            ids = encoded.ids.astype(token_type(vocabulary_size))
+            sections.append(encoded.lengths)
+            records += [ids[record.tokens].tobytes() for record in cut_records(encoded.lengths)]
+    return DocumentParts(sections, records)
+
+
+def shard_starts(documents: Iterable[tuple[Place, list[int]]], shard_bytes: int = SHARD_BYTES) -> list[RecordPlace]:
+    """The first record of each shard, from the bytes of the records of every document, which come in order."""
+    starts: list[RecordPlace] = []
+    filled = shard_bytes
+    for place, sizes in documents:
+        for number, size in enumerate(sizes):
+            if filled >= shard_bytes:
+                starts.append((*place, number))
+                filled = 0
+            filled += size
+    return starts
+
+
+def write_shard(folder: Path, split: str, number: int, records: Iterable[bytes]) -> None:
+    """Writes a shard, at once: whoever writes it a second time puts the same in its place."""
+    path = shard_path(folder, split, number)
+    temporary = path.with_suffix(f'.{os.getpid()}')
+    writer = open_shard(temporary)
+    for record in records:
+        writer.write(record)
+    writer.close()
+    temporary.replace(path)
+
+
+def write_split_index(
+    folder: Path, documents: Iterable[DocumentSizes], starts: Sequence[RecordPlace], first_of_file: Mapping[int, int]
+) -> dict[str, int]:
+    """Writes the index files of a split and SECTIONS, and counts what is in it.
+
+    Args:
+        folder: of the split.
+        documents: with at least one sentence each, in order.
+        starts: `shard_starts` of them.
+        first_of_file: the number in the whole source of each file's first document.
+
+    Returns:
+        counts for the manifest, without tokens.
+    """
+    lengths, sections = array.array('i'), array.array('q')
+    document_starts, record_starts, first_records = array.array('q'), array.array('q'), array.array('q')
+    beginnings = set(starts)
+    for document in documents:
+        document_starts.append(len(lengths))
+        number = 0
+        for section in document.sections:
+            sections.extend((first_of_file[document.place[0]] + document.place[1], len(section)))
+            for record in cut_records(section):
+                if (*document.place, number) in beginnings:
+                    first_records.append(len(record_starts))
+                record_starts.append(len(lengths) + record.first_sentence)
+                number += 1
+            lengths.frombytes(np.ascontiguousarray(section, np.intc).tobytes())
+    counts = {'documents': len(document_starts), 'sentences': len(lengths)}
+    counts |= {'records': len(record_starts), 'shards': len(first_records)}
+    document_starts.append(len(lengths))
+    first_records.append(len(record_starts))
+    record_starts.append(len(lengths))
+    named = {'document_starts': document_starts, 'record_starts': record_starts, 'shard_starts': first_records}
+    save_index(folder, lengths, named)
+    np.save(folder / SECTIONS, np.array(sections, np.int64).reshape(-1, 2), allow_pickle=False)
+    return counts
+
+
+def digest_split(folder: Path, split: str, vocabulary_size: int) -> tuple[str, np.ndarray]:
+    """SHA-256 of a split that is written, as `SplitWriter.digest`, and how often each id occurs; removes SECTIONS."""
+    lengths = np.load(folder / split / 'sentence_lengths.npy')
+    content, counts = hashlib.sha256(), np.zeros(vocabulary_size, np.int64)
+    records = read_records(folder, split, token_type(vocabulary_size))
+    first = 0
+    for document, sentences in np.load(folder / split / SECTIONS):
+        section = lengths[first : first + sentences]
+        ids = np.concatenate([next(records) for _ in cut_records(section)])
+        content.update(section_bytes(document, section, ids))
+        counts += np.bincount(ids, minlength=vocabulary_size)
+        first += sentences
+    (folder / split / SECTIONS).unlink()
+    return content.hexdigest(), counts
+
+
+def read_records(folder: Path, split: str, dtype: str) -> Iterator[np.ndarray]:
+    """The ids of every record of a split, shard by shard."""
+    for number in range(len(np.load(folder / split / 'shard_starts.npy')) - 1):
+        reader = array_record_module.ArrayRecordReader(str(shard_path(folder, split, number)))
+        for record in range(reader.num_records()):
+            yield np.frombuffer(reader.read([record])[0], dtype)
+        reader.close()

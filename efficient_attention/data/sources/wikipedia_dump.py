@@ -1,0 +1,173 @@
+"""Articles of MediaWiki's XML dumps (enwiki-latest-pages-articles.xml.bz2 and its parts) as plain text.
+
+As for BERT (Devlin et al. 2018, arXiv 1810.04805, section 3.1) only running text is kept: no lists, tables or headings.
+The file is read as a stream, a page in memory at a time.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.parsers import expat
+
+import mwparserfromhell
+from mwparserfromhell import nodes
+
+from efficient_attention.data.sources.text_files import read_chunks
+from efficient_attention.errors import InputError
+
+PAGE_CHARACTERS = 2**24  # of one page's text; MediaWiki itself saves at most 2 MiB
+# Tags, links and tables of a page beyond so many are dropped before it is parsed, whose time grows with the square of
+# unclosed ones (20,000 '<ref>' take a minute); articles have some thousand.
+MOST = ((re.compile('<(?=[a-z])', re.I), 10_000), (re.compile(r'\[?[a-z]+://\S*'), 5_000), (re.compile(r'{\|'), 2_000))
+NAMESPACE = re.compile(r':?(file|image|category|media|wikipedia|help|portal|template|[a-z]{2,3}(-[a-z]+)?):', re.I)
+WITHOUT_TEXT = frozenset('ref references gallery table math score timeline imagemap syntaxhighlight source'.split())
+LIST_ITEMS = frozenset(('li', 'dd', 'dt'))
+ITEM = '\x00'  # stands where a list item begins
+BEHAVIOUR = re.compile(r'__[A-Z]+__')
+STYLE = re.compile(r"'{2,}")
+# What templates leave at the two ends of a bracket, and of a whole one. Bounded, else a line of commas takes for ever.
+OPENED = re.compile(r'\((?: ?[,;:]){1,9} ?')
+CLOSED = re.compile(r'(?: ?[,;:]){1,9} ?\)')
+EMPTY_BRACKETS = re.compile(r' ?\( ?\)')
+SPACES = re.compile(r'[ \t\xa0]+')
+
+
+class Page(NamedTuple):
+    """What a dump says of a page."""
+
+    title: str
+    namespace: str  # '0' = articles
+    is_redirect: bool
+    model: str  # 'wikitext', or another kind of content
+    text: str  # wikitext
+
+
+def dump_documents(files: Sequence[Path]) -> Iterator[str]:
+    """The running text of every article of dumps, plain, .gz or .bz2, paragraphs with a blank line between.
+
+    Redirects and pages of other namespaces are left out.
+
+    Raises:
+        InputError: a file is no XML, is cut, or declares entities; names the file and the line.
+    """
+    for path in files:
+        for page in read_pages(path):
+            if page.namespace == '0' and not page.is_redirect and page.model == 'wikitext':
+                yield plain_text(page.text)
+
+
+def read_pages(path: Path) -> Iterator[Page]:
+    """The pages of one dump, in its order; raises InputError as `dump_documents`."""
+    reader = _PageReader(str(path))
+    for chunk in read_chunks(path):
+        yield from reader.feed(chunk)
+    yield from reader.feed(b'', is_last=True)
+
+
+def plain_text(wikitext: str) -> str:
+    """The running text of an article's markup; '' where there is none."""
+    for mark, most in MOST:
+        if sum(1 for _ in mark.finditer(wikitext)) > most:
+            wikitext = mark.sub(' ', wikitext)
+    code = mwparserfromhell.parse(wikitext.replace(ITEM, ''), skip_style_tags=True)
+    lines = ''.join(map(_text_of, code.nodes)).splitlines()
+    kept = [_clean(line) for line in lines if ITEM not in line]
+    return '\n\n'.join(line for line in kept if line)
+
+
+def _clean(line: str) -> str:
+    line = SPACES.sub(' ', STYLE.sub('', BEHAVIOUR.sub('', line)))
+    return EMPTY_BRACKETS.sub('', OPENED.sub('(', CLOSED.sub(')', line))).strip()
+
+
+def _text_of(node: Any) -> str:
+    """The text of a node of mwparserfromhell's tree, with ITEM at the beginning of what is a list item's line."""
+    match node:
+        case nodes.Text():
+            return str(node.value)
+        case nodes.HTMLEntity():
+            return node.normalize()
+        case nodes.Wikilink():
+            if NAMESPACE.match(str(node.title)):
+                return ''
+            return _inner(node.text if node.text is not None else node.title)
+        case nodes.ExternalLink():
+            return _inner(node.title) if node.brackets and node.title is not None else ''
+        case nodes.Tag():
+            return _tag_text(node)
+    return ''  # templates, comments, headings, arguments
+
+
+def _tag_text(node: Any) -> str:
+    name = str(node.tag).strip().lower()
+    if name in LIST_ITEMS:
+        return ITEM + _inner(node.contents)
+    if name in WITHOUT_TEXT:
+        return ''
+    return ' ' if name in ('br', 'hr') else _inner(node.contents)
+
+
+def _inner(code: Any) -> str:
+    return ''.join(map(_text_of, code.nodes)) if code is not None else ''
+
+
+class _PageReader:
+    """Gathers the fields of each page from expat's events."""
+
+    FIELDS = frozenset(('title', 'ns', 'model', 'text'))
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._pages: list[Page] = []
+        self._fields: dict[str, list[str]] = {}
+        self._open: list[str] | None = None  # the text of the field that is being read
+        self._characters = 0
+        self._is_redirect = False
+        self._parser = expat.ParserCreate()
+        self._parser.buffer_text = True
+        self._parser.StartElementHandler = self._start
+        self._parser.EndElementHandler = self._end
+        self._parser.CharacterDataHandler = self._data
+        self._parser.StartDoctypeDeclHandler = self._refuse_entities
+
+    def feed(self, chunk: bytes, *, is_last: bool = False) -> list[Page]:
+        """Reads on; returns the pages that are complete now."""
+        try:
+            self._parser.Parse(chunk, is_last)
+        except expat.ExpatError as error:
+            raise InputError(f'{self._where}: not the XML of a dump ({error})') from None
+        pages, self._pages = self._pages, []
+        return pages
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        del attributes
+        if name == 'page':
+            self._fields, self._is_redirect = {}, False
+        elif name == 'redirect':
+            self._is_redirect = True
+        elif name in self.FIELDS:
+            self._open = self._fields[name] = []
+            self._characters = 0
+
+    def _end(self, name: str) -> None:
+        if name in self.FIELDS:
+            self._open = None
+        elif name == 'page':
+            found = {field: ''.join(parts) for field, parts in self._fields.items()}
+            model = found.get('model', 'wikitext')  # dumps from before 2012 do not say
+            text = found.get('text', '')
+            self._pages.append(Page(found.get('title', ''), found.get('ns', '0'), self._is_redirect, model, text))
+
+    def _data(self, text: str) -> None:
+        if self._open is None:
+            return
+        self._characters += len(text)
+        if self._characters > PAGE_CHARACTERS:
+            line = self._parser.CurrentLineNumber
+            raise InputError(f'{self._where}: line {line}: a page of more than {PAGE_CHARACTERS:,} characters')
+        self._open.append(text)
+
+    def _refuse_entities(self, *declaration: object) -> None:
+        del declaration
+        raise InputError(f'{self._where}: line {self._parser.CurrentLineNumber}: a document type, which dumps lack')

@@ -1,0 +1,207 @@
+"""Prepares a corpus that is too large for one machine, with Apache Beam: the same files as scripts/prepare_corpus.py.
+
+    make beam
+    .venv-beam/bin/python scripts/prepare_corpus_beam.py --source 'dump:dumps/*.bz2' --tokenizer vocab.txt \
+      --vocab_size 30522 --cache /shared/cache --direct_num_workers 8 --direct_running_mode multi_processing
+
+Flags that it does not know are Beam's: --runner (FlinkRunner, SparkRunner, DataflowRunner; without one it runs on this
+machine) and the runner's own. Files and cache must lie where this process and all workers see them under the same path.
+The tokenizer is a file; learn one from a part of the corpus with scripts/prepare_corpus.py. A run of the same `data`
+fields finds the folder in its cache. docs/large_corpora.md says more.
+"""
+
+import contextlib
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import flags
+from tokenizers import Tokenizer
+
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.config.data import DataConfig
+from efficient_attention.data.cache_folder import TOKENIZER, new_folder
+from efficient_attention.data.cache_manifest import MANIFEST, json_sha256
+from efficient_attention.data.corpus.prepare import (
+    Parts,
+    complete_corpus,
+    corpus_folder,
+    corpus_tokenizer,
+    describe_counts,
+)
+from efficient_attention.data.corpus.prepared_corpus import SPLITS
+from efficient_attention.data.corpus.split_parts import COUNTS, digest_split, write_split_index
+from efficient_attention.data.corpus.writer import SHARD_BYTES
+from efficient_attention.data.held_out_documents import held_out_threshold
+from efficient_attention.data.sources.source import open_source
+from efficient_attention.data.sources.text_files import find_files
+from efficient_attention.errors import InputError, require
+
+ROOT = Path(__file__).resolve().parent.parent
+KINDS = ('dump', 'jsonl', 'text', 'arrayrecord')  # sources that are files
+RUNNER = 'FnApiRunner'  # in this process; 'DirectRunner' would first fetch a program from the network
+LINE = re.compile(r'InputError: (.*?)(?: \[while running|\n|\\n|$)')  # in Beam's traceback
+FIELDS = ('source', 'held_out', 'cache', 'tokenizer', 'vocab_size', 'lowercase')
+
+
+class Survey(NamedTuple):
+    """What the first pass tells of a corpus."""
+
+    threshold: int  # documents that hash below it are held out
+    characters: int
+    firsts: dict[int, int]  # the number in the source of each file's first document
+
+
+def main() -> None:
+    """Reads the flags, runs the two pipelines and says where the corpus lies."""
+    options = define_flags()
+    known = {f'--{name}' for name in options} | {f'--no{name}' for name in options}
+    ours, beams = split_arguments(sys.argv[1:], known)
+    parse_flags([sys.argv[0], *ours], options=options)
+    config = DataConfig(**{name: options[name].value for name in FIELDS})
+    sources = file_sources(config.source)
+    tokenizer = corpus_tokenizer(config)
+    if tokenizer is None:
+        raise InputError(f'data.tokenizer is {config.tokenizer!r}; here it must be a file, learnt beforehand')
+    folder = corpus_folder(config, open_source(config.source).digest())
+    if not (folder / MANIFEST).is_file():
+        build(folder.absolute(), config, tokenizer, sources, beams, options.shard_bytes)
+    print(folder)
+
+
+def define_flags() -> flags.FlagValues:
+    """The flags of this command: fields of the data group with their defaults, and the size of a shard."""
+    from scripts.prepare_corpus import DEFINE
+    from scripts.prepare_corpus import FIELDS as MEANINGS
+
+    options, defaults = flags.FlagValues(), DataConfig()
+    for name in FIELDS:
+        default = getattr(defaults, name)
+        DEFINE[type(default)](name, default, MEANINGS[name], flag_values=options)
+    flags.DEFINE_integer('shard_bytes', SHARD_BYTES, 'of ids, after which a new shard begins', flag_values=options)
+    return options
+
+
+def split_arguments(arguments: list[str], known: set[str]) -> tuple[list[str], list[str]]:
+    """The arguments that are ours, and Beam's: every flag that is not known, with the words that follow it."""
+    ours: list[str] = []
+    beams: list[str] = []
+    chosen = ours
+    for argument in arguments:
+        if argument.startswith('--'):
+            chosen = ours if argument.partition('=')[0] in known | {'--help'} else beams
+        chosen.append(argument)
+    return ours, beams
+
+
+def file_sources(source: str) -> list[str]:
+    """A source for each file of `source`, in its order; raises InputError where it is none of files."""
+    kind, _, rest = source.partition(':')
+    require(kind in KINDS, 'data.source', source, f'files here: {", ".join(f"{known}:<glob>" for known in KINDS)}')
+    globs, hash_sign, suffix = rest.partition('#')
+    files = [str(path.absolute()) for path in find_files(globs)]
+    for path in files:
+        require(not set(path) & set(',#*?['), 'a file of data.source', path, 'without , # * ? and [ in its name')
+    return [f'{kind}:{path}{hash_sign}{suffix}' for path in files]
+
+
+def build(
+    folder: Path, config: DataConfig, tokenizer: Tokenizer, sources: list[str], beams: list[str], shard_bytes: int
+) -> None:
+    """Runs both passes; the folder appears when it is complete."""
+    from scripts.beam_corpus import write_corpus
+
+    started = time.monotonic()
+    survey = survey_of(config, folder.parent, sources, beams)
+    with new_folder(folder) as partial:
+        partial.chmod(0o755)  # for workers of other users
+        tokenizer.save(str(partial / TOKENIZER))
+        for split in SPLITS:
+            (partial / split).mkdir()
+        size = tokenizer.get_vocab_size()
+        with running(beams) as pipeline:
+            write_corpus(
+                pipeline,
+                sources,
+                folder=partial,
+                tokenizer_file=partial / TOKENIZER,
+                vocabulary_size=size,
+                threshold=survey.threshold,
+                firsts=survey.firsts,
+                shard_bytes=shard_bytes,
+            )
+        counts, unigram_counts, content = finish_splits(partial, size)
+        digest = open_source(config.source).digest()
+        parts = Parts(digest, content, survey.characters, counts, time.monotonic() - started)
+        complete_corpus(partial, config, tokenizer, unigram_counts, parts)
+    print(f'{describe_counts(counts)}, in {time.monotonic() - started:.1f} s')
+
+
+def survey_of(config: DataConfig, cache: Path, sources: list[str], beams: list[str]) -> Survey:
+    """Counts and hashes every document; raises InputError where none is there, or one alone and a part is held out."""
+    from scripts.beam_corpus import survey_corpus
+
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix='.survey-', dir=cache) as folder:
+        Path(folder).chmod(0o755)
+        with running(beams) as pipeline:
+            survey_corpus(pipeline, sources, f'{folder}/survey.txt')
+        lines = [line.split() for line in Path(folder, 'survey.txt').read_text(encoding='utf-8').splitlines()]
+    found = {words[0]: [int(word) for word in words[1:]] for words in lines}
+    lowest, highest, documents, characters = found.pop('survey')
+    if not documents:
+        raise InputError(f'data.source {config.source!r}: no text in it')
+    counts = [found.get(str(file), [0])[0] for file in range(len(sources))]
+    firsts = {file: sum(counts[:file]) for file in range(len(sources))}
+    return Survey(held_out_threshold([lowest, highest], config.held_out), characters, firsts)
+
+
+@contextlib.contextmanager
+def running(beams: list[str]) -> Iterator[Any]:
+    """A Beam pipeline that runs to its end when the block is left; raises InputError with what a worker raised."""
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    try:
+        with beam.Pipeline(options=PipelineOptions([f'--runner={RUNNER}', *beams])) as pipeline:
+            yield pipeline
+    except InputError:
+        raise
+    except Exception as error:  # Beam wraps what a worker raises in kinds of its own, with its traceback
+        found = LINE.search(str(error))
+        raise InputError(found[1] if found else f'{type(error).__name__}: {str(error).splitlines()[0]}') from None
+
+
+def finish_splits(folder: Path, size: int) -> tuple[dict[str, dict[str, int]], np.ndarray, str]:
+    """Digests both splits; returns their counts, how often each id occurs in the train split, and a hash of both."""
+    lines = (folder / COUNTS).read_text(encoding='utf-8').splitlines()
+    (folder / COUNTS).unlink()
+    named = {words[0]: [int(word) for word in words[1:]] for words in (line.split() for line in lines)}
+    counts, digests, unigram_counts = {}, [], np.zeros(size, np.int64)
+    for split in SPLITS:
+        numbers = named.get(split)
+        if numbers is None:
+            write_split_index(folder / split, [], [], {})
+            numbers = [0, 0, 0, 0]
+        digest, occurrences = digest_split(folder, split, size)
+        digests.append(digest)
+        unigram_counts = occurrences if split == 'train' else unigram_counts
+        documents, sentences, records, shards = numbers
+        tokens = int(occurrences.sum())
+        counts[split] = {
+            'documents': documents,
+            'sentences': sentences,
+            'tokens': tokens,
+            'records': records,
+            'shards': shards,
+        }
+    return counts, unigram_counts, json_sha256(digests)
+
+
+if __name__ == '__main__':
+    run_command(main)

@@ -1,0 +1,98 @@
+"""Compares a run that was killed and went on with one that was not: metrics, checkpoints, exported files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from efficient_attention.models.sharding import path_name
+from efficient_attention.workdir.checkpoint_reader import RECORD, STATE, CheckpointReader
+from efficient_attention.workdir.metrics import read_metrics
+
+SPEEDS = ('steps_per_second', 'tokens_per_second', 'waiting_share', 'flops_utilisation')
+SUMMARY = 'seeds.json'  # of runs with several seeds
+
+
+def differences(found: Path, expected: Path) -> list[str]:
+    """What differs between two folders of runs or exports, a line each; [] where nothing does.
+
+    Runs are compared by their metrics but for speeds, and by every array of every checkpoint, bit by bit; an export
+    file by file, byte by byte.
+    """
+    runs = [path.parent for path in expected.rglob('metrics.jsonl')]
+    if not runs:
+        return file_differences(found, expected)
+    lines = [line for run in runs for line in run_differences(found / run.relative_to(expected), run)]
+    if (expected / SUMMARY).exists() and (found / SUMMARY).read_text() != (expected / SUMMARY).read_text():
+        lines.append(f'{found / SUMMARY} differs')
+    return lines
+
+
+def run_differences(found: Path, expected: Path) -> list[str]:
+    """What differs between two workdirs."""
+    lines = metrics_differences(found, expected)
+    steps, expected_steps = CheckpointReader(found).steps(), CheckpointReader(expected).steps()
+    if steps != expected_steps:
+        return [*lines, f'{found}: checkpoints of the steps {steps}, expected {expected_steps}']
+    for step in steps:
+        lines += [f'{found}: checkpoint {step}: {name}' for name in array_differences(found, expected, step)]
+    return lines
+
+
+def metrics_differences(found: Path, expected: Path) -> list[str]:
+    """Lines of metrics.jsonl that are lost, doubled or different; speeds are not compared."""
+    ours, theirs = without_speeds(found), without_speeds(expected)
+    lines = [f'{found}: metrics line {line} is not expected' for line in ours if line not in theirs]
+    lines += [f'{found}: metrics line {line} is missing' for line in theirs if line not in ours]
+    if not lines and ours != theirs:
+        lines = [f'{found}: {len(ours)} metrics lines, expected {len(theirs)} in another order']
+    return lines
+
+
+def without_speeds(workdir: Path) -> list[str]:
+    """The lines of a run's metrics as text that is equal where all numbers but speeds are, NaN included."""
+    lines = read_metrics(workdir)
+    return [json.dumps({name: value for name, value in line.items() if name not in SPEEDS}) for line in lines]
+
+
+def array_differences(found: Path, expected: Path, step: int) -> list[str]:
+    """Names of the arrays of a checkpoint, and fields of its record, that are not the same."""
+    ours, theirs = read_step(found, step), read_step(expected, step)
+    names = sorted(set(ours) ^ set(theirs))
+    return names + [name for name in ours if name in theirs and not is_same(ours[name], theirs[name])]
+
+
+def read_step(workdir: Path, step: int) -> dict[str, Any]:
+    """{name: array} of the state of a checkpoint, and the metrics of its record as text."""
+    folder = CheckpointReader(workdir).folder / str(step)
+    handler = ocp.PyTreeCheckpointHandler()
+    as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), handler.metadata(folder / STATE).tree)
+    with ocp.Checkpointer(handler) as checkpointer:
+        state = checkpointer.restore(folder / STATE, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
+    record = json.loads((folder / RECORD / 'metadata').read_text(encoding='utf-8'))
+    arrays = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
+    return {**arrays, 'metrics': json.dumps(record['metrics'])}
+
+
+def is_same(ours: Any, theirs: Any) -> bool:
+    """Whether two arrays have the same shape, type and bits, or two texts the same letters."""
+    if not isinstance(ours, np.ndarray):
+        return ours == theirs
+    return (ours.shape, ours.dtype, ours.tobytes()) == (theirs.shape, theirs.dtype, theirs.tobytes())
+
+
+def file_differences(found: Path, expected: Path) -> list[str]:
+    """Files that are lost, added or not the same, byte by byte; names relative to the folders."""
+    ours, theirs = files_of(found), files_of(expected)
+    lines = [f'{found}: {name} is not expected' for name in sorted(set(ours) - set(theirs))]
+    lines += [f'{found}: {name} is missing' for name in sorted(set(theirs) - set(ours))]
+    return lines + [f'{found}: {name} differs' for name in ours if name in theirs and ours[name] != theirs[name]]
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """{path below the folder: content}."""
+    files = (path for path in folder.rglob('*') if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}

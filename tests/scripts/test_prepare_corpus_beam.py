@@ -1,0 +1,75 @@
+"""scripts/prepare_corpus_beam.py: the folder that scripts/prepare_corpus.py makes. Beam itself needs `make beam`."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from efficient_attention.config.data import DataConfig
+from efficient_attention.data.corpus.prepare import prepare_corpus
+from efficient_attention.errors import InputError
+from scripts.prepare_corpus_beam import LINE, ROOT, file_sources, split_arguments
+
+PYTHON = ROOT / '.venv-beam' / 'bin' / 'python'
+WORDS = ['river', 'house', 'dog', 'king', 'tree', 'road', 'falls', 'sleeps', 'runs', 'sings']
+
+
+def write_rows(folder: Path) -> None:
+    """Three files of JSON lines, 30 texts in all."""
+    for file in range(3):
+        texts = [
+            ' '.join(WORDS[(file + row + word) % 10] for word in range(20)) + f'. {file} {row}.' for row in range(10)
+        ]
+        lines = [json.dumps({'text': text}) for text in texts]
+        (folder / f'{file}.jsonl').write_text('\n'.join(lines) + '\n', encoding='utf-8')
+
+
+def test_flags_of_beam_are_told_from_ours():
+    arguments = ['--source', 'stdlib', '--runner', 'FlinkRunner', '--nolowercase', '--flink_master=a:1', '--cache=x']
+    ours, beams = split_arguments(arguments, {'--source', '--cache', '--lowercase', '--nolowercase'})
+    assert ours == ['--source', 'stdlib', '--nolowercase', '--cache=x']
+    assert beams == ['--runner', 'FlinkRunner', '--flink_master=a:1']
+
+
+def test_a_source_of_several_files_is_one_for_each(tmp_path):
+    write_rows(tmp_path)
+    assert file_sources(f'jsonl:{tmp_path}/*.jsonl#text') == [
+        f'jsonl:{tmp_path}/{file}.jsonl#text' for file in range(3)
+    ]
+    with pytest.raises(InputError, match="data.source is 'stdlib'; it must be files here: dump:<glob>, "):
+        file_sources('stdlib')
+    (tmp_path / 'a,b.jsonl').touch()
+    with pytest.raises(InputError, match=r"a file of data.source is '.*/a,b.jsonl'; it must be without"):
+        file_sources(f'jsonl:{tmp_path}/*.jsonl#text')
+
+
+def test_what_a_worker_raised_is_found_in_beams_traceback():
+    line = "efficient_attention.errors.InputError: a.jsonl: line 3: no field 'text' [while running 'read']"
+    text = f'Traceback ...\n{line}\n'
+    found = LINE.search(text)
+    assert found and found[1] == "a.jsonl: line 3: no field 'text'"
+
+
+@pytest.mark.skipif(not PYTHON.exists(), reason='needs make beam')
+def test_beam_makes_the_folder_of_the_local_preparation(tmp_path):
+    write_rows(tmp_path)
+    fields = {'source': f'jsonl:{tmp_path}/*.jsonl#text', 'held_out': 0.2, 'vocab_size': 60}
+    learnt = prepare_corpus(DataConfig(**fields, cache=str(tmp_path / 'learnt')), show_progress=False)
+    fields['tokenizer'] = str(learnt.folder / 'tokenizer.json')
+    local = prepare_corpus(DataConfig(**fields, cache=str(tmp_path / 'local')), show_progress=False).folder
+    flags = [f'--{name}={value}' for name, value in {**fields, 'cache': tmp_path / 'beam'}.items()]
+    command = [str(PYTHON), 'scripts/prepare_corpus_beam.py', *flags]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    made = tmp_path / 'beam' / local.name
+    assert done.stdout.splitlines()[-1] == str(made)
+    names = sorted(str(path.relative_to(local)) for path in local.rglob('*') if path.is_file())
+    assert sorted(str(path.relative_to(made)) for path in made.rglob('*') if path.is_file()) == names
+    different = [name for name in names if (local / name).read_bytes() != (made / name).read_bytes()]
+    assert different == ['manifest.json']  # which says how long it took
+    fingerprints = [json.loads((folder / 'manifest.json').read_text())['fingerprint'] for folder in (local, made)]
+    assert fingerprints[0] == fingerprints[1]
+    (tmp_path / '1.jsonl').write_text('{"text": "Good."}\n{"txt": "Bad."}\n', encoding='utf-8')
+    failed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert failed.returncode == 2 and failed.stderr.splitlines()[-1].startswith(f'error: {tmp_path}/1.jsonl: line 2: ')
