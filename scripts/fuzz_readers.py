@@ -40,6 +40,7 @@ from efficient_attention.data.examples.squad import read_squad
 from efficient_attention.data.examples.tables import read_table
 from efficient_attention.data.sources.array_records import record_documents
 from efficient_attention.data.sources.json_files import json_documents
+from efficient_attention.data.sources.wikipedia_dump import dump_documents
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError, RunError
@@ -194,6 +195,24 @@ METRICS = b'{"step": 1, "split": "train", "loss": 2.5}\n{"step": 1, "split": "he
 CONLL = b'-DOCSTART- O\n\nThe\tDT\ndog\tNN\n\nIt NP\n'
 CONLLU = b'# text = A dog\n1\tA\ta\tDET\t_\t_\t2\tdet\t_\t_\n1-2\tAd\t_\t_\t_\t_\t_\t_\t_\t_\n\n'
 SEAL = b'# step 1\n' + b'0' * 64 + b'  state/metadata\n# ' + b'0' * 64 + b'\n'
+DUMP = b"""<mediawiki><page><title>Dog</title><ns>0</ns><revision><model>wikitext</model><text xml:space="preserve">
+A '''dog''' is an [[animal|beast]].{{stub|a}}<ref name="x">y</ref> {| class="a" |- | b |}</text></revision></page>
+</mediawiki>"""
+WIKI_WORDS = (
+    '<page>',
+    '</page>',
+    '<text>',
+    '</text>',
+    '<ns>',
+    '{{',
+    '}}',
+    '[[',
+    ']]',
+    '{|',
+    '|}',
+    '&lt;ref&gt;',
+    '<!--',
+)
 PATTERN_WORDS = (
     *('full', 'causal', 'window', 'block', 'strided', 'bigbird', 'longformer', 'global_tokens', 'per_head', 'prefix'),
     *('listed_tiles', 'random_tiles', 'summary', 'sparse_fixed', 'lsh', 'favor', 'linear', 'rounds', 'features'),
@@ -212,6 +231,7 @@ READERS = {
     'json_lines': Reader(
         'rows.jsonl', lambda path: list(json_documents([path], 'text')), (b'{"text": "A dog."}\n\n{"text": "B"}\n',)
     ),
+    'dump': Reader('dump.xml', lambda path: list(dump_documents([path])), (DUMP,), WIKI_WORDS),
     'records': Reader('rows.array_record', lambda path: list(record_documents([path])), (bytes(70_000),)),
     'csv': Reader('rows.csv', lambda path: list(read_table(str(path))), (b'text,label\n"A, ""dog""",1\nB,0\n',)),
     'tsv': Reader('rows.tsv', lambda path: list(read_table(str(path))), (b'text\tlabel\nA "dog\t1\n',)),
