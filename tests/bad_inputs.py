@@ -387,7 +387,7 @@ BAD_INPUTS = {
     ),
     'batch above memory': BadInput('eval.py --workdir={base}/run --batch_size=8000000000', 'the run needs at least'),
     'lock a link': run(
-        '{here}/run/lock: a link, and no lock of a run',
+        '{here}/run/lock: a link to a file; a run writes files into its own folder alone',
         lambda folder: ((folder / 'lock').unlink(missing_ok=True), (folder / 'lock').symlink_to('config.json')),
         command='train.py --config=tests/training/tiny_run.py --workdir={here}/run --config.data.cache={base}/cache'
         ' --config.data.source=text:{base}/corpus.txt#paragraphs',

@@ -258,7 +258,13 @@ HOSTILE = {
         both(put('secret', b'kept'), link('run/lock', 'secret')),
         'train.py --config=tests/training/tiny_run.py --workdir={here}/run --config.data.cache={base}/cache'
         ' --config.data.source=text:{base}/corpus.txt#paragraphs',
-        '{here}/run/lock: a link',
+        '{here}/run/lock: a link to a file',
+    ),
+    'tokenizer of a run through a link': Hostile(
+        both(put('secret', b'kept'), link('run/tokenizer.json', 'secret')),
+        'train.py --config=tests/training/tiny_run.py --workdir={here}/run --config.data.cache={base}/cache'
+        ' --config.data.source=text:{base}/corpus.txt#paragraphs',
+        '{here}/run/tokenizer.json: a link to a file',
     ),
     # ---- filling the memory, or taking for ever ----
     'array of 2^36 elements': Hostile(

@@ -20,14 +20,16 @@ class WorkdirLock:
     does not tell two holders in one process apart; this class does.
 
     Raises:
-        InputError: another run holds the workdir (names the process and the host), or it cannot be written.
+        InputError: another run holds the workdir (names the process and the host), it cannot be written, or one of its
+            files is a link.
     """
 
     _held: set[Path] = set()  # of this process: the operating system's lock is per process as well
 
     def __init__(self, workdir: Path) -> None:
-        if (workdir / FILE_NAME).is_symlink():  # what it leads to would be emptied
-            raise InputError(f'{workdir / FILE_NAME}: a link, and no lock of a run')
+        for path in sorted(workdir.iterdir()) if workdir.is_dir() else ():
+            if path.is_symlink() and not path.is_dir():  # what it leads to would be overwritten
+                raise InputError(f'{path}: a link to a file; a run writes files into its own folder alone')
         try:
             workdir.mkdir(parents=True, exist_ok=True)
             (workdir / FILE_NAME).touch()

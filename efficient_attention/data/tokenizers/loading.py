@@ -12,11 +12,13 @@ from efficient_attention.data.cache_manifest import one_line
 from efficient_attention.data.sources.text_files import decode
 from efficient_attention.data.tokenizers.byte_level import PAIR, byte_level
 from efficient_attention.data.tokenizers.sentencepiece import read_sentencepiece
+from efficient_attention.data.tokenizers.training import RUNS
 from efficient_attention.data.tokenizers.wordpiece import read_vocabulary, word_piece
 from efficient_attention.errors import InputError
 
 # A stranger's regular expression may take for ever, or end the process.
-SAFE_PATTERNS = frozenset({' {2,}', r'\s+'})
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+SAFE_PATTERNS = frozenset({' {2,}', r'\s+', RUNS, GPT2})
 UNKNOWN = 'a \U000e0100'  # a word, and a character that no vocabulary has
 STEPS = ('normalizer', 'pre_tokenizer', 'decoder')  # which may have one
 MOST_GROWTH = 1000  # characters that the normalizer may make of one
