@@ -3,6 +3,11 @@
 The last line that it prints is one JSON object.
 """
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import json
 import sys
 
@@ -17,7 +22,7 @@ from efficient_attention.commands.flags import (
     define_verify,
     define_workdir,
 )
-from efficient_attention.commands.hosts import define_host_flags, join_hosts_of_flags
+from efficient_attention.commands.hosts import define_host_flags, hosts_of_flags
 
 WORKDIR = define_workdir()
 CHECKPOINT = define_checkpoint('last')
@@ -39,7 +44,9 @@ define_host_flags()
 def main() -> None:
     """Reads the flags, evaluates and prints the metrics."""
     parse_flags(sys.argv, required=('workdir',))
-    # Not at the top of the file, where --help and a refused flag would wait twice as long for it.
+    # Not at the top of the file, where --help and a refused flag would wait twice as long for them.
+    import jax
+
     from efficient_attention.inference.evaluate_workdir import evaluate_workdir
     from efficient_attention.workdir.verify import verify_checkpoints
 
@@ -47,10 +54,12 @@ def main() -> None:
         verify_checkpoints(WORKDIR.value)
         return
     print(keep_freed_memory(), file=sys.stderr)
-    join_hosts_of_flags()
     protocol = {name: flag.value for name, flag in PROTOCOL.items() if flag.value is not None}
-    metrics = evaluate_workdir(WORKDIR.value, checkpoint=CHECKPOINT.value, batch_size=BATCH_SIZE.value, **protocol)
-    print(json.dumps(metrics))
+    options = {'checkpoint': CHECKPOINT.value, 'batch_size': BATCH_SIZE.value, **protocol}
+    with hosts_of_flags({'options': options}):
+        metrics = evaluate_workdir(WORKDIR.value, **options)
+        if jax.process_index() == 0:
+            print(json.dumps(metrics), flush=True)
 
 
 if __name__ == '__main__':

@@ -1,5 +1,10 @@
 """Trains a config's model: python train.py --config configs/quickstart.py --workdir runs/x [--config.train.steps=9]."""
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import sys
 
 from ml_collections import config_flags
@@ -7,7 +12,7 @@ from ml_collections import config_flags
 from efficient_attention.commands.allocator import keep_freed_memory
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_verify, define_workdir
-from efficient_attention.commands.hosts import define_host_flags, join_hosts_of_flags
+from efficient_attention.commands.hosts import define_host_flags, hosts_of_flags
 
 CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'A file of configs/; fields follow as --config.<group>.<field>=value.'
@@ -30,9 +35,10 @@ def main() -> None:
         verify_checkpoints(WORKDIR.value)
         return
     print(keep_freed_memory(), file=sys.stderr)
-    join_hosts_of_flags()
-    filled = fill_config(CONFIG.value.to_dict())
-    train(filled.config, WORKDIR.value, examples=filled.examples, pretrained=filled.pretrained)
+    values = CONFIG.value.to_dict()
+    with hosts_of_flags({'config': values}):
+        filled = fill_config(values)
+        train(filled.config, WORKDIR.value, examples=filled.examples, pretrained=filled.pretrained)
 
 
 if __name__ == '__main__':

@@ -1,10 +1,23 @@
-"""Errors in a user's input, said in one line."""
+"""Errors that end a command with one line, and the exit codes of all commands."""
 
+import enum
 import numbers
 import sys
 from typing import cast
 
 MOST_LETTERS = 4000  # of a line that is printed
+
+
+class ExitCode(enum.IntEnum):
+    """What a process says by its end; the table of docs/reliability.md."""
+
+    DONE = 0
+    FAILED = 1  # for a reason other than the input: RunError
+    BAD_INPUT = 2  # InputError
+    STOPPED = 3  # a stop signal ended a run whose state is saved: RunStopped
+    WATCHDOG = 4  # a process that could not go on was ended by its watchdog
+    INTERRUPTED = 130  # Ctrl-C where there was nothing to save, or a second one
+    TERMINATED = 143  # SIGTERM likewise
 
 
 class InputError(ValueError):
@@ -19,6 +32,28 @@ class RunError(RuntimeError):
 
     Its message is one line as well. Entry points print it as `error: <line>` and exit with code 1.
     """
+
+
+class RunStopped(Exception):
+    """A stop signal ended a run. Its state is saved, and it has said so; entry points exit with code 3."""
+
+
+class PeerError(RunError):
+    """Another process of the run is missing or has ended; names it. Entry points exit with code 4."""
+
+
+def exit_code(error: BaseException) -> int:
+    """The code with which a command exits that this error ends."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    codes = {
+        InputError: ExitCode.BAD_INPUT,
+        NotImplementedError: ExitCode.BAD_INPUT,  # a named backend does not serve what is asked of it
+        PeerError: ExitCode.WATCHDOG,
+        RunStopped: ExitCode.STOPPED,
+        KeyboardInterrupt: ExitCode.INTERRUPTED,
+    }
+    return next((code for kind, code in codes.items() if isinstance(error, kind)), ExitCode.FAILED)
 
 
 def require(holds: bool, what: str, value: object, allowed: str) -> None:

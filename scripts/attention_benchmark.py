@@ -18,6 +18,7 @@ from absl import flags
 
 from efficient_attention.commands.flags import define_choices, define_integers, define_path
 from efficient_attention.errors import InputError
+from efficient_attention.whole_files import whole_file
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPE = {'heads': 8, 'head_width': 64}
@@ -274,7 +275,8 @@ def draw(figures: Figures, path: Path) -> None:
         axis.set_xscale('log', base=2)
         axis.grid(visible=True, alpha=0.3)
     axes[1].legend(fontsize=8, ncols=2, loc='upper left', bbox_to_anchor=(1.0, 1.0))
-    figure.savefig(path)
+    with whole_file(path) as partial:
+        figure.savefig(partial, format=path.suffix.removeprefix('.') or 'png')
     pyplot.close(figure)
 
 

@@ -38,6 +38,11 @@ against depth; fixed and strided sparse against dense attention at 12,288 positi
 The file of `--output` is replaced as a whole after every length, so a run that is cut leaves what it measured before.
 """
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import datetime
 import functools
 import importlib.metadata
@@ -53,10 +58,11 @@ from typing import Any
 
 from absl import flags
 
+from efficient_attention.commands.child_process import child_command
 from efficient_attention.commands.command_line import parse_flags, run_command, take_command
 from efficient_attention.commands.flags import define_integers, define_length, define_output, define_path
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.atomic_write import write_atomically
+from efficient_attention.whole_files import write_atomically
 from scripts import (
     attention_benchmark,
     decode_benchmark,
@@ -245,7 +251,8 @@ def figures_of(command: list[str], shape: dict[str, Any], allocator: str) -> dic
     environment = os.environ | {'PYTHONPATH': str(ROOT), 'JAX_PLATFORMS': 'cpu', 'CUDA_VISIBLE_DEVICES': ''}
     if allocator == 'keep':
         environment['GLIBC_TUNABLES'] = KEEP_MEMORY
-    child = subprocess.run([*command, json.dumps(shape)], env=environment, capture_output=True, text=True)
+    words = child_command([*command, json.dumps(shape)])
+    child = subprocess.run(words, env=environment, capture_output=True, text=True)
     if child.returncode:
         sys.exit(f'error: {command[-1]} failed:\n{child.stderr[-3000:]}')
     return json.loads(child.stdout.splitlines()[-1])

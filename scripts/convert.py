@@ -4,6 +4,11 @@
 `--length 4096 --pattern 'window(128) | global_tokens(1)'` the encoder gets as many positions and that attention.
 """
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import sys
 
 from absl import flags

@@ -1,5 +1,10 @@
 """Fills the masks of texts: python scripts/fill_mask.py --model runs/quickstart 'A list is a [MASK] type.'"""
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import sys
 
 from absl import flags
@@ -15,9 +20,9 @@ def main() -> None:
     options = define_flags()
     texts = parse_flags(sys.argv, ('model',), options=options, words='TEXT...', old_names=OLD_NAMES)
     from efficient_attention.inference.fill_mask import MaskFiller  # after --help and refusals, which need none of it
-    from efficient_attention.interop.pretrained import open_pretrained
+    from efficient_attention.interop.config_in import read_values
 
-    is_run = not open_pretrained(options.model).family
+    is_run = 'task' in read_values(options.model)
     fill = MaskFiller(options.model, checkpoint=options.checkpoint or ('last' if is_run else ''))
     for text in texts:
         masks = fill(text, options.top)

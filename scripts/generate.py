@@ -1,5 +1,10 @@
 """Goes on with a text: python scripts/generate.py --workdir runs/enwik8_full --prompt 'The history of '"""
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import sys
 
 from absl import flags

@@ -1,5 +1,10 @@
 """Breaks one line at a time and asks which tests notice: python scripts/kill_mutants.py [--tree ANOTHER_CHECKOUT]"""
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import dataclasses
 import json
 import os
@@ -13,6 +18,7 @@ from pathlib import Path
 
 from absl import flags
 
+from efficient_attention.commands.child_process import child_command
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_integers, define_path
 
@@ -161,7 +167,9 @@ def first_failure(folder: Path, tests: str) -> str:
     """
     command = [sys.executable, '-m', 'pytest', '-x', '-q', '-p', 'no:cacheprovider', tests]
     environment = os.environ | {'PYTHONPATH': str(folder), 'PYTHONDONTWRITEBYTECODE': '1'}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        child_command(command), cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode not in (0, 1):
         raise RuntimeError(f'pytest {tests} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}')
     failed = re.search(r'^(?:FAILED|ERROR) (\S+)', done.stdout, re.MULTILINE)

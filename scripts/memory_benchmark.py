@@ -20,6 +20,7 @@ from absl import flags
 
 from efficient_attention.commands.flags import define_choices, define_integers, define_path
 from efficient_attention.errors import InputError
+from efficient_attention.whole_files import whole_file
 
 ROOT = Path(__file__).resolve().parent.parent
 MEBIBYTE = 2**20
@@ -272,7 +273,8 @@ def draw(parts: dict[str, Part], report: dict[str, Any], path: Path) -> None:
             axis.set(xlabel=part.axis)
             axis.grid(visible=True, alpha=0.3)
         memory.legend(fontsize=8)
-    figure.savefig(path)
+    with whole_file(path) as partial:
+        figure.savefig(partial, format=path.suffix.removeprefix('.') or 'png')
     pyplot.close(figure)
 
 

@@ -1,5 +1,10 @@
 """Draws a metric of runs as an SVG: python scripts/plot_metrics.py masked_lm_loss loss.svg runs/a [runs/b ...]."""
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import sys
 from pathlib import Path
 
@@ -7,6 +12,7 @@ from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.errors import InputError
+from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.metrics import read_metrics
 from efficient_attention.workdir.report import baselines_of, series_of
 from efficient_attention.workdir.report_charts import Series, line_chart
@@ -27,8 +33,7 @@ def main() -> None:
         name = '{run}' if options.split and not is_only else '{split}' if is_only else '{run} {split}'
         lines |= {name.format(run=workdir.name, split=split): series for split, series in found.items()}
         baseline = unigram if is_only else None
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(line_chart(metric, lines, baseline), encoding='utf-8')
+    write_atomically(output, line_chart(metric, lines, baseline))
     print(output)
 
 

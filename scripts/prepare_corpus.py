@@ -8,6 +8,11 @@ A run prepares its corpus by itself; this does it beforehand. The fields are tho
 settings on a part of them (`data.source='jsonl:cache/train.jsonl#text'`) that the final figure does not use.
 """
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import json
 import sys
 from pathlib import Path
@@ -17,6 +22,7 @@ from absl import flags
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_path
 from efficient_attention.config.data import DataConfig
+from efficient_attention.whole_files import write_atomically
 
 FIELDS = {
     'source': 'stdlib | text:<glob>[#paragraphs] | jsonl:<glob>#<field> | dump:<glob> | '
@@ -54,8 +60,7 @@ def write_training_documents(config: DataConfig, output: Path) -> None:
     from efficient_attention.data.corpus.prepare import training_documents
 
     lines = [json.dumps({'text': text}) for text in training_documents(config)]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text('\n'.join(lines) + '\n', encoding='utf-8')
+    write_atomically(output, '\n'.join(lines) + '\n')
     print(f'{len(lines):,} documents to train on: {output}')
 
 

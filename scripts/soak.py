@@ -8,6 +8,11 @@ then goes to the end. Metrics, checkpoints and exports must be those of the unbr
 one JSON object; the exit code is 1 where something differs. A kill takes some ten seconds.
 """
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import collections
 import json
 import random
@@ -23,6 +28,7 @@ from typing import Any, NamedTuple
 
 from absl import flags
 
+from efficient_attention.commands.child_process import child_command
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_workdir
 from efficient_attention.errors import RunError, require, require_at_least
@@ -146,7 +152,9 @@ def run(command: list[str], kill_at: Moment | None) -> Ended:
     is_by_time = kill_at is not None and not kill_at.lines
     lines: list[str] = []
     seconds_to_step = 0.0
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        child_command(command), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
         killer = threading.Timer(kill_at.seconds if kill_at and is_by_time else HANGING_SECONDS, process.kill)
         killer.start()
         for line in process.stderr or ():

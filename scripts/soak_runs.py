@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from efficient_attention.commands.child_process import child_command
+
 ROOT = Path(__file__).resolve().parent.parent
 WORDS = 'the a red old small river house dog king tree road falls sleeps runs sings waits near under over with'.split()
 GOOD, BAD = 'good', 'bad'
@@ -95,7 +97,7 @@ def write_model(folder: Path) -> None:
     """Trains one of the classifiers for a step: a run in `model`."""
     write_table(folder)
     command = training('configs/finetune/table.py', folder / 'model', [*classifier_fields(folder), 'train.steps=1'])
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(child_command(command), cwd=ROOT, check=True, capture_output=True)
 
 
 def export(folder: Path, output: Path) -> list[str]:

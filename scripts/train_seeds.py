@@ -6,6 +6,11 @@ Each seed has a workdir of its own, <workdir>/seed_<n>, and goes on from there w
 line is one JSON object; it is also in <workdir>/seeds.json.
 """
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import json
 import sys
 
@@ -28,9 +33,8 @@ def main() -> None:
 
     print(keep_freed_memory(), file=sys.stderr)
     summary = train_seeds(CONFIG.value.to_dict(), WORKDIR.value, SEEDS.value)
-    if summary:  # else a signal stopped it, and the run has said so
-        print(table(summary))
-        print(json.dumps(summary))
+    print(table(summary))
+    print(json.dumps(summary))
 
 
 if __name__ == '__main__':

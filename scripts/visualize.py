@@ -4,6 +4,11 @@
 `gallery` draws all named patterns and presets in one picture.
 """
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import sys
 from pathlib import Path
 
@@ -21,6 +26,7 @@ from efficient_attention.attention.patterns.tile_table import passes, tile_table
 from efficient_attention.commands.command_line import parse_flags, run_command, take_command
 from efficient_attention.commands.flags import define_length, define_output
 from efficient_attention.errors import InputError, require
+from efficient_attention.whole_files import whole_file
 
 Panel = tuple[np.ndarray, str]  # shades and caption
 
@@ -49,11 +55,8 @@ def main() -> None:
     options = define_flags(command)
     words = parse_flags(arguments, options=options, words=WORDS[command], old_names=OLD_NAMES, command=command)
     figure = draw_pattern(words[0], options) if words else draw_gallery()
-    try:
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(options.output, format='png', dpi=150)
-    except OSError as error:
-        raise InputError(f'{options.output}: cannot be written ({error.strerror})') from None
+    with whole_file(options.output) as partial:
+        figure.savefig(partial, format='png', dpi=150)
     print(options.output)
 
 

@@ -30,6 +30,10 @@ import jax  # noqa: E402  the variables above count only before JAX starts
 import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 
+from efficient_attention.commands import stopping  # noqa: E402
+
+stopping.catch_stop_signals = lambda: None  # a script that a test runs in this process leaves pytest its handlers
+
 LONGEST = (
     'test_hosts.py',
     'test_recorded_numbers.py',

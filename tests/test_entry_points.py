@@ -14,6 +14,7 @@ import pytest
 from absl import flags
 
 from efficient_attention.commands import allocator
+from efficient_attention.errors import ExitCode
 from tests.quick_compile import FLAGS
 from tests.training.tiny_run import fresh_workdir, write_corpus
 
@@ -90,7 +91,7 @@ def test_sigterm_ends_a_run_well_with_a_checkpoint(tmp_path):
             process.send_signal(signal.SIGTERM)
             break
     _, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
+    assert process.returncode == ExitCode.STOPPED, err
     last = max(int(path.name) for path in (tmp_path / 'run' / 'checkpoints').iterdir())
     assert f'stopped after step {last}, which is saved' in err
 

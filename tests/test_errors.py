@@ -5,7 +5,10 @@ import pytest
 
 from efficient_attention.errors import (
     InputError,
+    PeerError,
     RunError,
+    RunStopped,
+    exit_code,
     is_whole_number,
     one_line,
     require,
@@ -58,3 +61,22 @@ def test_what_is_true_or_false_is_no_other_value(value: object):
     require_truth_values('lsh', causal=True, sequential=False)
     with pytest.raises(InputError, match=rf'^lsh causal is {value!r}; it must be True or False$'):
         require_truth_values('lsh', causal=value)
+
+
+@pytest.mark.parametrize(
+    'error, code',
+    [
+        (InputError(), 2),
+        (NotImplementedError(), 2),
+        (RunError(), 1),
+        (PeerError(), 4),
+        (RunStopped(), 3),
+        (KeyboardInterrupt(), 130),
+        (ZeroDivisionError(), 1),
+        (SystemExit(7), 7),
+        (SystemExit(), 0),
+        (SystemExit('why'), 1),
+    ],
+)
+def test_every_error_has_its_exit_code(error: BaseException, code: int):
+    assert exit_code(error) == code

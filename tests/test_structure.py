@@ -16,9 +16,10 @@ from tests.attention.test_registry import FILES
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = 'efficient_attention'
-# Each package may import those before it and itself, `data` only the first three, and none of the models knows `data`.
+# Each package may import those before it and itself, `data` only FOR_DATA, and none of the models knows `data`.
 ORDER = (
     'errors',
+    'whole_files',
     'attention',
     'config',
     'commands',
@@ -34,7 +35,7 @@ ORDER = (
 )
 RANK = {package: rank for rank, package in enumerate(ORDER)}
 KNOWS_NO_DATA = ('modules', 'models', 'objectives')
-FOR_DATA = ('errors', 'config')
+FOR_DATA = ('errors', 'whole_files', 'config')
 # What a user of the mechanisms alone has to install.
 THIRD_PARTY = {
     'attention': {'jax', 'jaxtyping', 'numpy'},

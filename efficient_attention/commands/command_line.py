@@ -9,7 +9,8 @@ from typing import Any
 from absl import flags
 
 from efficient_attention.commands.old_forms import in_new_form
-from efficient_attention.errors import InputError, RunError, one_line, show_error
+from efficient_attention.commands.stopping import stop_watch
+from efficient_attention.errors import InputError, RunError, RunStopped, exit_code, one_line, show_error
 
 HELP = {'--help', '-h'}
 NO_ARGUMENT = 'get_config() takes 0 positional arguments'  # what Python says of 'configs/quickstart.py:small'
@@ -134,26 +135,33 @@ def check_words(found: list[str], words: str) -> None:
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Runs `main` and exits: 0 when it returns, 2 after bad input (also what a named backend does not serve), 1 after
-    another failure that has a clear line, 130 after Ctrl-C outside the training steps, which save first."""
+    """Runs `main` and exits with a code of `ExitCode`; success is to return."""
     logging.basicConfig(level=logging.INFO, format='%(message)s')
     for noisy in ('absl', 'jax'):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
         main()
-    except (InputError, NotImplementedError) as error:
-        fail(error, 2)
-    except RunError as error:
-        fail(error, 1)
-    except KeyboardInterrupt:
+    except BaseException as error:
+        if (watch := stop_watch()) and watch.is_ending:  # whatever the stop has broken on its way
+            watch.end()
+        code = answer(error)
+        if code is None:
+            raise
+        sys.exit(code)
+
+
+def answer(error: BaseException) -> int | None:
+    """The exit code that an error leads to, after its line is said; None for a mistake in the program.
+
+    NotImplementedError is bad input, too: a named backend does not serve what is asked of it.
+    """
+    if isinstance(error, KeyboardInterrupt):
         print('interrupted', file=sys.stderr)
-        sys.exit(130)
-
-
-def fail(error: Exception, code: int) -> None:
-    """Prints the error as one line and exits with `code`."""
-    show_error(error)
-    sys.exit(code)
+    elif isinstance(error, (InputError, NotImplementedError, RunError)):
+        show_error(error)
+    elif not isinstance(error, RunStopped):  # which the run has said
+        return None
+    return exit_code(error)
 
 
 def _without_traceback(text: str) -> str:

@@ -1,43 +1,95 @@
-"""Notices a request to stop the run: Ctrl-C, or SIGTERM from a scheduler."""
+"""Notices a request to stop a run that has something to save: Ctrl-C, or SIGTERM from a scheduler."""
 
+import contextlib
+import itertools
+import os
 import signal
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Any, Self
 
 import jax
 from jax.experimental import multihost_utils
 
+from efficient_attention.commands.stopping import SIGNALS, Stage, Stopped, line_of, stop_watch
+from efficient_attention.errors import RunStopped
+
+_points = itertools.count(1)  # at which the processes of a run may agree to stop; the count never goes back
+
+
+class Cut(Exception):
+    """An evaluation ended before its end, as the run is to stop."""
+
 
 class StopSignal:
-    """Within it, the first SIGINT or SIGTERM asks the run to end after its step; a second one ends it at once.
+    """Within it, from `expect` on, the first SIGINT or SIGTERM asks the run to save and end.
 
-    In a run of several processes the handler of `jax.distributed` catches SIGTERM, and all processes agree on the step
-    at which they stop; a handler of our own would keep it from doing so, and none is installed.
+    A second one ends the process at once. Before `expect` a signal does what it does outside.
+
+    In a run of several processes the handler of `jax.distributed` catches SIGTERM, and all processes agree on the point
+    at which they stop; a handler of our own would keep it from doing so, and none is installed. SIGINT to any of them
+    is handed on to it.
+
+    Raises:
+        Stopped: a signal came while an earlier run of this process ended.
     """
-
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self) -> None:
         self.is_set = False
         self.is_alone = jax.process_count() == 1
+        self._watch = stop_watch()
+        self._previous: dict[int, Any] = {}
+        if self._watch and self._watch.number:
+            raise Stopped(line_of(self._watch.number))
 
-    def is_due(self, step: int) -> bool:
-        """Whether the run should end after `step`; with several processes each calls this once a step."""
-        return self.is_set if self.is_alone else multihost_utils.reached_preemption_sync_point(step)
+    def expect(self) -> None:
+        """From now on there is something to save."""
+        if self._previous:
+            return
+        if self._watch:
+            self._watch.enter(Stage.SAVING)
+        numbers = SIGNALS if self.is_alone else (signal.SIGINT,)
+        self._previous = {number: signal.signal(number, self._receive) for number in numbers}
+
+    def is_due(self) -> bool:
+        """Whether the run should end here; with several processes each calls this equally often."""
+        if not self.is_set and not self.is_alone:
+            self.is_set = multihost_utils.reached_preemption_sync_point(next(_points))
+        return self.is_set
+
+    def check(self) -> None:
+        """Raises Cut where `is_due`, from `expect` on."""
+        if self._previous and self.is_due():
+            raise Cut
+
+    @contextlib.contextmanager
+    def rescue(self, save: Callable[[], int]) -> Iterator[None]:
+        """Within it a main thread that does not notice a stop for seconds, as it compiles, is not waited for.
+
+        `save` is called by another thread then, and the process left with the exit code that it returns. This does
+        nothing with several processes, which can save only together.
+        """
+        is_possible = self._previous and self.is_alone
+        with self._watch.rescue(save) if self._watch and is_possible else contextlib.nullcontext():
+            yield
 
     def __enter__(self) -> Self:
-        signals = self.SIGNALS if self.is_alone else ()
-        self.previous = {number: signal.signal(number, self._receive) for number in signals}
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        del kind, error, trace
-        for number, handler in self.previous.items():
+        del error, trace
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
+        # After any other error, or a stop that came too late, the run ends as it would have without the stop.
+        if self._watch and (kind is RunStopped or not self.is_set):
+            self._watch.enter(Stage.SAVED if kind is RunStopped else Stage.NOTHING_TO_SAVE)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         del frame
-        self.is_set = True
-        signal.signal(number, self.previous[signal.Signals(number)])
+        signal.signal(number, self._previous[number])
+        if self.is_alone:
+            self.is_set = True
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)

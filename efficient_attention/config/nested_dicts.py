@@ -1,6 +1,7 @@
 """A config dataclass as nested dicts of JSON values, and back."""
 
 import dataclasses
+import json
 import types
 import typing
 from collections.abc import Mapping
@@ -68,3 +69,14 @@ def check_size(value: Any, field: str) -> None:
     """Raises InputError where a field is a whole number that is too large for the devices, whatever it stands for."""
     if type(value) is int and abs(value) > LARGEST:
         raise InputError(f'{field} is {value}; a whole number must lie in [-{LARGEST}, {LARGEST}]')
+
+
+def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """{dotted name: value} of a nested dict, with the values as they look after a round trip through JSON."""
+    fields: dict[str, Any] = {}
+    for name, value in json.loads(json.dumps(tree)).items():
+        if isinstance(value, dict) and value:
+            fields |= {f'{name}.{inner}': leaf for inner, leaf in flatten(value).items()}
+        else:
+            fields[name] = value
+    return fields

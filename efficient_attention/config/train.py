@@ -20,13 +20,16 @@ class TrainConfig:
     # evaluations in a row without a better checkpoint.best_metric that end the run; 0 = none do
     early_stop: int = read_by('fine_tuning', default=0, marks=(CHANGEABLE,))
     log_every_steps: int = marked(CHANGEABLE, default=20)  # steps between lines of metrics
-    # stop when this many steps in a row have a loss or gradient that is not finite
+    # stop when this many steps in a row have a loss, gradient or carry that is not finite
     max_skipped_in_row: int = marked(CHANGEABLE, default=10)
+    # end the process where input or a step takes longer (compiling, a batch of an evaluation, a save: 6 x); 0 = never
+    stall_seconds: float = marked(CHANGEABLE, default=600.0)
 
     def __post_init__(self) -> None:
         for name in ('steps', 'batch_size', 'micro_batches', 'log_every_steps', 'max_skipped_in_row'):
             check_within(f'train.{name}', getattr(self, name), 1)
         check_within('train.seed', self.seed, 0, 2**31)
         check_within('train.early_stop', self.early_stop, 0)
+        check_within('train.stall_seconds', self.stall_seconds, 0)
         if self.start_random and not self.start_from:
             raise InputError('train.start_random is True; it needs train.start_from, whose sizes it takes')

@@ -1,14 +1,12 @@
 """Writes a folder of the cache so that it appears complete or not at all, though processes are killed or race."""
 
 import contextlib
-import os
-import platform
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from efficient_attention.errors import InputError
+from efficient_attention.whole_files import flush, flush_all, partial_path, remove_abandoned
 
 TOKENIZER = 'tokenizer.json'
 UNIGRAM_COUNTS = 'unigram_counts.npy'
@@ -24,34 +22,22 @@ def new_folder(folder: Path) -> Iterator[Path]:
     Raises:
         InputError: the cache cannot be written.
     """
+    partial = partial_path(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(folder.parent)
-        partial = Path(tempfile.mkdtemp(prefix=f'{_PREFIX}{os.getpid()}-', dir=folder.parent))
+        remove_abandoned(folder.parent)
+        partial.mkdir()
     except OSError as error:
         raise InputError(f'data.cache {folder.parent}: cannot be written ({error.strerror})') from None
     try:
         yield partial
-        partial.chmod(0o755)  # mkdtemp keeps others out; a cache may be shared
-        for path in [*partial.rglob('*'), partial]:
-            force_to_disk(path)
+        partial.chmod(0o755)  # a cache may be shared
+        flush_all(partial)
         _rename(partial, folder)
     except OSError as error:
         raise InputError(f'{partial}: cannot be written ({error.strerror})') from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-def force_to_disk(path: Path) -> None:
-    """Waits until a file's bytes, or a folder's names, would survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-_PREFIX = f'.partial-{platform.node()}-'
 
 
 def _rename(partial: Path, folder: Path) -> None:
@@ -62,21 +48,4 @@ def _rename(partial: Path, folder: Path) -> None:
             raise
         if not (folder / 'manifest.json').exists():  # else another process was faster, with the same content
             raise InputError(f'{folder}: incomplete; delete the folder to prepare the corpus again') from None
-    force_to_disk(folder.parent)
-
-
-def _remove_abandoned(cache: Path) -> None:
-    for path in cache.glob(f'{_PREFIX}*'):
-        process = path.name.removeprefix(_PREFIX).partition('-')[0]
-        if process.isdigit() and not _is_alive(int(process)):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    flush(folder.parent)

@@ -20,6 +20,7 @@ from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.models.sharding import batch_sharding, check_divisible, to_devices
 from efficient_attention.objectives.objective import Batch, OutputObjective, Sums
 from efficient_attention.tasks.task import HostBatch, Task
+from efficient_attention.tasks.token_ids import check_ids
 
 RUN_AHEAD = 2  # batches handed to the device before the host waits for the oldest, so that it builds the next meanwhile
 
@@ -34,6 +35,7 @@ class Evaluation:
     task: Task
     mesh: Mesh
     batch_size: int  # rows at a time, over all devices
+    vocab_size: int  # of the model
 
     def step(self) -> EvalStep:
         """The jitted step, from parameters and a batch to sums, weights and the outputs that the task asks for."""
@@ -57,9 +59,9 @@ class Evaluation:
             step = make_eval_step(graph, objective)
         return jax.jit(compiled_for(self.mesh.devices.flat[0].platform, self.mesh.size)(step))
 
-    def metrics(self, step: EvalStep, params: Any) -> dict[str, float]:
-        """The held-out metrics of these parameters."""
-        batches = self.task.evaluation_batches(jax.process_index(), jax.process_count())
+    def metrics(self, step: EvalStep, params: Any, on_batch: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """The held-out metrics of these parameters; `on_batch` is called before each batch, and after the last."""
+        batches = announced(self.task.evaluation_batches(jax.process_index(), jax.process_count()), on_batch)
         if self.task.token_outputs is not None:
             means, outputs = evaluate_outputs(step, params, batches, self.on_devices, self.task.token_outputs)
             return self.task.finish_metrics(means) | self.task.scores(outputs)
@@ -72,7 +74,8 @@ class Evaluation:
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=rows), shapes)
 
     def on_devices(self, batch: HostBatch) -> Batch:
-        """The global batch of this process's rows."""
+        """The global batch of this process's rows; raises InputError where an id is not of the vocabulary."""
+        check_ids(batch, self.vocab_size)
         return to_devices(batch, self.mesh)
 
 
@@ -81,7 +84,7 @@ def make_evaluation(config: RunConfig, task: Task, mesh: Mesh) -> Evaluation:
     size, heads = config.eval.batch_size, config.model.heads
     check_divisible(mesh, batch_size=size, micro_batches=1, heads=heads, field='eval.batch_size')
     check_fits(mesh, {"the inputs of an evaluation's layers": layer_input_bytes(config, size, mesh, is_kept=False)})
-    return Evaluation(task, mesh, size)
+    return Evaluation(task, mesh, size, config.model.vocab_size)
 
 
 def evaluate(
@@ -182,6 +185,14 @@ def steps(eval_step: EvalStep, params: Any, batches: Iterable[Batch], carry: Any
         else:
             sums, weights, carry = eval_step(params, batch, carry)
             yield sums, weights
+
+
+def announced(batches: Iterator[HostBatch], on_batch: Callable[[], None]) -> Iterator[HostBatch]:
+    """The batches in their order; `on_batch` is called whenever the next one is asked for."""
+    on_batch()
+    for batch in batches:
+        yield batch
+        on_batch()
 
 
 def finished(results: Iterable[Any]) -> Iterator[Any]:

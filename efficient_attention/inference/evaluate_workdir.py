@@ -7,8 +7,10 @@ from typing import Any
 
 import jax
 
+from efficient_attention.commands.peers import compare_with_peers
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.mesh import MeshConfig
+from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.errors import InputError
 from efficient_attention.inference.restore import restore
 from efficient_attention.workdir.checkpoint_reader import LAST, CheckpointReader
@@ -35,7 +37,7 @@ def evaluate_workdir(
     """
     config = read_config(workdir)
     metric, mode = config.checkpoint.best_metric, config.checkpoint.best_mode
-    step = CheckpointReader(workdir).chosen_step(checkpoint, metric=metric, mode=mode)
+    wanted = CheckpointReader(workdir).wanted(checkpoint, metric=metric, mode=mode)
     batch_size = config.eval.batch_size if batch_size is None else batch_size
     config = dataclasses.replace(
         config,
@@ -45,7 +47,9 @@ def evaluate_workdir(
     if not has_held_out(config.data.held_out, config.eval.split):
         way = 'use --split=test' if config.data.test else 'train with data.held_out above 0 in a new --workdir'
         raise InputError(f'{workdir}: no text is held out (data.held_out=0), so nothing can be evaluated; {way}')
-    evaluation, params, step = restore(workdir, step=step, config=config)
+    compare_with_peers({'config': to_dict(config)})
+    evaluation, params, step = restore(workdir, wanted=wanted, config=config)
+    compare_with_peers({'checkpoint': step})
     for note in evaluation.task.notes:
         logging.getLogger(__name__).warning('%s', note)
     eval_step, params = evaluation.laid_out(params)

@@ -196,10 +196,10 @@ def drawable(units: Units, size: int) -> Array:
 def restore_decoder(workdir: Path, config: RunConfig, checkpoint: str) -> tuple[nnx.GraphDef, Any]:
     """The decoder's graph and a checkpoint's parameters ('last', 'best' or a step), laid out on the first device."""
     reader = CheckpointReader(workdir)
-    step = reader.chosen_step(checkpoint, metric=config.checkpoint.best_metric, mode=config.checkpoint.best_mode)
+    wanted = reader.wanted(checkpoint, metric=config.checkpoint.best_metric, mode=config.checkpoint.best_mode)
     graph, state = nnx.split(nnx.eval_shape(lambda: Decoder(config.model, rngs=nnx.Rngs(0))))
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     abstract = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), nnx.to_pure_dict(state)
     )
-    return for_inference(graph, reader.restore({'params': abstract}, step).state['params'])
+    return for_inference(graph, reader.restore({'params': abstract}, wanted).state['params'])

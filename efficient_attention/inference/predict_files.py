@@ -8,6 +8,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.inference.pipeline import PROBLEMS, TextPipeline, make_pipeline
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.tasks.problems.problem import Problem
+from efficient_attention.whole_files import whole_folder
 
 SPLITS = ('dev', 'test')
 
@@ -22,11 +23,13 @@ def predict_files(
     length: int = 0,
     **fields: Any,
 ) -> dict[str, Any]:
-    """Writes predictions into `folder`; returns 'files', 'notes' and, of labelled rows, the official 'metrics'.
+    """Writes predictions; returns 'files', 'notes' and, of labelled rows, the official 'metrics'.
+
+    The folder appears when all is written.
 
     Args:
         path: a workdir, or a Hugging Face folder with a head.
-        folder: made where it is missing; what is there already is not overwritten.
+        folder: must be missing or empty.
         split: 'dev', or 'test', which may lack labels. Thresholds stay as a run chose them on its dev files.
         checkpoint: of a workdir, as `pipeline` takes it.
         batch_size: rows at a time.
@@ -35,6 +38,7 @@ def predict_files(
 
     Raises:
         InputError: there are no such files or labels, the checkpoint has no head, or the folder is not empty.
+        RunError: the disk is full.
     """
     if split not in SPLITS:
         raise InputError(f'split is {split!r}; known: {", ".join(SPLITS)}')
@@ -49,8 +53,10 @@ def predict_files(
     if not getattr(task.config, split):
         raise InputError(f'{path} names no files for examples.{split}; name them (--files)')
     found: dict[str, Any] = {'files': [], 'notes': [], 'metrics': {}}
-    for name in task.dev_splits if split == 'dev' else (split,):
-        predict_split(task, run, name, folder, found)
+    with whole_folder(folder) as partial:
+        for name in task.dev_splits if split == 'dev' else (split,):
+            predict_split(task, run, name, partial, found)
+    found['files'] = [str(folder / Path(file).relative_to(partial)) for file in found['files']]
     return found | {'notes': task.notes + found['notes']}
 
 
@@ -65,10 +71,6 @@ def predict_split(task: Problem[Any, Any], run: TextPipeline, split: str, folder
     elif labelled:
         note = f'{labelled} of {len(examples)} examples of examples.{split} have labels; without all no scores'
         found['notes'].append(note)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)  # not before all is read and predicted
-    except OSError as error:
-        raise InputError(f'{folder}: cannot be written ({error.strerror})') from None
     found['files'] += map(str, task.write(examples, predictions, split, folder))
 
 

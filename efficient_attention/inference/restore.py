@@ -15,7 +15,7 @@ from efficient_attention.models.device_memory import check_fits, state_bytes
 from efficient_attention.models.sharding import abstract_arrays, make_mesh
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.tasks.task import Task
-from efficient_attention.workdir.checkpoint_reader import CheckpointReader
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Wanted
 from efficient_attention.workdir.config_file import fields_of_a_run, read_config, with_new_fields
 from efficient_attention.workdir.fingerprint import compare_fingerprints
 
@@ -28,12 +28,12 @@ class Trained(NamedTuple):
     step: int
 
 
-def restore(workdir: Path, *, step: int | None = None, config: RunConfig | None = None) -> Trained:
-    """The parameters of `step` (None = the newest checkpoint) on this machine's devices, with what evaluates them.
+def restore(workdir: Path, *, wanted: Wanted = None, config: RunConfig | None = None) -> Trained:
+    """The parameters of a checkpoint on this machine's devices, with what evaluates them.
 
     Args:
         workdir: a folder that train.py wrote.
-        step: optimizer steps.
+        wanted: a number of updates, or the best step; None = the newest.
         config: instead of the workdir's own, with fields changed that leave the parameters as they are.
 
     Raises:
@@ -46,7 +46,7 @@ def restore(workdir: Path, *, step: int | None = None, config: RunConfig | None 
     evaluation = make_evaluation(config, task, mesh)
     params = abstract_params(task, mesh)
     check_fits(mesh, {'parameters': state_bytes(params)})
-    restored = CheckpointReader(workdir).restore({'params': params}, step)
+    restored = CheckpointReader(workdir).restore({'params': params}, wanted)
     compare_fingerprints(
         with_new_fields(restored.record.get('fingerprint', {})),
         {'config': to_dict(config)} | task.fingerprint,

@@ -5,13 +5,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax.traverse_util import flatten_dict
 
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.parameters import Parts, listed, parameter_shapes
+from efficient_attention.interop.parameters import Parts, parameter_shapes
 from efficient_attention.models.device_memory import host_memory, in_units
-from efficient_attention.workdir.checkpoint_reader import BEST, LAST, CheckpointReader
+from efficient_attention.workdir.checkpoint_reader import BEST, LAST, CheckpointReader, Wanted
 from efficient_attention.workdir.config_file import read_config
 
 ENCODERS = ('pretraining', 'fine_tuning')
@@ -42,21 +41,23 @@ def parts_of(config: RunConfig) -> Parts:
     return Parts(has_masked_lm=True, has_pooler=has_pairs, has_pair=has_pairs)
 
 
-def checkpoint_step(reader: CheckpointReader, config: RunConfig, checkpoint: str = '') -> int:
-    """The step of the checkpoint that is read; arguments and errors as `workdir_params`."""
+def wanted_checkpoint(reader: CheckpointReader, config: RunConfig, checkpoint: str = '') -> Wanted:
+    """What `checkpoint` asks the reader for; arguments and errors as `workdir_params`."""
     metric, mode = config.checkpoint.best_metric, config.checkpoint.best_mode
     has_best = bool(metric) and reader.best_step(metric, mode) is not None
-    step = reader.chosen_step(checkpoint or (BEST if has_best else LAST), metric=metric, mode=mode)
-    step = reader.latest_step() if step is None else step
-    if step is None:
-        raise InputError(f'there is no checkpoint in {reader.folder}')
-    return step
+    return reader.wanted(checkpoint or (BEST if has_best else LAST), metric=metric, mode=mode)
+
+
+def checkpoint_step(workdir: Path, config: RunConfig, checkpoint: str = '') -> int:
+    """The step of the checkpoint that is read; arguments and errors as `workdir_params`."""
+    reader = CheckpointReader(workdir)
+    return reader.step_of(wanted_checkpoint(reader, config, checkpoint))
 
 
 def checkpoint_thresholds(workdir: Path, config: RunConfig, checkpoint: str = '') -> dict[str, float]:
     """What was chosen on the dev files with the checkpoint that is read; {} where it was not. As `workdir_params`."""
     reader = CheckpointReader(workdir)
-    metrics = reader.record(checkpoint_step(reader, config, checkpoint)).get('metrics', {})
+    metrics = reader.record(wanted_checkpoint(reader, config, checkpoint)).get('metrics', {})
     return {name: value for name, value in metrics.items() if name.endswith(THRESHOLD)}
 
 
@@ -72,17 +73,11 @@ def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> di
         InputError: no such checkpoint, or its parameters are not those of the config.
     """
     reader = CheckpointReader(workdir)
-    step = checkpoint_step(reader, config, checkpoint)
-    expected = flatten_dict(parameter_shapes(config.model, parts_of(config)), sep='/')
-    saved = reader.saved_tree(step).get(PARAMS, {})
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), saved)
-    found = {name: leaf.shape for name, leaf in flatten_dict(shapes, sep='/').items()}
-    wrong = [name for name in {**expected, **found} if found.get(name) != getattr(expected.get(name), 'shape', None)]
-    if wrong:
-        raise InputError(f'{workdir}: its parameters are not those of its config.json: {listed(wrong)}')
+    shapes = parameter_shapes(config.model, parts_of(config))
     needed, there_is = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes)), host_memory()
     if needed > there_is:
         raise InputError(f'{workdir}: its parameters take {in_units(needed)}, and there are {in_units(there_is)}')
-    params = reader.restore({PARAMS: shapes}, step).state[PARAMS]
-    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)
+    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), shapes)
+    restored = reader.restore({PARAMS: abstract}, wanted_checkpoint(reader, config, checkpoint))
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), restored.state[PARAMS])

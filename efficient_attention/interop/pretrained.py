@@ -14,6 +14,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.interop.config_fields import OUR_EXAMPLES, SHIFTED
 from efficient_attention.interop.config_in import CONFIG, Description, describe, read_values
 from efficient_attention.interop.config_out import config_values
+from efficient_attention.interop.export_seal import check_export, seal_export
 from efficient_attention.interop.families import FAMILIES, Family
 from efficient_attention.interop.from_workdir import checkpoint_step, checkpoint_thresholds, encoder_run, workdir_params
 from efficient_attention.interop.parameters import (
@@ -26,14 +27,14 @@ from efficient_attention.interop.parameters import (
 )
 from efficient_attention.interop.safetensors_files import TensorFolder, check_tensor_files, write_tensors
 from efficient_attention.interop.tokenizer_files import carry_tokenizer, is_lowercase, padding_id, tokenizer_file
-from efficient_attention.workdir.checkpoint_reader import CheckpointReader
+from efficient_attention.whole_files import whole_folder
 
 TOKENIZER = 'tokenizer.json'  # of a workdir
 
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A trained encoder with the heads that its checkpoint has; opening one reads no numbers."""
+    """A trained encoder with the heads that its checkpoint has; its numbers are read when they are asked for."""
 
     model: ModelConfig
     head: HeadConfig  # kind 'none' for a bare encoder or a pretraining model
@@ -53,16 +54,17 @@ class Pretrained:
 
 
 def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
-    """The checkpoint of a Hugging Face folder or of a workdir.
+    """The checkpoint of a Hugging Face folder or of a workdir; compares a folder that has a seal with it.
 
     Args:
         path: the folder.
         checkpoint: of a workdir: 'last', 'best' or a step; '' = best where its config names a metric, else last.
 
     Raises:
-        InputError: the folder has no config.json, or one that we do not follow, or no safetensors; `params` raises it
-            where tensors are missing, left over or wrong-sized.
+        InputError: the folder has no config.json, or one that we do not follow, or no safetensors, or differs from its
+            seal; `params` raises it where tensors are missing, left over or wrong-sized.
     """
+    check_export(path)
     values = read_values(path)
     if 'task' in values:
         return _of_workdir(path, checkpoint)
@@ -108,7 +110,7 @@ def _of_workdir(path: Path, checkpoint: str) -> Pretrained:
             if getattr(config.examples, name) != getattr(ExamplesConfig(), name)
         },
         thresholds=lambda: checkpoint_thresholds(path, config, checkpoint),
-        origin=lambda: f'{path} step {checkpoint_step(CheckpointReader(path), config, checkpoint)}',
+        origin=lambda: f'{path} step {checkpoint_step(path, config, checkpoint)}',
         run=config,
     )
 
@@ -138,15 +140,18 @@ def parts_in(known: Description, found: Mapping[str, str]) -> Parts:
 
 
 def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None = None) -> None:
-    """Writes config.json, model.safetensors and the tokenizer's files, as transformers reads them.
+    """Writes config.json, model.safetensors and the tokenizer's files, as transformers reads them, and their seal.
+
+    The folder appears when all is written.
 
     Args:
-        folder: made where it is missing.
+        folder: must be missing or empty.
         pretrained: as `open_pretrained` gives it, or made for a model in memory.
         tokenizer: its file; None = `pretrained.tokenizer`.
 
     Raises:
-        InputError: no Hugging Face family has such a model, or the folder cannot be written.
+        InputError: no Hugging Face family has such a model, or there is something in the folder.
+        RunError: the disk is full.
     """
     params = pretrained.params()
     tokenizer = pretrained.tokenizer if tokenizer is None else tokenizer
@@ -167,14 +172,12 @@ def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None
         params,
         is_bare=values['architectures'][0] == f'{family.stem}Model',
     )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(folder, tensors)
+    with whole_folder(folder) as partial:
+        write_tensors(partial, tensors)
         longest = pretrained.model.position_limit or pretrained.model.max_length
-        carry_tokenizer(tokenizer, folder, longest, has_types=pretrained.model.token_types > 1)
-        (folder / CONFIG).write_text(json.dumps(values, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
-    except OSError as error:
-        raise InputError(f'{folder}: cannot be written ({error.strerror})') from None
+        carry_tokenizer(tokenizer, partial, longest, has_types=pretrained.model.token_types > 1)
+        (partial / CONFIG).write_text(json.dumps(values, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
+        seal_export(partial)
 
 
 def check_padding(family: Family, model: ModelConfig, tokenizer: Path | None) -> None:

@@ -4,8 +4,10 @@ Nothing here, or anywhere in this package, loads a pickle: it may run code when 
 """
 
 import contextlib
+import errno
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -116,10 +118,15 @@ def opened(path: Path) -> Iterator[Any]:
 
 
 def write_tensors(folder: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes the tensors as one file; `format: pt` is what transformers looks for in it."""
+    """Writes the tensors as one file; `format: pt` is what transformers looks for in it; raises OSError."""
     whole = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in sorted(tensors.items())}
     path = folder / SINGLE
     path.touch()  # with the mode that the user's other files get; the library alone would hide it from other users
     mode = path.stat().st_mode
-    save_file(whole, path, metadata={'format': 'pt'})
+    try:
+        save_file(whole, path, metadata={'format': 'pt'})
+    except SafetensorError as error:  # 'I/O error: No space left on device (os error 28)'
+        number = re.search(r'os error (\d+)|code: (\d+)', str(error))
+        code = int(number[1] or number[2]) if number else errno.EIO
+        raise OSError(code, os.strerror(code), str(path)) from None
     path.chmod(mode)

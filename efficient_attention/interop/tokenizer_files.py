@@ -53,7 +53,7 @@ def carry_tokenizer(source: Path | None, folder: Path, longest: int, *, has_type
     if not (folder / source.name).is_file():  # a file of the user's own with another name
         shutil.copyfile(source, folder / {'.txt': MAIN[1], '.json': MAIN[0]}.get(source.suffix, source.name))
     if source.name == PAIR[0] and not (folder / MAIN[0]).is_file():
-        byte_level(source.parent).save(str(folder / MAIN[0]))
+        (folder / MAIN[0]).write_text(byte_level(source.parent).to_str(pretty=True), encoding='utf-8')
     settings = settings_of(folder)
     if not settings and (folder / MAIN[0]).is_file():
         inputs = ['input_ids', *(['token_type_ids'] if has_types else []), 'attention_mask']

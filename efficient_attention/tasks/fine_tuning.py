@@ -26,6 +26,7 @@ from efficient_attention.objectives.fine_tuning import TERM, FineTuning
 from efficient_attention.tasks.problems.problem import Feature, Problem
 from efficient_attention.tasks.problems.registry import make_problem
 from efficient_attention.tasks.task import HostBatch, Task
+from efficient_attention.whole_files import write_atomically
 
 SELECTED = ('squad', 'hotpotqa')  # formats whose files may have a selection, see data/examples/selections.py
 
@@ -185,7 +186,7 @@ class FineTuningTask(Task):
 
     def save_assets(self, workdir: Path) -> None:
         """Writes the tokenizer."""
-        self.problem.encoder.tokenizer.save(str(workdir / 'tokenizer.json'))
+        write_atomically(workdir / 'tokenizer.json', self.problem.encoder.tokenizer.to_str(pretty=True))
 
 
 def check_head(problem: Problem[Any, Any], head: HeadConfig) -> None:

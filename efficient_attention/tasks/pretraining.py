@@ -23,6 +23,7 @@ from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.tasks.task import HostBatch, Task
+from efficient_attention.whole_files import whole_file
 
 
 class PretrainingTask(Task):
@@ -117,7 +118,8 @@ class PretrainingTask(Task):
 
     def save_assets(self, workdir: Path) -> None:
         """Copies the tokenizer."""
-        shutil.copyfile(self.corpus.tokenizer_file, workdir / 'tokenizer.json')
+        with whole_file(workdir / 'tokenizer.json') as partial:
+            shutil.copyfile(self.corpus.tokenizer_file, partial)
 
 
 def unigram_losses(counts_V: np.ndarray) -> np.ndarray:

@@ -1,20 +1,25 @@
 """The train loop: one for every task."""
 
 import contextlib
-from collections.abc import Iterator
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import jax
 
-from efficient_attention.commands.stop_signal import StopSignal
+from efficient_attention.commands.peers import compare_with_peers, tell_peers
+from efficient_attention.commands.stop_signal import Cut, StopSignal
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
-from efficient_attention.errors import InputError
+from efficient_attention.errors import ExitCode, InputError, RunError, RunStopped, show_error
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.tasks.fine_tuning import EncodedExamples
 from efficient_attention.training.early_stop import Patience
+from efficient_attention.training.finite import check_state
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.peak_flops import peak_flops
 from efficient_attention.training.progress import ProgressDisplay, show_progress
@@ -25,6 +30,8 @@ from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.training.step_queue import StepQueue
 from efficient_attention.training.throughput import Throughput
+from efficient_attention.training.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
+from efficient_attention.workdir.checkpoint_reader import Saved
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.config_file import claim_workdir, growth_note, may_differ, with_new_fields
 from efficient_attention.workdir.environment import write_environment
@@ -38,8 +45,7 @@ def train(
 ) -> dict[str, float]:
     """Trains to `train.steps`, from the newest checkpoint where there is one; returns the held-out metrics at its end.
 
-    A stop signal (SIGINT, SIGTERM) ends it after the step it is in, with a checkpoint; there are no metrics then, nor
-    where no text is held out.
+    Where no text is held out there are no metrics.
 
     Args:
         config: complete.
@@ -49,46 +55,73 @@ def train(
 
     Raises:
         InputError: bad config, data or workdir.
-        TrainingStopped: too many steps in a row were not finite.
-        SaveError: a checkpoint was not saved.
+        TrainingStopped: too many steps in a row were not finite, or the state is not.
+        SaveError: the newest checkpoint was not saved, which is said at once and raised at the end, or at once
+            where `checkpoint.when_save_fails` is 'stop'.
+        RunStopped: a stop signal (SIGINT, SIGTERM) ended it after the step it was in, with a checkpoint, or in an
+            evaluation. The same call goes on from there.
     """
+    stop = StopSignal()
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
     run.task.prepare_training()  # what it refuses leaves no workdir behind
     fingerprint = {'config': to_dict(config)} | run.fingerprint
     with contextlib.ExitStack() as stack:
+        watchdog = stack.enter_context(Watchdog(config.train.stall_seconds, workdir))
         checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint))
         reader = checkpoints.reader
         newest = checkpoints.newest
+        compare_with_peers({**fingerprint, 'going_on_from': going_on_from(workdir, newest)})
         state = None if newest else start.state(run)
         claim_workdir(workdir, config, has_checkpoint=newest is not None)
         saved = with_new_fields(newest.record.get('fingerprint', {})) if newest else {}
         if newest:
             allowed = may_differ(saved, config)
             compare_fingerprints(saved, fingerprint, where=str(reader.folder.parent), changeable=allowed)
+            checkpoints.remove_superseded()
             state = reader.read_state(run.abstract_state, newest.step)
         assert state is not None
         if jax.process_index() == 0:
             run.task.save_assets(workdir)
         first = int(state.step)
         write_environment(workdir)
-        stack.callback(write_report_once, workdir)  # also after an error: it is needed most then
+        stack.push(functools.partial(write_report_at_the_end, workdir))  # also after an error: it is needed most then
         log = stack.enter_context(MetricsLog(workdir, start_step=first))
         progress = stack.enter_context(show_progress(config.train.steps, start_step=first))
         begun = f'resumed at step {first} in {workdir}' if newest else f'new run in {workdir}, {start.origin()}'
         progress.say(f'{run.describe()}; {begun}')
-        stop = stack.enter_context(StopSignal())
-        trainer = Trainer(run, checkpoints, log, progress, {'fingerprint': fingerprint})
+        stack.enter_context(stop)
+        stack.push(tell_peers)  # before anything of the above is closed, which may wait for the other processes
+        trainer = Trainer(run, checkpoints, log, progress, {'fingerprint': fingerprint}, watchdog)
         for note in [*growth_note(saved, config), *run_notes(run, is_complete=trainer.is_complete(first))]:
             progress.say(note)
         held_out = trainer.run_steps(state, stop)
     return held_out
 
 
-def write_report_once(workdir: Path) -> None:
-    """Writes the report in the first process, if there is anything to report."""
-    if jax.process_index() == 0 and read_metrics(workdir):
-        write_report(workdir)
+def going_on_from(workdir: Path, newest: Saved | None) -> dict[str, int]:
+    """The step from which a run goes on, and the evaluations before it; hosts may see older ones in a shared folder."""
+    step = newest.step if newest else 0
+    evaluations = [line for line in read_metrics(workdir) if line['split'] == 'held_out' and line['step'] <= step]
+    return {'step': step, 'evaluations': len(evaluations)}
+
+
+def write_report_at_the_end(
+    workdir: Path, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+) -> None:
+    """Writes the report in the first process, if there is anything to report.
+
+    Raises:
+        RunError, InputError: it cannot be written; only said where an error ends the run, which must not be lost.
+    """
+    del kind, trace
+    try:
+        if jax.process_index() == 0 and read_metrics(workdir):
+            write_report(workdir)
+    except (RunError, InputError) as failure:
+        if error is None:
+            raise
+        show_error(failure)
 
 
 def check_best_metric(run: Run) -> None:
@@ -102,11 +135,20 @@ class Trainer:
     """The steps of one run, with logs, evaluations and checkpoints at their intervals."""
 
     def __init__(
-        self, run: Run, checkpoints: Checkpoints, log: MetricsLog, progress: ProgressDisplay, record: dict[str, Any]
+        self,
+        run: Run,
+        checkpoints: Checkpoints,
+        log: MetricsLog,
+        progress: ProgressDisplay,
+        record: dict[str, Any],
+        watchdog: Watchdog,
     ) -> None:
-        self.run, self.config = run, run.config
+        self.run, self.config, self.watchdog = run, run.config, watchdog
         self.checkpoints, self.log, self.progress, self.record = checkpoints, log, progress, record
         self.eval_step = run.evaluation.step()
+        self.has_evaluations = has_held_out(self.config.data.held_out, self.config.eval.split)
+        self.held_out: dict[str, float] = {}  # of the last evaluation
+        self.is_cut = False  # whether a stop signal has ended the evaluation of the last step
         self.schedule = make_schedule(self.config.optimizer, self.config.train.steps)
         lines = [line for line in read_metrics(log.workdir) if line['step'] <= log.start_step]
         earlier = [line for line in lines if line['split'] == 'held_out']
@@ -124,44 +166,74 @@ class Trainer:
         return step == self.config.train.steps or self.patience.is_over
 
     def run_steps(self, state: TrainState, stop: StopSignal) -> dict[str, float]:
-        """Takes the steps to the last, or to a stop signal, and saves; returns the held-out metrics of its end."""
+        """Takes the steps to the last, or to a stop signal, and saves; returns the held-out metrics of its end.
+
+        Raises:
+            RunStopped: at the stop signal, when the state is saved.
+        """
         start, last = int(state.step), self.config.train.steps
-        has_evaluations = has_held_out(self.config.data.held_out, self.config.eval.split)
+        if self.was_cut(start):
+            self.patience.add(self.evaluate(start, state))
+        elif self.is_complete(start) and self.has_evaluations:
+            self.evaluate(start, state)
         if self.is_complete(start):
-            return self.evaluate(start, state) if has_evaluations else {}
+            return self.held_out
         batches = self.run.task.training_batches(start, last, jax.process_index(), jax.process_count())
         train_step = jit_train_step(self.run)
-        held_out: dict[str, float] = {}
         for step in range(start + 1, last + 1):
-            state, metrics = train_step(state, self.run.on_devices(self.next_batch(batches)))
+            self.watchdog.note(step, COMPILING if step == start + 1 else INPUT)
+            batch = self.run.on_devices(self.next_batch(batches))
+            self.watchdog.note(step, COMPILING if step == start + 1 else DEVICE)
+            state, metrics = train_step(state, batch)
             if step == start + 1:  # the first step holds the compilation
                 jax.block_until_ready(metrics)
                 self.throughput.restart(untimed=1)
-            self.queue.push(step, metrics)
-            for skipped in self.queue.take_skipped():
-                self.progress.say(f'step {skipped} skipped: its loss or gradient is not finite')
+                stop.expect()
+            self.queue.push(step, metrics, batch, state)
+            for skipped, reason in self.queue.take_skipped():
+                self.progress.say(f'step {skipped} skipped: {reason}')
             self.progress.advance(step)
-            is_end = step == last or stop.is_due(step)
-            is_evaluated = has_evaluations and (step == last or step % self.config.eval.every_steps == 0)
-            is_saved = is_end or step % self.config.checkpoint.every_steps == 0
-            # A saved step ends its interval, so that a run that goes on from there logs the same means.
-            if is_saved or is_evaluated or step % self.config.train.log_every_steps == 0:
-                self.log_interval(step)
-            if is_evaluated:
-                held_out = self.evaluate(step, state)
-                self.patience.add(held_out)
-                is_saved = is_saved or (self.config.checkpoint.save_best and self.patience.is_best)
-                if self.patience.is_over:
-                    self.progress.say(f'stopped early after step {step}: {self.patience.describe()}')
-                    is_end = is_saved = True
-            if is_saved:
-                self.checkpoints.save(step, state, record=self.record, metrics=held_out if is_evaluated else None)
-            if is_end:
+            self.checkpoints.check()
+            if self.finish_step(step, state, stop):
                 break
-        if step < last and not self.patience.is_over:
-            self.progress.say(f'stopped after step {step}, which is saved; the same command goes on from there')
-            return {}
-        return held_out
+        self.checkpoints.wait()  # here, where a stop signal still lets it
+        if self.is_cut or not self.is_complete(step):
+            self.say_stopped(step)
+            raise RunStopped
+        return self.held_out
+
+    def finish_step(self, step: int, state: TrainState, stop: StopSignal) -> bool:
+        """Logs, evaluates and saves after a step where that is due; returns whether the run ends with it."""
+        is_last = step == self.config.train.steps
+        is_end = stop.is_due() or is_last
+        is_evaluated = self.has_evaluations and (is_last or step % self.config.eval.every_steps == 0)
+        is_saved = is_end or step % self.config.checkpoint.every_steps == 0
+        # A saved step ends its interval, so that a run that goes on from there logs the same means.
+        if is_saved or is_evaluated or step % self.config.train.log_every_steps == 0:
+            self.log_interval(step)
+        found = self.evaluate_or_stop(step, state, stop) if is_evaluated else None
+        self.is_cut = is_evaluated and found is None
+        if found is not None:
+            self.patience.add(found)
+            is_saved = is_saved or (self.config.checkpoint.save_best and self.patience.is_best)
+            if self.patience.is_over:
+                self.progress.say(f'stopped early after step {step}: {self.patience.describe()}')
+                is_end = is_saved = True
+        if is_saved or self.is_cut:
+            self.save(step, state, found)
+        return is_end or self.is_cut
+
+    def save(self, step: int, state: TrainState, metrics: Mapping[str, float] | None = None) -> None:
+        """Starts to save a state, which must be finite; `metrics` are those of its evaluation, if there was one."""
+        self.watchdog.note(step, SAVING)
+        check_state(step, state)
+        self.checkpoints.save(step, state, record=self.record, metrics=metrics)
+
+    def was_cut(self, step: int) -> bool:
+        """Whether a stop signal has ended the evaluation that belongs to the step from which this run goes on."""
+        lines = read_metrics(self.log.workdir)
+        is_due = self.has_evaluations and step > 0 and step % self.config.eval.every_steps == 0
+        return is_due and (step, 'held_out') not in [(line['step'], line['split']) for line in lines]
 
     def next_batch(self, batches: Iterator[dict]) -> dict:
         """The next batch; the time it takes counts as waiting if the device has nothing left to do at its end."""
@@ -177,11 +249,41 @@ class Trainer:
         self.log.write(step, 'train', metrics)
         self.progress.report(step, metrics)
 
-    def evaluate(self, step: int, state: TrainState) -> dict[str, float]:
-        """Writes and returns the metrics of the whole held-out split."""
+    def evaluate(
+        self, step: int, state: TrainState, before_batch: Callable[[], None] = lambda: None
+    ) -> dict[str, float]:
+        """Writes and returns the metrics of the whole held-out split; `before_batch` may end it by an error."""
+
+        def on_batch() -> None:
+            self.watchdog.note(step, EVALUATING)
+            before_batch()
+
         with self.throughput.paused():
-            metrics = self.run.evaluation.metrics(self.eval_step, state.params)
+            metrics = self.run.evaluation.metrics(self.eval_step, state.params, on_batch=on_batch)
+            self.held_out = metrics
             self.log.write(step, 'held_out', metrics)
             shown = '  '.join(f'{name} {value:.4g}' for name, value in metrics.items())
             self.progress.say(f'step {step} held out: {shown}')
+            if bad := [name for name, value in metrics.items() if not math.isfinite(value)]:
+                self.progress.say(f'step {step} held out: not finite, and never the best: {", ".join(bad)}')
         return metrics
+
+    def evaluate_or_stop(self, step: int, state: TrainState, stop: StopSignal) -> dict[str, float] | None:
+        """As `evaluate`; None where a stop signal ends it between two batches, and the next start makes up for it."""
+
+        def save() -> int:
+            self.save(step, state)
+            self.checkpoints.wait()
+            self.log.close()
+            self.say_stopped(step)
+            return ExitCode.STOPPED
+
+        try:
+            with stop.rescue(save):
+                return self.evaluate(step, state, stop.check)
+        except Cut:
+            return None
+
+    def say_stopped(self, step: int) -> None:
+        """The line of a stop."""
+        self.progress.say(f'stopped after step {step}, which is saved; the same command goes on from there')

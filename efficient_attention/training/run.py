@@ -14,6 +14,7 @@ from efficient_attention.models.sharding import abstract_arrays, check_divisible
 from efficient_attention.tasks.fine_tuning import EncodedExamples
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.tasks.task import HostBatch, Task
+from efficient_attention.tasks.token_ids import check_ids
 from efficient_attention.training.optimizer import STACKED_LAYERS, check_frozen, make_optimizer
 from efficient_attention.training.state import TrainState, initial_state
 
@@ -54,7 +55,8 @@ class Run:
         return f'{self.parameter_count():,} parameters on {self.mesh.size} {kind} device(s) ({shape})'
 
     def on_devices(self, batch: HostBatch) -> dict[str, jax.Array]:
-        """The global batch of this process's rows."""
+        """The global batch of this process's rows; raises InputError where an id is not of the vocabulary."""
+        check_ids(batch, self.config.model.vocab_size)
         return to_devices(batch, self.mesh)
 
 

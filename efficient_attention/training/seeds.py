@@ -13,7 +13,7 @@ from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.errors import InputError
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
-from efficient_attention.workdir.atomic_write import write_atomically
+from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.metrics import best_evaluation
 
 COMPILED = 'compiled'  # folder of the programs that the seeds share
@@ -30,11 +30,11 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
         seeds: whole numbers as text.
 
     Returns:
-        {'seeds': {seed: metrics}, 'mean': metrics, 'deviation': metrics}; {} where a stop signal ended a run. The same
-        call goes on from there.
+        {'seeds': {seed: metrics}, 'mean': metrics, 'deviation': metrics}.
 
     Raises:
         InputError: a seed is no whole number or comes twice, no text is held out, or what `train` raises.
+        RunStopped: a stop signal ended a run; the same call goes on from there.
     """
     if not seeds or not all(seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
         raise InputError(f'--seeds is {",".join(seeds)!r}; it must be different whole numbers with commas')
@@ -46,8 +46,7 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
     for seed in seeds:
         folder = workdir / f'seed_{seed}'
         seeded = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=int(seed)))
-        if not train(seeded, folder, examples=examples, pretrained=pretrained):
-            return {}
+        train(seeded, folder, examples=examples, pretrained=pretrained)
         runs[seed] = best_evaluation(folder, config.checkpoint)
     summary = {'seeds': runs, **spread(list(runs.values()))}
     if jax.process_index() == 0:

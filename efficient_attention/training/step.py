@@ -16,6 +16,7 @@ from jax import Array
 
 from efficient_attention.attention.device_kind import compiled_for
 from efficient_attention.objectives.objective import Batch, Objective, Sums, mean_metrics, total_loss
+from efficient_attention.training.finite import StepArrays, is_finite, is_state_finite, place_of_cause
 from efficient_attention.training.run import Run, optimizer_of
 from efficient_attention.training.state import TrainState
 
@@ -36,7 +37,9 @@ def make_train_step(
     """A function from (state, batch) to (next state, metrics of this step), to be jitted by the caller.
 
     Metrics: 'loss', the objective's means, 'gradient_norm' (before clipping), 'skipped' (all skipped steps so far). A
-    step whose loss or gradient is not finite changes nothing but the counters, and hands nothing on to the next.
+    step whose loss, gradient or carry is not finite changes nothing but the counters, and hands nothing on to the next.
+    'cause' is then the place of the first array among `StepArrays` that is not, -1 where there is none; 'is_spoiled'
+    tells whether the next state holds a value that is not finite.
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
@@ -50,11 +53,11 @@ def make_train_step(
         whole = KeyedRows(batch, row_keys(key, batch), state.carry)
         (loss, sums), gradients, carry = accumulate(sums_of, state.params, whole, weights, micro_batches)
         gradient_norm = optax.tree.norm(gradients)
-        is_finite = jnp.isfinite(loss) & jnp.isfinite(gradient_norm)
+        is_good = jnp.isfinite(loss) & jnp.isfinite(gradient_norm) & is_finite(carry)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        params, opt_state = select(is_finite, (params, opt_state), (state.params, state.opt_state))
-        skip = 1 - is_finite.astype(jnp.int32)
+        params, opt_state = select(is_good, (params, opt_state), (state.params, state.opt_state))
+        skip = 1 - is_good.astype(jnp.int32)
         next_state = TrainState(
             step=state.step + 1,
             params=params,
@@ -62,10 +65,15 @@ def make_train_step(
             skipped=state.skipped + skip,
             skipped_in_row=(state.skipped_in_row + skip) * skip,
             key=state.key,
-            carry=jax.tree.map(lambda leaf: jnp.where(is_finite, leaf, jnp.zeros_like(leaf)), carry),
+            carry=jax.tree.map(lambda leaf: jnp.where(is_good, leaf, jnp.zeros_like(leaf)), carry),
         )
         counters = {'skipped': next_state.skipped, 'skipped_in_row': next_state.skipped_in_row}
-        return next_state, mean_metrics(sums, weights) | {'loss': loss, 'gradient_norm': gradient_norm} | counters
+        findings = {
+            'cause': place_of_cause(is_good, StepArrays(batch, state.carry, carry, gradients)),
+            'is_spoiled': ~is_state_finite(params, opt_state),  # the carry is finite: it is, or it is zeros
+        }
+        metrics = {'loss': loss, 'gradient_norm': gradient_norm} | counters | findings
+        return next_state, mean_metrics(sums, weights) | metrics
 
     return train_step
 

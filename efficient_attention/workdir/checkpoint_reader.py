@@ -4,15 +4,22 @@
 fingerprint, the metrics known at that time and whatever else the writer added). A step has this name once it is
 completely written, and counts once it is sealed (`seal.py`). Steps from before there were seals count as they are:
 their record does not say that a seal belongs to it.
+
+A trainer may remove a step while it is read. What was asked for by its place, as the newest or the best step, is then
+looked for again: there is always another one.
 """
 
 import contextlib
+import functools
 import logging
 import os
 import re
-from collections.abc import Iterator
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import orbax.checkpoint as ocp
 
@@ -25,9 +32,12 @@ FOLDER = 'checkpoints'
 STATE = 'state'
 RECORD = 'record'
 HAS_SEAL = 'has_seal'  # in a record: the step counts with its seal alone
+UNSEALED = 'the run was killed while it saved, or a file of seal-*.sha256 is missing'
+SEALING_SECONDS = 600.0  # that a trainer may take to seal a step: a reader beside it does not speak of it
 LAST, BEST = 'last', 'best'  # names of checkpoints beside their steps
 LOG = logging.getLogger(__name__)
-READ_ATTEMPTS = 3  # at the newest step, while a trainer may be removing it
+READ_ATTEMPTS = 100  # at steps that a trainer removes meanwhile; each has saved a newer one in the time of a read
+Read = TypeVar('Read')
 
 
 class Restored(NamedTuple):
@@ -45,15 +55,31 @@ class Saved(NamedTuple):
     record: dict[str, Any]
 
 
+class Best(NamedTuple):
+    """Asks for the best checkpoint by a metric of its record."""
+
+    metric: str
+    mode: str  # 'min' or 'max': which value of it is best
+
+
+Wanted = int | Best | None  # a step, the best one, or the newest
+
+
 class CheckpointReader:
     """The checkpoints of one workdir, to be read by any number of processes; writes nothing and takes no lock."""
 
     def __init__(self, workdir: Path) -> None:
         self.folder = workdir.absolute() / FOLDER
+        drop_late_answers()
 
     def steps(self) -> list[int]:
         """The steps that are written and sealed, in rising order; a save under way is not among them."""
-        return [step for step in self.written_steps() if self._counts(step)]
+        found: list[int] | None = None
+        for _ in range(READ_ATTEMPTS):  # a list made while a trainer adds a step and removes another may lack both
+            before, found = found, [step for step in self.written_steps() if self._counts(step)]
+            if found == before:
+                break
+        return found or []
 
     def written_steps(self) -> list[int]:
         """The steps that have their name, in rising order, sealed or not."""
@@ -79,12 +105,17 @@ class CheckpointReader:
 
     def best_step(self, metric: str, mode: str = 'min') -> int | None:
         """The step with the best ('min' or 'max') `metric` in its record, the newest of equals, or None."""
-        values = {step: self._metrics(step).get(metric) for step in self.steps()}
+        steps: list[int] | None = None
+        for _ in range(READ_ATTEMPTS):  # until no step was removed while the records were read
+            before, steps = steps, self.steps()
+            if steps == before:
+                break
+            values = {step: self.metrics(step).get(metric) for step in steps}
         scored = [(value if mode == 'max' else -value, step) for step, value in values.items() if value is not None]
         return max(scored, default=(None, None))[1]
 
-    def chosen_step(self, choice: str, *, metric: str, mode: str = 'min') -> int | None:
-        """The step that a user's `choice` names; None for 'last', the newest when it is read.
+    def wanted(self, choice: str, *, metric: str, mode: str = 'min') -> Wanted:
+        """What a user's `choice` asks for, as `record` and `restore` take it.
 
         Args:
             choice: 'last', 'best' or a step's number, as given on the command line.
@@ -104,41 +135,43 @@ class CheckpointReader:
             raise InputError(f'checkpoint {choice!r} is none of {LAST}, {BEST} and a step; {there_are}')
         if not metric:
             raise InputError(f'no checkpoint is the best one, as checkpoint.best_metric names no metric; {there_are}')
-        best = self.best_step(metric, mode)
-        if best is None:
-            raise InputError(f'no checkpoint is the best one, as none has the metric {metric!r}; {there_are}')
-        return best
+        self._best(Best(metric, mode))
+        return Best(metric, mode)
 
-    def record(self, step: int | None = None) -> dict[str, Any]:
-        """The JSON record of a step (None = the newest); raises InputError as `restore` does."""
-        step = self._existing(step)
-        with self._reading(step), ocp.Checkpointer(ocp.JsonCheckpointHandler()) as checkpointer:
-            return _checked(checkpointer.restore(self.folder / str(step) / RECORD))
+    def step_of(self, wanted: Wanted) -> int:
+        """The step that is asked for, as things are now; raises InputError where there is none."""
+        return self._best(wanted) if isinstance(wanted, Best) else self._existing(wanted)
 
-    def restore(self, abstract_state: Any, step: int | None = None) -> Restored:
-        """The state of a step (None = the newest), laid out on devices as `abstract_state` says.
+    def metrics(self, step: int) -> dict[str, float]:
+        """The metrics in the record of a step; {} where it cannot be read, or a trainer removes it meanwhile."""
+        try:
+            return self._record(step).get('metrics', {})
+        except InputError:
+            return {}
+
+    def record(self, wanted: Wanted = None) -> dict[str, Any]:
+        """The JSON record of a step; raises InputError as `restore` does."""
+        return self._reading_one(self._choosing(wanted), self._record)
+
+    def restore(self, abstract_state: Any, wanted: Wanted = None) -> Restored:
+        """The state of a step, laid out on devices as `abstract_state` says.
 
         Args:
             abstract_state: pytree of `jax.ShapeDtypeStruct` with shardings, structured as the saved state; or a dict
                 with some of its top-level fields, such as {'params': ...}: only these are read then.
-            step: updates made; None = the newest.
+            wanted: a number of updates, or the best step; None = the newest undamaged one.
 
         Raises:
             InputError: there is no checkpoint, not this step (lists those there are), the arrays differ in name, shape
                 or dtype (names the first), or the files are damaged.
         """
-        if step is not None:
-            self._existing(step)
-            self._check_undamaged(step)
+
+        def read(step: int) -> Restored:
+            if wanted is not None:
+                self._check_undamaged(step)
             return self._restore(abstract_state, step)
-        for _ in range(READ_ATTEMPTS - 1):
-            found = self._newest_step()
-            try:
-                return self._restore(abstract_state, found)
-            except InputError:
-                if found in self.steps():  # else a trainer removed it meanwhile: look again
-                    raise
-        return self._restore(abstract_state, self._newest_step())
+
+        return self._reading_one(self._choosing(wanted), read)
 
     def read_state(self, abstract_state: Any, step: int) -> Any:
         """The state of a step that is there, without its record; arguments and errors as `restore`."""
@@ -163,7 +196,7 @@ class CheckpointReader:
         return tree
 
     def newest(self) -> Saved | None:
-        """The newest undamaged checkpoint with its record, or None where there is none at all.
+        """The newest undamaged checkpoint with its record, or None where there is none at all; beside no trainer.
 
         Those that are skipped are named in the log.
 
@@ -171,21 +204,49 @@ class CheckpointReader:
             InputError: there are checkpoints, all of them damaged; names the newest.
         """
         if not self.steps():
+            self._name_unsealed(-1, seconds=0.0)
             return None
-        step = self._newest_step()
-        return Saved(step, self.record(step))
+        return self._reading_one(lambda: self._newest_step(0.0), lambda step: Saved(step, self._record(step)))
 
-    def _newest_step(self) -> int:
-        """The newest undamaged step; raises InputError where there is none."""
-        steps = self.steps()
-        for step in reversed(steps):
-            found = self.damage(step)
+    def _reading_one(self, choose: Callable[[], int], read: Callable[[int], Read]) -> Read:
+        """What `read` makes of the step that `choose` names; chooses anew where a trainer has removed that step."""
+        for _ in range(READ_ATTEMPTS - 1):
+            step = choose()
+            try:
+                return read(step)
+            except InputError:
+                if step in self.written_steps():
+                    raise
+        return read(choose())
+
+    def _choosing(self, wanted: Wanted) -> Callable[[], int]:
+        return self._newest_step if wanted is None else lambda: self.step_of(wanted)
+
+    def _newest_step(self, seconds: float = SEALING_SECONDS) -> int:
+        """The newest undamaged step; names newer ones, where they are not sealed only those older than `seconds`.
+
+        Raises:
+            InputError: there is none.
+        """
+        skipped: dict[int, str] = {}
+        while steps := [step for step in self.steps() if step not in skipped]:
+            found = self.damage(steps[-1])
             if not found:
-                return step
-            if step in self.steps():  # else a trainer removed it meanwhile
-                LOG.warning('checkpoint %s is skipped: %s', self.folder / str(step), found)
+                self._name_unsealed(steps[-1], seconds=seconds)
+                return steps[-1]
+            if steps[-1] in self.steps():  # else a trainer removed it meanwhile
+                LOG.warning('checkpoint %s is skipped: %s', self.folder / str(steps[-1]), found)
+            skipped[steps[-1]] = found
         self._existing(None)
-        raise InputError(f'no checkpoint in {self.folder} is undamaged; there are {_listed(steps)}')
+        raise InputError(f'no checkpoint in {self.folder} is undamaged; there are {_listed(self.steps())}')
+
+    def _name_unsealed(self, step: int, *, seconds: float) -> None:
+        """Names the steps after this one that are not sealed and are older than so many seconds."""
+        for newer in self.written_steps():
+            folder = self.folder / str(newer)
+            with contextlib.suppress(FileNotFoundError):  # a trainer removed it meanwhile
+                if newer > step and time.time() - folder.stat().st_mtime >= seconds and not self._counts(newer):
+                    LOG.warning('checkpoint %s is skipped: it is not sealed: %s', folder, UNSEALED)
 
     def _check_undamaged(self, step: int) -> None:
         found = self.damage(step)
@@ -204,16 +265,19 @@ class CheckpointReader:
         except (OSError, ValueError, TypeError):
             return False
 
-    def _metrics(self, step: int) -> dict[str, float]:
-        try:
-            return self.record(step).get('metrics', {})
-        except InputError:
-            if step in self.steps():
-                raise
-            return {}  # a trainer removed it meanwhile
-
     def _restore(self, abstract_state: Any, step: int) -> Restored:
-        return Restored(step, self.read_state(abstract_state, step), self.record(step))
+        return Restored(step, self.read_state(abstract_state, step), self._record(step))
+
+    def _record(self, step: int) -> dict[str, Any]:
+        with self._reading(step), ocp.Checkpointer(ocp.JsonCheckpointHandler()) as checkpointer:
+            return _checked(checkpointer.restore(self.folder / str(step) / RECORD))
+
+    def _best(self, wanted: Best) -> int:
+        step = self.best_step(*wanted)
+        if step is None:
+            there_are = f'in {self.folder} there are {_listed(self.steps())}'
+            raise InputError(f'no checkpoint is the best one, as none has the metric {wanted.metric!r}; {there_are}')
+        return step
 
     def _existing(self, step: int | None) -> int:
         steps = self.steps()
@@ -246,6 +310,28 @@ def _checked(record: Any) -> dict[str, Any]:
     if not all(isinstance(value, (int, float)) for value in metrics.values()):
         raise ValueError('the metrics of its record are no numbers')
     return record
+
+
+@functools.cache
+def drop_late_answers() -> None:
+    """Keeps Python from printing what is left of a read or write by Orbax that has failed.
+
+    After one array could not be read or written those under way end with nobody to answer to, with a page of text each.
+    """
+    show = sys.unraisablehook
+
+    def show_others(found: 'sys.UnraisableHookArgs') -> None:
+        code = getattr(found.object, 'cr_code', None)  # of a coroutine
+        is_late = str(found.exc_value) == 'Event loop is closed' or '/orbax/' in getattr(code, 'co_filename', '')
+        if not is_late:
+            show(found)
+
+    def is_other(line: logging.LogRecord) -> bool:
+        trace = line.exc_info[2] if line.exc_info else None
+        return not any('/orbax/' in frame.f_code.co_filename for frame, _ in traceback.walk_tb(trace))
+
+    sys.unraisablehook = show_others
+    logging.getLogger('asyncio').addFilter(is_other)
 
 
 def label_of(step: int) -> str:

@@ -13,7 +13,7 @@ from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.optimizer import SCHEDULES_WITH_AN_END
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.atomic_write import write_atomically
+from efficient_attention.whole_files import cannot_be_written, write_atomically
 from efficient_attention.workdir.fingerprint import ADVICE, compare_fingerprints, different_fields
 
 CONFIG = 'config.json'
@@ -32,8 +32,8 @@ def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = Tr
     first new step, repeat the command with the larger number.
 
     Raises:
-        InputError: the workdir belongs to a run with another config (names the first field that differs), or cannot be
-            written.
+        InputError: the workdir belongs to a run with another config (names the first field that differs).
+        RunError, InputError: the file cannot be written.
     """
     path = workdir / CONFIG
     if path.exists() and has_checkpoint:
@@ -49,9 +49,9 @@ def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = Tr
         return
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(to_dict(config), indent=2) + '\n')
     except OSError as error:
-        raise InputError(f'{workdir}: cannot be written ({error.strerror})') from None
+        raise cannot_be_written(workdir, error) from None
+    write_atomically(path, json.dumps(to_dict(config), indent=2) + '\n')
 
 
 def may_differ(saved: Mapping[str, Any], config: RunConfig) -> tuple[str, ...]:

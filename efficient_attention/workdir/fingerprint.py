@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from efficient_attention.config.nested_dicts import flatten
 from efficient_attention.errors import InputError
 
 ADVICE = 'name a new --workdir, or give the old value'
@@ -53,17 +54,6 @@ def different_fields(
         if old.get(name, _ABSENT) != new.get(name, _ABSENT)
         and not any(fnmatch.fnmatchcase(name, pattern) for pattern in changeable)
     ]
-
-
-def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """{dotted name: value} of a nested dict, with the values as they look after a round trip through JSON."""
-    fields: dict[str, Any] = {}
-    for name, value in json.loads(json.dumps(tree)).items():
-        if isinstance(value, dict) and value:
-            fields |= {f'{name}.{inner}': leaf for inner, leaf in flatten(value).items()}
-        else:
-            fields[name] = value
-    return fields
 
 
 _ABSENT = object()  # differs from every value, None among them

@@ -1,5 +1,6 @@
 """The lock that lets one training at a time write into a workdir."""
 
+import contextlib
 import fcntl
 import os
 import socket
@@ -8,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from efficient_attention.errors import InputError
+from efficient_attention.whole_files import cannot_be_written
 
 FILE_NAME = 'lock'
 
@@ -20,8 +22,8 @@ class WorkdirLock:
     does not tell two holders in one process apart; this class does.
 
     Raises:
-        InputError: another run holds the workdir (names the process and the host), it cannot be written, or one of its
-            files is a link.
+        InputError: another run holds the workdir (names the process and the host), or one of its files is a link.
+        RunError, InputError: it cannot be written.
     """
 
     _held: set[Path] = set()  # of this process: the operating system's lock is per process as well
@@ -34,7 +36,7 @@ class WorkdirLock:
             workdir.mkdir(parents=True, exist_ok=True)
             (workdir / FILE_NAME).touch()
         except OSError as error:
-            raise InputError(f'{workdir}: cannot be written ({error.strerror})') from None
+            raise cannot_be_written(workdir, error) from None
         self._path = (workdir / FILE_NAME).resolve()
         if self._path in self._held:  # before opening: closing a second file would release the lock of the first
             raise _in_use(workdir, 'this process')
@@ -50,13 +52,18 @@ class WorkdirLock:
             self._file.close()
             raise _in_use(workdir, holder or 'another process') from None
         self._held.add(self._path)
-        self._file.truncate(0)
-        self._file.write(f'process {os.getpid()} on {socket.gethostname()}\n')
-        self._file.flush()
+        try:
+            self._file.truncate(0)
+            self._file.write(f'process {os.getpid()} on {socket.gethostname()}\n')
+            self._file.flush()
+        except OSError as error:
+            self.close()
+            raise cannot_be_written(self._path, error) from None
 
     def close(self) -> None:
         """Releases the workdir; the file stays, as removing it could take away the lock of the next holder."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # of a line that could not be written
+            self._file.close()
         self._held.discard(self._path)
 
     def __enter__(self) -> Self:

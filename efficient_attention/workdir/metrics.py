@@ -6,6 +6,7 @@ strings "nan", "inf" and "-inf", so that every line is JSON; `read_metrics` turn
 """
 
 import json
+import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,15 +15,16 @@ from typing import Any, Self
 
 import jax
 import numpy as np
-from tensorboardX import SummaryWriter
 
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.config.json_text import parse_json
-from efficient_attention.errors import InputError, is_whole_number
-from efficient_attention.workdir.atomic_write import write_atomically
+from efficient_attention.errors import InputError, RunError, is_whole_number, show_error
+from efficient_attention.whole_files import cannot_be_written, write_atomically
+from efficient_attention.workdir.events import EventsFile
 
 FILE_NAME = 'metrics.jsonl'
 EVENTS_FOLDER = 'tensorboard'
+LOG = logging.getLogger(__name__)
 LARGEST_STEP, LARGEST_METRIC = 2**53, 1e100  # above those of any run; charts cannot be drawn to any number
 NOT_FINITE = ('nan', 'inf', '-inf')
 
@@ -30,7 +32,8 @@ NOT_FINITE = ('nan', 'inf', '-inf')
 class MetricsLog:
     """Appends metrics to the files of a workdir; does nothing in processes other than the first.
 
-    On opening, lines of steps beyond `start_step` are removed: a resumed run writes them again. Open it after the
+    Lines that cannot be written are kept for the next try, which is said once; closing raises if some are left. On
+    opening, lines of steps beyond `start_step` are removed: a resumed run writes them again. Open it after the
     workdir is locked (`Checkpoints`).
 
     Args:
@@ -39,6 +42,7 @@ class MetricsLog:
 
     Raises:
         InputError: a line of the file, other than the last, is not a JSON object with step and split.
+        RunError, InputError: the files cannot be written.
     """
 
     def __init__(self, workdir: Path, *, start_step: int = 0) -> None:
@@ -52,8 +56,12 @@ class MetricsLog:
         write_atomically(path, ''.join(map(_line, kept)))
         # Only lines of this step can come again: what is measured right after a restart was perhaps measured before.
         self._written = {(line['step'], line['split']) for line in kept if line['step'] == start_step}
-        self._file = path.open('a', encoding='utf-8')
-        self._events = SummaryWriter(str(workdir / EVENTS_FOLDER), purge_step=start_step + 1, flush_secs=30)
+        self._path, self._unwritten, self._is_failing = path, b'', False
+        try:
+            self._file = path.open('ab', buffering=0)
+        except OSError as error:
+            raise cannot_be_written(path, error) from None
+        self._events = EventsFile(workdir / EVENTS_FOLDER, first_step=start_step + 1)
 
     def write(self, step: int, split: str, metrics: Mapping[str, Any]) -> None:
         """Appends one line and flushes it; a (step, split) that was written before the restart is left as it is.
@@ -66,17 +74,31 @@ class MetricsLog:
         if not self._is_writer or (step, split) in self._written:
             return
         numbers = {name: _number(value) for name, value in metrics.items()}
-        self._file.write(_line({'step': step, 'split': split, **numbers}))
-        self._file.flush()
-        for name, number in numbers.items():
-            if math.isfinite(number):  # tensorboardX would print a warning for each of the others
-                self._events.add_scalar(f'{split}/{name}', number, step)
+        self._unwritten += _line({'step': step, 'split': split, **numbers}).encode()
+        self._write_out()
+        # tensorboardX would print a warning for each number that is not finite
+        self._events.add(step, {f'{split}/{name}': one for name, one in numbers.items() if math.isfinite(one)})
 
     def close(self) -> None:
-        """Closes both files."""
-        if self._is_writer:
-            self._file.close()
-            self._events.close()
+        """Closes both files; raises RunError if lines are not written."""
+        if not self._is_writer:
+            return
+        self._write_out()
+        self._file.close()
+        self._events.close()
+        if self._unwritten:
+            lost = self._unwritten.count(b'\n')
+            raise RunError(f'{self._path}: the last {lost} line(s) are not written; the same command goes on')
+
+    def _write_out(self) -> None:
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
+            self._is_failing = False
+        except OSError as error:
+            if not self._is_failing:
+                LOG.error('%s; its lines are kept for the next try', cannot_be_written(self._path, error))
+            self._is_failing = True
 
     def __enter__(self) -> Self:
         return self
@@ -84,8 +106,13 @@ class MetricsLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        del kind, error, trace
-        self.close()
+        del kind, trace
+        try:
+            self.close()
+        except RunError as failure:
+            if error is None:
+                raise
+            show_error(failure)
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:

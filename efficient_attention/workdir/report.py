@@ -6,6 +6,11 @@ The page needs nothing from outside itself. It is made from `metrics.jsonl`, `co
 workdir alone, at any time, also while the run goes on.
 """
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import json
 import math
 import sys
@@ -19,10 +24,10 @@ from absl import flags
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.nested_dicts import flatten
 from efficient_attention.errors import InputError, is_whole_number
-from efficient_attention.workdir.atomic_write import write_atomically
+from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.environment import read_environment
-from efficient_attention.workdir.fingerprint import flatten
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS_FILE
 from efficient_attention.workdir.metrics import read_metrics
 from efficient_attention.workdir.report_charts import TRAIN, Series, line_chart

@@ -5,12 +5,15 @@ files that this process wrote. Its last line is the SHA-256 of the lines before 
 well. A seal finds damage, not forgery: whoever can write the files can write their seal.
 """
 
+import fnmatch
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 from typing import NamedTuple
+
+from efficient_attention.whole_files import flush
 
 SEAL = re.compile(r'seal-(\d+)-of-(\d+)\.sha256')
 PROCESS = re.compile(r'(?:^|/)(?:ocdbt\.)?process_(\d+)(?:/|$)')  # in the paths of what Orbax lets each process write
@@ -36,10 +39,11 @@ def write_seal(folder: Path, label: str, *, process: int = 0, processes: int = 1
     Raises:
         OSError: a file cannot be read, or the seal not be written; the folder then counts as not sealed.
     """
-    names = [name for name in _files(folder) if not name.startswith('seal-') and _writer(name, processes) == process]
+    # Without seals, which other processes are writing at the same moment.
+    names = [name for name in _files(folder, but='seal-*') if _writer(name, processes) == process]
     lines = [f'# {label}']
     for name in names:
-        _flush(folder / name)
+        flush(folder / name)
         lines.append(f'{_hash(folder / name)}  {name}')
     body = ('\n'.join(lines) + '\n').encode()
     path = folder / f'seal-{process}-of-{processes}.sha256'
@@ -50,9 +54,9 @@ def write_seal(folder: Path, label: str, *, process: int = 0, processes: int = 1
         os.fsync(file.fileno())
     # Names last: after a power cut a seal that is there stands for files and folders that are there.
     for inner in [*_folders(folder), folder, folder.parent]:
-        _flush(inner)
+        flush(inner)
     temporary.replace(path)
-    _flush(folder)
+    flush(folder)
 
 
 def is_sealed(folder: Path) -> bool:
@@ -66,13 +70,26 @@ def is_sealed(folder: Path) -> bool:
     return {int(match[1]) for match in found} == set(range(len(found)))
 
 
-def damage(folder: Path, label: str) -> str:
-    """What differs from a folder's seals, in a few words that name the first file; '' where nothing does."""
+def has_seal(folder: Path) -> bool:
+    """Whether there is a seal in the folder, of one process at least."""
+    return folder.is_dir() and any(SEAL.fullmatch(path.name) for path in folder.iterdir())
+
+
+def damage(folder: Path, label: str, *, may_be_added: Callable[[str], bool] | None = None) -> str:
+    """What differs from a folder's seals, in a few words that name the first file; '' where nothing does.
+
+    Args:
+        folder: that was sealed.
+        label: what it should be.
+        may_be_added: whether a file of this name counts for nothing where the seal does not have it; None = none does.
+            With it only the folder itself is looked through, and links are followed, as caches of downloads have them.
+    """
     try:
-        sealed = _read_seals(folder)
+        sealed = _read_seals(folder, may_be_links=may_be_added is not None)
         if sealed.label != label:
             return f'its seal is that of {sealed.label}'
-        names = {name for name in _files(folder) if not SEAL.fullmatch(name)}
+        found = _files(folder) if may_be_added is None else _files_but(folder, may_be_added, sealed.hashes.keys())
+        names = {name for name in found if not SEAL.fullmatch(name)}
         for name in sorted(names ^ sealed.hashes.keys()):
             return f'{name} is {"not in its seal" if name in names else "missing"}'
         for name, expected in sealed.hashes.items():
@@ -89,13 +106,13 @@ class _Unreadable(Exception):
     """What is wrong with a seal, or with a path that no seal can stand for."""
 
 
-def _read_seals(folder: Path) -> Sealed:
+def _read_seals(folder: Path, *, may_be_links: bool) -> Sealed:
     labels: set[str] = set()
     hashes: dict[str, str] = {}
     for path in sorted(folder.iterdir()):
         if not SEAL.fullmatch(path.name):
             continue
-        if path.is_symlink():
+        if path.is_symlink() and not may_be_links:
             raise _Unreadable(f'{path.name} is a link')
         text = path.read_bytes()
         body, _, last = text[:-1].rpartition(b'\n')
@@ -115,16 +132,23 @@ def _closing_line(body: bytes) -> bytes:
     return f'# {hashlib.sha256(body).hexdigest()}'.encode()
 
 
-def _files(folder: Path) -> list[str]:
-    """The paths of all files within the folder, in order."""
+def _files(folder: Path, *, but: str = '') -> list[str]:
+    """The paths of all files within the folder, in order, but those that a pattern names."""
     found = []
     for path in sorted(folder.rglob('*')):
         name = path.relative_to(folder).as_posix()
+        if fnmatch.fnmatchcase(name, but):
+            continue
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise _Unreadable(f'{name} is {"a link" if path.is_symlink() else "no plain file"}')
         if path.is_file():
             found.append(name)
     return found
+
+
+def _files_but(folder: Path, may_be_added: Callable[[str], bool], listed: Set[str]) -> list[str]:
+    names = sorted(path.name for path in folder.iterdir())
+    return [name for name in names if name in listed or not may_be_added(name)]
 
 
 def _folders(folder: Path) -> Iterator[Path]:
@@ -140,12 +164,3 @@ def _writer(name: str, processes: int) -> int:
 def _hash(path: Path) -> str:
     with path.open('rb') as file:
         return hashlib.file_digest(file, 'sha256').hexdigest()
-
-
-def _flush(path: Path) -> None:
-    """Waits until a file's content, or the names in a folder, are on disk."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

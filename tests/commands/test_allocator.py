@@ -1,6 +1,7 @@
 """Tuning of glibc's allocator: what it says, where it does nothing, and that memory is then indeed kept."""
 
 import ctypes
+import os
 import platform
 import resource
 import subprocess
@@ -19,7 +20,7 @@ class Library:
     """A C library whose mallopt refuses the given parameters."""
 
     def __init__(self, *refused: int) -> None:
-        self.refused, self.calls = refused, []
+        self.refused, self.calls = refused, []  # no mallinfo2, so no thread that looks at it
 
     def mallopt(self, parameter: int, value: int) -> int:
         self.calls.append((parameter, value))
@@ -37,7 +38,8 @@ def library(monkeypatch):
 
 
 def test_four_settings_are_made(library):
-    assert keep_freed_memory() == f'allocator: freed memory stays in the process (opt out: {SWITCH}=default)'
+    line = f'allocator: freed memory stays in the process, without a limit (opt out: {SWITCH}=default)'
+    assert keep_freed_memory() == line
     assert library.calls == list(allocator._SETTINGS.values()) and len(library.calls) == 4
 
 
@@ -106,3 +108,97 @@ SHRINKING = """
 def test_a_step_that_frees_more_than_two_gibibytes_keeps_them_too():
     command = [sys.executable, '-c', textwrap.dedent(SHRINKING)]
     assert int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) == 0
+
+
+class Heap:
+    """A C library whose heap has `arena` bytes, `used` of them in use; the others are resident until it is trimmed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.arena = self.used = self.free = self.outside = self.trims = 0
+        monkeypatch.setattr(allocator, 'resident_bytes', lambda: self.used + self.free + self.outside)
+
+    def has(self, *, used: int) -> None:
+        """So many bytes are in use: of those that are free and resident, then of new ones."""
+        self.used, self.free = used, max(0, self.used + self.free - used)
+        self.arena = max(self.arena, self.used + self.free)
+
+    def mallinfo2(self) -> allocator.MallInfo:
+        return allocator.MallInfo(arena=self.arena, uordblks=self.used, fordblks=self.arena - self.used)
+
+    def malloc_trim(self, pad: int) -> None:
+        assert pad == 0
+        self.free = 0
+        self.trims += 1
+
+
+def test_steps_that_need_the_same_keep_their_memory_and_the_rest_goes(monkeypatch):
+    heap = Heap(monkeypatch)
+    kept = allocator.KeptMemory(heap, slack=10)
+    for second in range(200):
+        heap.has(used=100 if second % 2 else 20)  # 80 are free between two steps
+        assert not kept.look(second)
+    heap.free += 11 + 5  # fragments that no step finds again
+    heap.arena += 11 + 5
+    assert kept.look(200) and heap.free == 0
+    assert [kept.look(201 + second) for second in range(50)] == [False] * 50
+
+
+def test_what_was_needed_more_than_a_minute_ago_is_not_kept(monkeypatch):
+    heap = Heap(monkeypatch)
+    kept = allocator.KeptMemory(heap, slack=10)
+    heap.has(used=100)  # to compile
+    assert not kept.look(0)
+    heap.has(used=20)
+    assert not kept.look(allocator.MEMORY) and heap.free == 80
+    assert kept.look(allocator.MEMORY + 1) and heap.free == 0
+
+
+def test_memory_outside_of_the_allocator_has_free_memory_given_back_once(monkeypatch):
+    heap = Heap(monkeypatch)
+    kept = allocator.KeptMemory(heap, slack=10)
+    heap.outside = 1000
+    heap.has(used=15)
+    heap.has(used=4)
+    assert [kept.look(second) for second in (1, allocator.MEMORY + 1)] == [True, False]
+    for second in range(100, 200):
+        heap.has(used=12 if second % 2 else 4)
+        assert not kept.look(second)
+
+
+# Takes 256 MiB in pieces and gives back every other one, so that none of the free ones lies at the end of the heap.
+# Prints the MiB that are resident before and after a look, and after another that follows taking them again.
+FRAGMENTS = """
+    import ctypes
+    from efficient_attention.commands.allocator import KeptMemory, MallInfo, keep_freed_memory, resident_bytes
+    assert 'without a limit' in keep_freed_memory()
+    library = ctypes.CDLL(None)
+    library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+    library.free.argtypes = [ctypes.c_void_p]
+    library.mallinfo2.restype = MallInfo
+
+    def take(count):
+        blocks = [library.malloc(2**20) for _ in range(count)]
+        for block in blocks:
+            ctypes.memset(block, 1, 2**20)
+        return blocks
+
+    kept = KeptMemory(library, slack=2**26)
+    blocks = take(256)
+    kept.look(0.0)
+    for block in blocks[::2]:
+        library.free(block)
+    start = resident_bytes()
+    within = kept.look(1.0), resident_bytes() - start
+    beyond = kept.look(100.0), resident_bytes() - start
+    print(*within, *beyond)
+"""
+
+
+@NEEDS_GLIBC
+def test_free_memory_amid_what_is_in_use_is_given_back_beyond_the_limit():
+    command = [sys.executable, '-c', textwrap.dedent(FRAGMENTS)]
+    environment = os.environ | {SWITCH: 'unlimited'}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    was_trimmed, change, is_trimmed, given = done.stdout.split()
+    assert (was_trimmed, is_trimmed) == ('False', 'True')  # a minute later there is no such use any more
+    assert abs(int(change)) < 2**24 and -130 * 2**20 < int(given) < -120 * 2**20

@@ -1,14 +1,17 @@
 """Flags, words and failures of the commands: one line, and the exit code that says whose fault it was."""
 
 import re
+import signal
 import sys
 
 import pytest
 from absl import flags
 from ml_collections import config_flags
 
-from efficient_attention.commands.command_line import fail, parse_flags, run_command, take_command
-from efficient_attention.errors import InputError, RunError
+from efficient_attention.commands import command_line
+from efficient_attention.commands.command_line import answer, parse_flags, run_command, take_command
+from efficient_attention.commands.stopping import Stopped, StopWatch
+from efficient_attention.errors import InputError, RunError, RunStopped
 from efficient_attention.training.step_queue import TrainingStopped
 from efficient_attention.workdir.checkpoint_writer import SaveError
 
@@ -52,9 +55,11 @@ def test_bad_flags_are_named(known, arguments: list[str], message: str):
         (TrainingStopped('stopped at step 7'), 1, 'error: stopped at step 7'),
         (SaveError('checkpoint step 5 not saved'), 1, 'error: checkpoint step 5 not saved'),
         (InputError('two\n  lines'), 2, 'error: two lines'),
+        (NotImplementedError('the backend does not serve it'), 2, 'error: the backend does not serve it'),
+        (KeyboardInterrupt(), 130, 'interrupted'),
     ],
 )
-def test_known_errors_are_one_line_and_an_exit_code(capsys, error: Exception, code: int, line: str):
+def test_known_errors_are_one_line_and_an_exit_code(capsys, error: BaseException, code: int, line: str):
     def main() -> None:
         raise error
 
@@ -62,6 +67,30 @@ def test_known_errors_are_one_line_and_an_exit_code(capsys, error: Exception, co
         run_command(main)
     assert exited.value.code == code
     assert capsys.readouterr() == ('', f'{line}\n')
+
+
+def test_a_stopped_run_has_said_so_itself(capsys):
+    def main() -> None:
+        raise RunStopped
+
+    with pytest.raises(SystemExit) as exited:
+        run_command(main)
+    assert exited.value.code == 3 and capsys.readouterr() == ('', '')
+
+
+@pytest.mark.parametrize('error', [Stopped('stopped'), InputError('a worker died'), ZeroDivisionError()])
+def test_whatever_a_stop_has_broken_on_its_way_is_the_line_of_the_stop(capfd, monkeypatch, error: BaseException):
+    watch = StopWatch(leave=sys.exit)
+    watch.number = signal.SIGTERM
+    monkeypatch.setattr(command_line, 'stop_watch', lambda: watch)
+
+    def main() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as exited:
+        run_command(main)
+    assert exited.value.code == 143
+    assert capfd.readouterr() == ('', 'stopped by SIGTERM; there was nothing to save\n')
 
 
 def test_a_mistake_in_the_program_keeps_its_traceback():
@@ -78,8 +107,7 @@ def test_success_is_no_exit_at_all(capsys):
 
 
 def test_the_text_of_a_key_error_has_no_extra_quotes(capsys):
-    with pytest.raises(SystemExit):
-        fail(KeyError("no field 'widht'"), 2)
+    assert answer(InputError(KeyError("no field 'widht'"))) == 2
     assert capsys.readouterr().err == "error: no field 'widht'\n"
 
 

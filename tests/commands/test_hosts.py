@@ -1,13 +1,13 @@
 """Runs of several processes: the numbers of one process, a stop that all agree on, and going on with more of them."""
 
+import functools
 import json
-import os
 import re
 import shutil
-import socket
+import signal
 import subprocess
-import sys
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +16,28 @@ import pytest
 from absl import flags
 
 from efficient_attention.commands import hosts
-from efficient_attention.commands.hosts import join_hosts
-from efficient_attention.errors import InputError
+from efficient_attention.errors import ExitCode, InputError
+from efficient_attention.inference.predict_files import predict_files
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.metrics import read_metrics
-from tests.quick_compile import FLAGS
 from tests.tolerances import assert_close
+from tests.topologies import Ended, Topology, finish, start
 from tests.training import tiny_fine_tuning
 from tests.training.tiny_run import tiny_config, write_corpus
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 RATES = {'steps_per_second', 'tokens_per_second', 'waiting_share'}
 STEPS = 16
 # A line of metrics for each step, so that none is a mean over the steps before and after a stop.
 FIELDS = {'train.steps': STEPS, 'train.log_every_steps': 1}
-TUNING = {'train.steps': 4, 'train.log_every_steps': 1, 'examples.buckets': (16,)}  # one shape, so one program
+TUNING = {'train.steps': 6, 'train.log_every_steps': 1, 'examples.buckets': (16,)}  # one shape, so one program
+# It ends at the first evaluation that has no greater loss than the one before.
+TUNING |= {'eval.every_steps': 2, 'train.early_stop': 1}
+TUNING |= {'checkpoint.best_metric': 'fine_tuning_loss', 'checkpoint.best_mode': 'max'}
 
 # train.py of two processes which fine-tune before that. The second is sent SIGTERM before its fifth step of
 # pretraining, and then takes its steps slowly, as a process learns of a signal to another only within a second.
@@ -67,29 +69,72 @@ STOPPED = """
 """
 
 
-def launch(folder: Path, workdir: Path, program: list[str], processes: int, devices: int) -> list[subprocess.Popen]:
-    """Processes of one pretraining run, on the files in `folder`, with so many devices each."""
-    with socket.socket() as probe:
-        probe.bind(('localhost', 0))
-        address = f'localhost:{probe.getsockname()[1]}'
+# train.py in which some processes send themselves a signal before a step of theirs, and those that live on take theirs
+# slowly then, as a process learns of a signal to another only within a second.
+SIGNALLED = """
+    import os, time
+    import jax
+    import train as entry
+    from efficient_attention.training import loop
+    from efficient_attention.commands.command_line import run_command
+
+    next_batch, taken = loop.Trainer.next_batch, []
+
+    def next_batch_or_signal(trainer, batches):
+        taken.append(trainer)
+        if len(taken) == int(os.environ['TURN']) and str(jax.process_index()) in os.environ['VICTIMS'].split(','):
+            os.kill(os.getpid(), int(os.environ['SIGNAL']))
+        time.sleep(0.3 if len(taken) >= int(os.environ['TURN']) else 0.0)
+        return next_batch(trainer, batches)
+
+    loop.Trainer.next_batch = next_batch_or_signal
+    run_command(entry.main)
+"""
+
+
+# train.py that evaluates afterwards, as eval.py does.
+EVALUATED = """
+    import json
+    import jax
+    import train as entry
+    from efficient_attention.training import loop
+    from efficient_attention.commands.command_line import run_command
+    from efficient_attention.inference.evaluate_workdir import evaluate_workdir
+
+    train = loop.train
+
+    def train_and_evaluate(config, workdir, **opened):
+        train(config, workdir, **opened)
+        print(f'metrics of process {jax.process_index()}:', json.dumps(evaluate_workdir(workdir)), flush=True)
+
+    loop.train = train_and_evaluate
+    run_command(entry.main)
+"""
+
+
+def launch(
+    folder: Path, workdir: Path, topology: Topology, program: str = '', **environment: str
+) -> list[subprocess.Popen]:
+    """Processes of one pretraining run on the files in `folder`."""
     data = {'data.source': write_corpus(folder), 'data.cache': str(folder / 'cache')}
     fields = [f'--config.{name}={value}' for name, value in (data | FIELDS).items()]
-    command = [sys.executable, *program, '--config=tests/training/tiny_run.py', *fields, f'--workdir={workdir}']
-    command += ['--distributed', f'--coordinator={address}', f'--process_count={processes}']
-    environment = os.environ | {
-        'XLA_FLAGS': f'--xla_force_host_platform_device_count={devices} {FLAGS}',
-        'JAX_CPU_COLLECTIVES_IMPLEMENTATION': 'gloo',
-        'FINE_TUNING': json.dumps(tiny_fine_tuning.tiny_values(folder / 'tuning', **TUNING)),
-    }
-    options = {'cwd': ROOT, 'env': environment, 'stderr': subprocess.PIPE, 'text': True}
-    return [subprocess.Popen([*command, f'--process_id={number}'], **options) for number in range(processes)]
+    arguments = ['--config=tests/training/tiny_run.py', *fields, f'--workdir={workdir}']
+    environment['FINE_TUNING'] = json.dumps(tiny_fine_tuning.tiny_values(folder / 'tuning', **TUNING))
+    words = ('-c', textwrap.dedent(program)) if program else ('train.py',)
+    return start(topology, arguments, program=words, **environment)
 
 
-def finish(processes: list[subprocess.Popen]) -> list[str]:
-    """What each says until its end, which is no failure."""
-    said = [process.communicate(timeout=300)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes), '\n'.join(said)
-    return said
+def signalled(folder: Path, workdir: Path, topology: Topology, number: int, *victims: int) -> list[subprocess.Popen]:
+    """Processes of which the victims get a signal after six steps."""
+    who = ','.join(map(str, victims))
+    return launch(folder, workdir, topology, SIGNALLED, TURN='7', VICTIMS=who, SIGNAL=str(int(number)))
+
+
+def finish_well(processes: list[subprocess.Popen], code: int = ExitCode.DONE) -> list[str]:
+    """What each says until its end, with this exit code."""
+    ended = finish(processes, seconds=300)
+    assert [one.code for one in ended] == [code] * len(ended), '\n'.join(one.errors for one in ended)
+    return [one.errors for one in ended]
 
 
 @pytest.fixture(scope='module')
@@ -107,8 +152,8 @@ def unbroken(folder: Path) -> Path:
 @pytest.fixture(scope='module')
 def stopped(folder: Path, unbroken: Path) -> tuple[Path, list[str]]:  # noqa: ARG001  whose corpus it reads
     """The workdir of two processes that were stopped, and what they said."""
-    processes = launch(folder, folder / 'two', ['-c', textwrap.dedent(STOPPED)], 2, devices=2)
-    return folder / 'two', finish(processes)
+    processes = launch(folder, folder / 'two', Topology(2, 2), STOPPED)
+    return folder / 'two', finish_well(processes, ExitCode.STOPPED)
 
 
 def measured(workdir: Path) -> dict[tuple[int, str], dict[str, Any]]:
@@ -149,37 +194,157 @@ def test_two_processes_train_like_one(stopped: tuple[Path, list[str]], unbroken:
 def test_two_processes_fine_tune_like_one(folder: Path, stopped: tuple[Path, list[str]]):
     """Held-out numbers come from the outputs of all rows, whichever process has them."""
     train(fill_config(tiny_fine_tuning.tiny_values(folder / 'tuning', **TUNING)).config, folder / 'tuned')
-    assert (4, 'held_out') in measured(folder / 'tuned')
+    assert max(measured(folder / 'tuned')) == (4, 'train')  # stopped early
     assert_same_numbers(stopped[0].with_name('two_tuned'), folder / 'tuned', last=4)
+    rows = [predict(stopped[0].with_name('two_tuned'), folder / 'two'), predict(folder / 'tuned', folder / 'one')]
+    assert len(rows[0]) == 13 and [row['label'] for row in rows[0]] == [row['label'] for row in rows[1]]
+    for row, other in zip(*rows, strict=True):
+        assert row['id'] == other['id'] and row['probabilities'] == pytest.approx(other['probabilities'], rel=1e-5)
 
 
-@pytest.mark.parametrize('processes', [1, 2, 4])
-def test_other_processes_go_on_to_the_unbroken_end(
-    processes: int, folder: Path, stopped: tuple[Path, list[str]], unbroken: Path
+def predict(workdir: Path, folder: Path) -> list[dict[str, Any]]:
+    """The lines of the prediction file that a run's checkpoint gives for its dev split."""
+    (path,) = predict_files(workdir, folder / 'predictions', split='dev')['files']
+    return [json.loads(line) for line in Path(path).read_text(encoding='utf-8').splitlines()]
+
+
+def assert_names_the_dead(ended: Ended, victim: int) -> None:
+    """One line that says who has died, exit code 4, and nothing of a collective that broke."""
+    assert ended.code == 4, ended.errors
+    (line,) = re.findall(r'^error: (.*)$', ended.errors, re.MULTILINE)
+    assert line.startswith(f'process {victim} (host ') and 'all go on from the newest checkpoint' in line
+    assert 'Traceback' not in ended.errors and 'stack trace' not in ended.errors
+
+
+def test_one_process_goes_on_to_the_unbroken_end(folder: Path, stopped: tuple[Path, list[str]], unbroken: Path):
+    workdir = folder / 'resumed_by_1'
+    shutil.copytree(stopped[0], workdir)
+    train(tiny_config(folder, **FIELDS), workdir)
+    assert_same_end(folder, workdir, unbroken)
+
+
+def test_a_process_that_is_killed_is_named_and_four_go_on(
+    folder: Path, stopped: tuple[Path, list[str]], unbroken: Path
 ):
-    workdir = folder / f'resumed_by_{processes}'
+    """The first of the two is killed, in which JAX's coordination service is, soon after they went on."""
+    workdir = folder / 'killed'
     shutil.copytree(stopped[0], workdir)
     (step,) = CheckpointReader(workdir).steps()
-    if processes == 1:
-        train(tiny_config(folder, **FIELDS), workdir)
-    else:
-        said = finish(launch(folder, workdir, ['train.py'], processes, devices=1))
-        assert f'resumed at step {step}' in said[0]
+    processes = launch(folder, workdir, Topology(2, 1), SIGNALLED, TURN='2', VICTIMS='0', SIGNAL='9')
+    killed, other = finish(processes, seconds=300)
+    assert killed.code == -signal.SIGKILL and f'resumed at step {step}' in killed.errors
+    assert_names_the_dead(other, 0)
+    four = finish(launch(folder, workdir, Topology(4, 1), EVALUATED), seconds=300)
+    assert [one.code for one in four] == [0] * 4, four[0].errors
+    assert f'resumed at step {step}' in four[0].errors and not [one for one in four[1:] if 'step' in one.errors]
+    assert_same_end(folder, workdir, unbroken)
+    for number, one in enumerate(four):
+        found = json.loads(one.output.split(f'metrics of process {number}: ')[1].splitlines()[0])
+        assert found.items() >= measured(workdir)[STEPS, 'held_out'].items() - {('split', 'held_out')}
+    assert_each_process_has_sealed(workdir, 4)
+
+
+def assert_each_process_has_sealed(workdir: Path, processes: int) -> None:
+    """The last checkpoint has a seal of each, is whole, and a change in any sealed file is found."""
+    reader = CheckpointReader(workdir)
+    folder = reader.folder / str(STEPS)
+    assert len(list(folder.glob('seal-*'))) == processes and not reader.damage(STEPS)
+    assert len({path.name for path in folder.glob('state/ocdbt.process_*')}) == processes
+    for path in [path for path in folder.rglob('*') if path.is_file()]:
+        content = path.read_bytes()
+        path.write_bytes(content + b'x')
+        assert path.name in reader.damage(STEPS)
+        path.write_bytes(content)
+    assert not reader.damage(STEPS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'number, processes, victim',
+    [(signal.SIGKILL, 2, 1), (signal.SIGKILL, 4, 2), (signal.SIGSTOP, 2, 0), (signal.SIGSTOP, 4, 2)],
+    ids=['killed_1_of_2', 'killed_2_of_4', 'stopped_0_of_2', 'stopped_2_of_4'],
+)
+def test_whoever_dies_or_hangs_is_named_within_half_a_minute(
+    number: signal.Signals, processes: int, victim: int, folder: Path, unbroken: Path
+):
+    workdir = folder / f'{number.name}_{victim}_of_{processes}'
+    started = signalled(folder, workdir, Topology(processes, 1), number, victim)
+    try:
+        while not has_fallen(started[victim]):
+            time.sleep(0.05)
+        begun = time.monotonic()
+        others = finish([process for process in started if process is not started[victim]], seconds=60)
+        print(f'{number.name} to {victim} of {processes}: the others ended within {time.monotonic() - begun:.1f} s')
+        assert time.monotonic() - begun < 30
+    finally:
+        started[victim].kill()  # a stopped one too
+        finish(started)
+    for ended in others:
+        assert_names_the_dead(ended, victim)
+    finish_well(launch(folder, workdir, Topology(processes, 1)))
+    assert_same_end(folder, workdir, unbroken)
+
+
+def has_fallen(process: subprocess.Popen) -> bool:
+    """Whether a process is dead or stopped."""
+    stat = Path(f'/proc/{process.pid}/stat').read_text().rpartition(')')[2].split()
+    return stat[0] in 'TZX'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('processes, victims', [(2, (0, 1)), (4, (3,)), (4, (0, 1, 2, 3))])
+def test_sigterm_to_one_or_all_saves_the_same_step(
+    processes: int, victims: tuple[int, ...], folder: Path, unbroken: Path
+):
+    workdir = folder / f'term_{len(victims)}_of_{processes}'
+    said = finish_well(signalled(folder, workdir, Topology(processes, 1), signal.SIGTERM, *victims), ExitCode.STOPPED)
+    (step,) = re.findall(r'stopped after step (\d+), which is saved', said[0])
+    assert 7 <= int(step) < STEPS and CheckpointReader(workdir).steps() == [int(step)]
+    finish_well(launch(folder, workdir, Topology(processes, 1)))
     assert_same_end(folder, workdir, unbroken)
 
 
 def test_what_jax_cannot_find_out_is_named():
     with pytest.raises(InputError, match='--distributed: .*--coordinator, --process_count, --process_id'):
-        join_hosts(None, None, None)
+        hosts.initialize(None, None, None)
 
 
-def test_a_flag_for_hosts_without_distributed_is_refused(monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def values(monkeypatch: pytest.MonkeyPatch) -> flags.FlagValues:
     values = flags.FlagValues()
+    for name in ('bool', 'string', 'integer', 'float'):
+        define = getattr(flags, f'DEFINE_{name}')
+        monkeypatch.setattr(hosts.flags, f'DEFINE_{name}', functools.partial(define, flag_values=values))
     monkeypatch.setattr(hosts.flags, 'FLAGS', values)
-    for name, kind in (('coordinator', flags.DEFINE_string), ('process_count', flags.DEFINE_integer)):
-        kind(name, None, '', flag_values=values)
-    flags.DEFINE_integer('process_id', None, '', flag_values=values)
-    flags.DEFINE_bool('distributed', False, '', flag_values=values)
-    values(['program', '--process_count=2'])
-    with pytest.raises(InputError, match='--process_count needs --distributed'):
-        hosts.join_hosts_of_flags()
+    hosts.define_host_flags()
+    return values
+
+
+@pytest.mark.parametrize('flag', ['--process_count=2', '--bind_address=::1'])
+def test_a_flag_for_hosts_without_distributed_is_refused(flag: str, values: flags.FlagValues):
+    values(['program', flag])
+    with pytest.raises(InputError, match=f'{flag.split("=")[0]} needs --distributed'), hosts.hosts_of_flags({}):
+        pass
+
+
+@pytest.mark.parametrize(
+    'words, fault',
+    [
+        ('--coordinator=localhost --process_id=0', '--coordinator=localhost: it must be host:port'),
+        ('--coordinator=localhost:99999 --process_id=1', '--coordinator=localhost:99999: it must be host:port'),
+        ('--coordinator=192.0.2.1:7777 --process_id=0', 'cannot listen there .*; --bind_address names an address'),
+        ('--coordinator=localhost:7777 --process_id=0 --process_count=0', '--process_count is 0'),
+    ],
+)
+def test_a_place_that_there_is_not_is_refused(words: str, fault: str, values: flags.FlagValues):
+    values(['program', '--distributed', '--process_count=2', *words.split()])
+    with pytest.raises(InputError, match=fault), hosts.hosts_of_flags({}):
+        pass
+
+
+def test_code_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / 'a.py').write_text('x = 1\n')
+    monkeypatch.setattr(hosts.efficient_attention, '__file__', str(tmp_path / '__init__.py'))
+    before = hosts.code_digest()
+    (tmp_path / 'a.py').write_text('x = 2\n')
+    assert hosts.code_digest() != before and hosts.code_digest() == hosts.code_digest()

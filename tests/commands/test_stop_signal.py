@@ -1,31 +1,135 @@
 """The first signal asks for a stop, the second one ends the process, and afterwards all is as before."""
 
+import contextlib
+import os
 import signal
+from collections.abc import Callable, Iterator
 
+import jax
 import pytest
 
-from efficient_attention.commands.stop_signal import StopSignal
+from efficient_attention.commands import stop_signal as module
+from efficient_attention.commands.stop_signal import Cut, StopSignal
+from efficient_attention.commands.stopping import SIGNALS, Stage, Stopped, StopWatch
+from efficient_attention.errors import RunStopped
 
 
-@pytest.mark.parametrize('number', StopSignal.SIGNALS)
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> StopWatch:
+    """The watch of this process as a run sees it; it catches nothing."""
+    watch = StopWatch()
+    monkeypatch.setattr(module, 'stop_watch', lambda: watch)
+    return watch
+
+
+@pytest.mark.parametrize('number', SIGNALS)
 def test_the_first_signal_is_remembered(number: int):
     with StopSignal() as stop:
-        assert not stop.is_due(7)
+        stop.expect()
+        stop.check()
+        assert not stop.is_due()
         signal.raise_signal(number)
-        assert stop.is_due(8)
+        assert stop.is_due()
+        with pytest.raises(Cut):
+            stop.check()
 
 
 def test_a_second_one_acts_as_it_did_before():
     with StopSignal() as stop:
+        stop.expect()
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert stop.is_set
 
 
+def test_before_there_is_something_to_save_a_signal_does_what_it_did():
+    with StopSignal() as stop:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        stop.check()
+    assert not stop.is_set
+
+
 def test_the_handlers_from_before_come_back_even_after_an_error():
-    before = [signal.getsignal(number) for number in StopSignal.SIGNALS]
-    with pytest.raises(ZeroDivisionError), StopSignal():
-        assert [signal.getsignal(number) for number in StopSignal.SIGNALS] != before
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with pytest.raises(ZeroDivisionError), StopSignal() as stop:
+        stop.expect()
+        assert [signal.getsignal(number) for number in SIGNALS] != before
         raise ZeroDivisionError
-    assert [signal.getsignal(number) for number in StopSignal.SIGNALS] == before
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+@pytest.mark.parametrize(
+    'is_stopped, error, stage',
+    [
+        (False, None, Stage.NOTHING_TO_SAVE),
+        (False, ZeroDivisionError, Stage.NOTHING_TO_SAVE),
+        (True, RunStopped, Stage.SAVED),
+        (True, None, Stage.SAVING),  # it came after the last step: the run ends as it would have
+        (True, ZeroDivisionError, Stage.SAVING),  # the error has its own line
+    ],
+)
+def test_the_watch_knows_what_there_is_to_save(watch: StopWatch, is_stopped: bool, error: type | None, stage: Stage):
+    with contextlib.suppress(RunStopped, ZeroDivisionError), StopSignal() as stop:
+        assert watch.stage is Stage.NOTHING_TO_SAVE
+        stop.expect()
+        assert watch.stage is Stage.SAVING
+        if is_stopped:
+            signal.raise_signal(signal.SIGTERM)
+        if error:
+            raise error
+    assert watch.stage is stage
+
+
+def test_a_run_does_not_begin_after_a_stop(watch: StopWatch):
+    watch.number = signal.SIGTERM
+    with pytest.raises(Stopped):
+        StopSignal()
+
+
+def test_one_process_may_be_rescued_several_may_not(watch: StopWatch, monkeypatch: pytest.MonkeyPatch):
+    rescued = []
+
+    @contextlib.contextmanager
+    def rescue(save: Callable[[], int]) -> Iterator[None]:
+        rescued.append(save())
+        yield
+
+    monkeypatch.setattr(watch, 'rescue', rescue)
+    for count in (1, 2):
+        monkeypatch.setattr(jax, 'process_count', lambda count=count: count)
+        with StopSignal() as stop:
+            with stop.rescue(lambda: 7):
+                assert not rescued[count - 1 :]  # nothing is to be saved yet
+            stop.expect()
+            with stop.rescue(lambda: 7):
+                pass
+    assert rescued == [7]
+
+
+def test_ctrl_c_in_one_of_several_processes_is_handed_on_to_the_handler_of_all(monkeypatch: pytest.MonkeyPatch):
+    sent = []
+    monkeypatch.setattr(jax, 'process_count', lambda: 2)
+    monkeypatch.setattr(os, 'kill', lambda *arguments: sent.append(arguments))
+    before = signal.getsignal(signal.SIGTERM)
+    with StopSignal() as stop:
+        stop.expect()
+        assert signal.getsignal(signal.SIGTERM) is before
+        signal.raise_signal(signal.SIGINT)
+    assert sent == [(os.getpid(), signal.SIGTERM)] and not stop.is_set
+
+
+def test_several_processes_ask_at_the_same_points_until_they_have_agreed(monkeypatch: pytest.MonkeyPatch):
+    asked = []
+
+    def reached(point: int) -> bool:
+        asked.append(point)
+        return len(asked) == 3
+
+    monkeypatch.setattr(jax, 'process_count', lambda: 2)
+    monkeypatch.setattr(module.multihost_utils, 'reached_preemption_sync_point', reached)
+    with StopSignal() as stop:
+        stop.expect()
+        assert [stop.is_due() for _ in range(5)] == [False, False, True, True, True]
+    assert asked == list(range(asked[0], asked[0] + 3))

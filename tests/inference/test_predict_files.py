@@ -8,10 +8,11 @@ import pytest
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.text_encoder import text_encoder
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, RunError
 from efficient_attention.inference.pipeline import TextPipeline, pipeline
 from efficient_attention.inference.predict_files import predict_files
 from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+from efficient_attention.tasks.problems import prediction_files
 from tests.inference.tiny_checkpoint import LABELS, random_text, write_checkpoint
 
 
@@ -33,8 +34,22 @@ def test_one_prediction_a_row(checkpoint: Path, tmp_path: Path):
     found = predict_files(checkpoint, tmp_path / 'out', test=files, text='review', id='number')
     [path] = found['files']
     rows = [json.loads(line) for line in Path(path).read_text(encoding='utf-8').splitlines()]
+    assert path == str(tmp_path / 'out' / 'predictions.jsonl')
     assert [row['id'] for row in rows] == ['r0', 'r1', 'r2', 'r3', 'r4']
     assert all(row['label'] in LABELS['classification'] for row in rows) and found['metrics'] == {}
+
+
+def test_predictions_that_cannot_be_written_leave_nothing(checkpoint: Path, tmp_path: Path, monkeypatch):
+    files = write_rows(tmp_path / 'rows.jsonl', labelled=False)
+
+    def half(lines: list[str], path: Path) -> None:
+        path.write_text(lines[0][:5])
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(prediction_files, 'write_lines', half)
+    with pytest.raises(RunError, match=f'^{tmp_path}/out: cannot be written .No space left on device.$'):
+        predict_files(checkpoint, tmp_path / 'out', test=files, text='review')
+    assert [path.name for path in tmp_path.iterdir()] == ['rows.jsonl']
 
 
 def test_dev_files_are_scored(checkpoint: Path, tmp_path: Path):

@@ -49,7 +49,7 @@ def test_a_checkpoint_that_is_not_there_is_named(workdir: Path):
 def test_parameters_of_another_config_are_named(workdir: Path):
     config = encoder_run(workdir)
     other = dataclasses.replace(config, model=dataclasses.replace(config.model, max_length=64))
-    with pytest.raises(InputError, match='are not those of its config.json: encoder/embeddings/position/embedding'):
+    with pytest.raises(InputError, match='another model: params/encoder/embeddings/position/embedding is float32'):
         workdir_params(workdir, other)
 
 

@@ -1,6 +1,7 @@
 """Language modelling with segment memory, through the train and eval loops: streams, going on, protocols, refusals."""
 
 import dataclasses
+import itertools
 import math
 
 import jax
@@ -12,7 +13,7 @@ from flax import nnx
 from configs.common import language_modelling_config
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, RunStopped
 from efficient_attention.inference.evaluate import make_evaluation
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.models.decoder import Decoder
@@ -80,8 +81,10 @@ def state_of(config: RunConfig, workdir, step):
 def test_a_run_that_goes_on_has_the_memory_of_one_that_never_stopped(folder, workdir, monkeypatch):
     config = config_of(folder)
     with monkeypatch.context() as patch:
-        patch.setattr('efficient_attention.training.loop.StopSignal.is_due', lambda _, step: step == 3)
-        train(config, folder / 'stopped')
+        steps = itertools.count(1)
+        patch.setattr('efficient_attention.training.loop.StopSignal.is_due', lambda _: next(steps) == 3)
+        with pytest.raises(RunStopped):
+            train(config, folder / 'stopped')
     saved = state_of(config, folder / 'stopped', 3).carry
     assert saved.segments_BM.all() and np.abs(saved.states_BNMD).max() > 0.1
     train(config, folder / 'stopped')

@@ -1,12 +1,15 @@
 """Whole runs on a tiny corpus: what they leave behind, and that stopping, killing and going on change no number."""
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +17,21 @@ import jax
 import numpy as np
 import pytest
 
-from efficient_attention.errors import InputError
+from efficient_attention.commands.stop_signal import StopSignal
+from efficient_attention.errors import ExitCode, InputError, RunError, RunStopped
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.tasks.pretraining import PretrainingTask
+from efficient_attention.training import loop
+from efficient_attention.training.finite import TrainingStopped
 from efficient_attention.training.initial_params import InitialParams
-from efficient_attention.training.loop import Trainer, train
+from efficient_attention.training.loop import Trainer, train, write_report_at_the_end
 from efficient_attention.training.run import build_run
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
-from efficient_attention.training.step_queue import TrainingStopped
+from efficient_attention.training.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
+from efficient_attention.workdir import checkpoint_writer
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
+from efficient_attention.workdir.checkpoint_writer import SaveError
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import read_metrics
 from tests.training.tiny_run import tiny_config
@@ -92,7 +100,8 @@ def test_a_run_that_was_stopped_and_goes_on_equals_one_that_was_not(folder, unbr
     workdir = folder / 'stopped'
     with monkeypatch.context() as stopping:
         stopping.setattr(Trainer, 'next_batch', next_batch)
-        assert train(tiny_config(folder, **MESH), workdir) == {}
+        with pytest.raises(RunStopped):
+            train(tiny_config(folder, **MESH), workdir)
     assert CheckpointReader(workdir).steps() == [7]
     assert 'stopped after step 7, which is saved' in capfd.readouterr().err
     held_out = train(tiny_config(folder, **MESH), workdir)
@@ -105,6 +114,51 @@ def test_a_run_that_was_stopped_and_goes_on_equals_one_that_was_not(folder, unbr
         at: line for at, line in expected.items() if at != (8, 'train')
     }
     assert held_out == {k: v for k, v in expected[20, 'held_out'].items() if k not in ('step', 'split')}
+
+
+class Compiling(Exception):
+    """Stands for the end of the process while an evaluation compiles."""
+
+
+@contextlib.contextmanager
+def save_in_a_thread(stop: StopSignal, save: Callable[[], int]) -> Iterator[None]:
+    """What happens to an evaluation that does not come to notice a stop."""
+    del stop
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(save()))
+    thread.start()
+    thread.join()
+    assert codes == [ExitCode.STOPPED]
+    raise Compiling
+    yield
+
+
+def test_an_evaluation_that_a_stop_ends_is_made_up_for(folder, unbroken, monkeypatch, capfd):
+    """At the step of an evaluation that belongs to a run's curve, with the state of that step saved."""
+    original = PretrainingTask.evaluation_batches
+
+    def evaluation_batches(task: PretrainingTask, *process: int) -> Iterator[dict]:
+        for number, batch in enumerate(original(task, *process)):
+            if number == 1:
+                signal.raise_signal(signal.SIGTERM)
+            yield batch
+
+    workdir = folder / 'cut'
+    with monkeypatch.context() as stopping:
+        stopping.setattr(PretrainingTask, 'evaluation_batches', evaluation_batches)
+        with pytest.raises(RunStopped):
+            train(tiny_config(folder, **MESH), workdir)
+    assert 'stopped after step 8, which is saved' in capfd.readouterr().err
+    assert CheckpointReader(workdir).steps() == [8]
+    assert list(lines_of(workdir)) == [at for at in LINES if at[0] <= 8 and at != (8, 'held_out')]
+    with monkeypatch.context() as compiling:
+        compiling.setattr(StopSignal, 'rescue', save_in_a_thread)
+        with pytest.raises(Compiling):
+            train(tiny_config(folder, **MESH), workdir)
+    assert CheckpointReader(workdir).steps() == [8, 10, 16]
+    train(tiny_config(folder, **MESH), workdir)
+    assert_same_state(folder, workdir, unbroken)
+    assert lines_of(workdir) == lines_of(unbroken)
 
 
 def test_a_run_that_gets_more_steps_equals_the_longer_one_and_needs_no_held_out_text(folder, capfd):
@@ -206,13 +260,61 @@ def poison(monkeypatch, steps: range) -> None:
     monkeypatch.setattr(PretrainingTask, 'training_batches', training_batches)
 
 
-def test_steps_that_are_not_finite_are_skipped_and_counted(folder, monkeypatch):
+def test_steps_that_are_not_finite_are_skipped_and_counted(folder, monkeypatch, capfd):
     poison(monkeypatch, range(5, 7))
     held_out = train(tiny_config(folder, **MESH), folder / 'skipped')
+    err = capfd.readouterr().err
+    assert all(f'step {step} skipped: batch/masked_weights is not finite\n' in err for step in (5, 6))
     lines = lines_of(folder / 'skipped')
     assert [lines[step, 'train']['skipped'] for step in (4, 8, 10, 20)] == [0, 2, 2, 2]
     assert np.isfinite(lines[8, 'train']['loss']) and np.isfinite(lines[10, 'train']['loss'])
     assert np.isfinite(held_out['masked_lm_loss'])
+
+
+class Stalled(Exception):
+    """What a watchdog found, in place of the end of the process."""
+
+
+class WatchdogOfTests(Watchdog):
+    """Keeps what was noted; its clock goes forward where the input hangs, and by a second for each note."""
+
+    def __init__(self, _seconds: float, workdir: Path) -> None:
+        self.notes: list[tuple[int, str]] = []
+        self.now = 0.0
+        super().__init__(100.0, workdir, end=self.raise_stalled, clock=lambda: self.now)
+
+    def raise_stalled(self, finding: str) -> None:
+        raise Stalled(finding)
+
+    def note(self, step: int, doing: str) -> None:
+        self.notes.append((step, doing))
+        super().note(step, doing)
+        self.now += 1
+        self.look()
+
+    def __enter__(self) -> 'WatchdogOfTests':
+        WatchdogOfTests.newest = self
+        return self  # without its thread
+
+
+def test_a_source_that_hangs_is_found_and_named(folder, monkeypatch):
+    original = PretrainingTask.training_batches
+
+    def training_batches(*arguments: Any) -> Any:
+        for step, batch in enumerate(original(*arguments), 1):
+            while step == 14:
+                WatchdogOfTests.newest.now += 1
+                WatchdogOfTests.newest.look()
+            yield batch
+
+    monkeypatch.setattr(PretrainingTask, 'training_batches', training_batches)
+    monkeypatch.setattr(loop, 'Watchdog', WatchdogOfTests)
+    with pytest.raises(Stalled, match='^process 0 of 1 stalled at step 14, waiting for input for 10'):
+        train(tiny_config(folder, **MESH), folder / 'stalled')
+    notes = WatchdogOfTests.newest.notes
+    assert notes[:4] == [(1, COMPILING), (1, COMPILING), (2, INPUT), (2, DEVICE)] and notes[-1] == (14, INPUT)
+    assert notes.count((8, EVALUATING)) > 2 and notes[notes.index((10, DEVICE)) + 1] == (10, SAVING)
+    assert CheckpointReader(folder / 'stalled').steps() == [10]
 
 
 def test_too_many_of_them_in_a_row_stop_the_run_with_its_last_checkpoint(folder, monkeypatch):
@@ -220,6 +322,29 @@ def test_too_many_of_them_in_a_row_stop_the_run_with_its_last_checkpoint(folder,
     with pytest.raises(TrainingStopped, match='stopped at step 15: 3 steps in a row'):
         train(tiny_config(folder, **MESH, **{'train.max_skipped_in_row': 3}), folder / 'given up')
     assert CheckpointReader(folder / 'given up').steps() == [10]
+
+
+def test_a_failed_save_ends_a_run_that_shall_stop_then(folder, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, 'No space left on device')
+
+    monkeypatch.setattr(checkpoint_writer, 'write_seal', fail)
+    fields = {'checkpoint.every_steps': 4, 'checkpoint.when_save_fails': 'stop', 'train.log_every_steps': 1}
+    with pytest.raises(SaveError, match='checkpoint step 4 not saved in .*: No space left on device'):
+        train(tiny_config(folder, **MESH, **fields), folder / 'full disk')
+    assert 4 <= read_metrics(folder / 'full disk')[-1]['step'] <= 8  # the next save asks, too
+    assert (folder / 'full disk' / 'report.html').is_file()
+
+
+def test_a_report_that_cannot_be_written_hides_no_other_error(unbroken, monkeypatch, capsys):
+    def fail(workdir: Path) -> None:
+        raise RunError(f'{workdir}/report.html: cannot be written')
+
+    monkeypatch.setattr(loop, 'write_report', fail)
+    with pytest.raises(RunError, match='report.html: cannot be written'):
+        write_report_at_the_end(unbroken, None, None, None)
+    write_report_at_the_end(unbroken, ValueError, ValueError('first'), None)
+    assert 'error: ' in capsys.readouterr().err
 
 
 # ---- workdirs that belong to another run ----

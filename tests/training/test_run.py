@@ -94,3 +94,12 @@ def test_a_vocabulary_without_a_mask_token_is_named(tmp_path):
     fields = {'data.tokenizer': str(tmp_path / 'vocab.txt'), 'data.vocab_size': len(vocabulary)}
     with pytest.raises(InputError, match=r'vocab\.txt.*\[MASK\]'):
         build_run(tiny_config(tmp_path, **fields))
+
+
+def test_a_batch_with_an_id_beyond_the_vocabulary_goes_to_no_device(on_mesh):
+    run, _ = on_mesh
+    batch = next(run.task.training_batches(0, 1, 0, 1))
+    batch['masked_tokens'][2, 0] = run.config.model.vocab_size
+    for on_devices in (run.on_devices, run.evaluation.on_devices):
+        with pytest.raises(InputError, match="^row 2 of a batch has the token id 70 in 'masked_tokens'"):
+            on_devices(batch)

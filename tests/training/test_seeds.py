@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from configs.common import default_config, language_modelling_config
 from efficient_attention.config.run import RunConfig
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, RunStopped
 from efficient_attention.training import seeds as module
 from efficient_attention.training.seeds import spread, table, train_seeds
 
@@ -56,13 +56,16 @@ def test_a_stopped_seed_is_the_last_and_counts_for_nothing(
     def train(config: RunConfig, workdir: Path, **opened: object) -> dict[str, float]:
         assert opened == {'examples': None, 'pretrained': None}  # of a run that is no fine-tuning
         trained.append((config.train.seed, workdir.name))
-        return {'loss': 1.0} if len(trained) == 1 else {}
+        if len(trained) == 2:
+            raise RunStopped
+        return {'loss': 1.0}
 
     monkeypatch.setattr(module, 'train', train)
     monkeypatch.setattr(module, 'best_evaluation', lambda *_: {'loss': 1.0})
     folder = jax.config.jax_compilation_cache_dir
     try:
-        assert train_seeds(values, tmp_path, ['3', '4', '5']) == {}
+        with pytest.raises(RunStopped):
+            train_seeds(values, tmp_path, ['3', '4', '5'])
     finally:
         jax.config.update('jax_compilation_cache_dir', folder)
     assert trained == [(3, 'seed_3'), (4, 'seed_4')] and not (tmp_path / 'seeds.json').exists()

@@ -18,6 +18,7 @@ from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.models.sharding import make_mesh, state_shardings, to_devices
 from efficient_attention.objectives.objective import Batch, Objective, Sums
 from efficient_attention.objectives.pretraining import Pretraining
+from efficient_attention.training.finite import step_names
 from efficient_attention.training.optimizer import make_optimizer
 from efficient_attention.training.state import initial_state
 from efficient_attention.training.step import KeyedRows, accumulate, join_rows, make_train_step, row_keys, split_rows
@@ -156,30 +157,44 @@ def line() -> tuple:
     return step, initial_state(params, optimizer, seed=0)
 
 
+# What a step reads, and the array that is found.
 NOT_FINITE = {
-    'an infinite weight': batch_of(1.0, 4.0, weight=np.inf),
-    'a value that is not a number': batch_of(1.0, np.nan),
-    'an infinite gradient of a finite loss': batch_of(0.0, 0.0),
+    'an infinite weight': (batch_of(1.0, 4.0, weight=np.inf), 'batch/weights'),
+    'a value that is not a number': (batch_of(1.0, np.nan), 'batch/x'),
+    'an infinite gradient of a finite loss': (batch_of(0.0, 0.0), 'gradient/slope'),
 }
 
 
-@pytest.mark.parametrize('batch', NOT_FINITE.values(), ids=NOT_FINITE)
-def test_a_step_that_is_not_finite_changes_nothing_but_the_counters(batch: Batch):
+@pytest.mark.parametrize('case', NOT_FINITE.values(), ids=NOT_FINITE)
+def test_a_step_that_is_not_finite_changes_nothing_but_the_counters(case: tuple):
+    batch, found = case
     step, start = line()
-    before, _ = step(start, batch_of(1.0, 4.0))
+    before, good = step(start, batch_of(1.0, 4.0))
     after, metrics = step(before, batch)
+    assert (good['cause'], good['is_spoiled'], good['skipped']) == (-1, False, 0)
     assert not np.isfinite(metrics['loss']) or not np.isfinite(metrics['gradient_norm'])
     rest = [(state.params, state.opt_state, state.key) for state in (after, before)]
     jax.tree.map(np.testing.assert_array_equal, *rest)
     assert (after.step, after.skipped, after.skipped_in_row) == (2, 1, 1)
-    assert (metrics['skipped'], metrics['skipped_in_row']) == (1, 1)
+    assert (metrics['skipped'], metrics['skipped_in_row'], metrics['is_spoiled']) == (1, 1, False)
+    assert step_names(batch, after)[metrics['cause']] == found
+
+
+def test_a_finite_gradient_whose_norm_overflows_changes_nothing_either():
+    step, _ = line()
+    params = {'slope': jnp.full(2, 1e-20)}
+    start = initial_state(params, optax.adam(0.1), seed=0)
+    after, metrics = step(start, batch_of(1e20, 1e20))
+    assert np.isfinite(metrics['loss']) and np.isinf(metrics['gradient_norm'])
+    assert (after.skipped, metrics['cause'], metrics['is_spoiled']) == (1, -1, False)
+    jax.tree.map(np.testing.assert_array_equal, (after.params, after.opt_state), (params, start.opt_state))
 
 
 def test_poisoned_parameters_are_left_as_they_are():
     step, start = line()
     poisoned = dataclasses.replace(start, params={'slope': jnp.float32(np.nan)})
-    after, _ = step(poisoned, batch_of(1.0))
-    assert np.isnan(after.params['slope']) and after.skipped == 1
+    after, metrics = step(poisoned, batch_of(1.0))
+    assert np.isnan(after.params['slope']) and after.skipped == 1 and metrics['is_spoiled']
     jax.tree.map(np.testing.assert_array_equal, after.opt_state, start.opt_state)
 
 
@@ -251,3 +266,20 @@ def test_a_step_that_is_not_finite_hands_nothing_on():
     state = initial_state({'slope': jnp.float32(2.0)}, optimizer, 0, Totals().initial_carry(2))
     state, _ = step(state, batch_of(1.0, np.inf))
     assert state.skipped == 1 and state.carry.tolist() == [0, 0]
+
+
+def test_a_carry_that_is_not_finite_makes_a_step_be_skipped_though_its_loss_is():
+    """Where the loss does not read what is handed on."""
+
+    class Keeps(Totals):
+        def sums(self, model, batch, carry, rng, step=0):
+            sums, _ = super().sums(model, batch, jnp.zeros_like(carry), rng, step)
+            return sums, carry * batch['x']
+
+    optimizer = optax.sgd(0.5)
+    step = jax.jit(make_train_step(graph_of(Line()), Keeps(), optimizer))
+    start = initial_state({'slope': jnp.float32(2.0)}, optimizer, 0, jnp.full(2, 3e38))
+    after, metrics = step(start, batch_of(1.0, 4.0))
+    assert np.isfinite(metrics['loss']) and after.skipped == 1 and not metrics['is_spoiled']
+    assert step_names(batch_of(1.0), after)[int(metrics['cause'])] == 'new_carry'
+    assert after.carry.tolist() == [0, 0] and after.params['slope'] == 2.0

@@ -1,10 +1,15 @@
 """How far the host runs ahead, what an interval's means are, and when a run is given up."""
 
+import dataclasses
+
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
-from efficient_attention.training.step_queue import RUN_AHEAD, StepQueue, TrainingStopped
+from efficient_attention.training.finite import TrainingStopped
+from efficient_attention.training.state import initial_state
+from efficient_attention.training.step_queue import RUN_AHEAD, StepQueue
 
 
 class Later:
@@ -21,16 +26,28 @@ class Later:
         return self.value
 
 
-def metrics(loss: float, skipped: int = 0, in_row: int = 0) -> dict:
-    return {'loss': jnp.float32(loss), 'skipped': jnp.int32(skipped), 'skipped_in_row': jnp.int32(in_row)}
+BATCH = {'tokens': jnp.ones(2, jnp.int32), 'weights': jnp.ones(2)}
+STATE = initial_state({'x': jnp.ones(2)}, optax.adam(1e-3), seed=0)
+CAUSES = ('batch/weights', 'gradient/x')
+
+
+def metrics(loss: float, skipped: int = 0, in_row: int = 0, *, cause: str = '', is_spoiled: bool = False) -> dict:
+    counters = {'loss': jnp.float32(loss), 'skipped': jnp.int32(skipped), 'skipped_in_row': jnp.int32(in_row)}
+    place = CAUSES.index(cause) if cause else -1
+    return counters | {'cause': jnp.int32(place), 'is_spoiled': jnp.bool_(is_spoiled)}
+
+
+def later(value: float, waited: list[float]) -> dict:
+    counters = {'skipped': 0, 'skipped_in_row': 0, 'cause': -1, 'is_spoiled': False}
+    return {'loss': Later(value, waited)} | counters
 
 
 def test_means_since_the_last_call_and_how_many_steps_they_are():
     queue = StepQueue(max_skipped_in_row=3)
     for step, loss in enumerate((4.0, 2.0, 3.0), start=1):
-        queue.push(step, metrics(loss))
+        queue.push(step, metrics(loss), BATCH, STATE)
     assert queue.take() == ({'loss': 3.0, 'skipped': 0}, 3)
-    queue.push(4, metrics(7.0))
+    queue.push(4, metrics(7.0), BATCH, STATE)
     assert queue.take() == ({'loss': 7.0, 'skipped': 0}, 1)
     assert queue.take() == ({}, 0)
 
@@ -38,7 +55,7 @@ def test_means_since_the_last_call_and_how_many_steps_they_are():
 def test_skipped_steps_are_counted_so_far():
     queue = StepQueue(max_skipped_in_row=3)
     for step, skipped, in_row in ((1, 5, 1), (2, 6, 2), (3, 6, 0)):
-        queue.push(step, metrics(float(step), skipped, in_row))
+        queue.push(step, metrics(float(step), skipped, in_row), BATCH, STATE)
     assert queue.take()[0]['skipped'] == 6
 
 
@@ -47,7 +64,7 @@ def test_the_host_waits_for_the_oldest_step_once_it_is_far_enough_ahead():
     queue = StepQueue(max_skipped_in_row=3)
     assert queue.is_idle
     for step in range(1, RUN_AHEAD + 3):
-        queue.push(step, {'loss': Later(float(step), waited), 'skipped': 0, 'skipped_in_row': 0})
+        queue.push(step, later(float(step), waited), BATCH, STATE)
         assert waited == list(range(1, step - RUN_AHEAD + 1))
         assert not queue.is_idle
     queue.take()
@@ -57,16 +74,16 @@ def test_the_host_waits_for_the_oldest_step_once_it_is_far_enough_ahead():
 
 def test_idle_once_the_newest_step_is_ready():
     queue = StepQueue(max_skipped_in_row=3)
-    queue.push(1, {'loss': Later(1.0, waited=[1.0]), 'skipped': 0, 'skipped_in_row': 0})
+    queue.push(1, later(1.0, [1.0]), BATCH, STATE)
     assert queue.is_idle
 
 
 def test_too_many_skipped_steps_in_a_row_stop_the_run_and_name_the_step():
     queue = StepQueue(max_skipped_in_row=2)
-    queue.push(11, metrics(np.nan, 4, 1))
-    queue.push(12, metrics(1.0, 4, 0))
-    queue.push(13, metrics(np.nan, 5, 1))
-    queue.push(14, metrics(np.nan, 6, 2))
+    queue.push(11, metrics(np.nan, 4, 1), BATCH, STATE)
+    queue.push(12, metrics(1.0, 4, 0), BATCH, STATE)
+    queue.push(13, metrics(np.nan, 5, 1), BATCH, STATE)
+    queue.push(14, metrics(np.nan, 6, 2), BATCH, STATE)
     message = r'^stopped at step 14: 2 steps in a row .*\(train\.max_skipped_in_row\)'
     with pytest.raises(TrainingStopped, match=message) as caught:
         queue.take()
@@ -77,5 +94,32 @@ def test_the_run_also_stops_between_two_logs():
     queue = StepQueue(max_skipped_in_row=1)
     with pytest.raises(TrainingStopped, match='stopped at step 1'):
         for step in range(1, 10):
-            queue.push(step, metrics(np.nan, step, step))
+            queue.push(step, metrics(np.nan, step, step), BATCH, STATE)
     assert step == 1 + RUN_AHEAD
+
+
+def test_a_skipped_step_comes_with_what_was_not_finite():
+    queue = StepQueue(max_skipped_in_row=9)
+    cases = [(np.nan, 'batch/weights'), (np.nan, 'gradient/x'), (1.0, 'gradient/x'), (1.0, ''), (np.inf, '')]
+    for step, (loss, cause) in enumerate(cases, 1):
+        queue.push(step, metrics(loss, step, step, cause=cause), BATCH, STATE)
+    queue.push(6, metrics(1.0), BATCH, STATE)
+    queue.take()
+    assert queue.take_skipped() == [
+        (1, 'batch/weights is not finite'),
+        (2, 'its loss and gradient/x are not finite'),
+        (3, 'gradient/x is not finite'),
+        (4, "the gradient's norm is not finite"),
+        (5, 'its loss is not finite'),
+    ]
+    assert queue.take_skipped() == []
+
+
+def test_a_spoiled_state_stops_the_run_and_its_first_bad_array_is_named():
+    queue = StepQueue(max_skipped_in_row=9)
+    moments, *rest = STATE.opt_state
+    moments = moments._replace(nu={'x': jnp.array([1.0, jnp.inf])})
+    spoiled = dataclasses.replace(STATE, opt_state=(moments, *rest))
+    queue.push(3, metrics(1.0, is_spoiled=True), BATCH, spoiled)
+    with pytest.raises(TrainingStopped, match=r'^stopped at step 3: optimizer/nu/x is not finite; nothing of it is '):
+        queue.take()

@@ -3,6 +3,9 @@
 import dataclasses
 import json
 import shutil
+import subprocess
+import sys
+import textwrap
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +21,8 @@ from efficient_attention.training.optimizer import make_optimizer
 from efficient_attention.training.state import TrainState, initial_state
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Restored
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.workdir.metrics import read_metrics
+from efficient_attention.workdir.report import write_report
 
 FINGERPRINT = {'config': {'model': {'layers': 3}, 'train': {'steps': 10}}, 'data': 'abc'}
 
@@ -109,10 +114,12 @@ def test_an_asked_step_is_read_and_a_missing_one_lists_those_there_are(saved):
 
 @pytest.mark.parametrize(
     ('choice', 'mode', 'step'),
-    [('last', 'min', None), ('best', 'min', 2), ('best', 'max', 5), ('5', 'min', 5), ('02', 'min', 2)],
+    [('last', 'min', 5), ('best', 'min', 2), ('best', 'max', 5), ('5', 'min', 5), ('02', 'min', 2)],
 )
-def test_a_choice_names_a_step(saved, choice: str, mode: str, step: int | None):
-    assert CheckpointReader(saved).chosen_step(choice, metric='loss', mode=mode) == step
+def test_a_choice_names_a_step(saved, choice: str, mode: str, step: int):
+    reader = CheckpointReader(saved)
+    wanted = reader.wanted(choice, metric='loss', mode=mode)
+    assert reader.step_of(wanted) == reader.record(wanted)['step'] == step
 
 
 @pytest.mark.parametrize(
@@ -127,20 +134,20 @@ def test_a_choice_names_a_step(saved, choice: str, mode: str, step: int | None):
 )
 def test_a_choice_that_is_not_there_lists_the_steps_that_are(saved, choice: str, metric: str, message: str):
     with pytest.raises(InputError) as caught:
-        CheckpointReader(saved).chosen_step(choice, metric=metric)
+        CheckpointReader(saved).wanted(choice, metric=metric)
     assert str(caught.value) == message.format(saved / 'checkpoints')
 
 
 def test_a_step_that_the_trainer_removes_meanwhile_is_not_the_best(saved, tmp_path, monkeypatch):
     shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-    read = CheckpointReader.record
+    read = CheckpointReader._record
 
     def slow(self: CheckpointReader, step: int) -> dict:
         if step == 2:
             shutil.rmtree(self.folder / '2')
         return read(self, step)
 
-    monkeypatch.setattr(CheckpointReader, 'record', slow)
+    monkeypatch.setattr(CheckpointReader, '_record', slow)
     assert CheckpointReader(tmp_path).best_step('loss') == 5
 
 
@@ -221,7 +228,8 @@ def test_a_damaged_step_that_is_asked_for_is_one_line_with_the_others(small):
         CheckpointReader(workdir).restore(layout, 5)
     (workdir / 'checkpoints' / '5' / 'record' / 'metadata').unlink()
     with pytest.raises(InputError, match=r'checkpoints/5 cannot be read: FileNotFoundError: .*; other steps: 2$'):
-        CheckpointReader(workdir).record()
+        CheckpointReader(workdir).record(5)
+    assert CheckpointReader(workdir).record()['step'] == 2
 
 
 def test_where_all_are_damaged_nothing_begins_anew(small):
@@ -256,3 +264,46 @@ def test_a_step_that_the_trainer_removes_meanwhile_gives_way_to_the_newest(saved
 
     monkeypatch.setattr(CheckpointReader, '_restore', slow)
     assert CheckpointReader(tmp_path).restore(on_mesh(make_state(), MeshConfig(), 1)).step == 2
+
+
+TRAINER = """
+    import itertools, pathlib, sys
+    import jax.numpy as jnp
+    from efficient_attention.config.checkpoint import CheckpointConfig
+    from efficient_attention.workdir.checkpoint_writer import Checkpoints
+    from efficient_attention.workdir.metrics import MetricsLog
+    workdir = pathlib.Path(sys.argv[1])
+    config = CheckpointConfig(keep=1, keep_best=1, best_metric='loss')
+    with Checkpoints(workdir, config) as checkpoints, MetricsLog(workdir) as log:
+        for step in itertools.count(1):
+            metrics = {'loss': 1 / step}
+            log.write(step, 'held_out', metrics)
+            state = {'kernel': jnp.full(1000, step, jnp.float32)}
+            checkpoints.save(step, state, record={}, metrics=metrics)
+"""
+
+
+@pytest.mark.parametrize('reads', [30, pytest.param(1000, marks=pytest.mark.slow)])
+def test_no_read_beside_a_trainer_that_keeps_one_step_fails(tmp_path, reads: int):
+    """Each in turn what eval.py, predict.py and the report read; every step is removed soon after it is saved."""
+    reader, seen = CheckpointReader(tmp_path), set()
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    layout = {'kernel': jax.ShapeDtypeStruct((1000,), jnp.float32, sharding=sharding)}
+    with subprocess.Popen([sys.executable, '-c', textwrap.dedent(TRAINER), str(tmp_path)]) as trainer:
+        try:
+            while not reader.steps():
+                assert trainer.poll() is None
+            for number in range(reads):
+                wanted = None if number % 2 else reader.wanted('best', metric='loss')
+                restored = reader.restore(layout, wanted)
+                assert (restored.state['kernel'] == restored.step).all() and restored.record['step'] == restored.step
+                assert reader.record(wanted)['step'] >= restored.step
+                assert [line['step'] for line in read_metrics(tmp_path)][: restored.step] == [
+                    *range(1, restored.step + 1)
+                ]
+                if number % 20 == 0:
+                    write_report(tmp_path)
+                seen.add(restored.step)
+            assert trainer.poll() is None and len(seen) > reads / 10  # it was saving all the time
+        finally:
+            trainer.kill()

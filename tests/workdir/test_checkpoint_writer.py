@@ -2,10 +2,15 @@
 
 import errno
 import logging
+import os
+import random
 import resource
+import shutil
 import subprocess
 import sys
 import textwrap
+import time
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +21,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.errors import InputError
 from efficient_attention.workdir import checkpoint_writer
+from efficient_attention.workdir.checkpoint_reader import UNSEALED
 from efficient_attention.workdir.checkpoint_writer import Checkpoints, SaveError
+from tests.workdir.test_seal import add, delete, files, flip, swap, truncate, zero
 
 BEST = CheckpointConfig(keep=2, keep_best=1, best_metric='loss')
 
@@ -91,16 +98,32 @@ def test_a_step_that_was_not_sealed_or_was_damaged_is_set_aside_and_saved_anew(t
         assert checkpoints.newest and checkpoints.newest.step == 1
         assert sorted(path.name for path in (folder / 'damaged').iterdir()) == ['2', '3']
         checkpoints.save(3, make_state(7), record={})
-    assert caplog.messages == [f'checkpoint {folder}/2 is skipped: state/_METADATA is not what was written']
+    assert caplog.messages == [
+        f'checkpoint {folder}/2 is skipped: state/_METADATA is not what was written',
+        f'checkpoint {folder}/3 is skipped: it is not sealed: {UNSEALED}',
+    ]
     assert checkpoints.reader.steps() == [1, 3]
     assert checkpoints.reader.restore(abstract(make_state(1))).state['step'] == 7
 
 
-def test_a_seal_that_cannot_be_written_is_a_failed_save(tmp_path, monkeypatch):
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, 'No space left on device')
+@pytest.mark.parametrize('kind', [flip, truncate, zero, delete, swap, add])
+def test_every_damage_of_a_checkpoint_is_named_with_step_and_file_before_a_step_is_trained(tmp_path, kind, caplog):
+    save_all(tmp_path / 'whole', CheckpointConfig(), {1: None, 2: None})
+    for seed in range(5):
+        caplog.clear()
+        workdir = tmp_path / str(seed)
+        shutil.copytree(tmp_path / 'whole', workdir)
+        kind(workdir / 'checkpoints' / '2', random.Random(seed))
+        with Checkpoints(workdir, CheckpointConfig()) as checkpoints:
+            assert checkpoints.newest and checkpoints.newest.step == 1 and checkpoints.reader.written_steps() == [1]
+        (line,) = caplog.messages
+        assert line.startswith(f'checkpoint {workdir}/checkpoints/2 is skipped: ')
+        names = [path.name for path in [*files(tmp_path / 'whole'), *files(workdir)]]
+        assert any(name in line for name in names) or 'seal-*.sha256 is missing' in line
 
-    monkeypatch.setattr(checkpoint_writer, 'write_seal', fail)
+
+def test_a_seal_that_cannot_be_written_is_a_failed_save(tmp_path, failing_seal):
+    failing_seal()
     with pytest.raises(SaveError, match=r'^checkpoint step 1 not saved in .*: No space left on device'):
         save_all(tmp_path, CheckpointConfig(), {1: None})
     with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
@@ -144,16 +167,104 @@ def test_a_failed_save_is_one_line_with_step_and_reason_and_the_old_step_stays(t
     assert 'Traceback' not in capfd.readouterr().err
 
 
-def test_the_next_save_reports_the_failed_one_and_saving_works_again_afterwards(tmp_path, no_space):
+@pytest.fixture
+def failing_seal(monkeypatch):
+    """From the first call on writing a seal fails, until the second."""
+    real = checkpoint_writer.write_seal
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    yield lambda: monkeypatch.setattr(
+        checkpoint_writer, 'write_seal', fail if checkpoint_writer.write_seal is real else real
+    )
+
+
+def wait_for(holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    latest = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < latest
+        time.sleep(0.01)
+
+
+def test_a_save_that_fails_in_the_background_is_said_at_once_and_leaves_nothing(tmp_path, no_space, caplog):
     state, limits = random_state(), resource.getrlimit(resource.RLIMIT_FSIZE)
     with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
-        no_space()
         checkpoints.save(1, state, record={})
-        with pytest.raises(SaveError, match='step 1 not saved'):
-            checkpoints.save(2, state, record={})
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        checkpoints.wait()
+        no_space()
+        checkpoints.save(2, state, record={})
+        wait_for(lambda: bool(caplog.messages))  # nobody asks
+        (line,) = caplog.messages
+        assert line.startswith(f'checkpoint step 2 not saved in {tmp_path}/checkpoints: File too large (1.0 MB to ')
+        assert line.endswith('; the last good one is step 1; training goes on, to the next save')
+        wait_for(lambda: [path.name for path in checkpoints.reader.folder.iterdir()] == ['1'])
+        checkpoints.check()
         checkpoints.save(3, state, record={})
-    assert checkpoints.reader.steps() == [3]
+        with pytest.raises(SaveError, match='step 3 not saved'):
+            checkpoints.wait()
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        checkpoints.save(4, state, record={})
+    assert caplog.messages[1:] == [f'checkpoint step 4 is saved in {tmp_path}/checkpoints: saving works again']
+    assert checkpoints.reader.steps() == [1, 4]
+
+
+def test_a_failed_save_stops_the_run_where_it_shall(tmp_path, failing_seal, caplog):
+    with pytest.raises(SaveError, match='^checkpoint step 1 not saved'):
+        with Checkpoints(tmp_path, CheckpointConfig(when_save_fails='stop')) as checkpoints:
+            failing_seal()
+            checkpoints.save(1, make_state(1), record={})
+            wait_for(lambda: bool(caplog.messages))
+            assert caplog.messages[0].endswith('there is no checkpoint yet; the run stops')
+            checkpoints.check()
+            raise AssertionError('it goes on')
+    assert list(checkpoints.reader.folder.iterdir()) == []
+
+
+def test_the_old_step_goes_after_the_new_one_is_sealed(tmp_path, failing_seal):
+    with pytest.raises(SaveError, match='the last good one is step 1$'):
+        with Checkpoints(tmp_path, CheckpointConfig(keep=1)) as checkpoints:
+            checkpoints.save(1, make_state(1), record={})
+            checkpoints.wait()
+            failing_seal()
+            checkpoints.save(2, make_state(2), record={})
+    assert checkpoints.reader.steps() == [1]
+    failing_seal()
+    save_all(tmp_path, CheckpointConfig(keep=1), {3: None})
+    assert [path.name for path in checkpoints.reader.folder.iterdir()] == ['3']
+
+
+def test_what_a_killed_run_did_not_remove_goes_when_the_run_asks_and_not_before(tmp_path):
+    save_all(tmp_path, CheckpointConfig(keep=3), {1: None, 2: None, 3: None})
+    with Checkpoints(tmp_path, CheckpointConfig(keep=1)) as checkpoints:
+        assert checkpoints.reader.steps() == [1, 2, 3]  # the run may yet be refused
+        checkpoints.remove_superseded()
+        assert checkpoints.reader.steps() == [3]
+
+
+def test_a_folder_that_has_gone_is_made_again_but_not_a_workdir(tmp_path, caplog):
+    workdir = tmp_path / 'run'
+    with pytest.raises(SaveError, match='step 3 not saved in .*: No such file or directory .* the folder is gone'):
+        with Checkpoints(workdir, CheckpointConfig()) as checkpoints:
+            shutil.rmtree(checkpoints.reader.folder)
+            checkpoints.save(1, make_state(1), record={})
+            checkpoints.wait()
+            assert checkpoints.reader.steps() == [1]
+            workdir.rename(tmp_path / 'elsewhere')
+            checkpoints.save(2, make_state(2), record={})
+            assert 'step 2 not saved' in caplog.messages[0] and not workdir.exists()
+            checkpoints.save(3, make_state(3), record={})
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason='root may write everywhere')
+def test_a_folder_that_may_not_be_written_is_said(tmp_path, caplog):
+    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+        checkpoints.reader.folder.chmod(0o500)
+        checkpoints.save(1, make_state(1), record={})
+        assert 'Permission denied' in caplog.messages[0]
+        checkpoints.reader.folder.chmod(0o700)
+        checkpoints.save(2, make_state(2), record={})
+    assert checkpoints.reader.steps() == [2]
 
 
 def test_an_error_that_ends_the_run_is_not_hidden_by_a_failed_save(tmp_path, no_space, capfd):

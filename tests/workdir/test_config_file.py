@@ -127,7 +127,9 @@ def test_no_field_of_parameters_or_examples_is_changeable():
     groups = {'config.checkpoint.*', 'config.eval.*', 'config.mesh.*'}
     model = {f'config.model.{name}' for name in ('attention_backend', 'remat', 'scan_unroll')}
     data = {f'config.data.{name}' for name in ('cache', 'processes', 'workers', 'prefetch')}
-    train = {f'config.train.{name}' for name in ('early_stop', 'log_every_steps', 'max_skipped_in_row')}
+    train = {
+        f'config.train.{name}' for name in ('early_stop', 'log_every_steps', 'max_skipped_in_row', 'stall_seconds')
+    }
     assert set(fields_of_a_run(CHANGEABLE)) == groups | model | data | train
 
 

@@ -3,17 +3,13 @@
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.fingerprint import compare_fingerprints, flatten
+from efficient_attention.workdir.fingerprint import compare_fingerprints
 
 SAVED = {'config': {'data': {'length': 128, 'source': 'stdlib'}, 'train': {'steps': 10}}, 'tokenizer': 'aa'}
 
 
 def changed(**data) -> dict:
     return {**SAVED, 'config': {**SAVED['config'], 'data': {**SAVED['config']['data'], **data}}}
-
-
-def test_fields_have_dotted_names_and_json_values():
-    assert flatten({'a': {'b': (1, 2), 'c': {}}, 'd': None}) == {'a.b': [1, 2], 'a.c': {}, 'd': None}
 
 
 def test_tuples_equal_the_lists_that_json_makes_of_them():

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from efficient_attention.config.checkpoint import CheckpointConfig
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, RunError
 from efficient_attention.workdir.metrics import MetricsLog, best_evaluation, read_metrics
+from tests.workdir.test_events import HalfWritten
 
 
 def write(workdir, steps, *, start_step: int = 0, split: str = 'train') -> None:
@@ -86,6 +87,35 @@ def test_tensorboard_events_are_written(tmp_path):
     write(tmp_path / 'new', [1, 2])
     (events,) = (tmp_path / 'new' / 'tensorboard').iterdir()
     assert b'train/loss' in events.read_bytes()
+
+
+def test_lines_that_cannot_be_written_are_kept_for_the_next_try(tmp_path, caplog):
+    expected = tmp_path / 'expected'
+    write(expected, range(1, 9))
+    with MetricsLog(tmp_path) as log:
+        log._file = HalfWritten(log._file)
+        for step in range(1, 9):
+            if step == 6:
+                log._file = log._file.file
+            log.write(step, 'train', {'loss': 1 / (step + 1)})
+    assert (tmp_path / 'metrics.jsonl').read_bytes() == (expected / 'metrics.jsonl').read_bytes()
+    path = tmp_path / 'metrics.jsonl'
+    line = f'{path}: cannot be written (No space left on device); its lines are kept for the next try'
+    assert caplog.messages == [line]
+
+
+def test_lines_that_are_never_written_end_the_run(tmp_path, capfd):
+    lost = 'metrics.jsonl: the last 2 line'
+    with pytest.raises(RunError, match=lost), MetricsLog(tmp_path) as log:
+        log._file = HalfWritten(log._file)
+        log.write(1, 'train', {'loss': 1.0})
+        log.write(2, 'train', {'loss': 1.0})
+    with pytest.raises(KeyboardInterrupt), MetricsLog(tmp_path) as log:  # which ends it with another error
+        log._file = HalfWritten(log._file)
+        log.write(1, 'train', {'loss': 1.0})
+        log.write(2, 'train', {'loss': 1.0})
+        raise KeyboardInterrupt
+    assert lost in capfd.readouterr().err
 
 
 def test_only_the_first_process_writes(tmp_path, monkeypatch):

@@ -121,3 +121,14 @@ def test_the_usual_program_reads_a_seal(tmp_path: Path):
         pytest.skip('sha256sum is not there')
     make(tmp_path / 'x')
     subprocess.run(['sha256sum', '--check', '--strict', 'seal-0-of-1.sha256'], cwd=tmp_path / 'x', check=True)
+
+
+def test_processes_that_seal_at_the_same_moment_do_not_see_one_another_s_half_seals(tmp_path: Path):
+    """A name that has gone when it is looked at stands for the seal that another process has just renamed."""
+    folder = make(tmp_path)
+    (folder / 'seal-0-of-1.sha256').unlink()
+    (folder / 'seal-1-of-2.tmp').symlink_to('gone')
+    write_seal(folder, LABEL, process=0, processes=2)
+    (folder / 'seal-1-of-2.tmp').unlink()
+    write_seal(folder, LABEL, process=1, processes=2)
+    assert damage(folder, LABEL) == ''

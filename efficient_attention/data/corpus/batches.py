@@ -8,11 +8,8 @@ batch (dropout) stay the same on any number of processes, and only the rows of t
 import atexit
 import functools
 import itertools
-import multiprocessing
-import multiprocessing.connection
-import os
+import re
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -25,10 +22,12 @@ from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
 from efficient_attention.data.corpus.rows import CorpusRows
 from efficient_attention.data.host_block import HostBlock
-from efficient_attention.errors import InputError
+from efficient_attention.data.worker_process import follow_parent
+from efficient_attention.errors import InputError, RunError
 
 Row = dict[str, np.ndarray]
 Batch = dict[str, np.ndarray]
+ENDED = r'process was terminated unexpectedly with exit code (-?\d+)'  # what Grain says of a worker
 THREADS = 1  # that build rows in a process; measured: the interpreter lock leaves more of them nothing to gain
 
 _unfinished: weakref.WeakSet[Generator[Batch, None, None]] = weakref.WeakSet()
@@ -152,6 +151,13 @@ def _closing(dataset: grain.IterDataset) -> Generator[Batch, None, None]:
     iterator = iter(dataset)
     try:
         yield from iterator
+    except RuntimeError as error:
+        if not (ended := re.search(ENDED, str(error))):
+            raise
+        raise RunError(
+            f'a process that builds batches (data.workers) ended with code {ended[1]}; the same command goes on from '
+            'the last checkpoint, data.workers=0 builds them in this process'
+        ) from None
     finally:
         iterator.close()
 
@@ -164,16 +170,4 @@ def _close_unfinished() -> None:
 
 
 def _end_with_parent(_worker: int, _workers: int) -> None:
-    """Ends this worker process as soon as its parent is gone; a killed parent would leave it running for ever.
-
-    A thread waits for the parent's end. Linux's signal at a parent's death would come too early: it is tied to the
-    thread that started the process, and Grain starts its workers from threads of its own.
-    """
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_exit_after, args=(parent.sentinel,), daemon=True).start()
-
-
-def _exit_after(sentinel: int) -> None:
-    multiprocessing.connection.wait([sentinel])
-    os._exit(1)
+    follow_parent()

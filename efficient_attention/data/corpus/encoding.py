@@ -6,7 +6,6 @@ import functools
 import itertools
 import multiprocessing
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -17,6 +16,7 @@ from efficient_attention.data.blank_lines import SECTION, cut_at_blank_lines
 from efficient_attention.data.corpus.sentence_splitting import split_sentences
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
+from efficient_attention.data.worker_process import follow_parent
 from efficient_attention.errors import InputError
 
 BATCH = 2**19  # characters of one task
@@ -97,13 +97,7 @@ def _in_processes(batches: Iterator[_Batch], tokenizer_file: str, processes: int
 
 def _start_worker() -> None:
     os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # the processes are the parallelism
-    parent = multiprocessing.parent_process()
-
-    def follow() -> None:
-        parent.join()  # type: ignore[union-attr]  # a worker has a parent
-        os._exit(1)  # a killed parent leaves no workers behind
-
-    threading.Thread(target=follow, daemon=True).start()
+    follow_parent()
 
 
 def _encode(batch: _Batch, tokenizer_file: str) -> list[Encoded]:

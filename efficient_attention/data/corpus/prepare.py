@@ -95,7 +95,7 @@ def _build(
         if not tokenizer:
             progress.start('learning the vocabulary')
             tokenizer = trained_tokenizer(config, survey.training_documents, survey.characters)
-        tokenizer.save(str(partial / TOKENIZER))
+        (partial / TOKENIZER).write_text(tokenizer.to_str(pretty=True), encoding='utf-8')
         counts, unigram_counts, content = _encode(partial, config, survey, tokenizer.get_vocab_size(), progress)
         parts = Parts(digest, content, survey.characters, counts, time.monotonic() - started)
         complete_corpus(partial, config, tokenizer, unigram_counts, parts)

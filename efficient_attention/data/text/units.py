@@ -17,6 +17,7 @@ from efficient_attention.data.blank_lines import cut_at_blank_lines
 from efficient_attention.data.cache_folder import TOKENIZER
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
+from efficient_attention.whole_files import write_atomically
 
 CHARACTERS = 'characters.json'
 WORDS = 'words.json'
@@ -124,7 +125,7 @@ class Characters(Units):
 
     def save(self, folder: Path) -> None:
         """Writes all characters as one JSON text."""
-        (folder / CHARACTERS).write_text(json.dumps(self.characters) + '\n', encoding='utf-8')
+        write_atomically(folder / CHARACTERS, json.dumps(self.characters) + '\n')
 
 
 class Words(Units):
@@ -169,7 +170,7 @@ class Words(Units):
     def save(self, folder: Path) -> None:
         """All words in the order of their ids, as JSON, and whether they are lower-cased."""
         content = {'lowercase': self.lowercase, 'words': self.words}
-        (folder / WORDS).write_text(json.dumps(content, ensure_ascii=False) + '\n', encoding='utf-8')
+        write_atomically(folder / WORDS, json.dumps(content, ensure_ascii=False) + '\n')
 
 
 class Pixels(Units):
@@ -224,7 +225,7 @@ class TokenizerPieces(Units):
 
     def save(self, folder: Path) -> None:
         """Writes the tokenizer as a tokenizer.json."""
-        self.tokenizer.save(str(folder / TOKENIZER))
+        write_atomically(folder / TOKENIZER, self.tokenizer.to_str(pretty=True))
 
 
 def code_points(text: str) -> np.ndarray:

@@ -20,7 +20,7 @@ from efficient_attention.data.corpus.batches import (
     training_batches,
 )
 from efficient_attention.data.host_block import HostBlock
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, RunError
 from tests.data.corpus.memory_corpus import MemoryCorpus, memory_corpus, memory_prepared, unmask
 
 PAIRS = ('none', 'nsp', 'sop')
@@ -99,6 +99,19 @@ def test_an_error_in_a_worker_comes_through():
     prepared.train.tokens = prepared.train.tokens - 10_000
     with pytest.raises(InputError, match=r'^train documents \[.*: token id -\d+ is not of the vocabulary'):
         train(prepared=prepared, config=make_config(workers=1))
+
+
+def test_a_worker_that_was_killed_ends_the_input_with_one_line():
+    config = make_config(workers=1, prefetch=1)
+    batches = training_batches(memory_prepared(), config, HostBlock(8), seed=0, steps=range(10**6))
+    next(batches)
+    (worker,) = [child for child in multiprocessing.active_children() if 'grain' in child.name]
+    os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(
+        RunError, match=r'^a process that builds batches \(data\.workers\) ended with code -9; the same'
+    ):
+        for _ in batches:
+            pass
 
 
 def _read_until_killed(connection):

@@ -1,0 +1,76 @@
+"""Messages between the processes of a run: JSON objects, a line each, over TCP."""
+
+import json
+import socket
+import threading
+from typing import Any
+
+Message = dict[str, Any]
+MOST_BYTES = 1 << 20  # of a message; a stranger's endless line is cut off here
+
+
+class Channel:
+    """One end of a connection; any thread may send, one at a time receives."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self._sending = threading.Lock()
+        self._received = b''
+
+    def send(self, message: Message) -> None:
+        """Sends a message; an end that is gone is noticed where the answer is read, so it is no error here."""
+        line = json.dumps(message).encode() + b'\n'
+        with self._sending:
+            try:
+                self.connection.sendall(line)
+            except OSError:
+                return
+
+    def receive(self, seconds: float | None = None) -> Message:
+        """The next message.
+
+        Raises:
+            TimeoutError: nothing came for so many seconds.
+            OSError: the other end is gone, or what came is no message.
+        """
+        self.connection.settimeout(seconds)
+        while b'\n' not in self._received:
+            more = self.connection.recv(65536)
+            self._received += more
+            if not more or len(self._received) > MOST_BYTES:
+                raise ConnectionError('no message' if more else 'the connection was closed')
+        line, _, self._received = self._received.partition(b'\n')
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError):
+            raise ConnectionError('no message') from None
+        if not isinstance(message, dict):
+            raise ConnectionError('no message')
+        return message
+
+    def take_rest(self) -> bytes:
+        """What came after the last message, for someone who reads on without messages."""
+        rest, self._received = self._received, b''
+        return rest
+
+    def close(self) -> None:
+        """Ends the connection, also for a thread that is receiving."""
+        try:
+            self.connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self.connection.close()
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of 'host:port' or '[::1]:port'; raises ValueError where it is neither."""
+    host, colon, port = address.rpartition(':')
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError('it must be host:port')
+    return host.strip('[]'), int(port)
+
+
+def listen(host: str, port: int = 0) -> socket.socket:
+    """A socket that listens on this address of this machine; port 0 = any free one. Raises OSError."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(address[:2], family=family)

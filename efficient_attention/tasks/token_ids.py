@@ -1,0 +1,22 @@
+"""Whether the ids of a batch are of the model's vocabulary.
+
+On a device nobody would notice one that is not: it is read as another token, or makes a loss that is not a number.
+"""
+
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.task import HostBatch
+
+ID_ARRAYS = ('tokens', 'targets', 'masked_tokens')  # that a model looks up, or predicts
+
+
+def check_ids(batch: HostBatch, vocab_size: int) -> None:
+    """Raises InputError where an id is not in [0, vocab_size); names the array, the row and the id."""
+    for name in ID_ARRAYS:
+        ids = batch.get(name)
+        if ids is not None and ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
+            wrong = (ids < 0) | (ids >= vocab_size)
+            row = int(wrong.reshape(len(ids), -1).any(axis=1).argmax())
+            raise InputError(
+                f'row {row} of a batch has the token id {ids[wrong][0]} in {name!r}; ids must lie in [0, {vocab_size}) '
+                '(model.vocab_size)'
+            )

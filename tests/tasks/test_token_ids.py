@@ -1,0 +1,28 @@
+"""Ids that are not of the vocabulary are found on the host, in every array of a batch that has ids."""
+
+import numpy as np
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.token_ids import ID_ARRAYS, check_ids
+
+
+@pytest.mark.parametrize('name', ID_ARRAYS)
+@pytest.mark.parametrize('id', [-1, 8, 2**31 - 1])
+def test_an_id_beyond_the_vocabulary_is_named_with_its_row(name: str, id: int):
+    batch = {other: np.arange(8, dtype=np.int32).reshape(4, 2) for other in ID_ARRAYS}
+    check_ids(batch, 8)
+    batch[name][2, 1] = id
+    with pytest.raises(InputError, match=rf"^row 2 of a batch has the token id {id} in '{name}'; .* in \[0, 8\)"):
+        check_ids(batch, 8)
+
+
+def test_rows_of_choices_are_counted_as_rows():
+    tokens = np.zeros((3, 4, 5), np.int32)
+    tokens[1, 3, 2] = 9
+    with pytest.raises(InputError, match='^row 1 of a batch has the token id 9'):
+        check_ids({'tokens': tokens}, 9)
+
+
+def test_a_batch_without_ids_and_other_numbers_pass():
+    check_ids({'weights': np.full(2, 99.0), 'tokens': np.zeros((0, 4), np.int32), 'label': np.array([-5])}, 4)

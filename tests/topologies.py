@@ -1,0 +1,339 @@
+"""Runs that go on with other numbers of processes and devices: every pair of nine topologies, and a chain through all.
+
+    python -m tests.topologies --folder /tmp/topologies [--tasks memory]
+
+Each topology, {1, 2, 4} processes of {1, 2, 4} devices, trains each task to its end. Then each goes on from the
+checkpoint in the middle of every topology's run, and takes a link of a chain of continuations. The last line is one
+JSON object: how far the losses lie from those of the run that wrote the checkpoint, by task.
+"""
+
+import argparse
+import functools
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.quick_compile import FLAGS
+
+ROOT = Path(__file__).resolve().parent.parent
+ROWS = 'rows-{}.jsonl'  # of a workdir: what each process has read, a line each step
+PROGRAM = 'import train as entry; from tests.topologies import run_jobs; run_jobs(entry)'
+MIDDLE, END = 4, 8  # steps
+LINK = 2  # steps of each topology in the chain
+CHAINED = 'memory'  # the task of the chain: dropout, an optimizer's state, and memory that lies with the rows
+
+
+class Topology(NamedTuple):
+    """Processes of a run, and devices of each."""
+
+    processes: int
+    devices: int
+
+    def __str__(self) -> str:
+        return f'{self.processes}x{self.devices}'
+
+    @property
+    def size(self) -> int:
+        """All devices."""
+        return self.processes * self.devices
+
+
+# In an order in which neighbours, the links of the chain, differ in both.
+TOPOLOGIES = [Topology(*map(int, text)) for text in '11 22 41 14 21 42 12 44 24'.split()]
+
+
+class Job(NamedTuple):
+    """One training of many that a start of processes does."""
+
+    values: dict[str, Any]  # of the config
+    workdir: str
+    stop_at: int = 0  # a step; 0 = the config's last
+
+
+# ---- in each process ----
+
+
+def run_jobs(entry: Any) -> None:
+    """`train.py` in which all jobs of the environment take the place of the one training."""
+    from efficient_attention.commands.command_line import run_command
+    from efficient_attention.commands.stop_signal import StopSignal
+    from efficient_attention.training import loop
+    from efficient_attention.training.fill_config import fill_config
+
+    train, next_batch, build_run, jit_step = loop.train, loop.Trainer.next_batch, loop.build_run, loop.jit_train_step
+    # One compiled step for all runs of a config: they differ in their workdirs alone.
+    built = functools.cache(lambda text: build_run(fill_config(json.loads(text)).config))
+    jitted = functools.cache(lambda text: jit_step(built(text)))
+    jobs = [Job(*job) for job in json.loads(Path(os.environ['JOBS']).read_text(encoding='utf-8'))]
+
+    def train_all(_config: Any, _workdir: Path, **_opened: Any) -> None:
+        import jax
+
+        for job in jobs:
+            text, log, taken = json.dumps(job.values, sort_keys=True), [], itertools.count(1)
+            run = built(text)
+            if 'step' not in vars(run.evaluation):
+                object.__setattr__(run.evaluation, 'step', functools.cache(run.evaluation.step))
+
+            def read(trainer: Any, batches: Iterator[Any], log: list = log, taken: Iterator[int] = taken) -> Any:
+                batch = next_batch(trainer, batches)
+                log.append([trainer.log.start_step + next(taken), digests(batch)])
+                return batch
+
+            loop.build_run = lambda _config, run=run, **_opened: run
+            loop.jit_train_step = lambda _run, text=text: jitted(text)
+            loop.Trainer.next_batch = read
+            StopSignal.is_due = lambda *_, stop_at=job.stop_at, log=log: bool(log) and log[-1][0] == stop_at
+            train(run.config, Path(job.workdir))
+            with (Path(job.workdir) / ROWS.format(jax.process_index())).open('a', encoding='utf-8') as file:
+                file.writelines(json.dumps(line) + '\n' for line in log)
+
+    loop.train = train_all
+    run_command(entry.main)
+
+
+def digests(batch: dict[str, Any]) -> list[str]:
+    """What tells the rows of a batch apart: a digest of all arrays of each."""
+    rows = len(next(iter(batch.values())))
+    digest = [hashlib.sha256() for _ in range(rows)]
+    for name in sorted(batch):
+        for row, array in enumerate(batch[name]):
+            digest[row].update(array.tobytes())
+    return [one.hexdigest()[:16] for one in digest]
+
+
+# ---- around them ----
+
+
+def start(
+    topology: Topology, arguments: Sequence[str], *, program: Sequence[str] = ('train.py',), **environment: str
+) -> list[subprocess.Popen]:
+    """The processes of one run of the user's command; the caller ends them."""
+    with socket.socket() as probe:
+        probe.bind(('localhost', 0))
+        address = f'localhost:{probe.getsockname()[1]}'
+    command = [sys.executable, *program, *arguments]
+    if topology.processes > 1:
+        command += ['--distributed', f'--coordinator={address}', f'--process_count={topology.processes}']
+    flags = f'--xla_force_host_platform_device_count={topology.devices} {FLAGS}'
+    variables = os.environ | {'XLA_FLAGS': flags, 'JAX_CPU_COLLECTIVES_IMPLEMENTATION': 'gloo', **environment}
+    variables |= {'JAX_PLATFORMS': 'cpu'}
+    pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE, 'text': True}
+    numbers = [[f'--process_id={number}'] if topology.processes > 1 else [] for number in range(topology.processes)]
+    return [subprocess.Popen([*command, *number], cwd=ROOT, env=variables, **pipes) for number in numbers]
+
+
+class Ended(NamedTuple):
+    """How a process has ended."""
+
+    code: int
+    output: str
+    errors: str
+
+
+def finish(processes: Sequence[subprocess.Popen], seconds: float = 600) -> list[Ended]:
+    """Waits for the processes; whatever is left of them is killed."""
+    try:
+        said = [process.communicate(timeout=seconds) for process in processes]
+        return [Ended(process.returncode, *lines) for process, lines in zip(processes, said, strict=True)]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def train_jobs(topology: Topology, jobs: Sequence[Job], folder: Path) -> list[Ended]:
+    """One start of processes that does all jobs."""
+    path = folder / f'jobs-{topology}.json'
+    path.write_text(json.dumps(jobs), encoding='utf-8')
+    arguments = ['--config=tests/training/tiny_run.py', f'--workdir={folder / "unused"}']
+    ended = finish(start(topology, arguments, program=('-c', PROGRAM), JOBS=str(path)), seconds=3600)
+    failed = [one.errors for one in ended if one.code]
+    if failed:
+        raise RuntimeError(f'{topology}: ' + '\n'.join(failed))
+    return ended
+
+
+def task_values(folder: Path, topology: Topology) -> dict[str, dict[str, Any]]:
+    """The config of each task on a mesh that uses the devices in a way of its own."""
+    from configs.common import language_modelling_config
+    from tests.tasks.test_language_modelling_memory import FIELDS
+    from tests.training import tiny_fine_tuning, tiny_run
+
+    fields = {'train.batch_size': 16, 'train.steps': END, 'train.log_every_steps': 1, 'checkpoint.every_steps': MIDDLE}
+    fields |= {
+        'eval.batch_size': 16,
+        'eval.every_steps': MIDDLE,
+        'train.micro_batches': 1,
+        'mesh.fsdp': 1,
+        'mesh.tensor': 1,
+    }
+    pretraining, memory = tiny_run.get_config(), language_modelling_config()
+    for config in (pretraining, memory):
+        config.data.source, config.data.cache = tiny_run.write_corpus(folder / 'corpus'), str(folder / 'cache')
+    pretraining.update_from_flattened_dict(fields | {'mesh.fsdp': topology.size})
+    memory.update_from_flattened_dict(FIELDS | fields | {'model.dropout_rate': 0.1})
+    # The run ends at the first evaluation that has not a greater loss than the ones before.
+    early = {'checkpoint.best_metric': 'fine_tuning_loss', 'checkpoint.best_mode': 'max', 'train.early_stop': 1}
+    early |= {'examples.buckets': (16,), 'eval.every_steps': 2, 'mesh.fsdp': min(topology.size, 2)}
+    tuning = tiny_fine_tuning.tiny_values(folder / 'tuning', **fields | early)
+    return {'pretraining': pretraining.to_dict(), 'memory': memory.to_dict(), 'fine_tuning': tuning}
+
+
+def losses(workdir: Path) -> dict[tuple[int, str], dict[str, float]]:
+    """The lines of metrics, without what a clock says."""
+    from efficient_attention.workdir.metrics import read_metrics
+
+    rates = {'steps_per_second', 'tokens_per_second', 'waiting_share', 'step', 'split'}
+    return {
+        (line['step'], line['split']): {name: value for name, value in line.items() if name not in rates}
+        for line in read_metrics(workdir)
+    }
+
+
+def rows_read(workdir: Path, processes: int) -> dict[int, list[str]]:
+    """The rows of each global batch, in their order, from what each process has read since the start."""
+    blocks = []
+    for number in range(processes):
+        lines = (workdir / ROWS.format(number)).read_text(encoding='utf-8').splitlines()
+        blocks.append({step: rows for step, rows in map(json.loads, lines)})
+    return {step: list(itertools.chain(*(block[step] for block in blocks))) for step in blocks[0]}
+
+
+def saved_in_the_middle(workdir: Path, copy: Path) -> None:
+    """A copy of a run as if it had been killed after its middle."""
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(workdir, copy, ignore=shutil.ignore_patterns('rows-*', 'tensorboard', 'lock'))
+    for step in (copy / 'checkpoints').iterdir():
+        if step.name.isdigit() and int(step.name) > MIDDLE:
+            shutil.rmtree(step)
+
+
+def greatest_difference(workdir: Path, expected: Path) -> tuple[float, float]:
+    """How far two runs' losses of steps lie apart at most: absolute, and relative; both must have the same lines."""
+    found, wanted = losses(workdir), losses(expected)
+    assert list(found) == list(wanted), f'{workdir} has {list(found)}, {expected} {list(wanted)}'
+    pairs = [(found[at]['loss'], wanted[at]['loss']) for at in found if at[1] == 'train' and at[0] > MIDDLE]
+    return max(abs(a - b) for a, b in pairs), max(abs(a - b) / abs(b) for a, b in pairs)
+
+
+def is_bitwise(workdir: Path, expected: Path) -> bool:
+    """Whether all numbers of two runs are the same, and all arrays of their last checkpoints."""
+    import jax
+    import numpy as np
+
+    if losses(workdir) != losses(expected):
+        return False
+    states = [last_state(place) for place in (workdir, expected)]
+    equal = jax.tree.map(lambda a, b: np.asarray(a).tobytes() == np.asarray(b).tobytes(), *states)
+    return all(jax.tree.leaves(equal))
+
+
+def last_state(workdir: Path) -> Any:
+    """The arrays of a run's last checkpoint, on one device."""
+    import numpy as np
+    import orbax.checkpoint as ocp
+
+    from efficient_attention.workdir.checkpoint_reader import CheckpointReader
+
+    step = CheckpointReader(workdir).latest_step()
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        folder = workdir / 'checkpoints' / str(step) / 'state'
+        tree = ocp.PyTreeCheckpointHandler().metadata(folder).tree
+        import jax
+
+        options = jax.tree.map(lambda _leaf: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+        return checkpointer.restore(folder, args=ocp.args.PyTreeRestore(restore_args=options))
+
+
+def run_all(folder: Path, tasks: Sequence[str]) -> dict[str, Any]:
+    """Trains, goes on, and compares; prints a line for each start."""
+    folder.mkdir(parents=True, exist_ok=True)
+    begun, name = time.monotonic(), '-'.join(tasks)
+    for topology in TOPOLOGIES:
+        values = task_values(folder, topology)
+        jobs = [Job(values[task], str(folder / f'{topology}-{task}')) for task in tasks]
+        if topology == TOPOLOGIES[0] and CHAINED in tasks:
+            jobs.append(Job(chained(values[CHAINED]), str(folder / 'whole')))
+        train_once(topology, jobs, folder / f'trained-{topology}-{name}')
+        print(f'{topology} trained, {time.monotonic() - begun:.0f} s', flush=True)
+    for place, topology in enumerate(TOPOLOGIES):
+        stamp = folder / f'went-on-{topology}-{name}'
+        train_once(topology, [] if stamp.exists() else list(continuations(folder, topology, place, tasks)), stamp)
+        print(f'{topology} went on, {time.monotonic() - begun:.0f} s', flush=True)
+    found = {task: compared(folder, task) for task in tasks}
+    return found | ({'chain': compared_chain(folder)} if CHAINED in tasks else {})
+
+
+def train_once(topology: Topology, jobs: Sequence[Job], stamp: Path) -> None:
+    """Does the jobs, unless an earlier call of the same command has done them."""
+    if not stamp.exists():
+        train_jobs(topology, jobs, stamp.parent)
+        stamp.touch()
+
+
+def continuations(folder: Path, topology: Topology, place: int, tasks: Sequence[str]) -> Iterator[Job]:
+    """What one topology goes on with: the runs of all, and its link of the chain."""
+    values = task_values(folder, topology)
+    for task in tasks:
+        for other in TOPOLOGIES:
+            copy = folder / f'{other}-{task}-on-{topology}'
+            saved_in_the_middle(folder / f'{other}-{task}', copy)
+            yield Job(values[task], str(copy))
+        if task == CHAINED:
+            yield Job(chained(values[task]), str(folder / 'chain'), stop_at=LINK * (place + 1))
+
+
+def chained(values: dict[str, Any]) -> dict[str, Any]:
+    """The config of the chain: long enough for a link of each topology."""
+    return values | {'train': values['train'] | {'steps': LINK * len(TOPOLOGIES)}}
+
+
+def compared(folder: Path, task: str) -> dict[str, Any]:
+    """What came of one task."""
+    found: dict[str, Any] = {'pairs': 0, 'bitwise': [], 'greatest': (0.0, 0.0)}
+    read = rows_read(folder / f'{TOPOLOGIES[0]}-{task}', 1)
+    assert len({row for rows in read.values() for row in rows}) > END
+    for saved, on in itertools.product(TOPOLOGIES, TOPOLOGIES):
+        workdir, expected = folder / f'{saved}-{task}-on-{on}', folder / f'{saved}-{task}'
+        rows = rows_read(workdir, on.processes)
+        assert rows and rows == {step: read[step] for step in rows}, f'{workdir}: other rows'
+        found['pairs'] += 1
+        found['greatest'] = tuple(map(max, found['greatest'], greatest_difference(workdir, expected)))
+        if saved == on:
+            assert is_bitwise(workdir, expected), f'{workdir} is not {expected}'
+        if is_bitwise(workdir, expected):
+            found['bitwise'].append(f'{saved} on {on}')
+    return found
+
+
+def compared_chain(folder: Path) -> float:
+    """How far the losses of the chain lie from those of one process and device at most."""
+    whole, chain = losses(folder / 'whole'), losses(folder / 'chain')
+    steps = [at for at in whole if at[1] == 'train']
+    assert [at for at in chain if at[1] == 'train'] == steps
+    return max(abs(whole[at]['loss'] - chain[at]['loss']) for at in steps)
+
+
+def main() -> None:
+    """Reads the arguments and runs all."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument('--folder', type=Path, required=True)
+    parser.add_argument('--tasks', default='pretraining,memory,fine_tuning')
+    options = parser.parse_args()
+    os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(options.folder / 'programs'))
+    os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
+    print(json.dumps(run_all(options.folder, options.tasks.split(','))))
+
+
+if __name__ == '__main__':
+    main()
