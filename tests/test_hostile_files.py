@@ -31,6 +31,7 @@ pytestmark = [
 
 CONVERT = 'scripts/convert.py --model={here}/model --output={here}/out'
 PREDICT = 'scripts/predict.py --model={here}/model --output={here}/out --files={base}/table/dev.tsv'
+EXPORT = 'scripts/convert.py --model={here}/run --output={here}/out'
 EVALUATE = 'eval.py --workdir={here}/run'
 REPORT = 'efficient_attention/workdir/report.py {here}/run'
 TRAIN = 'train.py --config=tests/training/tiny_run.py --workdir={here}/new --config.data.cache={here}/cache '
@@ -210,7 +211,7 @@ HOSTILE = {
         ),
         CONVERT,
     ),
-    'config.py in a workdir': Hostile(both(put('run/config.py', code), put('run/sitecustomize.py', code)), EVALUATE),
+    'config.py in a workdir': Hostile(both(put('run/config.py', code), put('run/sitecustomize.py', code)), EXPORT),
     'YAML in a model': Hostile(
         put('model/config.yaml', lambda here: f'!!python/object/apply:os.system ["touch {here}/marker"]'), CONVERT
     ),
@@ -277,7 +278,7 @@ HOSTILE = {
                 '{"zarr_format": 2, "shape": [68719476736], "chunks": [68719476736]}',
             )
         ),
-        EVALUATE,
+        EXPORT,
     ),
     'slow pattern': Hostile(
         put('model/tokenizer.json', tokenizer(pre_tokenizer=SPLIT)),
