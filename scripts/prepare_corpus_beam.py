@@ -1,7 +1,7 @@
 """Prepares a corpus that is too large for one machine, with Apache Beam: the same files as scripts/prepare_corpus.py.
 
     make beam
-    .venv-beam/bin/python scripts/prepare_corpus_beam.py --source 'dump:dumps/*.bz2' --tokenizer vocab.txt \
+    .venv-beam/bin/python scripts/prepare_corpus_beam.py --source 'dump:dumps/*.bz2' --tokenizer data/vocab.txt \
       --vocab_size 30522 --cache /shared/cache --direct_num_workers 8 --direct_running_mode multi_processing
 
 Flags that it does not know are Beam's: --runner (FlinkRunner, SparkRunner, DataflowRunner; without one it runs on this
@@ -9,6 +9,11 @@ machine) and the runner's own. Files and cache must lie where this process and a
 The tokenizer is a file; learn one from a part of the corpus with scripts/prepare_corpus.py. A run of the same `data`
 fields finds the folder in its cache. docs/large_corpora.md says more.
 """
+
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
 
 import contextlib
 import re

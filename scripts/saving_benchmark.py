@@ -9,6 +9,11 @@ save every `--every_steps` steps. To go on is the way from the start of train.py
 the quickstart's config, its corpus prepared.
 """
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import json
 import os
 import statistics
@@ -22,6 +27,7 @@ from typing import Any
 from absl import flags
 
 from efficient_attention.commands.allocator import keep_freed_memory
+from efficient_attention.commands.child_process import child_command
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_output, define_path
 from efficient_attention.errors import RunError
@@ -133,7 +139,9 @@ def start_train(folder: Path, steps: int) -> 'subprocess.Popen[str]':
     fields = {'optimizer.schedule': 'constant', 'train.steps': steps, 'train.log_every_steps': 1}
     command = [sys.executable, 'train.py', '--config', 'configs/quickstart.py', '--workdir', str(folder / 'resumed')]
     command += [f'--config.{name}={value}' for name, value in fields.items()]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        child_command(command), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
 
 
 if __name__ == '__main__':

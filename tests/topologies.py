@@ -8,6 +8,7 @@ JSON object: how far the losses lie from those of the run that wrote the checkpo
 """
 
 import argparse
+import contextlib
 import functools
 import hashlib
 import itertools
@@ -66,6 +67,7 @@ def run_jobs(entry: Any) -> None:
     """`train.py` in which all jobs of the environment take the place of the one training."""
     from efficient_attention.commands.command_line import run_command
     from efficient_attention.commands.stop_signal import StopSignal
+    from efficient_attention.errors import RunStopped
     from efficient_attention.training import loop
     from efficient_attention.training.fill_config import fill_config
 
@@ -93,7 +95,8 @@ def run_jobs(entry: Any) -> None:
             loop.jit_train_step = lambda _run, text=text: jitted(text)
             loop.Trainer.next_batch = read
             StopSignal.is_due = lambda *_, stop_at=job.stop_at, log=log: bool(log) and log[-1][0] == stop_at
-            train(run.config, Path(job.workdir))
+            with contextlib.suppress(RunStopped):
+                train(run.config, Path(job.workdir))
             with (Path(job.workdir) / ROWS.format(jax.process_index())).open('a', encoding='utf-8') as file:
                 file.writelines(json.dumps(line) + '\n' for line in log)
 

@@ -20,11 +20,13 @@ from efficient_attention.attention.checks import (
     check_segments,
     check_vectors,
 )
+from efficient_attention.attention.device_mesh import device_mesh
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.registry import room_of
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import Dropout, Numbers, Request, Sides
 from efficient_attention.attention.softmax.serve import BACKENDS as SOFTMAX_BACKENDS
+from efficient_attention.attention.split_tokens.serve import is_split, serve_split
 
 # What `backend` may be besides 'auto': the definition, and the ways to execute a `Softmax`.
 BACKENDS = ('reference', *SOFTMAX_BACKENDS)
@@ -205,8 +207,9 @@ def dispatch(request: Request) -> tuple[Array, Array | None]:
         raise NotImplementedError(
             f'{backend} is a way to execute Softmax; {mechanism.name} has one fast form, under auto and blocked'
         )
+    room, mesh = room_of(mechanism), device_mesh()
     try:
-        return room_of(mechanism).serve(request)
+        return serve_split(request, mesh, room) if mesh is not None and is_split(mesh) else room.serve(request)
     except NotImplementedError as error:
         if backend != 'auto':
             raise

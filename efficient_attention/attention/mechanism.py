@@ -65,6 +65,11 @@ class Mechanism:
         return False
 
     @property
+    def splits_tokens(self) -> bool:
+        """Whether it can be computed where the tokens of each row are spread over devices."""
+        return False
+
+    @property
     def goes_by_distance(self) -> bool:
         """Whether query position - key position alone decides who may read whom."""
         return False
@@ -85,6 +90,10 @@ class Mechanism:
     def causal_form(self, text: str) -> str:  # noqa: ARG002  only patterns repeat it
         """What one writes instead of the mechanism's text so that it is causal, for error lines."""
         return CAUSAL_OPTION if self.has_causal_option else f'another mechanism, as {self.name} has no causal form'
+
+    def differs_by_head(self, heads: int) -> bool:  # noqa: ARG002  only patterns do
+        """Whether some of so many heads differ in who may read whom."""
+        return False
 
     def check_heads(self, heads: int) -> None:  # noqa: B027  most serve any number
         """Raises an InputError where the mechanism cannot serve this number of heads."""

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -24,6 +25,19 @@ class Dropout(NamedTuple):
 
     rate: float
     rng: Any
+
+
+class Place(NamedTuple):
+    """Where a request lies that is a block of whole rows, which are split over devices.
+
+    The positions of such a request are those of one block with the same tiles, and known before the program runs;
+    what is added to them here, and where the block begins, follows from the number of the device.
+    """
+
+    keys: int  # of the whole rows
+    first: Sides  # int32 [], the numbers of the first query and of the first key in the whole rows
+    shift: Sides  # int32 [], added to the positions where a mask or a function of positions reads them
+    first_head: Array | int = 0  # the number of the first query head
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +62,7 @@ class Request:
     rng: Array | None = None
     return_lse: bool = False
     backend: str = 'auto'  # how a `Softmax` is executed
+    place: Place | None = None  # of a block of whole rows; None where the request holds all of them
 
     @property
     def has_default_positions(self) -> bool:
@@ -56,3 +71,22 @@ class Request:
             isinstance(positions, np.ndarray) and np.array_equal(positions, np.arange(positions.shape[1])[None])
             for positions in self.positions
         )
+
+    @property
+    def keys_of_row(self) -> int:
+        """How many keys the whole rows have, which decides where some patterns place their tiles."""
+        return self.key.shape[1] if self.place is None else self.place.keys
+
+    @property
+    def positions_in_row(self) -> Sides:
+        """The positions as masks and functions of positions read them."""
+        if self.place is None:
+            return self.positions
+        return Sides(*(jnp.asarray(x) + shift for x, shift in zip(self.positions, self.place.shift, strict=True)))
+
+    def numbers(self, axis: str) -> Array:
+        """int32: the numbers of the 'head's, 'query's or 'key's in the whole rows, by which dropout draws its bits."""
+        size = self.key.shape[1] if axis == 'key' else self.query.shape[1 if axis == 'query' else 2]
+        if self.place is None:
+            return jnp.arange(size)
+        return jnp.arange(size) + (self.place.first_head if axis == 'head' else getattr(self.place.first, axis))

@@ -11,6 +11,7 @@ from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import Request
+from efficient_attention.attention.split_tokens.split import Split
 
 Bias = Callable[[Any, Any], Any]
 Result = tuple[Array, Array | None]
@@ -31,6 +32,8 @@ class Room:
         decode: cache.py; float outputs [B, n, H, K] of n >= 1 new tokens, and the cache that includes them. The
             bias and the relative term are None unless the mechanism has logits.
         multiply_adds: cost.py; of one row of so many positions, heads and width, in matrix products, forward.
+        serve_share: split_tokens.py or serve.py; as `serve`, of the share of a request that one device has, inside
+            `jax.shard_map`. Positions are those of the whole rows. None where rows cannot be split.
     """
 
     kind: type[Mechanism]
@@ -39,3 +42,4 @@ class Room:
     init_cache: Callable[[CacheSpec, int, DTypeLike, Array | None], Any]
     decode: Callable[[CacheSpec, Any, NewTokens, Bias | None, Relative | None], tuple[Array, Any]]
     multiply_adds: Callable[[Any, int, int, int], int]
+    serve_share: Callable[[Request, Split], Result] | None = None

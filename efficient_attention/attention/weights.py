@@ -44,8 +44,7 @@ def drop_weights(weights_BHLM: Array, request: Request) -> Float[Array, 'B H L M
     if request.dropout is None:
         return weights_BHLM
     rate, rng = request.dropout
-    batch, heads, queries, keys = weights_BHLM.shape
-    keep_BHLM = keep_mask(rng, rate, batch, jnp.arange(heads), jnp.arange(queries), jnp.arange(keys))
+    keep_BHLM = keep_mask(rng, rate, weights_BHLM.shape[0], *map(request.numbers, ('head', 'query', 'key')))
     return jnp.where(keep_BHLM, weights_BHLM / (1.0 - rate), 0.0)
 
 

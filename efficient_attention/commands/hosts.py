@@ -21,6 +21,7 @@ from efficient_attention.commands.channel import Channel, listen, split_address
 from efficient_attention.commands.meeting import Facts, Place, connect, facts_of, meet
 from efficient_attention.commands.peers import Peers, join_peers
 from efficient_attention.commands.relay import LOOPBACK, join, open_relay
+from efficient_attention.commands.stopping import Stage, stop_watch
 from efficient_attention.errors import InputError, RunStopped
 
 flags.disclaim_key_flags()  # --help lists a flag with the command that asks for it here
@@ -73,9 +74,15 @@ def hosts_of_flags(facts: Facts) -> Iterator[None]:
 
 
 def leave(peers: Peers) -> None:
-    """Ends what connects the processes; each waits for all."""
+    """Ends what connects the processes; each waits for all, which a stop of this one does not cut short."""
+    watch = stop_watch()
+    stage = watch.stage if watch else None
+    if watch:
+        watch.enter(Stage.SAVING)
     jax.distributed.shutdown()
     peers.leave()
+    if watch and stage:
+        watch.enter(stage)
 
 
 def join_by_flags(facts: Facts) -> Peers | None:

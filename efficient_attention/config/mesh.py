@@ -12,6 +12,7 @@ class MeshConfig:
     data: int = 0  # devices over which rows are spread; 0 = all that the other axes leave
     fsdp: int = 1  # over which rows and parameters are spread
     tensor: int = 1  # over which heads and features are spread
+    sequence: int = 1  # over which the tokens of each row are spread
 
     def __post_init__(self) -> None:
         for axis in dataclasses.fields(self):

@@ -13,6 +13,7 @@ from efficient_attention.config.memory_checks import check_memory
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
+from efficient_attention.config.sequence_checks import check_sequence
 from efficient_attention.config.train import TrainConfig
 from efficient_attention.errors import InputError
 
@@ -45,6 +46,7 @@ class RunConfig:
                 f'eval.stride is {self.eval.stride}, above data.length {self.data.length}: tokens would be left out'
             )
         check_memory(self.model)
+        check_sequence(self.mesh, self.model, {'data.length': self.data.length, 'eval.context': self.eval.context})
         if self.model.memory_length and self.data.batches != 'streams':
             raise InputError(
                 f'data.batches is {self.data.batches!r}; with model.memory_length {self.model.memory_length} it must '

@@ -12,12 +12,12 @@ from flax import nnx
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.eval_step import make_eval_step, make_output_step
 from efficient_attention.models.device_memory import check_fits, layer_input_bytes
 from efficient_attention.models.inference_layout import for_inference
-from efficient_attention.models.sharding import batch_sharding, check_divisible, to_devices
+from efficient_attention.models.sharding import carry_sharding, check_divisible, path_name, to_devices
 from efficient_attention.objectives.objective import Batch, OutputObjective, Sums
 from efficient_attention.tasks.task import HostBatch, Task
 from efficient_attention.tasks.token_ids import check_ids
@@ -57,7 +57,7 @@ class Evaluation:
             step = make_output_step(graph, objective)
         else:
             step = make_eval_step(graph, objective)
-        return jax.jit(compiled_for(self.mesh.devices.flat[0].platform, self.mesh.size)(step))
+        return jax.jit(using_mesh(self.mesh)(step))
 
     def metrics(self, step: EvalStep, params: Any, on_batch: Callable[[], None] = lambda: None) -> dict[str, float]:
         """The held-out metrics of these parameters; `on_batch` is called before each batch, and after the last."""
@@ -70,8 +70,11 @@ class Evaluation:
     def initial_carry(self) -> Any:
         """What the first batch gets from before, for an objective that hands something on; else None."""
         shapes = jax.eval_shape(lambda: self.task.evaluation_objective.initial_carry(self.batch_size))
-        rows = batch_sharding(self.mesh)
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=rows), shapes)
+
+        def empty(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
+            return jnp.zeros(leaf.shape, leaf.dtype, device=carry_sharding(path_name(path), leaf.shape, self.mesh))
+
+        return jax.tree_util.tree_map_with_path(empty, shapes)
 
     def on_devices(self, batch: HostBatch) -> Batch:
         """The global batch of this process's rows; raises InputError where an id is not of the vocabulary."""

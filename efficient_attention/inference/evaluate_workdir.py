@@ -57,7 +57,7 @@ def evaluate_workdir(
 
 
 def mesh_for(config: MeshConfig, devices: int) -> MeshConfig:
-    """The run's own fsdp and tensor axes where they fit this number of devices, else all devices along data."""
-    if devices % (config.fsdp * config.tensor):
+    """The run's own fsdp, sequence and tensor axes where they fit so many devices, else all devices along data."""
+    if devices % (config.fsdp * config.sequence * config.tensor):
         return MeshConfig()
     return dataclasses.replace(config, data=0)

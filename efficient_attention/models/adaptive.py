@@ -16,9 +16,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from efficient_attention.attention.device_mesh import spread
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.modules.parameters import embedding, linear, table_options
+from efficient_attention.modules.table import Table
 
 
 class Cluster(NamedTuple):
@@ -54,12 +56,13 @@ class TokenTable(Protocol):
         ...
 
 
-class WholeTable(nnx.Embed):
+class WholeTable(Table):
     """One table [V, E] for all words."""
 
     def clusters(self, bounds: Bounds) -> list[tuple[Array, Array | None]]:
         """See `TokenTable`; the clusters' rows of the table."""
-        return [(self.embedding[...][start:stop], None) for start, stop in bounds]
+        table_VE = self.vectors(self.param_dtype)
+        return [(table_VE[start:stop], None) for start, stop in bounds]
 
 
 class AdaptiveEmbedding(nnx.Module):
@@ -69,7 +72,9 @@ class AdaptiveEmbedding(nnx.Module):
         self.bounds = cluster_bounds(config)
         widths = cluster_widths(config)
         sizes = [stop - start for start, stop in self.bounds]
-        self.tables = nnx.List([embedding(config, *shape, rngs) for shape in zip(sizes, widths, strict=True)])
+        self.tables = nnx.List(
+            [embedding(config, *shape, rngs, axes='VE') for shape in zip(sizes, widths, strict=True)]
+        )
         self.projections = nnx.List(
             [linear(config, width, config.embedding_width, rngs, use_bias=False) for width in widths]
         )
@@ -79,14 +84,14 @@ class AdaptiveEmbedding(nnx.Module):
         x_BLE: Array | float = 0.0
         for (start, stop), table, projection in zip(self.bounds, self.tables, self.projections, strict=True):
             is_inside_BL = (tokens_BL >= start) & (tokens_BL < stop)
-            x_BLe = table(jnp.clip(tokens_BL - start, 0, stop - start - 1))
-            x_BLE = x_BLE + projection(jnp.where(is_inside_BL[..., None], x_BLe, 0))
+            x_BLe = spread(table(jnp.clip(tokens_BL - start, 0, stop - start - 1)), 'BLE')
+            x_BLE = x_BLE + spread(projection(jnp.where(is_inside_BL[..., None], x_BLe, 0)), 'BLE')
         return jnp.asarray(x_BLE)
 
     def clusters(self, bounds: Bounds) -> list[tuple[Array, Array | None]]:  # noqa: ARG002  its tables are cut by them
         """See `TokenTable`; the clusters' tables, and their projections transposed."""
         pairs = zip(self.tables, self.projections, strict=True)
-        return [(table.embedding[...], projection.kernel[...].T) for table, projection in pairs]
+        return [(table.vectors(table.param_dtype), projection.weights().T) for table, projection in pairs]
 
 
 class AdaptiveHead(nnx.Module):
@@ -132,8 +137,8 @@ class AdaptiveHead(nnx.Module):
 
     def with_tails(self, first: Cluster) -> Cluster:
         """The first cluster with the entries of the tails after its words."""
-        table_ne = jnp.concatenate([first.table_ne, self.tails.kernel[...].T])
-        projection_Ee = first.projection_Ee if self.first is None else self.first.kernel[...]
+        table_ne = jnp.concatenate([first.table_ne, self.tails.weights().T])
+        projection_Ee = first.projection_Ee if self.first is None else self.first.weights()
         tails_bias = self.tails.bias
         if first.bias_n is None or tails_bias is None:
             return Cluster(table_ne, projection_Ee, None)
@@ -144,7 +149,7 @@ def token_table(config: ModelConfig, rngs: nnx.Rngs) -> WholeTable | AdaptiveEmb
     """Ids [B, L] to vectors [B, L, E]: one table, or one for each cluster where their widths differ."""
     if config.adaptive_divisor > 1:
         return AdaptiveEmbedding(config, rngs=rngs)
-    return WholeTable(config.vocab_size, config.embedding_width, **table_options(config), rngs=rngs)
+    return WholeTable(config.vocab_size, config.embedding_width, axes='VE', **table_options(config), rngs=rngs)
 
 
 def cluster_bounds(config: ModelConfig) -> Bounds:

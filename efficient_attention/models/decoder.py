@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from efficient_attention.attention.device_mesh import spread
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.config.memory_checks import check_keeps_memory, check_memory
 from efficient_attention.config.model import ModelConfig
@@ -151,8 +152,8 @@ class TiedHead(nnx.Module):
     def __call__(self, x_BLD: Array, table: WholeTable) -> Array:
         """float32 [B, L, V]."""
         x_BLE = x_BLD if self.projection is None else self.projection(x_BLD)
-        table_VE = jnp.asarray(table.embedding[...], x_BLE.dtype)
-        logits_BLV = float32_einsum('BLE,VE->BLV', x_BLE, table_VE)
+        table_VE = table.vectors(x_BLE.dtype)
+        logits_BLV = spread(float32_einsum('BLE,VE->BLV', x_BLE, table_VE), 'BLV')
         return logits_BLV if self.bias is None else logits_BLV + self.bias[...][None, None]
 
     def clustered(self, x_BLD: Array, table: TokenTable) -> None:  # noqa: ARG002  the adaptive head's signature
@@ -163,11 +164,11 @@ class UntiedHead(nnx.Module):
     """Logits from a dense layer D -> V."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        self.dense = linear(config, config.width, config.vocab_size, rngs, in_float32=True)
+        self.dense = linear(config, config.width, config.vocab_size, rngs, axes='DV', in_float32=True)
 
     def __call__(self, x_BLD: Array, table: TokenTable) -> Array:  # noqa: ARG002  the tied head's signature
         """float32 [B, L, V]."""
-        return self.dense(x_BLD)
+        return spread(self.dense(x_BLD), 'BLV')
 
     def clustered(self, x_BLD: Array, table: TokenTable) -> None:  # noqa: ARG002  the adaptive head's signature
         """None: one softmax is over all words."""

@@ -6,6 +6,7 @@ from typing import Any
 from flax import nnx
 from jax import Array
 
+from efficient_attention.attention.device_mesh import spread
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.adaptive import token_table
@@ -33,7 +34,7 @@ class Embeddings(nnx.Module):
         self, tokens_BL: Array, token_types_BL: Array, positions_BL: Array, *, rng: Array | None = None
     ) -> Array:
         """Vectors for each token; `rng` (a key, or one a row) turns dropout on."""
-        x_BLE = self.token(tokens_BL)
+        x_BLE = spread(self.token(tokens_BL), 'BLE')
         if self.config.embedding_scale:
             x_BLE = x_BLE * math.sqrt(self.config.width)
         if self.position is not None:
@@ -43,7 +44,7 @@ class Embeddings(nnx.Module):
         if self.token_type is not None:
             x_BLE = x_BLE + self.token_type(token_types_BL)
         x_BLE = dropout(x_BLE if self.norm is None else self.norm(x_BLE), self.config.dropout_rate, rng)
-        return x_BLE if self.projection is None else self.projection(x_BLE)
+        return x_BLE if self.projection is None else spread(self.projection(x_BLE), 'BLD')
 
 
 def learned_positions(config: ModelConfig, rngs: nnx.Rngs) -> nnx.Embed | AxialPositions | None:

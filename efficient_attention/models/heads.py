@@ -4,10 +4,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from efficient_attention.attention.device_mesh import spread
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.parameters import layer_norm, linear
+from efficient_attention.modules.table import Table
 
 POOLER_FUNCTIONS = {'tanh': jnp.tanh} | ACTIVATION_FUNCTIONS
 
@@ -21,11 +23,11 @@ class MaskedLMHead(nnx.Module):
         self.norm = layer_norm(config, config.embedding_width, rngs)
         self.bias = nnx.Param(jnp.zeros((config.vocab_size,), jnp.float32))
 
-    def __call__(self, x_BPD: Array, table: nnx.Embed) -> Array:
+    def __call__(self, x_BPD: Array, table: Table) -> Array:
         """float32 logits [B, P, V] from vectors [B, P, D] and the token table [V, E]."""
         x_BPE = self.norm(ACTIVATION_FUNCTIONS[self.activation](self.transform(x_BPD)))
-        table_VE = jnp.asarray(table.embedding[...], x_BPE.dtype)
-        logits_BPV = float32_einsum('BPE,VE->BPV', x_BPE, table_VE)
+        table_VE = table.vectors(x_BPE.dtype)
+        logits_BPV = spread(float32_einsum('BPE,VE->BPV', x_BPE, table_VE), 'BPV')
         return logits_BPV + self.bias[...][None, None]
 
 

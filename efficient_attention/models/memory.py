@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from efficient_attention.attention.device_mesh import spread
 from efficient_attention.config.model import ModelConfig
 
 
@@ -36,7 +37,7 @@ class Memory:
         states = jnp.concatenate([self.states_BNMD, new_BNLD], axis=2)  # of M + L tokens, as the segments
         segments = jnp.concatenate([self.segments_BM, segments_BL.astype(self.segments_BM.dtype)], axis=1)
         start = segments_BL.shape[1]
-        return Memory(jax.lax.stop_gradient(states[:, :, start:]), segments[:, start:])
+        return Memory(jax.lax.stop_gradient(spread(states[:, :, start:], 'BNMD')), segments[:, start:])
 
 
 def empty_memory(config: ModelConfig, rows: int) -> Memory:

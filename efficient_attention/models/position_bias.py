@@ -116,12 +116,12 @@ class UntiedPositions(nnx.Module):
         self.heads = config.heads
         self.position = embedding(config, config.max_length, config.width, rngs)
         self.norm = layer_norm(config, config.width, rngs)
-        self.query = linear(config, config.width, inner, rngs)
-        self.key = linear(config, config.width, inner, rngs)
+        self.query = linear(config, config.width, inner, rngs, axes='DI')
+        self.key = linear(config, config.width, inner, rngs, axes='DI')
 
     def __call__(self, positions_BL: Array | None) -> tuple[Array, Array]:
         """Scaled queries and keys [B, L, H, K] of these positions, or [1, max_length, H, K] of all."""
-        table_LD = self.norm(self.position.embedding[...])
+        table_LD = self.norm(self.position.vectors(jnp.float32))
         query_LI, key_LI = self.query(table_LD), self.key(table_LD)
         scale = 1.0 / math.sqrt(2.0 * query_LI.shape[1] / self.heads)
 

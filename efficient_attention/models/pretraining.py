@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from efficient_attention.attention.device_mesh import spread
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.heads import MaskedLMHead, PairHead, Pooler
@@ -31,7 +32,7 @@ class PretrainingModel(nnx.Module):
 
     def masked_logits(self, x_BLD: Array, masked_positions_BP: Array) -> Array:
         """float32 logits [B, P, V] at the masked positions alone, about a seventh of all positions."""
-        x_BPD = jnp.take_along_axis(x_BLD, masked_positions_BP[..., None], axis=1)
+        x_BPD = spread(jnp.take_along_axis(x_BLD, masked_positions_BP[..., None], axis=1), 'BPD')
         return self.masked_lm(x_BPD, self.encoder.embeddings.token)
 
     def pair_logits(self, x_BLD: Array) -> Array:

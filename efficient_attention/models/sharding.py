@@ -1,7 +1,8 @@
 """The layout of arrays over devices: a mesh, rules on the names of parameters, the rows of a batch.
 
 Mesh axes: 'data' copies parameters and splits the batch; 'fsdp' splits both; 'tensor' splits heads, feed-forward
-width and vocabulary. Any axis may be 1.
+width and vocabulary. Any of them may be 1. 'sequence' copies parameters and splits the tokens of each row; a mesh
+whose rows stay whole has no such axis.
 """
 
 import logging
@@ -12,41 +13,45 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from efficient_attention.attention.device_mesh import ACTIVATIONS, PARAMETERS, partition
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.errors import InputError
 
-# (pattern on the parameter's path, axes of its trailing dimensions); the first that matches decides, and what matches
-# none is copied. Leading dimensions, such as the stacked layers', stay whole. Optimizer moments carry the same paths.
-RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
-    (r'(query|key|value|up|distances/projection)/kernel$', ('fsdp', 'tensor')),
-    (r'(query|key|value|up)/bias$', ('tensor',)),
-    (r'(out|down)/kernel$', ('tensor', 'fsdp')),
-    (r'token/embedding$', ('tensor', 'fsdp')),
-    (r'(tables/\d+|head/own)/embedding$', ('tensor', 'fsdp')),
-    (r'(masked_lm|head)/bias$', ('tensor',)),
-    (r'head/dense/kernel$', ('fsdp', 'tensor')),
-    (r'head/dense/bias$', ('tensor',)),
-    (r'(position|token_type)/embedding$', (None, 'fsdp')),
-    (r'kernel$', ('fsdp', None)),
+# (pattern on the parameter's path, letters of its trailing dimensions, which `PARAMETERS` of attention/device_mesh.py
+# splits); the first that matches decides, and what matches none is copied. Leading dimensions, such as the stacked
+# layers', stay whole. Optimizer moments carry the same paths. Modules gather their parameters by the same letters.
+RULES: tuple[tuple[str, str], ...] = (
+    (r'(query|key|value|distances/projection)/kernel$', 'DI'),
+    (r'(query|key|value)/bias$', 'I'),
+    (r'attention/out/kernel$', 'ID'),
+    (r'up/kernel$', 'DF'),
+    (r'up/bias$', 'F'),
+    (r'down/kernel$', 'FD'),
+    (r'head/dense/kernel$', 'DV'),
+    (r'(masked_lm|head|head/dense)/bias$', 'V'),
+    (r'(token|own)(/tables/\d+)?/embedding$', 'VE'),
+    (r'embedding$', 'LE'),
+    (r'kernel$', 'DE'),
 )
-BATCH_AXES = ('data', 'fsdp')
+BATCH_AXES = ACTIVATIONS['B']
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
-    """A mesh of all devices (or the given ones) with axes data, fsdp, tensor.
+    """A mesh of all devices (or the given ones) with axes data, fsdp, sequence where rows are split, and tensor.
 
     Raises:
         InputError: the sizes do not multiply to the device count.
     """
     devices = sorted(devices or jax.devices(), key=lambda device: (device.process_index, device.id))
-    rest = config.fsdp * config.tensor
+    rest = config.fsdp * config.sequence * config.tensor
     data = config.data or max(len(devices) // rest, 1)
+    sizes = {'data': data, 'fsdp': config.fsdp, 'sequence': config.sequence, 'tensor': config.tensor}
+    if config.sequence == 1:
+        del sizes['sequence']
     if data * rest != len(devices):
-        raise InputError(
-            f'mesh.data {data} x mesh.fsdp {config.fsdp} x mesh.tensor {config.tensor} = {data * rest} devices, '
-            f'but there are {len(devices)}'
-        )
-    mesh = Mesh(np.asarray(devices).reshape(data, config.fsdp, config.tensor), ('data', 'fsdp', 'tensor'))
+        product = ' x '.join(f'mesh.{name} {size}' for name, size in sizes.items())
+        raise InputError(f'{product} = {data * rest} devices, but there are {len(devices)}')
+    mesh = Mesh(np.asarray(devices).reshape(*sizes.values()), tuple(sizes))
     check_hosts(np.vectorize(lambda device: device.process_index)(mesh.devices).reshape(data * config.fsdp, -1))
     return mesh
 
@@ -55,7 +60,7 @@ def check_hosts(processes: np.ndarray) -> None:
     """Checks that each process feeds rows of its own, as many as every other.
 
     Args:
-        processes: int [data x fsdp, tensor], the process that owns each device of a mesh.
+        processes: int [data x fsdp, sequence x tensor], the process that owns each device of a mesh.
 
     Raises:
         InputError: a block of rows lies on several processes, or the processes own different numbers of blocks.
@@ -64,8 +69,8 @@ def check_hosts(processes: np.ndarray) -> None:
     _, counts = np.unique(owners, return_counts=True)
     if (processes != owners[:, None]).any() or len(set(counts)) > 1:
         raise InputError(
-            f'mesh: {len(owners)} row blocks (data x fsdp) x tensor {processes.shape[1]} do not divide over '
-            f'{len(np.unique(processes))} processes; the tensor axis must stay within a process'
+            f'mesh: {len(owners)} row blocks (data x fsdp) x sequence x tensor {processes.shape[1]} do not divide over '
+            f'{len(np.unique(processes))} processes; the sequence axis and the tensor axis must stay within a process'
         )
 
 
@@ -88,33 +93,46 @@ def path_name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
+def letters_of(name: str) -> str:
+    """The letters of the trailing dimensions of the parameter `name`; '' for one that is copied."""
+    return next((letters for pattern, letters in RULES if re.search(pattern, name)), '')
+
+
 def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
     """How the parameter `name` is split; a dimension that its axis does not divide stays whole, which is logged."""
-    axes = next((axes for pattern, axes in RULES if re.search(pattern, name)), ())
-    if len(axes) > len(shape):
+    letters = letters_of(name)
+    if len(letters) > len(shape):
         return PartitionSpec()
-    spec: list[str | None] = [*[None] * (len(shape) - len(axes)), *axes]
-    for place, axis in enumerate(spec):
-        if axis is not None and shape[place] % mesh.shape[axis]:
+    spec = partition(letters, shape, mesh, PARAMETERS)
+    for place, letter in enumerate(letters, len(shape) - len(letters)):
+        axis = PARAMETERS.get(letter)
+        if axis is not None and spec[place] is None and axis not in spec:
             logging.getLogger(__name__).info(
                 '%s: dimension %d of %s stays whole, mesh.%s does not divide it', name, place, shape, axis
             )
-            spec[place] = None
-    return PartitionSpec(*spec)
+    return spec
 
 
 def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
     """A NamedSharding for each leaf of a state (parameters, optimizer moments, counters) by the rules on names.
 
-    What is carried from step to step lies with the rows of the batch.
+    What is carried from step to step lies with the rows of the batch and their tokens.
     """
 
     def sharding(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> NamedSharding:
         if path_name(path).startswith('carry/'):
-            return batch_sharding(mesh)
+            return carry_sharding(path_name(path), leaf.shape, mesh)
         return NamedSharding(mesh, partition_spec(path_name(path), leaf.shape, mesh))
 
     return jax.tree_util.tree_map_with_path(sharding, abstract_state)
+
+
+def carry_sharding(name: str, shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
+    """How an array that is carried lies: with the rows, and its tokens as the letters at the end of its name say."""
+    letters = name.rpartition('_')[2]
+    if 'sequence' not in mesh.shape or len(letters) != len(shape):
+        return batch_sharding(mesh)
+    return NamedSharding(mesh, partition(letters, shape, mesh, ACTIVATIONS))
 
 
 def abstract_arrays(shapes: Any, mesh: Mesh) -> Any:

@@ -9,6 +9,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.attend import attend
+from efficient_attention.attention.device_mesh import spread
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import Window
@@ -47,11 +48,11 @@ class Attention(nnx.Module):
     def __init__(self, config: LayerConfig, *, is_cross: bool = False, rngs: nnx.Rngs) -> None:
         inner, use_bias = config.heads * config.head_width, config.attention_bias
         self.config = config
-        self.query = linear(config, config.width, inner, rngs, use_bias=use_bias)
+        self.query = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
         has_key = is_cross or not config.shared_qk
-        self.key = linear(config, config.width, inner, rngs, use_bias=use_bias) if has_key else None
-        self.value = linear(config, config.width, inner, rngs, use_bias=use_bias)
-        self.out = linear(config, inner, config.width, rngs, use_bias=use_bias)
+        self.key = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias) if has_key else None
+        self.value = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
+        self.out = linear(config, inner, config.width, rngs, axes='ID', use_bias=use_bias)
         has_global, has_distances = config.global_tokens and not is_cross, config.relative == 'transformer_xl'
         self.global_projections = GlobalProjections(config, rngs=rngs) if has_global else None
         self.distances = DistanceTerm(config, rngs=rngs) if has_distances and not is_cross else None
@@ -141,7 +142,7 @@ class Attention(nnx.Module):
         """
         read_BMD, key_positions_BM = x_BLD, positions_BL
         if memory is not None:
-            read_BMD = jnp.concatenate([memory.states_BMD.astype(x_BLD.dtype), x_BLD], axis=1)
+            read_BMD = spread(jnp.concatenate([memory.states_BMD.astype(x_BLD.dtype), x_BLD], axis=1), 'BMD')
             key_positions_BM = jnp.broadcast_to(jnp.arange(read_BMD.shape[1]), read_BMD.shape[:2])
             positions_BL = key_positions_BM[:, -x_BLD.shape[1] :]
         q_BLHK, v_BMHK = self.split_heads(self.query(x_BLD)), self.split_heads(self.value(read_BMD))
@@ -160,11 +161,11 @@ class Attention(nnx.Module):
 
     def join_heads(self, out_BLHK: Array) -> Array:
         """The output projection of the heads' results, [B, L, H, K] -> [B, L, D]."""
-        return self.out(jax.lax.collapse(out_BLHK, 2))
+        return spread(self.out(jax.lax.collapse(spread(out_BLHK, 'BLHK'), 2)), 'BLD')
 
     def split_heads(self, x_BLI: Array) -> Array:
         """[B, L, H x K] -> [B, L, H, K]."""
-        return x_BLI.reshape(*x_BLI.shape[:2], self.config.heads, self.config.head_width)
+        return spread(x_BLI.reshape(*x_BLI.shape[:2], self.config.heads, self.config.head_width), 'BLHK')
 
 
 def same_length(mechanism: Mechanism, memory: LayerMemory) -> Mechanism:
@@ -183,9 +184,9 @@ class GlobalProjections(nnx.Module):
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
         inner, use_bias = config.heads * config.head_width, config.attention_bias
-        self.query = linear(config, config.width, inner, rngs, use_bias=use_bias)
-        self.key = linear(config, config.width, inner, rngs, use_bias=use_bias)
-        self.value = linear(config, config.width, inner, rngs, use_bias=use_bias)
+        self.query = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
+        self.key = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
+        self.value = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
 
     def __call__(self, x_BLD: Array) -> tuple[Array, Array, Array]:
         """Query, key and value [B, L, H x K]."""

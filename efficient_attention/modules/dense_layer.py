@@ -7,6 +7,7 @@ float32 gradient with bfloat16 weights. Gradients of parameters stay float32. In
 the result is bfloat16, the layer is Flax's.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -16,27 +17,81 @@ from jax import Array, lax
 from jaxtyping import Float
 
 from efficient_attention.attention.device_forms import device_forms
+from efficient_attention.attention.device_mesh import PARAMETERS, gathered, is_gathering, lay
 
 Saved = tuple[Array, Array, Array | None]
 
 
 class Dense(nnx.Linear):
-    """A dense layer [..., I] -> [..., O] with float32 parameters, in its `dtype`; `preferred_element_type` = result."""
+    """A dense layer [..., I] -> [..., O] with float32 parameters, in its `dtype`; `preferred_element_type` = result.
+
+    `axes` are the letters of the kernel's axes, by which it lies on a mesh (attention/device_mesh.py).
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, axes: str = 'DE', **options: Any) -> None:
+        super().__init__(in_features, out_features, **options)
+        self.axes = axes
 
     def __call__(self, inputs: Float[Array, '... I'], out_sharding: Any = None) -> Float[Array, '... O']:
         """The product with the kernel, plus the bias where there is one."""
         is_rounded_later = device_forms().dense_sums_in_float32 or self.preferred_element_type is not None
-        if self.dtype != jnp.bfloat16 or not is_rounded_later or out_sharding is not None:
+        is_rounded_later = is_rounded_later and self.dtype == jnp.bfloat16
+        if out_sharding is not None or not (is_rounded_later or is_gathering()):
             return super().__call__(inputs, out_sharding)
         bias_O = None if self.bias is None else jnp.asarray(self.bias[...])
-        out = bfloat16_dense(inputs.astype(self.dtype), jnp.asarray(self.kernel[...]), bias_O)
+        if not is_rounded_later:
+            return self.gathering(inputs, bias_O)
+        out = bfloat16_dense(self.axes, inputs.astype(self.dtype), jnp.asarray(self.kernel[...]), bias_O)
         return out.astype(self.preferred_element_type or self.dtype)
 
+    def weights(self) -> Array:
+        """The float32 kernel, as products read it."""
+        return gathered(jnp.asarray(self.kernel[...]), self.axes)
 
-@jax.custom_vjp
-def bfloat16_dense(x: Float[Array, '... I'], kernel_IO: Array, bias_O: Array | None) -> Float[Array, '... O']:
+    def gathering(self, inputs: Float[Array, '... I'], bias_O: Array | None) -> Float[Array, '... O']:
+        """Flax's layer with a kernel that is gathered for each product."""
+        inputs, kernel_IO, bias_O = self.promote_dtype((inputs, self.kernel[...], bias_O), dtype=self.dtype)
+        out = gathering_product(self.axes, self.preferred_element_type, inputs, kernel_IO)
+        return out if bias_O is None else out + jnp.broadcast_to(bias_O, out.shape).astype(out.dtype)
+
+
+def plain_product(axes: str, dtype: Any, x: Float[Array, '... I'], kernel_IO: Array) -> Float[Array, '... O']:
+    """x [..., I] times kernel [I, O], which is gathered for it."""
+    contracted = ((x.ndim - 1,), (0,)), ((), ())
+    return lax.dot_general(x, gathered(kernel_IO, axes), contracted, preferred_element_type=dtype)
+
+
+# What the backward pass keeps of all layers is a device's part of their kernels: it gathers each of them once more.
+gathering_product = jax.custom_vjp(plain_product, nondiff_argnums=(0, 1))
+
+
+def _gathering_forward(axes: str, dtype: Any, x: Float[Array, '... I'], kernel_IO: Array) -> tuple[Array, Any]:
+    return plain_product(axes, dtype, x, kernel_IO), (x, kernel_IO)
+
+
+def _gathering_backward(axes: str, dtype: Any, saved: Any, gradient: Float[Array, '... O']) -> tuple[Array, Array]:
+    x, kernel_IO = saved
+    kernel_IO, gradient = once_more(kernel_IO, gradient)
+    return jax.vjp(functools.partial(plain_product, axes, dtype), x, kernel_IO)[1](gradient)
+
+
+gathering_product.defvjp(_gathering_forward, _gathering_backward)
+
+
+def once_more(kernel_IO: Array, gradient: Float[Array, '... O']) -> tuple[Array, Float[Array, '... O']]:
+    """Both as they are, the kernel so that it is not gathered before the gradient is there.
+
+    Otherwise the compiler would keep the forward pass's where layers follow one another without a scan.
+    """
+    return lax.optimization_barrier((kernel_IO, gradient)) if is_gathering() else (kernel_IO, gradient)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def bfloat16_dense(
+    axes: str, x: Float[Array, '... I'], kernel_IO: Array, bias_O: Array | None
+) -> Float[Array, '... O']:
     """bfloat16 x [..., I] times kernel [I, O] plus bias [O], in float32; the kernel is rounded to x's dtype."""
-    sums = product(x, kernel_IO.astype(x.dtype), (x.ndim - 1,), (0,))
+    sums = product(x, gathered(kernel_IO.astype(x.dtype), axes), (x.ndim - 1,), (0,))
     return sums if bias_O is None else sums + jnp.broadcast_to(bias_O, sums.shape)
 
 
@@ -47,17 +102,21 @@ def product(
     return lax.dot_general(left, right, ((left_axes, right_axes), ((), ())), preferred_element_type=jnp.float32)
 
 
-def _forward(x: Float[Array, '... I'], kernel_IO: Array, bias_O: Array | None) -> tuple[Float[Array, '... O'], Saved]:
-    return bfloat16_dense(x, kernel_IO, bias_O), (x, kernel_IO, bias_O)
+def _forward(
+    axes: str, x: Float[Array, '... I'], kernel_IO: Array, bias_O: Array | None
+) -> tuple[Float[Array, '... O'], Saved]:
+    return bfloat16_dense(axes, x, kernel_IO, bias_O), (x, kernel_IO, bias_O)
 
 
-def _backward(saved: Saved, gradient: Float[Array, '... O']) -> Saved:
+def _backward(axes: str, saved: Saved, gradient: Float[Array, '... O']) -> Saved:
     x, kernel_IO, bias_O = saved
+    kernel_IO, gradient = once_more(kernel_IO, gradient)
     leading = tuple(range(x.ndim - 1))
     to_bias_O = None if bias_O is None else gradient.sum(leading).astype(bias_O.dtype)
     gradient = gradient.astype(x.dtype)
-    to_x = product(gradient, kernel_IO.astype(x.dtype), (x.ndim - 1,), (1,)).astype(x.dtype)
-    return to_x, product(x, gradient, leading, leading).astype(kernel_IO.dtype), to_bias_O
+    to_x = product(gradient, gathered(kernel_IO.astype(x.dtype), axes), (x.ndim - 1,), (1,)).astype(x.dtype)
+    to_kernel_IO = lay(product(x, gradient, leading, leading), axes, PARAMETERS)
+    return to_x, to_kernel_IO.astype(kernel_IO.dtype), to_bias_O
 
 
 bfloat16_dense.defvjp(_forward, _backward)

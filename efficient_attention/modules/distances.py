@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from efficient_attention.attention.device_mesh import spread
 from efficient_attention.attention.relative import Relative
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.parameters import linear, weight_init
@@ -45,7 +46,9 @@ class DistanceTerm(nnx.Module):
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
-        self.projection = linear(config, config.width, config.heads * config.head_width, rngs, use_bias=False)
+        self.projection = linear(
+            config, config.width, config.heads * config.head_width, rngs, axes='DI', use_bias=False
+        )
         self.biases = None if config.relative_shared_biases else DistanceBiases(config, rngs=rngs)
 
     def __call__(self, q_BLHK: Array, distances: int, shared: Biases | None) -> tuple[Array, Relative]:
@@ -56,6 +59,7 @@ class DistanceTerm(nnx.Module):
             raise ValueError("relative 'transformer_xl' with shared biases needs them as `distance_biases`")
         rows = min(distances, config.clamp_length + 1) if config.clamp_length else distances
         sinusoids_PD = sinusoid(jnp.arange(rows), config.width).astype(config.compute_dtype)
-        table_PHK = self.projection(sinusoids_PD).reshape(rows, config.heads, config.head_width)
+        table_PI = self.projection(spread(sinusoids_PD, 'PD'))
+        table_PHK = spread(table_PI.reshape(rows, config.heads, config.head_width), 'PHK')
         content_BLHK, distance_BLHK = (q_BLHK + bias_HK.astype(q_BLHK.dtype)[None, None] for bias_HK in biases)
         return content_BLHK, Relative(distance_BLHK, table_PHK)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from efficient_attention.attention.device_mesh import spread
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.parameters import linear
@@ -20,8 +21,8 @@ class FeedForward(nnx.Module):
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
         self.chunk = config.feed_forward_chunk
         self.activation = config.activation
-        self.up = linear(config, config.width, config.feed_forward_width, rngs)
-        self.down = linear(config, config.feed_forward_width, config.width, rngs)
+        self.up = linear(config, config.width, config.feed_forward_width, rngs, axes='DF')
+        self.down = linear(config, config.feed_forward_width, config.width, rngs, axes='FD')
 
     def __call__(self, x_BLD: Array) -> Array:
         """The sub-layer's output; chunked and unchunked results are equal up to rounding."""
@@ -36,4 +37,5 @@ class FeedForward(nnx.Module):
 
     def compute(self, x_BLD: Array) -> Array:
         """The two products on all positions given."""
-        return self.down(ACTIVATION_FUNCTIONS[self.activation](self.up(x_BLD)))
+        up_BLF = spread(self.up(x_BLD), 'BLF')
+        return spread(self.down(ACTIVATION_FUNCTIONS[self.activation](up_BLF)), 'BLD')

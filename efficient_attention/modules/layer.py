@@ -7,6 +7,7 @@ from typing import Any
 from flax import nnx
 from jax import Array
 
+from efficient_attention.attention.device_mesh import spread
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.layer import LayerConfig
@@ -73,8 +74,8 @@ class Layer(nnx.Module):
         `apply` returns f of its argument and a second value, which is returned as well.
         """
         x_BLD = getattr(self, sub.norm)(x_BLD) if self.config.norm == 'pre' else x_BLD
-        out_BLD, handed_out = apply(x_BLD)
-        return dropout(out_BLD, self.config.dropout_rate, fold(rng, sub.dropout)), handed_out
+        out_BLD, handed_out = apply(spread(x_BLD, 'BLD'))
+        return spread(dropout(out_BLD, self.config.dropout_rate, fold(rng, sub.dropout)), 'BLD'), handed_out
 
     def added(self, sub: SubLayer, x_BLD: Array, context: Context, mechanism: Mechanism | None = None) -> Array:
         """What a sub-layer adds to the residual sum, as in `run`."""

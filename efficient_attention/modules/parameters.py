@@ -9,6 +9,7 @@ from flax import nnx
 
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.dense_layer import Dense
+from efficient_attention.modules.table import Table
 
 
 def weight_init(config: LayerConfig) -> Callable[..., jax.Array]:
@@ -17,12 +18,30 @@ def weight_init(config: LayerConfig) -> Callable[..., jax.Array]:
 
 
 def linear(
-    config: LayerConfig, inputs: int, outputs: int, rngs: nnx.Rngs, *, use_bias: bool = True, in_float32: bool = False
+    config: LayerConfig,
+    inputs: int,
+    outputs: int,
+    rngs: nnx.Rngs,
+    *,
+    axes: str = 'DE',
+    use_bias: bool = True,
+    in_float32: bool = False,
 ) -> Dense:
-    """A dense layer [..., inputs] -> [..., outputs]; `in_float32`: its result is not rounded to the config's dtype."""
+    """A dense layer [..., inputs] -> [..., outputs].
+
+    Args:
+        config: initial values and dtype.
+        inputs: width of what it reads.
+        outputs: width of what it gives.
+        rngs: of the initial values.
+        axes: the letters of the kernel's axes, by which it lies on a mesh.
+        use_bias: whether it adds a bias.
+        in_float32: its result is not rounded to the config's dtype.
+    """
     return Dense(
         inputs,
         outputs,
+        axes=axes,
         use_bias=use_bias,
         dtype=config.compute_dtype,
         param_dtype=jnp.float32,
@@ -39,9 +58,9 @@ def layer_norm(config: LayerConfig, width: int, rngs: nnx.Rngs) -> nnx.LayerNorm
     )
 
 
-def embedding(config: LayerConfig, rows: int, width: int, rngs: nnx.Rngs) -> nnx.Embed:
-    """A table of `rows` vectors."""
-    return nnx.Embed(rows, width, **table_options(config), rngs=rngs)
+def embedding(config: LayerConfig, rows: int, width: int, rngs: nnx.Rngs, *, axes: str = 'LE') -> Table:
+    """A table of `rows` vectors; `axes` are the letters by which it lies on a mesh."""
+    return Table(rows, width, axes=axes, **table_options(config), rngs=rngs)
 
 
 def table_options(config: LayerConfig) -> dict[str, Any]:

@@ -174,6 +174,7 @@ class Trainer:
         start, last = int(state.step), self.config.train.steps
         if self.was_cut(start):
             self.patience.add(self.evaluate(start, state))
+            self.checkpoints.score(start, self.held_out)
         elif self.is_complete(start) and self.has_evaluations:
             self.evaluate(start, state)
         if self.is_complete(start):

@@ -14,7 +14,7 @@ import optax
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.objectives.objective import Batch, Objective, Sums, mean_metrics, total_loss
 from efficient_attention.training.finite import StepArrays, is_finite, is_state_finite, place_of_cause
 from efficient_attention.training.run import Run, optimizer_of
@@ -27,8 +27,7 @@ def jit_train_step(run: Run) -> StepFn:
     """The run's training step as a program; it takes its state's memory over."""
     micro_batches = run.config.train.micro_batches
     step = make_train_step(run.graph, run.task.objective, optimizer_of(run.config), micro_batches=micro_batches)
-    step = compiled_for(run.mesh.devices.flat[0].platform, run.mesh.size)(step)
-    return jax.jit(step, donate_argnums=0, out_shardings=(run.shardings, None))
+    return jax.jit(using_mesh(run.mesh)(step), donate_argnums=0, out_shardings=(run.shardings, None))
 
 
 def make_train_step(

@@ -26,6 +26,7 @@ import orbax.checkpoint as ocp
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.checkpoint_fit import check_fit, leaves_of
+from efficient_attention.workdir.metrics import read_metrics
 from efficient_attention.workdir.seal import damage, is_sealed
 
 FOLDER = 'checkpoints'
@@ -143,11 +144,20 @@ class CheckpointReader:
         return self._best(wanted) if isinstance(wanted, Best) else self._existing(wanted)
 
     def metrics(self, step: int) -> dict[str, float]:
-        """The metrics in the record of a step; {} where it cannot be read, or a trainer removes it meanwhile."""
+        """The metrics of a step: in its record, or, where it was evaluated after its save, in the run's metrics.
+
+        {} where there are none, the record cannot be read, or a trainer removes it meanwhile.
+        """
         try:
-            return self._record(step).get('metrics', {})
+            return self._record(step).get('metrics', {}) or self._later_metrics(step)
         except InputError:
             return {}
+
+    def _later_metrics(self, step: int) -> dict[str, float]:
+        lines = [
+            line for line in read_metrics(self.folder.parent) if (line['step'], line['split']) == (step, 'held_out')
+        ]
+        return {name: value for line in lines for name, value in line.items() if name not in ('step', 'split')}
 
     def record(self, wanted: Wanted = None) -> dict[str, Any]:
         """The JSON record of a step; raises InputError as `restore` does."""

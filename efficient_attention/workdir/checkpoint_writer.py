@@ -126,6 +126,11 @@ class Checkpoints:
         """Whether a step is sealed by now; does not wait."""
         return is_sealed(self.reader.folder / str(step))
 
+    def score(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Takes note of the metrics of a saved step that was evaluated after its save."""
+        if step in self._scores:
+            self._scores[step] = {name: value for name, value in metrics.items() if math.isfinite(value)}
+
     def check(self) -> None:
         """Raises the SaveError of the newest save if that has failed and the run is to stop then; costs nothing."""
         if self._failure and self._stops_at_failure():
@@ -155,7 +160,8 @@ class Checkpoints:
         try:
             trash.mkdir(exist_ok=True)
             for step in superseded:
-                (self.reader.folder / str(step)).rename(trash / str(step))
+                with contextlib.suppress(FileNotFoundError):  # somebody else has removed it
+                    (self.reader.folder / str(step)).rename(trash / str(step))
         except OSError as error:  # the new step is saved all the same
             LOG.warning('%s: old checkpoints cannot be removed (%s)', self.reader.folder, error.strerror)
         _remove([trash])
@@ -219,14 +225,18 @@ class Checkpoints:
         sizes = f'{size / 1e6:.1f} MB to write, {_free_space(folder)}'
         line = f'checkpoint step {step} not saved in {folder}: {reason(error)} ({sizes})'
         self._scores.pop(step, None)
-        good = max(self._scores, default=None)
-        last = 'there is no checkpoint yet' if good is None else f'the last good one is step {good}'
-        self._failure = SaveError(f'{line}; {last}')
+        self._failure = SaveError(f'{line}; {self._last_good_one()}')
         if not self._is_awaited:
             then = 'the run stops' if self._stops_at_failure() else 'training goes on, to the next save'
             LOG.error('%s; %s', self._failure, then)
         if jax.process_index() == 0:
             _remove([*folder.glob(UNFINISHED), folder / str(step)])
+
+    def _last_good_one(self) -> str:
+        with contextlib.suppress(OSError):
+            if (good := self.reader.latest_step()) is not None:
+                return f'the last good one is step {good}'
+        return 'there is no other one'
 
     def _stops_at_failure(self) -> bool:
         """Whether a failed save ends the run. One of several processes may be the only one that knows of it."""

@@ -81,7 +81,7 @@ class MetricsLog:
 
     def close(self) -> None:
         """Closes both files; raises RunError if lines are not written."""
-        if not self._is_writer:
+        if not self._is_writer or self._file.closed:
             return
         self._write_out()
         self._file.close()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention import attend as attend_module
-from efficient_attention.attention.request import Request
+from efficient_attention.attention.request import Place, Request, Sides
 from efficient_attention.attention.softmax import serve as softmax
 from efficient_attention.attention.softmax.definition import Softmax
 
@@ -31,3 +31,14 @@ def test_attend_fills_in_positions_and_hands_over_every_argument(monkeypatch: py
     assert (request.bias is bias, request.segments.key is segments[1], request.return_lse) == (True, True, False)
     with pytest.raises(dataclasses.FrozenInstanceError):
         request.bias = None
+
+
+def test_a_block_of_whole_rows_knows_where_it_lies():
+    q, positions = jnp.ones((1, 3, 2, 4)), np.arange(3, dtype=np.int32)[None]
+    whole = Request(q, q, q, Softmax(), None, Sides(positions, positions + 6), None)
+    assert whole.positions_in_row is whole.positions and whole.keys_of_row == 3
+    assert [whole.numbers(axis).tolist() for axis in ('head', 'query', 'key')] == [[0, 1], [0, 1, 2], [0, 1, 2]]
+    block = dataclasses.replace(whole, place=Place(12, Sides(9, 3), Sides(2, -1), first_head=4))
+    assert block.keys_of_row == 12
+    assert [x.tolist() for x in block.positions_in_row] == [[[2, 3, 4]], [[5, 6, 7]]]
+    assert [block.numbers(axis).tolist() for axis in ('head', 'query', 'key')] == [[4, 5], [9, 10, 11], [3, 4, 5]]

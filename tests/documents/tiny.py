@@ -18,6 +18,8 @@ IDLE = 'measures for minutes in processes of its own; tests/scripts/ runs its pa
 # Pattern of commands that are only parsed, and why they do not run.
 SKIPPED = {
     '*scripts/visualize.py gallery *': 'tests/scripts/test_visualize.py draws it',
+    '*scripts/measure_sequence.py*': IDLE,
+    '* --workdir runs/two_devices': 'as runs/quickstart on a mesh that tests/training/test_step.py has',
     'make *': 'sets up an environment from a package index, or runs this suite',
     '.ci/run': 'runs this suite',
     '*python -m pip *': 'fetches from a package index',
@@ -67,7 +69,7 @@ SKIPPED = {
     '*scripts/power_cuts.py*': 'mounts file systems as root; tests/scripts/ runs it where that is possible',
     '*scripts/measure_inversion.py': 'compiles for minutes; its test runs it on one layer',
     '*scripts/measure_kept_memory.py': IDLE,
-    '*scripts/measure_stops.py': IDLE,
+    '*scripts/measure_stops.py*': IDLE,
 }
 
 # A page that goes on from what the commands of another one left.

@@ -1,5 +1,6 @@
 """Meshes, the rules on parameter names, and the layout of batches."""
 
+import functools
 import logging
 
 import jax
@@ -10,11 +11,14 @@ import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec
 
+from efficient_attention.attention.device_mesh import PARAMETERS, partition
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
+from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.models.sharding import (
+    carry_sharding,
     check_divisible,
     check_hosts,
     make_mesh,
@@ -23,6 +27,8 @@ from efficient_attention.models.sharding import (
     state_shardings,
     to_devices,
 )
+from efficient_attention.modules.dense_layer import Dense
+from efficient_attention.modules.table import Table
 from efficient_attention.training.state import initial_state
 
 MESH = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
@@ -58,6 +64,25 @@ def test_a_mesh_that_does_not_fit_the_devices_is_refused(config: MeshConfig, mes
         make_mesh(config)
 
 
+def test_a_mesh_has_a_sequence_axis_where_tokens_are_spread():
+    config = MeshConfig(fsdp=2, tensor=2, sequence=2)
+    assert dict(make_mesh(config).shape) == {'data': 1, 'fsdp': 2, 'sequence': 2, 'tensor': 2}
+    line = 'mesh.data 1 x mesh.fsdp 1 x mesh.sequence 3 x mesh.tensor 1 = 3 devices, but there are 8'
+    with pytest.raises(InputError, match=line):
+        make_mesh(MeshConfig(data=1, sequence=3))
+
+
+def test_what_rows_carry_is_spread_as_its_name_says():
+    mesh = make_mesh(MeshConfig(sequence=2))
+    shapes = {'states_BNMD': (8, 3, 6, 16), 'segments_BM': (8, 6), 'odd_BM': (8, 7), 'totals': (8,)}
+    specs = {name: carry_sharding(f'carry/{name}', shape, mesh).spec for name, shape in shapes.items()}
+    rows = ('data', 'fsdp')
+    assert specs['states_BNMD'] == PartitionSpec(rows, None, 'sequence', None)
+    assert specs['segments_BM'] == PartitionSpec(rows, 'sequence')
+    assert specs['odd_BM'] == PartitionSpec(rows, None)
+    assert specs['totals'] == carry_sharding('carry/segments_BM', (8, 6), MESH).spec == PartitionSpec(rows)
+
+
 def test_rows_must_divide_over_devices_and_micro_batches():
     check_divisible(MESH, batch_size=8, micro_batches=2, heads=2)
     with pytest.raises(InputError, match='eval.batch_size 6 does not divide over 4 devices .* x 1 micro-batches'):
@@ -66,6 +91,46 @@ def test_rows_must_divide_over_devices_and_micro_batches():
         check_divisible(MESH, batch_size=4, micro_batches=2, heads=2)
     with pytest.raises(InputError, match='model.heads 3 does not divide over mesh.tensor 2'):
         check_divisible(MESH, batch_size=4, micro_batches=1, heads=3)
+
+
+CONFIGS = {
+    'encoder': ModelConfig(
+        width=16, heads=2, vocab_size=24, layers=2, max_length=8, embedding_width=8, global_tokens=2
+    ),
+    'decoder': ModelConfig(
+        width=16,
+        heads=2,
+        vocab_size=24,
+        norm='pre',
+        token_types=0,
+        attention='causal',
+        relative='transformer_xl',
+        positions='none',
+        adaptive_cutoffs=(8, 16),
+        adaptive_divisor=2,
+        tied_output=False,
+    ),
+}
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_modules_gather_their_parameters_by_the_letters_of_the_rules(name: str):
+    """A module knows its letters and not its name in the model; the state is laid out by names."""
+    config = CONFIGS[name]
+
+    def make():
+        make_model = functools.partial(PretrainingModel, has_pairs=True) if name == 'encoder' else Decoder
+        return make_model(config, rngs=nnx.Rngs(0))
+
+    found = 0
+    for path, module in nnx.iter_graph(nnx.eval_shape(make)):
+        if isinstance(module, Dense | Table):
+            array = 'kernel' if isinstance(module, Dense) else 'embedding'
+            full = '/'.join(map(str, (*path, array)))
+            shape = getattr(module, array).shape
+            assert partition_spec(full, shape, MESH) == partition(module.axes, shape, MESH, PARAMETERS), full
+            found += 1
+    assert found > 8
 
 
 @pytest.mark.parametrize(
@@ -123,7 +188,7 @@ def test_path_names_know_dicts_dataclasses_and_tuples(abstract_state):
     assert {'step', 'key', 'opt_state/0/count', 'params/masked_lm/bias'} <= names
 
 
-@pytest.mark.parametrize('owners', [[[0], [0], [1], [1]], [[0, 0], [1, 1]], [[0, 0]]])
+@pytest.mark.parametrize('owners', [[[0], [0], [1], [1]], [[0, 0], [1, 1]], [[0, 0]], [[0, 0, 0, 0]]])
 def test_each_process_feeds_blocks_of_its_own(owners: list):
     check_hosts(np.asarray(owners))
 

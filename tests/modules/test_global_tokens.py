@@ -5,9 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.patterns import Window
 from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.config.mesh import MeshConfig
+from efficient_attention.models.sharding import make_mesh
 from efficient_attention.modules.global_tokens import GlobalTokens, attend_with_global
 from tests.tolerances import assert_close
 
@@ -57,6 +60,9 @@ def test_equals_the_dense_definition_forward_and_backward():
         return jax.jit(loss)(*arrays())
 
     (value, gradients), (expected, expected_gradients) = run(sparse), run(dense)
+    with using_mesh(make_mesh(MeshConfig(sequence=2), jax.devices()[:2])):
+        split = run(sparse)
+    assert_close(split, (value, gradients))
     assert_close(value, expected)
     assert_close(gradients, expected_gradients, gradient=True)
 

@@ -167,3 +167,14 @@ def test_what_does_not_fit_is_one_line(folder, fields, message):
     with pytest.raises(InputError, match=message) as caught:
         build_run(config_of(folder, **fields | dropout))
     assert '\n' not in str(caught.value)
+
+
+def test_a_run_goes_on_where_rows_and_memory_are_split_over_devices(folder, workdir):
+    config = config_of(folder, **{'mesh.fsdp': 1, 'mesh.tensor': 1, 'mesh.sequence': 2})
+    run, state = build_run(config), state_of(config, workdir, 3)
+    assert state.carry.states_BNMD.sharding.spec[2] == 'sequence'
+    step, batches = jit_train_step(run), run.task.training_batches(3, 6, 0, 1)
+    for _ in range(3):
+        state, _ = step(state, run.on_devices(next(batches)))
+    unbroken = state_of(config, workdir, 6)
+    assert_close((state.params, state.carry.states_BNMD), (unbroken.params, unbroken.carry.states_BNMD))

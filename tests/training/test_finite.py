@@ -68,6 +68,12 @@ class Saved:
     def __init__(self) -> None:
         self.steps: list[int] = []
 
+    def check(self) -> None:
+        """No save is under way that could fail."""
+
+    def wait(self) -> None:
+        """As `check`."""
+
     def save(self, step: int, state: TrainState, **_: Any) -> None:
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(state)))
         self.steps.append(step)
@@ -93,7 +99,10 @@ class Lines(SilentProgress):
 class Endless:
     """A stop signal that does not come."""
 
-    def is_due(self, _step: int) -> bool:
+    def expect(self) -> None:
+        """Nothing is to be asked of other processes."""
+
+    def is_due(self) -> bool:
         return False
 
 

@@ -70,6 +70,25 @@ def test_what_is_best_is_remembered_over_a_restart(tmp_path):
         assert checkpoints.reader.best_step('loss') == 1
 
 
+def test_a_step_that_was_evaluated_after_its_save_may_be_the_best(tmp_path):
+    """As after a stop in the midst of its evaluation, which the next start makes up for."""
+    save_all(tmp_path, BEST, {1: 3.0, 2: None})
+    (tmp_path / 'metrics.jsonl').write_text('{"step": 2, "split": "train", "loss": 9}\n')
+    with Checkpoints(tmp_path, BEST) as checkpoints:
+        checkpoints.score(2, {'loss': 1.0})
+        checkpoints.score(7, {'loss': 0.0})  # is not saved
+        for step in (3, 4, 5):
+            checkpoints.save(step, make_state(step), record={}, metrics={'loss': 2.0})
+    assert checkpoints.reader.steps() == [2, 4, 5]
+    assert checkpoints.reader.best_step('loss') == 5
+    with (tmp_path / 'metrics.jsonl').open('a') as file:
+        file.write('{"step": 2, "split": "held_out", "loss": 1.0}\n')
+    assert checkpoints.reader.best_step('loss') == 2
+    assert checkpoints.reader.metrics(2) == {'loss': 1.0}
+    save_all(tmp_path, BEST, {6: 3.0, 7: 3.0})
+    assert checkpoints.reader.steps() == [2, 6, 7]
+
+
 def test_the_highest_is_best_in_mode_max(tmp_path):
     config = CheckpointConfig(keep=1, keep_best=1, best_metric='loss', best_mode='max')
     save_all(tmp_path, config, {1: 1.0, 2: 3.0, 3: 2.0, 4: 0.0})
@@ -215,7 +234,7 @@ def test_a_failed_save_stops_the_run_where_it_shall(tmp_path, failing_seal, capl
             failing_seal()
             checkpoints.save(1, make_state(1), record={})
             wait_for(lambda: bool(caplog.messages))
-            assert caplog.messages[0].endswith('there is no checkpoint yet; the run stops')
+            assert caplog.messages[0].endswith('there is no other one; the run stops')
             checkpoints.check()
             raise AssertionError('it goes on')
     assert list(checkpoints.reader.folder.iterdir()) == []
@@ -244,7 +263,7 @@ def test_what_a_killed_run_did_not_remove_goes_when_the_run_asks_and_not_before(
 
 def test_a_folder_that_has_gone_is_made_again_but_not_a_workdir(tmp_path, caplog):
     workdir = tmp_path / 'run'
-    with pytest.raises(SaveError, match='step 3 not saved in .*: No such file or directory .* the folder is gone'):
+    with pytest.raises(SaveError, match='step 3 not saved in .*: No such file .* is gone.; there is no other one$'):
         with Checkpoints(workdir, CheckpointConfig()) as checkpoints:
             shutil.rmtree(checkpoints.reader.folder)
             checkpoints.save(1, make_state(1), record={})

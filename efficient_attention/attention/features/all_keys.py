@@ -7,6 +7,7 @@ features may be scaled at will, so their logarithms' gradients add up to zero.
 Axes: n chunks of C positions, G key heads with h query heads each, R features, K head width; V = K + 1.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -50,9 +51,14 @@ class SavedSums(NamedTuple):
 
 
 def attend_all(
-    query_BLHK: Array, key_BMGK: Array, value_BMGK: Array, valid_BM: Array | None, features: FeatureMap
+    query_BLHK: Array,
+    key_BMGK: Array,
+    value_BMGK: Array,
+    valid_BM: Array | None,
+    features: FeatureMap,
+    axis: str | None = None,
 ) -> Float[Array, 'B L H K']:
-    """Float32 outputs of queries that read all valid keys."""
+    """Float32 outputs of queries that read all valid keys, with `axis` those of all devices along that axis too."""
     (batch, queries), (keys, groups) = query_BLHK.shape[:2], key_BMGK.shape[1:3]
     block = device_forms().feature_key_block or max(queries, keys)
     size = min(block, keys)
@@ -63,18 +69,21 @@ def attend_all(
         jnp.concatenate([value_nBGCK, jnp.ones_like(value_nBGCK[..., :1])], axis=-1),
         cut_mask(valid_BM, batch, keys, size),
     )
-    return join(read_all(operands, features), queries)
+    return join(read_all(axis, operands, features), queries)
 
 
-@jax.custom_vjp
-def read_all(operands: FeatureOperands, features: FeatureMap) -> Float[Array, 'n B G h C K']:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def read_all(axis: str | None, operands: FeatureOperands, features: FeatureMap) -> Float[Array, 'n B G h C K']:
     """Outputs in chunks; the feature map has no gradient."""
-    return forward(operands, features)[0]
+    return forward(axis, operands, features)[0]
 
 
-def forward(operands: FeatureOperands, features: FeatureMap) -> tuple[Array, Any]:
+def forward(axis: str | None, operands: FeatureOperands, features: FeatureMap) -> tuple[Array, Any]:
     """`read_all`, and what its backward pass needs."""
     sums_BGVR, stabiliser_BGR = sum_keys(operands, features)
+    if axis is not None:
+        own_BGR, stabiliser_BGR = stabiliser_BGR, jax.lax.pmax(stabiliser_BGR, axis)
+        sums_BGVR = jax.lax.psum(sums_BGVR * jnp.exp(own_BGR - stabiliser_BGR)[:, :, None], axis)
 
     def read(query_BGhCK: Array) -> tuple[Array, Array, Array]:
         query_BGhCR, scale_BGhC = query_features(features.logs(query_BGhCK), stabiliser_BGR[:, :, None, None])
@@ -108,10 +117,11 @@ def sum_keys(operands: FeatureOperands, features: FeatureMap) -> tuple[Array, Ar
     return jax.lax.scan(add, start, (operands.key_nBGCK, operands.value_nBGCV, operands.valid_nBC))[0]
 
 
-def backward(kept: Any, dout_nBGhCK: Array) -> tuple[FeatureOperands, None]:
+def backward(axis: str | None, kept: Any, dout_nBGhCK: Array) -> tuple[FeatureOperands, None]:
     """Gradients of queries, keys and values."""
     operands, features, saved = kept
     dsums_BGVR, dquery_nBGhCK = query_gradients(operands, features, saved, dout_nBGhCK)
+    dsums_BGVR = dsums_BGVR if axis is None else jax.lax.psum(dsums_BGVR, axis)
     dkey_nBGCK, dvalue_nBGCV = key_gradients(operands, features, saved, dsums_BGVR)
     return FeatureOperands(dquery_nBGhCK, dkey_nBGCK, dvalue_nBGCV, None), None
 

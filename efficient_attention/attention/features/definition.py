@@ -37,6 +37,11 @@ class FeatureAttention(Mechanism):
         return self.causal
 
     @property
+    def splits_tokens(self) -> bool:
+        """True: sums over parts of the keys add up."""
+        return True
+
+    @property
     def has_dropout(self) -> bool:
         """False: the weights are never computed one by one, so none can be dropped."""
         return False

@@ -66,15 +66,17 @@ def serve_segments(request: Request, segments: Sides, features: FeatureMap, chun
     """
     packed = functools.partial(attend_segments, request, segments, features, chunk)
     if request.mechanism.is_causal:
-        out_BLHK = packed()
+        out_BLHK = packed()[0]
     else:
         plain = functools.partial(serve_plain, request, features, chunk, jnp.not_equal(segments.key, 0))
-        out_BLHK = jax.lax.cond(has_one_segment(*segments), plain, packed)
+        out_BLHK = jax.lax.cond(has_one_segment(*segments), plain, lambda: packed()[0])
     return jnp.where(jnp.not_equal(segments.query, 0)[..., None, None], out_BLHK, 0.0)
 
 
-def attend_segments(request: Request, segments: Sides, features: FeatureMap, chunk: int) -> Float[Array, 'B L H K']:
-    """Float32 outputs of queries that read their own segment, causal or not."""
+def attend_segments(
+    request: Request, segments: Sides, features: FeatureMap, chunk: int
+) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B L H']]:
+    """Float32 outputs and log-sum-exp of queries that read their own segment, causal or not."""
     is_causal = request.mechanism.is_causal
     order = sort_segments(segments.query, segments.key, is_causal)
     query_BNHK = move(request.query, order.query_source_BN, order.query_slots_BL)
@@ -83,10 +85,12 @@ def attend_segments(request: Request, segments: Sides, features: FeatureMap, chu
     inputs = Inputs(query_BNHK, key_BNGK, value_BNGK, valid_BN, order.segments_BN)
     attend = functools.partial(attend_causal, inputs, sums_before(key_BNGK, features), features, chunk)
     if is_causal:
-        out_BNHK = attend()[0][0]
+        out_BNHK, lse_BNH = attend()[0]
     else:
         (out_BNHK, lse_BNH), _ = attend(reads='chunk')
         (later_BNHK, later_lse_BNH), _ = attend(reads='later')
         share_BNH = jax.nn.sigmoid(later_lse_BNH - lse_BNH)
         out_BNHK = out_BNHK + share_BNH[..., None] * (later_BNHK - out_BNHK)
-    return move(out_BNHK, order.query_slots_BL, order.query_source_BN)
+        lse_BNH = jnp.logaddexp(lse_BNH, later_lse_BNH)
+    out_BLHK, lse_BLH1 = (move(x, order.query_slots_BL, order.query_source_BN) for x in (out_BNHK, lse_BNH[..., None]))
+    return out_BLHK, lse_BLH1[..., 0]

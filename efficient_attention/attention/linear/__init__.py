@@ -10,4 +10,5 @@ ROOM = Room(
     init_cache=cache.init,
     decode=cache.decode,
     multiply_adds=cost.multiply_adds,
+    serve_share=serve.serve_share,
 )

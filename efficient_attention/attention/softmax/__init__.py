@@ -5,7 +5,7 @@ Two names of serve.py are for others: `attend` and configs read its `BACKENDS`, 
 """
 
 from efficient_attention.attention.room import Room
-from efficient_attention.attention.softmax import cache, cost, definition, serve
+from efficient_attention.attention.softmax import cache, cost, definition, serve, split_tokens
 
 ROOM = Room(
     kind=definition.Softmax,
@@ -14,4 +14,5 @@ ROOM = Room(
     init_cache=cache.init,
     decode=cache.decode,
     multiply_adds=cost.multiply_adds,
+    serve_share=split_tokens.serve_share,
 )

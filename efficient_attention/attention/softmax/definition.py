@@ -58,6 +58,11 @@ class Softmax(Mechanism):
         return True
 
     @property
+    def splits_tokens(self) -> bool:
+        """True: results over parts of the keys merge."""
+        return True
+
+    @property
     def has_backends(self) -> bool:
         """True: `backend` chooses among those of serve.py."""
         return True
@@ -84,6 +89,10 @@ class Softmax(Mechanism):
         """Its pattern's text & causal, for error lines."""
         return f"'causal & ({text})', which keeps the pairs that look back"
 
+    def differs_by_head(self, heads: int) -> bool:
+        """Whether its pattern differs between some of so many heads."""
+        return len(head_patterns(self.pattern, heads)) > 1
+
     def check_heads(self, heads: int) -> None:
         """Raises an InputError where its pattern cannot be split among this number of heads."""
         self.pattern.for_head(0, heads)
@@ -95,7 +104,7 @@ class Softmax(Mechanism):
 
 def pattern_of(request: Request) -> Pattern:
     """The pattern of the request's `Softmax`, for its number of keys."""
-    return of_kind(Softmax, request.mechanism).pattern.for_keys(request.key.shape[1])
+    return of_kind(Softmax, request.mechanism).pattern.for_keys(request.keys_of_row)
 
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L']]:
@@ -106,8 +115,8 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B 
 
 def allowed_pairs(request: Request) -> Bool[Array, 'b h L M']:
     """Which query may read which key, from pattern, positions and segments; b and h are 1 where nothing differs."""
-    query_bL1 = jnp.asarray(request.positions.query)[:, :, None]
-    key_b1M = jnp.asarray(request.positions.key)[:, None, :]
+    positions = request.positions_in_row
+    query_bL1, key_b1M = jnp.asarray(positions.query)[:, :, None], jnp.asarray(positions.key)[:, None, :]
     patterns = head_patterns(pattern_of(request), request.query.shape[2])
     allowed_bhLM = jnp.stack([pattern(query_bL1, key_b1M) for pattern in patterns], axis=1)
     return allowed_bhLM & same_segment(request)
@@ -144,6 +153,7 @@ def dense_bias(request: Request) -> Array | None:
     if bias is None:
         return None
     if callable(bias):
-        query_b1L1 = jnp.asarray(request.positions.query)[:, None, :, None]
-        bias = bias(query_b1L1, jnp.asarray(request.positions.key)[:, None, None, :])
+        positions = request.positions_in_row
+        query_b1L1 = jnp.asarray(positions.query)[:, None, :, None]
+        bias = bias(query_b1L1, jnp.asarray(positions.key)[:, None, None, :])
     return bias.astype(jnp.float32).reshape((1,) * (4 - bias.ndim) + bias.shape)

@@ -127,13 +127,15 @@ def reorder(x: Shaped[Array, '...'], order: np.ndarray, axis: int) -> Array:
     return move(x)
 
 
-def make_side(positions_bL: Any, segments_BL: Array | None, listing_L: np.ndarray, size: int) -> Side:
+def make_side(
+    positions_bL: Any, segments_BL: Array | None, listing_L: np.ndarray, size: int, numbers_L: Array | None = None
+) -> Side:
     """What the mask and dropout need to know of queries, or of keys, listed in this order."""
-    numbers_1L = jnp.arange(len(listing_L), dtype=jnp.int32)[None]
+    numbers_L = jnp.arange(len(listing_L), dtype=jnp.int32) if numbers_L is None else numbers_L
     return Side(
         into_tiles(jnp.asarray(positions_bL), listing_L, size)[:, None],
         None if segments_BL is None else into_tiles(segments_BL, listing_L, size)[:, None],
-        into_tiles(numbers_1L, listing_L, size, fill=-1)[:, None],
+        into_tiles(numbers_L[None], listing_L, size, fill=-1)[:, None],
     )
 
 

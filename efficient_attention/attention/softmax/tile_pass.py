@@ -8,8 +8,9 @@ import numpy as np
 from jax import Array
 
 from efficient_attention.attention.device_forms import device_forms
+from efficient_attention.attention.device_mesh import is_split
 from efficient_attention.attention.dropout import fold_index, row_seeds
-from efficient_attention.attention.request import Request
+from efficient_attention.attention.request import Request, Sides
 from efficient_attention.attention.softmax.schedule import Pass
 from efficient_attention.attention.softmax.tile_bias import make_tile_bias
 from efficient_attention.attention.softmax.tile_chunks import TileMaskInputs, into_tiles, make_side, reorder
@@ -32,9 +33,11 @@ def attend_pass(request: Request, heads_H: np.ndarray, tile_pass: Pass) -> tuple
         make_terms(request, heads_H, tile_pass),
     )
     segments = request.segments or (None, None)
+    positions, size = request.positions_in_row, tile_pass.size
+    numbers = Sides(None, None) if request.place is None else Sides(request.numbers('query'), request.numbers('key'))
     mask_inputs = TileMaskInputs(
-        make_side(request.positions.query, segments[0], tile_pass.query_listing_L, tile_pass.size),
-        make_side(request.positions.key, segments[1], tile_pass.key_listing_M, tile_pass.size),
+        make_side(positions.query, segments[0], tile_pass.query_listing_L, size, numbers.query),
+        make_side(positions.key, segments[1], tile_pass.key_listing_M, size, numbers.key),
         None if request.dropout is None else dropout_seeds(request, request.dropout.rng, heads_H),
     )
     run = attend_tiles_by_head if is_wide(options, operands) else attend_tiles
@@ -58,20 +61,25 @@ def step_sizes() -> tuple[int, int]:
 
 def dropout_seeds(request: Request, rng: Array, heads_H: np.ndarray) -> Array:
     """uint32 [B, G, h]: where the hash of each head's dropout bits starts, as in `dropout.keep_mask`."""
-    batch = request.query.shape[0]
-    seeds_BH = fold_index(row_seeds(rng, batch)[:, None], jnp.asarray(heads_H)[None])
+    batch, numbers_H = request.query.shape[0], jnp.asarray(heads_H)
+    if request.place is not None:
+        numbers_H = numbers_H + request.place.first_head
+    seeds_BH = fold_index(row_seeds(rng, batch)[:, None], numbers_H[None])
     return seeds_BH.reshape(batch, request.key.shape[2], -1)
 
 
 def is_wide(options: Options, operands: TileOperands) -> bool:
-    """Whether the scores of one tile over all heads are more than a step, on devices where heads then take turns."""
+    """Whether the scores of one tile over all heads are more than a step, on devices where heads then take turns.
+
+    Heads that are spread over devices do not: each of them would have to be gathered.
+    """
     batch, groups, _, per_group, size, _ = operands.q_BGnhSK.shape
     width = max(
         tile_class.visited_hnw.shape[-1] for tile_class in (*options.tile_pass.by_query, *options.tile_pass.by_key)
     )
     tile_bytes = 4 * batch * groups * per_group * size * size * width
-    is_split = all(term.splits_by_head for term in operands.terms)
-    is_splittable = groups > 1 and is_split and len(options.tile_pass.patterns) == 1
+    is_by_head = all(term.splits_by_head for term in operands.terms) and not is_split('H')
+    is_splittable = groups > 1 and is_by_head and len(options.tile_pass.patterns) == 1
     return device_forms().takes_turns_by_head and is_splittable and tile_bytes > min(options.step_bytes)
 
 

@@ -1,0 +1,168 @@
+"""Softmax attention over rows that are split across devices: blocks of tiles, whose keys go round the devices.
+
+Devices whose blocks keep the same tiles share a program; what masks and dropout read follows from where each device's
+block begins, so that results are those of one device up to the order of sums.
+"""
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from efficient_attention.attention.mechanism import lack, of_kind
+from efficient_attention.attention.merge import Partial
+from efficient_attention.attention.patterns import Pattern, head_patterns
+from efficient_attention.attention.patterns.tile_table import listing, passes, tile_table
+from efficient_attention.attention.request import Place, Request, Sides
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.attention.softmax.serve import serve
+from efficient_attention.attention.split_tokens.ring import Ring, attend_ring, merge_devices
+from efficient_attention.attention.split_tokens.split import AXIS, Split
+from efficient_attention.attention.split_tokens.steps import Block, Step, ring_steps, still_step
+from efficient_attention.attention.weights import MASKED
+
+
+def serve_share(request: Request, split: Split) -> Partial:
+    """Output in the query's dtype and log-sum-exp of this device's queries."""
+    mechanism = of_kind(Softmax, request.mechanism)
+    patterns = tuple(head_patterns(mechanism.pattern.for_keys(split.keys), request.query.shape[2] * split.heads))
+    if len(patterns) > 1 and split.heads > 1:
+        raise lack('a sequence axis', 'patterns that differ by head together with a tensor axis')
+    starts = Sides(*(int(positions[0, 0]) for positions in request.positions))
+    steps = steps_of(patterns, starts, split, mechanism.tile, request.relative is not None)
+    if not steps:
+        return no_keys(request)
+    leaves, structure = jax.tree.flatten((request.bias, request.relative))
+    added, whole_numbers = separate(leaves)
+    segments, key_segments = request.segments or (None, None)
+    attend = functools.partial(attend_block, Whole(request, split, starts, structure))
+    fixed = segments, request.dropout.rng if request.dropout else None, whole_numbers
+    part = attend_ring(
+        Ring(AXIS, steps, attend), (request.query, added), (request.key, request.value), key_segments, fixed
+    )
+    if split.has_key_shares and not split.has_query_shares:
+        part = merge_devices(AXIS, part)
+    return part[0].astype(request.query.dtype), part[1]
+
+
+class Whole(NamedTuple):
+    """What all blocks share that is no array; of the request nothing else is read."""
+
+    request: Request
+    split: Split
+    starts: Sides  # positions of the first query and of the first key of the whole rows
+    terms: Any  # the structure of the tree (bias, relative)
+
+
+def attend_block(whole: Whole, block: Block, standing: Any, keys: Any, labels: Any, fixed: Any) -> Partial:
+    """The result of this device's queries over keys that have come to it, by the tiles of `block`."""
+    request, split = whole.request, whole.split
+    (query_BLHK, added), (key_BMGK, value_BMGK) = standing, keys
+    segments_BL, rng, whole_numbers = fixed
+    bias, relative = jax.tree.unflatten(whole.terms, join(added, whole_numbers))
+    place, positions = place_of(split, whole.starts, block)
+    place = place._replace(first_head=split.head_device() * query_BLHK.shape[2])
+    if bias is not None and not callable(bias) and bias.shape[3] > 1:
+        bias = jax.lax.dynamic_slice_in_dim(bias, place.first.key, split.key_share, axis=3)
+    request = dataclasses.replace(
+        request,
+        query=query_BLHK,
+        key=key_BMGK,
+        value=value_BMGK,
+        bias=bias,
+        relative=relative,
+        segments=None if segments_BL is None else Sides(segments_BL, labels),
+        positions=positions,
+        dropout=request.dropout and request.dropout._replace(rng=rng),
+        return_lse=True,
+        place=place,
+    )
+    out_BLHK, lse_BHL = serve(request)
+    assert lse_BHL is not None  # asked for
+    return out_BLHK, lse_BHL
+
+
+def place_of(split: Split, starts: Sides, block: Block) -> tuple[Place, Sides]:
+    """Where this device's block lies, and the positions of the block that stands for it."""
+    device = split.device()
+    query = device if split.has_query_shares else jnp.int32(0)
+    key = device if split.has_key_shares else jnp.int32(0)
+    if split.has_query_shares and split.has_key_shares:
+        key = (device - (block[0] - block[1])) % split.count
+    shares = Sides(split.query_share, split.key_share)
+    first = Sides(query * shares.query, key * shares.key)
+    begins = Sides(block[0] * shares.query, block[1] * shares.key)
+    shift = Sides(first.query - begins.query, first.key - begins.key)
+    positions = Sides(
+        *(
+            start + begin + np.arange(share, dtype=np.int32)[None]
+            for start, begin, share in zip(starts, begins, shares, strict=True)
+        )
+    )
+    return Place(split.keys, first, shift), positions
+
+
+def steps_of(
+    patterns: tuple[Pattern, ...], starts: Sides, split: Split, tile: int, by_distance: bool
+) -> tuple[Step, ...]:
+    """The steps in which the devices meet all blocks that hold an allowed pair.
+
+    Args:
+        patterns: one, or one for each head; number of keys filled in.
+        starts: positions of the first query and of the first key.
+        split: the shares.
+        tile: S.
+        by_distance: whether something reads how far a block's queries are from its keys, which then is part of a kind.
+    """
+
+    def kind(query: int, key: int) -> Hashable | None:
+        begins = starts.query + query * split.query_share, starts.key + key * split.key_share
+        tables = tuple(kept_tiles(one, *begins, split.query_share, split.key_share, tile) for one in patterns)
+        if not any(has_tile for has_tile, _ in tables):
+            return None
+        return tables, begins[0] - begins[1] if by_distance else 0
+
+    if split.has_query_shares and split.has_key_shares:
+        return ring_steps(split.count, kind)
+    devices = range(split.count)
+    step = still_step({i: (i * split.has_query_shares, i * split.has_key_shares) for i in devices}, kind)
+    return (step,) if step.blocks else ()
+
+
+@functools.lru_cache(maxsize=4096)
+def kept_tiles(
+    pattern: Pattern, query_start: int, key_start: int, queries: int, keys: int, tile: int
+) -> tuple[bool, bytes]:
+    """Whether a pattern keeps some tile of a block of consecutive positions, and a digest of all that it keeps."""
+    query_L, key_M = query_start + np.arange(queries), key_start + np.arange(keys)
+    has_tile, digest = False, hashlib.sha256()
+    for part, order in passes(pattern):
+        listings = listing(query_L, order), listing(key_M, order)
+        table = tile_table(part, query_L[listings[0]], key_M[listings[1]], tile, order)
+        has_tile = has_tile or len(table.keys) > 0
+        for array in (*listings, table.offsets, table.keys, table.is_whole):
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return has_tile, digest.digest()
+
+
+def no_keys(request: Request) -> Partial:
+    """What queries get that read nothing."""
+    lse_BLH = jnp.full(request.query.shape[:3], MASKED, jnp.float32)
+    return jnp.zeros_like(request.query), lse_BLH.swapaxes(1, 2)
+
+
+def separate(leaves: list[Any]) -> tuple[list[Any], list[Any]]:
+    """The floating-point leaves, and the others, which have no gradient; None in the place of the rest."""
+    is_float = [jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in leaves]
+    pairs = [(leaf, None) if chosen else (None, leaf) for leaf, chosen in zip(leaves, is_float, strict=True)]
+    return [left for left, _ in pairs], [right for _, right in pairs]
+
+
+def join(floats: list[Any], others: list[Any]) -> list[Any]:
+    """The leaves that `separate` took apart."""
+    return [right if left is None else left for left, right in zip(floats, others, strict=True)]

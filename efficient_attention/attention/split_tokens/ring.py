@@ -1,0 +1,141 @@
+"""Partial results over keys that go round the devices, merged by their log-sum-exps; in memory of two shares of keys.
+
+Inside `jax.shard_map`. The backward pass sends the keys round once more, computes each block again and sends the
+gradients of its keys back to their owner: what is kept between the passes does not grow with the number of devices.
+While a block is computed, the keys of the next one are under way, and no others.
+
+With o_r and l_r of block r, o = sum_r exp(l_r - l) o_r and l = log sum_r exp(l_r), the cotangents of a block are
+exp(l_r - l) do and exp(l_r - l) (do o_r - (do o - dl)).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from efficient_attention.attention.merge import Partial, merge
+from efficient_attention.attention.split_tokens.steps import Block, Step
+from efficient_attention.attention.weights import MASKED
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Ring:
+    """What is known of the exchange before the program runs.
+
+    Args:
+        axis: of the mesh.
+        steps: one at least.
+        attend: output [B, L, H, K] and log-sum-exp [B, H, L] of a block, from its numbers, what stays on a device and
+            gets gradients (the first leaf has the query's shape), keys with gradients, labels of the keys without,
+            and what stays and has none.
+    """
+
+    axis: str
+    steps: tuple[Step, ...]
+    attend: Callable[[Block, Any, Any, Any, Any], Partial]
+
+
+def walk(ring: Ring, own: Any, total: Any, compute: Callable[[Step, Any, Any], Any]) -> Any:
+    """The total after `compute` (step, keys, total) of all steps; `own` are a device's own keys."""
+    arriving = exchange(ring, ring.steps[0], own)
+    for number, step in enumerate(ring.steps):
+        keys = arriving
+        if number + 1 < len(ring.steps):
+            following = ring.steps[number + 1]
+            # Without the barrier the compiler may begin all exchanges at once and hold all keys.
+            sent, total = jax.lax.optimization_barrier((keys if following.is_relayed else own, total))
+            arriving = exchange(ring, following, sent)
+        total = compute(step, keys, total)
+    return total
+
+
+def exchange(ring: Ring, step: Step, keys: Any) -> Any:
+    """The keys that a device has in this step; zeros where it has nothing to compute."""
+    return jax.tree.map(lambda x: jax.lax.ppermute(x, ring.axis, step.sends), keys) if step.sends else keys
+
+
+def by_device(
+    ring: Ring, step: Step, compute: Callable[[Block, Any], Any], nothing: Callable[[Any], Any], operands: Any
+) -> Any:
+    """`compute` (block, operands) of this device's block, or `nothing` (operands) where it has none."""
+    branches: list[Callable[[Any], Any]] = [functools.partial(compute, block) for block in step.blocks]
+    if len(step.blocks) in step.programs:
+        branches.append(nothing)
+    if len(branches) == 1:
+        return branches[0](operands)
+    program = jnp.asarray(step.programs, jnp.int32)[jax.lax.axis_index(ring.axis)]
+    return jax.lax.switch(program, branches, operands)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attend_ring(ring: Ring, standing: Any, keys: Any, labels: Any, fixed: Any) -> Partial:
+    """Float32 output [B, L, H, K] and log-sum-exp [B, H, L] over the keys of all blocks; arguments as of `Ring`."""
+    query = jax.tree.leaves(standing)[0]
+
+    def compute(block: Block, travelled: Any) -> Partial:
+        arrived, marks = travelled
+        out_BLHK, lse_BHL = ring.attend(block, standing, arrived, marks, fixed)
+        return out_BLHK.astype(jnp.float32), lse_BHL
+
+    def nothing(_: Any) -> Partial:
+        lse_BLH = jnp.full(query.shape[:3], MASKED, jnp.float32)
+        return jnp.zeros(query.shape, jnp.float32), lse_BLH.swapaxes(1, 2)
+
+    def add(step: Step, travelled: Any, total: list[Partial]) -> list[Partial]:
+        return [merge([*total, by_device(ring, step, compute, nothing, travelled)])]
+
+    (result,) = walk(ring, (keys, labels), [], add)
+    return result
+
+
+def _ring_forward(ring: Ring, standing: Any, keys: Any, labels: Any, fixed: Any) -> tuple[Partial, Any]:
+    result = attend_ring(ring, standing, keys, labels, fixed)
+    return result, (standing, keys, labels, fixed, result)
+
+
+def _ring_backward(ring: Ring, kept: Any, cotangents: Partial) -> tuple[Any, Any, None, None]:
+    standing, keys, labels, fixed, (out_BLHK, lse_BHL) = kept
+    dout_BLHK, dlse_BHL = cotangents
+    delta_BHL = head_sums(dout_BLHK, out_BLHK) - dlse_BHL
+
+    def compute(block: Block, travelled: Any) -> Any:
+        keys, labels = travelled
+        (part_BLHK, part_lse_BHL), pull = jax.vjp(
+            lambda standing, keys: ring.attend(block, standing, keys, labels, fixed), standing, keys
+        )
+        share_BHL = jnp.where(part_lse_BHL > MASKED / 2, jnp.exp(part_lse_BHL - lse_BHL), 0.0)
+        dpart_BLHK = (share_BHL.swapaxes(1, 2)[..., None] * dout_BLHK).astype(part_BLHK.dtype)
+        dpart_lse_BHL = share_BHL * (head_sums(dout_BLHK, part_BLHK.astype(jnp.float32)) - delta_BHL)
+        return pull((dpart_BLHK, dpart_lse_BHL))
+
+    def nothing(travelled: Any) -> Any:
+        return jax.tree.map(jnp.zeros_like, (standing, travelled[0]))
+
+    def add(step: Step, travelled: Any, total: Any) -> Any:
+        dstanding, dkeys = by_device(ring, step, compute, nothing, travelled)
+        if step.returns:
+            dkeys = jax.tree.map(lambda x: jax.lax.ppermute(x, ring.axis, step.returns), dkeys)
+        return jax.tree.map(lambda sum_, x: sum_ + x.astype(jnp.float32), total, (dstanding, dkeys))
+
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), (standing, keys))
+    total = walk(ring, (keys, labels), zeros, add)
+    dstanding, dkeys = jax.tree.map(lambda sum_, x: sum_.astype(x.dtype), total, (standing, keys))
+    return dstanding, dkeys, None, None
+
+
+attend_ring.defvjp(_ring_forward, _ring_backward)
+
+
+def head_sums(left_BLHK: Array, right_BLHK: Array) -> Array:
+    """The products summed over the head width, [B, H, L]."""
+    return (left_BLHK * right_BLHK).sum(axis=-1).swapaxes(1, 2)
+
+
+def merge_devices(axis: str, part: Partial) -> Partial:
+    """The merged result, on every device, of parts over the keys of each device for the same queries."""
+    out_pBLHK, lse_pBHL = jax.tree.map(lambda x: jax.lax.all_gather(x, axis), part)
+    return merge(list(zip(out_pBLHK, lse_pBHL, strict=True)))

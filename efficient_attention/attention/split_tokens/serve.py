@@ -1,0 +1,138 @@
+"""A call of `attend` whose rows are split over the mesh axis `sequence`: each device computes its share of the queries.
+
+What surrounds attention works on tokens one by one, so the compiler splits it; here alone devices exchange something.
+All axes of the mesh are manual inside: rows lie over data and fsdp, heads over tensor, tokens over sequence.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.sharding import Mesh, PartitionSpec
+
+from efficient_attention.attention.mechanism import lack
+from efficient_attention.attention.relative import Relative, first_position
+from efficient_attention.attention.request import Dropout, Request, Sides
+from efficient_attention.attention.room import Result, Room
+from efficient_attention.attention.split_tokens.split import AXIS, HEADS, Split, split_of
+
+ROWS = 'data', 'fsdp'
+
+
+def is_split(mesh: Mesh | None) -> bool:
+    """Whether the mesh has a sequence axis of several devices."""
+    return mesh is not None and mesh.shape.get(AXIS, 1) > 1
+
+
+def serve_split(request: Request, mesh: Mesh, room: Room) -> Result:
+    """Output [B, L, H, K] and log-sum-exp of a request whose arrays are whole rows, by shares of them."""
+    if room.serve_share is None:
+        raise lack(request.mechanism.name, 'form for rows that are split over a sequence axis')
+    if any(first_position(positions) is None for positions in request.positions):
+        raise lack('a sequence axis', 'positions that do not rise by 1 or are known to the program alone')
+    axes = axes_of(request, mesh)
+    arrays, specs = arrays_of(request, axes)
+    has_lse = request.mechanism.has_logits
+    query, length = axes.spec('BLHK', request.query), axes.query
+    out_specs = query, PartitionSpec(query[0], query[2], length) if has_lse else None
+    compute = functools.partial(serve_arrays, dataclasses.replace(request, rng=None), axes, room)
+    return jax.shard_map(compute, mesh=mesh, in_specs=(specs,), out_specs=out_specs, check_vma=False)(arrays)
+
+
+@dataclasses.dataclass(frozen=True)
+class Axes:
+    """The axes of the mesh over which rows, heads, queries and keys of a call lie; None where they stay whole."""
+
+    split: Split
+    rows: tuple[str, ...] | None
+    heads: str | None
+    query: str | None
+    key: str | None
+
+    def spec(self, letters: str, x: Any) -> PartitionSpec:
+        """How an array with axes of these letters is split; axes of 1, which serve all, stay whole."""
+        names = {'B': self.rows, 'H': self.heads, 'G': self.heads, 'L': self.query, 'M': self.key}
+        return PartitionSpec(
+            *(names.get(letter) if size > 1 else None for letter, size in zip(letters, x.shape, strict=True))
+        )
+
+
+def axes_of(request: Request, mesh: Mesh) -> Axes:
+    """The axes for a request; rows or heads that their axes do not divide stay whole."""
+    (batch, queries, heads, _), (keys, groups) = request.query.shape, request.key.shape[1:3]
+    rows = tuple(name for name in ROWS if mesh.shape.get(name, 1) > 1)
+    rows_count = functools.reduce(lambda product, name: product * mesh.shape[name], rows, 1)
+    heads_count = mesh.shape.get(HEADS, 1)
+    has_heads = heads_count > 1 and heads % heads_count == 0 and groups % heads_count == 0
+    split = split_of(mesh, queries, keys, heads_count if has_heads else 1)
+    return Axes(
+        split,
+        rows if rows and batch % rows_count == 0 else None,
+        HEADS if has_heads else None,
+        AXIS if split.has_query_shares else None,
+        AXIS if split.has_key_shares else None,
+    )
+
+
+def arrays_of(request: Request, axes: Axes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arrays of a request by name, and how each is split."""
+    arrays: dict[str, Any] = {'query': request.query, 'key': request.key, 'value': request.value}
+    letters = {'query': 'BLHK', 'key': 'BMGK', 'value': 'BMGK', 'query_segments': 'BL', 'key_segments': 'BM'}
+    if request.segments is not None:
+        arrays |= {'query_segments': request.segments.query, 'key_segments': request.segments.key}
+    if request.relative is not None:
+        arrays |= {'relative_query': request.relative.query, 'table': request.relative.table}
+        letters |= {'relative_query': 'BLHK', 'table': 'PHK'}
+    if request.dropout is not None:
+        arrays['dropout_rng'] = row_keys(request.dropout.rng, request.query.shape[0])
+        letters['dropout_rng'] = 'B'
+    if request.bias is not None and not callable(request.bias):
+        arrays['bias'], letters['bias'] = request.bias, 'BHLm'  # each device slices the keys that come to it
+    specs: dict[str, Any] = {name: axes.spec(letters[name], x) for name, x in arrays.items()}
+    if callable(request.bias):
+        arrays['bias'], specs['bias'] = as_partial(request.bias), PartitionSpec()
+    if request.rng is not None:
+        arrays['rng'], specs['rng'] = request.rng, PartitionSpec()
+    return arrays, specs
+
+
+def as_partial(bias: Any) -> jax.tree_util.Partial:
+    """The function as a tree of its arrays."""
+    return bias if isinstance(bias, jax.tree_util.Partial) else jax.tree_util.Partial(bias)
+
+
+def row_keys(rng: Array, batch: int) -> Array:
+    """A key for each of all rows [B], those of `dropout.row_seeds`."""
+    return jax.vmap(lambda row: jax.random.fold_in(rng, row))(jnp.arange(batch)) if rng.ndim == 0 else rng
+
+
+def serve_arrays(request: Request, axes: Axes, room: Room, arrays: dict[str, Any]) -> Result:
+    """The share's result, from its arrays; `request` has all that is no array."""
+    assert room.serve_share is not None
+    changes: dict[str, Any] = {
+        name: arrays[name] for name in ('query', 'key', 'value', 'rng', 'bias') if name in arrays
+    }
+    if callable(request.bias) and axes.heads:
+        changes['bias'] = jax.tree_util.Partial(
+            functools.partial(of_some_heads, axes.split.heads, request.query.shape[2]), arrays['bias']
+        )
+    if request.segments is not None:
+        changes['segments'] = Sides(arrays['query_segments'], arrays['key_segments'])
+    if request.relative is not None:
+        changes['relative'] = Relative(arrays['relative_query'], arrays['table'], request.relative.first)
+    if request.dropout is not None:
+        changes['dropout'] = Dropout(request.dropout.rate, arrays['dropout_rng'])
+    out, lse = room.serve_share(dataclasses.replace(request, **changes), axes.split)
+    return out, lse if request.mechanism.has_logits else None
+
+
+def of_some_heads(count: int, heads: int, bias: Any, query_b1L1: Array, key_b11M: Array) -> Array:
+    """The values of a function of positions for this device's heads, of `heads` in all over `count` devices."""
+    values = bias(query_b1L1, key_b11M)
+    if values.ndim < 4 or values.shape[1] == 1:
+        return values
+    share = heads // count
+    return jax.lax.dynamic_slice_in_dim(values, jax.lax.axis_index(HEADS) * share, share, axis=1)

@@ -1,0 +1,39 @@
+"""Checks that what a run does with its rows can be done where their tokens are spread over devices."""
+
+from efficient_attention.config.mesh import MeshConfig
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.relative import UNTIED
+from efficient_attention.errors import InputError, require
+
+WITHOUT_LSE = ('jax_nn', 'cudnn')  # backends whose results over parts of the keys cannot be merged
+
+
+def check_sequence(mesh: MeshConfig, model: ModelConfig, lengths: dict[str, int]) -> None:
+    """Raises InputError where `mesh.sequence` is above 1 and the model or its rows cannot be split.
+
+    lengths: of the rows that the model reads, in tokens, by the names of their fields; 0 = there are none.
+    """
+    count = mesh.sequence
+    require(count >= 1, 'mesh.sequence', count, 'at least 1')
+    if count == 1:
+        return
+    asked = f'mesh.sequence is {count}; '
+    for name, length in (lengths | {'model.memory_length': model.memory_length}).items():
+        if length % count:
+            raise InputError(f'{asked}{name} {length} does not divide over so many devices')
+    for text, mechanism in zip(model.attention.split(';'), model.mechanisms, strict=True):
+        if not mechanism.splits_tokens:
+            raise InputError(
+                f'{asked}model.attention {text.strip()!r} cannot split rows: {mechanism.name} needs them whole'
+            )
+        if mesh.tensor > 1 and mechanism.differs_by_head(model.heads):
+            raise InputError(
+                f'{asked}model.attention {text.strip()!r} differs by head, which goes with mesh.tensor 1 alone'
+            )
+    if model.attention_backend in WITHOUT_LSE:
+        raise InputError(
+            f'{asked}model.attention_backend {model.attention_backend!r} gives no log-sum-exp to merge results by; '
+            "use 'auto', 'blocked' or 'dense'"
+        )
+    if model.relative in UNTIED:
+        raise InputError(f'{asked}model.relative {model.relative!r} reads positions of whole rows; use another one')

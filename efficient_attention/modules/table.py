@@ -1,0 +1,34 @@
+"""A table of vectors, of which a mesh holds a part on each device."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+from jax.typing import DTypeLike
+from jaxtyping import Float, Int
+
+from efficient_attention.attention.device_mesh import GATHERED, LOOKED_UP, PARAMETERS, gathered, is_gathering, lay
+
+
+class Table(nnx.Embed):
+    """Vectors [rows, E] by their numbers; `axes` are the letters by which it lies on a mesh, 'VE' for words."""
+
+    def __init__(self, num_embeddings: int, features: int, *, axes: str = 'LE', **options: Any) -> None:
+        super().__init__(num_embeddings, features, **options)
+        self.axes = axes
+
+    def __call__(self, inputs: Int[Array, '...'], out_sharding: Any = None) -> Float[Array, '... E']:
+        """The vectors of these rows, in the table's `dtype`."""
+        if out_sharding is not None or not is_gathering():
+            return super().__call__(inputs, out_sharding)
+        table = lay(jnp.asarray(self.embedding[...], self.dtype or self.param_dtype), self.axes, PARAMETERS)
+        if self.axes == 'VE' and inputs.ndim == 2:
+            # Each device finds its part of the vectors of all rows, and exchanges it for the rest of those of its rows:
+            # that is less than the table, and so is their gradient.
+            return lay(jnp.take(table, lay(jnp.asarray(inputs), 'BL', LOOKED_UP), axis=0), 'BLE', LOOKED_UP)
+        return jnp.take(lay(table, self.axes, GATHERED), inputs, axis=0)
+
+    def vectors(self, dtype: DTypeLike) -> Array:
+        """All of them in this dtype, as products read them."""
+        return gathered(jnp.asarray(self.embedding[...], dtype), self.axes)

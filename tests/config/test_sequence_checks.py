@@ -1,0 +1,39 @@
+"""What cannot be split over devices is refused in one line before anything is compiled."""
+
+import pytest
+
+from efficient_attention.config.mesh import MeshConfig
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.run import RunConfig
+from efficient_attention.config.sequence_checks import check_sequence
+from efficient_attention.errors import InputError
+
+LENGTHS = {'data.length': 64, 'eval.context': 0}
+LINES = [
+    ({'attention': 'lsh(8, 1)', 'shared_qk': True}, {}, "'lsh(8, 1)' cannot split rows: lsh needs them whole"),
+    ({'attention': 'full;per_head(causal, full)'}, {'tensor': 2}, "'per_head(causal, full)' differs by head"),
+    ({'attention_backend': 'cudnn'}, {}, "model.attention_backend 'cudnn' gives no log-sum-exp"),
+    ({'relative': 'tupe', 'positions': 'none'}, {}, "model.relative 'tupe' reads positions of whole rows"),
+    ({'memory_length': 7}, {}, 'model.memory_length 7 does not divide over so many devices'),
+]
+
+
+@pytest.mark.parametrize('model, mesh, line', LINES)
+def test_what_cannot_be_split_is_refused(model: dict, mesh: dict, line: str):
+    config = ModelConfig(**model)
+    check_sequence(MeshConfig(**mesh), config, LENGTHS)
+    with pytest.raises(InputError) as raised:
+        check_sequence(MeshConfig(sequence=2, **mesh), config, LENGTHS)
+    assert str(raised.value).startswith('mesh.sequence is 2; ') and line in str(raised.value)
+
+
+@pytest.mark.parametrize('text', ['full', 'longformer(4, 2)', 'bigbird(4, 1)', 'sparse_fixed(8, 2)'])
+def test_patterns_can_be_split(text: str):
+    check_sequence(MeshConfig(sequence=4), ModelConfig(attention=text), LENGTHS)
+
+
+def test_a_run_checks_its_rows():
+    with pytest.raises(InputError, match='mesh.sequence is 3; data.length 128 does not divide over so many devices'):
+        RunConfig(mesh=MeshConfig(sequence=3))
+    with pytest.raises(InputError, match='mesh.sequence is 0; it must be at least 1'):
+        RunConfig(mesh=MeshConfig(sequence=0))
