@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.evaluate import Evaluation, make_evaluation
+from efficient_attention.models.device_memory import check_fits, layer_input_bytes, state_bytes
 from efficient_attention.models.sharding import abstract_arrays, check_divisible, make_mesh, to_devices
 from efficient_attention.tasks.fine_tuning import EncodedExamples
 from efficient_attention.tasks.registry import make_task
@@ -76,12 +77,17 @@ def build_run(
     check_divisible(
         mesh, batch_size=config.train.batch_size, micro_batches=config.train.micro_batches, heads=config.model.heads
     )
+    rows = config.train.batch_size // config.train.micro_batches
+    needed = {"its layers' inputs": layer_input_bytes(config, rows, mesh, is_kept=True)}
+    check_fits(mesh, needed)
     task = make_task(config, examples)
     evaluation = make_evaluation(config, task, mesh)
     graph, _ = nnx.split(nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0))))
     shapes = jax.eval_shape(lambda: make_state(task, config))
     check_frozen(config.optimizer, shapes.params, stacked_of(config))
-    return Run(config, task, mesh, graph, abstract_arrays(shapes, mesh), evaluation)
+    abstract_state = abstract_arrays(shapes, mesh)
+    check_fits(mesh, {'parameters and optimizer': state_bytes(abstract_state), **needed})
+    return Run(config, task, mesh, graph, abstract_state, evaluation)
 
 
 def make_state(task: Task, config: RunConfig) -> TrainState:
