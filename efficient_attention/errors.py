@@ -5,6 +5,8 @@ import numbers
 import sys
 from typing import cast
 
+MOST_LETTERS = 4000  # of a line that is printed
+
 
 class ExitCode(enum.IntEnum):
     """What a process says by its end; the table of docs/reliability.md."""
@@ -78,10 +80,17 @@ def show_error(error: Exception) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """The message without line breaks; of the inner error where ml_collections has wrapped one."""
+    """The message without line breaks; of the inner error where ml_collections has wrapped one.
+
+    What a file holds may be quoted in it, so a long one is cut and control characters, which a terminal obeys, are
+    escaped.
+    """
     while error.args and isinstance(error.args[0], BaseException):
         error = error.args[0]
-    return ' '.join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())
+    words = ' '.join(str(error.args[0] if isinstance(error, KeyError) and error.args else error).split())
+    if len(words) > MOST_LETTERS:
+        words = f'{words[: MOST_LETTERS // 2]} ... {words[-MOST_LETTERS // 2 :]}'
+    return ''.join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in words)
 
 
 def is_whole_number(value: object) -> bool:

@@ -31,6 +31,13 @@ def test_a_wrapped_error_is_one_line_with_what_was_wrong_inside():
     assert one_line(ValueError(KeyError('no field\n  x'))) == 'no field x'
 
 
+def test_a_line_holds_nothing_that_a_terminal_obeys_and_has_an_end():
+    assert one_line(InputError('no tensor \x1b[31mred\x07')) == r'no tensor \x1b[31mred\x07'
+    assert one_line(InputError('שלום 日本語 😀')) == 'שלום 日本語 😀'
+    line = one_line(InputError(f'begin {"x" * 10**6} end'))
+    assert line.startswith('begin xx') and line.endswith('x end') and len(line) < 5000
+
+
 def test_whole_numbers_are_those_of_python_and_numpy():
     assert all(map(is_whole_number, (0, -3, np.int32(5), np.uint8(1))))
     assert not any(map(is_whole_number, (True, np.bool_(True), 1.0, np.float32(2), '1', None)))

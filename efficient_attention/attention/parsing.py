@@ -8,6 +8,7 @@ a syntax tree and matched against known names; nothing is evaluated.
 import ast
 import dataclasses
 import inspect
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -113,7 +114,9 @@ def _parse(text: str) -> ast.expr:
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"attention is {text!r}; it must be a text such as 'causal & window(128)'")
     try:
-        return ast.parse(text.strip(), mode='eval').body
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore', SyntaxWarning)  # Python's, about text such as '8lsh', which is refused
+            return ast.parse(text.strip(), mode='eval').body
     except (SyntaxError, ValueError) as error:
         column = getattr(error, 'offset', None)
         raise InputError(f'attention {text!r} cannot be read' + (f' at column {column}' if column else '')) from None

@@ -5,8 +5,10 @@ import math
 
 from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.fields import CHANGEABLE, read_by
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, require
 
+MOST_AT_ONCE = 2**12  # processes, and batches kept ready; far above what any machine has room for
+LARGEST_VOCABULARY = 2**22  # room for it is taken before a tokenizer is trained
 PAIRS = ('none', 'nsp', 'sop')
 MASK_UNITS = ('token', 'word', 'ngram')
 UNITS = ('tokenizer', 'bytes', 'characters', 'words', 'pixels')
@@ -88,10 +90,14 @@ class DataConfig:
             'random_token_share',
         ):
             check_within(f'data.{name}', getattr(self, name), 0, 1)
-        for name in ('vocab_size', 'min_count', 'max_masked', 'max_ngram', 'prefetch'):
+        check_within('data.vocab_size', self.vocab_size, 1, LARGEST_VOCABULARY)
+        for name in ('min_count', 'max_masked', 'max_ngram', 'prefetch'):
             check_within(f'data.{name}', getattr(self, name), 1)
         for name in ('processes', 'static_copies', 'workers'):
             check_within(f'data.{name}', getattr(self, name), 0)
+        for name in ('processes', 'workers', 'prefetch'):
+            check_within(f'data.{name}', getattr(self, name), 0, MOST_AT_ONCE)
+        require(bool(self.cache), 'data.cache', self.cache, 'a folder')
         check_within('data.length', self.length, 8)
         if self.mask_token_share + self.random_token_share > 1:
             raise InputError('data.mask_token_share + data.random_token_share is above 1')

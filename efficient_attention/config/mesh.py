@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from efficient_attention.config.checks import check_within
+
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
@@ -11,3 +13,7 @@ class MeshConfig:
     fsdp: int = 1  # over which rows and parameters are spread
     tensor: int = 1  # over which heads and features are spread
     sequence: int = 1  # over which the tokens of each row are spread
+
+    def __post_init__(self) -> None:
+        for axis in dataclasses.fields(self):
+            check_within(f'mesh.{axis.name}', getattr(self, axis.name), 0 if axis.name == 'data' else 1)

@@ -14,6 +14,7 @@ from efficient_attention.config.fields import CHANGEABLE, EXPORTED, marked, read
 from efficient_attention.config.output import OutputConfig
 from efficient_attention.errors import require
 
+MOST_LAYERS = 2**16  # far above any model's; a layer's number is kept for each
 SHARING = ('none', 'all')
 REMAT = ('none', 'full', 'dots')
 STACKS = ('plain', 'reversible')
@@ -48,6 +49,7 @@ class ModelConfig(OutputConfig):
         OutputConfig.__post_init__(self)
         for name in ('layers', 'scan_unroll'):
             require(getattr(self, name) >= 1, f'model.{name}', getattr(self, name), 'at least 1')
+        require(self.layers <= MOST_LAYERS, 'model.layers', self.layers, f'at most {MOST_LAYERS}')
         for name in ('memory_length', 'attention_seed', 'attention_redraw_steps'):
             require(getattr(self, name) >= 0, f'model.{name}', getattr(self, name), '0 or more')
         has_memory = self.memory_length > 0 or not self.same_length

@@ -9,6 +9,7 @@ from typing import Any
 
 from efficient_attention.errors import InputError
 
+LARGEST = 2**31  # of a whole number in either direction: shapes, steps and ids are 32-bit numbers on the devices
 LISTED = {str: 'texts', int: 'whole numbers'}  # what a field that is a list may hold, in words
 
 
@@ -53,12 +54,21 @@ def _convert(value: Any, kind: Any, field: str) -> Any:
         of = typing.get_args(kind)[0]
         if not isinstance(value, (list, tuple)) or not all(type(entry) is of for entry in value):
             raise InputError(f'{field} is {value!r}; it must be a list of {LISTED[of]}')
+        for entry in value:
+            check_size(entry, field)
         return tuple(value)
+    check_size(value, field)
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
         raise InputError(f'{field} is {value!r}; it must be of type {kind.__name__}')
     return value
+
+
+def check_size(value: Any, field: str) -> None:
+    """Raises InputError where a field is a whole number that is too large for the devices, whatever it stands for."""
+    if type(value) is int and abs(value) > LARGEST:
+        raise InputError(f'{field} is {value}; a whole number must lie in [-{LARGEST}, {LARGEST}]')
 
 
 def flatten(tree: Mapping[str, Any]) -> dict[str, Any]:

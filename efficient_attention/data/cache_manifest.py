@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
 
 MANIFEST = 'manifest.json'
@@ -24,7 +27,7 @@ def read_manifest(folder: Path, version: int, content: str) -> dict[str, Any]:
     """
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest = read_json_file(path)
         found = manifest['format']
     except FileNotFoundError:
         raise InputError(f'{folder}: no prepared {content} there ({MANIFEST} is missing)') from None
@@ -54,6 +57,18 @@ def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
         path.relative_to(folder).as_posix(): {'bytes': path.stat().st_size, 'sha256': file_sha256(path)}
         for path in paths
     }
+
+
+def load_array(path: Path, content: str) -> np.ndarray:
+    """The array of a file whose bytes are those of its manifest.
+
+    Raises:
+        InputError: it holds no plain numbers; a manifest, too, may be made to fit.
+    """
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, EOFError, ValueError, MemoryError) as error:
+        raise InputError(f'{path}: no array of numbers ({one_line(error)}); {_advice(path.parent, content)}') from None
 
 
 def manifest_checksum(manifest: Mapping[str, Any]) -> str:

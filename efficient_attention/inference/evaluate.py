@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.eval_step import make_eval_step, make_output_step
+from efficient_attention.models.device_memory import check_fits, layer_input_bytes
 from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.models.sharding import carry_sharding, check_divisible, path_name, to_devices
 from efficient_attention.objectives.objective import Batch, OutputObjective, Sums
@@ -82,9 +83,10 @@ class Evaluation:
 
 
 def make_evaluation(config: RunConfig, task: Task, mesh: Mesh) -> Evaluation:
-    """The evaluation of a config's task; raises InputError where batch or heads do not divide over the mesh."""
+    """The evaluation of a config's task; raises InputError where its batch does not fit the mesh."""
     size, heads = config.eval.batch_size, config.model.heads
     check_divisible(mesh, batch_size=size, micro_batches=1, heads=heads, field='eval.batch_size')
+    check_fits(mesh, {"the inputs of an evaluation's layers": layer_input_bytes(config, size, mesh, is_kept=False)})
     return Evaluation(task, mesh, size, config.model.vocab_size)
 
 

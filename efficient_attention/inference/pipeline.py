@@ -77,7 +77,9 @@ def make_pipeline(
     if pretrained.tokenizer is None:
         raise InputError(f'{path}: no tokenizer there (tokenizer.json, vocab.txt or *.model)')
     encoder = text_encoder(pretrained.tokenizer, lowercase=pretrained.lowercase)
-    limit = pretrained.model.position_limit
+    vocabulary, limit = pretrained.model.vocab_size, pretrained.model.position_limit
+    if encoder.size > vocabulary:
+        raise InputError(f'{pretrained.tokenizer}: the tokenizer has {encoder.size} tokens; the model has {vocabulary}')
     if limit is not None and length > limit:
         raise InputError(f'length is {length}; the model has {limit} positions')
     size: dict[str, Any] = {'length': length or row_length(pretrained), 'batch_size': batch_size}

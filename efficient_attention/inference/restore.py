@@ -11,6 +11,7 @@ from efficient_attention.config.fields import CHANGEABLE, TRAINING_ONLY
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.evaluate import Evaluation, make_evaluation
+from efficient_attention.models.device_memory import check_fits, state_bytes
 from efficient_attention.models.sharding import abstract_arrays, make_mesh
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.tasks.task import Task
@@ -43,7 +44,9 @@ def restore(workdir: Path, *, wanted: Wanted = None, config: RunConfig | None = 
     mesh = make_mesh(config.mesh)
     task = make_task(config)
     evaluation = make_evaluation(config, task, mesh)
-    restored = CheckpointReader(workdir).restore({'params': abstract_params(task, mesh)}, wanted)
+    params = abstract_params(task, mesh)
+    check_fits(mesh, {'parameters': state_bytes(params)})
+    restored = CheckpointReader(workdir).restore({'params': params}, wanted)
     compare_fingerprints(
         with_new_fields(restored.record.get('fingerprint', {})),
         {'config': to_dict(config)} | task.fingerprint,

@@ -1,7 +1,6 @@
 """A Hugging Face config.json as our configs: model, head, labels, problem; what we do not follow is refused."""
 
 import dataclasses
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,8 +8,10 @@ from typing import Any
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import HeadConfig
-from efficient_attention.config.model import ModelConfig
-from efficient_attention.errors import InputError
+from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.model import MOST_LAYERS, ModelConfig
+from efficient_attention.config.nested_dicts import check_size
+from efficient_attention.errors import InputError, require
 from efficient_attention.interop.config_fields import (
     ACTIVATIONS,
     FIELDS,
@@ -66,7 +67,7 @@ def read_values(folder: Path) -> dict[str, Any]:
     """The keys of a folder's config.json; raises InputError where it is missing or no JSON object."""
     path = folder / CONFIG
     try:
-        values = json.loads(path.read_text(encoding='utf-8'))
+        values = read_json_file(path)
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f'{folder}: no checkpoint there ({CONFIG} is missing)') from None
     except OSError as error:
@@ -122,15 +123,17 @@ def _is_moot(key: str, values: Values, ending: str) -> bool:
     if key == 'summary_type':
         return ending != 'ForMultipleChoice'
     if key == 'attention_dilation':
-        return set(values[key]) == {1}
+        dilation = values[key]
+        return isinstance(dilation, list) and all(one == 1 for one in dilation)
     return key == 'use_bias' and values.get('model_type') != 'big_bird'
 
 
 def family_of(values: Values) -> tuple[Family, str]:
     """The family, and the end of the architecture's name."""
-    names = values.get('architectures') or []
-    name = names[0] if names else ''
-    kind = values.get('model_type')
+    names, kind = values.get('architectures') or [''], values.get('model_type')
+    name = names[0] if isinstance(names, list) else None
+    if not isinstance(name, str):
+        raise InputError(f'architectures is {names!r}; it must be a list of texts')
     families = [one for one in FAMILIES.values() if kind == one.model_type or (not kind and name.startswith(one.stem))]
     if not families:
         raise InputError(f'model_type is {kind!r}; read here: {", ".join(FAMILIES)}')
@@ -178,6 +181,7 @@ def value_of(values: Values, key: str, default: Any) -> Any:
         words = {int: 'a whole number', float: 'a number', bool: 'true or false', str: 'a text'}[kind]
         what = 'missing' if key not in values else f'{value!r}'
         raise InputError(f'{key} is {what}; it must be {words}')
+    check_size(value, key)
     return value
 
 
@@ -193,6 +197,7 @@ def windows_of(values: Values) -> str:
     """The text form of a Longformer's windows, whose widths count both sides."""
     windows = values.get('attention_window', 512)
     layers = value_of(values, 'num_hidden_layers', None)
+    require(0 < layers <= MOST_LAYERS, 'num_hidden_layers', layers, f'1 to {MOST_LAYERS}')
     windows = [windows] * layers if isinstance(windows, int) else windows
     is_list = isinstance(windows, list) and len(windows) == layers
     if not is_list or not all(type(width) is int and width > 0 and width % 2 == 0 for width in windows):
@@ -220,6 +225,7 @@ def our_group(values: Values, group: str, kind: type, known: Sequence[str]) -> d
         expected = type(kind.__dataclass_fields__[name].default)  # type: ignore[attr-defined]
         if type(value) is not expected:
             raise InputError(f'{OUR_KEY}.{group}.{name} is {value!r}; it must be of type {expected.__name__}')
+        check_size(value, f'{OUR_KEY}.{group}.{name}')
     return dict(fields)
 
 
@@ -239,13 +245,13 @@ def head_of(values: Values, family: Family, model: ModelConfig, kind: str, count
     if kind == 'choice' and family.model_type == 'electra':
         transform = summary_of(values)
     keys = (*DROPOUTS.get(kind, ()), *HEAD_DROPOUTS)
-    rates = [values[key] for key in keys if values.get(key) is not None]
+    rates = [value_of(values, key, 0.0) for key in keys if values.get(key) is not None]
     return HeadConfig(
         kind=kind,
         outputs=count if kind in ('sequence', 'token') else HeadConfig.outputs,
         transform=transform,
         feed_forward=len(family.span) > 1 and kind in ('none', 'span', 'multi_hop'),
-        dropout_rate=float(rates[0]) if rates else model.dropout_rate,
+        dropout_rate=rates[0] if rates else model.dropout_rate,
     )
 
 

@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.nested_dicts import check_size
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.models.device_memory import host_memory, in_units
 
 PROJECTIONS = ('query', 'key', 'value')
 
@@ -39,6 +41,7 @@ def lengthen(
     if attention is not None:
         fields['attention'] = attention
     if global_tokens is not None:
+        check_size(global_tokens, 'global_tokens')
         fields['global_tokens'] = global_tokens
     longer = dataclasses.replace(model, **fields)
     return dataclasses.replace(
@@ -47,11 +50,14 @@ def lengthen(
 
 
 def check_length(model: ModelConfig, length: int) -> None:
-    """Raises InputError unless the model has a table of fewer positions."""
+    """Raises InputError unless the model has a table of fewer positions, and there is room for one of so many."""
     if model.positions != 'learned':
         raise InputError(f'model.positions is {model.positions!r}; only a learned table can be made longer')
     if length <= (model.position_limit or 0):
         raise InputError(f'{length} positions; the model has {model.position_limit} already')
+    needed, there_is = length * model.embedding_width * 4, host_memory()  # a float32 table
+    if needed > there_is:
+        raise InputError(f'{length} positions take {in_units(needed)}, and there are {in_units(there_is)}')
 
 
 def longer_params(params: dict[str, Any], before: ModelConfig, after: ModelConfig) -> dict[str, Any]:

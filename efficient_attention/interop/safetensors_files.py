@@ -5,7 +5,7 @@ Nothing here, or anywhere in this package, loads a pickle: it may run code when 
 
 import contextlib
 import errno
-import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -16,12 +16,15 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
+from efficient_attention.models.device_memory import host_memory, in_units
 
 SINGLE = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
 PICKLES = ('*.bin', '*.pt', '*.pth', '*.ckpt', '*.pkl')
 OTHERS = ('*.h5', '*.msgpack', '*.ckpt.index')
+BYTES = 4  # of a number as it is read
 FLOATS = ('F64', 'F32', 'F16', 'BF16')
 HOW = "load it where it came from with transformers and save it by save_pretrained('folder', safe_serialization=True)"
 
@@ -45,19 +48,25 @@ class TensorFolder:
         lost = sorted(name for name, path in listed.items() if self.files.get(name) != path)
         if lost:
             raise InputError(f'{folder / INDEX}: {lost[0]} is not in {listed[lost[0]].name}, where it should be')
+        total, there_is = sum(map(math.prod, self.shapes.values())) * BYTES, host_memory()
+        if total > there_is:
+            raise InputError(f'{folder}: its tensors take {in_units(total)}, and there are {in_units(there_is)}')
 
     def read(self, name: str) -> np.ndarray:
         """float32, whatever the file holds.
 
         Raises:
-            InputError: the tensor holds no floating-point numbers.
+            InputError: the tensor holds no floating-point numbers, or some that are not finite.
         """
         path = self.files[name]
         with opened(path) as file:
             kind = file.get_slice(name).get_dtype()
             if kind not in FLOATS:
                 raise InputError(f'{path}: {name} holds {kind}, no floating-point numbers')
-            return np.asarray(file.get_tensor(name)).astype(np.float32)
+            tensor = np.asarray(file.get_tensor(name)).astype(np.float32)
+        if not np.isfinite(tensor).all():
+            raise InputError(f'{path}: {name} holds numbers that are not finite')
+        return tensor
 
 
 def shards_of(folder: Path) -> dict[str, Path]:
@@ -66,13 +75,13 @@ def shards_of(folder: Path) -> dict[str, Path]:
     if not path.is_file():
         return {}
     try:
-        names = json.loads(path.read_text(encoding='utf-8'))['weight_map']
+        names = read_json_file(path)['weight_map']
         if not all(type(file) is str and Path(file).name == file for file in names.values()):
             raise ValueError('a file name with a folder in it')
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise InputError(f'{path}: no index of shards ({type(error).__name__}: {error})') from None
     for file in sorted(set(names.values())):
-        if not (folder / file).is_file():
+        if not os.path.isfile(folder / file):  # Path.is_file raises where a name is too long
             raise InputError(f'{folder}: the shard {file} is missing')
     return {name: folder / file for name, file in names.items()}
 
@@ -102,7 +111,7 @@ def opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, framework='np') as file:
             yield file
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, MemoryError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f'{path}: cannot be read ({str(error).splitlines()[0][:200]})') from None

@@ -44,10 +44,6 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     """
     devices = sorted(devices or jax.devices(), key=lambda device: (device.process_index, device.id))
     rest = config.fsdp * config.sequence * config.tensor
-    if min(config.data, config.fsdp - 1, config.tensor - 1) < 0:
-        raise InputError(
-            f'mesh {config.data} x {config.fsdp} x {config.tensor}: data must be at least 0, fsdp and tensor at least 1'
-        )
     data = config.data or max(len(devices) // rest, 1)
     sizes = {'data': data, 'fsdp': config.fsdp, 'sequence': config.sequence, 'tensor': config.tensor}
     if config.sequence == 1:

@@ -15,7 +15,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.data.corpus.batches import evaluation_batches, evaluation_row_count, training_batches
 from efficient_attention.data.corpus.prepare import prepare_corpus
 from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
-from efficient_attention.data.corpus.rows import CorpusRows
+from efficient_attention.data.corpus.rows import CorpusRows, check_not_empty
 from efficient_attention.data.held_out_documents import held_out_share_note, split_counts
 from efficient_attention.data.host_block import HostBlock
 from efficient_attention.data.tokenizers.loading import load_tokenizer
@@ -85,6 +85,10 @@ class PretrainingTask(Task):
     def rows_per_epoch(self) -> int:
         """See `Task`."""
         return self.rows.count
+
+    def prepare_training(self) -> None:
+        """Raises InputError where there is no text to train on; rows are planned when they are asked for."""
+        check_not_empty(self.corpus.train)
 
     def make_model(self, rngs: nnx.Rngs) -> PretrainingModel:
         """The encoder with its pretraining heads."""

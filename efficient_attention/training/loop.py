@@ -64,13 +64,12 @@ def train(
     stop = StopSignal()
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
+    run.task.prepare_training()  # what it refuses leaves no workdir behind
     fingerprint = {'config': to_dict(config)} | run.fingerprint
     with contextlib.ExitStack() as stack:
         watchdog = stack.enter_context(Watchdog(config.train.stall_seconds, workdir))
         checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint))
         reader = checkpoints.reader
-        # A run that is refused up to here does not claim the workdir.
-        run.task.prepare_training()
         newest = checkpoints.newest
         compare_with_peers({**fingerprint, 'going_on_from': going_on_from(workdir, newest)})
         state = None if newest else start.state(run)

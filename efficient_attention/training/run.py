@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.evaluate import Evaluation, make_evaluation
+from efficient_attention.models.device_memory import check_fits, layer_input_bytes, state_bytes
 from efficient_attention.models.sharding import abstract_arrays, check_divisible, make_mesh, to_devices
 from efficient_attention.tasks.fine_tuning import EncodedExamples
 from efficient_attention.tasks.registry import TASKS, make_task
@@ -73,7 +74,12 @@ def build_run(
         InputError: mesh, batch or heads do not fit the devices, or the data or model do not serve.
     """
     mesh = checked_mesh(config, devices)
-    return lay_out(config, mesh, make_task(config, examples))
+    rows = config.train.batch_size // config.train.micro_batches
+    needed = {"its layers' inputs": layer_input_bytes(config, rows, mesh, is_kept=True)}
+    check_fits(mesh, needed)
+    run = lay_out(config, mesh, make_task(config, examples))
+    check_fits(mesh, {'parameters and optimizer': state_bytes(run.abstract_state), **needed})
+    return run
 
 
 def build_run_without_data(config: RunConfig, devices: list[jax.Device]) -> Run:

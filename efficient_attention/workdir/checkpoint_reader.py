@@ -11,7 +11,6 @@ looked for again: there is always another one.
 
 import contextlib
 import functools
-import json
 import logging
 import os
 import re
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import orbax.checkpoint as ocp
 
+from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.checkpoint_fit import check_fit, leaves_of
 from efficient_attention.workdir.metrics import read_metrics
@@ -86,7 +86,7 @@ class CheckpointReader:
         """The steps that have their name, in rising order, sealed or not."""
         if not self.folder.is_dir():
             return []
-        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit() and path.is_dir())
+        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdecimal() and path.is_dir())
 
     def existing_steps(self) -> list[int]:
         """Returns `written_steps`; raises InputError where there are none."""
@@ -191,13 +191,19 @@ class CheckpointReader:
             restore_args=ocp.checkpoint_utils.construct_restore_args(abstract_state),
             partial_restore=isinstance(abstract_state, dict),  # what is read has been compared name by name before
         )
-        with self._reading(step):
-            saved = leaves_of(ocp.PyTreeCheckpointHandler().metadata(folder / STATE).tree)
+        saved = leaves_of(self.saved_tree(step))
         if isinstance(abstract_state, dict):
             saved = {name: leaf for name, leaf in saved.items() if name.split('/')[0] in abstract_state}
         check_fit(saved, leaves_of(abstract_state), where=f'checkpoint {folder}')
         with self._reading(step), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
             return checkpointer.restore(folder / STATE, args=arguments)
+
+    def saved_tree(self, step: int) -> Any:
+        """What a step says of its arrays: their names, shapes and dtypes; raises InputError where it cannot be read."""
+        with self._reading(step):
+            tree = ocp.PyTreeCheckpointHandler().metadata(self.folder / str(step) / STATE).tree
+            leaves_of(tree)
+        return tree
 
     def newest(self) -> Saved | None:
         """The newest undamaged checkpoint with its record, or None where there is none at all; beside no trainer.
@@ -265,7 +271,7 @@ class CheckpointReader:
         if is_sealed(folder):
             return True
         try:
-            return HAS_SEAL not in json.loads((folder / RECORD / 'metadata').read_bytes())
+            return HAS_SEAL not in read_json_file(folder / RECORD / 'metadata')
         except (OSError, ValueError, TypeError):
             return False
 
@@ -274,7 +280,7 @@ class CheckpointReader:
 
     def _record(self, step: int) -> dict[str, Any]:
         with self._reading(step), ocp.Checkpointer(ocp.JsonCheckpointHandler()) as checkpointer:
-            return checkpointer.restore(self.folder / str(step) / RECORD)
+            return _checked(checkpointer.restore(self.folder / str(step) / RECORD))
 
     def _best(self, wanted: Best) -> int:
         step = self.best_step(*wanted)
@@ -302,6 +308,18 @@ class CheckpointReader:
             there_are = f'; other steps: {_listed(others)}' if others else ''
             line = f'checkpoint {self.folder / str(step)} cannot be read: {reason(error)}{there_are}'
             raise InputError(line) from error
+
+
+def _checked(record: Any) -> dict[str, Any]:
+    """A record whose groups are what the code that reads them takes for granted; raises ValueError."""
+    if not isinstance(record, dict):
+        raise ValueError('its record is none')
+    fingerprint, metrics = record.get('fingerprint', {}), record.get('metrics', {})
+    if not (isinstance(fingerprint, dict) and isinstance(metrics, dict)):
+        raise ValueError('its record is none')
+    if not all(isinstance(value, (int, float)) for value in metrics.values()):
+        raise ValueError('the metrics of its record are no numbers')
+    return record
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from efficient_attention.config.fields import CHANGEABLE, CHANGEABLE_WITH_MORE_STEPS, marked_fields
+from efficient_attention.config.json_text import read_json_file
 from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.optimizer import SCHEDULES_WITH_AN_END
 from efficient_attention.config.run import RunConfig
@@ -119,7 +120,7 @@ def read_config(workdir: Path) -> RunConfig:
     """
     path = workdir / CONFIG
     try:
-        values = json.loads(path.read_text(encoding='utf-8'))
+        values = read_json_file(path)
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f'{workdir}: no run there ({CONFIG} is missing)') from None
     except OSError as error:

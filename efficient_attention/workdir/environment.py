@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
 from efficient_attention.whole_files import write_atomically
 
@@ -27,9 +28,12 @@ def read_environment(workdir: Path) -> dict[str, Any]:
     """What `write_environment` wrote, {} where there is nothing; raises InputError where it is damaged."""
     path = workdir / FILE_NAME
     try:
-        return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+        found = read_json_file(path) if path.exists() else {}
     except ValueError as error:
         raise InputError(f'{path} is not JSON: {error}') from None
+    if not isinstance(found, dict):
+        raise InputError(f'{path}: no JSON object')
+    return found
 
 
 def describe_environment() -> dict[str, Any]:

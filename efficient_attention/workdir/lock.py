@@ -22,13 +22,16 @@ class WorkdirLock:
     does not tell two holders in one process apart; this class does.
 
     Raises:
-        InputError: another run holds the workdir (names the process and the host).
+        InputError: another run holds the workdir (names the process and the host), or one of its files is a link.
         RunError, InputError: it cannot be written.
     """
 
     _held: set[Path] = set()  # of this process: the operating system's lock is per process as well
 
     def __init__(self, workdir: Path) -> None:
+        for path in sorted(workdir.iterdir()) if workdir.is_dir() else ():
+            if path.is_symlink() and not path.is_dir():  # what it leads to would be overwritten
+                raise InputError(f'{path}: a link to a file; a run writes files into its own folder alone')
         try:
             workdir.mkdir(parents=True, exist_ok=True)
             (workdir / FILE_NAME).touch()
@@ -37,7 +40,10 @@ class WorkdirLock:
         self._path = (workdir / FILE_NAME).resolve()
         if self._path in self._held:  # before opening: closing a second file would release the lock of the first
             raise _in_use(workdir, 'this process')
-        self._file = self._path.open('a+')
+        try:
+            self._file = self._path.open('a+')
+        except OSError as error:
+            raise InputError(f'{self._path}: cannot be written ({error.strerror})') from None
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

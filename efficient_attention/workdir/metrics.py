@@ -17,13 +17,15 @@ import jax
 import numpy as np
 
 from efficient_attention.config.checkpoint import CheckpointConfig
-from efficient_attention.errors import InputError, RunError, show_error
+from efficient_attention.config.json_text import parse_json
+from efficient_attention.errors import InputError, RunError, is_whole_number, show_error
 from efficient_attention.whole_files import cannot_be_written, write_atomically
 from efficient_attention.workdir.events import EventsFile
 
 FILE_NAME = 'metrics.jsonl'
 EVENTS_FOLDER = 'tensorboard'
 LOG = logging.getLogger(__name__)
+LARGEST_STEP, LARGEST_METRIC = 2**53, 1e100  # above those of any run; charts cannot be drawn to any number
 NOT_FINITE = ('nan', 'inf', '-inf')
 
 
@@ -146,11 +148,16 @@ def best_evaluation(workdir: Path, config: CheckpointConfig) -> dict[str, float]
 
 def _parse(line: bytes, where: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
-        step, split, *_ = found['step'], found['split']
+        found = parse_json(line)
+        step, split = found['step'], found['split']
     except (ValueError, TypeError, KeyError):
         raise InputError(f'{where}: not a JSON object with step and split') from None
+    if not (is_whole_number(step) and 0 <= step <= LARGEST_STEP and isinstance(split, str)):
+        raise InputError(f'{where}: step {step!r} of split {split!r} is none')
     numbers = {name: float(value) if value in NOT_FINITE else value for name, value in found.items()}
+    for name, value in numbers.items():
+        if isinstance(value, (int, float)) and LARGEST_METRIC < abs(value) < math.inf:
+            raise InputError(f'{where}: {name} is a number beyond {LARGEST_METRIC:g}')
     return {**numbers, 'step': step, 'split': split}
 
 

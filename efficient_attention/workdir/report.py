@@ -23,8 +23,9 @@ from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.config.evaluation import has_held_out
+from efficient_attention.config.json_text import read_json_file
 from efficient_attention.config.nested_dicts import flatten
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, is_whole_number
 from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.environment import read_environment
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS_FILE
@@ -95,10 +96,11 @@ def _is_baseline(name: str) -> bool:
     return BASELINE in name.split('_')
 
 
-def _tiles(lines: Sequence[Line], total_steps: int | None) -> str:
+def _tiles(lines: Sequence[Line], total_steps: Any) -> str:
     """The few figures that a reader looks for first."""
     series, baselines = series_of(lines), baselines_of(lines)
-    tiles = [(f'of {total_steps:,} steps' if total_steps else 'steps', f'{max(line["step"] for line in lines):,}')]
+    planned = f'of {total_steps:,} steps' if is_whole_number(total_steps) else 'steps'
+    tiles = [(planned, f'{max(line["step"] for line in lines):,}')]
     speeds = sorted(series.get('tokens_per_second', {}).get(TRAIN, ([], []))[1])
     if speeds:
         tiles.append(('tokens/s, median', f'{speeds[len(speeds) // 2]:,.0f}'))
@@ -132,7 +134,8 @@ def _final_metrics(lines: Sequence[Line]) -> str:
 def _without_held_out(config: Mapping[str, Any]) -> str:
     """A sentence where the run had no text to be evaluated on; a config without these fields does not tell."""
     fields = flatten(config)
-    is_evaluated = has_held_out(fields.get('data.held_out', 1.0), fields.get('eval.split', 'held_out'))
+    share = fields.get('data.held_out', 1.0)
+    is_evaluated = has_held_out(share if isinstance(share, (int, float)) else 1.0, fields.get('eval.split', 'held_out'))
     return '' if is_evaluated else '<p>No text was held out (data.held_out=0): the run was not evaluated.</p>'
 
 
@@ -161,9 +164,12 @@ def _config_tables(config: Mapping[str, Any]) -> str:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+        found = read_json_file(path) if path.exists() else {}
     except ValueError as error:
         raise InputError(f'{path} is not JSON: {error}') from None
+    if not isinstance(found, dict):
+        raise InputError(f'{path}: no JSON object')
+    return found
 
 
 def _section(title: str, content: str) -> str:

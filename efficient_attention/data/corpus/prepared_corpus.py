@@ -27,7 +27,7 @@ import numpy as np
 from array_record.python import array_record_module
 
 from efficient_attention.data.cache_folder import TOKENIZER, UNIGRAM_COUNTS
-from efficient_attention.data.cache_manifest import check_files, one_line, read_manifest
+from efficient_attention.data.cache_manifest import check_files, load_array, one_line, read_manifest
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
 from efficient_attention.errors import InputError
 
@@ -88,7 +88,7 @@ class Corpus:
         try:
             return np.load(path, mmap_mode='r', allow_pickle=False)
         except ValueError:  # an empty array, which cannot be mapped
-            return np.load(path, allow_pickle=False)
+            return load_array(path, 'corpus')
 
     def _record(self, record: int) -> np.ndarray:
         shard = int(np.searchsorted(self._shard_starts, record, side='right')) - 1
@@ -136,7 +136,7 @@ def open_corpus(folder: str | Path) -> PreparedCorpus:
     folder = Path(folder)
     manifest = read_manifest(folder, FORMAT, 'corpus')
     check_files(folder, manifest, 'corpus')
-    is_continuation = np.load(folder / IS_CONTINUATION, allow_pickle=False)
+    is_continuation = load_array(folder / IS_CONTINUATION, 'corpus')
     numbers = manifest['vocabulary'] | {'special': tuple(manifest['vocabulary']['special'])}
     return PreparedCorpus(
         folder=folder,
@@ -144,7 +144,7 @@ def open_corpus(folder: str | Path) -> PreparedCorpus:
         vocabulary=Vocabulary(**numbers, is_continuation=is_continuation),
         train=Corpus(folder, 'train'),
         held_out=Corpus(folder, 'held_out'),
-        unigram_counts=np.load(folder / UNIGRAM_COUNTS, allow_pickle=False),
+        unigram_counts=load_array(folder / UNIGRAM_COUNTS, 'corpus'),
         fingerprint=manifest['fingerprint'],
         tokenizer_file=folder / TOKENIZER,
     )

@@ -33,11 +33,7 @@ class CorpusRows:
     def __init__(self, corpus: Corpus, vocabulary: Vocabulary, config: DataConfig, seed: int) -> None:
         if not 0 <= seed < 2**64:
             raise InputError(f'the seed is {seed}; it must lie in [0, 2^64)')
-        if not len(corpus.sentence_lengths):
-            change = 'lower' if corpus.split == 'train' else 'raise'
-            raise InputError(
-                f'the {corpus.split} split of the corpus is empty; add documents or {change} data.held_out'
-            )
+        check_not_empty(corpus)
         self._corpus = corpus
         self._vocabulary = vocabulary
         self._config = config
@@ -105,3 +101,10 @@ class CorpusRows:
 
     def _make_order(self, epoch: int) -> np.ndarray:
         return random_stream(self._seed, Stream.CORPUS_ORDER, epoch).permutation(len(self.plan(epoch)))
+
+
+def check_not_empty(corpus: Corpus) -> None:
+    """Raises InputError where a split has no text."""
+    if not len(corpus.sentence_lengths):
+        change = 'lower' if corpus.split == 'train' else 'raise'
+        raise InputError(f'the {corpus.split} split of the corpus is empty; add documents or {change} data.held_out')

@@ -1,11 +1,11 @@
 """JSON files and rows of them, with every fault named by file, place and field."""
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from efficient_attention.config.json_text import parse_json
 from efficient_attention.data.sources.text_files import read_lines, read_text
 from efficient_attention.errors import InputError
 
@@ -81,6 +81,6 @@ def check_identifiers(pairs: Iterable[tuple[str, str]]) -> None:
 
 def _parsed(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text)
+    except ValueError as error:
         raise InputError(f'{where}: not JSON ({error})') from None

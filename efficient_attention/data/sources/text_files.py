@@ -1,6 +1,7 @@
 """Finds and reads source files: globs, gzip, UTF-8; every failure names the file and the place in it."""
 
 import bz2
+import functools
 import glob
 import gzip
 import hashlib
@@ -8,10 +9,12 @@ import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from efficient_attention.errors import InputError
 
+MOST_BYTES = 2**31  # that are read at once: a text of its own or a line
+Read = TypeVar('Read')
 PACKED: dict[str, Callable[[Path], Any]] = {'.gz': gzip.open, '.bz2': bz2.open}  # by the end of a file's name
 
 
@@ -38,7 +41,7 @@ def digest_files(paths: Sequence[Path]) -> str:
     total = hashlib.sha256()
     for path in paths:
         with _opened(path, unpack=False) as file:
-            content = hashlib.file_digest(file, 'sha256').hexdigest()
+            content = _reading(path, functools.partial(hashlib.file_digest, file, 'sha256')).hexdigest()
         total.update(f'{"".join(path.suffixes[-2:])} {content}\n'.encode())  # the suffix decides how it is read
     return total.hexdigest()
 
@@ -50,7 +53,7 @@ def read_text(path: Path) -> str:
         InputError: it cannot be read, or holds bytes that are not UTF-8; names the byte.
     """
     with _opened(path) as file:
-        data = _reading(path, file.read)
+        data = _at_once(path, file.read)
     return decode(data, str(path)).replace('\r\n', '\n')
 
 
@@ -58,7 +61,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """(line number from 1, line without its end) of a UTF-8 file, one at a time; raises as `read_text` does."""
     offset = 0
     with _opened(path) as file:
-        for number, line in enumerate(iter(lambda: _reading(path, file.readline), b''), start=1):
+        for number, line in enumerate(iter(lambda: _at_once(path, file.readline), b''), start=1):
             yield number, decode(line, str(path), offset).rstrip('\r\n')
             offset += len(line)
 
@@ -96,7 +99,15 @@ def _opened(path: Path, *, unpack: bool = True) -> Any:  # a binary file
         raise InputError(f'{path}: cannot be read ({error.strerror})') from None
 
 
-def _reading(path: Path, read: Callable[[], bytes]) -> bytes:
+def _at_once(path: Path, read: Callable[[int], bytes]) -> bytes:
+    """A whole file, or a line of it; packed files of a few kilobytes may hold more than there is memory."""
+    data = _reading(path, lambda: read(MOST_BYTES + 1))
+    if len(data) > MOST_BYTES:
+        raise InputError(f'{path}: more than {MOST_BYTES:,} bytes in one piece, a file or a line of it')
+    return data
+
+
+def _reading(path: Path, read: Callable[[], Read]) -> Read:
     try:
         return read()
     except (OSError, EOFError, zlib.error) as error:

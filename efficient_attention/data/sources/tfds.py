@@ -1,13 +1,18 @@
 """TensorFlow Datasets, read without TensorFlow."""
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from efficient_attention.config.json_text import read_json_file
 from efficient_attention.data.cache_manifest import one_line
 from efficient_attention.data.sources.text_files import decode
 from efficient_attention.errors import InputError
+
+DATA_SET = re.compile(r'[A-Za-z]\w*(/[\w.+-]+)*(:[\d.*]+)?')
 
 
 def tfds_field(text: str) -> tuple[str, str, str]:
@@ -48,6 +53,8 @@ def tfds_values(name: str, split: str, field: str) -> Iterator[Any]:
 
 
 def tfds_rows(name: str, split: str) -> Sequence[dict]:
+    """The rows of a split; raises InputError where there is no such set, or it would run code of somebody else's."""
+    check_data_set(name)
     try:
         import tensorflow_datasets as tfds  # optional, and slow to import
     except ImportError as error:
@@ -56,6 +63,38 @@ def tfds_rows(name: str, split: str) -> Sequence[dict]:
         return tfds.data_source(name, split=split)
     except Exception as error:  # TFDS raises whatever its builders raise
         raise InputError(f'tfds:{name}: {type(error).__name__}: {one_line(error)[:300]}') from None
+
+
+def check_data_set(name: str) -> None:
+    """Raises InputError where opening a data set would import modules that its name or its files choose.
+
+    TFDS takes 'space:name' for the code of a community, and imports what features.json gives as the class of a feature.
+    """
+    if not DATA_SET.fullmatch(name):
+        raise InputError(
+            f'tfds:{name}: not the name of a data set, such as imdb_reviews or wikipedia/20230601.en:1.0.0'
+        )
+    root = Path(os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets').expanduser()
+    for path in sorted((root / re.split('[/:]', name)[0]).rglob('features.json')):
+        try:
+            features = read_json_file(path)
+        except (OSError, ValueError) as error:
+            raise InputError(f'{path}: cannot be read ({one_line(error)})') from None
+        for feature in classes_of(features):
+            if not feature.startswith('tensorflow_datasets.'):
+                raise InputError(f'{path}: {feature!r} is no feature of TensorFlow Datasets')
+
+
+def classes_of(features: Any) -> Iterator[str]:
+    """The Python classes that a features.json names, in the forms of old and of new releases."""
+    pairs = (
+        features.items() if isinstance(features, dict) else enumerate(features if isinstance(features, list) else ())
+    )
+    for name, value in pairs:
+        if not isinstance(value, str):
+            yield from classes_of(value)
+        elif name in ('pythonClassName', 'python_class_name') or (name == 'type' and '.' in value):
+            yield value
 
 
 def digest_texts(texts: Iterator[str] | Iterator[bytes]) -> str:

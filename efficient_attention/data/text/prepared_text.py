@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from efficient_attention.data.cache_folder import UNIGRAM_COUNTS
-from efficient_attention.data.cache_manifest import check_files, read_manifest
+from efficient_attention.data.cache_manifest import check_files, load_array, read_manifest
 from efficient_attention.data.text.rows import TextRows
 from efficient_attention.data.text.splits import SPLITS
 from efficient_attention.data.text.units import Units, load_units
@@ -69,8 +69,8 @@ def open_text(folder: Path) -> PreparedText:
         manifest=manifest,
         units=load_units(manifest['settings']['units'], folder),
         splits={split: _map(ids_path(folder, split), manifest['id_type']) for split in SPLITS},
-        document_starts={split: np.load(starts_path(folder, split), allow_pickle=False) for split in SPLITS},
-        unigram_counts=np.load(folder / UNIGRAM_COUNTS, allow_pickle=False),
+        document_starts={split: load_array(starts_path(folder, split), 'text') for split in SPLITS},
+        unigram_counts=load_array(folder / UNIGRAM_COUNTS, 'text'),
         fingerprint=manifest['fingerprint'],
     )
 

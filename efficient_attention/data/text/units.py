@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
+from efficient_attention.config.json_text import parse_json
 from efficient_attention.data.blank_lines import cut_at_blank_lines
 from efficient_attention.data.cache_folder import TOKENIZER
+from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.whole_files import write_atomically
 
@@ -249,11 +251,12 @@ def split_words(text: str, *, lowercase: bool) -> list[str]:
 
 def load_units(kind: str, folder: Path) -> Units:
     """The units that `save` wrote, of a kind in `data.units`; raises KeyError for a kind that there is none of."""
+    tokenizer = folder / TOKENIZER
     load: dict[str, Callable[[], Units]] = {
         'bytes': Bytes,
-        'characters': lambda: Characters(json.loads((folder / CHARACTERS).read_text(encoding='utf-8'))),
-        'words': lambda: Words(**json.loads((folder / WORDS).read_text(encoding='utf-8'))),
+        'characters': lambda: Characters(parse_json((folder / CHARACTERS).read_text(encoding='utf-8'))),
+        'words': lambda: Words(**parse_json((folder / WORDS).read_text(encoding='utf-8'))),
         'pixels': Pixels,
-        'tokenizer': lambda: TokenizerPieces(Tokenizer.from_file(str(folder / TOKENIZER)), str(folder / TOKENIZER)),
+        'tokenizer': lambda: TokenizerPieces(load_tokenizer(tokenizer, lowercase=True), str(tokenizer)),
     }
     return load[kind]()

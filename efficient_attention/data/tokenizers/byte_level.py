@@ -1,11 +1,11 @@
 """RoBERTa's and GPT-2's tokenizer files, vocab.json with merges.txt, and the settings that lie beside them."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
+from efficient_attention.config.json_text import read_json_file
 from efficient_attention.data.tokenizers.special_tokens import ROLES, with_specials
 from efficient_attention.errors import InputError
 
@@ -19,7 +19,7 @@ def settings_of(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        values = json.loads(path.read_text(encoding='utf-8'))
+        values = read_json_file(path)
     except ValueError as error:
         raise InputError(f'{path}: not JSON ({error})') from None
     if not isinstance(values, dict):

@@ -1,19 +1,27 @@
 """Tokenizers from users' files: vocab.txt, tokenizer.json, SentencePiece models, vocab.json with merges.txt."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
+from efficient_attention.config.json_text import parse_json
 from efficient_attention.data.cache_manifest import one_line
 from efficient_attention.data.sources.text_files import decode
 from efficient_attention.data.tokenizers.byte_level import PAIR, byte_level
 from efficient_attention.data.tokenizers.sentencepiece import read_sentencepiece
+from efficient_attention.data.tokenizers.training import RUNS
 from efficient_attention.data.tokenizers.wordpiece import read_vocabulary, word_piece
 from efficient_attention.errors import InputError
 
-SAFE_PATTERNS = frozenset({' {2,}', r'\s+'})  # a stranger's regular expression may hang or crash the normalizer
+# A stranger's regular expression may take for ever, or end the process.
+GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+SAFE_PATTERNS = frozenset({' {2,}', r'\s+', RUNS, GPT2})
+UNKNOWN = 'a \U000e0100'  # a word, and a character that no vocabulary has
+STEPS = ('normalizer', 'pre_tokenizer', 'decoder')  # which may have one
+MOST_GROWTH = 1000  # characters that the normalizer may make of one
 
 
 def load_tokenizer(path: str | Path, *, lowercase: bool) -> Tokenizer:
@@ -30,6 +38,8 @@ def load_tokenizer(path: str | Path, *, lowercase: bool) -> Tokenizer:
     path = Path(path)
     if path.name == PAIR[0]:
         return byte_level(path.parent)
+    if path.exists() and not path.is_file():  # a device or a pipe may have no end
+        raise InputError(f'tokenizer {path}: not a file')
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -45,22 +55,34 @@ def load_tokenizer(path: str | Path, *, lowercase: bool) -> Tokenizer:
 
 def _load_json(text: str, path: Path) -> Tokenizer:
     try:
-        content = json.loads(text)
-        _check_patterns(content.get('normalizer'), path)
-        return Tokenizer.from_str(text)
+        content = parse_json(text)
+        for step in STEPS:
+            _check_patterns(content.get(step), step, path)
+        if _growth(content.get('normalizer')) > MOST_GROWTH:
+            raise InputError(f'tokenizer {path}: its normalizer makes more than {MOST_GROWTH} characters of one')
+        tokenizer = Tokenizer.from_str(json.dumps(content))  # what was checked, whatever it makes of the text itself
+        tokenizer.no_truncation()  # texts are cut and padded here, not as the file has it
+        tokenizer.no_padding()
+        tokenizer.encode(UNKNOWN)  # raises where the unknown piece, or a step's, is none
+        return tokenizer
     except InputError:
         raise
     except Exception as error:  # the Rust library raises bare Exception
         raise InputError(f'tokenizer {path}: not a tokenizer.json ({one_line(error)[:200]})') from None
 
 
-def _check_patterns(part: Any, path: Path) -> None:
+def _check_patterns(part: Any, step: str, path: Path) -> None:
     if isinstance(part, dict):
         pattern = part.get('Regex')
         if pattern is not None and pattern not in SAFE_PATTERNS:
-            raise InputError(f'tokenizer {path}: its normalizer has the regular expression {str(pattern)[:50]!r}')
-        for inner in part.values():
-            _check_patterns(inner, path)
-    elif isinstance(part, list):
-        for inner in part:
-            _check_patterns(inner, path)
+            raise InputError(f'tokenizer {path}: its {step} has the regular expression {str(pattern)[:50]!r}')
+    for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        _check_patterns(inner, step, path)
+
+
+def _growth(part: Any) -> int:
+    """Characters that the replacements in a normalizer make of one, at most."""
+    if isinstance(part, dict):
+        longest = max((len(part.get(name) or '') for name in ('content', 'prepend')), default=0)
+        return max(1, longest) * math.prod(map(_growth, part.values()))
+    return math.prod(map(_growth, part)) if isinstance(part, list) else 1

@@ -1,0 +1,79 @@
+"""What a run holds at least, compared with the memory of its devices before any of it is asked for.
+
+An allocator that is asked for more than there is may end the process, or leave the others of a collective waiting for
+ever. A lower bound of what a run needs follows from shapes alone; what passes it may still be too large.
+"""
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from efficient_attention.config.run import RunConfig
+from efficient_attention.errors import InputError
+
+CONTAINER_LIMITS = ('/sys/fs/cgroup/memory.max', '/sys/fs/cgroup/memory/memory.limit_in_bytes')
+UNITS = ('bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB')
+
+
+def host_memory() -> int:
+    """Bytes of this host's memory, or of the share of it that a container may use."""
+    limits = [os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')]
+    for path in map(Path, CONTAINER_LIMITS):
+        text = path.read_text().strip() if path.is_file() else ''
+        limits += [int(text)] if text.isdecimal() else []
+    return min(limits)
+
+
+def memory_of(device: jax.Device) -> int:
+    """Bytes that a device can use: its own, or of a CPU the host's, which the devices of one host share."""
+    limit = (device.memory_stats() or {}).get('bytes_limit') if device.platform != 'cpu' else None
+    return limit or host_memory() // jax.local_device_count()
+
+
+def state_bytes(abstract_state: Any) -> int:
+    """Bytes on one device of arrays that are given as `jax.ShapeDtypeStruct` with shardings."""
+    shards = [(leaf.sharding.shard_shape(leaf.shape), leaf.dtype) for leaf in jax.tree.leaves(abstract_state)]
+    return sum(math.prod(shape) * dtype.itemsize for shape, dtype in shards)
+
+
+def layer_input_bytes(config: RunConfig, rows: int, mesh: Mesh, *, is_kept: bool) -> int:
+    """Bytes on one device of the inputs of layers: one at a time, or those of all layers that a backward pass reads.
+
+    Args:
+        config: of the run; a reversible stack keeps two streams whatever the number of layers.
+        rows: of the global batch, or of a micro-batch of it.
+        mesh: over whose devices rows, and positions where it has an axis for them, are spread.
+        is_kept: whether a backward pass follows.
+    """
+    model, length = config.model, config.data.length
+    if config.task == 'fine_tuning':  # rows are padded to buckets, and none need be as long as data.length
+        length = min(length, config.examples.buckets[0])
+    kept = {'plain': model.layers, 'reversible': 2}[model.stack] if is_kept else 1
+    spread = mesh.size // mesh.shape['tensor']
+    return kept * rows * length * model.width * model.compute_dtype.itemsize // spread
+
+
+def check_fits(mesh: Mesh, needed: Mapping[str, int]) -> None:
+    """Raises InputError where a device of the mesh has less memory than is needed at once.
+
+    Args:
+        mesh: its own devices of this process are looked at.
+        needed: what for, in words -> bytes on one device.
+    """
+    total, there_is = sum(needed.values()), min(map(memory_of, mesh.local_devices))
+    if total > there_is:
+        parts = ', '.join(f'{what} {in_units(count)}' for what, count in needed.items())
+        raise InputError(
+            f'the run needs at least {in_units(total)} on each device ({parts}), and there are {in_units(there_is)}'
+        )
+
+
+def in_units(count: int) -> str:
+    """A number of bytes in a unit that leaves up to four digits, such as '15.6 GiB'."""
+    power = min((max(count, 1).bit_length() - 1) // 10, len(UNITS) - 1)
+    return f'{count / 1024**power:,.1f} {UNITS[power]}' if power else f'{count} bytes'

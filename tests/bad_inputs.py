@@ -1,0 +1,453 @@
+"""Inputs that a user may give by mistake, or get from a stranger, each with the command that meets it and the line that
+it gives; tests/test_bad_inputs.py runs them all.
+
+`{base}` in a command or a line is the folder that all inputs share and none may change, `{here}` one of the input's
+own, in which `files` are written first. In `base` are `corpus.txt` and its `cache`, `run`, a pretraining run with a
+checkpoint of step 0, `table`, the files of a classification, and `model`, a Hugging Face folder of a classifier.
+"""
+
+import dataclasses
+import gzip
+import json
+import os
+import pickle
+import shutil
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+Content = bytes | str | Callable[[Path, Path], None]  # or what makes the file, from its path and the shared folder
+DEEP = '[' * 1_000_000
+LARGE = 10**12
+WORDS = '[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ndog\n'
+
+
+@dataclasses.dataclass(frozen=True)
+class BadInput:
+    """A command that is refused.
+
+    Attributes:
+        command: its words, one space between; the first is a file of the repository.
+        line: how the line on the standard error stream begins, after 'error: '.
+        files: what is written into `{here}`, by name.
+        code: the exit code.
+        environment: variables for it.
+    """
+
+    command: str
+    line: str
+    files: Mapping[str, Content] = dataclasses.field(default_factory=dict)
+    code: int = 2
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def train(fields: str, line: str, **files: Content) -> BadInput:
+    """A training of the tiny model with other fields, named with spaces between, in a new workdir."""
+    data = 'data.source=text:{base}/corpus.txt#paragraphs data.cache={here}/cache'
+    words = ' '.join(f'--config.{field}' for field in f'{data} {fields}'.split())
+    command = f'train.py --config=tests/training/tiny_run.py --workdir={{here}}/new {words}'
+    return BadInput(command, line, {name.replace('__', '.'): content for name, content in files.items()})
+
+
+def tune(fields: str, line: str, **files: Content) -> BadInput:
+    """A fine-tuning of the tiny model on the shared table with other fields."""
+    data = (
+        'examples.train={base}/table/train.tsv examples.dev={base}/table/dev.tsv data.tokenizer={base}/table/vocab.txt'
+    )
+    words = ' '.join(f'--config.{field}' for field in f'{data} {fields}'.split())
+    command = f'train.py --config=tests/training/tiny_fine_tuning.py --workdir={{here}}/new {words}'
+    return BadInput(command, line, {name.replace('__', '.'): content for name, content in files.items()})
+
+
+def corpus(content: Content, line: str, name: str = 'c.txt', source: str = 'text:{here}/c.txt#paragraphs') -> BadInput:
+    """A training on a corpus of its own."""
+    return train(f'data.source={source}', line, **{name.replace('.', '__'): content})
+
+
+def rows(content: Content, line: str, name: str = 'rows.csv', option: str = '') -> BadInput:
+    """Predictions for a table of its own."""
+    command = f'scripts/predict.py --model={{base}}/model --output={{here}}/out --files={{here}}/{name} {option}'
+    return BadInput(command.strip(), line, {name: content})
+
+
+def squad(content: Content, line: str, name: str = 'rows.json') -> BadInput:
+    """A fine-tuning on questions of its own."""
+    kind = 'examples.problem=question_answering examples.format=squad'
+    fields = f'{kind} examples.overlong=windows examples.question_length=4 examples.dev='
+    return tune(f'{fields} examples.train={{here}}/{name}', line, **{name.replace('.', '__'): content})
+
+
+def tags(content: Content, line: str, name: str = 'rows.txt') -> BadInput:
+    """A fine-tuning on words with tags of its own."""
+    fields = 'examples.problem=token_classification examples.format=conll examples.overlong=error examples.dev='
+    return tune(f'{fields} examples.train={{here}}/{name}', line, **{name.replace('.', '__'): content})
+
+
+def copied(name: str, *changes: Callable[[Path], Any]) -> Callable[[Path, Path], None]:
+    """Makes a changed copy of what the shared folder has under a name."""
+
+    def make(path: Path, base: Path) -> None:
+        shutil.copytree(base / name, path)
+        for change in changes:
+            change(path)
+
+    return make
+
+
+def model(line: str, *changes: Callable[[Path], Any]) -> BadInput:
+    """The conversion of a changed Hugging Face folder."""
+    command = 'scripts/convert.py --model={here}/model --output={here}/out'
+    return BadInput(command, line, {'model': copied('model', *changes)})
+
+
+def run(line: str, *changes: Callable[[Path], Any], command: str = 'eval.py --workdir={here}/run') -> BadInput:
+    """The evaluation of a changed workdir, or another command on it."""
+    return BadInput(command, line, {'run': copied('run', *changes)})
+
+
+def written(name: str, content: bytes | str) -> Callable[[Path], Any]:
+    """Replaces a file of a folder."""
+    return lambda folder: (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def fields(**values: Any) -> Callable[[Path], Any]:
+    """Sets fields of a folder's config.json, those of a group as group__field."""
+
+    def change(folder: Path) -> None:
+        found = json.loads((folder / 'config.json').read_text())
+        for name, value in values.items():
+            group, _, field = name.rpartition('__')
+            (found[group] if group else found)[field] = value
+        (folder / 'config.json').write_text(json.dumps(found))
+
+    return change
+
+
+def tensors(header: Any, data: bytes = b'', length: int | None = None) -> Callable[[Path], Any]:
+    """Replaces a folder's safetensors by a file with this header, which may lie about its own length."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    size = struct.pack('<Q', len(text) if length is None else length)
+    return written('model.safetensors', size + text + data)
+
+
+def tensor(shape: list[int], start: int = 0, end: int = 4, dtype: str = 'F32') -> dict[str, Any]:
+    """What a header says of a tensor."""
+    return {'dtype': dtype, 'shape': shape, 'data_offsets': [start, end]}
+
+
+def promised(gibibytes: int) -> Callable[[Path], Any]:
+    """Replaces a folder's safetensors by a file that has as many bytes as its header says, all of them holes."""
+
+    def change(folder: Path) -> None:
+        size = gibibytes * 2**30
+        header = json.dumps({'a': tensor([size // 4], 0, size)}).encode()
+        with (folder / 'model.safetensors').open('wb') as file:
+            file.write(struct.pack('<Q', len(header)) + header)
+            file.truncate(8 + len(header) + size)
+
+    return change
+
+
+def tokenizer(**parts: Any) -> str:
+    """A tokenizer.json of seven pieces with some parts replaced."""
+    vocabulary = {piece: id for id, piece in enumerate(WORDS.split())}
+    pieces = {'type': 'WordPiece', 'unk_token': '[UNK]', 'continuing_subword_prefix': '##', 'vocab': vocabulary}
+    plain = dict.fromkeys(('truncation', 'padding', 'normalizer', 'pre_tokenizer', 'post_processor', 'decoder'))
+    whole = {'version': '1.0', 'added_tokens': [], **plain, 'model': pieces | {'max_input_chars_per_word': 100}}
+    return json.dumps(whole | parts)
+
+
+SPLIT = {'type': 'Split', 'pattern': {'Regex': '(a+)+$'}, 'behavior': 'Isolated', 'invert': False}
+GROWING = {
+    'type': 'Sequence',
+    'normalizers': [{'type': 'Replace', 'pattern': {'String': ' '}, 'content': ' ' * 99}] * 4,
+}
+INDEX = 'model.safetensors.index.json'
+RECORD = 'checkpoints/0/record/metadata'
+METRICS = 'efficient_attention/workdir/report.py {here}/run'
+QUESTION = {'id': 'a', 'question': 'Who?', 'answers': [{'text': 'dog', 'answer_start': 0}]}
+
+
+def questions(**changed: Any) -> str:
+    """SQuAD's JSON with one question."""
+    return json.dumps({'data': [{'paragraphs': [{'context': 'dog', 'qas': [QUESTION | changed]}]}]})
+
+
+def unsealed(folder: Path) -> None:
+    """Makes a run's checkpoint one from before there were seals."""
+    (folder / 'checkpoints' / '0' / 'seal-0-of-1.sha256').unlink()
+    record = json.loads((folder / RECORD).read_text())
+    del record['has_seal']
+    (folder / RECORD).write_text(json.dumps(record))
+
+
+BAD_INPUTS = {
+    # ---- fields of a config ----
+    'field unknown': train('model.widht=3', "unknown config field: 'widht' Did you mean"),
+    'field of another type': train('model.width=wide', 'flag --config.model.width=wide: invalid literal for int()'),
+    'field beyond any device': train(
+        'train.steps=99999999999999999999', 'train.steps is 99999999999999999999; a whole'
+    ),
+    'field nan': train('data.mask_rate=nan', 'data.mask_rate is nan; it must lie in [0, 1]'),
+    'group in place of a field': train('model=3', 'flag --config.model=3: '),
+    'layers': train('model.layers=1000000000', 'model.layers is 1000000000; it must be at most 65536'),
+    'processes': train('data.processes=100000', 'data.processes is 100000; it must lie in [0, 4096]'),
+    'pattern unknown': train('model.attention=windw(3)', "attention 'windw(3)': unknown name 'windw'"),
+    'pattern too deep': train(f'model.attention={"(" * 10_000}', "attention '((((((((((((((((((((((((((("),
+    'pattern that calls': train('model.attention=__import__("os")', 'attention \'__import__("os")\': unknown name'),
+    'regular expression': train("optimizer.no_decay=('(',)", "optimizer.no_decay has '(', which is no regular expr"),
+    'cache without a name': train('data.cache=', "data.cache is ''; it must be a folder"),
+    'all held out': train('data.held_out=1', 'the train split of the corpus is empty; add documents or lower'),
+    # ---- sizes that no machine has room for ----
+    'row of 10^8': train(
+        'data.length=100000000 model.positions=none train.batch_size=8000000', 'the run needs at least'
+    ),
+    'batch of 10^9': train('train.batch_size=1000000000', 'the run needs at least'),
+    'evaluation of 10^9': train('eval.batch_size=2000000000', 'the run needs at least'),
+    'vocabulary of 10^12': train(f'data.vocab_size={LARGE}', f'data.vocab_size is {LARGE}; a whole number must lie in'),
+    'vocabulary of 10^9': train(
+        'data.vocab_size=1000000000', 'data.vocab_size is 1000000000; it must lie in [1, 4194304]'
+    ),
+    '10^15 parameters': train('model.width=1000000 model.layers=100', 'the run needs at least'),
+    # ---- devices and hosts ----
+    'mesh that does not divide': train('mesh.data=3', 'mesh.data 3 x mesh.fsdp 1 x mesh.tensor 1 = 3 devices, but th'),
+    'mesh without devices': train('mesh.fsdp=0', 'mesh.fsdp is 0; it must lie in [1, inf)'),
+    'heads over the mesh': train('mesh.tensor=8 mesh.data=1', 'model.heads 2 does not divide over mesh.tensor 8'),
+    'host alone': BadInput('eval.py --workdir={base}/run --process_id=5', '--process_id needs --distributed'),
+    # ---- corpora ----
+    'corpus empty': corpus(b'', "data.source 'text:{here}/c.txt#paragraphs': no text in it"),
+    'corpus of a mark alone': corpus('\ufeff', "data.source 'text:{here}/c.txt#paragraphs': no text in it"),
+    'corpus UTF-16': corpus('Good.'.encode('utf-16'), '{here}/c.txt: byte 0xff at offset 0 is not UTF-8'),
+    'corpus of half characters': corpus(b'a\xed\xa0\x80', '{here}/c.txt: byte 0xed at offset 1 is not UTF-8'),
+    'corpus a pipe': corpus(lambda path, _: os.mkfifo(path), "data.source 'text:{here}/c.txt#paragraphs': no file mat"),
+    'corpus a link to itself': corpus(lambda path, _: path.symlink_to(path), "data.source 'text:{here}/c.txt#parag"),
+    'corpus cut gzip': corpus(
+        gzip.compress(os.urandom(9999))[:5000], '{here}/c.txt.gz: cannot be read', 'c.txt.gz', 'text:{here}/c.txt.gz'
+    ),
+    'corpus deep JSON': corpus(
+        DEEP, '{here}/c.jsonl: line 1: not JSON (nested too deeply)', 'c.jsonl', 'jsonl:{here}/c.jsonl#text'
+    ),
+    'corpus of numbers': corpus(
+        '{"text": 3}', "{here}/c.jsonl: line 1: field 'text' is int, not text", 'c.jsonl', 'jsonl:{here}/c.jsonl#text'
+    ),
+    'shard damaged': corpus(
+        bytes(70_000),
+        '{here}/c.array_record: not a sound ArrayRecord',
+        'c.array_record',
+        'arrayrecord:{here}/c.array_record',
+    ),
+    'data set by a path': train('data.source=tfds:../../x#text', 'tfds:../../x: not the name of a data set, such as'),
+    # ---- tokenizers ----
+    'tokenizer a device': train('data.tokenizer=/dev/zero', 'tokenizer /dev/zero: not a file'),
+    'tokenizer missing': train('data.tokenizer={here}/none.json', 'tokenizer {here}/none.json: cannot be read (No su'),
+    'vocabulary twice': train(
+        'data.tokenizer={here}/vocab.txt', 'tokenizer {here}/vocab.txt: line 8 repeats', vocab__txt=f'{WORDS}dog\n'
+    ),
+    'vocabulary empty': train('data.tokenizer={here}/vocab.txt', 'tokenizer {here}/vocab.txt: no [UNK]', vocab__txt=''),
+    'SentencePiece junk': train(
+        'data.tokenizer={here}/x.model', 'tokenizer {here}/x.model: not a SentencePiece model', x__model=b'\xff' * 99
+    ),
+    'tokenizer deep': train(
+        'data.tokenizer={here}/t.json', 'tokenizer {here}/t.json: not a tokenizer.json (nested', t__json=DEEP
+    ),
+    'tokenizer a list': train(
+        'data.tokenizer={here}/t.json', 'tokenizer {here}/t.json: not a tokenizer.json', t__json='[]'
+    ),
+    'tokenizer slow pattern': train(
+        'data.tokenizer={here}/t.json',
+        "tokenizer {here}/t.json: its pre_tokenizer has the regular expression '(a+)+$'",
+        t__json=tokenizer(pre_tokenizer=SPLIT),
+    ),
+    'tokenizer that grows': train(
+        'data.tokenizer={here}/t.json',
+        'tokenizer {here}/t.json: its normalizer makes more than 1000 characters of one',
+        t__json=tokenizer(normalizer=GROWING),
+    ),
+    'tokenizer without its unknown piece': train(
+        'data.tokenizer={here}/t.json',
+        'tokenizer {here}/t.json: not a tokenizer.json (WordPiece error: Missing [UNK] token',
+        t__json=tokenizer().replace('"unk_token": "[UNK]"', '"unk_token": "[NONE]"'),
+    ),
+    # ---- files of examples, and predictions ----
+    'table empty': rows('', '{here}/rows.csv: it is empty; its first line must name the columns'),
+    'table column twice': rows('text,text\na,b\n', "{here}/rows.csv: line 1: the header names column 'text' twice"),
+    'table open quote': rows('text\n"abc\n', '{here}/rows.csv: line 2: not CSV ('),
+    'table of another kind': rows(b'PK\x03\x04', '{here}/rows.xlsx: not a known kind of table', 'rows.xlsx'),
+    'table half a character': rows(
+        '{"text": "\\udc00"}', "{here}/rows.jsonl: line 1: field 'text' holds half of a", 'rows.jsonl'
+    ),
+    'table unknown label': rows(
+        'text,label\nthe,odd\n', "{here}/rows.csv: line 2: field 'label' is 'odd'; known labels"
+    ),
+    'option unknown': rows('text\nthe\n', "--set 'nope=1': write FIELD=VALUE with one of", option='--set=nope=1'),
+    'questions deep': squad(DEEP, '{here}/rows.json: not JSON (nested too deeply)'),
+    'questions without data': squad('{}', "{here}/rows.json: no field 'data'"),
+    'question without text': squad(
+        questions(question=' '), "{here}/rows.json: question 'a': field 'question' is empty"
+    ),
+    'answer a number': squad(
+        questions(answers=3), "{here}/rows.json: question 'a': field 'answers' is int, not a list"
+    ),
+    'tags ragged': tags('The DT\ndog\n', '{here}/rows.txt: line 2: 1 columns where the lines before have 2'),
+    'tags in CoNLL-U': tags('1\tThe\n', '{here}/rows.conllu: line 1: 2 columns; CoNLL-U has 10', 'rows.conllu'),
+    'predictions there already': BadInput(
+        'scripts/predict.py --model={base}/model --output={base}/table --files={base}/table/dev.tsv',
+        '{base}/table: there is something already; name another folder (--output)',
+    ),
+    # ---- Hugging Face folders ----
+    'model config deep': model('{here}/model/config.json: not JSON (nested too deeply)', written('config.json', DEEP)),
+    'model config a pipe': model(
+        '{here}/model/config.json: not JSON (not a file)',
+        lambda folder: ((folder / 'config.json').unlink(), os.mkfifo(folder / 'config.json')),
+    ),
+    'model unknown': model("{here}/model/config.json: model_type is 'gpt9'; read here:", fields(model_type='gpt9')),
+    'model architectures': model('{here}/model/config.json: architectures is 3; it must be', fields(architectures=3)),
+    'model wide': model(f'{{here}}/model/config.json: hidden_size is {LARGE}; a whole', fields(hidden_size=LARGE)),
+    'model layers': model('{here}/model/config.json: model.layers is 1000000000;', fields(num_hidden_layers=10**9)),
+    'model vocabulary': model('{here}/model: its tensors are not those of its config.json', fields(vocab_size=10**9)),
+    'model dropout': model("{here}/model/config.json: classifier_dropout is 'x'; it", fields(classifier_dropout='x')),
+    'model pickle alone': model(
+        '{here}/model: no model.safetensors; pytorch_model.bin is a pickle, which may run code',
+        lambda folder: (folder / 'model.safetensors').rename(folder / 'pytorch_model.bin'),
+    ),
+    'header huge': model('{here}/model/model.safetensors: cannot be read (', tensors(b'{}', length=2**63)),
+    'header of terabytes': model(
+        '{here}/model/model.safetensors: cannot be read (', tensors({'a': tensor([2**38], 0, 2**40)})
+    ),
+    'header overlaps': model(
+        '{here}/model/model.safetensors: cannot be read (', tensors({'a': tensor([1]), 'b': tensor([1])}, bytes(4))
+    ),
+    'header out of range': model(
+        '{here}/model/model.safetensors: cannot be read (', tensors({'a': tensor([1], 4, 8)}, bytes(4))
+    ),
+    'header overflows': model(
+        '{here}/model/model.safetensors: cannot be read (', tensors({'a': tensor([2**40, 2**40])}, bytes(4))
+    ),
+    'header name twice': model(
+        '{here}/model: its tensors are not those of its config.json',
+        tensors(
+            b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
+            bytes(4),
+        ),
+    ),
+    'header deep': model('{here}/model/model.safetensors: cannot be read (', tensors(DEEP.encode())),
+    'header name with an escape': model(
+        '{here}/model: its tensors are not those of its config.json',
+        tensors({'\x1b[31mred\r\n': tensor([1])}, bytes(4)),
+    ),
+    'file of holes': model('{here}/model', promised(8192)),
+    'tensor not finite': model(
+        '{here}/model/model.safetensors: ', lambda folder: not_finite(folder / 'model.safetensors')
+    ),
+    'shard outside': model(
+        f'{{here}}/model/{INDEX}: no index of shards (ValueError: a file name with a folder in it)',
+        written(INDEX, '{"weight_map": {"a": "../../etc/passwd"}}'),
+    ),
+    'shard with a long name': model(
+        '{here}/model: the shard aaaaa', written(INDEX, json.dumps({'weight_map': {'a': 'a' * 5000}}))
+    ),
+    'tokenizer above the model': BadInput(
+        'scripts/predict.py --model={here}/model --output={here}/out --files={base}/table/dev.tsv',
+        '{here}/model/vocab.txt: the tokenizer has 107 tokens; the model has 27',
+        {'model': copied('model', written('vocab.txt', WORDS + '\n'.join(f'w{n}' for n in range(100))))},
+    ),
+    'longer than memory': BadInput(
+        f'scripts/convert.py --model={{base}}/model --output={{here}}/out --length={10**11}', f'{10**11} positions take'
+    ),
+    # ---- workdirs and checkpoints ----
+    'workdir missing': BadInput('eval.py --workdir={here}/none', '{here}/none: no run there (config.json is missing)'),
+    'workdir a file': BadInput(
+        'eval.py --workdir={base}/corpus.txt', '{base}/corpus.txt: no run there (config.json is'
+    ),
+    'config deep': run('{here}/run/config.json: not JSON (nested too deeply)', written('config.json', DEEP)),
+    'config of another version': run('{here}/run/config.json: unknown config field new; known:', fields(new=3)),
+    'config mesh': run('{here}/run/config.json: mesh.tensor is 0; it must lie in', fields(mesh__tensor=0)),
+    'config wide': run('the run needs at least', fields(model__width=2 * 10**9, eval__batch_size=8000)),
+    'checkpoint unknown': BadInput(
+        'eval.py --workdir={base}/run --checkpoint=7', 'there is no checkpoint of step 7 in'
+    ),
+    'checkpoint by a path': BadInput(
+        'eval.py --workdir={base}/run --checkpoint=../x', "checkpoint '../x' is none of last"
+    ),
+    'checkpoint outside': run(
+        'no checkpoint in {here}/run/checkpoints is undamaged; there are 0',
+        lambda folder: (folder / 'checkpoints' / '0' / 'record' / 'x').symlink_to('/etc/passwd'),
+    ),
+    'checkpoint without files': run(
+        'checkpoint {here}/run/checkpoints/0 cannot be read',
+        unsealed,
+        lambda folder: shutil.rmtree(folder / 'checkpoints' / '0' / 'state'),
+    ),
+    'record a list': run('there is no checkpoint in {here}/run/checkpoints', unsealed, written(RECORD, '[' * 99_999)),
+    'record of another kind': run(
+        'checkpoint {here}/run/checkpoints/0 cannot be read: ValueError: its record is none',
+        unsealed,
+        written(RECORD, '{"fingerprint": 3}'),
+    ),
+    'batch above memory': BadInput('eval.py --workdir={base}/run --batch_size=8000000000', 'the run needs at least'),
+    'lock a link': run(
+        '{here}/run/lock: a link to a file; a run writes files into its own folder alone',
+        lambda folder: ((folder / 'lock').unlink(missing_ok=True), (folder / 'lock').symlink_to('config.json')),
+        command='train.py --config=tests/training/tiny_run.py --workdir={here}/run --config.data.cache={base}/cache'
+        ' --config.data.source=text:{base}/corpus.txt#paragraphs',
+    ),
+    # ---- metrics and reports ----
+    'metrics no JSON': run(
+        '{here}/run/metrics.jsonl, line 1: not a JSON', written('metrics.jsonl', 'x\n'), command=METRICS
+    ),
+    'metrics deep': run(
+        '{here}/run/metrics.jsonl, line 1: not', written('metrics.jsonl', f'{DEEP}\n'), command=METRICS
+    ),
+    'metrics step': run(
+        "{here}/run/metrics.jsonl, line 1: step 'a' of split 3 is none",
+        written('metrics.jsonl', '{"step": "a", "split": 3}\n'),
+        command=METRICS,
+    ),
+    'metrics number': run(
+        '{here}/run/metrics.jsonl, line 1: loss is a number beyond 1e+100',
+        written('metrics.jsonl', f'{{"step": 1, "split": "train", "loss": {"9" * 400}}}\n'),
+        command=METRICS,
+    ),
+    # ---- the command line ----
+    'no workdir': BadInput('train.py --config=tests/training/tiny_run.py', '--workdir is missing'),
+    'no config file': BadInput(
+        'train.py --config=none.py --workdir={here}/new', "config: No such file or directory: 'no"
+    ),
+    'config no Python': BadInput(
+        'train.py --config={base}/corpus.txt --workdir={here}/new', 'config: invalid syntax ('
+    ),
+    'flag unknown': BadInput('eval.py --workdir={base}/run --nope', "Unknown command line flag 'nope'"),
+    'word too many': BadInput(
+        'eval.py --workdir={base}/run x', "'x' is no flag; flags and config fields begin with --"
+    ),
+    'text without a mask': BadInput('scripts/fill_mask.py --model={base}/run dog', "no [MASK] in the text 'dog'"),
+    'temperature': BadInput(
+        'scripts/generate.py --workdir={base}/run --prompt=a --temperature=nan', 'temperature is nan'
+    ),
+    'picture too long': BadInput(
+        'scripts/visualize.py pattern window(8) --length=1000000000 --output={here}/x.png',
+        '--length is 1000000000; it must',
+    ),
+}
+
+
+def not_finite(path: Path) -> None:
+    """Writes a NaN into the last tensor of a safetensors file."""
+    content = path.read_bytes()
+    path.write_bytes(content[:-4] + struct.pack('<f', float('nan')))
+
+
+class Payload:
+    """Its pickle makes a file when it is opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple:
+        return os.system, (f'touch {self.path}',)
+
+
+def pickled(path: Path) -> bytes:
+    """A pickle that makes this file when it is opened."""
+    return pickle.dumps(Payload(path))

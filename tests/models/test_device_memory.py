@@ -1,0 +1,92 @@
+"""What a run needs at least, from shapes alone, and the refusal of what no device has room for."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from efficient_attention.config.data import DataConfig
+from efficient_attention.config.mesh import MeshConfig
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.run import RunConfig
+from efficient_attention.errors import InputError
+from efficient_attention.models import device_memory
+from efficient_attention.models.device_memory import (
+    check_fits,
+    host_memory,
+    in_units,
+    layer_input_bytes,
+    memory_of,
+    state_bytes,
+)
+from efficient_attention.models.sharding import abstract_arrays, make_mesh
+
+MODEL = ModelConfig(width=16, heads=2, layers=4, max_length=64)
+CONFIG = RunConfig(data=DataConfig(length=64), model=MODEL)
+
+
+def test_the_devices_of_a_cpu_share_the_memory_of_the_host():
+    assert 2**28 < host_memory() < 2**60
+    assert memory_of(jax.devices()[0]) == host_memory() // 8
+
+
+def test_an_accelerator_says_what_it_has():
+    device = SimpleNamespace(platform='gpu', memory_stats=lambda: {'bytes_limit': 12345})
+    assert memory_of(device) == 12345
+    assert memory_of(SimpleNamespace(platform='tpu', memory_stats=lambda: None)) == host_memory() // 8
+
+
+def test_a_container_has_its_own_limit(monkeypatch: pytest.MonkeyPatch, tmp_path):
+    for text, least in (('1048576\n', 2**20), ('max\n', 2**28)):
+        (tmp_path / 'memory.max').write_text(text)
+        monkeypatch.setattr(device_memory, 'CONTAINER_LIMITS', (str(tmp_path / 'memory.max'), str(tmp_path / 'none')))
+        assert host_memory() == least if least == 2**20 else host_memory() > least
+
+
+def test_the_state_is_counted_as_it_lies_on_one_device():
+    mesh = make_mesh(MeshConfig(fsdp=4))
+    shapes = {'dense/kernel': jax.ShapeDtypeStruct((16, 3), jnp.float32), 'step': jax.ShapeDtypeStruct((), jnp.int32)}
+    assert state_bytes(abstract_arrays(shapes, mesh)) == 16 * 3 * 4 // 4 + 4
+
+
+def test_layers_inputs_are_those_of_compiled_programs_or_fewer():
+    """A lower bound: a compiled forward and backward pass over the layers takes no less."""
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    weights = jnp.zeros((4, 16, 16))
+
+    def loss(weights, x):
+        return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, weights)[0].sum()
+
+    x = jax.ShapeDtypeStruct((32, 64, 16), jnp.float32)
+    taken = jax.jit(jax.grad(loss)).lower(weights, x).compile().memory_analysis().temp_size_in_bytes
+    assert 0 < layer_input_bytes(CONFIG, 32, mesh, is_kept=True) <= taken
+
+
+@pytest.mark.parametrize(
+    'mesh, is_kept, expected',
+    [
+        (MeshConfig(), True, 4 * 32 * 64 * 16 * 4 // 8),
+        (MeshConfig(), False, 32 * 64 * 16 * 4 // 8),
+        (MeshConfig(tensor=2), True, 4 * 32 * 64 * 16 * 4 // 4),
+        (MeshConfig(fsdp=2), True, 4 * 32 * 64 * 16 * 4 // 8),
+    ],
+)
+def test_rows_are_spread_over_the_mesh_but_not_over_tensor(mesh: MeshConfig, is_kept: bool, expected: int):
+    assert layer_input_bytes(CONFIG, 32, make_mesh(mesh), is_kept=is_kept) == expected
+
+
+def test_what_does_not_fit_is_one_line():
+    mesh = make_mesh(MeshConfig())
+    check_fits(mesh, {'parameters': 1000, 'rows': 1000})
+    line = r'the run needs at least 2.0 EiB on each device \(parameters 1.0 EiB, rows 1.0 EiB\), and there are '
+    with pytest.raises(InputError, match=line):
+        check_fits(mesh, {'parameters': 2**60, 'rows': 2**60})
+
+
+@pytest.mark.parametrize(
+    'count, text',
+    [(0, '0 bytes'), (1023, '1023 bytes'), (1024, '1.0 KiB'), (1536 * 2**30, '1.5 TiB'), (2**75, '32,768.0 EiB')],
+)
+def test_numbers_of_bytes_in_words(count: int, text: str):
+    assert in_units(count) == text
