@@ -13,7 +13,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory --no-builtin-rules
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help quickstart test test-fast test-all lint format lock peers beam clean install-run install-test
+.PHONY: help quickstart test test-fast test-all lint format lock peers plan beam clean install-run install-test
 
 install = $(1)/bin/python -m pip install --quiet --disable-pip-version-check --no-input
 
@@ -97,6 +97,13 @@ peers: .venv-peers/.peers  ## environment with PyTorch and transformers, for scr
 	  { echo 'error: pip could not install what $< names (see above); its comment says where torch may come from' >&2; exit 1; }
 	@touch $@
 
+plan: .venv-plan/.plan  ## environment with the compilers for TPUs and NVIDIA GPUs, for scripts/plan.py (6 GB)
+.venv-plan/.plan: requirements/plan.txt
+	$(call environment,.venv-plan)
+	@echo '[set-up] installing requirements/plan.txt into .venv-plan (Linux on x86-64; minutes)'
+	@$(call install,.venv-plan) --require-hashes -r requirements/plan.txt
+	@touch $@
+
 beam: .venv-beam/.beam  ## environment with Apache Beam, for scripts/prepare_corpus_beam.py
 .venv-beam/.beam: requirements/beam.txt
 	$(call environment,.venv-beam)
@@ -109,17 +116,18 @@ beam: .venv-beam/.beam  ## environment with Apache Beam, for scripts/prepare_cor
 compile = .venv-lock/bin/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
   --no-header --no-emit-index-url --no-annotate --upgrade
 
-lock:  ## renew requirements/{run,test,lint,beam}.txt from pyproject.toml
+lock:  ## renew requirements/{run,test,lint,plan,beam}.txt from pyproject.toml
 	$(call environment,.venv-lock)
 	@$(call install,.venv-lock) --upgrade uv
 	@index=$$(.venv-lock/bin/python -m pip config get global.index-url 2>/dev/null || true); \
 	  export UV_DEFAULT_INDEX=$${UV_DEFAULT_INDEX:-$${index:-}}; test -n "$$UV_DEFAULT_INDEX" || unset UV_DEFAULT_INDEX; \
 	  $(compile) --extra test --output-file requirements/test.txt >/dev/null; \
 	  $(compile) --constraints requirements/test.txt --output-file requirements/run.txt >/dev/null; \
+	  $(compile) --extra test --extra tpu --extra cuda --constraints requirements/test.txt --output-file requirements/plan.txt >/dev/null; \
 	  $(subst pyproject.toml,--group lint,$(compile)) --output-file requirements/lint.txt >/dev/null; \
 	  $(subst pyproject.toml,--group beam,$(compile)) --output-file requirements/beam.txt >/dev/null
-	@! grep -n '://' requirements/test.txt requirements/run.txt requirements/lint.txt requirements/beam.txt
-	@echo 'renewed requirements/test.txt, run.txt, lint.txt and beam.txt'
+	@! grep -n '://' requirements/test.txt requirements/run.txt requirements/plan.txt requirements/lint.txt requirements/beam.txt
+	@echo 'renewed requirements/test.txt, run.txt, plan.txt, lint.txt and beam.txt'
 
 clean:  ## remove environments, builds, tool caches and compiled programs; runs/, data/ and the rest of cache/ stay
 	rm -rf cache/programs .venv .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -32,6 +32,7 @@ ORDER = (
     'interop',
     'inference',
     'training',
+    'planning',
 )
 RANK = {package: rank for rank, package in enumerate(ORDER)}
 KNOWS_NO_DATA = ('modules', 'models', 'objectives')
@@ -102,6 +103,7 @@ def part_of(module: str) -> str | None:
         ('objectives', 'training', True),
         ('inference', 'training', True),
         ('training', 'inference', False),
+        ('training', 'planning', True),
         ('config', 'attention', False),
         ('data', 'attention', True),
         ('data', 'errors', False),
@@ -398,7 +400,7 @@ def test_requirements_name_no_address(path):
     assert not re.search(r'^\s*(-i|-f|--index-url|--extra-index-url|--find-links|--trusted-host)\b', text, re.MULTILINE)
 
 
-@pytest.mark.parametrize('name', ['run', 'test', 'lint'])
+@pytest.mark.parametrize('name', ['run', 'test', 'lint', 'plan'])
 def test_every_locked_package_has_a_hash(name):
     lines = (ROOT / 'requirements' / f'{name}.txt').read_text(encoding='utf-8').replace('\\\n', '').splitlines()
     assert lines and not [line.split()[0] for line in lines if '==' not in line or '--hash=sha256:' not in line]
@@ -408,6 +410,7 @@ def test_locks_hold_what_the_project_asks_for():
     project = tomllib.loads((ROOT / 'pyproject.toml').read_text(encoding='utf-8'))['project']
     extras = project['optional-dependencies']
     asked = {'run': project['dependencies'], 'test': [*project['dependencies'], *extras['test'], *extras['tfds']]}
+    asked['plan'] = [*project['dependencies'], 'jax-cuda13-plugin', 'libtpu']
     for name, requirements in asked.items():
         locked = set(re.findall(r'^([\w.-]+)==', (ROOT / 'requirements' / f'{name}.txt').read_text(), re.MULTILINE))
         wanted = {re.split(r'[\[<>=~! ]', line)[0].lower() for line in requirements} - {project['name']}

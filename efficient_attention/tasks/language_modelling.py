@@ -5,6 +5,8 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
+import numpy as np
 from flax import nnx
 
 from efficient_attention.config.evaluation import EvalConfig, has_held_out
@@ -22,7 +24,7 @@ from efficient_attention.models.decoder import Decoder, check_causal
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.objectives.language_modelling import LanguageModelling
 from efficient_attention.tasks.pretraining import unigram_losses
-from efficient_attention.tasks.task import HostBatch, Task
+from efficient_attention.tasks.task import BatchShapes, HostBatch, Task
 
 BITS = {'bytes': 'bits_per_byte', 'characters': 'bits_per_character', 'pixels': 'bits_per_dimension'}
 PERPLEXITIES = {'tokenizer': 'causal_lm_perplexity', 'words': 'word_perplexity'}
@@ -37,12 +39,8 @@ class LanguageModellingTask(Task):
         Raises:
             InputError: the text, the tokenizer, the attention or the sizes do not serve; names which.
         """
-        data, model, evaluation = config.data, config.model, config.eval
-        check_causal(model)
-        self.data, self.model, self.seed = data, model, config.train.seed
-        self.batch_size, self.evaluation = config.train.batch_size, evaluation
-        self.evaluation_model = evaluation_model(model, evaluation)
-        check_memory(self.evaluation_model)
+        self.set_up(config)
+        data, model, evaluation = self.data, self.model, self.evaluation
         self.context = evaluation.context or data.length
         self.stride = evaluation.stride or self.context
         self.text: PreparedText = prepare_text(data)
@@ -62,10 +60,23 @@ class LanguageModellingTask(Task):
         self.check_evaluation()
         if has_held_out(data.held_out, evaluation.split):
             self.evaluation_batches(0, 1)  # raises now what would else end the run at its first evaluation
-        self.objective = LanguageModelling(model)
         self.held_out_metrics = self.metric_names()
         self.fingerprint = {'text': self.text.fingerprint}
         self.unigram_losses_V = unigram_losses(self.text.unigram_counts)
+
+    def set_up(self, config: RunConfig) -> None:
+        """See `Task`."""
+        check_causal(config.model)
+        self.data, self.model, self.seed = config.data, config.model, config.train.seed
+        self.batch_size, self.evaluation = config.train.batch_size, config.eval
+        self.evaluation_model = evaluation_model(config.model, config.eval)
+        check_memory(self.evaluation_model)
+        self.objective = LanguageModelling(config.model)
+
+    def batch_shapes(self) -> BatchShapes:
+        """See `Task`."""
+        ids_BL = jax.ShapeDtypeStruct((self.batch_size, self.data.length), np.int32)
+        return dict.fromkeys(('tokens', 'targets', 'segments'), ids_BL) | {'weights': ids_BL.update(dtype=np.float32)}
 
     def check_evaluation(self) -> None:
         """Raises InputError where there is too little text for the evaluation that is asked for."""

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import numpy as np
 from flax import nnx
 
@@ -22,7 +23,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.objectives.pretraining import Pretraining
-from efficient_attention.tasks.task import HostBatch, Task
+from efficient_attention.tasks.task import BatchShapes, HostBatch, Task
 from efficient_attention.whole_files import whole_file
 
 
@@ -35,9 +36,8 @@ class PretrainingTask(Task):
         Raises:
             InputError: the corpus, the tokenizer or the sizes do not serve; names which.
         """
-        data, model, seed = config.data, config.model, config.train.seed
-        self.data, self.model, self.seed = data, model, seed
-        self.batch_size, self.eval_batch_size = config.train.batch_size, config.eval.batch_size
+        self.set_up(config)
+        data, model, seed = self.data, self.model, self.seed
         self.corpus: PreparedCorpus = prepare_corpus(data)
         if self.corpus.vocabulary.size > model.vocab_size:
             raise InputError(
@@ -45,11 +45,31 @@ class PretrainingTask(Task):
             )
         if has_held_out(data.held_out, config.eval.split):
             evaluation_row_count(self.corpus, data, seed)  # raises now what would else end the run at an evaluation
-        self.has_pairs = data.pairs != 'none'
-        self.objective = Pretraining(self.has_pairs)
         self.held_out_metrics = self.metric_names()
         self.fingerprint = {'corpus': self.corpus.fingerprint}
         self.unigram_losses_V = unigram_losses(self.corpus.unigram_counts)
+
+    def set_up(self, config: RunConfig) -> None:
+        """See `Task`."""
+        self.data, self.model, self.seed = config.data, config.model, config.train.seed
+        self.batch_size, self.eval_batch_size = config.train.batch_size, config.eval.batch_size
+        self.has_pairs = config.data.pairs != 'none'
+        self.objective = Pretraining(self.has_pairs)
+
+    def batch_shapes(self) -> BatchShapes:
+        """See `Task`."""
+        ids_BL = jax.ShapeDtypeStruct((self.batch_size, self.data.length), np.int32)
+        ids_BP = jax.ShapeDtypeStruct((self.batch_size, self.data.max_masked), np.int32)
+        shapes = dict.fromkeys(('tokens', 'segments', 'token_types', 'positions'), ids_BL)
+        shapes |= {
+            'masked_positions': ids_BP,
+            'masked_tokens': ids_BP,
+            'masked_weights': ids_BP.update(dtype=np.float32),
+        }
+        if self.has_pairs:
+            labels_B = jax.ShapeDtypeStruct((self.batch_size,), np.int32)
+            shapes |= {'pair_labels': labels_B, 'pair_weights': labels_B.update(dtype=np.float32)}
+        return shapes
 
     @property
     def notes(self) -> list[str]:

@@ -15,7 +15,7 @@ from efficient_attention.tasks.language_modelling import LanguageModellingTask
 from efficient_attention.tasks.pretraining import PretrainingTask
 from efficient_attention.tasks.task import Task
 
-TASKS: dict[str, Callable[..., Task]] = {
+TASKS: dict[str, type[Task]] = {
     'pretraining': PretrainingTask,
     'language_modelling': LanguageModellingTask,
     'fine_tuning': FineTuningTask,
@@ -45,5 +45,5 @@ def make_task(config: RunConfig, examples: EncodedExamples | None = None) -> Tas
 
 
 def _task(config: RunConfig, examples: EncodedExamples | None) -> Task:
-    kind = TASKS[config.task]
+    kind: Callable[..., Task] = TASKS[config.task]
     return kind(config) if examples is None else kind(config, examples)

@@ -3,7 +3,9 @@
 import abc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Self
 
+import jax
 import numpy as np
 from flax import nnx
 
@@ -11,6 +13,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.objectives.objective import Objective
 
 HostBatch = dict[str, np.ndarray]
+BatchShapes = dict[str, jax.ShapeDtypeStruct]
 
 
 class Task(abc.ABC):
@@ -24,7 +27,26 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def __init__(self, config: RunConfig) -> None:
-        """Prepares the data; raises InputError where it does not serve."""
+        """Takes the config with `set_up`, then prepares the data; raises InputError where it does not serve."""
+
+    def set_up(self, config: RunConfig) -> None:  # noqa: ARG002
+        """Takes from the config what model, objective and `batch_shapes` need; reads no data.
+
+        Raises:
+            InputError: the config is bad whatever the data are.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def without_data(cls, config: RunConfig) -> Self:
+        """The task for a plan, with the model, the objective and the shapes of its batches, but without any batch."""
+        task = cls.__new__(cls)
+        task.set_up(config)
+        return task
+
+    def batch_shapes(self) -> BatchShapes:
+        """The arrays of a global training batch, for a task that `without_data` serves."""
+        raise NotImplementedError
 
     @property
     def evaluation_objective(self) -> Objective:

@@ -56,6 +56,17 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
     return FilledConfig(from_dict(filled, RunConfig), examples, pretrained)
 
 
+def config_without_data(values: Mapping[str, Any]) -> RunConfig:
+    """The complete config of a run that is only planned.
+
+    Raises:
+        InputError: a field is bad, or the sizes of the run follow from a checkpoint and files.
+    """
+    if values.get('task') == 'fine_tuning':
+        raise InputError("task is 'fine_tuning'; its sizes follow from a checkpoint and files, so it is not planned")
+    return from_dict(values, RunConfig)
+
+
 def fill(group: Values, values: Mapping[str, Any]) -> None:
     """Gives the open fields of a group these values."""
     for name, value in values.items():

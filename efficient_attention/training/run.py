@@ -12,7 +12,7 @@ from efficient_attention.inference.evaluate import Evaluation, make_evaluation
 from efficient_attention.models.device_memory import check_fits, layer_input_bytes, state_bytes
 from efficient_attention.models.sharding import abstract_arrays, check_divisible, make_mesh, to_devices
 from efficient_attention.tasks.fine_tuning import EncodedExamples
-from efficient_attention.tasks.registry import make_task
+from efficient_attention.tasks.registry import TASKS, make_task
 from efficient_attention.tasks.task import HostBatch, Task
 from efficient_attention.tasks.token_ids import check_ids
 from efficient_attention.training.optimizer import STACKED_LAYERS, check_frozen, make_optimizer
@@ -73,20 +73,41 @@ def build_run(
     Raises:
         InputError: mesh, batch or heads do not fit the devices, or the data or model do not serve.
     """
+    mesh = checked_mesh(config, devices)
+    rows = config.train.batch_size // config.train.micro_batches
+    needed = {"its layers' inputs": layer_input_bytes(config, rows, mesh, is_kept=True)}
+    check_fits(mesh, needed)  # before data are prepared
+    run = lay_out(config, mesh, make_task(config, examples))
+    check_fits(mesh, {'parameters and optimizer': state_bytes(run.abstract_state), **needed})
+    return run
+
+
+def build_run_without_data(config: RunConfig, devices: list[jax.Device]) -> Run:
+    """The same run for a plan: its step can be compiled, for devices that are not there, but no batch can be read.
+
+    Raises:
+        InputError: as `build_run`, or the task's sizes follow from data.
+    """
+    mesh = checked_mesh(config, devices)
+    return lay_out(config, mesh, TASKS[config.task].without_data(config))
+
+
+def checked_mesh(config: RunConfig, devices: list[jax.Device] | None) -> Mesh:
+    """The config's mesh; raises InputError where it, the batch or the heads do not fit the devices."""
     mesh = make_mesh(config.mesh, devices)
     check_divisible(
         mesh, batch_size=config.train.batch_size, micro_batches=config.train.micro_batches, heads=config.model.heads
     )
-    rows = config.train.batch_size // config.train.micro_batches
-    needed = {"its layers' inputs": layer_input_bytes(config, rows, mesh, is_kept=True)}
-    check_fits(mesh, needed)
-    task = make_task(config, examples)
+    return mesh
+
+
+def lay_out(config: RunConfig, mesh: Mesh, task: Task) -> Run:
+    """The run of a config's task on its mesh."""
     evaluation = make_evaluation(config, task, mesh)
     graph, _ = nnx.split(nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0))))
     shapes = jax.eval_shape(lambda: make_state(task, config))
     check_frozen(config.optimizer, shapes.params, stacked_of(config))
     abstract_state = abstract_arrays(shapes, mesh)
-    check_fits(mesh, {'parameters and optimizer': state_bytes(abstract_state), **needed})
     return Run(config, task, mesh, graph, abstract_state, evaluation)
 
 

@@ -21,7 +21,7 @@ from tests.documents.pages import ROOT, Command, blocks, commands, read
 from tests.documents.tiny import BEFORE, SKIPPED, shrunk, tiny_arguments
 from tests.test_configs import filled
 
-PYTHON = ('.venv/bin/python', 'python')
+PYTHON = ('.venv/bin/python', '.venv-plan/bin/python', 'python')
 
 
 def reason_to_skip(line: Command) -> str:

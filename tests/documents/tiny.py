@@ -64,6 +64,7 @@ SKIPPED = {
     '*scripts/benchmark.py decode*': IDLE,
     '*scripts/benchmark.py infer*': IDLE,
     '*scripts/fuzz_readers.py *': 'draws inputs for minutes; its test draws a few for each reader',
+    '*scripts/plan.py *': 'compiles large models for minutes; tests/scripts/test_plan.py plans a tiny one',
     '*scripts/saving_benchmark.py *': IDLE,
     '*scripts/power_cuts.py*': 'mounts file systems as root; tests/scripts/ runs it where that is possible',
     '*scripts/measure_inversion.py': 'compiles for minutes; its test runs it on one layer',

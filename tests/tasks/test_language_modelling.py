@@ -89,6 +89,14 @@ def test_held_out_batches_carry_the_unigram_models_losses(task):
         np.testing.assert_allclose(batch['unigram_losses'], expected, rtol=1e-6)
 
 
+def test_shapes_without_data_are_those_of_the_batches(config, task):
+    batch = next(iter(task.training_batches(0, 1, 0, 1)))
+    planned = LanguageModellingTask.without_data(config).batch_shapes()
+    assert {name: (rows.shape, rows.dtype) for name, rows in batch.items()} == {
+        name: (rows.shape, rows.dtype) for name, rows in planned.items()
+    }
+
+
 @pytest.mark.parametrize('batches', ['streams', 'windows'])
 def test_processes_and_restarts_read_the_same_batches(config, batches):
     task = make(dataclasses.replace(config, data=dataclasses.replace(config.data, batches=batches)))

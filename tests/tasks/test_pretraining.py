@@ -39,6 +39,16 @@ def test_batches_of_a_step_do_not_depend_on_where_the_run_began(task):
             np.testing.assert_array_equal(batch[name], rows)
 
 
+@pytest.mark.parametrize('pairs', ['nsp', 'none'])
+def test_shapes_without_data_are_those_of_the_batches(config, pairs):
+    task = make(config, pairs=pairs)
+    batch = next(iter(task.training_batches(0, 1, 0, 1)))
+    planned = PretrainingTask.without_data(dataclasses.replace(config, data=task.data)).batch_shapes()
+    assert {name: (rows.shape, rows.dtype) for name, rows in batch.items()} == {
+        name: (rows.shape, rows.dtype) for name, rows in planned.items()
+    }
+
+
 def test_processes_read_blocks_of_the_same_batch(task):
     whole = next(iter(task.training_batches(3, 4, 0, 1)))
     halves = [next(iter(task.training_batches(3, 4, process, 2))) for process in (0, 1)]

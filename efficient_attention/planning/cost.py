@@ -1,0 +1,133 @@
+"""Operations, memory traffic and the compiler's cycles of one call of a compiled program on one device."""
+
+import dataclasses
+import math
+import re
+
+import numpy as np
+
+from efficient_attention.planning.program import Computation, Executed, Instruction, Program, Shape
+
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_CONTRACTED = re.compile(r'lhs_contracting_dims=\{([\d,]*)\}')
+_LABELS = re.compile(r'dim_labels=(\w+)_(\w+)->(\w+)')
+_WINDOW = re.compile(r'window=\{([^}]*)\}')
+# Instructions that move nothing by themselves; '-done' ends what '-start' has begun.
+STILL = frozenset(('parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'while', 'conditional', 'call'))
+STILL |= {'after-all', 'partition-id', 'replica-id'}
+SLICES = frozenset(('dynamic-slice', 'slice', 'gather'))
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What one call costs a device."""
+
+    flops: float  # of matrix products, a multiply-add counts two
+    bytes: float  # read and written in the device's main memory; padding of tiles left out
+    cycles: float  # as the compiler estimates them, collectives left out; 0 where it does not
+
+
+def cost_of(program: Program) -> Cost:
+    """The cost of one call of a program; loops count as often as they run."""
+    flops = traffic = cycles = 0.0
+    for run in program.executed():
+        flops += run.times * flops_of(run)
+        if not run.is_fused:
+            traffic += run.times * bytes_of(run, program)
+            estimate = _CYCLES.search(run.instruction.attributes)
+            cycles += run.times * int(estimate[1]) if estimate else 0.0
+    return Cost(flops, traffic, cycles)
+
+
+def flops_of(run: Executed) -> float:
+    """Operations of a matrix product, which the TPU compiler writes as a convolution; 0 for anything else."""
+    instruction = run.instruction
+    if instruction.opcode not in ('dot', 'convolution'):
+        return 0.0
+    result, operands = instruction.shapes[0], run.operand_shapes()
+    if instruction.opcode == 'convolution':
+        return convolution_flops(instruction, result, operands[0], operands[1])
+    contracted = _CONTRACTED.search(instruction.attributes)
+    summed = [operands[0].sizes[int(place)] for place in contracted[1].split(',') if place] if contracted else []
+    return 2.0 * math.prod(result.sizes) * math.prod(summed)
+
+
+def convolution_flops(instruction: Instruction, result: Shape, left: Shape, kernel: Shape) -> float:
+    """Multiply-adds of a convolution times two, without those on padding and between dilated elements."""
+    labels = _LABELS.search(instruction.attributes)
+    assert labels, instruction
+    window = _WINDOW.search(instruction.attributes)
+    fields = dict(field.split('=') for field in window[1].split()) if window else {}
+    total = 2.0 * math.prod(result.sizes[labels[3].index(letter)] for letter in 'bf')
+    total *= kernel.sizes[labels[2].index('i')]
+    spatial = sorted(letter for letter in labels[3] if letter.isdigit())
+    for axis, letter in enumerate(spatial):
+        chosen = {name: value.split('x')[axis] for name, value in fields.items()}
+        total *= used_places(chosen, result.sizes[labels[3].index(letter)], left.sizes[labels[1].index(letter)])
+    return total
+
+
+def used_places(window: dict[str, str], outputs: int, inputs: int) -> int:
+    """Pairs of an output and a place of the window, along one dimension, that read an element of the input."""
+    stride, dilation, between = (int(window.get(name, 1)) for name in ('stride', 'rhs_dilate', 'lhs_dilate'))
+    before = int(window.get('pad', '0_0').split('_')[0])
+    places = np.arange(int(window.get('size', 1))) * dilation - before
+    read = np.arange(outputs)[:, None] * stride + places
+    return int(((read >= 0) & (read <= (inputs - 1) * between) & (read % between == 0)).sum())
+
+
+def bytes_of(run: Executed, program: Program) -> float:
+    """Bytes that an instruction reads and writes in main memory; of an operand of which it reads a slice, the slice."""
+    instruction = run.instruction
+    if instruction.opcode in STILL or instruction.opcode.endswith('-done'):
+        return 0.0
+    inner = program.computations.get(instruction.called[0], {}) if instruction.opcode == 'fusion' else {}
+    if inner:
+        return fusion_bytes(inner)
+    if instruction.opcode in SLICES:
+        return 2 * in_memory(instruction.shapes)
+    if instruction.opcode == 'dynamic-update-slice':
+        return 2 * in_memory(run.operand_shapes()[1:2])
+    if instruction.opcode.endswith('-start'):
+        return in_memory(run.operand_shapes()) + in_memory(instruction.shapes[-1:])
+    return in_memory(run.operand_shapes()) + in_memory(instruction.shapes)
+
+
+def fusion_bytes(inner: Computation) -> float:
+    """Bytes that a fusion with these instructions reads and writes; its last one gives the result."""
+    parameters = [line for line in inner.values() if line.opcode == 'parameter']
+    root = list(inner.values())[-1]
+    results = [inner[name] for name in root.operands if name in inner] if root.opcode == 'tuple' else [root]
+    read = sum(read_bytes(parameter, inner) for parameter in parameters)
+    return read + sum(written_bytes(result, inner) for result in results)
+
+
+def read_bytes(parameter: Instruction, inner: Computation) -> float:
+    """Bytes that a fusion reads of a parameter: of what it slices or updates, the part that it touches."""
+    total, waiting = 0.0, [parameter]
+    while waiting:
+        source = waiting.pop()
+        for user in (line for line in inner.values() if source.name in line.operands):
+            is_whole = user.operands[0] == source.name
+            if user.opcode == 'bitcast':
+                waiting.append(user)
+            elif user.opcode in SLICES and is_whole:
+                total += in_memory(parameter.shapes) and sum(shape.bytes for shape in user.shapes)
+            elif not (user.opcode == 'dynamic-update-slice' and is_whole):
+                return in_memory(parameter.shapes)
+    return total
+
+
+def written_bytes(result: Instruction, inner: Computation) -> float:
+    """Bytes that a fusion writes of one of its results: of an update in place, the part that is new."""
+    source = result
+    while source.opcode == 'bitcast' and source.operands[0] in inner:
+        source = inner[source.operands[0]]
+    if source.opcode == 'dynamic-update-slice' and source.operands[1] in inner:
+        return in_memory(result.shapes) and sum(shape.bytes for shape in inner[source.operands[1]].shapes)
+    return in_memory(result.shapes)
+
+
+def in_memory(shapes: tuple[Shape, ...]) -> float:
+    """Bytes of those shapes that lie in main memory."""
+    return sum(shape.bytes for shape in shapes if shape.space == 0)

@@ -1,0 +1,124 @@
+"""What a config's training step costs on a topology, and the largest batch that fits there."""
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from efficient_attention.config.run import RunConfig
+from efficient_attention.planning.collectives import Collective, collectives_of
+from efficient_attention.planning.cost import Cost, cost_of
+from efficient_attention.planning.largest_batch import Largest, Line, largest_batch
+from efficient_attention.planning.step import PlannedStep, compile_step
+from efficient_attention.planning.topology import Topology, devices_of
+from efficient_attention.training.peak_flops import peak_flops
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """Seconds of a step; None where what they follow from is not known."""
+
+    products: float | None  # of the matrix products at the published peak
+    traffic: float | None  # of the reads and writes at the published bandwidth
+    compiler: float | None  # by the compiler's own cycles, collectives left out
+    collectives: float | None  # if each axis sends at the published rate of a ring and nothing is hidden
+
+    @property
+    def step(self) -> float | None:
+        """All of a step if no collective runs beside anything else: an upper estimate."""
+        roofline = None if self.products is None or self.traffic is None else max(self.products, self.traffic)
+        compute = self.compiler if self.compiler is not None else roofline
+        return None if compute is None or self.collectives is None else compute + self.collectives
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The plan of one config on one topology."""
+
+    topology: Topology
+    step: PlannedStep
+    batch_size: int  # that the step was compiled for
+    cost: Cost | None  # None where the step fits on no device
+    collectives: list[Collective]
+    uncounted_loops: int  # loops that count once because nobody says how often they run
+    estimate: Estimate
+    largest: Largest | None  # None where it was not asked for
+
+    @property
+    def activation_bytes(self) -> int | None:
+        """The part of the temporary memory that grows with the rows; None where only one batch was compiled."""
+        if self.largest is None or len(self.largest.points) < 2:
+            return None
+        growing = Line.through(self.largest.points).per_row * self.batch_size
+        return min(round(growing), self.step.memory.temporary)
+
+
+def make_plan(config: RunConfig, topology: Topology, *, is_searched: bool = True) -> Plan:
+    """Compiles the step for the config's batch and, if it is searched for, for the largest batch that fits.
+
+    Where the config's batch does not fit, the plan is that of the largest one.
+
+    Raises:
+        InputError: the environment cannot compile for the topology, or the config does not fit its devices.
+    """
+    devices = devices_of(topology)
+    steps: dict[int, PlannedStep] = {}
+
+    def needed(rows: int) -> int:
+        train = dataclasses.replace(config.train, batch_size=rows)
+        steps[rows] = compile_step(dataclasses.replace(config, train=train), devices)
+        return steps[rows].memory.total
+
+    rows, largest = config.train.batch_size, None
+    first = needed(rows)
+    if is_searched:
+        start = {0: steps[rows].memory.least, rows: first}
+        largest = largest_batch(needed, start, step=rows_step(steps[rows]), limit=topology.memory)
+    if largest and largest.rows and steps[rows].memory.total > topology.memory:
+        rows = largest.rows
+    return plan_of(topology, steps[rows], rows, largest)
+
+
+def rows_step(step: PlannedStep) -> int:
+    """What the rows of a batch must be a multiple of: the devices that share them times the micro-batches."""
+    shape = step.run.mesh.shape
+    return shape['data'] * shape['fsdp'] * step.run.config.train.micro_batches
+
+
+def plan_of(topology: Topology, step: PlannedStep, rows: int, largest: Largest | None) -> Plan:
+    """The plan that follows from a compiled step."""
+    program = step.program
+    cost = cost_of(program) if program else None
+    collectives = collectives_of(program, step.run.mesh.shape) if program else []
+    estimate = estimate_of(topology, step, cost, collectives)
+    loops = len(program.endless()) if program else 0
+    return Plan(topology, step, rows, cost, collectives, loops, estimate, largest)
+
+
+def estimate_of(topology: Topology, step: PlannedStep, cost: Cost | None, collectives: list[Collective]) -> Estimate:
+    """The seconds of a step; none for a CPU, of which nothing is published."""
+    chip, peak = topology.chip, peak_flops(step.run.mesh.devices.flat[0].device_kind)
+    if chip is None or peak is None or cost is None:
+        return Estimate(None, None, None, None)
+    sent = sum(collective.sent_bytes for collective in collectives)
+    compiler = cost.cycles / chip.clock if chip.clock and cost.cycles else None
+    return Estimate(cost.flops / peak, cost.bytes / chip.bandwidth, compiler, sent / chip.link)
+
+
+def as_dict(plan: Plan) -> dict[str, Any]:
+    """The plan's figures for a JSON file."""
+    memory = dataclasses.asdict(plan.step.memory)
+    return {
+        'topology': dataclasses.asdict(plan.topology),
+        'mesh': dict(plan.step.run.mesh.shape),
+        'jax': jax.__version__,
+        'batch_size': plan.batch_size,
+        'parameters': plan.step.run.parameter_count(),
+        'memory_bytes': memory | {'activations': plan.activation_bytes, 'limit': plan.topology.memory},
+        'model_flops': plan.step.run.task.training_flops(),
+        'cost': dataclasses.asdict(plan.cost) if plan.cost else None,
+        'collectives': [dataclasses.asdict(collective) for collective in plan.collectives],
+        'seconds': dataclasses.asdict(plan.estimate) | {'step': plan.estimate.step},
+        'largest_batch': plan.largest.rows if plan.largest else None,
+        'compiled_batches': plan.largest.points if plan.largest else {},
+    }

@@ -1,0 +1,211 @@
+"""The text of a compiled program (HLO) as computations of instructions, and how often each instruction runs.
+
+XLA's own cost analysis counts the body of a loop once, and the layers of a model are such a body, so what a step costs
+is added up here instead, loop by loop.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Iterator
+
+# Bytes of an element; the types whose names do not tell it.
+_WIDTHS = {'pred': 1, 'token': 0, 'opaque': 0, 'c64': 8, 'c128': 16, 's4': 0.5, 'u4': 0.5}
+_SHAPE = re.compile(r'\b([a-z]+\d*[a-z0-9]*)\[([\d,<=]*)\](?:\{([^}]*)\})?')
+_NAME = re.compile(r'%([\w.\-]+)')
+_HEADER = re.compile(r'^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$')
+_LINE = re.compile(r'^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$')
+_CALLED = re.compile(r'\b(?:calls|body|to_apply|true_computation|false_computation)=%?([\w.\-]+)')
+_BRANCHES = re.compile(r'branch_computations=\{([^}]*)\}')
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """An array of a program; `space` 0 is the device's main memory."""
+
+    dtype: str
+    sizes: tuple[int, ...]
+    space: int = 0
+
+    @property
+    def bytes(self) -> float:
+        """Bytes without padding."""
+        return math.prod(self.sizes) * width_of(self.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line of a computation."""
+
+    name: str
+    opcode: str
+    shapes: tuple[Shape, ...]  # of the result; several where it is a tuple
+    operands: tuple[str, ...]
+    attributes: str  # what follows the operands; of a constant, or a parameter, its value in brackets before that
+
+    @functools.cached_property
+    def called(self) -> tuple[str, ...]:
+        """The computations that it runs; a reduction's, which is applied to single elements, is none."""
+        branches = _BRANCHES.search(self.attributes)
+        if branches:
+            return tuple(_NAME.findall(branches[1]))
+        if self.opcode in ('while', 'fusion', 'call', 'conditional', 'async-start'):
+            return tuple(_CALLED.findall(self.attributes))
+        return ()
+
+
+Computation = dict[str, Instruction]
+
+
+@dataclasses.dataclass(frozen=True)
+class Executed:
+    """An instruction with the computation that it stands in and how often it runs in one call of the program."""
+
+    instruction: Instruction
+    computation: Computation
+    times: int
+    name: str  # of the computation
+    scope: str  # the main computation, loop body or branch that it stands in, directly or within a fusion
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether it is part of a fusion, which runs as one."""
+        return self.name != self.scope
+
+    def operand_shapes(self) -> tuple[Shape, ...]:
+        """The shapes of its operands."""
+        found = (self.computation.get(name) for name in self.instruction.operands)
+        return tuple(shape for operand in found if operand for shape in operand.shapes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """The computations of a program by name, and the one that runs first."""
+
+    computations: dict[str, Computation]
+    entry: str
+
+    def executed(self) -> Iterator[Executed]:
+        """Every instruction that runs, with those inside fusions and loops; both branches of a condition."""
+        return self._executed(self.entry, 1, self.entry)
+
+    def _executed(self, name: str, times: int, scope: str) -> Iterator[Executed]:
+        computation = self.computations.get(name, {})
+        for instruction in computation.values():
+            yield Executed(instruction, computation, times, name, scope)
+            inner = times * (self.trips(instruction, computation) or 1) if instruction.opcode == 'while' else times
+            is_part = name != scope or instruction.opcode == 'fusion'
+            for called in instruction.called:
+                yield from self._executed(called, inner, scope if is_part else called)
+
+    def trips(self, loop: Instruction, computation: Computation) -> int | None:
+        """How often the body of a loop in this computation runs; None where the program does not tell.
+
+        It is what the compiler says, or follows from a condition `counter < limit`, the counter's first value and what
+        the body adds to it: more than 1 in loops that the compiler has unrolled.
+        """
+        known = _TRIPS.search(loop.attributes)
+        if known:
+            return int(known[1])
+        names = re.search(r'condition=%?([\w.\-]+), body=%?([\w.\-]+)', loop.attributes)
+        condition, body = (self.computations.get(name, {}) for name in names.groups()) if names else ({}, {})
+        compared = comparison(condition)
+        if compared is None or loop.operands[0] not in computation or not body:
+            return None
+        place, limit = compared
+        start = constant_of(element(computation[loop.operands[0]], place, computation), computation)
+        counter = element(list(body.values())[-1], place, body)
+        added = [constant_of(body.get(name), body) for name in counter.operands] if counter else []
+        steps = [step for step in added if step]
+        is_sum = counter is not None and counter.opcode == 'add' and len(steps) == 1 and start is not None
+        return -(-(limit - (start or 0)) // steps[0]) if is_sum else None
+
+    def endless(self) -> list[str]:
+        """The loops whose number of turns is not known, which count as one turn."""
+        loops = {run.instruction.name: run for run in self.executed() if run.instruction.opcode == 'while'}
+        return [name for name, run in loops.items() if self.trips(run.instruction, run.computation) is None]
+
+
+def comparison(condition: Computation) -> tuple[int, int] | None:
+    """Of a condition `element < limit` of a loop: the element's place in the loop's tuple, and the limit."""
+    compares = [line for line in condition.values() if line.opcode == 'compare' and 'direction=LT' in line.attributes]
+    if len(compares) != 1:
+        return None
+    counter, limit = (condition.get(name) for name in compares[0].operands)
+    place = re.search(r'index=(\d+)', counter.attributes) if counter else None
+    value = constant_of(limit, condition)
+    return (int(place[1]), value) if place and value is not None else None
+
+
+def element(made: Instruction, place: int, computation: Computation) -> Instruction | None:
+    """The instruction that gives an element of a tuple, where the tuple is made of single results; else None."""
+    found = computation.get(made.operands[place]) if made.opcode == 'tuple' else None
+    while found is not None and found.opcode in ('copy', 'bitcast'):
+        found = computation.get(found.operands[0])
+    return found
+
+
+def constant_of(instruction: Instruction | None, computation: Computation) -> int | None:
+    """The value of a whole number in a program, copied or not; None for any other instruction."""
+    while instruction is not None and instruction.opcode in ('copy', 'bitcast'):
+        instruction = computation.get(instruction.operands[0])
+    value = re.match(r'(-?\d+)\)', instruction.attributes) if instruction and instruction.opcode == 'constant' else None
+    return int(value[1]) if value else None
+
+
+def parse_program(text: str) -> Program:
+    """The program of a compiled module's text (`jax.stages.Compiled.as_text`)."""
+    computations: dict[str, Computation] = {}
+    entry, current = '', {}
+    for line in text.splitlines():
+        header = _HEADER.match(line)
+        found = None if header else _LINE.match(line)
+        if header:
+            current = computations.setdefault(header[2], {})
+            entry = header[2] if header[1] else entry
+        elif found:
+            current[found[1]] = parse_instruction(found[1], found[2])
+    return Program(computations, entry)
+
+
+def parse_instruction(name: str, text: str) -> Instruction:
+    """The instruction `name` from what follows its equals sign: shape, opcode, operands in brackets, attributes."""
+    end = closing_bracket(text) if text.startswith('(') else text.index(' ')
+    kind, _, rest = text[end:].lstrip().partition('(')
+    stop = closing_bracket('(' + rest) - 1
+    is_value = kind in ('constant', 'parameter')
+    attributes = rest if is_value else rest[stop:]
+    operands = () if is_value else tuple(_NAME.findall(rest[:stop]))
+    return Instruction(name, kind, parse_shapes(text[:end]), operands, attributes)
+
+
+def closing_bracket(text: str) -> int:
+    """The place behind the bracket that closes the one that `text` begins with."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == '(') - (letter == ')')
+        if not depth:
+            return place + 1
+    return len(text)
+
+
+def parse_shapes(text: str) -> tuple[Shape, ...]:
+    """The arrays in the text of a shape, such as 'bf16[2,3]{1,0}' or '(f32[], s32[4])'."""
+    return tuple(
+        Shape(
+            dtype,
+            tuple(int(size.lstrip('<=')) for size in sizes.split(',') if size),
+            int(found[1]) if (found := re.search(r'S\((\d+)\)', layout)) else 0,
+        )
+        for dtype, sizes, layout in _SHAPE.findall(text)
+    )
+
+
+def width_of(dtype: str) -> float:
+    """Bytes of an element of an HLO type, such as 'bf16' or 'f8e4m3fn'."""
+    if dtype in _WIDTHS:
+        return _WIDTHS[dtype]
+    bits = re.match(r'[a-z]+(\d+)', dtype)
+    return int(bits[1]) / 8 if bits else 0

@@ -1,0 +1,99 @@
+"""The training step of a config, compiled for a topology: the program that train.py would run there."""
+
+import dataclasses
+import math
+import re
+import sys
+from typing import Any
+
+import jax
+
+from efficient_attention.config.run import RunConfig
+from efficient_attention.models.sharding import batch_sharding
+from efficient_attention.planning.program import Program, parse_program
+from efficient_attention.training.run import Run, build_run_without_data
+from efficient_attention.training.step import jit_train_step
+
+# What the TPU compiler says of a program that no device can hold.
+_TOO_LARGE = re.compile(r'HLO temporaries \(([\d.]+)([TGMK])\)|Used ([\d.]+)([TGMK]) of')
+_UNITS = {'T': 2**40, 'G': 2**30, 'M': 2**20, 'K': 2**10}
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes of one device while it runs a step."""
+
+    parameters: int
+    optimizer: int
+    others: int  # of the state: counters, and what is carried from step to step
+    batch: int
+    temporary: int  # all that lives within the step: activations, gradients, copies
+    program: int  # the code, and results that take over the memory of no argument
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(dataclasses.astuple(self))
+
+    @property
+    def least(self) -> int:
+        """About what a step without rows would take: the state, the code, a gradient for each parameter."""
+        gradients = min(self.parameters, self.temporary // 2)
+        return self.parameters + self.optimizer + self.others + self.program + gradients
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedStep:
+    """A compiled step; `program` is None where the compiler refused it because no device can hold it."""
+
+    run: Run
+    memory: Memory
+    program: Program | None
+
+
+def compile_step(config: RunConfig, devices: list[jax.Device]) -> PlannedStep:
+    """Lays the run out on the devices and compiles its step; nothing is allocated and no data are read.
+
+    Raises:
+        InputError: the config does not fit the devices.
+    """
+    run = build_run_without_data(config, devices)
+    rows = batch_sharding(run.mesh)
+    batch = {name: shape.update(sharding=rows) for name, shape in run.task.batch_shapes().items()}
+    step: Any = jit_train_step(run)
+    lowered = step.lower(run.abstract_state, batch)
+    state = run.abstract_state
+    kept = {
+        'parameters': device_bytes(state.params),
+        'optimizer': device_bytes(state.opt_state),
+        'others': device_bytes(dataclasses.replace(state, params=None, opt_state=None)),
+        'batch': device_bytes(batch),
+    }
+    print(f'compiling for a batch of {config.train.batch_size} rows', file=sys.stderr)
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        needed = temporary_bytes_of(str(error))
+        if needed is None:
+            raise
+        return PlannedStep(run, Memory(**kept, temporary=needed, program=0), None)
+    found = compiled.memory_analysis()
+    program = found.generated_code_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
+    # The compiler lays arrays out in tiles, so that arguments may take more than their elements.
+    padding = found.argument_size_in_bytes - sum(kept.values())
+    memory = Memory(**kept, temporary=found.temp_size_in_bytes, program=program + max(padding, 0))
+    return PlannedStep(run, memory, parse_program(compiled.as_text() or ''))
+
+
+def device_bytes(tree: object) -> int:
+    """Bytes that each device holds of arrays with shardings."""
+    return sum(leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in jax.tree.leaves(tree))
+
+
+def temporary_bytes_of(error: str) -> int | None:
+    """The bytes that the compiler's refusal names; None where it refused for another reason."""
+    found = _TOO_LARGE.search(error) if 'RESOURCE_EXHAUSTED' in error else None
+    if found is None:
+        return None
+    number, unit = (found[1], found[2]) if found[1] else (found[3], found[4])
+    return int(float(number) * _UNITS[unit])

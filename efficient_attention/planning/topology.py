@@ -1,0 +1,118 @@
+"""From the text of a topology, such as 'v5e:4x4', to devices that programs can be compiled for without having them."""
+
+import dataclasses
+import importlib.util
+import math
+import os
+import re
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+
+from efficient_attention.errors import InputError, one_line
+from efficient_attention.planning.chips import CHIPS, Chip
+
+KNOWN = 'v5e:4x4, v5p:8x8x4, v6e:4x4, h200:8, cpu:8 and other sizes of these'
+# The package that compiles for a kind of chip.
+COMPILERS = {'v5e': 'libtpu', 'v5p': 'libtpu', 'v6e': 'libtpu', 'h200': 'jax_cuda13_plugin'}
+# Settings with which libtpu only compiles: it asks no network which machine it is on, and takes no lock for a chip. The
+# type of the machine does not matter to a topology that is named.
+COMPILE_ONLY = {
+    'TPU_SKIP_MDS_QUERY': '1',
+    'TPU_ACCELERATOR_TYPE': 'v5litepod-16',
+    'TPU_WORKER_HOSTNAMES': 'localhost',
+    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
+}
+# An H200 SXM as its driver describes it, in the fields of XLA's GpuTargetConfigProto.
+H200 = """
+gpu_device_info {
+  name: "NVIDIA H200"  device_vendor: "NVIDIA Corporation"
+  cuda_compute_capability { major: 9 minor: 0 feature_extension: ACCELERATED_FEATURES }
+  core_count: 132  threads_per_warp: 32  threads_per_block_limit: 1024  threads_per_core_limit: 2048  fpus_per_core: 128
+  registers_per_core_limit: 65536  registers_per_block_limit: 65536
+  shared_memory_per_block: 49152  shared_memory_per_block_optin: 232448  shared_memory_per_core: 233472
+  thread_dim_limit_x: 1024  thread_dim_limit_y: 1024  thread_dim_limit_z: 64
+  block_dim_limit_x: 2147483647  block_dim_limit_y: 65535  block_dim_limit_z: 65535
+  l2_cache_size: 62914560  clock_rate_ghz: 1.98  memory_bandwidth: 4800000000000  device_memory_size: 150754820096
+  device_address_bits: 64
+  driver_version: "13.0.0"  runtime_version: "13.0.0"  compile_time_toolkit_version: "13.0.0"  dnn_version: "9.10.0"
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 10 patch: 0 }
+device_description_str: "NVIDIA H200"
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """A number of devices of one kind, and how they are connected."""
+
+    kind: str  # 'v5e', 'v5p', 'v6e', 'h200' or 'cpu'
+    shape: tuple[int, ...]  # of a TPU's torus, else the number of devices
+
+    @property
+    def count(self) -> int:
+        """The number of devices."""
+        return math.prod(self.shape)
+
+    @property
+    def chip(self) -> Chip | None:
+        """What is published of a device; None for a CPU."""
+        return CHIPS.get(self.kind)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that a device has for a program; emulated ones share those of this machine."""
+        if self.chip:
+            return self.chip.memory
+        return os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') // self.count
+
+
+def parse_topology(text: str) -> Topology:
+    """The topology that a text such as 'v5e:4x4' or 'h200:8' names; raises InputError for another text."""
+    found = re.fullmatch(r'(\w+):([1-9]\d{0,5}(?:x[1-9]\d{0,5}){0,2})', text)
+    if not found or found[1] not in (*CHIPS, 'cpu'):
+        raise InputError(f'topology {text!r} is not known; known: {KNOWN}')
+    kind, shape = found[1], tuple(int(size) for size in found[2].split('x'))
+    if (len(shape) > 1) != (COMPILERS.get(kind) == 'libtpu'):
+        sizes = 'the sizes of its torus, such as 4x4' if len(shape) == 1 else 'a number of devices, such as 8'
+        raise InputError(f'topology {text!r}: what follows {kind}: must be {sizes}')
+    return Topology(kind, shape)
+
+
+def devices_of(topology: Topology) -> list[jax.Device]:
+    """The topology's devices, as arguments of a mesh; for a CPU they can run programs, else only compile them.
+
+    Raises:
+        InputError: the environment has no compiler for them, or the compiler knows no such topology.
+    """
+    if topology.kind == 'cpu':
+        return emulated_devices(topology.count)
+    text, package = f'{topology.kind}:{"x".join(map(str, topology.shape))}', COMPILERS[topology.kind]
+    if importlib.util.find_spec(package) is None:
+        raise InputError(
+            f'topology {text} needs {package}; run `make plan`, then .venv-plan/bin/python scripts/plan.py'
+        )
+    for name, value in COMPILE_ONLY.items():
+        os.environ.setdefault(name, value)
+    jax.config.update('jax_platforms', 'cpu')
+    try:
+        description: Any = (
+            topologies.get_topology_desc(text, 'tpu')
+            if package == 'libtpu'
+            else topologies.get_topology_desc('', 'cuda', target_config=H200, topology=f'1x1x{topology.count}')
+        )
+    except (RuntimeError, ValueError) as error:
+        raise InputError(f'topology {text}: {one_line(error)}') from None
+    return list(description.devices)
+
+
+def emulated_devices(count: int) -> list[jax.Device]:
+    """That many devices on this CPU; raises InputError where JAX has started with fewer."""
+    if 'xla_force_host_platform_device_count' not in os.environ.get('XLA_FLAGS', ''):
+        jax.config.update('jax_num_cpu_devices', count)
+    devices = jax.devices('cpu')
+    if len(devices) < count:
+        raise InputError(f'topology cpu:{count}: JAX has started with {len(devices)} CPU devices (see XLA_FLAGS)')
+    return devices[:count]

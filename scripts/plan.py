@@ -1,0 +1,44 @@
+"""Plans a run: compiles its whole training step for devices that need not be there, and says what it costs.
+
+    python scripts/plan.py --config configs/pretrain/bert.py:large --topology v5e:4x4 --config.mesh.fsdp=16
+    python scripts/plan.py --config configs/quickstart.py --topology cpu:8 --nolargest
+
+Fields of the config as for train.py. No data are read and no array is made. Plans for TPUs and GPUs need the
+environment that `make plan` makes: .venv-plan/bin/python scripts/plan.py ...
+"""
+
+import json
+import sys
+
+from absl import flags
+from ml_collections import config_flags
+
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import define_path
+
+CONFIG = config_flags.DEFINE_config_file(
+    'config', None, 'A file of configs/; fields follow as --config.<group>.<field>=value.'
+)
+TOPOLOGY = flags.DEFINE_string('topology', None, 'v5e:4x4 | v5p:8x8x4 | v6e:4x4 | h200:8 | cpu:8, or another size.')
+LARGEST = flags.DEFINE_bool('largest', True, 'Search for the largest batch that fits; compiles two to five times.')
+OUTPUT = define_path('output', 'JSON file for the figures.')
+
+
+def main() -> None:
+    """Reads the flags, plans and prints."""
+    parse_flags(sys.argv, required=('config', 'topology'))
+    from efficient_attention.planning.topology import parse_topology  # these load JAX, which --help need not wait for
+
+    topology = parse_topology(TOPOLOGY.value)
+    from efficient_attention.planning.plan import as_dict, make_plan
+    from efficient_attention.planning.report import report
+    from efficient_attention.training.fill_config import config_without_data
+
+    plan = make_plan(config_without_data(CONFIG.value.to_dict()), topology, is_searched=LARGEST.value)
+    print(report(plan))
+    if OUTPUT.value:
+        OUTPUT.value.write_text(json.dumps(as_dict(plan), indent=2) + '\n', encoding='utf-8')
+
+
+if __name__ == '__main__':
+    run_command(main)

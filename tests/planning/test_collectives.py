@@ -1,0 +1,47 @@
+"""Collectives are counted by kind and by the axes of the mesh, however the compiler writes their groups."""
+
+import numpy as np
+import pytest
+
+from efficient_attention.planning.collectives import Collective, axes_of, collectives_of, groups_of, sent_bytes
+from efficient_attention.planning.program import parse_program
+from tests.planning.small_program import MESH, TEXT
+
+
+def test_collectives_of_a_program():
+    """On devices 0 to 7 tensor is the fastest axis; the loop runs three times, the gather in two parts is one."""
+    found = {one.kind: one for one in collectives_of(parse_program(TEXT), MESH)}
+    assert found['all-reduce'] == Collective('all-reduce', 'data', 3, 3 * 2 * 2 * 0.5 * 4 * 16 * 4)
+    assert found['all-gather'] == Collective('all-gather', 'data+fsdp', 1, 3 * 2 * 8 * 2)
+    assert found['reduce-scatter'] == Collective('reduce-scatter', 'tensor', 1, 0.5 * 8 * 16 * 4)
+    assert found['collective-permute'] == Collective('collective-permute', 'data', 1, 2 * 8 * 2)
+
+
+@pytest.mark.parametrize(
+    'attributes, groups',
+    [
+        ('replica_groups={{0,2},{1,3}}, use_global_device_ids=true', [[0, 2], [1, 3]]),
+        ('replica_groups=[2,2]<=[4]', [[0, 1], [2, 3]]),
+        ('replica_groups=[2,2]<=[2,2]T(1,0), dimensions={0}', [[0, 2], [1, 3]]),
+        ("replica_groups=mesh['axis_0'=2,'axis_1'=2] {'axis_0'}, dimensions={1}", [[0, 2], [1, 3]]),
+        ("replica_groups=mesh['axis_0'=2,'axis_1'=2], device_ids=([2,2]T(1,0)) {'axis_0'}", [[0, 1], [2, 3]]),
+        ("replica_groups=mesh['a'=4] {'a':(1)2}", [[0, 2], [1, 3]]),
+        ("replica_groups=mesh['a'=4] {'a':(2)2}", [[0, 1], [2, 3]]),
+        ("replica_groups=mesh['a'=2,'b'=2] {'a','b'}", [[0, 1, 2, 3]]),
+        ('source_target_pairs={{0,1},{1,0},{2,2}}', [[0, 1], [1, 0]]),
+        ('replica_groups={}, channel_id=1', [[0, 1, 2, 3]]),
+    ],
+)
+def test_groups(attributes, groups):
+    np.testing.assert_array_equal(groups_of(attributes, 4), groups)
+
+
+def test_axes_are_those_along_which_members_differ():
+    assert axes_of(np.array([[0, 4], [1, 5]]), MESH) == 'data'
+    assert axes_of(np.array([[0, 3], [1, 2]]), MESH) == 'fsdp+tensor'
+
+
+def test_a_ring_sends_each_part_once():
+    """Rings of 4 with 12 bytes each: a gather hands on 3 x 12, a reduction is a scatter of 4 parts and a gather."""
+    kinds = ('all-gather', 'reduce-scatter', 'all-reduce', 'all-to-all', 'collective-permute')
+    assert [sent_bytes(kind, 12, 4) for kind in kinds] == [36, 9, 18, 9, 12]

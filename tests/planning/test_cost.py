@@ -1,0 +1,67 @@
+"""Operations and memory traffic of a program, with what runs in loops counted as often as it runs."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from efficient_attention.planning.cost import cost_of, used_places
+from efficient_attention.planning.program import parse_program
+from tests.planning.small_program import TEXT
+
+
+def test_cost_of_a_program():
+    cost = cost_of(parse_program(TEXT))
+    assert cost.flops == 3 * 2 * 4 * 16 * 8
+    assert cost.cycles == 3 * 100
+    layer, product = 8 * 16 * 4, (4 * 8 + 8 * 16 + 4 * 16) * 4
+    # A layer's slice is read, by a counter that 1 is added to, and written; two arrays are summed.
+    in_loop = 4 + 3 * 4 + 2 * layer + product + 4 * 4 * 16 * 4
+    once = 2 * 4 + (3 + 1) * layer + layer + 4 * 16 * 4 + 2 * 2 * 8 * 2
+    asynchronous = 2 * 8 * 2 + (2 * 8 + 8 * 8) * 2 + 2 * 8 * 2 + 8 * 8 * 2
+    assert cost.bytes == 3 * in_loop + once + asynchronous
+
+
+def test_the_products_of_a_compiled_scan():
+    """Five turns of [8, 16] by [16, 16], forward and twice backward, which XLA's own count takes for one."""
+
+    def loss(w_NDD: jax.Array, x_BD: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda x_BD, w_DD: (jnp.tanh(x_BD @ w_DD), None), x_BD, w_NDD)[0].sum()
+
+    step = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(jnp.ones((5, 16, 16)), jnp.ones((8, 16))).compile()
+    program = parse_program(step.as_text())
+    assert not program.endless()
+    assert cost_of(program).flops == 5 * 3 * 2 * 8 * 16 * 16
+
+
+CONVOLUTION = """ENTRY %main (a: f32[2,8], b: f32[8,3]) -> f32[2,3] {
+  %a = f32[SIZES]{1,0} parameter(0)
+  %b = f32[KERNEL]{1,0} parameter(1)
+  ROOT %product = f32[RESULT]{1,0} convolution(%a, %b), LABELS
+}
+"""
+
+
+@pytest.mark.parametrize(
+    'left, kernel, result, labels, flops',
+    [
+        ('2,8', '8,3', '2,3', 'dim_labels=bf_io->bf', 2 * 2 * 8 * 3),
+        # a product for each of 4 heads, as the TPU compiler writes it: a dilated dimension in which one place is read
+        (
+            '4,2,8',
+            '4,8,3',
+            '4,2,3',
+            'window={size=4 stride=3 pad=0_0 lhs_dilate=4}, dim_labels=0bf_0io->0bf',
+            2 * 4 * 2 * 8 * 3,
+        ),
+        # five places, of which the first and the last read padding for one of three places of the window
+        ('5,2,8', '3,8,3', '5,2,3', 'window={size=3 pad=1_1}, dim_labels=0bf_0io->0bf', 2 * (15 - 2) * 2 * 8 * 3),
+    ],
+)
+def test_products_as_convolutions(left, kernel, result, labels, flops):
+    text = CONVOLUTION.replace('SIZES', left).replace('KERNEL', kernel).replace('RESULT', result)
+    assert cost_of(parse_program(text.replace('LABELS', labels))).flops == flops
+
+
+def test_places_of_a_window():
+    assert used_places({'size': '4', 'stride': '3', 'lhs_dilate': '4'}, outputs=4, inputs=4) == 4
+    assert used_places({'size': '3', 'rhs_dilate': '2'}, outputs=1, inputs=5) == 3

@@ -1,0 +1,47 @@
+"""The lines of a plan."""
+
+import dataclasses
+
+import pytest
+
+from efficient_attention.planning.largest_batch import Largest
+from efficient_attention.planning.plan import Estimate, plan_of
+from efficient_attention.planning.report import in_bytes, report
+from tests.planning.tiny_step import TOPOLOGY, tiny_step
+
+pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+
+
+def test_a_plan_in_lines():
+    plan = plan_of(TOPOLOGY, tiny_step(), 8, Largest(16, {8: 2**20, 16: 2**21}))
+    text = report(plan)
+    assert text.startswith('8,936 parameters on 2 cpu device(s) (data 1 x fsdp 2')
+    assert ', a batch of 8 rows of 32 tokens' in text.split('\n')[0]
+    assert 'matrix products' in text and 'all-gather over fsdp: ' in text
+    assert 'time: no estimate' in text
+    assert text.endswith('largest batch that fits: 16 rows (compiled: 8 rows 1.00 MiB, 16 rows 2.00 MiB)')
+
+
+def test_a_time_names_its_source():
+    plan = plan_of(TOPOLOGY, tiny_step(), 8, None)
+    by_compiler = dataclasses.replace(plan, estimate=Estimate(0.001, 0.002, 0.004, 0.001))
+    assert "at most 5 ms by the compiler's cycles" in report(by_compiler)
+    by_roofline = dataclasses.replace(plan, estimate=Estimate(0.001, 0.002, None, 0.001))
+    assert 'at most 3 ms by a roofline of published peaks' in report(by_roofline)
+    assert 'largest batch' not in report(by_roofline)
+
+
+def test_a_program_that_no_device_holds():
+    plan = plan_of(TOPOLOGY, dataclasses.replace(tiny_step(), program=None), 8, Largest(0, {8: 2**40}))
+    assert 'the compiler refuses this program' in report(plan) and 'time' not in report(plan)
+    assert report(plan).endswith('no batch fits (compiled: 8 rows 1.00 TiB)')
+
+
+def test_bytes():
+    assert [in_bytes(count) for count in (0, 1023, 1024, 3 * 2**29, 2**52)] == [
+        '0 bytes',
+        '1023 bytes',
+        '1.00 KiB',
+        '1.50 GiB',
+        '4096.00 TiB',
+    ]

@@ -1,0 +1,64 @@
+"""A topology's text names devices, or is refused in one line."""
+
+import importlib.util
+
+import jax
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.planning.topology import Topology, devices_of, parse_topology
+
+WITH_LIBTPU, WITH_CUDA = (
+    pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f'needs {package}: make plan')
+    for package in ('libtpu', 'jax_cuda13_plugin')
+)
+
+
+def test_texts():
+    assert parse_topology('v5e:4x4') == Topology('v5e', (4, 4))
+    assert parse_topology('v5p:8x8x4').count == 256 and parse_topology('h200:8').count == 8
+    assert parse_topology('v5e:4x4').memory == parse_topology('v5e:2x2').memory
+    assert parse_topology('cpu:2').memory == 4 * parse_topology('cpu:8').memory > 2**28
+
+
+@pytest.mark.parametrize(
+    'text, message',
+    [
+        ('v9:4x4', 'is not known; known: v5e:4x4'),
+        ('v5e', 'is not known'),
+        ('cpu:0', 'is not known'),
+        ('v5e:4x', 'is not known'),
+        ('v5e:16', 'must be the sizes of its torus'),
+        ('h200:2x4', 'must be a number of devices'),
+    ],
+)
+def test_other_texts_are_refused(text, message):
+    with pytest.raises(InputError, match=message):
+        parse_topology(text)
+
+
+def test_devices_of_a_cpu_are_those_of_this_process():
+    assert devices_of(parse_topology('cpu:2')) == jax.devices()[:2]
+    with pytest.raises(InputError, match='cpu:99: JAX has started with 8 CPU devices'):
+        devices_of(parse_topology('cpu:99'))
+
+
+def test_a_missing_compiler_is_named(monkeypatch):
+    monkeypatch.setattr(importlib.util, 'find_spec', lambda _: None)
+    for text, package in (('v5e:2x2', 'libtpu'), ('h200:8', 'jax_cuda13_plugin')):
+        with pytest.raises(InputError, match=f'{text} needs {package}; run `make plan`'):
+            devices_of(parse_topology(text))
+
+
+@WITH_LIBTPU
+def test_devices_of_a_tpu():
+    devices = devices_of(parse_topology('v5e:2x2'))
+    assert len(devices) == 4 and devices[0].platform == 'tpu'
+    with pytest.raises(InputError, match='v5e:3x5'):
+        devices_of(parse_topology('v5e:3x5'))
+
+
+@WITH_CUDA
+def test_devices_of_a_gpu():
+    devices = devices_of(parse_topology('h200:8'))
+    assert len(devices) == 8 and devices[0].device_kind == 'NVIDIA H200'

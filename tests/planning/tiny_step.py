@@ -1,0 +1,25 @@
+"""The compiled step of a tiny run on two emulated devices, compiled once."""
+
+import functools
+
+from efficient_attention.config.run import RunConfig
+from efficient_attention.planning.step import PlannedStep, compile_step
+from efficient_attention.planning.topology import devices_of, parse_topology
+from efficient_attention.training.fill_config import config_without_data
+from tests.training.tiny_run import get_config
+
+TOPOLOGY = parse_topology('cpu:2')
+
+
+def config() -> RunConfig:
+    """A tiny run on a source that does not exist."""
+    values = get_config()
+    values.data.source = 'text:/nowhere/*.txt'
+    values.mesh.fsdp = 2
+    return config_without_data(values.to_dict())
+
+
+@functools.cache
+def tiny_step() -> PlannedStep:
+    """Its step."""
+    return compile_step(config(), devices_of(TOPOLOGY))

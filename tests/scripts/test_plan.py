@@ -1,0 +1,67 @@
+"""The script prints a plan without data, in this process, and refuses bad input in one line."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from absl import flags
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.filterwarnings('ignore:the load_module')  # which ml_collections uses
+TINY = ('--config', str(ROOT / 'tests/training/tiny_run.py'), '--config.data.source=text:/nowhere/*.txt')
+
+
+@pytest.fixture
+def plan(monkeypatch, capsys):
+    """Runs the script with arguments; its exit code, and what it printed on both streams."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        known = set(flags.FLAGS)
+        monkeypatch.setattr(sys, 'argv', ['scripts/plan.py', *arguments])
+        try:
+            runpy.run_path(str(ROOT / 'scripts/plan.py'), run_name='__main__')
+            code = 0
+        except SystemExit as exited:
+            code = int(exited.code or 0)
+        finally:
+            for name in set(flags.FLAGS) - known:
+                delattr(flags.FLAGS, name)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+def test_plans_without_data(plan, tmp_path):
+    output = tmp_path / 'plan.json'
+    arguments = (*TINY, '--config.mesh.tensor=2', '--topology', 'cpu:2', '--nolargest', '--output', str(output))
+    code, printed, errors = plan(*arguments)
+    assert code == 0, errors
+    assert '(data 1 x fsdp 1 x tensor 2' in printed and 'over tensor: ' in printed
+    figures = json.loads(output.read_text())
+    assert figures['mesh']['tensor'] == 2 and figures['batch_size'] == 8 and figures['parameters'] == 8936
+    assert figures['memory_bytes']['temporary'] > 0 and figures['cost']['flops'] > 0
+    assert {one['axes'] for one in figures['collectives']} == {'tensor'}
+    assert [path.name for path in tmp_path.iterdir()] == ['plan.json']
+
+
+@pytest.mark.parametrize(
+    'arguments, message',
+    [
+        (('--topology', 'v9:2x2'), "topology 'v9:2x2' is not known"),
+        (('--topology', 'cpu:2', '--config.mesh.fsdp=3'), 'mesh.fsdp 3'),
+        (('--topology', 'cpu:2', '--config.train.batch_size=9'), 'train.batch_size 9 does not divide over 2 devices'),
+        ((), '--topology is missing'),
+    ],
+)
+def test_refusals_are_one_line(plan, arguments, message):
+    code, printed, errors = plan(*TINY, *arguments)
+    assert code == 2 and not printed
+    assert errors.startswith('error: ') and message in errors and errors.count('\n') == 1
+
+
+def test_fine_tuning_is_refused_before_files_are_read(plan):
+    code, _, errors = plan('--config', str(ROOT / 'configs/finetune/glue.py'), '--topology', 'cpu:2')
+    assert code == 2 and "task is 'fine_tuning'" in errors and errors.count('\n') == 1
