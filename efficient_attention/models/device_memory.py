@@ -62,11 +62,12 @@ def check_fits(mesh: Mesh, needed: Mapping[str, int]) -> None:
     """Raises InputError where a device of the mesh has less memory than is needed at once.
 
     Args:
-        mesh: its own devices of this process are looked at.
+        mesh: its devices of this process are looked at; it has none where a plan is made for devices elsewhere.
         needed: what for, in words -> bytes on one device.
     """
-    total, there_is = sum(needed.values()), min(map(memory_of, mesh.local_devices))
-    if total > there_is:
+    own = [device for device in mesh.devices.flat if device in jax.local_devices()]
+    total, there_is = sum(needed.values()), min(map(memory_of, own), default=None)
+    if there_is is not None and total > there_is:
         parts = ', '.join(f'{what} {in_units(count)}' for what, count in needed.items())
         raise InputError(
             f'the run needs at least {in_units(total)} on each device ({parts}), and there are {in_units(there_is)}'
