@@ -76,11 +76,7 @@ def build_run(
     mesh = checked_mesh(config, devices)
     rows = config.train.batch_size // config.train.micro_batches
     needed = {"its layers' inputs": layer_input_bytes(config, rows, mesh, is_kept=True)}
-<<<<<<< HEAD
-    check_fits(mesh, needed)
-=======
     check_fits(mesh, needed)  # before data are prepared
->>>>>>> main
     run = lay_out(config, mesh, make_task(config, examples))
     check_fits(mesh, {'parameters and optimizer': state_bytes(run.abstract_state), **needed})
     return run
@@ -111,12 +107,8 @@ def lay_out(config: RunConfig, mesh: Mesh, task: Task) -> Run:
     graph, _ = nnx.split(nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0))))
     shapes = jax.eval_shape(lambda: make_state(task, config))
     check_frozen(config.optimizer, shapes.params, stacked_of(config))
-<<<<<<< HEAD
-    return Run(config, task, mesh, graph, abstract_arrays(shapes, mesh), evaluation)
-=======
     abstract_state = abstract_arrays(shapes, mesh)
     return Run(config, task, mesh, graph, abstract_state, evaluation)
->>>>>>> main
 
 
 def make_state(task: Task, config: RunConfig) -> TrainState:

@@ -63,13 +63,8 @@ SKIPPED = {
     '*scripts/benchmark.py finetune*': IDLE,
     '*scripts/benchmark.py decode*': IDLE,
     '*scripts/benchmark.py infer*': IDLE,
-<<<<<<< HEAD
-    '*scripts/plan.py *': 'compiles large models for minutes; tests/scripts/test_plan.py plans a tiny one',
-    '*scripts/fuzz_readers.py *': 'draws inputs for minutes; its test draws a few for each reader',
-=======
     '*scripts/fuzz_readers.py *': 'draws inputs for minutes; its test draws a few for each reader',
     '*scripts/plan.py *': 'compiles large models for minutes; tests/scripts/test_plan.py plans a tiny one',
->>>>>>> main
     '*scripts/saving_benchmark.py *': IDLE,
     '*scripts/power_cuts.py*': 'mounts file systems as root; tests/scripts/ runs it where that is possible',
     '*scripts/measure_inversion.py': 'compiles for minutes; its test runs it on one layer',
