@@ -26,6 +26,7 @@ import orbax.checkpoint as ocp
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
 from efficient_attention.workdir.checkpoint_fit import check_fit, leaves_of
+from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import read_metrics
 from efficient_attention.workdir.seal import damage, is_sealed
 
@@ -211,12 +212,32 @@ class CheckpointReader:
         Those that are skipped are named in the log.
 
         Raises:
-            InputError: there are checkpoints, all of them damaged; names the newest.
+            InputError: there are checkpoints, all of them damaged, or none sealed though a save was complete; names them.
         """
         if not self.steps():
+            self._check_never_sealed()
             self._name_unsealed(-1, seconds=0.0)
             return None
         return self._reading_one(lambda: self._newest_step(0.0), lambda step: Saved(step, self._record(step)))
+
+    def _check_never_sealed(self) -> None:
+        """Raises InputError where steps are written, none is sealed, and no kill in the first save explains it."""
+        steps = self.written_steps()
+        if len(steps) > 1 or any(map(self._is_past_first_save, steps)):
+            raise InputError(
+                f'no checkpoint in {self.folder} is sealed, which a kill in the first save does not explain; there are '
+                f'{_listed(steps)}: bring their files seal-*.sha256 back, or remove that folder to begin anew'
+            )
+
+    def _is_past_first_save(self, step: int) -> bool:
+        """Whether the run of a written step has gone through a whole save: each one waits for the one before it."""
+        workdir = self.folder.parent
+        try:
+            every = read_config(workdir).checkpoint.every_steps
+        except InputError:
+            return False
+        next_due = (step // every + 1) * every  # at this step itself, a line is written before the save
+        return step > every or any(line['step'] > next_due for line in read_metrics(workdir))
 
     def _reading_one(self, choose: Callable[[], int], read: Callable[[int], Read]) -> Read:
         """What `read` makes of the step that `choose` names; chooses anew where a trainer has removed that step."""

@@ -14,7 +14,9 @@ import pytest
 
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.config.mesh import MeshConfig
+from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.optimizer import OptimizerConfig
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.sharding import make_mesh, state_shardings
 from efficient_attention.training.optimizer import make_optimizer
@@ -239,6 +241,29 @@ def test_where_all_are_damaged_nothing_begins_anew(small):
     assert refused(workdir, layout) == f'no checkpoint in {workdir}/checkpoints is undamaged; there are 2, 5'
     with pytest.raises(InputError, match='is undamaged; there are 2, 5'):
         CheckpointReader(workdir).newest()
+
+
+def test_where_no_step_is_sealed_any_more_nothing_begins_anew(small):
+    workdir, _ = small
+    for seal in workdir.rglob('seal-*.sha256'):
+        seal.unlink()
+    with pytest.raises(InputError, match=r'^no checkpoint in .*/checkpoints is sealed, .*; there are 2, 5: bring'):
+        CheckpointReader(workdir).newest()
+
+
+@pytest.mark.parametrize(('every', 'last_line', 'begins_anew'), [(5, 10, True), (5, 11, False), (4, 5, False)])
+def test_one_step_without_a_seal_is_the_first_save_or_the_run_has_gone_on(small, every, last_line, begins_anew):
+    workdir, _ = small
+    shutil.rmtree(workdir / 'checkpoints' / '2')
+    (workdir / 'checkpoints' / '5' / 'seal-0-of-1.sha256').unlink()
+    config = dataclasses.replace(RunConfig(), checkpoint=CheckpointConfig(every_steps=every))
+    (workdir / 'config.json').write_text(json.dumps(to_dict(config)))
+    (workdir / 'metrics.jsonl').write_text(json.dumps({'step': last_line, 'split': 'train'}) + '\n')
+    if begins_anew:
+        assert CheckpointReader(workdir).newest() is None
+    else:
+        with pytest.raises(InputError, match=r'is sealed, which .*; there are 5: bring their'):
+            CheckpointReader(workdir).newest()
 
 
 def test_a_step_without_its_seal_does_not_count_unless_it_is_from_before_there_were_seals(small):
