@@ -13,6 +13,7 @@ from efficient_attention.commands.allocator import keep_freed_memory
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_verify, define_workdir
 from efficient_attention.commands.hosts import define_host_flags, hosts_of_flags
+from efficient_attention.errors import InputError
 
 CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'A file of configs/; fields follow as --config.<group>.<field>=value.'
@@ -24,7 +25,7 @@ define_host_flags()
 
 def main() -> None:
     """Reads the flags and trains."""
-    needs_no_config = any(word.startswith('--verify') for word in sys.argv)
+    needs_no_config = any(word.lower() in ('--verify', '--verify=true') for word in sys.argv)
     parse_flags(sys.argv, required=('workdir',) if needs_no_config else ('config', 'workdir'))
     # Not at the top of the file, where --help and a refused flag would wait twice as long for them.
     from efficient_attention.training.fill_config import fill_config
@@ -34,6 +35,8 @@ def main() -> None:
     if VERIFY.value:
         verify_checkpoints(WORKDIR.value)
         return
+    if CONFIG.value is None:  # after --verify --noverify
+        raise InputError('--config is missing')
     print(keep_freed_memory(), file=sys.stderr)
     values = CONFIG.value.to_dict()
     with hosts_of_flags({'config': values}):

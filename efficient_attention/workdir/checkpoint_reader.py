@@ -101,6 +101,14 @@ class CheckpointReader:
         folder = self.folder / str(step)
         return damage(folder, label_of(step)) if is_sealed(folder) or not self._counts(step) else ''
 
+    def is_being_saved(self, step: int) -> bool:
+        """Whether a step is not sealed, but so young that a trainer may be about to seal it."""
+        try:
+            age = time.time() - (self.folder / str(step)).stat().st_mtime
+        except FileNotFoundError:
+            return False
+        return age < SEALING_SECONDS and not self._counts(step)
+
     def latest_step(self) -> int | None:
         """The newest completely written step, or None."""
         return max(self.steps(), default=None)

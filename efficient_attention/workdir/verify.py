@@ -10,17 +10,28 @@ from efficient_attention.workdir.seal import is_sealed
 def verify_checkpoints(workdir: Path) -> None:
     """Prints a line for each checkpoint of a run, in rising order of steps: whole, damaged, or without a seal.
 
+    Beside a trainer, a step that it removes meanwhile has no line, and one that it is saving is no damage.
+
     Raises:
         InputError: there is no checkpoint.
         RunError: some are damaged.
     """
     reader = CheckpointReader(workdir)
     steps = reader.existing_steps()
-    faults = {step: reader.damage(step) for step in steps}
-    for step, fault in faults.items():
-        sealed = is_sealed(reader.folder / str(step))
-        whole = 'every file is as it was written' if sealed else 'older than seals are, so that nothing can be compared'
-        print(f'checkpoint step {step}: {f"damaged: {fault}" if fault else whole}')
-    damaged = [step for step, fault in faults.items() if fault]
+    damaged = []
+    for step in steps:
+        is_being_saved = reader.is_being_saved(step)  # first: it may be sealed at any moment
+        fault = '' if is_being_saved else reader.damage(step)
+        if step not in reader.written_steps():
+            continue
+        print(f'checkpoint step {step}: {"being saved" if is_being_saved else _in_words(reader, step, fault)}')
+        damaged += [step] if fault else []
     if damaged:
         raise RunError(f'{reader.folder}: damaged: {", ".join(map(str, damaged))} of {len(steps)} checkpoint(s)')
+
+
+def _in_words(reader: CheckpointReader, step: int, fault: str) -> str:
+    if fault:
+        return f'damaged: {fault}'
+    sealed = is_sealed(reader.folder / str(step))
+    return 'every file is as it was written' if sealed else 'older than seals are, so that nothing can be compared'

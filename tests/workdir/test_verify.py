@@ -1,12 +1,15 @@
 """What is said of each checkpoint; tests/test_entry_points.py has the commands."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.errors import InputError, RunError
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.verify import verify_checkpoints
 from tests.workdir.test_checkpoint_writer import make_state
@@ -18,6 +21,7 @@ def test_each_checkpoint_has_a_line(tmp_path: Path, capsys):
             checkpoints.save(step, make_state(step), record={})
     folder = tmp_path / 'checkpoints'
     (folder / '3' / 'seal-0-of-1.sha256').unlink()
+    os.utime(folder / '3', (0, 0))
     record = folder / '1' / 'record' / 'metadata'
     record.write_text(json.dumps({'step': 1}))  # as before there were seals
     (folder / '1' / 'seal-0-of-1.sha256').unlink()
@@ -28,6 +32,24 @@ def test_each_checkpoint_has_a_line(tmp_path: Path, capsys):
         'checkpoint step 2: every file is as it was written',
         'checkpoint step 3: damaged: it is not sealed',
     ]
+
+
+def test_beside_a_trainer_what_it_saves_or_removes_is_no_damage(tmp_path: Path, capsys, monkeypatch):
+    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, make_state(step), record={})
+    (tmp_path / 'checkpoints' / '3' / 'seal-0-of-1.sha256').unlink()
+    damage = CheckpointReader.damage
+
+    def damage_of_a_removed_one(self: CheckpointReader, step: int) -> str:
+        if step == 1:
+            shutil.rmtree(self.folder / '1')
+        return damage(self, step)
+
+    monkeypatch.setattr(CheckpointReader, 'damage', damage_of_a_removed_one)
+    verify_checkpoints(tmp_path)
+    lines = ['checkpoint step 2: every file is as it was written', 'checkpoint step 3: being saved']
+    assert capsys.readouterr().out.splitlines() == lines
 
 
 def test_a_folder_without_checkpoints_is_one_line(tmp_path: Path):
