@@ -87,6 +87,7 @@ def train(
         write_environment(workdir)
         stack.push(functools.partial(write_report_at_the_end, workdir))  # also after an error: it is needed most then
         log = stack.enter_context(MetricsLog(workdir, start_step=first))
+        checkpoints.before_seal = log.check_written
         progress = stack.enter_context(show_progress(config.train.steps, start_step=first))
         begun = f'resumed at step {first} in {workdir}' if newest else f'new run in {workdir}, {start.origin()}'
         progress.say(f'{run.describe()}; {begun}')

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 import orbax.checkpoint as ocp
 
 from efficient_attention.config.json_text import read_json_file
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, RunError
 from efficient_attention.workdir.checkpoint_fit import check_fit, leaves_of
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import read_metrics
@@ -379,7 +379,9 @@ def label_of(step: int) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Why a file operation failed, in a few words: the operating system's where they are to be found."""
+    """Why a file operation failed, in a few words: ours, or the operating system's where they are to be found."""
+    if isinstance(error, RunError):
+        return str(error)
     code = error.errno if isinstance(error, OSError) else None
     if found := re.search(r"os_error_code='(\d+)'", str(error)):
         code = int(found[1])

@@ -15,7 +15,7 @@ import math
 import shutil
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -63,12 +63,16 @@ class Checkpoints:
     `newest` is the checkpoint to go on from, None where there is none. Newer steps that are damaged or not sealed are
     named and moved to `checkpoints/damaged/`.
 
+    `before_seal` is called with a step that is on disk but does not count yet, by the thread that seals it; what it
+    raises makes the save a failed one.
+
     Raises:
         InputError: another trainer has the workdir open, or all its checkpoints are damaged.
     """
 
     def __init__(self, workdir: Path, config: CheckpointConfig) -> None:
         self.reader = CheckpointReader(workdir)
+        self.before_seal: Callable[[int], None] = lambda _: None
         self._config = config
         self._sealing: threading.Thread | None = None  # sees the save under way through
         self._failure: SaveError | None = None  # of the newest save
@@ -199,6 +203,7 @@ class Checkpoints:
         folder = self.reader.folder / str(step)
         try:
             self._checkpointer.wait_until_finished()
+            self.before_seal(step)
             if (log := self.reader.folder.parent / METRICS_FILE).exists() and jax.process_index() == 0:
                 flush(log)  # its lines up to this step: a run that goes on from it does not write them again
             write_seal(folder, label_of(step), process=jax.process_index(), processes=jax.process_count())

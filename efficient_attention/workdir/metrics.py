@@ -57,6 +57,7 @@ class MetricsLog:
         # Only lines of this step can come again: what is measured right after a restart was perhaps measured before.
         self._written = {(line['step'], line['split']) for line in kept if line['step'] == start_step}
         self._path, self._unwritten, self._is_failing = path, b'', False
+        self._first_unwritten = math.inf  # the first step of a line in `_unwritten`
         try:
             self._file = path.open('ab', buffering=0)
         except OSError as error:
@@ -74,10 +75,19 @@ class MetricsLog:
         if not self._is_writer or (step, split) in self._written:
             return
         numbers = {name: _number(value) for name, value in metrics.items()}
+        self._first_unwritten = min(self._first_unwritten, step)
         self._unwritten += _line({'step': step, 'split': split, **numbers}).encode()
         self._write_out()
         # tensorboardX would print a warning for each number that is not finite
         self._events.add(step, {f'{split}/{name}': one for name, one in numbers.items() if math.isfinite(one)})
+
+    def check_written(self, step: int) -> None:
+        """Raises RunError if lines of steps up to this one are not written; any thread may call it.
+
+        A run that goes on from this step would not write them again.
+        """
+        if self._is_writer and self._first_unwritten <= step:
+            raise RunError(f'{self._path}: lines up to this step are not written')
 
     def close(self) -> None:
         """Closes both files; raises RunError if lines are not written."""
@@ -94,7 +104,7 @@ class MetricsLog:
         try:
             while self._unwritten:
                 self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
-            self._is_failing = False
+            self._first_unwritten, self._is_failing = math.inf, False
         except OSError as error:
             if not self._is_failing:
                 LOG.error('%s; its lines are kept for the next try', cannot_be_written(self._path, error))

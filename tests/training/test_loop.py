@@ -29,11 +29,10 @@ from efficient_attention.training.run import build_run
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.training.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
-from efficient_attention.workdir import checkpoint_writer
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.checkpoint_writer import SaveError
 from efficient_attention.workdir.config_file import read_config
-from efficient_attention.workdir.metrics import read_metrics
+from efficient_attention.workdir.metrics import MetricsLog, read_metrics
 from tests.training.tiny_run import tiny_config
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
@@ -325,10 +324,10 @@ def test_too_many_of_them_in_a_row_stop_the_run_with_its_last_checkpoint(folder,
 
 
 def test_a_failed_save_ends_a_run_that_shall_stop_then(folder, monkeypatch):
-    def fail(*_: object, **__: object) -> None:
+    def fail(*_: object) -> None:
         raise OSError(28, 'No space left on device')
 
-    monkeypatch.setattr(checkpoint_writer, 'write_seal', fail)
+    monkeypatch.setattr(MetricsLog, 'check_written', fail)  # as where lines of metrics are not written
     fields = {'checkpoint.every_steps': 4, 'checkpoint.when_save_fails': 'stop', 'train.log_every_steps': 1}
     with pytest.raises(SaveError, match='checkpoint step 4 not saved in .*: No space left on device'):
         train(tiny_config(folder, **MESH, **fields), folder / 'full disk')

@@ -10,7 +10,9 @@ import pytest
 
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.errors import InputError, RunError
+from efficient_attention.workdir.checkpoint_writer import Checkpoints, SaveError
 from efficient_attention.workdir.metrics import MetricsLog, best_evaluation, read_metrics
+from tests.workdir.test_checkpoint_writer import make_state
 from tests.workdir.test_events import HalfWritten
 
 
@@ -102,6 +104,22 @@ def test_lines_that_cannot_be_written_are_kept_for_the_next_try(tmp_path, caplog
     path = tmp_path / 'metrics.jsonl'
     line = f'{path}: cannot be written (No space left on device); its lines are kept for the next try'
     assert caplog.messages == [line]
+
+
+def test_a_step_is_not_sealed_while_its_lines_are_unwritten(tmp_path):
+    with Checkpoints(tmp_path, CheckpointConfig()) as checkpoints, MetricsLog(tmp_path) as log:
+        checkpoints.before_seal = log.check_written
+        whole = log._file
+        for step in (1, 2, 3):
+            log._file = HalfWritten(whole) if step == 2 else whole
+            log.write(step, 'train', {'loss': 1.0})
+            checkpoints.save(step, make_state(step), record={})
+            if step == 2:
+                with pytest.raises(SaveError, match=r'step 2 not saved .*metrics.jsonl: lines up to this step are not'):
+                    checkpoints.wait()
+                assert checkpoints.reader.written_steps() == [1]
+    assert checkpoints.reader.steps() == [1, 3]
+    assert [line['step'] for line in read_metrics(tmp_path)] == [1, 2, 3]
 
 
 def test_lines_that_are_never_written_end_the_run(tmp_path, capfd):
