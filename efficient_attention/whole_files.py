@@ -117,7 +117,7 @@ def flush(path: Path) -> None:
 
 def cannot_be_written(path: Path, error: OSError) -> RunError | InputError:
     """The line for what kept a file or folder from being written."""
-    kind = RunError if error.errno in FAULTS else InputError
+    kind = RunError if error.errno in (None, *FAULTS) else InputError  # None: NumPy's, of a write that was cut short
     return kind(f'{path}: cannot be written ({error.strerror or error})')
 
 

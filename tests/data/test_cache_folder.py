@@ -1,15 +1,17 @@
 """A folder of the cache is complete or absent."""
 
+import resource
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from efficient_attention.data.cache_folder import new_folder
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, RunError
 
 
 def test_the_name_appears_when_the_block_ends(tmp_path):
@@ -79,8 +81,24 @@ def test_what_a_killed_process_left_is_removed_and_a_living_one_is_not_disturbed
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / 'file').touch()
-    with (
-        pytest.raises(InputError, match=r'data\.cache .*file: cannot be written'),
-        new_folder(tmp_path / 'file' / 'corpus'),
-    ):
+    with pytest.raises(InputError, match='file/corpus: cannot be written'), new_folder(tmp_path / 'file' / 'corpus'):
         pass
+
+
+def test_a_full_disk_is_no_bad_input_and_named_by_the_folder(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    line = f'^{tmp_path}/corpus: cannot be written '
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))
+        with pytest.raises(RunError, match=line), new_folder(tmp_path / 'corpus') as partial:
+            (partial / 'file').write_bytes(bytes(2**17))
+        with pytest.raises(RunError, match=line), new_folder(tmp_path / 'corpus') as partial:
+            np.save(partial / 'array.npy', np.zeros(2**14))  # whose error has no number
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_file_that_fails_meanwhile_is_named(tmp_path):
+    with pytest.raises(InputError, match=f'^{tmp_path}/none: No such file'), new_folder(tmp_path / 'corpus'):
+        (tmp_path / 'none').read_bytes()

@@ -15,7 +15,6 @@ from efficient_attention.data.cache_folder import UNIGRAM_COUNTS
 from efficient_attention.data.cache_manifest import MANIFEST, describe_files, manifest_checksum, one_line
 from efficient_attention.data.corpus.prepared_corpus import IS_CONTINUATION, shard_path
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
-from efficient_attention.errors import InputError
 
 RECORD_TOKENS = 2048
 SHARD_BYTES = 2**28
@@ -127,24 +126,27 @@ class SplitWriter:
     def _write(self, record: bytes) -> None:
         if self._shard_bytes >= self._most_shard_bytes:
             self._close_shard()
-            self._writer = open_shard(shard_path(self._folder, self._split, len(self._shard_starts)))
+            with writing():
+                self._writer = open_shard(shard_path(self._folder, self._split, len(self._shard_starts)))
             self._shard_starts.append(len(self._record_starts) - 1)
             self._shard_bytes = 0
-        with self._writing():
+        with writing():
             self._writer.write(record)
         self._shard_bytes += len(record)
 
     def _close_shard(self) -> None:
         if self._writer is not None:
-            with self._writing():
+            with writing():
                 self._writer.close()
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:  # how array_record reports a full disk
-            raise InputError(f'{self._folder / self._split}: cannot be written ({one_line(error)})') from None
+
+@contextlib.contextmanager
+def writing() -> Iterator[None]:
+    """Turns what array_record raises on a full disk into an OSError, as other files raise it."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise OSError(one_line(error)) from None
 
 
 def save_index(folder: Path, lengths: Sequence[int], starts: Mapping[str, Sequence[int]]) -> None:

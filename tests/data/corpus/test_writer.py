@@ -6,10 +6,11 @@ from array_record.python import array_record_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from efficient_attention.data.cache_folder import new_folder
 from efficient_attention.data.corpus.prepared_corpus import open_corpus, shard_path
 from efficient_attention.data.corpus.writer import SplitWriter, token_type, write_manifest
 from efficient_attention.data.tokenizers.vocabulary import Vocabulary
-from efficient_attention.errors import InputError
+from efficient_attention.errors import RunError
 
 SIZE = 300
 
@@ -102,7 +103,7 @@ def test_a_disk_that_refuses_is_one_line(tmp_path, monkeypatch):
         close = write
 
     monkeypatch.setattr(array_record_module, 'ArrayRecordWriter', Full)
-    writer = SplitWriter(tmp_path, 'train', SIZE)
-    with pytest.raises(InputError) as caught:
-        writer.add(0, np.array([2], np.int32), np.array([1, 2], np.uint32))
-    assert 'train: cannot be written' in str(caught.value) and '\n' not in str(caught.value)
+    line = rf'^{tmp_path}/corpus: cannot be written \(write\(\) failed: 6 bytes; No space left on device\)$'
+    with pytest.raises(RunError, match=line), new_folder(tmp_path / 'corpus') as partial:
+        SplitWriter(partial, 'train', SIZE).add(0, np.array([3], np.int32), np.array([1, 2, 3], np.uint32))
+    assert not list(tmp_path.iterdir())
