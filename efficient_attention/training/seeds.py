@@ -13,10 +13,10 @@ from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.errors import InputError
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
-from efficient_attention.whole_files import write_atomically
+from efficient_attention.whole_files import cannot_be_written, write_atomically
 from efficient_attention.workdir.metrics import best_evaluation
 
-COMPILED = 'compiled'  # folder of the programs that the seeds share
+PROGRAMS = Path('cache', 'programs')  # that the seeds share; JAX runs what lies there, so in no workdir of a stranger
 
 
 def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) -> dict[str, Any]:
@@ -34,6 +34,7 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
 
     Raises:
         InputError: a seed is no whole number or comes twice, no text is held out, or what `train` raises.
+        RunError, InputError: the folder of compiled programs cannot be made.
         RunStopped: a stop signal ended a run; the same call goes on from there.
     """
     if not seeds or not all(seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
@@ -41,7 +42,7 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
     config, examples, pretrained = fill_config(values)
     if not has_held_out(config.data.held_out, config.eval.split):
         raise InputError('no text is held out (data.held_out=0), and seeds are compared by held-out metrics')
-    jax.config.update('jax_compilation_cache_dir', str((workdir / COMPILED).absolute()))
+    share_programs()
     runs: dict[str, dict[str, float]] = {}
     for seed in seeds:
         folder = workdir / f'seed_{seed}'
@@ -52,6 +53,23 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
     if jax.process_index() == 0:
         write_atomically(workdir / 'seeds.json', json.dumps(summary, indent=2) + '\n')
     return summary
+
+
+def share_programs() -> None:
+    """Has JAX keep compiled programs in a folder that only this user can write to, unless it keeps them already.
+
+    Raises:
+        RunError, InputError: it cannot be made, or is another user's.
+    """
+    if jax.config.jax_compilation_cache_dir:  # by JAX_COMPILATION_CACHE_DIR
+        return
+    folder = PROGRAMS.absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise cannot_be_written(folder, error) from None
+    jax.config.update('jax_compilation_cache_dir', str(folder))
 
 
 def spread(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:

@@ -1,7 +1,7 @@
 """The spread of a result over seeds: which evaluation counts, and the arithmetic."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -47,6 +47,32 @@ def config_with_a_test_split() -> ConfigDict:
     return config
 
 
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where compiled programs are kept, beside the workdirs that tests make."""
+    before = jax.config.jax_compilation_cache_dir
+    monkeypatch.chdir(tmp_path)
+    jax.config.update('jax_compilation_cache_dir', None)
+    yield tmp_path / 'cache' / 'programs'
+    jax.config.update('jax_compilation_cache_dir', before)
+
+
+def test_programs_are_kept_where_only_the_user_writes(programs: Path):
+    programs.mkdir(parents=True, mode=0o777)
+    module.share_programs()
+    assert jax.config.jax_compilation_cache_dir == str(programs) and programs.stat().st_mode & 0o777 == 0o700
+    jax.config.update('jax_compilation_cache_dir', '/elsewhere')  # by the environment
+    module.share_programs()
+    assert jax.config.jax_compilation_cache_dir == '/elsewhere'
+
+
+def test_a_folder_of_programs_that_cannot_be_made_is_named(programs: Path):
+    programs.parent.write_text('a file')
+    with pytest.raises(InputError, match=f'^{programs}: cannot be written'):
+        module.share_programs()
+
+
+@pytest.mark.usefixtures('programs')
 @pytest.mark.parametrize('config_of', [default_config, config_with_a_test_split])
 def test_a_stopped_seed_is_the_last_and_counts_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config_of: Callable
@@ -62,10 +88,7 @@ def test_a_stopped_seed_is_the_last_and_counts_for_nothing(
 
     monkeypatch.setattr(module, 'train', train)
     monkeypatch.setattr(module, 'best_evaluation', lambda *_: {'loss': 1.0})
-    folder = jax.config.jax_compilation_cache_dir
-    try:
-        with pytest.raises(RunStopped):
-            train_seeds(values, tmp_path, ['3', '4', '5'])
-    finally:
-        jax.config.update('jax_compilation_cache_dir', folder)
-    assert trained == [(3, 'seed_3'), (4, 'seed_4')] and not (tmp_path / 'seeds.json').exists()
+    with pytest.raises(RunStopped):
+        train_seeds(values, tmp_path, ['3', '4', '5'])
+    assert trained == [(3, 'seed_3'), (4, 'seed_4')]
+    assert [path.name for path in tmp_path.iterdir()] == ['cache']  # nothing that JAX would run, and no table
