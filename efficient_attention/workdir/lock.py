@@ -12,6 +12,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.whole_files import cannot_be_written
 
 FILE_NAME = 'lock'
+FOLDERS = ('checkpoints', 'checkpoints/damaged', 'checkpoints/trash', 'tensorboard')  # that runs write into and remove things from
 
 
 class WorkdirLock:
@@ -22,16 +23,15 @@ class WorkdirLock:
     does not tell two holders in one process apart; this class does.
 
     Raises:
-        InputError: another run holds the workdir (names the process and the host), or one of its files is a link.
+        InputError: another run holds the workdir (names the process and the host), or a file of it, or a folder that
+            runs write into, is a link.
         RunError, InputError: it cannot be written.
     """
 
     _held: set[Path] = set()  # of this process: the operating system's lock is per process as well
 
     def __init__(self, workdir: Path) -> None:
-        for path in sorted(workdir.iterdir()) if workdir.is_dir() else ():
-            if path.is_symlink() and not path.is_dir():  # what it leads to would be overwritten
-                raise InputError(f'{path}: a link to a file; a run writes files into its own folder alone')
+        _refuse_links(workdir)
         try:
             workdir.mkdir(parents=True, exist_ok=True)
             (workdir / FILE_NAME).touch()
@@ -74,6 +74,15 @@ class WorkdirLock:
     ) -> None:
         del kind, error, trace
         self.close()
+
+
+def _refuse_links(workdir: Path) -> None:
+    """Raises InputError where a run would overwrite or remove what a link leads to."""
+    files = [path for path in sorted(workdir.iterdir()) if not path.is_dir()] if workdir.is_dir() else []
+    for path in [*files, *(workdir / name for name in FOLDERS)]:
+        if path.is_symlink():
+            kind = 'folder' if path.is_dir() else 'file'
+            raise InputError(f'{path}: a link to a {kind}; a run writes files into its own folder alone')
 
 
 def _in_use(workdir: Path, holder: str) -> InputError:

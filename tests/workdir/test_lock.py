@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.workdir.lock import WorkdirLock
+from efficient_attention.workdir.lock import FOLDERS, WorkdirLock
 
 HOLD = """
 import pathlib, sys
@@ -42,3 +42,14 @@ def test_a_workdir_that_cannot_be_written_is_named(tmp_path, name):
     (tmp_path / 'a_file').write_text('not a folder')
     with pytest.raises(InputError, match=f'{name}: cannot be written'):
         WorkdirLock(tmp_path / name)
+
+
+@pytest.mark.parametrize('name', FOLDERS)
+def test_a_linked_folder_is_refused(tmp_path, name):
+    (tmp_path / 'elsewhere').mkdir()
+    link = tmp_path / 'run' / name
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / 'elsewhere')
+    with pytest.raises(InputError, match=f'^{link}: a link to a folder; a run writes files into its own folder alone$'):
+        WorkdirLock(tmp_path / 'run')
+    assert not (tmp_path / 'run' / 'lock').exists()
