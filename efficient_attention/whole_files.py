@@ -19,6 +19,7 @@ from pathlib import Path
 from efficient_attention.errors import InputError, RunError
 
 FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)  # of the disk, whatever the path is
+PARTIAL = '.partial-*'  # what is not whole yet, of any host
 PREFIX = f'.partial-{platform.node()}-'
 
 

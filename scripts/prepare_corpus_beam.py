@@ -45,12 +45,12 @@ from efficient_attention.data.corpus.writer import SHARD_BYTES
 from efficient_attention.data.held_out_documents import held_out_threshold
 from efficient_attention.data.sources.source import open_source
 from efficient_attention.data.sources.text_files import find_files
-from efficient_attention.errors import InputError, require
+from efficient_attention.errors import InputError, RunError, require
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = ('dump', 'jsonl', 'text', 'arrayrecord')  # sources that are files
 RUNNER = 'FnApiRunner'  # in this process; 'DirectRunner' would first fetch a program from the network
-LINE = re.compile(r'InputError: (.*?)(?: \[while running|\n|\\n|$)')  # in Beam's traceback
+LINE = re.compile(r'(Input|Run)Error: (.*?)(?: \[while running|\n|\\n|$)')  # in Beam's traceback
 FIELDS = ('source', 'held_out', 'cache', 'tokenizer', 'vocab_size', 'lowercase')
 
 
@@ -168,18 +168,30 @@ def survey_of(config: DataConfig, cache: Path, sources: list[str], beams: list[s
 
 @contextlib.contextmanager
 def running(beams: list[str]) -> Iterator[Any]:
-    """A Beam pipeline that runs to its end when the block is left; raises InputError with what a worker raised."""
+    """A Beam pipeline that runs to its end when the block is left.
+
+    Raises:
+        InputError, RunError: what a worker raised.
+        RunError: anything else that ended it.
+    """
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
     try:
         with beam.Pipeline(options=PipelineOptions([f'--runner={RUNNER}', *beams])) as pipeline:
             yield pipeline
-    except InputError:
+    except (InputError, RunError):
         raise
-    except Exception as error:  # Beam wraps what a worker raises in kinds of its own, with its traceback
-        found = LINE.search(str(error))
-        raise InputError(found[1] if found else f'{type(error).__name__}: {str(error).splitlines()[0]}') from None
+    except Exception as error:
+        raise in_one_line(error) from None
+
+
+def in_one_line(error: Exception) -> InputError | RunError:
+    """What a worker raised; Beam wraps it in kinds of its own, with its traceback."""
+    found = LINE.search(str(error))
+    if found:
+        return {'Input': InputError, 'Run': RunError}[found[1]](found[2])
+    return RunError(f'{type(error).__name__}: {"".join(str(error).splitlines()[:1])}')
 
 
 def finish_splits(folder: Path, size: int) -> tuple[dict[str, dict[str, int]], np.ndarray, str]:

@@ -1,6 +1,7 @@
 """scripts/prepare_corpus_beam.py: the folder that scripts/prepare_corpus.py makes. Beam itself needs `make beam`."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -8,8 +9,8 @@ import pytest
 
 from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus.prepare import prepare_corpus
-from efficient_attention.errors import InputError
-from scripts.prepare_corpus_beam import LINE, ROOT, file_sources, split_arguments
+from efficient_attention.errors import InputError, RunError
+from scripts.prepare_corpus_beam import ROOT, file_sources, in_one_line, split_arguments
 
 PYTHON = ROOT / '.venv-beam' / 'bin' / 'python'
 WORDS = ['river', 'house', 'dog', 'king', 'tree', 'road', 'falls', 'sleeps', 'runs', 'sings']
@@ -44,11 +45,22 @@ def test_a_source_of_several_files_is_one_for_each(tmp_path):
         file_sources(f'jsonl:{tmp_path}/*.jsonl#text')
 
 
-def test_what_a_worker_raised_is_found_in_beams_traceback():
-    line = "efficient_attention.errors.InputError: a.jsonl: line 3: no field 'text' [while running 'read']"
-    text = f'Traceback ...\n{line}\n'
-    found = LINE.search(text)
-    assert found and found[1] == "a.jsonl: line 3: no field 'text'"
+@pytest.mark.parametrize(
+    ('text', 'kind', 'line'),
+    [
+        (
+            "Traceback ...\nefficient_attention.errors.InputError: a.jsonl: no field 'text' [while running 'read']\n",
+            InputError,
+            "a.jsonl: no field 'text'",
+        ),
+        ('Traceback ...\nRunError: c: cannot be written (No space left on device)\n', RunError, 'c: cannot be written'),
+        ('the job server has gone\nTraceback ...', RunError, 'RuntimeError: the job server has gone$'),
+        ('', RunError, 'RuntimeError: $'),
+    ],
+)
+def test_what_a_worker_raised_is_found_in_beams_traceback(text: str, kind: type[Exception], line: str):
+    found = in_one_line(RuntimeError(text))
+    assert type(found) is kind and re.match(line, str(found))
 
 
 @pytest.mark.skipif(not PYTHON.exists(), reason='needs make beam')

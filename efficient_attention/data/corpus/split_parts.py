@@ -6,7 +6,6 @@ which records a shard holds, so shards can be written in any order; index files 
 
 import array
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +22,9 @@ from efficient_attention.data.corpus.writer import (
     save_index,
     section_bytes,
     token_type,
+    writing,
 )
+from efficient_attention.whole_files import PARTIAL, whole_file
 
 Place = tuple[int, int]  # of a document: its file's number, its own in that file
 RecordPlace = tuple[int, int, int]  # of a record: that, and its number in the document
@@ -71,14 +72,16 @@ def shard_starts(documents: Iterable[tuple[Place, list[int]]], shard_bytes: int 
 
 
 def write_shard(folder: Path, split: str, number: int, records: Iterable[bytes]) -> None:
-    """Writes a shard, at once: whoever writes it a second time puts the same in its place."""
-    path = shard_path(folder, split, number)
-    temporary = path.with_suffix(f'.{os.getpid()}')
-    writer = open_shard(temporary)
-    for record in records:
-        writer.write(record)
-    writer.close()
-    temporary.replace(path)
+    """Writes a shard, at once: whoever writes it a second time puts the same in its place.
+
+    Raises:
+        RunError, InputError: it cannot be written.
+    """
+    with whole_file(shard_path(folder, split, number)) as partial, writing():
+        writer = open_shard(partial)
+        for record in records:
+            writer.write(record)
+        writer.close()
 
 
 def write_split_index(
@@ -121,7 +124,12 @@ def write_split_index(
 
 
 def digest_split(folder: Path, split: str, vocabulary_size: int) -> tuple[str, np.ndarray]:
-    """SHA-256 of a split that is written, as `SplitWriter.digest`, and how often each id occurs; removes SECTIONS."""
+    """SHA-256 of a split that is written, as `SplitWriter.digest`, and how often each id occurs.
+
+    Removes SECTIONS, and what attempts at shards that were killed on any host have left.
+    """
+    for path in (folder / split).glob(PARTIAL):
+        path.unlink()
     lengths = np.load(folder / split / 'sentence_lengths.npy')
     content, counts = hashlib.sha256(), np.zeros(vocabulary_size, np.int64)
     records = read_records(folder, split, token_type(vocabulary_size))

@@ -67,6 +67,7 @@ def write_in_parts(folder: Path, files: list[list[str]], tokenizer_file: str) ->
     for shard in reversed(range(len(starts))):
         end = starts[shard + 1] if shard + 1 < len(starts) else (len(files), 0, 0)
         write_shard(folder, 'train', shard, [record for place, record in records if starts[shard] <= place < end])
+    (folder / 'train' / '.partial-elsewhere-1-ab').touch()  # of a worker that was killed on another host
     first_of_file = {file: sum(map(len, files[:file])) for file in range(len(files))}
     return write_split_index(folder / 'train', sizes, starts, first_of_file)
 
