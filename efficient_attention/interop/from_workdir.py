@@ -9,7 +9,7 @@ import numpy as np
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.parameters import Parts, parameter_shapes
-from efficient_attention.models.device_memory import host_memory, in_units
+from efficient_attention.models.device_memory import check_host_fits
 from efficient_attention.workdir.checkpoint_reader import BEST, LAST, CheckpointReader, Wanted
 from efficient_attention.workdir.config_file import read_config
 
@@ -75,9 +75,8 @@ def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> di
     reader = CheckpointReader(workdir)
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     shapes = parameter_shapes(config.model, parts_of(config))
-    needed, there_is = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes)), host_memory()
-    if needed > there_is:
-        raise InputError(f'{workdir}: its parameters take {in_units(needed)}, and there are {in_units(there_is)}')
+    needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+    check_host_fits(needed, f'{workdir}: its parameters')
     abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), shapes)
     restored = reader.restore({PARAMS: abstract}, wanted_checkpoint(reader, config, checkpoint))
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), restored.state[PARAMS])

@@ -9,7 +9,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.nested_dicts import check_size
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained
-from efficient_attention.models.device_memory import host_memory, in_units
+from efficient_attention.models.device_memory import check_host_fits
 
 PROJECTIONS = ('query', 'key', 'value')
 
@@ -55,9 +55,7 @@ def check_length(model: ModelConfig, length: int) -> None:
         raise InputError(f'model.positions is {model.positions!r}; only a learned table can be made longer')
     if length <= (model.position_limit or 0):
         raise InputError(f'{length} positions; the model has {model.position_limit} already')
-    needed, there_is = length * model.embedding_width * 4, host_memory()  # a float32 table
-    if needed > there_is:
-        raise InputError(f'{length} positions take {in_units(needed)}, and there are {in_units(there_is)}')
+    check_host_fits(length * model.embedding_width * 4, f'{length} positions')  # a float32 table
 
 
 def longer_params(params: dict[str, Any], before: ModelConfig, after: ModelConfig) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
-from efficient_attention.models.device_memory import host_memory, in_units
+from efficient_attention.models.device_memory import check_host_fits
 
 SINGLE = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
@@ -48,9 +48,7 @@ class TensorFolder:
         lost = sorted(name for name, path in listed.items() if self.files.get(name) != path)
         if lost:
             raise InputError(f'{folder / INDEX}: {lost[0]} is not in {listed[lost[0]].name}, where it should be')
-        total, there_is = sum(map(math.prod, self.shapes.values())) * BYTES, host_memory()
-        if total > there_is:
-            raise InputError(f'{folder}: its tensors take {in_units(total)}, and there are {in_units(there_is)}')
+        check_host_fits(sum(map(math.prod, self.shapes.values())) * BYTES, f'{folder}: its tensors')
 
     def read(self, name: str) -> np.ndarray:
         """float32, whatever the file holds.

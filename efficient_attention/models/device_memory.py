@@ -74,6 +74,13 @@ def check_fits(mesh: Mesh, needed: Mapping[str, int]) -> None:
         )
 
 
+def check_host_fits(needed: int, what: str) -> None:
+    """Raises InputError where this host has less memory than `needed` bytes; `what` takes them, in the plural."""
+    there_is = host_memory()
+    if needed > there_is:
+        raise InputError(f'{what} take {in_units(needed)}, and there are {in_units(there_is)}')
+
+
 def in_units(count: int) -> str:
     """A number of bytes in a unit that leaves up to four digits, such as '15.6 GiB'."""
     power = min((max(count, 1).bit_length() - 1) // 10, len(UNITS) - 1)

@@ -14,6 +14,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.models import device_memory
 from efficient_attention.models.device_memory import (
     check_fits,
+    check_host_fits,
     host_memory,
     in_units,
     layer_input_bytes,
@@ -82,6 +83,13 @@ def test_what_does_not_fit_is_one_line():
     line = r'the run needs at least 2.0 EiB on each device \(parameters 1.0 EiB, rows 1.0 EiB\), and there are '
     with pytest.raises(InputError, match=line):
         check_fits(mesh, {'parameters': 2**60, 'rows': 2**60})
+
+
+def test_what_the_host_has_no_room_for_is_one_line(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(device_memory, 'host_memory', lambda: 2**30)
+    check_host_fits(2**30, 'its tensors')
+    with pytest.raises(InputError, match=r'^its tensors take 2.0 GiB, and there are 1.0 GiB$'):
+        check_host_fits(2**31, 'its tensors')
 
 
 @pytest.mark.parametrize(
