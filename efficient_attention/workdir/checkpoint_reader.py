@@ -220,7 +220,7 @@ class CheckpointReader:
         Those that are skipped are named in the log.
 
         Raises:
-            InputError: there are checkpoints, all of them damaged, or none sealed though a save was complete; names them.
+            InputError: there are checkpoints, all damaged, or none sealed though a save was complete; names them.
         """
         if not self.steps():
             self._check_never_sealed()

@@ -12,7 +12,12 @@ from efficient_attention.errors import InputError
 from efficient_attention.whole_files import cannot_be_written
 
 FILE_NAME = 'lock'
-FOLDERS = ('checkpoints', 'checkpoints/damaged', 'checkpoints/trash', 'tensorboard')  # that runs write into and remove things from
+FOLDERS = (
+    'checkpoints',
+    'checkpoints/damaged',
+    'checkpoints/trash',
+    'tensorboard',
+)  # that runs write into and remove things from
 
 
 class WorkdirLock:
