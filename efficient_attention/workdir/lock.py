@@ -12,12 +12,8 @@ from efficient_attention.errors import InputError
 from efficient_attention.whole_files import cannot_be_written
 
 FILE_NAME = 'lock'
-FOLDERS = (
-    'checkpoints',
-    'checkpoints/damaged',
-    'checkpoints/trash',
-    'tensorboard',
-)  # that runs write into and remove things from
+# That runs write into and remove things from.
+FOLDERS = ('checkpoints', 'checkpoints/damaged', 'checkpoints/trash', 'tensorboard')
 
 
 class WorkdirLock:
