@@ -61,7 +61,7 @@ def share_programs() -> None:
     Raises:
         RunError, InputError: it cannot be made, or is another user's.
     """
-    if jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]  # JAX defines it at run time  # by JAX_COMPILATION_CACHE_DIR
+    if jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]  # defined at run time
         return
     folder = PROGRAMS.absolute()
     try:
