@@ -37,11 +37,11 @@ def main() -> None:
         raise InputError(
             f'--devices are {options.devices}; they must be 1 to {EMULATED} and divide --length {options.length}'
         )
-    emulated = emulated_devices(EMULATED)
+    there_are = emulated_devices(EMULATED)
     print(f'{options.attention}, {options.length:,} tokens, {HEADS} heads of {WIDTH}, float32, MiB a device')
     print(f'{"devices":>7} {"arguments":>9} {"results":>8} {"temporary":>9}')
     for devices in options.devices:
-        sizes = compiled_sizes(mechanism, options.length, emulated[:devices])
+        sizes = compiled_sizes(mechanism, options.length, there_are[:devices])
         print(f'{devices:>7} {sizes[0]:>9.1f} {sizes[1]:>8.1f} {sizes[2]:>9.1f}', flush=True)
 
 
