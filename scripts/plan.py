@@ -15,12 +15,13 @@ from ml_collections import config_flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_path
+from efficient_attention.whole_files import write_atomically
 
 CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'A file of configs/; fields follow as --config.<group>.<field>=value.'
 )
 TOPOLOGY = flags.DEFINE_string('topology', None, 'v5e:4x4 | v5p:8x8x4 | v6e:4x4 | h200:8 | cpu:8, or another size.')
-LARGEST = flags.DEFINE_bool('largest', True, 'Search for the largest batch that fits; compiles two to five times.')
+LARGEST = flags.DEFINE_bool('largest', True, 'Search for the largest batch that fits; compiles at most three sizes.')
 OUTPUT = define_path('output', 'JSON file for the figures.')
 
 
@@ -37,7 +38,7 @@ def main() -> None:
     plan = make_plan(config_without_data(CONFIG.value.to_dict()), topology, is_searched=LARGEST.value)
     print(report(plan))
     if OUTPUT.value:
-        OUTPUT.value.write_text(json.dumps(as_dict(plan), indent=2) + '\n', encoding='utf-8')
+        write_atomically(OUTPUT.value, json.dumps(as_dict(plan), indent=2) + '\n')
 
 
 if __name__ == '__main__':

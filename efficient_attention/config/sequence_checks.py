@@ -3,7 +3,7 @@
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.relative import UNTIED
-from efficient_attention.errors import InputError, require
+from efficient_attention.errors import InputError
 
 WITHOUT_LSE = ('jax_nn', 'cudnn')  # backends whose results over parts of the keys cannot be merged
 
@@ -14,7 +14,6 @@ def check_sequence(mesh: MeshConfig, model: ModelConfig, lengths: dict[str, int]
     lengths: of the rows that the model reads, in tokens, by the names of their fields; 0 = there are none.
     """
     count = mesh.sequence
-    require(count >= 1, 'mesh.sequence', count, 'at least 1')
     if count == 1:
         return
     asked = f'mesh.sequence is {count}; '

@@ -81,7 +81,7 @@ def check_host_fits(needed: int, what: str) -> None:
         raise InputError(f'{what} take {in_units(needed)}, and there are {in_units(there_is)}')
 
 
-def in_units(count: int) -> str:
-    """A number of bytes in a unit that leaves up to four digits, such as '15.6 GiB'."""
+def in_units(count: int, *, decimals: int = 1) -> str:
+    """A number of bytes in a unit that leaves up to four digits before the point, such as '15.6 GiB'."""
     power = min((max(count, 1).bit_length() - 1) // 10, len(UNITS) - 1)
-    return f'{count / 1024**power:,.1f} {UNITS[power]}' if power else f'{count} bytes'
+    return f'{count / 1024**power:,.{decimals}f} {UNITS[power]}' if power else f'{count} bytes'

@@ -1,8 +1,10 @@
 """A plan as text."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 
+from efficient_attention.models.device_memory import in_units
 from efficient_attention.planning.chips import TERA
 from efficient_attention.planning.plan import Plan
 
@@ -14,7 +16,7 @@ NAMES = {
     'temporary': 'temporary',
     'program': 'program and padding',
 }
-UNITS = ('bytes', 'KiB', 'MiB', 'GiB', 'TiB')
+in_bytes = functools.partial(in_units, decimals=2)
 
 
 def report(plan: Plan) -> str:
@@ -77,9 +79,3 @@ def largest_lines(plan: Plan) -> Iterator[str]:
     tried = ', '.join(f'{rows} rows {in_bytes(needed)}' for rows, needed in sorted(plan.largest.points.items()))
     found = f'largest batch that fits: {plan.largest.rows} rows' if plan.largest.rows else 'no batch fits'
     yield f'{found} (compiled: {tried})'
-
-
-def in_bytes(count: int) -> str:
-    """A number of bytes in the unit that leaves one to four digits before the point."""
-    unit = min(max(count.bit_length() - 1, 0) // 10, len(UNITS) - 1)
-    return f'{count / 1024**unit:.2f} {UNITS[unit]}' if unit else f'{count} {UNITS[0]}'

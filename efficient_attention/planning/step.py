@@ -1,7 +1,6 @@
 """The training step of a config, compiled for a topology: the program that train.py would run there."""
 
 import dataclasses
-import math
 import re
 import sys
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import jax
 
 from efficient_attention.config.run import RunConfig
+from efficient_attention.models.device_memory import state_bytes
 from efficient_attention.models.sharding import batch_sharding
 from efficient_attention.planning.program import Program, parse_program
 from efficient_attention.training.run import Run, build_run_without_data
@@ -64,10 +64,10 @@ def compile_step(config: RunConfig, devices: list[jax.Device]) -> PlannedStep:
     lowered = step.lower(run.abstract_state, batch)
     state = run.abstract_state
     kept = {
-        'parameters': device_bytes(state.params),
-        'optimizer': device_bytes(state.opt_state),
-        'others': device_bytes(dataclasses.replace(state, params=None, opt_state=None)),
-        'batch': device_bytes(batch),
+        'parameters': state_bytes(state.params),
+        'optimizer': state_bytes(state.opt_state),
+        'others': state_bytes(dataclasses.replace(state, params=None, opt_state=None)),
+        'batch': state_bytes(batch),
     }
     print(f'compiling for a batch of {config.train.batch_size} rows', file=sys.stderr)
     try:
@@ -83,11 +83,6 @@ def compile_step(config: RunConfig, devices: list[jax.Device]) -> PlannedStep:
     padding = found.argument_size_in_bytes - sum(kept.values())
     memory = Memory(**kept, temporary=found.temp_size_in_bytes, program=program + max(padding, 0))
     return PlannedStep(run, memory, parse_program(compiled.as_text() or ''))
-
-
-def device_bytes(tree: object) -> int:
-    """Bytes that each device holds of arrays with shardings."""
-    return sum(leaf.dtype.itemsize * math.prod(leaf.sharding.shard_shape(leaf.shape)) for leaf in jax.tree.leaves(tree))
 
 
 def temporary_bytes_of(error: str) -> int | None:

@@ -11,6 +11,7 @@ import jax
 from jax.experimental import topologies
 
 from efficient_attention.errors import InputError, one_line
+from efficient_attention.models.device_memory import host_memory
 from efficient_attention.planning.chips import CHIPS, Chip
 
 KNOWN = 'v5e:4x4, v5p:8x8x4, v6e:4x4, h200:8, cpu:8 and other sizes of these'
@@ -66,7 +67,7 @@ class Topology:
         """Bytes that a device has for a program; emulated ones share those of this machine."""
         if self.chip:
             return self.chip.memory
-        return os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') // self.count
+        return host_memory() // self.count
 
 
 def parse_topology(text: str) -> Topology:

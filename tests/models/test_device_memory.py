@@ -98,3 +98,7 @@ def test_what_the_host_has_no_room_for_is_one_line(monkeypatch: pytest.MonkeyPat
 )
 def test_numbers_of_bytes_in_words(count: int, text: str):
     assert in_units(count) == text
+
+
+def test_as_many_decimals_as_are_asked_for():
+    assert [in_units(count, decimals=2) for count in (1023, 3 * 2**29)] == ['1023 bytes', '1.50 GiB']

@@ -6,7 +6,7 @@ import pytest
 
 from efficient_attention.planning.largest_batch import Largest
 from efficient_attention.planning.plan import Estimate, plan_of
-from efficient_attention.planning.report import in_bytes, report
+from efficient_attention.planning.report import report
 from tests.planning.tiny_step import TOPOLOGY, tiny_step
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
@@ -35,13 +35,3 @@ def test_a_program_that_no_device_holds():
     plan = plan_of(TOPOLOGY, dataclasses.replace(tiny_step(), program=None), 8, Largest(0, {8: 2**40}))
     assert 'the compiler refuses this program' in report(plan) and 'time' not in report(plan)
     assert report(plan).endswith('no batch fits (compiled: 8 rows 1.00 TiB)')
-
-
-def test_bytes():
-    assert [in_bytes(count) for count in (0, 1023, 1024, 3 * 2**29, 2**52)] == [
-        '0 bytes',
-        '1023 bytes',
-        '1.00 KiB',
-        '1.50 GiB',
-        '4096.00 TiB',
-    ]

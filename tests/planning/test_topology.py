@@ -6,6 +6,7 @@ import jax
 import pytest
 
 from efficient_attention.errors import InputError
+from efficient_attention.models.device_memory import host_memory
 from efficient_attention.planning.topology import Topology, devices_of, parse_topology
 
 WITH_LIBTPU, WITH_CUDA = (
@@ -19,6 +20,7 @@ def test_texts():
     assert parse_topology('v5p:8x8x4').count == 256 and parse_topology('h200:8').count == 8
     assert parse_topology('v5e:4x4').memory == parse_topology('v5e:2x2').memory
     assert parse_topology('cpu:2').memory == 4 * parse_topology('cpu:8').memory > 2**28
+    assert parse_topology('cpu:2').memory == host_memory() // 2
 
 
 @pytest.mark.parametrize(

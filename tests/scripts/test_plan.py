@@ -47,6 +47,15 @@ def test_plans_without_data(plan, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ['plan.json']
 
 
+def test_figures_that_cannot_be_written_are_one_line(plan, monkeypatch, tmp_path):
+    (tmp_path / 'file').touch()
+    for name, value in {'plan.make_plan': None, 'report.report': 'a plan', 'plan.as_dict': {}}.items():
+        monkeypatch.setattr(f'efficient_attention.planning.{name}', lambda *_, value=value, **__: value)
+    code, printed, errors = plan(*TINY, '--topology', 'cpu:2', '--output', str(tmp_path / 'file' / 'plan.json'))
+    assert (code, printed) == (2, 'a plan\n')
+    assert errors.startswith('error: ') and 'plan.json: cannot be written' in errors and errors.count('\n') == 1
+
+
 @pytest.mark.parametrize(
     'arguments, message',
     [

@@ -11,6 +11,8 @@ from efficient_attention.data.sources.source import open_source
 from efficient_attention.data.sources.wikipedia_dump import dump_documents, plain_text, read_pages
 from efficient_attention.errors import InputError
 
+SAMPLE = Path(__file__).resolve().parents[3] / 'data' / 'wikipedia_dump_sample'  # 206 pages of a dump of 2016
+
 
 def page(text: str, *, title: str = 'Dog', namespace: int = 0, more: str = '') -> str:
     revision = f'<revision><comment>not this</comment><model>wikitext</model><text>{text}</text></revision>'
@@ -85,3 +87,14 @@ def test_a_cut_or_foreign_file_is_named_with_the_line(tmp_path, monkeypatch):
     packed.write_bytes(packed.read_bytes()[:-8])
     with pytest.raises(InputError, match=r'dump.xml.bz2: cannot be read \(Compressed file ended'):
         list(dump_documents([packed]))
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not SAMPLE.exists(), reason='needs data/wikipedia_dump_sample')
+def test_a_part_of_a_real_dump_gives_the_running_text_of_its_articles():
+    (path,) = SAMPLE.glob('*.bz2')
+    pages = list(read_pages(path))
+    documents = [text for text in open_source(f'dump:{path}').documents() if text]
+    assert len(pages) == 206 and len(documents) == 105
+    markup = ('[[', ']]', '{{', '}}', "''", '<ref', '{|', '==')
+    assert not [(sign, text[:60]) for text in documents for sign in markup if sign in text]
