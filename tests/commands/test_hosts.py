@@ -9,6 +9,7 @@ import subprocess
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -16,7 +17,8 @@ import pytest
 from absl import flags
 
 from efficient_attention.commands import hosts
-from efficient_attention.errors import ExitCode, InputError
+from efficient_attention.commands.stopping import Stage, StopWatch
+from efficient_attention.errors import ExitCode, InputError, RunStopped
 from efficient_attention.inference.predict_files import predict_files
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
@@ -341,6 +343,18 @@ def test_a_place_that_there_is_not_is_refused(words: str, fault: str, values: fl
     values(['program', '--distributed', '--process_count=2', *words.split()])
     with pytest.raises(InputError, match=fault), hosts.hosts_of_flags({}):
         pass
+
+
+def test_a_stopped_process_may_take_its_time_until_it_has_left_the_others(monkeypatch: pytest.MonkeyPatch):
+    watch, stages = StopWatch(), []
+    watch.enter(Stage.SAVING)  # in which a stopped run leaves it
+    peers = SimpleNamespace(leave=lambda: stages.append(watch.stage))
+    monkeypatch.setattr(hosts, 'stop_watch', lambda: watch)
+    monkeypatch.setattr(hosts, 'join_by_flags', lambda _: peers)
+    monkeypatch.setattr(jax.distributed, 'shutdown', lambda: stages.append(watch.stage))
+    with pytest.raises(RunStopped), hosts.hosts_of_flags({}):
+        raise RunStopped
+    assert [*stages, watch.stage] == [Stage.SAVING, Stage.SAVING, Stage.SAVED]
 
 
 def test_code_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -17,7 +17,9 @@ import jax
 import numpy as np
 import pytest
 
+from efficient_attention.commands import stop_signal
 from efficient_attention.commands.stop_signal import StopSignal
+from efficient_attention.commands.stopping import Stage, StopWatch
 from efficient_attention.errors import ExitCode, InputError, RunError, RunStopped
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.tasks.pretraining import PretrainingTask
@@ -98,10 +100,14 @@ def test_a_run_that_was_stopped_and_goes_on_equals_one_that_was_not(folder, unbr
         return original(trainer, batches)
 
     workdir = folder / 'stopped'
+    watch, stages = StopWatch(), []
     with monkeypatch.context() as stopping:
         stopping.setattr(Trainer, 'next_batch', next_batch)
+        stopping.setattr(stop_signal, 'stop_watch', lambda: watch)
+        stopping.setattr(loop, 'write_report', lambda *_: stages.append(watch.stage))
         with pytest.raises(RunStopped):
             train(tiny_config(folder, **MESH), workdir)
+    assert [*stages, watch.stage] == [Stage.SAVING, Stage.SAVED]  # a report has more time than the moment after
     assert CheckpointReader(workdir).steps() == [7]
     assert 'stopped after step 7, which is saved' in capfd.readouterr().err
     held_out = train(tiny_config(folder, **MESH), workdir)
