@@ -11,9 +11,8 @@ import orbax.checkpoint as ocp
 
 from efficient_attention.models.sharding import path_name
 from efficient_attention.workdir.checkpoint_reader import RECORD, STATE, CheckpointReader
-from efficient_attention.workdir.metrics import read_metrics
+from efficient_attention.workdir.metrics import SPEEDS, read_metrics
 
-SPEEDS = ('steps_per_second', 'tokens_per_second', 'waiting_share', 'flops_utilisation')
 METRICS = 'metrics'  # of the record of a checkpoint
 SUMMARY = 'seeds.json'  # of runs with several seeds
 

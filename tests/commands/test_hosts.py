@@ -24,7 +24,7 @@ from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
-from efficient_attention.workdir.metrics import read_metrics
+from efficient_attention.workdir.metrics import SPEEDS, read_metrics
 from tests.tolerances import assert_close
 from tests.topologies import Ended, Topology, finish, start
 from tests.training import tiny_fine_tuning
@@ -32,7 +32,6 @@ from tests.training.tiny_run import tiny_config, write_corpus
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
 
-RATES = {'steps_per_second', 'tokens_per_second', 'waiting_share'}
 STEPS = 16
 # A line of metrics for each step, so that none is a mean over the steps before and after a stop.
 FIELDS = {'train.steps': STEPS, 'train.log_every_steps': 1}
@@ -161,7 +160,7 @@ def stopped(folder: Path, unbroken: Path) -> tuple[Path, list[str]]:  # noqa: AR
 def measured(workdir: Path) -> dict[tuple[int, str], dict[str, Any]]:
     """The lines of metrics without what a clock says."""
     lines = read_metrics(workdir)
-    return {(line['step'], line['split']): {k: v for k, v in line.items() if k not in RATES} for line in lines}
+    return {(line['step'], line['split']): {k: v for k, v in line.items() if k not in SPEEDS} for line in lines}
 
 
 def assert_same_numbers(workdir: Path, expected: Path, *, last: int = STEPS) -> None:

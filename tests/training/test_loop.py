@@ -35,7 +35,7 @@ from efficient_attention.workdir import checkpoint_writer
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.checkpoint_writer import SaveError
 from efficient_attention.workdir.config_file import read_config
-from efficient_attention.workdir.metrics import read_metrics
+from efficient_attention.workdir.metrics import SPEEDS, read_metrics
 from tests.training.tiny_run import tiny_config
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
@@ -44,7 +44,6 @@ ROOT = Path(__file__).resolve().parents[2]
 MESH = {'mesh.data': 2, 'mesh.fsdp': 2, 'mesh.tensor': 2}
 LINES = [(4, 'train'), (8, 'train'), (8, 'held_out'), (10, 'train'), (12, 'train'), (16, 'train'), (16, 'held_out')]
 LINES += [(20, 'train'), (20, 'held_out')]
-RATES = {'steps_per_second', 'tokens_per_second', 'waiting_share', 'flops_utilisation'}
 
 
 @pytest.fixture(scope='module')
@@ -67,7 +66,7 @@ def state_at(folder: Path, workdir: Path, step: int) -> TrainState:
 def lines_of(workdir: Path) -> dict[tuple[int, str], dict[str, Any]]:
     """What was measured, without what a clock says."""
     lines = read_metrics(workdir)
-    found = {(line['step'], line['split']): {k: v for k, v in line.items() if k not in RATES} for line in lines}
+    found = {(line['step'], line['split']): {k: v for k, v in line.items() if k not in SPEEDS} for line in lines}
     assert len(found) == len(lines)
     return found
 
