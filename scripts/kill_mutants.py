@@ -81,7 +81,11 @@ MUTANTS = (
     Mutant('attention/lsh/hashing.py', 'numbers_BHTbL + count,', 'numbers_BHTbL,'),
     Mutant('models/position_bias.py', 'below) for h in range(1, below + 1)', 'below) for h in range(0, below)'),
     Mutant('models/position_bias.py', 'where(differences > 0, buckets, 0)', 'where(differences >= 0, buckets, 0)'),
-    Mutant('models/memory.py', 'jax.lax.stop_gradient(states[:, :, start:])', 'states[:, :, start:]'),
+    Mutant(
+        'models/memory.py',
+        "jax.lax.stop_gradient(spread(states[:, :, start:], 'BNMD'))",
+        "spread(states[:, :, start:], 'BNMD')",
+    ),
     Mutant('models/reversible.py', 'd_second = d_second, d_first + d_input', 'd_second = d_second, d_first'),
     Mutant('models/embeddings.py', 'positions_BL + self.config.position_offset', 'positions_BL'),
     Mutant('objectives/objective.py', 'jnp.where(weight > 0.0, weight, 1.0)', 'jnp.maximum(weight, 2.0)'),

@@ -25,6 +25,7 @@ from efficient_attention.commands.flags import define_integers, define_length
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.sharding import make_mesh
+from efficient_attention.planning.topology import emulated_devices
 
 HEADS, WIDTH = 2, 16
 EMULATED = 8  # devices
@@ -41,10 +42,11 @@ def main() -> None:
         raise InputError(
             f'--devices are {options.devices}; they must be 1 to {EMULATED} and divide --length {options.length}'
         )
+    there_are = emulated_devices(EMULATED)
     print(f'{options.attention}, {options.length:,} tokens, {HEADS} heads of {WIDTH}, float32, MiB a device')
     print(f'{"devices":>7} {"arguments":>9} {"results":>8} {"temporary":>9}')
     for devices in options.devices:
-        sizes = compiled_sizes(mechanism, options.length, devices)
+        sizes = compiled_sizes(mechanism, options.length, there_are[:devices])
         print(f'{devices:>7} {sizes[0]:>9.1f} {sizes[1]:>8.1f} {sizes[2]:>9.1f}', flush=True)
 
 
@@ -57,10 +59,10 @@ def define_flags() -> flags.FlagValues:
     return options
 
 
-def compiled_sizes(mechanism: Mechanism, length: int, devices: int) -> tuple[float, float, float]:
+def compiled_sizes(mechanism: Mechanism, length: int, devices: list[jax.Device]) -> tuple[float, float, float]:
     """MiB of arguments, of results and of temporary memory on each of these devices."""
-    mesh = make_mesh(MeshConfig(data=1, sequence=devices), jax.devices()[:devices])
-    tokens = NamedSharding(mesh, PartitionSpec(None, 'sequence' if devices > 1 else None))
+    mesh = make_mesh(MeshConfig(data=1, sequence=len(devices)), devices)
+    tokens = NamedSharding(mesh, PartitionSpec(None, 'sequence' if len(devices) > 1 else None))
     x = jax.ShapeDtypeStruct((1, length, HEADS, WIDTH), 'float32', sharding=tokens)
 
     def both(query: jax.Array, key: jax.Array, value: jax.Array, dout: jax.Array) -> tuple:
@@ -73,6 +75,4 @@ def compiled_sizes(mechanism: Mechanism, length: int, devices: int) -> tuple[flo
 
 
 if __name__ == '__main__':
-    jax.config.update('jax_platforms', 'cpu')
-    jax.config.update('jax_num_cpu_devices', EMULATED)
     run_command(main)

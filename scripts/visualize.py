@@ -35,7 +35,7 @@ ORDERED = len(COLOURS) - 1  # the shade of what a pass with another order of pos
 PAIR_LABELS = ('', 'computed, then masked', 'allowed', 'allowed, in a tile without a mask', 'allowed, read by residue')
 TILE_LABELS = ('', '', 'tile that needs a mask', 'tile that needs none', 'tile with pairs that are read by residue')
 TEXT_COLOUR, LINE_COLOUR = '#334155', '#cbd5e1'
-MOST_POSITIONS, MOST_HEADS = 2**17, 1024  # of a picture
+LONGEST, MOST_HEADS_ASKED = 2**17, 1024  # positions and heads of a pattern
 MOST_PAIRS = 1024  # positions of a picture of pairs; longer ones are drawn by tiles
 MOST_HEADS = 4  # rows of a picture; patterns of more heads are left out, which is said
 GALLERY = (
@@ -79,8 +79,8 @@ def draw_pattern(text: str, options: flags.FlagValues) -> Figure:
         if options[name].value < 1:
             raise InputError(f'--{name} is {options[name].value}; it must be at least 1')
     length, tile = options.length, options.tile
-    require(length <= MOST_POSITIONS, '--length', length, f'at most {MOST_POSITIONS}')
-    require(options.heads <= MOST_HEADS, '--heads', options.heads, f'at most {MOST_HEADS}')
+    require(length <= LONGEST, '--length', length, f'at most {LONGEST}')
+    require(options.heads <= MOST_HEADS_ASKED, '--heads', options.heads, f'at most {MOST_HEADS_ASKED}')
     heads = head_patterns(parse_pattern(text).for_keys(length), options.heads)
     names = {pattern: f'head {heads.index(pattern)}, ' if len(heads) > 1 else '' for pattern in heads}
     for pattern, name in names.items():

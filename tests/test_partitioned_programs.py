@@ -83,6 +83,7 @@ MESHES = {
     'fsdp x tensor': (1, 2, 4),
     'data x fsdp x tensor': (2, 2, 2),
 }
+SLOW = ('data', 'tensor')  # the others have these axes, too
 
 
 class Step(NamedTuple):
@@ -164,13 +165,15 @@ def check_layout(gradient: jax.Array, expected: NamedSharding) -> None:
         assert gradient.sharding.is_equivalent_to(expected, gradient.ndim), (gradient.shape, gradient.sharding)
 
 
-@pytest.mark.parametrize('shape', MESHES.values(), ids=MESHES)
+@pytest.mark.parametrize(
+    'shape', [pytest.param(MESHES[name], id=name, marks=[pytest.mark.slow] if name in SLOW else []) for name in MESHES]
+)
 def test_a_step_on_any_mesh_is_that_of_one_device_and_gathers_a_layer_at_a_time(shape: tuple, capfd):
     text = check('scan', shape, capfd)
     assert bool(results_of(text, 'all-gather')) == (shape[1:] != (1, 1))
 
 
-@pytest.mark.parametrize('name', ['reformer', 'transformer_xl'])
+@pytest.mark.parametrize('name', ['reformer', pytest.param('transformer_xl', marks=pytest.mark.slow)])
 def test_models_of_other_layers_and_losses_gather_a_layer_at_a_time_too(name: str, capfd):
     check(name, (2, 2, 2), capfd)
 

@@ -207,8 +207,9 @@ def dispatch(request: Request) -> tuple[Array, Array | None]:
         raise NotImplementedError(
             f'{backend} is a way to execute Softmax; {mechanism.name} has one fast form, under auto and blocked'
         )
-    room, mesh = room_of(mechanism), device_mesh()
+    mesh = device_mesh()
     try:
+        room = room_of(mechanism)
         return serve_split(request, mesh, room) if mesh is not None and is_split(mesh) else room.serve(request)
     except NotImplementedError as error:
         if backend != 'auto':

@@ -53,7 +53,9 @@ def test_batches_hold_rows_of_similar_length():
 
 
 @pytest.mark.lenient_promotion
-@pytest.mark.parametrize(('way', 'dtype'), [('train', 'bfloat16'), ('infer', 'float32')])
+@pytest.mark.parametrize(
+    ('way', 'dtype'), [pytest.param('train', 'bfloat16', marks=pytest.mark.slow), ('infer', 'float32')]
+)
 def test_a_real_measurement(way: str, dtype: str):
     shape = {'model': TINY, 'way': way, 'dtype': dtype, 'length': 16, 'batches': [[2, 5], [9, 16]]}
     found = measure_fine_tuning.measure(shape)

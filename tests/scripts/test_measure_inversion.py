@@ -10,6 +10,7 @@ from scripts import measure_inversion
 pytestmark = pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32
 
 
+@pytest.mark.slow
 def test_errors_and_gradients_are_printed_for_each_attention(monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setattr(measure_inversion, 'WIDTH', 8)
     monkeypatch.setattr(measure_inversion, 'ATTENTIONS', {'causal': {'attention': 'causal'}})

@@ -305,9 +305,9 @@ def test_progress_goes_to_standard_error_where_it_is_wanted(capsys):
 
 def test_only_named_fields_decide():
     """A field that preparation reads and that is not in the folder's name would give a stale cache."""
-    name = module._folder_name(config(), 'digest')
+    name = module.corpus_folder(config(), 'digest')
     deciding = {'held_out': 0.5, 'tokenizer': 'train:bpe', 'vocab_size': 99, 'lowercase': False}
-    assert all(module._folder_name(config(**{field: value}), 'digest') != name for field, value in deciding.items())
-    assert module._folder_name(config(), 'other') != name
+    assert all(module.corpus_folder(config(**{field: value}), 'digest') != name for field, value in deciding.items())
+    assert module.corpus_folder(config(), 'other') != name
     read = set(deciding) | {'source', 'cache', 'processes'}
     assert read <= {field.name for field in dataclasses.fields(DataConfig)}
