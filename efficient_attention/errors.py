@@ -2,6 +2,7 @@
 
 import enum
 import numbers
+import os
 import sys
 from typing import cast
 
@@ -77,6 +78,11 @@ def require_truth_values(what: str, **values: object) -> None:
 def show_error(error: Exception) -> None:
     """Prints the error as one line on the standard error stream."""
     print(f'error: {one_line(error)}', file=sys.stderr)
+
+
+def write_at_once(line: str) -> None:
+    """Writes a line to the standard error stream past `sys.stderr`, whose lock another thread may hold."""
+    os.write(2, f'{line}\n'.encode())
 
 
 def one_line(error: BaseException) -> str:

@@ -5,6 +5,11 @@ prints what the compiler counts for each device: its arguments and results, and 
 Nothing is run.
 """
 
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
 import sys
 
 import jax

@@ -33,6 +33,7 @@ from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_workdir
 from efficient_attention.errors import RunError, require, require_at_least
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
+from efficient_attention.workdir.checkpoint_writer import UNFINISHED
 
 ROOT = Path(__file__).resolve().parent.parent
 KILLS_EACH = (3, 7)  # of one run, at least and at most
@@ -88,8 +89,11 @@ def define_flags() -> flags.FlagValues:
     return options
 
 
-def soak(name: str, folder: Path, kills: int, rng: random.Random) -> dict[str, Any]:
-    """Kills one kind of run so often; says what the kills hit, how long a start takes and what differs at the end."""
+def soak(name: str, folder: Path, kills: int, rng: random.Random, *fields: str) -> dict[str, Any]:
+    """Kills one kind of run so often; says what the kills hit, how long a start takes and what differs at the end.
+
+    `fields` are words of the command line that follow those of the kind, such as --config.train.steps=20.
+    """
     from scripts.soak_compare import differences
     from scripts.soak_runs import RUNS
 
@@ -97,8 +101,8 @@ def soak(name: str, folder: Path, kills: int, rng: random.Random) -> dict[str, A
     folder.mkdir(parents=True)
     RUNS[name].write_files(folder)
     unbroken, broken = folder / 'unbroken', folder / 'broken'
-    expected = run_to_end(RUNS[name].command(folder, unbroken))
-    command, hits = RUNS[name].command(folder, broken), collections.Counter[str]()
+    expected = run_to_end([*RUNS[name].command(folder, unbroken), *fields])
+    command, hits = [*RUNS[name].command(folder, broken), *fields], collections.Counter[str]()
     found: list[str] = []
     resumed: list[float] = []
     while hits.total() < kills:
@@ -176,7 +180,7 @@ def phase(lines: list[str], workdir: Path) -> str:
     """What a process was at when it was killed, told from what it left in the workdir and from its last lines."""
     for folder in workdir.rglob('checkpoints'):
         reader = CheckpointReader(folder.parent)
-        if list(folder.glob('*.orbax-checkpoint-tmp')) or reader.written_steps() != reader.steps():
+        if list(folder.glob(UNFINISHED)) or reader.written_steps() != reader.steps():
             return 'save'
     if not lines:
         return 'imports'

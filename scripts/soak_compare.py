@@ -1,6 +1,7 @@
 """Compares a run that was killed and went on with one that was not: metrics, checkpoints, exported files."""
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,41 +11,46 @@ import orbax.checkpoint as ocp
 
 from efficient_attention.models.sharding import path_name
 from efficient_attention.workdir.checkpoint_reader import RECORD, STATE, CheckpointReader
-from efficient_attention.workdir.metrics import read_metrics
+from efficient_attention.workdir.metrics import SPEEDS, read_metrics
 
-SPEEDS = ('steps_per_second', 'tokens_per_second', 'waiting_share', 'flops_utilisation')
+METRICS = 'metrics'  # of the record of a checkpoint
 SUMMARY = 'seeds.json'  # of runs with several seeds
 
 
-def differences(found: Path, expected: Path) -> list[str]:
+def differences(found: Path, expected: Path, *, was_stopped: bool = False) -> list[str]:
     """What differs between two folders of runs or exports, a line each; [] where nothing does.
 
     Runs are compared by their metrics but for speeds, and by every array of every checkpoint, bit by bit; an export
     file by file, byte by byte.
+
+    Args:
+        was_stopped: by a signal. That ends an interval of the training metrics, whose means are then of fewer steps,
+            and a checkpoint saved in an evaluation does not hold its metrics; neither is compared then.
     """
     runs = [path.parent for path in expected.rglob('metrics.jsonl')]
     if not runs:
         return file_differences(found, expected)
-    lines = [line for run in runs for line in run_differences(found / run.relative_to(expected), run)]
+    lines = [line for run in runs for line in run_differences(found / run.relative_to(expected), run, was_stopped)]
     if (expected / SUMMARY).exists() and (found / SUMMARY).read_text() != (expected / SUMMARY).read_text():
         lines.append(f'{found / SUMMARY} differs')
     return lines
 
 
-def run_differences(found: Path, expected: Path) -> list[str]:
+def run_differences(found: Path, expected: Path, was_stopped: bool) -> list[str]:
     """What differs between two workdirs."""
-    lines = metrics_differences(found, expected)
+    lines = metrics_differences(found, expected, ('held_out',) if was_stopped else ('train', 'held_out'))
     steps, expected_steps = CheckpointReader(found).steps(), CheckpointReader(expected).steps()
     if steps != expected_steps:
         return [*lines, f'{found}: checkpoints of the steps {steps}, expected {expected_steps}']
     for step in steps:
-        lines += [f'{found}: checkpoint {step}: {name}' for name in array_differences(found, expected, step)]
+        names = [name for name in array_differences(found, expected, step) if not (was_stopped and name == METRICS)]
+        lines += [f'{found}: checkpoint {step}: {name}' for name in names]
     return lines
 
 
-def metrics_differences(found: Path, expected: Path) -> list[str]:
+def metrics_differences(found: Path, expected: Path, splits: Collection[str]) -> list[str]:
     """Lines of metrics.jsonl that are lost, doubled or different; speeds are not compared."""
-    ours, theirs = without_speeds(found), without_speeds(expected)
+    ours, theirs = without_speeds(found, splits), without_speeds(expected, splits)
     lines = [f'{found}: metrics line {line} is not expected' for line in ours if line not in theirs]
     lines += [f'{found}: metrics line {line} is missing' for line in theirs if line not in ours]
     if not lines and ours != theirs:
@@ -52,9 +58,9 @@ def metrics_differences(found: Path, expected: Path) -> list[str]:
     return lines
 
 
-def without_speeds(workdir: Path) -> list[str]:
+def without_speeds(workdir: Path, splits: Collection[str]) -> list[str]:
     """The lines of a run's metrics as text that is equal where all numbers but speeds are, NaN included."""
-    lines = read_metrics(workdir)
+    lines = [line for line in read_metrics(workdir) if line['split'] in splits]
     return [json.dumps({name: value for name, value in line.items() if name not in SPEEDS}) for line in lines]
 
 
@@ -74,7 +80,7 @@ def read_step(workdir: Path, step: int) -> dict[str, Any]:
         state = checkpointer.restore(folder / STATE, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
     record = json.loads((folder / RECORD / 'metadata').read_text(encoding='utf-8'))
     arrays = {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
-    return {**arrays, 'metrics': json.dumps(record['metrics'])}
+    return {**arrays, METRICS: json.dumps(record['metrics'])}
 
 
 def is_same(ours: Any, theirs: Any) -> bool:

@@ -14,6 +14,7 @@ from efficient_attention.errors import (
     require,
     require_at_least,
     require_truth_values,
+    write_at_once,
 )
 
 
@@ -80,3 +81,9 @@ def test_what_is_true_or_false_is_no_other_value(value: object):
 )
 def test_every_error_has_its_exit_code(error: BaseException, code: int):
     assert exit_code(error) == code
+
+
+def test_a_line_is_written_at_once_past_the_stream_of_python(monkeypatch: pytest.MonkeyPatch, capfd):
+    monkeypatch.setattr('sys.stderr', None)
+    write_at_once('error: größer')
+    assert capfd.readouterr().err == 'error: größer\n'

@@ -194,11 +194,11 @@ def task_values(folder: Path, topology: Topology) -> dict[str, dict[str, Any]]:
 
 def losses(workdir: Path) -> dict[tuple[int, str], dict[str, float]]:
     """The lines of metrics, without what a clock says."""
-    from efficient_attention.workdir.metrics import read_metrics
+    from efficient_attention.workdir.metrics import SPEEDS, read_metrics
 
-    rates = {'steps_per_second', 'tokens_per_second', 'waiting_share', 'step', 'split'}
+    left_out = SPEEDS | {'step', 'split'}
     return {
-        (line['step'], line['split']): {name: value for name, value in line.items() if name not in rates}
+        (line['step'], line['split']): {name: value for name, value in line.items() if name not in left_out}
         for line in read_metrics(workdir)
     }
 

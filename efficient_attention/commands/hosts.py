@@ -66,6 +66,8 @@ def hosts_of_flags(facts: Facts) -> Iterator[None]:
         yield
     except RunStopped:  # in all of them, after the same step
         leave(peers)
+        if watch := stop_watch():
+            watch.enter(Stage.SAVED)
         raise
     except BaseException as error:
         peers.tell_failure(error)

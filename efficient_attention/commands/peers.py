@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from efficient_attention.commands.channel import Channel, Message
 from efficient_attention.commands.meeting import Facts, Met, difference, facts_of
-from efficient_attention.errors import ExitCode, InputError, RunStopped, exit_code, one_line
+from efficient_attention.errors import ExitCode, InputError, RunStopped, exit_code, one_line, write_at_once
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 20.0  # after which a process that says nothing counts as hung
@@ -144,13 +144,13 @@ class Peers:
         with self._ending:
             if self._has_told.is_set():
                 return
-            say(f'error: {line}')
+            write_at_once(f'error: {line}')
             if self.number == 0:  # whose end ends the others before they have heard why, where JAX notices it first
                 time.sleep(FAREWELL_SECONDS)
             os._exit(ExitCode.WATCHDOG)
 
     def _give_up(self, line: str) -> NoReturn:
-        say(line)
+        write_at_once(line)
         os._exit(self._code)
 
     def _end_if_failed(self) -> None:
@@ -164,11 +164,6 @@ class Peers:
             for thread in self._listening:
                 thread.join(max(0.0, latest - time.monotonic()))
         os._exit(self._code)
-
-
-def say(line: str) -> None:
-    """Writes a line to the standard error stream at once, whatever other threads hold."""
-    os.write(2, f'{line}\n'.encode())
 
 
 _known: list[Peers] = []  # of this process: one, or none where it runs alone

@@ -82,9 +82,13 @@ class StopSignal:
         del error, trace
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        if not self._watch or not self._previous:
+            return
         # After any other error, or a stop that came too late, the run ends as it would have without the stop.
-        if self._watch and (kind is RunStopped or not self.is_set):
-            self._watch.enter(Stage.SAVED if kind is RunStopped else Stage.NOTHING_TO_SAVE)
+        if not self.is_set:
+            self._watch.enter(Stage.NOTHING_TO_SAVE)
+        elif kind is RunStopped and self.is_alone:  # of several processes each has yet to leave the others (hosts.py)
+            self._watch.enter(Stage.SAVED)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         del frame

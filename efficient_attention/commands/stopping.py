@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
-from efficient_attention.errors import ExitCode, show_error
+from efficient_attention.errors import ExitCode, show_error, write_at_once
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE = 2.0  # seconds that the main thread has to end the process
@@ -101,7 +101,7 @@ class StopWatch:
     def say(self, line: str) -> None:
         """Writes the line of this stop, unless it is written."""
         if self._line.acquire(blocking=False):
-            os.write(2, f'{line}\n'.encode())  # not through sys.stderr, whose lock the main thread may hold
+            write_at_once(line)
 
     def end(self) -> None:
         """Ends the process after a stop that leaves nothing to save, with its line and without Python's own clean-up.

@@ -68,6 +68,7 @@ def train(
     fingerprint = {'config': to_dict(config)} | run.fingerprint
     with contextlib.ExitStack() as stack:
         watchdog = stack.enter_context(Watchdog(config.train.stall_seconds, workdir))
+        stack.enter_context(stop)  # left after the report is written and all files are closed, which a stop waits for
         checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint))
         reader = checkpoints.reader
         newest = checkpoints.newest
@@ -91,7 +92,6 @@ def train(
         progress = stack.enter_context(show_progress(config.train.steps, start_step=first))
         begun = f'resumed at step {first} in {workdir}' if newest else f'new run in {workdir}, {start.origin()}'
         progress.say(f'{run.describe()}; {begun}')
-        stack.enter_context(stop)
         stack.push(tell_peers)  # before anything of the above is closed, which may wait for the other processes
         trainer = Trainer(run, checkpoints, log, progress, {'fingerprint': fingerprint}, watchdog)
         for note in [*growth_note(saved, config), *run_notes(run, is_complete=trainer.is_complete(first))]:

@@ -16,12 +16,11 @@ from typing import Self
 
 import jax
 
-from efficient_attention.errors import ExitCode
+from efficient_attention.errors import ExitCode, write_at_once
 
 LONG = 6  # a compilation, an evaluation's batch or a save may take this many times as long as anything else
 TICKS = 50  # looks at the time, within `seconds`
 WRITE_SECONDS = 5.0  # that saying what was found may take; the disk may be what hangs
-STDERR = 2
 
 COMPILING = 'compiling and taking its first step'
 INPUT = 'waiting for input'
@@ -108,11 +107,11 @@ class Watchdog:
         os._exit(ExitCode.WATCHDOG)
 
     def _write(self, finding: str) -> None:
-        os.write(STDERR, f'error: {finding}\n'.encode())
+        write_at_once(f'error: {finding}')
         try:
             with self._stacks.open('w', encoding='utf-8') as file:
                 faulthandler.dump_traceback(file, all_threads=True)
         except OSError:
-            faulthandler.dump_traceback(STDERR, all_threads=True)
+            faulthandler.dump_traceback(2, all_threads=True)
         sys.stdout.flush()
         sys.stderr.flush()

@@ -24,6 +24,7 @@ from efficient_attention.workdir.events import EventsFile
 
 FILE_NAME = 'metrics.jsonl'
 EVENTS_FOLDER = 'tensorboard'
+SPEEDS = frozenset({'steps_per_second', 'tokens_per_second', 'waiting_share', 'flops_utilisation'})  # what a clock says
 LOG = logging.getLogger(__name__)
 LARGEST_STEP, LARGEST_METRIC = 2**53, 1e100  # above those of any run; charts cannot be drawn to any number
 NOT_FINITE = ('nan', 'inf', '-inf')

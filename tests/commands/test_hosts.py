@@ -9,6 +9,7 @@ import subprocess
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -16,13 +17,14 @@ import pytest
 from absl import flags
 
 from efficient_attention.commands import hosts
-from efficient_attention.errors import ExitCode, InputError
+from efficient_attention.commands.stopping import Stage, StopWatch
+from efficient_attention.errors import ExitCode, InputError, RunStopped
 from efficient_attention.inference.predict_files import predict_files
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
-from efficient_attention.workdir.metrics import read_metrics
+from efficient_attention.workdir.metrics import SPEEDS, read_metrics
 from tests.tolerances import assert_close
 from tests.topologies import Ended, Topology, finish, start
 from tests.training import tiny_fine_tuning
@@ -30,7 +32,6 @@ from tests.training.tiny_run import tiny_config, write_corpus
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
 
-RATES = {'steps_per_second', 'tokens_per_second', 'waiting_share'}
 STEPS = 16
 # A line of metrics for each step, so that none is a mean over the steps before and after a stop.
 FIELDS = {'train.steps': STEPS, 'train.log_every_steps': 1}
@@ -159,7 +160,7 @@ def stopped(folder: Path, unbroken: Path) -> tuple[Path, list[str]]:  # noqa: AR
 def measured(workdir: Path) -> dict[tuple[int, str], dict[str, Any]]:
     """The lines of metrics without what a clock says."""
     lines = read_metrics(workdir)
-    return {(line['step'], line['split']): {k: v for k, v in line.items() if k not in RATES} for line in lines}
+    return {(line['step'], line['split']): {k: v for k, v in line.items() if k not in SPEEDS} for line in lines}
 
 
 def assert_same_numbers(workdir: Path, expected: Path, *, last: int = STEPS) -> None:
@@ -341,6 +342,18 @@ def test_a_place_that_there_is_not_is_refused(words: str, fault: str, values: fl
     values(['program', '--distributed', '--process_count=2', *words.split()])
     with pytest.raises(InputError, match=fault), hosts.hosts_of_flags({}):
         pass
+
+
+def test_a_stopped_process_may_take_its_time_until_it_has_left_the_others(monkeypatch: pytest.MonkeyPatch):
+    watch, stages = StopWatch(), []
+    watch.enter(Stage.SAVING)  # in which a stopped run leaves it
+    peers = SimpleNamespace(leave=lambda: stages.append(watch.stage))
+    monkeypatch.setattr(hosts, 'stop_watch', lambda: watch)
+    monkeypatch.setattr(hosts, 'join_by_flags', lambda _: peers)
+    monkeypatch.setattr(jax.distributed, 'shutdown', lambda: stages.append(watch.stage))
+    with pytest.raises(RunStopped), hosts.hosts_of_flags({}):
+        raise RunStopped
+    assert [*stages, watch.stage] == [Stage.SAVING, Stage.SAVING, Stage.SAVED]
 
 
 def test_code_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -36,7 +36,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[queue.Queue]:
 
     monkeypatch.setattr(threading, 'excepthook', lambda _: None)
     monkeypatch.setattr(peers.os, '_exit', leave)
-    monkeypatch.setattr(peers, 'say', lambda line: setattr(lines, 'last', line))
+    monkeypatch.setattr(peers, 'write_at_once', lambda line: setattr(lines, 'last', line))
     monkeypatch.setattr(peers.atexit, 'register', lambda _: None)
     for name, seconds in {'BEAT': 0.05, 'SILENCE': 2.0, 'GRACE': 0.3, 'BROKEN': 0.2, 'UNWIND': 0.3}.items():
         monkeypatch.setattr(peers, f'{name}_SECONDS', seconds)
@@ -191,8 +191,3 @@ def test_the_process_s_own_peers_are_known(met: list[Met], ends: queue.Queue):
         assert last_words(ends, 1) == {(2, 'error: bad')}
     finally:
         peers._known.clear()
-
-
-def test_a_line_goes_out_at_once(capfd: pytest.CaptureFixture):
-    peers.say('é')
-    assert capfd.readouterr().err == 'é\n'

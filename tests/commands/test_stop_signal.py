@@ -82,6 +82,23 @@ def test_the_watch_knows_what_there_is_to_save(watch: StopWatch, is_stopped: boo
     assert watch.stage is stage
 
 
+def test_of_several_processes_each_has_yet_to_leave_the_others(watch: StopWatch, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax, 'process_count', lambda: 2)
+    monkeypatch.setattr(module.multihost_utils, 'reached_preemption_sync_point', lambda _: True)
+    with contextlib.suppress(RunStopped), StopSignal() as stop:
+        stop.expect()
+        assert stop.is_due()
+        raise RunStopped
+    assert watch.stage is Stage.SAVING
+
+
+def test_a_stop_before_there_is_something_to_save_gets_no_longer_grace(watch: StopWatch):
+    with pytest.raises(Stopped), StopSignal():
+        watch.stage = 'as it was'
+        raise Stopped
+    assert watch.stage == 'as it was'
+
+
 def test_a_run_does_not_begin_after_a_stop(watch: StopWatch):
     watch.number = signal.SIGTERM
     with pytest.raises(Stopped):

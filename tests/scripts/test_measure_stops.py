@@ -1,5 +1,6 @@
 """How a stop is judged: its line, its code, its seconds; and that stops are counted over runs that are finished."""
 
+import contextlib
 import random
 import signal
 import sys
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from efficient_attention.commands.stopping import Stopped, line_of
+from efficient_attention.errors import RunError
 from scripts import measure_stops as script
 from scripts.measure_stops import Stop
 
@@ -45,10 +47,17 @@ def test_a_process_that_has_ended_got_no_signal():
 
 @pytest.mark.parametrize(
     'code, lines, is_clean',
-    [(3, 1, True), (130, 1, True), (-15, 0, True), (143, 2, False), (3, 0, False), (1, 1, False)],
+    [(3, 1, True), (130, 1, True), (-15, 0, True), (143, 2, False), (3, 0, False), (1, 1, False), (0, 0, True)],
 )
 def test_a_clean_stop_has_one_line_and_a_documented_code(code: int, lines: int, is_clean: bool):
     assert Stop('SIGTERM', 1.0, 0.5, code, lines, '').is_clean is is_clean
+
+
+def test_a_signal_that_a_process_swallows_is_a_stop_that_is_not_clean(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(script, 'ENDING_SECONDS', 0.2)
+    swallowing = ['bash', '-c', 'trap "" TERM; sleep 1.5']
+    stop = script.stop_once(swallowing, signal.SIGTERM, 0.7)
+    assert stop and (stop.code, stop.lines, stop.is_clean) == (0, 0, False)
 
 
 def test_the_lines_of_a_stop_are_recognised():
@@ -61,12 +70,29 @@ def test_the_lines_of_a_stop_are_recognised():
 
 def test_runs_are_stopped_until_they_are_finished_and_then_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     found = [Stop('SIGTERM', 1.0, 0.5, 3, 1, ''), None, Stop('SIGINT', 1.0, 1.5, 130, 2, '')]
-    outcomes, finished = iter(found), []
+    outcomes, compared, differing = iter(found), [], iter([[], ['a line is missing']])
     monkeypatch.setattr(script, 'stop_once', lambda *_: next(outcomes))
-    monkeypatch.setattr(script, 'finish', lambda folder: (folder.mkdir(), finished.append(folder)))
-    monkeypatch.setattr(script, 'comparable', lambda _: [{'step': len(finished)}])
-    stops, same = script.stopped_runs(tmp_path / 'runs', 2, random.Random(0), 9.0, [{'step': 1}])
-    assert stops == [found[0], found[2]] and same == [True, False]
-    summary = script.summary(stops, same)
+    monkeypatch.setattr(script, 'finish', lambda folder: folder.mkdir())
+
+    def differences(*folders: Path, was_stopped: bool) -> list[str]:
+        compared.append((*folders, was_stopped))
+        return next(differing)
+
+    monkeypatch.setattr(script, 'differences', differences)
+    stops, lines = script.stopped_runs(tmp_path, 2, random.Random(0), 9.0)
+    assert stops == [found[0], found[2]] and lines == [[], ['a line is missing']]
+    assert compared == 2 * [(tmp_path / 'stopped' / 'run', tmp_path / 'unbroken' / 'run', True)]
+    summary = script.summary(stops, lines)
     assert (summary['codes'], summary['grace_longest'], len(summary['not_clean'])) == ({3: 1, 130: 1}, 1.5, 1)
     assert (summary['runs_finished'], summary['runs_equal_to_the_unbroken']) == (2, 1)
+
+
+def test_a_stop_that_is_not_clean_or_a_run_that_differs_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys):
+    clean, silent = Stop('SIGTERM', 1.0, 0.5, 3, 1, ''), Stop('SIGTERM', 1.0, 9.0, 0, 0, '')
+    monkeypatch.setattr(script.sys, 'argv', ['measure_stops.py', f'--folder={tmp_path}'])
+    monkeypatch.setattr(script, 'unbroken_run', lambda _: 1.0)
+    for stop, lines in [(clean, []), (silent, []), (clean, ['a line is missing'])]:
+        monkeypatch.setattr(script, 'stopped_runs', lambda *_, stop=stop, lines=lines: ([stop], [lines]))
+        with contextlib.nullcontext() if stop is clean and not lines else pytest.raises(RunError, match='1 '):
+            script.main()
+    assert capsys.readouterr().out.count('"stops": 1') == 3

@@ -27,10 +27,11 @@ class Given(random.Random):
 
 
 def test_three_kills_leave_no_trace(tmp_path):
-    # While programs compile, after some steps and saves, and after as many again.
-    rng = Given(0.4, *(0.1, 0.9), *(0.9, 0.3, 0.1), *(0.9, 0.4, 0.0))
-    found = soak.soak('memory', tmp_path / 'memory', 3, rng)
+    # Before the first step, after some steps and a save, and after as many again.
+    rng = Given(0.4, *(0.1, 0.5), *(0.9, 0.4, 0.0), *(0.9, 0.35, 0.0))
+    found = soak.soak('memory', tmp_path / 'memory', 3, rng, '--config.train.steps=20')
     assert found['differences'] == [] and found['kills'] == 3 and sum(found['hit'].values()) == 3
+    assert {'save', 'steps or evaluation'} & set(found['hit'])  # not all of them before there is something to lose
     assert found['seconds_to_step']['resumed'] > 0
 
 
@@ -53,4 +54,6 @@ def test_what_a_kill_hit(tmp_path):
     found = [phase(lines[:count], tmp_path) for count in range(4)]
     assert found == ['imports', 'preparation', 'compilation', 'steps or evaluation']
     (tmp_path / 'seed_0' / 'checkpoints' / '2').mkdir(parents=True)  # without a seal
+    assert phase(lines, tmp_path) == 'save'
+    (tmp_path / 'seed_0' / 'checkpoints' / '2').rename(tmp_path / 'seed_0/checkpoints/2.orbax-checkpoint-tmp-17')
     assert phase(lines, tmp_path) == 'save'

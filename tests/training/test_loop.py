@@ -17,7 +17,9 @@ import jax
 import numpy as np
 import pytest
 
+from efficient_attention.commands import stop_signal
 from efficient_attention.commands.stop_signal import StopSignal
+from efficient_attention.commands.stopping import Stage, StopWatch
 from efficient_attention.errors import ExitCode, InputError, RunError, RunStopped
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.tasks.pretraining import PretrainingTask
@@ -32,7 +34,7 @@ from efficient_attention.training.watchdog import COMPILING, DEVICE, EVALUATING,
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.checkpoint_writer import SaveError
 from efficient_attention.workdir.config_file import read_config
-from efficient_attention.workdir.metrics import MetricsLog, read_metrics
+from efficient_attention.workdir.metrics import SPEEDS, MetricsLog, read_metrics
 from tests.training.tiny_run import tiny_config
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
@@ -41,7 +43,6 @@ ROOT = Path(__file__).resolve().parents[2]
 MESH = {'mesh.data': 2, 'mesh.fsdp': 2, 'mesh.tensor': 2}
 LINES = [(4, 'train'), (8, 'train'), (8, 'held_out'), (10, 'train'), (12, 'train'), (16, 'train'), (16, 'held_out')]
 LINES += [(20, 'train'), (20, 'held_out')]
-RATES = {'steps_per_second', 'tokens_per_second', 'waiting_share', 'flops_utilisation'}
 
 
 @pytest.fixture(scope='module')
@@ -64,7 +65,7 @@ def state_at(folder: Path, workdir: Path, step: int) -> TrainState:
 def lines_of(workdir: Path) -> dict[tuple[int, str], dict[str, Any]]:
     """What was measured, without what a clock says."""
     lines = read_metrics(workdir)
-    found = {(line['step'], line['split']): {k: v for k, v in line.items() if k not in RATES} for line in lines}
+    found = {(line['step'], line['split']): {k: v for k, v in line.items() if k not in SPEEDS} for line in lines}
     assert len(found) == len(lines)
     return found
 
@@ -97,10 +98,14 @@ def test_a_run_that_was_stopped_and_goes_on_equals_one_that_was_not(folder, unbr
         return original(trainer, batches)
 
     workdir = folder / 'stopped'
+    watch, stages = StopWatch(), []
     with monkeypatch.context() as stopping:
         stopping.setattr(Trainer, 'next_batch', next_batch)
+        stopping.setattr(stop_signal, 'stop_watch', lambda: watch)
+        stopping.setattr(loop, 'write_report', lambda *_: stages.append(watch.stage))
         with pytest.raises(RunStopped):
             train(tiny_config(folder, **MESH), workdir)
+    assert [*stages, watch.stage] == [Stage.SAVING, Stage.SAVED]  # a report has more time than the moment after
     assert CheckpointReader(workdir).steps() == [7]
     assert 'stopped after step 7, which is saved' in capfd.readouterr().err
     held_out = train(tiny_config(folder, **MESH), workdir)
