@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -94,6 +95,27 @@ def test_sigterm_ends_a_run_well_with_a_checkpoint(tmp_path):
     assert process.returncode == ExitCode.STOPPED, err
     last = max(int(path.name) for path in (tmp_path / 'run' / 'checkpoints').iterdir())
     assert f'stopped after step {last}, which is saved' in err
+
+
+def catches_sigterm(process: subprocess.Popen) -> bool:
+    """Whether a process has a handler for it, which Python does not install by itself."""
+    status = Path(f'/proc/{process.pid}/status').read_text(encoding='utf-8')
+    caught = next(line for line in status.splitlines() if line.startswith('SigCgt:'))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+@pytest.mark.parametrize('line', ['', 'preparing ', 'parameters on '], ids=['imports', 'preparation', 'compilation'])
+def test_ctrl_c_before_there_is_something_to_save_is_one_line(tmp_path, line: str):
+    process = start(*training(tmp_path, tmp_path / 'run'))
+    if line:
+        assert any(line in said for said in process.stderr)
+    else:
+        while not catches_sigterm(process):
+            time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=300)
+    said = [text for text in err.splitlines() if text.startswith(('stopped', 'interrupted', 'ended', 'Traceback'))]
+    assert (process.returncode, said) == (130, ['stopped by Ctrl-C; there was nothing to save']), err
 
 
 # ---- in this process, which saves the seconds of a start: the same files run as programs, on its eight devices ----
