@@ -25,8 +25,10 @@ def new_folder(folder: Path) -> Iterator[Path]:
             yield partial
             partial.chmod(0o755)  # a cache may be shared
             is_complete = True
-    except InputError:
+    except InputError as error:
         if not (is_complete and folder.is_dir()):
+            if str(error).startswith(f'{folder}: '):
+                raise InputError(f'data.cache: {error}') from None
             raise
         if not (folder / 'manifest.json').exists():  # else another process was faster, with the same content
             raise InputError(f'{folder}: incomplete; delete the folder to prepare the corpus again') from None

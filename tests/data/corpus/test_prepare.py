@@ -269,7 +269,7 @@ def test_a_damaged_cache_says_what_to_do():
         ({'tokenizer': 'good/vocab.txt'}, 'data.vocab_size is 120; the tokenizer good/vocab.txt has 7 pieces'),
         ({'tokenizer': 'gone/vocab.txt'}, 'tokenizer gone/vocab.txt: cannot be read'),
         ({'vocab_size': 10}, 'data.vocab_size is 10;'),
-        ({'cache': 'empty.txt'}, 'data.cache empty.txt: cannot be written'),
+        ({'cache': 'empty.txt'}, 'data.cache: empty.txt/'),
     ],
 )
 def test_bad_input_is_one_line(options, fault):
