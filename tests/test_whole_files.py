@@ -128,7 +128,10 @@ def test_what_a_living_process_writes_is_not_disturbed(tmp_path: Path):
     assert names(tmp_path) == ['fast', 'slow']
 
 
-def test_flushing_takes_files_and_folders(tmp_path: Path):
+def test_flushing_takes_files_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    flushed: list[int] = []
+    monkeypatch.setattr(os, 'fsync', lambda descriptor: flushed.append(os.fstat(descriptor).st_ino))
     (tmp_path / 'file').touch()
     flush(tmp_path / 'file')
     flush(tmp_path)
+    assert flushed == [(tmp_path / 'file').stat().st_ino, tmp_path.stat().st_ino]

@@ -1,5 +1,6 @@
 """Messages between the processes of a run: JSON objects, a line each, over TCP."""
 
+import contextlib
 import json
 import socket
 import threading
@@ -55,10 +56,8 @@ class Channel:
 
     def close(self) -> None:
         """Ends the connection, also for a thread that is receiving."""
-        try:
+        with contextlib.suppress(OSError):  # the other side has ended it already
             self.connection.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self.connection.close()
 
 
