@@ -1,7 +1,6 @@
 """Compares a run that was killed and went on with one that was not: metrics, checkpoints, exported files."""
 
 import json
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,8 @@ def differences(found: Path, expected: Path, *, was_stopped: bool = False) -> li
     file by file, byte by byte.
 
     Args:
-        was_stopped: by a signal. That ends an interval of the training metrics, whose means are then of fewer steps,
-            and a checkpoint saved in an evaluation does not hold its metrics; neither is compared then.
+        was_stopped: by a signal. A checkpoint saved in an evaluation does not hold its metrics, which are not
+            compared then.
     """
     runs = [path.parent for path in expected.rglob('metrics.jsonl')]
     if not runs:
@@ -38,7 +37,7 @@ def differences(found: Path, expected: Path, *, was_stopped: bool = False) -> li
 
 def run_differences(found: Path, expected: Path, was_stopped: bool) -> list[str]:
     """What differs between two workdirs."""
-    lines = metrics_differences(found, expected, ('held_out',) if was_stopped else ('train', 'held_out'))
+    lines = metrics_differences(found, expected)
     steps, expected_steps = CheckpointReader(found).steps(), CheckpointReader(expected).steps()
     if steps != expected_steps:
         return [*lines, f'{found}: checkpoints of the steps {steps}, expected {expected_steps}']
@@ -48,9 +47,9 @@ def run_differences(found: Path, expected: Path, was_stopped: bool) -> list[str]
     return lines
 
 
-def metrics_differences(found: Path, expected: Path, splits: Collection[str]) -> list[str]:
+def metrics_differences(found: Path, expected: Path) -> list[str]:
     """Lines of metrics.jsonl that are lost, doubled or different; speeds are not compared."""
-    ours, theirs = without_speeds(found, splits), without_speeds(expected, splits)
+    ours, theirs = without_speeds(found), without_speeds(expected)
     lines = [f'{found}: metrics line {line} is not expected' for line in ours if line not in theirs]
     lines += [f'{found}: metrics line {line} is missing' for line in theirs if line not in ours]
     if not lines and ours != theirs:
@@ -58,9 +57,9 @@ def metrics_differences(found: Path, expected: Path, splits: Collection[str]) ->
     return lines
 
 
-def without_speeds(workdir: Path, splits: Collection[str]) -> list[str]:
+def without_speeds(workdir: Path) -> list[str]:
     """The lines of a run's metrics as text that is equal where all numbers but speeds are, NaN included."""
-    lines = [line for line in read_metrics(workdir) if line['split'] in splits]
+    lines = read_metrics(workdir)
     return [json.dumps({name: value for name, value in line.items() if name not in SPEEDS}) for line in lines]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from efficient_attention.commands.peers import compare_with_peers
+from efficient_attention.commands.watchdog import EVALUATING, Watchdog
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.nested_dicts import to_dict
@@ -53,7 +54,9 @@ def evaluate_workdir(
     for note in evaluation.task.notes:
         logging.getLogger(__name__).warning('%s', note)
     eval_step, params = evaluation.laid_out(params)
-    return {'step': step, **evaluation.task.protocol, **evaluation.metrics(eval_step, params)}
+    with Watchdog(config.train.stall_seconds, workdir) as watchdog:
+        metrics = evaluation.metrics(eval_step, params, on_batch=lambda: watchdog.note(step, EVALUATING))
+    return {'step': step, **evaluation.task.protocol, **metrics}
 
 
 def mesh_for(config: MeshConfig, devices: int) -> MeshConfig:

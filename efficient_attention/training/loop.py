@@ -12,6 +12,7 @@ import jax
 
 from efficient_attention.commands.peers import compare_with_peers, tell_peers
 from efficient_attention.commands.stop_signal import Cut, StopSignal
+from efficient_attention.commands.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
 from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
@@ -21,6 +22,7 @@ from efficient_attention.tasks.fine_tuning import EncodedExamples
 from efficient_attention.training.early_stop import Patience
 from efficient_attention.training.finite import check_state
 from efficient_attention.training.initial_params import InitialParams
+from efficient_attention.training.interval import INTERVAL, Interval
 from efficient_attention.training.peak_flops import peak_flops
 from efficient_attention.training.progress import ProgressDisplay, show_progress
 from efficient_attention.training.run import Run, build_run
@@ -30,7 +32,6 @@ from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.training.step_queue import StepQueue
 from efficient_attention.training.throughput import Throughput
-from efficient_attention.training.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
 from efficient_attention.workdir.checkpoint_reader import Saved
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.config_file import claim_workdir, growth_note, may_differ, with_new_fields
@@ -70,18 +71,9 @@ def train(
         watchdog = stack.enter_context(Watchdog(config.train.stall_seconds, workdir))
         stack.enter_context(stop)  # left after the report is written and all files are closed, which a stop waits for
         checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint))
-        reader = checkpoints.reader
         newest = checkpoints.newest
         compare_with_peers({**fingerprint, 'going_on_from': going_on_from(workdir, newest)})
-        state = None if newest else start.state(run)
-        claim_workdir(workdir, config, has_checkpoint=newest is not None)
-        saved = with_new_fields(newest.record.get('fingerprint', {})) if newest else {}
-        if newest:
-            allowed = may_differ(saved, config)
-            compare_fingerprints(saved, fingerprint, where=str(reader.folder.parent), changeable=allowed)
-            checkpoints.remove_superseded()
-            state = reader.read_state(run.abstract_state, newest.step)
-        assert state is not None
+        state = begin_or_restore(run, start, checkpoints, fingerprint)
         if jax.process_index() == 0:
             run.task.save_assets(workdir)
         first = int(state.step)
@@ -93,11 +85,40 @@ def train(
         begun = f'resumed at step {first} in {workdir}' if newest else f'new run in {workdir}, {start.origin()}'
         progress.say(f'{run.describe()}; {begun}')
         stack.push(tell_peers)  # before anything of the above is closed, which may wait for the other processes
-        trainer = Trainer(run, checkpoints, log, progress, {'fingerprint': fingerprint}, watchdog)
-        for note in [*growth_note(saved, config), *run_notes(run, is_complete=trainer.is_complete(first))]:
+        trainer = Trainer(run, checkpoints, log, progress, fingerprint, watchdog)
+        for note in [
+            *growth_note(saved_fingerprint(newest), config),
+            *run_notes(run, is_complete=trainer.is_complete(first)),
+        ]:
             progress.say(note)
         held_out = trainer.run_steps(state, stop)
     return held_out
+
+
+def begin_or_restore(
+    run: Run, start: InitialParams, checkpoints: Checkpoints, fingerprint: dict[str, Any]
+) -> TrainState:
+    """The state that a run begins with, its workdir claimed: of `checkpoints.newest`, or a new one.
+
+    Raises:
+        InputError: the workdir is another run's, or the checkpoint is of other data or another config.
+    """
+    newest, workdir = checkpoints.newest, checkpoints.reader.folder.parent
+    if newest is None:
+        state = start.state(run)  # a run that is refused here does not claim the workdir
+        claim_workdir(workdir, run.config, has_checkpoint=False)
+        return state
+    claim_workdir(workdir, run.config, has_checkpoint=True)
+    saved = saved_fingerprint(newest)
+    allowed = may_differ(saved, run.config)
+    compare_fingerprints(saved, fingerprint, where=str(workdir), changeable=allowed)
+    checkpoints.remove_superseded()
+    return checkpoints.reader.read_state(run.abstract_state, newest.step)
+
+
+def saved_fingerprint(newest: Saved | None) -> dict[str, Any]:
+    """The fingerprint that a checkpoint holds, with the fields that have been added since; {} without a checkpoint."""
+    return with_new_fields(newest.record.get('fingerprint', {})) if newest else {}
 
 
 def going_on_from(workdir: Path, newest: Saved | None) -> dict[str, int]:
@@ -132,6 +153,11 @@ def check_best_metric(run: Run) -> None:
         raise InputError(f'checkpoint.best_metric is {name!r}; known: {", ".join(sorted(run.task.held_out_metrics))}')
 
 
+def saved_interval(newest: Saved | None) -> Interval:
+    """The steps before a checkpoint that no line of the log tells of; of none without a checkpoint."""
+    return Interval.restored(newest.record[INTERVAL]) if newest and INTERVAL in newest.record else Interval()
+
+
 class Trainer:
     """The steps of one run, with logs, evaluations and checkpoints at their intervals."""
 
@@ -141,11 +167,11 @@ class Trainer:
         checkpoints: Checkpoints,
         log: MetricsLog,
         progress: ProgressDisplay,
-        record: dict[str, Any],
+        fingerprint: dict[str, Any],
         watchdog: Watchdog,
     ) -> None:
         self.run, self.config, self.watchdog = run, run.config, watchdog
-        self.checkpoints, self.log, self.progress, self.record = checkpoints, log, progress, record
+        self.checkpoints, self.log, self.progress, self.fingerprint = checkpoints, log, progress, fingerprint
         self.eval_step = run.evaluation.step()
         self.has_evaluations = has_held_out(self.config.data.held_out, self.config.eval.split)
         self.held_out: dict[str, float] = {}  # of the last evaluation
@@ -154,7 +180,7 @@ class Trainer:
         lines = [line for line in read_metrics(log.workdir) if line['step'] <= log.start_step]
         earlier = [line for line in lines if line['split'] == 'held_out']
         self.patience = Patience(self.config.train.early_stop, self.config.checkpoint, earlier)
-        self.queue = StepQueue(self.config.train.max_skipped_in_row)
+        self.queue = StepQueue(self.config.train.max_skipped_in_row, saved_interval(checkpoints.newest))
         device_peak = peak_flops(run.mesh.devices.flat[0].device_kind)
         self.throughput = Throughput(
             tokens_per_step=run.task.tokens_per_step() or self.config.train.batch_size * self.config.data.length,
@@ -189,7 +215,7 @@ class Trainer:
             state, metrics = train_step(state, batch)
             if step == start + 1:  # the first step holds the compilation
                 jax.block_until_ready(metrics)
-                self.throughput.restart(untimed=1)
+                self.throughput.restart(untimed=1 + self.queue.interval.steps)
                 stop.expect()
             self.queue.push(step, metrics, batch, state)
             for skipped, reason in self.queue.take_skipped():
@@ -210,8 +236,7 @@ class Trainer:
         is_end = stop.is_due() or is_last
         is_evaluated = self.has_evaluations and (is_last or step % self.config.eval.every_steps == 0)
         is_saved = is_end or step % self.config.checkpoint.every_steps == 0
-        # A saved step ends its interval, so that a run that goes on from there logs the same means.
-        if is_saved or is_evaluated or step % self.config.train.log_every_steps == 0:
+        if is_last or is_evaluated or step % self.config.train.log_every_steps == 0:
             self.log_interval(step)
         found = self.evaluate_or_stop(step, state, stop) if is_evaluated else None
         self.is_cut = is_evaluated and found is None
@@ -229,7 +254,8 @@ class Trainer:
         """Starts to save a state, which must be finite; `metrics` are those of its evaluation, if there was one."""
         self.watchdog.note(step, SAVING)
         check_state(step, state)
-        self.checkpoints.save(step, state, record=self.record, metrics=metrics)
+        record = {'fingerprint': self.fingerprint, INTERVAL: self.queue.finished().as_json()}
+        self.checkpoints.save(step, state, record=record, metrics=metrics)
 
     def was_cut(self, step: int) -> bool:
         """Whether a stop signal has ended the evaluation that belongs to the step from which this run goes on."""
@@ -244,8 +270,8 @@ class Trainer:
 
     def log_interval(self, step: int) -> None:
         """Writes the mean metrics since the last call, the learning rate and the throughput."""
-        means, steps = self.queue.take()
-        rates = self.throughput.measure(steps)
+        interval = self.queue.take()
+        means, rates = interval.means(), self.throughput.measure(interval.steps)
         updates = max(step - 1 - int(means['skipped']), 0)
         metrics = self.run.task.finish_metrics(means) | {'learning_rate': float(self.schedule(updates))} | rates
         self.log.write(step, 'train', metrics)

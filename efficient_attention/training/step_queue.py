@@ -5,23 +5,28 @@ from collections import deque
 from typing import Any
 
 import jax
-import numpy as np
 
 from efficient_attention.objectives.objective import Batch
 from efficient_attention.training.finite import NOWHERE, TrainingStopped, check_state, step_names
+from efficient_attention.training.interval import Interval
 from efficient_attention.training.state import TrainState
 
 RUN_AHEAD = 2  # steps handed to the device before the host waits for the oldest of them
 
 
 class StepQueue:
-    """The steps that the device has not finished, and the metrics of those since the last `take`."""
+    """The steps that the device has not finished, and the metrics of those since the last `take`.
 
-    def __init__(self, max_skipped_in_row: int) -> None:
+    Args:
+        max_skipped_in_row: steps after which a run is given up.
+        interval: what steps before the first of this queue have added to it.
+    """
+
+    def __init__(self, max_skipped_in_row: int, interval: Interval | None = None) -> None:
         self.max_skipped_in_row = max_skipped_in_row
         self.newest: Any = None  # (batch, state): what the newest step read and gave
         self.running: deque[tuple[int, dict[str, jax.Array]]] = deque()
-        self.finished: list[dict[str, float]] = []
+        self.interval = interval or Interval()
         self.skipped: list[tuple[int, str]] = []  # steps that were skipped since the last `take_skipped`, and why
 
     @property
@@ -40,21 +45,20 @@ class StepQueue:
         while len(self.running) > RUN_AHEAD:
             self._finish_oldest()
 
-    def take(self) -> tuple[dict[str, float], int]:
-        """Waits for all steps; the means of their metrics since the last call, and how many steps they are.
-
-        'skipped' is the count so far, not a mean. Means leave out the steps that were skipped, unless all were.
+    def finished(self) -> Interval:
+        """Waits for all steps; those since the last `take`.
 
         Raises:
             TrainingStopped: as `push`.
         """
         while self.running:
             self._finish_oldest()
-        steps, self.finished = self.finished, []
-        counted = [metrics for metrics in steps if not metrics['is_skipped']] or steps
-        names = [name for name in (steps[0] if steps else ()) if name != 'is_skipped']
-        means = {name: float(np.mean([metrics[name] for metrics in counted])) for name in names}
-        return means | ({'skipped': int(steps[-1]['skipped'])} if steps else {}), len(steps)
+        return self.interval
+
+    def take(self) -> Interval:
+        """As `finished`; the next one begins here."""
+        found, self.interval = self.finished(), Interval()
+        return found
 
     def take_skipped(self) -> list[tuple[int, str]]:
         """The steps that were found skipped since the last call, each with what was not finite."""
@@ -65,7 +69,7 @@ class StepQueue:
         step, metrics = self.running.popleft()
         values = {name: float(value) for name, value in metrics.items()}
         in_row, cause, is_spoiled = (values.pop(name) for name in ('skipped_in_row', 'cause', 'is_spoiled'))
-        self.finished.append(values | {'is_skipped': in_row > 0})
+        self.interval.add(values, is_skipped=in_row > 0)
         if is_spoiled:
             check_state(step, self.newest[1])  # what is not finite stays so in later steps
         if in_row > 0:

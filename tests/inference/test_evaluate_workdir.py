@@ -2,6 +2,7 @@
 
 import pytest
 
+from efficient_attention.commands.watchdog import EVALUATING, Watchdog
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from tests.training.tiny_run import fresh_workdir
@@ -38,3 +39,10 @@ def test_a_missing_step_or_run_is_named(workdir, tmp_path):
         evaluate_workdir(workdir, checkpoint='7')
     with pytest.raises(InputError, match='no run there'):
         evaluate_workdir(tmp_path)
+
+
+def test_an_evaluation_tells_its_watchdog_of_each_batch(workdir, monkeypatch):
+    notes = []
+    monkeypatch.setattr(Watchdog, 'note', lambda _, step, doing: notes.append((step, doing)))
+    evaluate_workdir(workdir, batch_size=4)
+    assert len(notes) > 2 and set(notes) == {(0, EVALUATING)}

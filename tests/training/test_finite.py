@@ -12,6 +12,7 @@ import pytest
 
 from configs.common import language_modelling_config
 from efficient_attention.attention.favor import definition
+from efficient_attention.commands.watchdog import Watchdog
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.evaluate import Evaluation
@@ -30,7 +31,6 @@ from efficient_attention.training.progress import SilentProgress
 from efficient_attention.training.run import Run, build_run
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import StepFn, jit_train_step
-from efficient_attention.training.watchdog import Watchdog
 from tests.training.tiny_run import write_corpus
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
@@ -64,6 +64,8 @@ NAN, INF = float('nan'), float('inf')
 
 class Saved:
     """Checkpoints of which there is only the promise that they are finite."""
+
+    newest = None
 
     def __init__(self) -> None:
         self.steps: list[int] = []

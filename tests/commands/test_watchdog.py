@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attention.errors import ExitCode
-from efficient_attention.training.watchdog import (
+from efficient_attention.commands.watchdog import (
     COMPILING,
     DEVICE,
     EVALUATING,
@@ -20,6 +19,7 @@ from efficient_attention.training.watchdog import (
     TICKS,
     Watchdog,
 )
+from efficient_attention.errors import ExitCode
 from efficient_attention.workdir.lock import WorkdirLock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,7 +102,7 @@ def test_without_a_limit_nothing_is_watched(tmp_path: Path):
 
 HANGS = """
     import sys, pathlib, threading
-    from efficient_attention.training.watchdog import DEVICE, Watchdog
+    from efficient_attention.commands.watchdog import DEVICE, Watchdog
     from efficient_attention.workdir.lock import WorkdirLock
 
     def wait_for_ever():
