@@ -1,6 +1,7 @@
 """Fields of an attention sub-layer, a part of the config group `model`."""
 
 import dataclasses
+import math
 
 from efficient_attention.attention.attend import BACKENDS
 from efficient_attention.attention.mechanism import Mechanism
@@ -25,7 +26,10 @@ class AttentionConfig:
     attention: str = marked(EXPORTED, default='full')
     # 'auto' | 'reference' | 'dense' | 'blocked' | 'jax_nn' | 'cudnn'
     attention_backend: str = marked(CHANGEABLE, EXPORTED, default='auto')
+    # what an encoder-decoder's decoder reads the encoder by, a mechanism that is not causal
+    cross_attention: str = read_by('text_to_text', default='full')
     attention_bias: bool = True  # biases in the query, key, value and output projections; Reformer has none
+    scaled_logits: bool = True  # products of queries and keys times 1 / sqrt(K); T5's are left as they are
     shared_qk: bool = False  # one projection for queries and keys, keys of unit length; LSH needs it
     # most tokens of a row that data may mark as global; above 0 adds their projections
     global_tokens: int = read_by('fine_tuning', default=0, marks=(EXPORTED,))
@@ -60,11 +64,18 @@ class AttentionConfig:
         if not (has_keys and has_dropout):
             name = type(mechanism).__name__
             raise InputError(f'model.attention {self.attention!r}: {name} needs {model_needs(mechanism)}')
+        if not self.scaled_logits and mechanism.normalises_keys:
+            raise InputError(f'model.scaled_logits is False; model.attention {self.attention!r} scales by unit keys')
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """The mechanisms that layers take in turn."""
         return tuple(parse_mechanism(text) for text in self.attention.split(';'))
+
+    @property
+    def logit_scale(self) -> float:
+        """What products of queries and keys are multiplied by beside attention's 1 / sqrt(K)."""
+        return 1.0 if self.scaled_logits else math.sqrt(self.head_width)
 
     @property
     def reads_length(self) -> bool:

@@ -14,7 +14,6 @@ from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import Window
 from efficient_attention.attention.relative import Relative
-from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.context import Context, LayerMemory, OtherSequence
 from efficient_attention.modules.distances import DistanceTerm
@@ -42,13 +41,15 @@ class AttentionOperands(NamedTuple):
 class Attention(nnx.Module):
     """Multi-head attention [B, L, D] -> [B, L, D] with any mechanism (Vaswani et al. 2017, section 3.2.2).
 
-    It reads its input, or with `is_cross` another sequence, by softmax over all of its tokens and without positions.
+    It reads its input, or with `is_cross` another sequence, by `cross_attention` and without positions.
     """
 
     def __init__(self, config: LayerConfig, *, is_cross: bool = False, rngs: nnx.Rngs) -> None:
         inner, use_bias = config.heads * config.head_width, config.attention_bias
         self.config = config
-        self.query = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
+        self.query = linear(
+            config, config.width, inner, rngs, axes='DI', use_bias=use_bias, std_factor=1.0 / config.logit_scale
+        )
         has_key = is_cross or not config.shared_qk
         self.key = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias) if has_key else None
         self.value = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
@@ -129,8 +130,10 @@ class Attention(nnx.Module):
     ) -> tuple[Array, AttentionOperands]:
         """The output and operands of queries that read these keys."""
         q_BLHK = self.split_heads(self.query(x_BLD))
+        q_BLHK = q_BLHK if self.config.scaled_logits else q_BLHK * self.config.logit_scale
         options = self.options(rng) | {'query_segments': segments_BL, 'key_segments': keys.segments_BM}
-        out_BLHK = attend(q_BLHK, keys.key_BMHK, keys.value_BMHK, Softmax(), **options)
+        mechanism = parse_mechanism(self.config.cross_attention)
+        out_BLHK = attend(q_BLHK, keys.key_BMHK, keys.value_BMHK, mechanism, **options)
         return self.join_heads(out_BLHK), AttentionOperands(q_BLHK, keys.key_BMHK)
 
     def project(
