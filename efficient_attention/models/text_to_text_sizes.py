@@ -9,8 +9,8 @@ BART_VOCABULARY = 50_265
 VASWANI_VOCABULARY = 37_000  # English-German, section 5.1: "about 37000"
 
 # Layers of each stack, width, heads, head width, feed-forward width. T5: Raffel et al. 2019, arXiv 1910.10683, section
-# 3.7. Version 1.1: gates after Shazeer 2020, arXiv 2002.05202, in the sizes of the released models, which Flan-T5 (Chung
-# et al. 2022, arXiv 2210.11416) has too.
+# 3.7. Version 1.1: gates after Shazeer 2020, arXiv 2002.05202, in the sizes of the released models; Flan-T5 (Chung et
+# al. 2022, arXiv 2210.11416) has them too.
 T5_SIZES = {
     'small': (6, 512, 8, 64, 2048),
     'base': (12, 768, 12, 64, 3072),
@@ -79,9 +79,10 @@ def _t5_fields(layers: int, width: int, heads: int, head_width: int, feed_forwar
 
 
 def bart_fields(size: str) -> dict[str, Any]:
-    """The `model` fields in which BART `size` differs from `ModelConfig`'s defaults; its position table has 2 rows more.
+    """The `model` fields in which BART `size` differs from `ModelConfig`'s defaults.
 
-    Dropout, and what the paper leaves open, are those of the released models.
+    Its table has two rows more than positions. Dropout, and all that the paper leaves open, is as in the released
+    models.
     """
     layers, width = BART_SIZES[known_size(size, BART_SIZES, 'BART')]
     return {

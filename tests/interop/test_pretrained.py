@@ -108,8 +108,8 @@ def test_faults_are_one_line_with_the_file(tmp_path: Path):
     folder = copied('bert_1', tmp_path / 'in')
     with pytest.raises(InputError, match="checkpoint is 'best'; .* is no workdir and has but one"):
         open_pretrained(folder, 'best')
-    (folder / 'config.json').write_text('{"model_type": "t5"}')
-    with pytest.raises(InputError, match="config.json: model_type is 't5'"):
+    (folder / 'config.json').write_text('{"model_type": "gpt2"}')
+    with pytest.raises(InputError, match="config.json: model_type is 'gpt2'"):
         open_pretrained(folder)
 
 
