@@ -128,6 +128,8 @@ def described_decoder(values: Values, family: Family, ending: str) -> Descriptio
     check_followed(values, family.model_type)
     check_our_key(values)
     model = model_of(values, family)
+    key, _ = FIELDS[family.model_type]['decoder_layers']
+    require(model.decoder_layers >= 1, key, model.decoder_layers, 'at least 1')
     return Description(family, ending, model, HeadConfig(), (), TEXT_TO_TEXT, examples={}, thresholds={})
 
 

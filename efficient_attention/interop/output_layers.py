@@ -1,17 +1,23 @@
-"""The output layer of an encoder-decoder's checkpoint, which its tensors tell and its config.json does not."""
+"""Tensors of an encoder-decoder that are no parameters of ours: its output layer is told by them, tables repeat in them.
+
+What its config.json leaves open follows from them; what readers of a family's files expect of them is written.
+"""
 
 import dataclasses
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_in import Description
+from efficient_attention.interop.families import SINUSOIDS
 from efficient_attention.interop.parameters import copies_of, plain_names
 from efficient_attention.interop.safetensors_files import TensorFolder
 from efficient_attention.interop.text_to_text_config import SCALE
+from efficient_attention.modules.positions import sinusoid
 
 HEAD, BIAS = 'lm_head.weight', 'final_logits_bias'
 
@@ -55,11 +61,15 @@ def is_copy(folder: TensorFolder, first: str, second: str) -> bool:
     return is_alike and np.array_equal(folder.read(first), folder.read(second))
 
 
-def written_output(kind: str, model: ModelConfig, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The tensors with those that tell the output layer to readers of a family's files.
+def with_repeated(kind: str, model: ModelConfig, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tensors of a file, with those that readers of a family's files expect beside the parameters.
 
     A T5 whose outputs are tied and not scaled gets its table as head once more: before transformers 5 such a file
-    without a head meant one that was drawn at random.
+    without a head meant one that is drawn at random. Pegasus' sinusoids are in its files.
     """
-    is_told = kind != 't5' or model.output_scale or not model.tied_output
-    return tensors if is_told else tensors | {HEAD: tensors['shared.weight']}
+    if kind == 't5' and model.tied_output and not model.output_scale:
+        return tensors | {HEAD: tensors['shared.weight']}
+    if kind == 'pegasus':
+        table_LD = np.asarray(sinusoid(jnp.arange(model.max_length), model.width))
+        return tensors | {f'model.{name}': table_LD for name in SINUSOIDS}
+    return tensors

@@ -20,7 +20,7 @@ from efficient_attention.interop.export_seal import check_export, seal_export
 from efficient_attention.interop.families import FAMILIES, Family
 from efficient_attention.interop.from_workdir import checkpoint_step, checkpoint_thresholds, encoder_run, workdir_params
 from efficient_attention.interop.generation_config import GENERATION, generation_values, ids_as_trained, with_ids
-from efficient_attention.interop.output_layers import with_output, written_output
+from efficient_attention.interop.output_layers import with_output, with_repeated
 from efficient_attention.interop.parameters import (
     Parts,
     has_all,
@@ -202,7 +202,7 @@ def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None
         params,
         is_bare=values['architectures'][0] == f'{family.stem}Model',
     )
-    tensors = written_output(family.model_type, pretrained.model, tensors)
+    tensors = with_repeated(family.model_type, pretrained.model, tensors)
     with whole_folder(folder) as partial:
         write_tensors(partial, tensors)
         longest = pretrained.model.position_limit or pretrained.model.max_length

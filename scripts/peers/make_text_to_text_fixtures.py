@@ -73,9 +73,10 @@ def randomised(model: Any) -> Any:
     """
     kind, table = model.config.model_type, model.get_input_embeddings().weight
     for name, parameter in model.named_parameters():
-        is_table, is_scale = parameter is table, parameter.ndim == 1 and name.endswith('weight')
-        noise = torch.randn_like(parameter) * (0.4 if kind == 't5' or is_table else 0.8)
-        parameter.data = (1.0 + noise) if is_scale else noise
+        is_small = kind == 't5' or parameter is table
+        noise = torch.randn_like(parameter) * (0.4 if is_small else 0.8 if parameter.ndim > 1 else 0.2)
+        noise *= 3.0 if kind != 't5' and ('decoder.embed_positions' in name or name.endswith('fc2.weight')) else 1.0
+        parameter.data = (1.0 + noise) if parameter.ndim == 1 and name.endswith('weight') else noise
     table.data[model.config.eos_token_id] *= 2.0
     if not getattr(model.config, 'scale_decoder_outputs', True):
         model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight) * 0.4)
