@@ -42,9 +42,9 @@ from efficient_attention.data.examples.conll import read_sentences
 from efficient_attention.data.examples.hotpotqa import read_hotpotqa
 from efficient_attention.data.examples.multiple_choice import read_choices
 from efficient_attention.data.examples.squad import read_squad
-from efficient_attention.data.examples.tables import read_table
 from efficient_attention.data.sources.array_records import record_documents
 from efficient_attention.data.sources.json_files import json_documents
+from efficient_attention.data.sources.tables import read_table
 from efficient_attention.data.sources.wikipedia_dump import dump_documents
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of

@@ -9,7 +9,6 @@ import jax
 
 from efficient_attention.commands.peers import compare_with_peers
 from efficient_attention.commands.watchdog import EVALUATING, Watchdog
-from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.errors import InputError
@@ -45,7 +44,7 @@ def evaluate_workdir(
         mesh=mesh_for(config.mesh, jax.device_count()),
         eval=dataclasses.replace(config.eval, batch_size=batch_size, **protocol),
     )
-    if not has_held_out(config.data.held_out, config.eval.split):
+    if not config.has_held_out:
         way = 'use --split=test' if config.data.test else 'train with data.held_out above 0 in a new --workdir'
         raise InputError(f'{workdir}: no text is held out (data.held_out=0), so nothing can be evaluated; {way}')
     compare_with_peers({'config': to_dict(config)})
