@@ -19,7 +19,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.inference.sampling import Draw, Sampling, sample
 from efficient_attention.inference.text_stream import open_stream
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.decoding import PIECE, CachedDecoder, DecodeState, cache_specs, read_prompt
+from efficient_attention.models.decoding import PIECE, CachedDecoder, DecodeState, cache_specs, read_but_last
 from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.workdir.checkpoint_reader import LAST, CheckpointReader
 from efficient_attention.workdir.config_file import read_config
@@ -37,11 +37,9 @@ class Text(NamedTuple):
 
 def start_text(cached: CachedDecoder, tokens_BL: Array, segments_BL: Array) -> Text:
     """The prompts, read but for the last token of each; `segments_BL` is 1, and 0 behind the end of shorter ones."""
-    last_B1 = (segments_BL != 0).sum(axis=1, keepdims=True) - 1
-    before_BL = jnp.where(jnp.arange(tokens_BL.shape[1])[None] < last_B1, segments_BL, 0)
     piece = min(PIECE, tokens_BL.shape[1])
-    state = read_prompt(cached, cached.init_state(len(tokens_BL)), tokens_BL, before_BL, piece)
-    return Text(state, jnp.take_along_axis(tokens_BL, last_B1, axis=1)[:, 0], jnp.int32(0))
+    state, newest_B = read_but_last(cached, cached.init_state(len(tokens_BL)), tokens_BL, segments_BL, piece)
+    return Text(state, newest_B, jnp.int32(0))
 
 
 def continue_text(

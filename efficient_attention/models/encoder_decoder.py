@@ -75,7 +75,7 @@ class EncoderDecoder(nnx.Module):
     ) -> OtherSequence:
         """What the decoder reads of a source, computed once for all of its targets; arguments as of `hidden`."""
         states_BMD = self.encoder(source_BM, segments_BM, positions_BL=positions_BM, rng=rng, step=step)
-        return OtherSequence(states_BMD, segments_BM)
+        return OtherSequence(states_BMD, segments_BM, positions_BM)
 
     def logits(self, hidden_BLD: Array) -> Array:
         """float32 [B, L, V] from the vectors of `hidden`, or of any part of their positions."""
