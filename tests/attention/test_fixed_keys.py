@@ -1,4 +1,4 @@
-"""Keys that stay the same: what is kept of them gives the output of `attend`, for one row of queries a row or several."""
+"""Keys that stay the same: what is kept of them gives the output of `attend`, for one or several queries."""
 
 from typing import Any
 
