@@ -9,8 +9,11 @@ import pytest
 from configs.common import text_to_text_config
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
+from efficient_attention.data.pairs.pair_sets import parse_sets
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
+from efficient_attention.inference.translator import Decoding, open_translator
+from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.tasks.text_to_text import TextToTextTask
 from efficient_attention.training.loop import train
 from efficient_attention.workdir.metrics import read_metrics
@@ -38,8 +41,13 @@ def test_a_run_learns_and_its_workdir_is_evaluated(tmp_path: Path):
     training = [line for line in read_metrics(tmp_path / 'run') if line['split'] == 'train']
     assert all(line['target_loss'] > line['target_cross_entropy'] for line in training[-1:])
     assert (tmp_path / 'run' / 'tokenizer.json').exists()
-    found = evaluate_workdir(tmp_path / 'run', batch_size=16)
+    found = evaluate_workdir(tmp_path / 'run', batch_size=16, beams=2)
     assert found['target_loss'] == pytest.approx(held_out['target_loss'], rel=1e-5)
+    translator = open_translator(tmp_path / 'run', decoding=Decoding(beams=2, max_tokens=8, batch_size=16))
+    [held_out_set] = parse_sets('toy:reverse:10:2-6:1', '')
+    sources, targets, _ = zip(*held_out_set.read(), strict=True)
+    scores = translation_scores([best[0].text for best in translator(sources)], targets)
+    assert {name: found[name] for name in scores} == scores
 
 
 def test_sets_are_joined_with_their_prefixes_and_what_is_cut_is_said():
