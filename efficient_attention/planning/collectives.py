@@ -4,7 +4,7 @@ import dataclasses
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -54,20 +54,20 @@ class Exchange:
 def collectives_of(program: Program, mesh_shape: Mapping[str, int]) -> list[Collective]:
     """The collectives of one call of the program on a mesh, those that send most first."""
     found: dict[tuple[str, str], tuple[int, float]] = defaultdict(lambda: (0, 0.0))
-    for one in exchanges(program, mesh_shape):
+    for one in exchanges(program.executed(), mesh_shape):
         count, sent = found[one.kind, one.axes]
         found[one.kind, one.axes] = count + one.times, sent + one.sent_bytes
     collectives = [Collective(*key, *value) for key, value in found.items()]
     return sorted(collectives, key=lambda collective: -collective.sent_bytes)
 
 
-def exchanges(program: Program, mesh_shape: Mapping[str, int]) -> Iterator[Exchange]:
-    """The collective instructions that a call of the program runs on a mesh.
+def exchanges(runs: Iterable[Executed], mesh_shape: Mapping[str, int]) -> Iterator[Exchange]:
+    """The collectives of a mesh among the instructions of a program.
 
     An instruction that the compiler split over several computations, to run beside others, counts once.
     """
     seen: set[tuple[str, str]] = set()
-    for run in program.executed():
+    for run in runs:
         kind = kind_of(run)
         if kind is None or is_seen(run, seen):
             continue

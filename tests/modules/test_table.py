@@ -8,8 +8,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.modules.table import Table, table_logits
-from efficient_attention.planning.collectives import exchanges
-from efficient_attention.planning.program import parse_program
+from tests.collectives import sent
 from tests.tolerances import assert_close
 
 MESH = Mesh(np.asarray(jax.devices()).reshape(2, 2, 2), ('data', 'fsdp', 'tensor'))
@@ -44,5 +43,5 @@ def test_logits_of_tokens_that_are_spread_over_devices_gather_neither_vectors_no
     program = jax.jit(using_mesh(mesh)(both)).lower(*arguments).compile()
     assert_close(program(*arguments), jax.jit(both)(x_BLE, table_VE), gradient=True)
     # The gradient of the table alone is summed.
-    sent = [shape.sizes for one in exchanges(parse_program(program.as_text()), mesh.shape) for shape in one.results]
-    assert set(sent) == {(10, 4)}
+    found = {shape.sizes for one in sent(program.as_text(), mesh) for shape in one.results}
+    assert found == {(10, 4)}
