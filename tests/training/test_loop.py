@@ -113,6 +113,7 @@ def test_a_run_that_was_stopped_and_goes_on_equals_one_that_was_not(folder, unbr
     assert_same_state(folder, workdir, unbroken)
     expected = lines_of(unbroken)
     assert lines_of(workdir) == expected
+    assert [list(line) for line in lines_of(workdir).values()] == [list(line) for line in expected.values()]
     assert held_out == {k: v for k, v in expected[20, 'held_out'].items() if k not in ('step', 'split')}
 
 
@@ -230,7 +231,7 @@ def test_a_run_goes_on_with_equal_losses_on_another_mesh(folder, unbroken):
     expected = lines_of(unbroken)
     before = record['interval']
     assert before['steps'] == 2  # 9 and 10, of which no line tells yet
-    sums = {12: before['sums']['loss'] + sum(losses[:2]), 16: sum(losses[2:6]), 20: sum(losses[6:])}
+    sums = {12: dict(before['sums'])['loss'] + sum(losses[:2]), 16: sum(losses[2:6]), 20: sum(losses[6:])}
     for step, total in sums.items():
         np.testing.assert_allclose(total / 4, expected[step, 'train']['loss'], rtol=1e-5)
 
