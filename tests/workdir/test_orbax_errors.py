@@ -3,6 +3,7 @@
 import errno
 import logging
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -41,7 +42,7 @@ def test_late_answers_are_dropped_and_others_shown(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(asyncio, 'filters', [])
     drop_late_answers.__wrapped__()
     for error in (RuntimeError('Event loop is closed'), RuntimeError('another one')):
-        sys.unraisablehook(sys.UnraisableHookArgs((type(error), error, None, None, None)))
+        sys.unraisablehook(SimpleNamespace(exc_value=error, object=None))
     assert shown == ['another one']
     assert [bool(asyncio.filter(line_raised_in(path))) for path in ('/a/orbax/b.py', '/a/c.py')] == [False, True]
 
