@@ -1,6 +1,8 @@
 """One compiled step for all runs of a config in a test file: they differ in their workdirs alone.
 
-A file takes it by the mark `pytest.mark.usefixtures('shared_programs')` and an import of the fixture.
+A file takes it by the mark `pytest.mark.usefixtures('shared_programs')` and an import of the fixture. Runs that go on
+in a process of their own, with programs of their own, are those of tests/scripts/test_soak.py and
+tests/commands/test_hosts.py.
 """
 
 from collections.abc import Iterator
