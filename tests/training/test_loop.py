@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,9 +34,13 @@ from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.checkpoint_writer import SaveError
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import SPEEDS, MetricsLog, read_metrics
+from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
 from tests.training.tiny_run import tiny_config
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+pytestmark = [
+    pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
+    pytest.mark.usefixtures('shared_programs'),
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 MESH = {'mesh.data': 2, 'mesh.fsdp': 2, 'mesh.tensor': 2}
@@ -380,26 +383,3 @@ def test_a_metric_that_no_evaluation_gives_is_refused_before_the_first_step(tmp_
     with pytest.raises(InputError, match="checkpoint.best_metric is 'loss'; known: masked_lm_accuracy"):
         train(config, tmp_path / 'run')
     assert not (tmp_path / 'run').exists()
-
-
-class SlowInput:
-    """Batches that take longer than a step."""
-
-    def __init__(self, batches, seconds: float) -> None:
-        self.batches, self.seconds = batches, seconds
-
-    def __next__(self) -> dict:
-        time.sleep(self.seconds)
-        return next(self.batches)
-
-    def __iter__(self):
-        return self
-
-
-def test_the_share_of_waiting_is_near_one_when_the_input_is_slow(tmp_path, monkeypatch):
-    original = PretrainingTask.training_batches
-    monkeypatch.setattr(PretrainingTask, 'training_batches', lambda *a: SlowInput(original(*a), 0.3))
-    fields = {'train.steps': 8, 'train.log_every_steps': 8, 'eval.every_steps': 8, 'checkpoint.every_steps': 8}
-    train(tiny_config(tmp_path, **fields), tmp_path / 'run')
-    (line,) = (line for line in read_metrics(tmp_path / 'run') if line['split'] == 'train')
-    assert line['waiting_share'] > 0.8
