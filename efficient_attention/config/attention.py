@@ -26,7 +26,7 @@ class AttentionConfig:
     attention: str = marked(EXPORTED, default='full')
     # 'auto' | 'reference' | 'dense' | 'blocked' | 'jax_nn' | 'cudnn'
     attention_backend: str = marked(CHANGEABLE, EXPORTED, default='auto')
-    # what an encoder-decoder's decoder reads the encoder by, a mechanism that is not causal
+    # what an encoder-decoder's decoder reads the encoder by: full, favor or linear attention, or a window by positions
     cross_attention: str = read_by('text_to_text', default='full', marks=(EXPORTED,))
     attention_bias: bool = True  # biases in the query, key, value and output projections; Reformer has none
     scaled_logits: bool = True  # products of queries and keys times 1 / sqrt(K); T5's are left as they are
@@ -56,6 +56,18 @@ class AttentionConfig:
             )
         for mechanism in self.mechanisms:
             self._check_mechanism(mechanism)
+        self._check_cross_mechanism()
+
+    def _check_cross_mechanism(self) -> None:
+        mechanism, text = self.cross_mechanism, self.cross_attention
+        if not mechanism.reads_other_sequence:
+            raise InputError(
+                f'model.cross_attention {text!r} needs queries and keys in one row; use full, window(w), favor or '
+                'linear, which are not causal'
+            )
+        mechanism.check_heads(self.heads)
+        if not mechanism.has_dropout and self.attention_dropout_rate:
+            raise InputError(f'model.cross_attention {text!r} needs model.attention_dropout_rate=0.0')
 
     def _check_mechanism(self, mechanism: Mechanism) -> None:
         mechanism.check_heads(self.heads)
@@ -71,6 +83,11 @@ class AttentionConfig:
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """The mechanisms that layers take in turn."""
         return tuple(parse_mechanism(text) for text in self.attention.split(';'))
+
+    @property
+    def cross_mechanism(self) -> Mechanism:
+        """The mechanism of all layers' cross-attention."""
+        return parse_mechanism(self.cross_attention)
 
     @property
     def logit_scale(self) -> float:

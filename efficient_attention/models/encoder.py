@@ -81,12 +81,12 @@ class Encoder(nnx.Module):
 
 def last_norm(config: ModelConfig, norm: nnx.Module | None, x_BLD: Array, rng: Array | None) -> Array:
     """What a stack gives after its norm, if it has one, and dropout where `final_dropout` asks for it."""
-    x_BLD = x_BLD if norm is None else norm(x_BLD)  # type: ignore[operator]
+    x_BLD = x_BLD if norm is None else norm(x_BLD)
     return dropout(x_BLD, config.dropout_rate, fold(rng, 2)) if config.final_dropout else x_BLD
 
 
 def mechanism_rng(config: ModelConfig, step: Array | int) -> Array | None:
     """The key of what random mechanisms draw in a training step, from (seed, step) alone; None where none draws."""
-    if not any(mechanism.needs_rng for mechanism in config.mechanisms):
+    if not any(mechanism.needs_rng for mechanism in (*config.mechanisms, config.cross_mechanism)):
         return None
     return redraw_key(jax.random.key(config.attention_seed), step, config.attention_redraw_steps)

@@ -90,7 +90,7 @@ class Layer(nnx.Module):
         if not sub.keys_from:
             return module(x_BLD, rng=rng), None
         if OTHER in sub.keys_from:
-            return module.cross(x_BLD, context.segments_BL, context.other(sub), rng=rng)
+            return module.cross(x_BLD, context._replace(rng=rng), context.other(sub))
         memory = self.normed_memory(sub, context.memory) if MEMORY in sub.keys_from else None
         return module.self_attention(x_BLD, context._replace(rng=rng, memory=memory), mechanism)
 

@@ -10,6 +10,8 @@ from flax import nnx
 
 from efficient_attention.attention.attend import attention_weights
 from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.inference.beam_search import Search
+from efficient_attention.inference.transducer import Batching, Transducer
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from tests.interop.folders import TEXT_TO_TEXT, TEXT_TO_TEXT_NAMES, text_to_text_arrays
@@ -58,3 +60,24 @@ def test_vectors_logits_and_cross_weights(name: str):
     for one, other in pairs:
         np.testing.assert_allclose(one, other, atol=TOLERANCE, rtol=TOLERANCE)
         assert other.std() > 0.02  # random parameters did not make it constant
+
+
+# Of `generate` in scripts/peers/make_text_to_text_fixtures.py.
+SEARCHES = {'greedy': {'beams': 1}, 'beam': {'beams': 4}}
+
+
+@pytest.mark.parametrize('kind', SEARCHES)
+@pytest.mark.parametrize('name', TEXT_TO_TEXT_NAMES)
+def test_tokens_of_generate(name: str, kind: str):
+    arrays, values = text_to_text_arrays(name), open_pretrained(TEXT_TO_TEXT / name).generation
+    end, start, most = values['eos_token_id'], values['decoder_start_token_id'], arrays[f'output/{kind}'].shape[1] - 1
+    search = Search(**SEARCHES[kind], penalty='length', alpha=1.0, max_tokens=12, end=end)
+    graph, params = nnx.split(module(name))
+    sources = [
+        row[mask == 1] for row, mask in zip(arrays['input/input_ids'], arrays['input/attention_mask'], strict=True)
+    ]
+    batching = Batching(rows=2, lengths=(len(sources[0]),), ratio=0.0, extra=12)
+    found = Transducer(graph, params, search, prompt=[start], batching=batching)(sources)
+    for targets, theirs in zip(found, arrays[f'output/{kind}'].tolist(), strict=True):
+        made = theirs[1:] if end not in theirs[1:] else theirs[1 : theirs.index(end, 1)]
+        assert made and len(made) <= most and targets[0].ids.tolist() == made

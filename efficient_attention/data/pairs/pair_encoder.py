@@ -1,0 +1,117 @@
+"""Pairs of texts as token ids: prefix, lengths, and the symbols at their ends."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from efficient_attention.data.pairs.pair_sets import TextPair
+from efficient_attention.data.tokenizers.special_tokens import ROLES
+from efficient_attention.errors import InputError
+
+ENCODED_AT_ONCE = 4096  # pairs
+
+
+@dataclasses.dataclass(frozen=True)
+class Symbols:
+    """Ids of padding, of the end of a text, and of what a target begins with."""
+
+    pad: int
+    end: int
+    start: int
+
+
+@dataclasses.dataclass(frozen=True)
+class EncodedPair:
+    """A source and a target, int32 [M] and [L], each with its end; `where` they stand."""
+
+    source: np.ndarray
+    target: np.ndarray
+    where: str
+
+
+@dataclasses.dataclass
+class Overlong:
+    """Pairs beyond a length: how many there were, and where the first one stands."""
+
+    count: int = 0
+    first: str = ''
+
+
+def symbols_of(tokenizer: Tokenizer, start: str = '') -> Symbols:
+    """The symbols of a tokenizer by the names in use; `start` names the piece that targets begin with.
+
+    Raises:
+        InputError: it has no padding, no end of a text, or no such start.
+    """
+    pieces = tokenizer.get_vocab()
+    found = {
+        role: next((pieces[name] for name in ROLES[role] if name in pieces), None) for role in ('pad', 'sep', 'cls')
+    }
+    pad, end = found['pad'], found['sep']
+    if pad is None or end is None:
+        role = 'pad' if pad is None else 'sep'
+        raise InputError(
+            f'data.tokenizer: no {ROLES[role][-1]} in its vocabulary (known names: {", ".join(ROLES[role])})'
+        )
+    if start and start not in pieces:
+        raise InputError(f'pairs.start is {start!r}, which the tokenizer lacks')
+    default = pad if found['cls'] is None else found['cls']
+    return Symbols(pad, end, pieces[start] if start else default)
+
+
+@dataclasses.dataclass(frozen=True)
+class PairEncoder:
+    """From texts to ids.
+
+    Attributes:
+        tokenizer: of both sides.
+        symbols: its symbols.
+        source_length: most tokens of a source, its end included.
+        target_length: most tokens of a target, its end included.
+        overlong: 'truncate', 'skip' or 'error'.
+    """
+
+    tokenizer: Tokenizer
+    symbols: Symbols
+    source_length: int
+    target_length: int
+    overlong: str = 'truncate'
+
+    def source_ids(self, texts: Iterable[str]) -> list[np.ndarray]:
+        """The ids of sources, each with its end, of any length."""
+        encoded = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        return [np.array([*one.ids, self.symbols.end], np.int32) for one in encoded]
+
+    def encode(self, pairs: Iterable[TextPair], prefix: str, overlong: Overlong) -> Iterator[EncodedPair]:
+        """The pairs as ids; those beyond a length are counted in `overlong`, and cut or left out.
+
+        Raises:
+            InputError: a pair is too long where that is an error.
+        """
+        pairs = list(pairs)
+        for first in range(0, len(pairs), ENCODED_AT_ONCE):
+            some = pairs[first : first + ENCODED_AT_ONCE]
+            sources = self.source_ids(prefix + pair.source for pair in some)
+            targets = self.source_ids(pair.target for pair in some)
+            for pair, source, target in zip(some, sources, targets, strict=True):
+                if len(source) > self.source_length or len(target) > self.target_length:
+                    self.note(pair, len(source), len(target), overlong)
+                    if self.overlong == 'skip':
+                        continue
+                yield EncodedPair(
+                    self.cut(source, self.source_length), self.cut(target, self.target_length), pair.where
+                )
+
+    def note(self, pair: TextPair, source: int, target: int, overlong: Overlong) -> None:
+        """Counts a pair that is too long; raises InputError where that is an error."""
+        if self.overlong == 'error':
+            limits = f'data.length {self.source_length} and pairs.target_length {self.target_length}'
+            raise InputError(f'{pair.where}: {source} and {target} tokens, above {limits} (pairs.overlong)')
+        overlong.count += 1
+        overlong.first = overlong.first or pair.where
+
+    def cut(self, ids: np.ndarray, length: int) -> np.ndarray:
+        """The first tokens of a text, and its end."""
+        return ids if len(ids) <= length else np.append(ids[: length - 1], np.int32(self.symbols.end))
