@@ -27,6 +27,7 @@ BART |= {'decoder_attention_heads': 2, 'encoder_ffn_dim': 28, 'decoder_ffn_dim':
 BART |= {'dropout': 0.0, 'forced_eos_token_id': None}
 SCALED = BART | {'scale_embedding': True, 'activation_function': 'relu', 'd_model': 12, 'encoder_layers': 2}
 MARIAN = SCALED | {'pad_token_id': 60, 'eos_token_id': 1, 'decoder_start_token_id': 60, 'bos_token_id': None}
+SINUSOIDAL = ('marian', 'pegasus')
 
 # Folder -> class, config.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -67,21 +68,21 @@ def make(folder: Path, kind: str, fields: dict[str, Any], *, seed: int) -> int:
 def randomised(model: Any) -> Any:
     """The model with every parameter random, so that none is without effect.
 
-    Layers change their input enough that a tied output does not repeat the word that it read, and texts end before the
-    limit. Outputs that T5 does not scale get a head that differs from the table, as transformers ties one that equals
+    Positions weigh more than words in a decoder, so that a tied output does not repeat the word that it read, and some
+    texts end before the limit. Outputs that T5 does not scale get a head that differs from the table, as transformers ties one that equals
     it; Marian's and Pegasus' get a bias.
     """
     kind, table = model.config.model_type, model.get_input_embeddings().weight
     for name, parameter in model.named_parameters():
-        is_small = kind == 't5' or parameter is table
-        noise = torch.randn_like(parameter) * (0.4 if is_small else 0.8 if parameter.ndim > 1 else 0.2)
-        noise *= 3.0 if kind != 't5' and ('decoder.embed_positions' in name or name.endswith('fc2.weight')) else 1.0
+        is_small = parameter.ndim == 1 or (parameter is table and kind in SINUSOIDAL)
+        noise = torch.randn_like(parameter) * (0.1 if kind != 't5' and is_small else 0.4)
+        noise *= 10.0 if 'decoder.embed_positions' in name else 1.0
         parameter.data = (1.0 + noise) if parameter.ndim == 1 and name.endswith('weight') else noise
-    table.data[model.config.eos_token_id] *= 2.0
+    table.data[model.config.eos_token_id] *= 1.5 if kind != 'marian' else 1.0
     if not getattr(model.config, 'scale_decoder_outputs', True):
         model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight) * 0.4)
-    if kind in ('marian', 'pegasus'):
-        model.final_logits_bias = torch.nn.Buffer(torch.randn_like(model.final_logits_bias) * 0.4)
+    if kind in SINUSOIDAL:
+        model.final_logits_bias = torch.nn.Buffer(torch.randn_like(model.final_logits_bias) * 0.1)
         for stack in (model.model.encoder, model.model.decoder):
             stack.embed_positions.weight.data = stack.embed_positions.create_weight()
     return model.eval()
