@@ -1,6 +1,6 @@
-"""Tensors of an encoder-decoder that are no parameters of ours: its output layer is told by them, tables repeat in them.
+"""Tensors of an encoder-decoder beside its parameters: what they tell of its output layer, and which are written.
 
-What its config.json leaves open follows from them; what readers of a family's files expect of them is written.
+Its config.json leaves open whether the output is the token table and whether words have a bias.
 """
 
 import dataclasses

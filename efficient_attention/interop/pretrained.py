@@ -221,7 +221,7 @@ def write_keys(path: Path, values: Mapping[str, Any]) -> None:
 def trained_ids(pretrained: Pretrained, tokenizer: Path) -> TextToTextIds:
     """The ids that an encoder-decoder was trained with; raises InputError where the tokenizer does not fit it."""
     loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
-    ids = text_to_text_ids(loaded, str(tokenizer))
+    ids = text_to_text_ids(loaded, str(tokenizer), start=pretrained.run.pairs.start if pretrained.run else '')
     ids.check_within(pretrained.model.vocab_size)
     return ids_as_trained(ids, pretrained.extra, pretrained.generation)
 

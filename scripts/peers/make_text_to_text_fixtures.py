@@ -69,8 +69,8 @@ def randomised(model: Any) -> Any:
     """The model with every parameter random, so that none is without effect.
 
     Positions weigh more than words in a decoder, so that a tied output does not repeat the word that it read, and some
-    texts end before the limit. Outputs that T5 does not scale get a head that differs from the table, as transformers ties one that equals
-    it; Marian's and Pegasus' get a bias.
+    texts end before the limit. Outputs that T5 does not scale get a head that differs from the table, as transformers
+    ties one that equals it; Marian's and Pegasus' get a bias.
     """
     kind, table = model.config.model_type, model.get_input_embeddings().weight
     for name, parameter in model.named_parameters():
