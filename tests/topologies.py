@@ -36,7 +36,7 @@ PROGRAM = 'import train as entry; from tests.topologies import run_jobs; run_job
 MIDDLE, END = 4, 8  # steps
 LINK = 2  # steps of each topology in the chain
 CHAINED = 'memory'  # the task of the chain: dropout, an optimizer's state, and memory that lies with the rows
-# Of a loss, on another topology: float32 sums of a step in another order. Measured: 6.7e-7 over the steps of 45 pairs.
+# Of a loss, on another topology: float32 sums of a step in another order. Measured: 6.0e-7 in 113 pairs.
 CLOSE = 1e-6
 
 
@@ -192,8 +192,7 @@ def task_values(folder: Path, topology: Topology) -> dict[str, dict[str, Any]]:
         config.data.source, config.data.cache = tiny_run.write_corpus(folder / 'corpus'), str(folder / 'cache')
     pretraining.update_from_flattened_dict(fields | {'mesh.fsdp': topology.size})
     memory.update_from_flattened_dict(FIELDS | fields | {'model.dropout_rate': 0.1})
-    # The run ends at the second evaluation that has not a greater loss than the first one, and knows of one before it
-    # goes on.
+    # Evaluations before the checkpoint count for the early stop of the run that goes on.
     early = {'checkpoint.best_metric': 'fine_tuning_loss', 'checkpoint.best_mode': 'max', 'train.early_stop': 2}
     early |= {'examples.buckets': (16,), 'eval.every_steps': 2, 'mesh.fsdp': min(topology.size, 2)}
     tuning = tiny_fine_tuning.tiny_values(folder / 'tuning', **fields | early)

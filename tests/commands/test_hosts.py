@@ -323,12 +323,13 @@ def has_fallen(process: subprocess.Popen) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('processes, victims', [(2, (0, 1)), (4, (3,)), (4, (0, 1, 2, 3))])
-def test_sigterm_to_one_or_all_saves_the_same_step(
+@pytest.mark.parametrize('processes, victims', [(2, (0, 1)), (4, (3,)), (4, (0, 1, 2, 3)), (2, (1,))])
+def test_a_stop_signal_to_one_or_all_saves_the_same_step(
     processes: int, victims: tuple[int, ...], folder: Path, unbroken: Path
 ):
-    workdir = folder / f'term_{len(victims)}_of_{processes}'
-    said = finish_well(signalled(folder, workdir, Topology(processes, 1), signal.SIGTERM, *victims), ExitCode.STOPPED)
+    workdir = folder / f'stop_{len(victims)}_of_{processes}'
+    number = signal.SIGINT if victims == (1,) else signal.SIGTERM
+    said = finish_well(signalled(folder, workdir, Topology(processes, 1), number, *victims), ExitCode.STOPPED)
     (step,) = re.findall(r'stopped after step (\d+), which is saved', said[0])
     assert 7 <= int(step) < STEPS and CheckpointReader(workdir).steps() == [int(step)]
     finish_well(launch(folder, workdir, Topology(processes, 1)))
