@@ -3,8 +3,8 @@
     python scripts/measure_kept_memory.py [--length 512] [--rows 8] [--steps 20] [--rounds 3]
 
 Three ways take turns, each in a process of its own: `default` (glibc's own settings), `unlimited` (freed memory is
-kept) and `limited` (kept up to the limit of efficient_attention/commands/allocator.py, as train.py does). The model is
-BERT-base. The last line is one JSON object.
+kept) and `limited` (kept up to the limit of efficient_attention/commands/allocator.py, which acts all the time, where
+train.py lets it act below half of the memory unused). The model is BERT-base. The last line is one JSON object.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -34,7 +34,9 @@ SHAPE = {'vocab_size': 30522, 'layers': 12, 'width': 768, 'heads': 12, 'dropout_
 # Takes the steps of scripts/measure_step.py with the allocator of train.py, and adds what is resident at the end.
 PROGRAM = """
 import json, sys
+from efficient_attention.commands import allocator
 from efficient_attention.commands.allocator import keep_freed_memory, resident_bytes
+allocator.RESERVE = 1.0  # the limit acts whatever is unused
 keep_freed_memory()
 from scripts.measure_step import measure
 print(json.dumps(measure(json.loads(sys.argv[1])) | {'resident_bytes': resident_bytes()}))

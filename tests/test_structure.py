@@ -20,6 +20,7 @@ PACKAGE = 'efficient_attention'
 ORDER = (
     'errors',
     'whole_files',
+    'host_memory',
     'attention',
     'config',
     'commands',

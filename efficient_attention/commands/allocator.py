@@ -7,8 +7,9 @@ kernel's share falls from 24 % to 0.5 %.
 
 What is kept has a limit. Free memory lies between what is in use, where a later step does not always find it again, so
 without one a process comes to hold far more than it ever had in use at one time (15 GB in a run that needs 7.7). A
-thread looks at it, and gives all free pages back when there are more than SLACK beyond the largest use of the last
-minute. A step that needs as much as the one before it therefore keeps its pages.
+thread looks at it, and gives all free pages back where others may miss them: when the host, or the container, has less
+than RESERVE of its memory unused, and more is kept than SLACK beyond the largest use of the last minute. A step that
+needs as much as the one before it keeps most of its pages all the same.
 
 The settings act on what is allocated, freed or started after them. They may come after the imports, which allocate
 little, if they come before the first device, with which XLA starts the threads that allocate. Measured, in millions of
@@ -22,8 +23,11 @@ import platform
 import threading
 import time
 
+from efficient_attention.host_memory import unused_share
+
 SWITCH = 'EFFICIENT_ATTENTION_ALLOCATOR'  # 'default' leaves the allocator alone, 'unlimited' keeps all freed memory
 SLACK = 2**30  # bytes that may be kept beyond the largest use of the last MEMORY seconds
+RESERVE = 0.5  # share of all memory that is unused where nothing is given back
 MEMORY = 60.0  # seconds
 INTERVAL = 0.5  # seconds between two looks
 # Parameter numbers of glibc's malloc.h and their values.
@@ -93,7 +97,7 @@ class KeptMemory:
         """Gives free memory back where more is kept than the limit; returns whether it did. `now`: seconds."""
         info = self._library.mallinfo2()
         limit = self._largest_use(now, info.uordblks) + self._slack
-        if info.arena <= limit or resident_bytes() - self._outside <= limit:
+        if info.arena <= limit or resident_bytes() - self._outside <= limit or unused_share() > RESERVE:
             return False
         self._library.malloc_trim(0)
         # Now everything of the allocator's that is resident is in use. Seen too low at first, as 0, or later, when

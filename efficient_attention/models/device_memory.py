@@ -5,9 +5,7 @@ ever. A lower bound of what a run needs follows from shapes alone; what passes i
 """
 
 import math
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,18 +13,9 @@ from jax.sharding import Mesh
 
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
+from efficient_attention.host_memory import host_memory
 
-CONTAINER_LIMITS = ('/sys/fs/cgroup/memory.max', '/sys/fs/cgroup/memory/memory.limit_in_bytes')
 UNITS = ('bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB')
-
-
-def host_memory() -> int:
-    """Bytes of this host's memory, or of the share of it that a container may use."""
-    limits = [os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')]
-    for path in map(Path, CONTAINER_LIMITS):
-        text = path.read_text().strip() if path.is_file() else ''
-        limits += [int(text)] if text.isdecimal() else []
-    return min(limits)
 
 
 def memory_of(device: jax.Device) -> int:

@@ -11,7 +11,7 @@ import jax
 from jax.experimental import topologies
 
 from efficient_attention.errors import InputError, one_line
-from efficient_attention.models.device_memory import host_memory
+from efficient_attention.host_memory import host_memory
 from efficient_attention.planning.chips import CHIPS, Chip
 
 KNOWN = 'v5e:4x4, v5p:8x8x4, v6e:4x4, h200:8, cpu:8 and other sizes of these'

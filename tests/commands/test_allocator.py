@@ -115,7 +115,9 @@ class Heap:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.arena = self.used = self.free = self.outside = self.trims = 0
+        self.unused_share = 0.0  # of the host's memory
         monkeypatch.setattr(allocator, 'resident_bytes', lambda: self.used + self.free + self.outside)
+        monkeypatch.setattr(allocator, 'unused_share', lambda: self.unused_share)
 
     def has(self, *, used: int) -> None:
         """So many bytes are in use: of those that are free and resident, then of new ones."""
@@ -153,6 +155,17 @@ def test_what_was_needed_more_than_a_minute_ago_is_not_kept(monkeypatch):
     assert kept.look(allocator.MEMORY + 1) and heap.free == 0
 
 
+def test_nothing_is_given_back_while_half_of_the_memory_is_unused(monkeypatch):
+    heap = Heap(monkeypatch)
+    kept = allocator.KeptMemory(heap, slack=10)
+    heap.has(used=100)
+    heap.has(used=20)
+    heap.unused_share = 0.51
+    assert not kept.look(0) and not kept.look(100) and heap.free == 80
+    heap.unused_share = 0.49
+    assert kept.look(200) and heap.free == 0
+
+
 def test_memory_outside_of_the_allocator_has_free_memory_given_back_once(monkeypatch):
     heap = Heap(monkeypatch)
     kept = allocator.KeptMemory(heap, slack=10)
@@ -169,7 +182,9 @@ def test_memory_outside_of_the_allocator_has_free_memory_given_back_once(monkeyp
 # Prints the MiB that are resident before and after a look, and after another that follows taking them again.
 FRAGMENTS = """
     import ctypes
+    from efficient_attention.commands import allocator
     from efficient_attention.commands.allocator import KeptMemory, MallInfo, keep_freed_memory, resident_bytes
+    allocator.RESERVE = 1.0
     assert 'without a limit' in keep_freed_memory()
     library = ctypes.CDLL(None)
     library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p

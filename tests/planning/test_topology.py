@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.models.device_memory import host_memory
+from efficient_attention.host_memory import host_memory
 from efficient_attention.planning.topology import Topology, devices_of, parse_topology
 
 WITH_LIBTPU, WITH_CUDA = (
