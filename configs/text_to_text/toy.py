@@ -7,13 +7,11 @@ The problem follows the colon, and after a dash how positions are told: sinusoid
 Sources of 2 to 20 digits to train on and to be evaluated on; `pairs.test` has 21 to 40, which no training pair has.
 """
 
-from typing import Any
-
 from ml_collections import ConfigDict
 
 from configs.common import set_fields, text_to_text_config
 
-POSITIONS: dict[str, dict[str, Any]] = {
+POSITIONS = {
     'sinusoidal': {'positions': 'sinusoidal'},
     'learned': {'positions': 'learned'},
     't5': {'positions': 'none', 'relative': 't5'},
@@ -34,7 +32,8 @@ def get_config(name: str = 'reverse') -> ConfigDict:
     config.pairs.test = f'toy:{problem}:500:21-40:2'
     config.pairs.target_length = 128
 
-    set_fields(config.model, {'width': 128, 'heads': 4, 'layers': 2, 'decoder_layers': 2, 'kernel_init': 'fan_in'})
+    set_fields(config.model, {'width': 128, 'heads': 4, 'layers': 2, 'decoder_layers': 2})
+    set_fields(config.model, {'kernel_init': 'fan_in', 'init_std': 128**-0.5, 'embedding_scale': True})
     set_fields(config.model, {'dropout_rate': 0.0, 'attention_dropout_rate': 0.0, 'embedding_norm': False})
     set_fields(config.model, POSITIONS[positions or 'sinusoidal'])
 
