@@ -5,6 +5,7 @@ a split and says which records a shard holds; each shard is then written by one 
 """
 
 import bisect
+import dataclasses
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -124,29 +125,40 @@ def write_index(
     return ' '.join(map(str, (name, *counts.values())))
 
 
-def write_corpus(
-    pipeline: beam.Pipeline,
-    sources: list[str],
-    *,
-    folder: Path,
-    tokenizer_file: Path,
-    vocabulary_size: int,
-    threshold: int,
-    firsts: dict[int, int],
-    shard_bytes: int,
-) -> None:
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """What the second pass writes, and with what.
+
+    Attributes:
+        folder: of the corpus, with a folder for each split.
+        tokenizer_file: of the tokenizer, which every worker opens.
+        vocabulary_size: of the tokenizer.
+        threshold: documents with a lower hash are held out.
+        firsts: number of the first document of each file.
+        shard_bytes: of a shard, about.
+    """
+
+    folder: Path
+    tokenizer_file: Path
+    vocabulary_size: int
+    threshold: int
+    firsts: dict[int, int]
+    shard_bytes: int
+
+
+def write_corpus(pipeline: beam.Pipeline, sources: list[str], target: Target) -> None:
     """The second pass: writes shards and index files of both splits, and a line of counts for each to COUNTS."""
-    documents = documents_of(pipeline, sources)
+    folder, documents = str(target.folder), documents_of(pipeline, sources)
     tokenised = documents | 'tokenise' >> beam.FlatMap(
-        tokenise, threshold, str(tokenizer_file), vocabulary_size
+        tokenise, target.threshold, str(target.tokenizer_file), target.vocabulary_size
     ).with_outputs('sizes', main='records')
     sizes = tokenised.sizes | 'sizes of a split' >> beam.GroupByKey()
-    plan = beam.pvalue.AsDict(sizes | 'plan' >> beam.Map(plan_split, shard_bytes))
+    plan = beam.pvalue.AsDict(sizes | 'plan' >> beam.Map(plan_split, target.shard_bytes))
     (
         tokenised.records
         | 'find shard' >> beam.Map(in_shard, plan)
         | 'records of a shard' >> beam.GroupByKey()
-        | 'write shard' >> beam.Map(write_records, str(folder))
+        | 'write shard' >> beam.Map(write_records, folder)
     )
-    lines = sizes | 'write index' >> beam.Map(write_index, plan, str(folder), firsts)
-    lines | 'write counts' >> beam.io.WriteToText(str(folder / COUNTS), shard_name_template='')
+    lines = sizes | 'write index' >> beam.Map(write_index, plan, folder, target.firsts)
+    lines | 'write counts' >> beam.io.WriteToText(str(target.folder / COUNTS), shard_name_template='')

@@ -119,7 +119,7 @@ def build(
     folder: Path, config: DataConfig, tokenizer: Tokenizer, sources: list[str], beams: list[str], shard_bytes: int
 ) -> None:
     """Runs both passes; the folder appears when it is complete."""
-    from scripts.beam_corpus import write_corpus
+    from scripts.beam_corpus import Target, write_corpus
 
     started = time.monotonic()
     survey = survey_of(config, folder.parent, sources, beams)
@@ -129,17 +129,9 @@ def build(
         for split in SPLITS:
             (partial / split).mkdir()
         size = tokenizer.get_vocab_size()
+        target = Target(partial, partial / TOKENIZER, size, survey.threshold, survey.firsts, shard_bytes)
         with running(beams) as pipeline:
-            write_corpus(
-                pipeline,
-                sources,
-                folder=partial,
-                tokenizer_file=partial / TOKENIZER,
-                vocabulary_size=size,
-                threshold=survey.threshold,
-                firsts=survey.firsts,
-                shard_bytes=shard_bytes,
-            )
+            write_corpus(pipeline, sources, target)
         counts, unigram_counts, content = finish_splits(partial, size)
         digest = open_source(config.source).digest()
         parts = Parts(digest, content, survey.characters, counts, time.monotonic() - started)

@@ -10,17 +10,31 @@ import dataclasses
 import gzip
 import json
 import os
-import pickle
 import shutil
-import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-Content = bytes | str | Callable[[Path, Path], None]  # or what makes the file, from its path and the shared folder
-DEEP = '[' * 1_000_000
+from tests.bad_files import (
+    DEEP,
+    GROWING,
+    RECORD,
+    SPLIT,
+    WORDS,
+    Content,
+    copied,
+    fields,
+    not_finite,
+    promised,
+    questions,
+    tensor,
+    tensors,
+    tokenizer,
+    unsealed,
+    written,
+)
+
 LARGE = 10**12
-WORDS = '[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ndog\n'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,17 +98,6 @@ def tags(content: Content, line: str, name: str = 'rows.txt') -> BadInput:
     return tune(f'{fields} examples.train={{here}}/{name}', line, **{name.replace('.', '__'): content})
 
 
-def copied(name: str, *changes: Callable[[Path], Any]) -> Callable[[Path, Path], None]:
-    """Makes a changed copy of what the shared folder has under a name."""
-
-    def make(path: Path, base: Path) -> None:
-        shutil.copytree(base / name, path)
-        for change in changes:
-            change(path)
-
-    return make
-
-
 def model(line: str, *changes: Callable[[Path], Any]) -> BadInput:
     """The conversion of a changed Hugging Face folder."""
     command = 'scripts/convert.py --model={here}/model --output={here}/out'
@@ -106,80 +109,9 @@ def run(line: str, *changes: Callable[[Path], Any], command: str = 'eval.py --wo
     return BadInput(command, line, {'run': copied('run', *changes)})
 
 
-def written(name: str, content: bytes | str) -> Callable[[Path], Any]:
-    """Replaces a file of a folder."""
-    return lambda folder: (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-
-
-def fields(**values: Any) -> Callable[[Path], Any]:
-    """Sets fields of a folder's config.json, those of a group as group__field."""
-
-    def change(folder: Path) -> None:
-        found = json.loads((folder / 'config.json').read_text())
-        for name, value in values.items():
-            group, _, field = name.rpartition('__')
-            (found[group] if group else found)[field] = value
-        (folder / 'config.json').write_text(json.dumps(found))
-
-    return change
-
-
-def tensors(header: Any, data: bytes = b'', length: int | None = None) -> Callable[[Path], Any]:
-    """Replaces a folder's safetensors by a file with this header, which may lie about its own length."""
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    size = struct.pack('<Q', len(text) if length is None else length)
-    return written('model.safetensors', size + text + data)
-
-
-def tensor(shape: list[int], start: int = 0, end: int = 4, dtype: str = 'F32') -> dict[str, Any]:
-    """What a header says of a tensor."""
-    return {'dtype': dtype, 'shape': shape, 'data_offsets': [start, end]}
-
-
-def promised(gibibytes: int) -> Callable[[Path], Any]:
-    """Replaces a folder's safetensors by a file that has as many bytes as its header says, all of them holes."""
-
-    def change(folder: Path) -> None:
-        size = gibibytes * 2**30
-        header = json.dumps({'a': tensor([size // 4], 0, size)}).encode()
-        with (folder / 'model.safetensors').open('wb') as file:
-            file.write(struct.pack('<Q', len(header)) + header)
-            file.truncate(8 + len(header) + size)
-
-    return change
-
-
-def tokenizer(**parts: Any) -> str:
-    """A tokenizer.json of seven pieces with some parts replaced."""
-    vocabulary = {piece: id for id, piece in enumerate(WORDS.split())}
-    pieces = {'type': 'WordPiece', 'unk_token': '[UNK]', 'continuing_subword_prefix': '##', 'vocab': vocabulary}
-    plain = dict.fromkeys(('truncation', 'padding', 'normalizer', 'pre_tokenizer', 'post_processor', 'decoder'))
-    whole = {'version': '1.0', 'added_tokens': [], **plain, 'model': pieces | {'max_input_chars_per_word': 100}}
-    return json.dumps(whole | parts)
-
-
-SPLIT = {'type': 'Split', 'pattern': {'Regex': '(a+)+$'}, 'behavior': 'Isolated', 'invert': False}
-GROWING = {
-    'type': 'Sequence',
-    'normalizers': [{'type': 'Replace', 'pattern': {'String': ' '}, 'content': ' ' * 99}] * 4,
-}
 INDEX = 'model.safetensors.index.json'
-RECORD = 'checkpoints/0/record/metadata'
+
 METRICS = 'efficient_attention/workdir/report.py {here}/run'
-QUESTION = {'id': 'a', 'question': 'Who?', 'answers': [{'text': 'dog', 'answer_start': 0}]}
-
-
-def questions(**changed: Any) -> str:
-    """SQuAD's JSON with one question."""
-    return json.dumps({'data': [{'paragraphs': [{'context': 'dog', 'qas': [QUESTION | changed]}]}]})
-
-
-def unsealed(folder: Path) -> None:
-    """Makes a run's checkpoint one from before there were seals."""
-    (folder / 'checkpoints' / '0' / 'seal-0-of-1.sha256').unlink()
-    record = json.loads((folder / RECORD).read_text())
-    del record['has_seal']
-    (folder / RECORD).write_text(json.dumps(record))
 
 
 BAD_INPUTS = {
@@ -430,24 +362,3 @@ BAD_INPUTS = {
         '--length is 1000000000; it must',
     ),
 }
-
-
-def not_finite(path: Path) -> None:
-    """Writes a NaN into the last tensor of a safetensors file."""
-    content = path.read_bytes()
-    path.write_bytes(content[:-4] + struct.pack('<f', float('nan')))
-
-
-class Payload:
-    """Its pickle makes a file when it is opened."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple:
-        return os.system, (f'touch {self.path}',)
-
-
-def pickled(path: Path) -> bytes:
-    """A pickle that makes this file when it is opened."""
-    return pickle.dumps(Payload(path))

@@ -1,10 +1,10 @@
-"""What the devices of a mesh gather from one another, read from the text of a compiled program."""
+"""What the devices of a mesh send to one another, read from a compiled program, and what of it the design forbids."""
 
 import contextlib
+import dataclasses
 import math
-import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
@@ -12,58 +12,95 @@ from jax.sharding import Mesh
 
 from efficient_attention.attention.device_mesh import GATHERED, PARAMETERS, Table, partition
 from efficient_attention.models.sharding import letters_of, path_name
+from efficient_attention.planning.collectives import Exchange, exchanges
+from efficient_attention.planning.program import Executed, Shape, parse_program
 
 INVOLUNTARY = 'Involuntary full rematerialization'  # the partitioner's warning that it gathers all to split it anew
-OPERATION = re.compile(r'^\s*(?:ROOT )?%?\S+ = (?P<result>.*?) (?P<name>[a-z][a-z-]*?)(?:-start)?\(', re.MULTILINE)
+# Along which axes of the mesh a collective may send activations, a device's share of one of them at most. Never along
+# the axes of rows (data, fsdp) by a sum: that would be a product over a part of the parameters that nobody gathered.
+MAY_SEND = {
+    'all-reduce': ('tensor', 'sequence'),  # partial sums of a sub-layer; tokens picked out of their rows
+    'all-to-all': ('fsdp', 'tensor', 'sequence'),  # vectors out of a table's parts; memory joined to its segment
+    'collective-permute': ('tensor', 'sequence'),  # keys and values; what does not divide
+}
 
 
-class Result(NamedTuple):
-    """An array that a collective operation gives on each device."""
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """What a step's arrays may be told by.
 
-    dtype: str
-    shape: tuple[int, ...]
+    Args:
+        share: the elements of the largest activation [rows, tokens, width] of one device.
+        fixed: shapes on one device of arrays that do not grow with the rows' number or length alone, such as sums over
+            the features of keys, or tables of positions that parameters are made into.
+        stacked: whether parameters of layers have a leading axis of layers.
+    """
+
+    share: int
+    fixed: tuple[tuple[int, ...], ...] = ()
+    stacked: bool = True
 
 
-def results_of(text: str, name: str) -> list[list[Result]]:
-    """The arrays that each collective of this name gives, such as 'all-gather'; several where it joins several."""
-    found = [one['result'] for one in OPERATION.finditer(text) if one['name'] == name]
-    arrays = [re.findall(r'(\w+)\[([\d,]*)\]', result) for result in found]
-    return [[Result(dtype, tuple(map(int, shape.split(','))) if shape else ()) for dtype, shape in of] for of in arrays]
+def sent(text: str, mesh: Mesh, *kinds: str) -> list[Exchange]:
+    """The collectives of these kinds, all by default, that a compiled program has in any loop and any branch."""
+    computations = parse_program(text).computations
+    every = [Executed(one, of, 1, name, name) for name, of in computations.items() for one in of.values()]
+    return [one for one in exchanges(every, mesh.shape) if not kinds or one.kind in kinds]
 
 
-def parameter_shapes(params: Any, mesh: Mesh, stacked: int, table: Table) -> set[tuple[int, ...]]:
+def forbidden(text: str, params: Any, mesh: Mesh, sizes: Sizes) -> list[Exchange]:
+    """The collectives of anything but these.
+
+    - Parameters of one layer, or a device's part of them, and their gradients.
+    - Integers and truth values (tokens, places, masks of rows), and single numbers.
+    - Arrays of fixed sizes, gathered or summed; of logits that are spread over devices the largest of each device.
+    - Activations as `MAY_SEND` says. They are never gathered.
+    """
+    one_layer = parameter_shapes(params, mesh, sizes.stacked, GATHERED)
+    most = sum(math.prod(shape) for shape in one_layer)
+    known = {bare(shape) for shape in one_layer | parameter_shapes(params, mesh, sizes.stacked, PARAMETERS)}
+
+    def is_allowed(one: Exchange, shape: Shape) -> bool:
+        count = mesh.shape.get('sequence', 1)
+        fixed = {bare(lead + of) for of in sizes.fixed for lead in ((), (count,) if one.kind == 'all-gather' else ())}
+        if shape.dtype[0] in 'sup' or math.prod(shape.sizes) == 1 or bare(shape.sizes) in known | fixed:
+            return True
+        if one.kind == 'all-gather':
+            return one.axes == 'tensor' and len(shape.sizes) == 3 and shape.sizes[-1] == mesh.shape['tensor']
+        return one.axes in MAY_SEND.get(one.kind, ()) and math.prod(shape.sizes) <= sizes.share
+
+    def is_one_layer(one: Exchange) -> bool:
+        return one.kind != 'all-gather' or sum(math.prod(shape.sizes) for shape in one.results) <= most
+
+    every = sent(text, mesh)
+    return [
+        one for one in every if not is_one_layer(one) or not all(is_allowed(one, shape) for shape in arrays_of(one))
+    ]
+
+
+def arrays_of(one: Exchange) -> tuple[Shape, ...]:
+    """The arrays that a device gets; the pieces that an all-to-all gives as one."""
+    first = one.results[0]
+    if one.kind == 'all-to-all' and len(one.results) == one.members:
+        return (dataclasses.replace(first, sizes=(one.members, *first.sizes)),)
+    return one.results
+
+
+def parameter_shapes(params: Any, mesh: Mesh, stacked: bool, table: Table) -> set[tuple[int, ...]]:
     """The shapes of parameters on one device that lie as the table says; of `stacked` layers one at a time."""
     shapes = set()
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = path_name(path)
         shape = leaf.shape[1:] if stacked and '/layers/' in name else leaf.shape
-        axes = partition(letters_of(name) if len(shape) > 1 else '', shape, mesh, table)
-        shapes.add(tuple(size // (mesh.shape[axis] if axis else 1) for size, axis in zip(shape, axes, strict=True)))
+        for letters in {letters_of(name), '' if len(shape) == 1 else letters_of(name)}:  # vectors may stay whole
+            axes = partition(letters, shape, mesh, table)
+            shapes.add(tuple(size // (mesh.shape[axis] if axis else 1) for size, axis in zip(shape, axes, strict=True)))
     return shapes
 
 
-def forbidden_gathers(text: str, params: Any, mesh: Mesh, *, stacked: int) -> list[list[Result]]:
-    """The program's all-gathers of anything but one layer's parameters, or a device's part of them.
-
-    Integers and truth values (tokens, places, masks of rows) may be gathered, and of logits that are spread over
-    devices the largest of each device.
-    """
-    allowed = parameter_shapes(params, mesh, stacked, GATHERED)
-    most = sum(math.prod(shape) for shape in allowed)
-    allowed |= parameter_shapes(params, mesh, stacked, PARAMETERS)
-
-    def is_allowed(result: Result) -> bool:
-        is_parameter = any(bare(result.shape) == bare(shape) for shape in allowed)
-        is_largest = len(result.shape) == 3 and result.shape[-1] == mesh.shape['tensor']
-        return is_parameter or is_largest or result.dtype[0] in 'sup'
-
-    gathers = results_of(text, 'all-gather')
-    return [of for of in gathers if not all(map(is_allowed, of)) or sum(math.prod(one.shape) for one in of) > most]
-
-
-def bare(shape: tuple[int, ...]) -> list[int]:
+def bare(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The sizes of a shape that are more than 1, whatever their order."""
-    return sorted(size for size in shape if size > 1)
+    return tuple(sorted(size for size in shape if size > 1))
 
 
 @contextlib.contextmanager

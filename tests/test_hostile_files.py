@@ -21,7 +21,7 @@ from efficient_attention.commands import allocator
 from efficient_attention.data.sources import text_files
 from efficient_attention.data.sources.tfds import tfds_rows
 from efficient_attention.errors import InputError
-from tests.bad_inputs import GROWING, SPLIT, Payload, pickled, tokenizer, unsealed
+from tests.bad_files import GROWING, SPLIT, Payload, pickled, tokenizer, unsealed
 from tests.test_bad_inputs import ROOT, base, program  # noqa: F401  a fixture among them
 
 pytestmark = [

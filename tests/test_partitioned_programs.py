@@ -1,7 +1,11 @@
-"""What a training step of each kind of mesh gathers and keeps, read from its compiled program, and that it is right.
+"""What a training step of each kind of mesh sends and keeps, read from its compiled program, and that it is right.
 
 Every kind of mesh gives the loss and the gradients of one device. No program gathers activations, or more than one
-layer's parameters at once, and the partitioner finds a way between all layouts.
+layer's parameters at once, or sums activations over the devices that rows lie on; what else devices may send to one
+another stands in tests/collectives.py. The partitioner finds a way between all layouts.
+
+The compiler for CPUs sums whole gradients over the devices of 'fsdp', each of which then keeps its part: it never makes
+a reduce-scatter of the two, as that for TPUs does. So a sum of a layer's gradients may be as large as the layer here.
 """
 
 import dataclasses
@@ -19,8 +23,11 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from efficient_attention.attention.device_mesh import using_mesh
+from efficient_attention.attention.features.definition import FeatureAttention
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.sequence_checks import check_sequence
+from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.models.sharding import abstract_arrays, batch_sharding, make_mesh, state_shardings
@@ -28,13 +35,14 @@ from efficient_attention.models.sizes import bert_fields
 from efficient_attention.objectives.language_modelling import LanguageModelling
 from efficient_attention.objectives.objective import Objective
 from efficient_attention.objectives.pretraining import Pretraining
+from efficient_attention.planning.collectives import Exchange
 from efficient_attention.training.state import initial_state
 from efficient_attention.training.step import KeyedRows, accumulate, row_keys
-from tests.collectives import INVOLUNTARY, Result, compiling_anew, forbidden_gathers, results_of
+from tests.collectives import INVOLUNTARY, Sizes, compiling_anew, forbidden, sent
 from tests.tolerances import assert_close
 from tests.training.tiny_batch import random_batch
 
-ROWS, LENGTH = 8, 12
+ROWS, LENGTH, PREDICTIONS = 8, 12, 5
 # No size of an activation is that of a parameter.
 ENCODER = ModelConfig(
     width=24,
@@ -65,6 +73,16 @@ MODELS = {
         rotary=True,
     ),
     'performer': dataclasses.replace(DECODER, attention='favor(16, causal=True)', tied_output=False),
+    'favor': dataclasses.replace(ENCODER, attention='favor(16)', attention_dropout_rate=0.0),
+    'linear': dataclasses.replace(ENCODER, attention='linear', attention_dropout_rate=0.0),
+    'causal linear': dataclasses.replace(DECODER, attention='linear(causal=True, chunk=4)'),
+    't5': dataclasses.replace(ENCODER, relative='t5', relative_buckets=8, relative_max_distance=9, positions='none'),
+    'tupe': dataclasses.replace(
+        ENCODER, relative='tupe_r', relative_buckets=8, relative_max_distance=9, positions='none'
+    ),
+    'alibi': dataclasses.replace(
+        DECODER, relative='alibi', attention='causal & window(7)', attention_backend='blocked'
+    ),
     'transformer_xl': dataclasses.replace(
         DECODER,
         relative='transformer_xl',
@@ -74,16 +92,23 @@ MODELS = {
         loss_chunk=6,
     ),
 }
+# The same with rows that the loss does not cut.
+MODELS['transformer_xl without chunks'] = dataclasses.replace(MODELS['transformer_xl'], loss_chunk=0)
+LOGITS, FEATURES = ('alibi', 't5', 'tupe'), ('favor', 'linear', 'causal linear')
 WIDE = {'wide': dataclasses.replace(ENCODER, width=64, head_width=16, feed_forward_width=256, layers=4)}
+# Devices along data, fsdp, tensor and sequence.
 MESHES = {
-    'data': (8, 1, 1),
-    'fsdp': (1, 8, 1),
-    'tensor': (1, 1, 4),
-    'data x fsdp': (2, 4, 1),
-    'fsdp x tensor': (1, 2, 4),
-    'data x fsdp x tensor': (2, 2, 2),
+    'data': (8, 1, 1, 1),
+    'fsdp': (1, 8, 1, 1),
+    'tensor': (1, 1, 4, 1),
+    'sequence': (1, 1, 1, 4),
+    'data x fsdp': (2, 4, 1, 1),
+    'fsdp x tensor': (1, 2, 4, 1),
+    'data x fsdp x tensor': (2, 2, 2, 1),
+    'data x fsdp x sequence': (2, 2, 1, 2),
+    'fsdp x tensor x sequence': (1, 2, 2, 2),
 }
-SLOW = ('data', 'tensor')  # the others have these axes, too
+SLOW = ('data', 'tensor', 'sequence', 'data x fsdp', 'data x fsdp x sequence')  # the others have these axes, too
 
 
 class Step(NamedTuple):
@@ -117,7 +142,7 @@ def step_of(name: str) -> Step:
 
 
 def encoder_rows() -> dict[str, jax.Array]:
-    return random_batch(rows=ROWS, length=LENGTH, vocabulary=72, predictions=5)
+    return random_batch(rows=ROWS, length=LENGTH, vocabulary=72, predictions=PREDICTIONS)
 
 
 def text_rows() -> dict[str, jax.Array]:
@@ -133,8 +158,8 @@ def expected(name: str) -> Any:
     return jax.device_get(jax.jit(using_mesh(mesh_of(1, 1, 1))(step.function))(step.params, step.batch, step.carry))
 
 
-def mesh_of(data: int, fsdp: int, tensor: int) -> Mesh:
-    return make_mesh(MeshConfig(data, fsdp, tensor), jax.devices()[: data * fsdp * tensor])
+def mesh_of(data: int, fsdp: int, tensor: int, sequence: int = 1) -> Mesh:
+    return make_mesh(MeshConfig(data, fsdp, tensor, sequence), jax.devices()[: data * fsdp * tensor * sequence])
 
 
 def on_mesh(name: str, mesh: Mesh) -> tuple[Any, ...]:
@@ -144,15 +169,33 @@ def on_mesh(name: str, mesh: Mesh) -> tuple[Any, ...]:
     return params, *jax.device_put((step.batch, step.carry), batch_sharding(mesh))
 
 
-def check(name: str, shape: tuple[int, int, int], capfd: pytest.CaptureFixture) -> str:
-    """Checks gathers, warnings, results and the layout of the gradients; returns the program's text."""
+def sizes_of(config: ModelConfig, mesh: Mesh) -> Sizes:
+    """The sizes of arrays that a device of this mesh has of the step's batch."""
+    rows, heads = ROWS // (mesh.shape['data'] * mesh.shape['fsdp']), config.heads // mesh.shape['tensor']
+    keys, width = LENGTH + config.memory_length, config.head_width
+    tokens = keys // mesh.shape.get('sequence', 1)
+    fixed = [(count, heads, width) for count in (1, keys, keys + LENGTH)]  # biases and vectors of distances
+    fixed += [(heads, tokens, LENGTH)] if config.relative == 't5' else []
+    if config.adaptive_cutoffs:  # the first words' vectors and those of the clusters
+        whole = config.adaptive_cutoffs[0] + len(config.adaptive_cutoffs), config.width
+        parts = [(1, 1), (mesh.shape['tensor'], 1), (mesh.shape['tensor'], mesh.shape['fsdp'])]
+        fixed += [(whole[0] // part, whole[1] // other) for part, other in parts]
+    if isinstance(config.mechanisms[0], FeatureAttention):
+        features = getattr(config.mechanisms[0], 'features', width)
+        fixed += [(rows, heads, features, *columns) for columns in ((), (width,), (width + 1,))]
+    share = rows * max(tokens, PREDICTIONS) * max(config.width, heads * width)
+    return Sizes(share, tuple(fixed), config.is_stacked)
+
+
+def check(name: str, shape: tuple[int, ...], capfd: pytest.CaptureFixture) -> str:
+    """Checks what is sent, warnings, results and the layout of the gradients; returns the program's text."""
     mesh, step = mesh_of(*shape), step_of(name)
     arguments = on_mesh(name, mesh)
     with compiling_anew():
         program = jax.jit(using_mesh(mesh)(step.function)).lower(*arguments).compile()
     text = program.as_text()
     assert INVOLUNTARY not in capfd.readouterr().err
-    assert forbidden_gathers(text, step.params, mesh, stacked=MODELS[name].is_stacked) == []
+    assert [named(one) for one in forbidden(text, step.params, mesh, sizes_of(MODELS[name], mesh))] == []
     result = program(*arguments)
     assert_close(result, expected(name), gradient=True)
     jax.tree.map(lambda leaf, at: check_layout(leaf, at), result[1], state_shardings(step.params, mesh))
@@ -169,8 +212,14 @@ def check_layout(gradient: jax.Array, expected: NamedSharding) -> None:
     'shape', [pytest.param(MESHES[name], id=name, marks=[pytest.mark.slow] if name in SLOW else []) for name in MESHES]
 )
 def test_a_step_on_any_mesh_is_that_of_one_device_and_gathers_a_layer_at_a_time(shape: tuple, capfd):
-    text = check('scan', shape, capfd)
-    assert bool(results_of(text, 'all-gather')) == (shape[1:] != (1, 1))
+    text, mesh = check('scan', shape, capfd), mesh_of(*shape)
+    assert bool(sent(text, mesh, 'all-gather')) == (shape[1:3] != (1, 1))
+    # Keys and values go round the devices that share their tokens, forward and backward.
+    data, fsdp, tensor, sequence = shape
+    share = ROWS // (data * fsdp), LENGTH // sequence, ENCODER.heads // tensor, ENCODER.head_width
+    around = [one for one in sent(text, mesh, 'collective-permute') if one.results[0].sizes == share]
+    # Each goes to all others, once for the output and once for the gradients; theirs come back.
+    assert len(around) == 2 * 3 * (sequence - 1)
 
 
 @pytest.mark.parametrize('name', ['reformer', pytest.param('transformer_xl', marks=pytest.mark.slow)])
@@ -180,14 +229,37 @@ def test_models_of_other_layers_and_losses_gather_a_layer_at_a_time_too(name: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize('shape', [(1, 8, 1), (1, 1, 4), (1, 2, 4), (2, 2, 2)], ids=str)
-@pytest.mark.parametrize('name', sorted(set(MODELS) - {'scan'}))
+@pytest.mark.parametrize('name', sorted(set(MODELS) - {'scan', 'transformer_xl without chunks', *LOGITS, *FEATURES}))
 def test_every_model_on_every_mesh(name: str, shape: tuple, capfd):
     check(name, shape, capfd)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('shape', [(1, 8, 1), (1, 1, 4)], ids=str)
+@pytest.mark.parametrize('name', [*LOGITS, *FEATURES])
+def test_positions_and_features_on_each_axis(name: str, shape: tuple, capfd):
+    check(name, shape, capfd)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', sorted(set(MODELS) - {'scan', 'reformer', 'tupe', 'transformer_xl'}))
+def test_every_model_whose_rows_may_be_split(name: str, capfd):
+    """The others: test_what_cannot_be_split; a chunk of the loss takes whole rows (docs/scaling.md)."""
+    check(name, MESHES['fsdp x tensor x sequence'], capfd)
+
+
+@pytest.mark.parametrize(
+    'name, line', [('reformer', 'lsh needs them whole'), ('tupe', 'reads positions of whole rows')]
+)
+def test_what_cannot_be_split(name: str, line: str):
+    with pytest.raises(InputError, match=f'^mesh.sequence is 2; .*{line}[^\n]*$'):
+        check_sequence(MeshConfig(sequence=2), MODELS[name], {'data.length': LENGTH})
+
+
 def test_layers_without_a_scan_are_gathered_once_for_each_pass_and_not_kept(capfd):
     text = check('unrolled', (1, 8, 1), capfd)
-    up = [of for of in results_of(text, 'all-gather') if of[0].shape == (24, 56)]
+    gathers = sent(text, mesh_of(1, 8, 1), 'all-gather')
+    up = [one for one in gathers if one.results[0].sizes == (24, 56)]
     assert len(up) == 2 * MODELS['unrolled'].layers
 
 
@@ -234,11 +306,50 @@ def test_what_is_refused_is_found(capfd):
     with compiling_anew():
         text = jax.jit(program).lower(jnp.ones((8, 8, 8))).compile().as_text()
     assert INVOLUNTARY in capfd.readouterr().err
-    step = step_of('scan')
-    assert forbidden_gathers(text, step.params, mesh, stacked=True) == [[Result('f32', (8, 8, 8))]]
-    stacked = '  %gathered = f32[2,24,56]{2,1,0} all-gather(%kernels), dimensions={1}'
-    assert forbidden_gathers(stacked, step.params, mesh, stacked=True) == [[Result('f32', (2, 24, 56))]]
-    one = stacked.replace('[2,', '[1,')
-    assert forbidden_gathers(one, step.params, mesh, stacked=True) == []
-    joined = one.replace('f32[1,24,56]{2,1,0}', '(' + ', '.join(['f32[1,24,56]'] * 9) + ')')
-    assert len(forbidden_gathers(joined, step.params, mesh, stacked=True)) == 1
+    assert [results for _, results in refused(text, mesh)] == [[(8, 8, 8)]]
+
+
+# The results of a collective on 2 x 2 x 2 devices and its groups, and the axes along which it is refused.
+SHARE = 2 * 6 * 24  # of 8 rows on data 2 x fsdp 2, of 12 tokens on sequence 2
+DATA, FSDP, SEQUENCE = (
+    'replica_groups=' + groups for groups in ('[4,2]<=[2,4]T(1,0)', '[4,2]<=[2,2,2]T(0,2,1)', '[4,2]<=[8]')
+)
+RING = 'source_target_pairs={{0,1},{1,0},{2,3},{3,2},{4,5},{5,4},{6,7},{7,6}}'
+
+
+@pytest.mark.parametrize(
+    'results, kind, groups, axes',
+    [
+        ('f32[2,24,56]', 'all-gather', FSDP, 'fsdp'),  # the parameters of two layers
+        ('f32[1,24,56]', 'all-gather', FSDP, ''),
+        ('(' + ', '.join(['f32[1,24,56]'] * 9) + ')', 'all-gather', FSDP, 'fsdp'),
+        ('f32[2,12,24]', 'all-gather', SEQUENCE, 'sequence'),  # a row's activations
+        ('s32[2,12]', 'all-gather', SEQUENCE, ''),
+        ('f32[2,12,24]', 'all-reduce', SEQUENCE, 'sequence'),
+        ('f32[2,5,24]', 'all-reduce', SEQUENCE, ''),  # the tokens that are predicted
+        ('f32[2,6,24]', 'all-reduce', FSDP, 'fsdp'),  # sums over a part of the width
+        ('f32[2,6,24]', 'all-reduce', DATA, 'data'),
+        ('f32[24,56]', 'all-reduce', DATA, ''),  # a gradient
+        ('(f32[2,3,24], f32[2,3,24])', 'all-to-all', FSDP, ''),
+        ('(f32[2,6,24], f32[2,6,24])', 'all-to-all', FSDP, 'fsdp'),
+        ('f32[2,6,4,6]', 'collective-permute', RING, ''),  # keys or values
+        ('f32[2,12,4,6]', 'collective-permute', RING, 'sequence'),
+    ],
+)
+def test_what_is_refused_is_told_by_its_size_and_its_axes(results: str, kind: str, groups: str, axes: str):
+    text = f"""ENTRY %main (x: f32[2]) -> {results} {{
+  %x = f32[2] parameter(0)
+  ROOT %result = {results} {kind}(%x), {groups}
+}}"""
+    assert [found for found, _ in refused(text, mesh_of(2, 2, 1, 2))] == [axes] * bool(axes)
+
+
+def refused(text: str, mesh: Mesh) -> list[tuple[str, list[tuple[int, ...]]]]:
+    """Axes and shapes of what is refused in a program of the model 'scan'."""
+    found = forbidden(text, step_of('scan').params, mesh, Sizes(SHARE))
+    return [named(one)[1:] for one in found]
+
+
+def named(one: Exchange) -> tuple[str, str, list[tuple[int, ...]]]:
+    """The kind, axes and results of a collective."""
+    return one.kind, one.axes, [shape.sizes for shape in one.results]

@@ -85,8 +85,13 @@ class ModelConfig(OutputConfig):
         """The config of an encoder-decoder's decoder, whose attention to itself is `attention` there."""
         if not self.decoder_layers:
             raise InputError('model.decoder_layers is 0; an encoder-decoder has at least 1')
-        own = {'attention': self.decoder_attention, 'layers': self.decoder_layers}
-        return dataclasses.replace(self, **own, decoder_layers=0, decoder_attention='causal')
+        return dataclasses.replace(
+            self,
+            attention=self.decoder_attention,
+            layers=self.decoder_layers,
+            decoder_layers=0,
+            decoder_attention='causal',
+        )
 
     @property
     def is_stacked(self) -> bool:

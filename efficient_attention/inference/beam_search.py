@@ -19,12 +19,11 @@ from jax import Array
 
 from efficient_attention.attention.weights import MASKED
 from efficient_attention.config.checks import check_one_of, check_within
+from efficient_attention.config.evaluation import PENALTIES
 from efficient_attention.errors import InputError, require
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoding import PIECE, CachedDecoder, DecodeState, read_but_last
 from efficient_attention.modules.context import OtherSequence
-
-PENALTIES = ('gnmt', 'length')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,10 +17,9 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.device_mesh import spread
-from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.modules.parameters import embedding, linear, table_options
-from efficient_attention.modules.table import Table
+from efficient_attention.modules.table import Table, table_logits
 
 
 class Cluster(NamedTuple):
@@ -37,7 +36,7 @@ class Cluster(NamedTuple):
         """float32 [B, L, n]."""
         x_BLe = x_BLE if self.projection_Ee is None else x_BLE @ self.projection_Ee.astype(x_BLE.dtype)
         table_ne = jnp.asarray(self.table_ne, x_BLe.dtype)
-        logits_BLn = float32_einsum('BLe,ne->BLn', x_BLe, table_ne)
+        logits_BLn = table_logits(x_BLe, table_ne)
         return logits_BLn if self.bias_n is None else logits_BLn + self.bias_n[None, None]
 
 

@@ -7,7 +7,6 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.device_mesh import spread
-from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.config.memory_checks import check_keeps_memory, check_memory
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
@@ -20,6 +19,7 @@ from efficient_attention.models.taps import Taps
 from efficient_attention.modules.context import OtherSequence, fold
 from efficient_attention.modules.parameters import linear, make_norm
 from efficient_attention.modules.sub_layer import SELF_ATTENTION_LAYER, SubLayer
+from efficient_attention.modules.table import table_logits
 
 
 class Decoder(nnx.Module):
@@ -155,7 +155,7 @@ class TiedHead(nnx.Module):
         x_BLE = x_BLD if self.projection is None else self.projection(x_BLD)
         x_BLE = x_BLE * self.scale if self.scale != 1.0 else x_BLE
         table_VE = table.vectors(x_BLE.dtype)
-        logits_BLV = spread(float32_einsum('BLE,VE->BLV', x_BLE, table_VE), 'BLV')
+        logits_BLV = spread(table_logits(x_BLE, table_VE), 'BLV')
         return logits_BLV if self.bias is None else logits_BLV + self.bias[...][None, None]
 
     def clustered(self, x_BLD: Array, table: TokenTable) -> None:  # noqa: ARG002  the adaptive head's signature

@@ -81,7 +81,7 @@ class Encoder(nnx.Module):
 
 def last_norm(config: ModelConfig, norm: nnx.Module | None, x_BLD: Array, rng: Array | None) -> Array:
     """What a stack gives after its norm, if it has one, and dropout where `final_dropout` asks for it."""
-    x_BLD = x_BLD if norm is None else norm(x_BLD)  # type: ignore[operator]
+    x_BLD = x_BLD if norm is None else norm(x_BLD)
     return dropout(x_BLD, config.dropout_rate, fold(rng, 2)) if config.final_dropout else x_BLD
 
 

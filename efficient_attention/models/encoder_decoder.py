@@ -59,9 +59,9 @@ class EncoderDecoder(nnx.Module):
             rng: a key, or one for each row; turns dropout on.
             step: training step, which decides what random mechanisms draw; 0 outside training.
         """
-        read = {'rng': fold(rng, 0), 'step': step, 'positions_BM': source_positions_BM}
+        read: dict[str, Any] = {'rng': fold(rng, 0), 'step': step, 'positions_BM': source_positions_BM}
         other = self.encode(source_BM, source_segments_BM, **read)
-        options = {'positions_BL': positions_BL, 'rng': fold(rng, 1), 'step': step}
+        options: dict[str, Any] = {'positions_BL': positions_BL, 'rng': fold(rng, 1), 'step': step}
         return self.decoder.hidden(tokens_BL, segments_BL, other=other, **options)
 
     def encode(

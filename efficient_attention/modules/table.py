@@ -8,7 +8,16 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
-from efficient_attention.attention.device_mesh import GATHERED, LOOKED_UP, PARAMETERS, gathered, is_gathering, lay
+from efficient_attention.attention.device_mesh import (
+    GATHERED,
+    LOOKED_UP,
+    PARAMETERS,
+    gathered,
+    is_gathering,
+    is_split,
+    lay,
+)
+from efficient_attention.attention.einsum import float32_einsum
 
 
 class Table(nnx.Embed):
@@ -32,3 +41,14 @@ class Table(nnx.Embed):
     def vectors(self, dtype: DTypeLike) -> Array:
         """All of them in this dtype, as products read them."""
         return gathered(jnp.asarray(self.embedding[...], dtype), self.axes)
+
+
+def table_logits(x_BLE: Array, table_VE: Array) -> Array:
+    """The products of vectors with all those of a table, float32 [B, L, V].
+
+    The form for CPUs joins rows and tokens into one axis. Where tokens are spread over devices that would gather the
+    vectors, and the gradients of all logits, so float32 takes the plain form there; bfloat16 has no other on a CPU.
+    """
+    if is_split('L') and x_BLE.dtype == jnp.float32:
+        return jnp.einsum('BLE,VE->BLV', x_BLE, table_VE)
+    return float32_einsum('BLE,VE->BLV', x_BLE, table_VE)

@@ -1,13 +1,14 @@
 """The collectives of a compiled program: how many, over which axes of the mesh, and the bytes that a device sends."""
 
 import dataclasses
+import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from efficient_attention.planning.program import Executed, Program
+from efficient_attention.planning.program import Executed, Program, Shape
 
 _LISTED = re.compile(r'(?:replica_groups|source_target_pairs)=\{(\{[\d,{} ]*\})\}')
 _IOTA = r'\[([\d,]+)\](?:<=\[([\d,]+)\])?(?:T\(([\d,]+)\))?'
@@ -29,26 +30,58 @@ class Collective:
     sent_bytes: float  # by one device
 
 
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """One collective instruction of a program, in which several devices take part.
+
+    `members` exchange with one another along `axes` of the mesh, of which each brings `operands` along and gets
+    `results`, `times` in one call of the program.
+    """
+
+    kind: str
+    axes: str  # names joined by '+'
+    members: int
+    operands: tuple[Shape, ...]
+    results: tuple[Shape, ...]
+    times: int
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that one device sends in one call of the program."""
+        return self.times * sent_bytes(self.kind, sum(shape.bytes for shape in self.operands), self.members)
+
+
 def collectives_of(program: Program, mesh_shape: Mapping[str, int]) -> list[Collective]:
-    """The collectives of one call of the program on a mesh, those that send most first.
+    """The collectives of one call of the program on a mesh, those that send most first."""
+    found: dict[tuple[str, str], tuple[int, float]] = defaultdict(lambda: (0, 0.0))
+    for one in exchanges(program.executed(), mesh_shape):
+        count, sent = found[one.kind, one.axes]
+        found[one.kind, one.axes] = count + one.times, sent + one.sent_bytes
+    collectives = [Collective(*key, *value) for key, value in found.items()]
+    return sorted(collectives, key=lambda collective: -collective.sent_bytes)
+
+
+def exchanges(runs: Iterable[Executed], mesh_shape: Mapping[str, int]) -> Iterator[Exchange]:
+    """The collectives of a mesh among the instructions of a program.
 
     An instruction that the compiler split over several computations, to run beside others, counts once.
     """
-    found: dict[tuple[str, str], tuple[int, float]] = defaultdict(lambda: (0, 0.0))
     seen: set[tuple[str, str]] = set()
-    for run in program.executed():
+    for run in runs:
         kind = kind_of(run)
         if kind is None or is_seen(run, seen):
             continue
-        groups = groups_of(run.instruction.attributes, int(np.prod(list(mesh_shape.values()))))
-        members = groups.shape[1]
-        if members > 1:
-            key = kind, axes_of(groups, mesh_shape)
-            count, sent = found[key]
-            operand_bytes = sum(shape.bytes for shape in run.operand_shapes())
-            found[key] = count + run.times, sent + run.times * sent_bytes(kind, operand_bytes, members)
-    collectives = [Collective(*key, *value) for key, value in found.items()]
-    return sorted(collectives, key=lambda collective: -collective.sent_bytes)
+        groups = groups_of(run.instruction.attributes, math.prod(mesh_shape.values()))
+        if groups.shape[1] > 1:
+            operands = run.operand_shapes()
+            yield Exchange(kind, axes_of(groups, mesh_shape), groups.shape[1], operands, results_of(run), run.times)
+
+
+def results_of(run: Executed) -> tuple[Shape, ...]:
+    """The shapes of a collective's results; one that only begins lists its operands before them."""
+    shapes, operands = run.instruction.shapes, len(run.operand_shapes())
+    has_operands = run.instruction.opcode.endswith('-start') and len(shapes) > operands
+    return shapes[operands:] if has_operands else shapes
 
 
 def kind_of(run: Executed) -> str | None:
@@ -60,9 +93,13 @@ def kind_of(run: Executed) -> str | None:
 
 
 def is_seen(run: Executed, seen: set[tuple[str, str]]) -> bool:
-    """Whether a collective of the same channel was met in the same loop or the main program; remembers it."""
+    """Whether a part of the same collective was met in the same loop or the main program; remembers it.
+
+    Only fusions hold parts of one collective, which then share a channel. Instructions that stand alone may share it,
+    too: all that are traced inside `jax.shard_map` do.
+    """
     channel = re.search(r'channel_id=(\d+)', run.instruction.attributes)
-    if channel is None:
+    if channel is None or not run.is_fused:
         return False
     key = run.scope, channel[1]
     if key in seen:

@@ -4,6 +4,7 @@ import functools
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -113,7 +114,7 @@ class TextToTextTask(Task):
     def batches(self, split: str, batch_size: int) -> PairBatches:
         """Batches of a split."""
         lengths = self.encoder.source_length, self.encoder.target_length
-        options = {'seed': self.config.train.seed, 'is_row_alone': self.model.reads_length}
+        options: dict[str, Any] = {'seed': self.config.train.seed, 'is_row_alone': self.model.reads_length}
         return PairBatches(
             self.encoded(split), self.encoder.symbols, lengths, self.pairs.buckets, batch_size, **options
         )

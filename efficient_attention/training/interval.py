@@ -31,8 +31,9 @@ class Interval:
         if not is_skipped and not self._counted:
             self._sums = {}
         self._counted += not is_skipped
-        for name in metrics.keys() - {'skipped'}:
-            self._sums[name] = self._sums.get(name, 0.0) + metrics[name]
+        for name, value in metrics.items():
+            if name != 'skipped':
+                self._sums[name] = self._sums.get(name, 0.0) + value
 
     def means(self) -> dict[str, float]:
         """The means and 'skipped', which is the number so far; {} of no steps."""
@@ -41,7 +42,7 @@ class Interval:
 
     def as_json(self) -> dict[str, Any]:
         """What `restored` reads."""
-        sums = {name: total if math.isfinite(total) else str(total) for name, total in sorted(self._sums.items())}
+        sums = [[name, total if math.isfinite(total) else str(total)] for name, total in self._sums.items()]
         return {'steps': self.steps, 'skipped': self.skipped, 'counted': self._counted, 'sums': sums}
 
     @classmethod
@@ -54,8 +55,8 @@ class Interval:
         found = cls()
         try:
             found.steps, found.skipped, found._counted = (int(saved[name]) for name in ('steps', 'skipped', 'counted'))
-            found._sums = {name: float(total) for name, total in saved['sums'].items()}
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
+            found._sums = {str(name): float(total) for name, total in saved['sums']}  # in their order
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise InputError(
                 f'{INTERVAL} of a checkpoint is {str(saved)[:40]!r}, which are no sums of metrics'
             ) from None

@@ -10,13 +10,8 @@ looked for again: there is always another one.
 """
 
 import contextlib
-import functools
 import logging
-import os
-import re
-import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -24,10 +19,11 @@ from typing import Any, NamedTuple, TypeVar
 import orbax.checkpoint as ocp
 
 from efficient_attention.config.json_text import read_json_file
-from efficient_attention.errors import InputError, RunError
+from efficient_attention.errors import InputError
 from efficient_attention.workdir.checkpoint_fit import check_fit, leaves_of
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import read_metrics
+from efficient_attention.workdir.orbax_errors import drop_late_answers, reason, without_orbax_log
 from efficient_attention.workdir.seal import damage, is_sealed
 
 FOLDER = 'checkpoints'
@@ -351,59 +347,9 @@ def _checked(record: Any) -> dict[str, Any]:
     return record
 
 
-@functools.cache
-def drop_late_answers() -> None:
-    """Keeps Python from printing what is left of a read or write by Orbax that has failed.
-
-    After one array could not be read or written those under way end with nobody to answer to, with a page of text each.
-    """
-    show = sys.unraisablehook
-
-    def show_others(found: 'sys.UnraisableHookArgs') -> None:
-        code = getattr(found.object, 'cr_code', None)  # of a coroutine
-        is_late = str(found.exc_value) == 'Event loop is closed' or '/orbax/' in getattr(code, 'co_filename', '')
-        if not is_late:
-            show(found)
-
-    def is_other(line: logging.LogRecord) -> bool:
-        trace = line.exc_info[2] if line.exc_info else None
-        return not any('/orbax/' in frame.f_code.co_filename for frame, _ in traceback.walk_tb(trace))
-
-    sys.unraisablehook = show_others
-    logging.getLogger('asyncio').addFilter(is_other)
-
-
 def label_of(step: int) -> str:
     """What the seal of a checkpoint calls it."""
     return f'step {step}'
-
-
-def reason(error: BaseException) -> str:
-    """Why a file operation failed, in a few words: ours, or the operating system's where they are to be found."""
-    if isinstance(error, RunError):
-        return str(error)
-    code = error.errno if isinstance(error, OSError) else None
-    if found := re.search(r"os_error_code='(\d+)'", str(error)):
-        code = int(found[1])
-    if code is not None:
-        return os.strerror(code)
-    lines = str(error).strip().splitlines() or ['']
-    return f'{type(error).__name__}: {lines[0][:300]}'
-
-
-@contextlib.contextmanager
-def without_orbax_log() -> Iterator[None]:
-    """Drops the lines that Orbax logs through absl: the same pages of traceback up to six times for one failed save."""
-
-    def keep(line: logging.LogRecord) -> bool:
-        return '/orbax/checkpoint/' not in line.pathname
-
-    logger = logging.getLogger('absl')
-    logger.addFilter(keep)
-    try:
-        yield
-    finally:
-        logger.removeFilter(keep)
 
 
 def _listed(steps: list[int]) -> str:

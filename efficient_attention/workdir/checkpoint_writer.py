@@ -34,11 +34,10 @@ from efficient_attention.workdir.checkpoint_reader import (
     CheckpointReader,
     Saved,
     label_of,
-    reason,
-    without_orbax_log,
 )
 from efficient_attention.workdir.lock import WorkdirLock
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS_FILE
+from efficient_attention.workdir.orbax_errors import reason, without_orbax_log
 from efficient_attention.workdir.seal import is_sealed, write_seal
 
 TRASH = 'trash'

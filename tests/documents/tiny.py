@@ -19,7 +19,7 @@ IDLE = 'measures for minutes in processes of its own; tests/scripts/ runs its pa
 SKIPPED = {
     '*scripts/visualize.py gallery *': 'tests/scripts/test_visualize.py draws it',
     '*scripts/measure_sequence.py*': IDLE,
-    '* --workdir runs/two_devices': 'as runs/quickstart on a mesh that tests/training/test_step.py has',
+    '* --workdir runs/two_devices': 'as runs/quickstart on an axis that tests/test_partitioned_programs.py has',
     'make *': 'sets up an environment from a package index, or runs this suite',
     '.ci/run': 'runs this suite',
     '*python -m pip *': 'fetches from a package index',
@@ -68,7 +68,7 @@ SKIPPED = {
     '*scripts/saving_benchmark.py *': IDLE,
     '*scripts/power_cuts.py*': 'mounts file systems as root; tests/scripts/ runs it where that is possible',
     '*scripts/measure_inversion.py': 'compiles for minutes; its test runs it on one layer',
-    '*scripts/measure_kept_memory.py': IDLE,
+    '*scripts/measure_kept_memory.py *': IDLE,
     '*scripts/measure_stops.py*': IDLE,
     '*scripts/soak.py *': 'kills runs for minutes; its test kills three times',
 }

@@ -1,12 +1,14 @@
 """A table that lies over a mesh gives the vectors of one that does not."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from efficient_attention.attention.device_mesh import using_mesh
-from efficient_attention.modules.table import Table
+from efficient_attention.modules.table import Table, table_logits
+from tests.collectives import sent
 from tests.tolerances import assert_close
 
 MESH = Mesh(np.asarray(jax.devices()).reshape(2, 2, 2), ('data', 'fsdp', 'tensor'))
@@ -25,3 +27,21 @@ def test_vectors_and_their_gradient_are_those_of_one_device():
     assert_close(spread, one, gradient=True)
     gradient = jax.tree.leaves(spread[1])[0]
     assert {shard.data.shape for shard in gradient.addressable_shards} == {(5, 2)}
+
+
+def test_logits_of_tokens_that_are_spread_over_devices_gather_neither_vectors_nor_gradients():
+    mesh = Mesh(np.asarray(jax.devices()[:4]).reshape(2, 2), ('data', 'sequence'))
+    x_BLE = jnp.cos(jnp.arange(2 * 6 * 4.0)).reshape(2, 6, 4)
+    table_VE = jnp.sin(jnp.arange(10 * 4.0)).reshape(10, 4)
+
+    def both(x_BLE: jax.Array, table_VE: jax.Array) -> tuple:
+        logits_BLV, pull = jax.vjp(table_logits, x_BLE, table_VE)
+        return logits_BLV, pull(jnp.square(logits_BLV))
+
+    rows = NamedSharding(mesh, PartitionSpec('data', 'sequence')), NamedSharding(mesh, PartitionSpec())
+    arguments = jax.device_put((x_BLE, table_VE), rows)
+    program = jax.jit(using_mesh(mesh)(both)).lower(*arguments).compile()
+    assert_close(program(*arguments), jax.jit(both)(x_BLE, table_VE), gradient=True)
+    # The gradient of the table alone is summed.
+    found = {shape.sizes for one in sent(program.as_text(), mesh) for shape in one.results}
+    assert found == {(10, 4)}

@@ -3,8 +3,15 @@
 import numpy as np
 import pytest
 
-from efficient_attention.planning.collectives import Collective, axes_of, collectives_of, groups_of, sent_bytes
-from efficient_attention.planning.program import parse_program
+from efficient_attention.planning.collectives import (
+    Collective,
+    axes_of,
+    collectives_of,
+    exchanges,
+    groups_of,
+    sent_bytes,
+)
+from efficient_attention.planning.program import Shape, parse_program
 from tests.planning.small_program import MESH, TEXT
 
 
@@ -15,6 +22,26 @@ def test_collectives_of_a_program():
     assert found['all-gather'] == Collective('all-gather', 'data+fsdp', 1, 3 * 2 * 8 * 2)
     assert found['reduce-scatter'] == Collective('reduce-scatter', 'tensor', 1, 0.5 * 8 * 16 * 4)
     assert found['collective-permute'] == Collective('collective-permute', 'data', 1, 2 * 8 * 2)
+
+
+def test_collectives_that_stand_alone_count_each_though_they_share_a_channel():
+    """As all do that are traced inside `jax.shard_map`, such as the turns of a ring."""
+    (line,) = (line for line in TEXT.splitlines() if '%shifted' in line)
+    twice = TEXT.replace(line, line + '\n' + line.replace('%shifted', '%shifted.1').replace('(%b)', '(%shifted)'))
+    found = {one.kind: one for one in collectives_of(parse_program(twice), MESH)}
+    assert found['collective-permute'] == Collective('collective-permute', 'data', 2, 2 * 2 * 8 * 2)
+
+
+def test_results_are_those_of_the_whole_collective():
+    """One that only begins names what it reads, too, and numbers of its own."""
+    result = 'bf16[2,8]{1,0}'
+    begins = TEXT.replace(
+        f'{result} collective-permute(%b)', f'({result}, {result}, u32[]) collective-permute-start(%b)'
+    )
+    for text in (TEXT, begins):
+        (one,) = (one for one in exchanges(parse_program(text).executed(), MESH) if one.kind == 'collective-permute')
+        assert (one.members, one.operands, one.results[0]) == (2, (Shape('bf16', (2, 8)),), Shape('bf16', (2, 8)))
+    assert 'collective-permute-start' in begins and [shape.dtype for shape in one.results] == ['bf16', 'u32']
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 
 from efficient_attention.errors import InputError
 from scripts import fuzz_readers
-from scripts.fuzz_readers import READERS, TOKENIZER, WORD_PIECE, Finding, Reader, Slow, as_bytes, check, fuzz
+from scripts.fuzz_readers import READERS, Finding, Reader, Slow, check, fuzz
+from scripts.fuzz_samples import TOKENIZER, WORD_PIECE, as_bytes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

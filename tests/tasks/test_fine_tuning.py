@@ -27,7 +27,10 @@ from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import read_metrics
 from tests.inference.tiny_checkpoint import write_checkpoint
+from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
 from tests.training.tiny_fine_tuning import ROWS, tiny_config, tiny_values, write_files
+
+pytestmark = pytest.mark.usefixtures('shared_programs')
 
 
 @pytest.fixture(scope='module')

@@ -25,9 +25,13 @@ from efficient_attention.training.run import build_run
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from tests.tolerances import assert_close
+from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
 from tests.training.tiny_run import write_corpus
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+pytestmark = [
+    pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
+    pytest.mark.usefixtures('shared_programs'),
+]
 
 MEMORY, SEGMENT = 24, 16
 FIELDS = {

@@ -37,6 +37,7 @@ def test_a_checkpoint_within_an_interval_does_not_change_its_means(cut: int, ski
     first = interval_of(losses[:cut], skipped)
     found = interval_of(losses[cut:], tuple(step - cut for step in skipped), through_json(first))
     assert found.means() == whole.means() and found.steps == whole.steps == 7
+    assert list(found.means()) == list(whole.means()) == ['loss', 'grad_norm', 'skipped']
 
 
 def test_sums_that_are_not_finite_go_through_a_checkpoint():
@@ -49,7 +50,7 @@ GOOD = interval_of([1.0]).as_json()
 
 
 @pytest.mark.parametrize(
-    'saved', [3, {}, GOOD | {'steps': 'many'}, GOOD | {'sums': [1.0]}, GOOD | {'sums': {'loss': []}}]
+    'saved', [3, {}, GOOD | {'steps': 'many'}, GOOD | {'sums': [1.0]}, GOOD | {'sums': [['loss', []]]}]
 )
 def test_what_is_no_interval_is_refused(saved: object):
     with pytest.raises(InputError, match='which are no sums of metrics'):

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,9 +34,13 @@ from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.checkpoint_writer import SaveError
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import SPEEDS, MetricsLog, read_metrics
+from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
 from tests.training.tiny_run import tiny_config
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+pytestmark = [
+    pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
+    pytest.mark.usefixtures('shared_programs'),
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 MESH = {'mesh.data': 2, 'mesh.fsdp': 2, 'mesh.tensor': 2}
@@ -113,6 +116,7 @@ def test_a_run_that_was_stopped_and_goes_on_equals_one_that_was_not(folder, unbr
     assert_same_state(folder, workdir, unbroken)
     expected = lines_of(unbroken)
     assert lines_of(workdir) == expected
+    assert [list(line) for line in lines_of(workdir).values()] == [list(line) for line in expected.values()]
     assert held_out == {k: v for k, v in expected[20, 'held_out'].items() if k not in ('step', 'split')}
 
 
@@ -230,7 +234,7 @@ def test_a_run_goes_on_with_equal_losses_on_another_mesh(folder, unbroken):
     expected = lines_of(unbroken)
     before = record['interval']
     assert before['steps'] == 2  # 9 and 10, of which no line tells yet
-    sums = {12: before['sums']['loss'] + sum(losses[:2]), 16: sum(losses[2:6]), 20: sum(losses[6:])}
+    sums = {12: dict(before['sums'])['loss'] + sum(losses[:2]), 16: sum(losses[2:6]), 20: sum(losses[6:])}
     for step, total in sums.items():
         np.testing.assert_allclose(total / 4, expected[step, 'train']['loss'], rtol=1e-5)
 
@@ -379,26 +383,3 @@ def test_a_metric_that_no_evaluation_gives_is_refused_before_the_first_step(tmp_
     with pytest.raises(InputError, match="checkpoint.best_metric is 'loss'; known: masked_lm_accuracy"):
         train(config, tmp_path / 'run')
     assert not (tmp_path / 'run').exists()
-
-
-class SlowInput:
-    """Batches that take longer than a step."""
-
-    def __init__(self, batches, seconds: float) -> None:
-        self.batches, self.seconds = batches, seconds
-
-    def __next__(self) -> dict:
-        time.sleep(self.seconds)
-        return next(self.batches)
-
-    def __iter__(self):
-        return self
-
-
-def test_the_share_of_waiting_is_near_one_when_the_input_is_slow(tmp_path, monkeypatch):
-    original = PretrainingTask.training_batches
-    monkeypatch.setattr(PretrainingTask, 'training_batches', lambda *a: SlowInput(original(*a), 0.3))
-    fields = {'train.steps': 8, 'train.log_every_steps': 8, 'eval.every_steps': 8, 'checkpoint.every_steps': 8}
-    train(tiny_config(tmp_path, **fields), tmp_path / 'run')
-    (line,) = (line for line in read_metrics(tmp_path / 'run') if line['split'] == 'train')
-    assert line['waiting_share'] > 0.8

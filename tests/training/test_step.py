@@ -14,12 +14,9 @@ import optax
 import pytest
 from flax import nnx
 
-from efficient_attention.attention.device_mesh import using_mesh
-from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.models.pretraining import PretrainingModel
-from efficient_attention.models.sharding import make_mesh, state_shardings, to_devices
 from efficient_attention.objectives.objective import Batch, Objective, Sums
 from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.training.finite import step_names
@@ -79,15 +76,6 @@ def expected() -> tuple:
 
 def assert_equal(actual: tuple, expected: tuple) -> None:
     jax.tree.map(lambda left, right: np.testing.assert_allclose(left, right, **EQUAL), actual, expected)
-
-
-def test_devices_that_share_the_tokens_of_rows_equal_one():
-    mesh = make_mesh(MeshConfig(data=1, fsdp=2, tensor=2, sequence=2))
-    params = model()[1]
-    on_mesh = jax.device_put(params, state_shardings(params, mesh))
-    with using_mesh(mesh):
-        actual = loss_and_gradients(on_mesh, to_devices(jax.device_get(BATCH), mesh))
-    assert_equal(actual, expected())
 
 
 @pytest.mark.parametrize('micro_batches', [2, 4])

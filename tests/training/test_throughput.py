@@ -1,8 +1,14 @@
-"""Rates from a clock that the test sets."""
+"""Rates from a clock that the test sets, and of a run whose input is slow."""
+
+import time
 
 import pytest
 
+from efficient_attention.tasks.pretraining import PretrainingTask
+from efficient_attention.training.loop import train
 from efficient_attention.training.throughput import Throughput
+from efficient_attention.workdir.metrics import read_metrics
+from tests.training.tiny_run import tiny_config
 
 
 class Clock:
@@ -75,3 +81,27 @@ def test_a_step_before_the_interval_has_no_share_in_its_rate(clock):
     assert throughput.measure(1) == {}
     clock.now += 2
     assert throughput.measure(1)['steps_per_second'] == 0.5
+
+
+class SlowInput:
+    """Batches that take longer than a step."""
+
+    def __init__(self, batches, seconds: float) -> None:
+        self.batches, self.seconds = batches, seconds
+
+    def __next__(self) -> dict:
+        time.sleep(self.seconds)
+        return next(self.batches)
+
+    def __iter__(self):
+        return self
+
+
+@pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+def test_the_share_of_waiting_is_near_one_when_the_input_is_slow(tmp_path, monkeypatch):
+    original = PretrainingTask.training_batches
+    monkeypatch.setattr(PretrainingTask, 'training_batches', lambda *a: SlowInput(original(*a), 0.3))
+    fields = {'train.steps': 8, 'train.log_every_steps': 8, 'eval.every_steps': 8, 'checkpoint.every_steps': 8}
+    train(tiny_config(tmp_path, **fields), tmp_path / 'run')
+    (line,) = (line for line in read_metrics(tmp_path / 'run') if line['split'] == 'train')
+    assert line['waiting_share'] > 0.8

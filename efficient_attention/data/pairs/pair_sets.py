@@ -11,7 +11,7 @@ from efficient_attention.data.sources.tables import TFDS, read_tables, source_na
 from efficient_attention.data.sources.text_files import digest_files, find_files, read_lines
 from efficient_attention.errors import InputError
 
-KINDS = ('lines:<source file>,<target file>', 'table:<files>#<source column>,<target column>')
+KINDS: tuple[str, ...] = ('lines:<source file>,<target file>', 'table:<files>#<source column>,<target column>')
 KINDS += ('tfds:<name>:<split>#<source column>,<target column>', 'toy:<problem>:<rows>:<shortest>-<longest>')
 
 
@@ -119,4 +119,5 @@ def read_columns_of(pairs: PairSet) -> Iterator[TextPair]:
     except InputError as error:
         raise InputError(f'{pairs.field}: {error}') from None
     for row in read_tables(pairs.place):
-        yield TextPair(*(row.text(column) for column in pairs.columns), row.where)
+        source, target = (row.text(column) for column in pairs.columns)
+        yield TextPair(source, target, row.where)

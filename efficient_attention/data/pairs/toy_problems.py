@@ -54,7 +54,9 @@ def answer(problem: str, digits: Sequence[int]) -> list[int]:
     """The digits of the target; of 'sum' those of the decimal number."""
     if problem == 'sum':
         return [int(digit) for digit in str(sum(digits))]
-    return {'copy': list, 'reverse': lambda of: list(of)[::-1], 'sort': sorted}[problem](digits)
+    if problem == 'sort':
+        return sorted(digits)
+    return list(digits) if problem == 'copy' else list(digits)[::-1]
 
 
 def spaced(digits: Sequence[int]) -> str:

@@ -1,7 +1,6 @@
 """FAVOR+: estimates softmax attention at the rate of random features; its linear forms equal its dense definition."""
 
 import functools
-import re
 from collections.abc import Callable
 
 import jax
@@ -376,34 +375,7 @@ def test_unequal_lengths_are_refused_where_causal_and_positions_are_free_elsewhe
     assert (plain == numbered).all()
 
 
-# Cost
-
-
-def compiled_gradient(length: int, causal: bool, has_segments: bool) -> jax.stages.Compiled:
-    """Forward and backward of one head of 16 with 32 features."""
-    array = jax.ShapeDtypeStruct((1, length, 1, 16), jnp.float32)
-
-    def total(q: jax.Array, k: jax.Array, v: jax.Array, rows: jax.Array) -> jax.Array:
-        extra = {'query_segments': rows, 'key_segments': rows} if has_segments else {}
-        return favor.serve(make_request(q, k, v, FAVOR(32, causal), rng=RNG, **extra))[0].sum()
-
-    rows = jax.ShapeDtypeStruct((1, length), jnp.int32)
-    return jit(jax.grad(total, (0, 1, 2))).lower(array, array, array, rows).compile()
-
-
-@pytest.mark.parametrize('causal, has_segments', [(False, False), (True, False), (True, True)])
-def test_memory_is_linear_in_the_length(causal: bool, has_segments: bool):
-    programs = [compiled_gradient(length, causal, has_segments) for length in (4096, 16384)]
-    small, large = (program.memory_analysis().temp_size_in_bytes for program in programs)
-    assert large <= 2.2**2 * small
-    shapes = [
-        np.prod([int(n) for n in dims.split(',')]) for dims in re.findall(r'\[([\d,]+)\]', programs[-1].as_text())
-    ]
-    assert max(shapes) < 16384 * 32 * 16 / 4  # far below [L, R, K] and [L, L]
-
-
-def test_sorting_by_segment_has_no_scatter_in_its_gradient():
-    assert 'scatter(' not in compiled_gradient(64, True, True).as_text()
+# Under vmap
 
 
 def test_vmap_equals_a_loop():

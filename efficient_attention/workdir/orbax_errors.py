@@ -1,0 +1,62 @@
+"""What Orbax and TensorStore say of a read or write that has failed: in few words, once, and not after the fact."""
+
+import contextlib
+import functools
+import logging
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+
+from efficient_attention.errors import RunError
+
+
+@functools.cache
+def drop_late_answers() -> None:
+    """Keeps Python from printing what is left of a read or write by Orbax that has failed.
+
+    After one array could not be read or written those under way end with nobody to answer to, with a page of text each.
+    """
+    show = sys.unraisablehook
+
+    def show_others(found: 'sys.UnraisableHookArgs') -> None:
+        code = getattr(found.object, 'cr_code', None)  # of a coroutine
+        is_late = str(found.exc_value) == 'Event loop is closed' or '/orbax/' in getattr(code, 'co_filename', '')
+        if not is_late:
+            show(found)
+
+    def is_other(line: logging.LogRecord) -> bool:
+        trace = line.exc_info[2] if line.exc_info else None
+        return not any('/orbax/' in frame.f_code.co_filename for frame, _ in traceback.walk_tb(trace))
+
+    sys.unraisablehook = show_others
+    logging.getLogger('asyncio').addFilter(is_other)
+
+
+def reason(error: BaseException) -> str:
+    """Why a file operation failed, in a few words: ours, or the operating system's where they are to be found."""
+    if isinstance(error, RunError):
+        return str(error)
+    code = error.errno if isinstance(error, OSError) else None
+    if found := re.search(r"os_error_code='(\d+)'", str(error)):
+        code = int(found[1])
+    if code is not None:
+        return os.strerror(code)
+    lines = str(error).strip().splitlines() or ['']
+    return f'{type(error).__name__}: {lines[0][:300]}'
+
+
+@contextlib.contextmanager
+def without_orbax_log() -> Iterator[None]:
+    """Drops the lines that Orbax logs through absl: the same pages of traceback up to six times for one failed save."""
+
+    def keep(line: logging.LogRecord) -> bool:
+        return '/orbax/checkpoint/' not in line.pathname
+
+    logger = logging.getLogger('absl')
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)

@@ -1,0 +1,60 @@
+"""What a reader follows exists: links, commands and files that the documents name, and packages that are locked."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted([*ROOT.glob('*.md'), *(ROOT / 'docs').rglob('*.md')])
+
+
+def commands_of(document: Path) -> str:
+    """The bash blocks of a document and the paths and targets in its inline code."""
+    text = document.read_text(encoding='utf-8')
+    blocks = re.findall(r'^```bash\n(.*?)^```', text, re.MULTILINE | re.DOTALL)
+    return '\n'.join([*blocks, *re.findall(r'`([^`\n]*/[^`\n]*|make [a-z]+)`', text)])
+
+
+@pytest.mark.parametrize('document', DOCUMENTS, ids=lambda path: path.name)
+def test_relative_links_lead_somewhere(document):
+    links = re.findall(r'\]\(([^)\s]+)\)|(?:src|href)="([^"]+)"', document.read_text(encoding='utf-8'))
+    targets = [''.join(pair).split('#')[0] for pair in links]
+    assert not [name for name in targets if name and '://' not in name and not (document.parent / name).exists()]
+
+
+@pytest.mark.parametrize('document', DOCUMENTS, ids=lambda path: path.name)
+def test_commands_name_files_that_exist(document):
+    code = commands_of(document)
+    files = re.findall(r'(?<![\w/<>*=.$-])((?:[\w-]+/)*[\w-]+\.(?:py|toml|txt))(?![\w/*])', code)
+    missing = [name for name in files if not name.startswith(('runs/', 'data/', 'my_')) and not (ROOT / name).exists()]
+    assert not missing
+    targets = set(re.findall(r'^([a-z-]+):', (ROOT / 'Makefile').read_text(encoding='utf-8'), re.MULTILINE))
+    assert set(re.findall(r'\bmake ([a-z-]+)\b', code)) <= targets
+
+
+@pytest.mark.parametrize('path', sorted((ROOT / 'requirements').glob('*.txt')), ids=lambda path: path.name)
+def test_requirements_name_no_address(path):
+    text = path.read_text(encoding='utf-8')
+    assert '://' not in text
+    assert not re.search(r'^\s*(-i|-f|--index-url|--extra-index-url|--find-links|--trusted-host)\b', text, re.MULTILINE)
+
+
+@pytest.mark.parametrize('name', ['run', 'test', 'lint', 'plan', 'beam'])
+def test_every_locked_package_has_a_hash(name):
+    lines = (ROOT / 'requirements' / f'{name}.txt').read_text(encoding='utf-8').replace('\\\n', '').splitlines()
+    assert lines and not [line.split()[0] for line in lines if '==' not in line or '--hash=sha256:' not in line]
+
+
+def test_locks_hold_what_the_project_asks_for():
+    settings = tomllib.loads((ROOT / 'pyproject.toml').read_text(encoding='utf-8'))
+    project = settings['project']
+    extras = project['optional-dependencies']
+    asked = {'run': project['dependencies'], 'test': [*project['dependencies'], *extras['test'], *extras['tfds']]}
+    asked['plan'] = [*project['dependencies'], 'jax-cuda13-plugin', 'libtpu']
+    asked |= {name: settings['dependency-groups'][name] for name in ('lint', 'beam')}
+    for name, requirements in asked.items():
+        locked = set(re.findall(r'^([\w.-]+)==', (ROOT / 'requirements' / f'{name}.txt').read_text(), re.MULTILINE))
+        wanted = {re.split(r'[\[<>=~! ]', line)[0].lower() for line in requirements} - {project['name']}
+        assert {one.replace('_', '-') for one in wanted} <= {one.lower().replace('_', '-') for one in locked}

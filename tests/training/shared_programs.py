@@ -1,0 +1,57 @@
+"""One compiled step for all runs of a config in a test file: they differ in their workdirs alone.
+
+A file takes it by the mark `pytest.mark.usefixtures('shared_programs')` and an import of the fixture. Runs that go on
+in a process of their own, with programs of their own, are those of tests/scripts/test_soak.py and
+tests/commands/test_hosts.py.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import pytest
+
+from efficient_attention.training import loop
+from efficient_attention.training.run import Run, make_state
+
+
+class Programs:
+    """What a run compiles, kept by its config, data and mesh."""
+
+    def __init__(self) -> None:
+        self.made: dict[Any, Any] = {}
+        self.build_run, self.jit_train_step = loop.build_run, loop.jit_train_step
+
+    def once(self, kind: str, run: Run, make: Any) -> Any:
+        """What `make` gives for the first run of this config."""
+        key = kind, repr(run.config), str(run.fingerprint), run.mesh, run.graph
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
+
+    def run_of(self, *arguments: Any, **options: Any) -> Run:
+        """As `build_run`; its first state and its evaluation are compiled with those of the runs before."""
+        run = self.build_run(*arguments, **options)
+        evaluation_step = run.evaluation.step
+        object.__setattr__(run.evaluation, 'step', lambda: self.once('evaluation', run, evaluation_step))
+        object.__setattr__(run, 'drawn_state', lambda: self.once('state', run, lambda: jitted_state(run))())
+        return run
+
+    def train_step(self, run: Run) -> Any:
+        """As `jit_train_step`."""
+        return self.once('step', run, lambda: self.jit_train_step(run))
+
+
+def jitted_state(run: Run) -> Any:
+    """The program of `Run.drawn_state`."""
+    return jax.jit(lambda: make_state(run.task, run.config), out_shardings=run.shardings)
+
+
+@pytest.fixture(scope='module')
+def shared_programs() -> Iterator[None]:
+    """While the tests of a file run, the train loop takes each config's programs from its first run."""
+    programs = Programs()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, 'build_run', programs.run_of)
+        patch.setattr(loop, 'jit_train_step', programs.train_step)
+        yield
