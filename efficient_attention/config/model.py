@@ -38,7 +38,8 @@ class ModelConfig(OutputConfig):
     stack: str = 'plain'
     # layers of an encoder-decoder's decoder, which has the encoder's sizes and choices; 0 = there is no such decoder
     decoder_layers: int = read_by('text_to_text', default=0)
-    decoder_attention: str = read_by('text_to_text', default='causal')  # its mechanisms, each causal
+    # its mechanisms, each causal
+    decoder_attention: str = read_by('text_to_text', default='causal', marks=(EXPORTED,))
     # what the backward pass recomputes in a layer: nothing | 'full' all | 'dots' all but matrix products
     remat: str = marked(CHANGEABLE, EXPORTED, default='none')
     # tokens before a segment whose layer inputs a decoder keeps and reads again (M)

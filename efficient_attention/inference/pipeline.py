@@ -18,7 +18,7 @@ from efficient_attention.inference.fill_mask import MaskFiller
 from efficient_attention.inference.predictor import Predictor
 from efficient_attention.inference.pretrained_models import pretrained_module, row_length
 from efficient_attention.interop.config_in import default_labels
-from efficient_attention.interop.pretrained import Pretrained, open_pretrained
+from efficient_attention.interop.pretrained import Pretrained, check_encoder, open_pretrained
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.tasks.fine_tuning import check_global, check_outputs
@@ -74,6 +74,7 @@ def make_pipeline(
     known = ('fill-mask', 'feature-extraction', *PROBLEMS)
     if task not in known:
         raise InputError(f'pipeline {task!r} is unknown; known: {", ".join(known)}')
+    check_encoder(path, pretrained)
     if pretrained.tokenizer is None:
         raise InputError(f'{path}: no tokenizer there (tokenizer.json, vocab.txt or *.model)')
     encoder = text_encoder(pretrained.tokenizer, lowercase=pretrained.lowercase)

@@ -78,7 +78,7 @@ class TextToTextTask(Task):
 
     def make_tokenizer(self) -> Tokenizer:
         """The tokenizer of a file, or one trained on both sides of the training pairs."""
-        tokenizer = loaded_tokenizer(self.config.data)
+        tokenizer = loaded_tokenizer(self.config.data, is_text_to_text=True)
         if tokenizer is not None:
             return tokenizer
         texts = [text for pair in self.texts('train') for text in pair[:2]]

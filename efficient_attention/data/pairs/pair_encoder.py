@@ -7,7 +7,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from efficient_attention.data.pairs.pair_sets import TextPair
-from efficient_attention.data.tokenizers.special_tokens import ROLES
+from efficient_attention.data.tokenizers.text_to_text import text_to_text_ids
 from efficient_attention.errors import InputError
 
 ENCODED_AT_ONCE = 4096  # pairs
@@ -45,20 +45,10 @@ def symbols_of(tokenizer: Tokenizer, start: str = '') -> Symbols:
     Raises:
         InputError: it has no padding, no end of a text, or no such start.
     """
-    pieces = tokenizer.get_vocab()
-    found = {
-        role: next((pieces[name] for name in ROLES[role] if name in pieces), None) for role in ('pad', 'sep', 'cls')
-    }
-    pad, end = found['pad'], found['sep']
-    if pad is None or end is None:
-        role = 'pad' if pad is None else 'sep'
-        raise InputError(
-            f'data.tokenizer: no {ROLES[role][-1]} in its vocabulary (known names: {", ".join(ROLES[role])})'
-        )
-    if start and start not in pieces:
+    if start and tokenizer.token_to_id(start) is None:
         raise InputError(f'pairs.start is {start!r}, which the tokenizer lacks')
-    default = pad if found['cls'] is None else found['cls']
-    return Symbols(pad, end, pieces[start] if start else default)
+    ids = text_to_text_ids(tokenizer, 'data.tokenizer', start=start)
+    return Symbols(ids.pad, ids.end, ids.start)
 
 
 @dataclasses.dataclass(frozen=True)
