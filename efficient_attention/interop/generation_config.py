@@ -40,7 +40,7 @@ def ids_as_trained(ids: TextToTextIds, extra: Mapping[str, Any], generation: Map
     Raises:
         InputError: one of them is no id of the tokenizer.
     """
-    found: dict[str, int] = {}
+    found: dict[str, Any] = {}
     for field, key in KEYS.items():
         value = next((one[key] for one in (generation, extra) if one.get(key) is not None), None)
         if value is None:
