@@ -28,6 +28,7 @@ class LayerConfig(FeedForwardConfig):
     norm_kind: str = 'layer'
     norm_epsilon: float = 1e-12  # added to the variance
     dropout_rate: float = 0.1  # on each sub-layer's output and on the embeddings
+    final_dropout: bool = False  # dropout after a pre-norm stack's last norm too (T5)
     init_std: float = 0.02  # standard deviation of the truncated normal that weights start from
     # of matrices: 'fixed' = init_std | 'fan_in' = 1 / sqrt(inputs), of queries without scaled_logits 1 / sqrt(inputs K)
     kernel_init: str = 'fixed'
@@ -40,6 +41,7 @@ class LayerConfig(FeedForwardConfig):
         check_within('model.init_std', self.init_std, 0, low_is_open=True)
         check_within('model.norm_epsilon', self.norm_epsilon, 0)
         check_one_of('model.norm', self.norm, NORMS)
+        require(self.norm == 'pre' or not self.final_dropout, 'model.final_dropout', True, "False without norm 'pre'")
         check_one_of('model.norm_kind', self.norm_kind, NORM_KINDS)
         check_one_of('model.kernel_init', self.kernel_init, KERNEL_INITS)
         check_one_of('model.dtype', self.dtype, DTYPES)

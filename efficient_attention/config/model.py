@@ -40,8 +40,6 @@ class ModelConfig(OutputConfig):
     decoder_layers: int = read_by('text_to_text', default=0)
     # its mechanisms, each causal
     decoder_attention: str = read_by('text_to_text', default='causal', marks=(EXPORTED,))
-    shared_table: bool = read_by('text_to_text', default=True)  # one token table for encoder and decoder
-    final_dropout: bool = False  # dropout after a pre-norm stack's last norm too (T5)
     # what the backward pass recomputes in a layer: nothing | 'full' all | 'dots' all but matrix products
     remat: str = marked(CHANGEABLE, EXPORTED, default='none')
     # tokens before a segment whose layer inputs a decoder keeps and reads again (M)
@@ -65,7 +63,6 @@ class ModelConfig(OutputConfig):
         require(
             self.decoder_layers <= MOST_LAYERS, 'model.decoder_layers', self.decoder_layers, f'at most {MOST_LAYERS}'
         )
-        require(self.norm == 'pre' or not self.final_dropout, 'model.final_dropout', True, "False without norm 'pre'")
         check_one_of('model.sharing', self.sharing, SHARING)
         check_one_of('model.remat', self.remat, REMAT)
         check_one_of('model.stack', self.stack, STACKS)

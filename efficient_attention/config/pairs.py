@@ -26,7 +26,8 @@ class PairsConfig:
     prefix: tuple[str, ...] = ()  # before the sources of each set of `train`, held_out and test alike; () = nothing
     target_length: int = 128  # most tokens of a target, its end included; `data.length` is that of a source
     overlong: str = 'truncate'  # of pairs beyond a length: 'truncate' both sides | 'skip' the pair | 'error'
-    start: str = ''  # the piece that a target begins with; '' = [CLS] or its like, else that of padding
+    begin: str = ''  # the piece before every source and target, BART's '<s>'; '' = none
+    start: str = ''  # the piece that a decoder reads first, BART's '</s>'; '' = [CLS] or its like, else that of padding
     buckets: tuple[int, ...] = BUCKETS  # row lengths to pad to
 
     def __post_init__(self) -> None:

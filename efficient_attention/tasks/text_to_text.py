@@ -45,7 +45,7 @@ class TextToTextTask(Task):
         size, most = self.tokenizer.get_vocab_size(), config.model.vocab_size
         if size > most:
             raise InputError(f'the tokenizer has {size} pieces, more than model.vocab_size {most}')
-        symbols = symbols_of(self.tokenizer, config.pairs.start)
+        symbols = symbols_of(self.tokenizer, config.pairs.start, config.pairs.begin)
         lengths = config.data.length, config.pairs.target_length
         self.encoder = PairEncoder(self.tokenizer, symbols, *lengths, config.pairs.overlong)
         self.overlong = {split: Overlong() for split in SPLITS}

@@ -50,7 +50,7 @@ def test_cross_attention_that_reads_another_row(text: str):
     'text',
     ['lsh(8)', 'block(4)', 'global_tokens(2)', 'longformer(2, 1)', 'bigbird(4, 1)', 'sparse_fixed(8, 2)', 'prefix(3)']
     + ['causal', 'causal & window(3)', 'favor(8, causal=True)', 'linear(causal=True)', 'window(2) | global_tokens(1)']
-    + ['random_tiles(1, 4)', 'listed_tiles(4, 1, 0)', 'per_head(full, causal)', 'per_head(full, block(2))'],
+    + ['random_tiles(1, 4)', 'listed_tiles(4, 1, 0)', 'per_head(full, block(2))'],
 )
 def test_cross_attention_that_needs_one_row_is_refused(text: str):
     with pytest.raises(InputError) as error:
