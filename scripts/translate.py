@@ -67,7 +67,7 @@ def define_flags() -> flags.FlagValues:
     define_path('input', 'File of texts, a line each, plain or .gz; standard input by default.', options=options)
     define_output('File for the texts that are found, a line each; must be missing.', options=options)
     define_path('references', 'File of the texts that are right, to score by.', options=options)
-    define_checkpoint('last', options=options)
+    define_checkpoint('', '; best by default where the run names a metric, else last', options)
     flags.DEFINE_enum(
         'format', 'text', ('text', 'jsonl'), 'Of the output: the best text, or all with scores.', flag_values=options
     )

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from efficient_attention.commands.channel import Channel, Message
 from efficient_attention.commands.meeting import Facts, Met, difference, facts_of
-from efficient_attention.errors import ExitCode, InputError, RunStopped, exit_code, one_line, write_at_once
+from efficient_attention.errors import ExitCode, InputError, RunError, RunStopped, exit_code, one_line, write_at_once
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 20.0  # after which a process that says nothing counts as hung
@@ -37,6 +37,7 @@ class Peers:
         self._has_told = threading.Event()
         self._is_over = threading.Event()
         self._ending = threading.Lock()
+        self._heard = ''  # that another process has failed, and why
         self._code = 0
         self._listening = [
             threading.Thread(target=self._listen, args=pair, name='peer', daemon=True) for pair in met.channels.items()
@@ -73,13 +74,17 @@ class Peers:
         """Tells the others of an error that ends this process; returns when it may go on to its end.
 
         An error that may be that of a broken connection waits until it is known whether another process has died, and
-        is told no more if so: this process then ends here.
+        is told no more if so, or if another has told of its own before: this process then ends here.
         """
         if self._is_failing.is_set():
             return
         self._is_failing.set()
         if not isinstance(error, InputError | KeyboardInterrupt | SystemExit):
+            if self._heard:
+                self._end(self._heard)
             time.sleep(BROKEN_SECONDS)
+            if self._heard and not isinstance(error, RunError):  # it came as fast as the news
+                self._end(self._heard)
         with self._ending:
             self._code = exit_code(error)
             self._has_told.set()
@@ -117,12 +122,13 @@ class Peers:
     def _hear_failure(self, message: Message) -> None:
         """Ends this process as well, unless it is about to do so by itself."""
         failed = message['failed']
+        self._heard = f'{self.people[failed]} failed: {message["line"]}'
         if failed in self._gone:
             self._gone[failed].set()
         if self.number == 0:
             self._tell_all(message, but=failed)
         if not self._is_failing.wait(GRACE_SECONDS):
-            self._end(f'{self.people[failed]} failed: {message["line"]}')
+            self._end(self._heard)
 
     def _lose(self, other: int, what: str) -> None:
         if self._gone[other].is_set() or (self._is_over.is_set() and self.number):

@@ -27,7 +27,7 @@ class AttentionConfig:
     # 'auto' | 'reference' | 'dense' | 'blocked' | 'jax_nn' | 'cudnn'
     attention_backend: str = marked(CHANGEABLE, EXPORTED, default='auto')
     # what an encoder-decoder's decoder reads the encoder by: full, favor or linear attention, or a window by positions
-    cross_attention: str = read_by('text_to_text', default='full')
+    cross_attention: str = read_by('text_to_text', default='full', marks=(EXPORTED,))
     attention_bias: bool = True  # biases in the query, key, value and output projections; Reformer has none
     scaled_logits: bool = True  # products of queries and keys times 1 / sqrt(K); T5's are left as they are
     shared_qk: bool = False  # one projection for queries and keys, keys of unit length; LSH needs it

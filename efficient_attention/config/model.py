@@ -1,10 +1,11 @@
 """A model's whole config: layers, embeddings, output, and how the layers are stacked.
 
-The groups of model fields inherit from one another (AttentionConfig <- RelativeConfig <- LayerConfig <- EmbeddingConfig
-<- OutputConfig <- ModelConfig), a file for each, and are not fields of one another. So a field has one flat name
-everywhere, on the command line (`--config.model.width`), in config.json and in code (`config.width`), without a table
-that maps flat names to groups; a module asks for the smallest config that has what it reads, and takes any larger one;
-and a group can check its fields against those below it, such as `adaptive_divisor` against `embedding_width`.
+The groups of model fields inherit from one another (AttentionConfig <- RelativeConfig <- FeedForwardConfig <-
+LayerConfig <- EmbeddingConfig <- OutputConfig <- ModelConfig), a file for each, and are not fields of one another. So a
+field has one flat name everywhere, on the command line (`--config.model.width`), in config.json and in code
+(`config.width`), without a table that maps flat names to groups; a module asks for the smallest config that has what it
+reads, and takes any larger one; and a group can check its fields against those below it, such as `adaptive_divisor`
+against `embedding_width`.
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ STACKS = ('plain', 'reversible')
 @dataclasses.dataclass(frozen=True)
 class ModelConfig(OutputConfig):
     """An encoder or decoder. Its fields are those of this stack and of the groups below it, all on one level:
-    `AttentionConfig`, `RelativeConfig`, `LayerConfig`, `EmbeddingConfig`, `OutputConfig`.
+    `AttentionConfig`, `RelativeConfig`, `FeedForwardConfig`, `LayerConfig`, `EmbeddingConfig`, `OutputConfig`.
 
     Raises:
         InputError: a field is out of range; names the field, its value and what is allowed.
@@ -37,9 +38,8 @@ class ModelConfig(OutputConfig):
     stack: str = 'plain'
     # layers of an encoder-decoder's decoder, which has the encoder's sizes and choices; 0 = there is no such decoder
     decoder_layers: int = read_by('text_to_text', default=0)
-    decoder_attention: str = read_by('text_to_text', default='causal')  # its mechanisms, each causal
-    shared_table: bool = read_by('text_to_text', default=True)  # one token table for encoder and decoder
-    final_dropout: bool = False  # dropout after a pre-norm stack's last norm too (T5)
+    # its mechanisms, each causal
+    decoder_attention: str = read_by('text_to_text', default='causal', marks=(EXPORTED,))
     # what the backward pass recomputes in a layer: nothing | 'full' all | 'dots' all but matrix products
     remat: str = marked(CHANGEABLE, EXPORTED, default='none')
     # tokens before a segment whose layer inputs a decoder keeps and reads again (M)
@@ -63,7 +63,6 @@ class ModelConfig(OutputConfig):
         require(
             self.decoder_layers <= MOST_LAYERS, 'model.decoder_layers', self.decoder_layers, f'at most {MOST_LAYERS}'
         )
-        require(self.norm == 'pre' or not self.final_dropout, 'model.final_dropout', True, "False without norm 'pre'")
         check_one_of('model.sharing', self.sharing, SHARING)
         check_one_of('model.remat', self.remat, REMAT)
         check_one_of('model.stack', self.stack, STACKS)

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 
 from efficient_attention.config.embedding import EmbeddingConfig
-from efficient_attention.config.fields import read_by
+from efficient_attention.config.fields import EXPORTED, read_by
 from efficient_attention.errors import require
 
 DECODING = ('language_modelling', 'text_to_text')  # the tasks whose models have a decoder
@@ -29,7 +29,7 @@ class OutputConfig(EmbeddingConfig):
     adaptive_cutoffs: tuple[int, ...] = read_by(*DECODING, default=())
     adaptive_divisor: int = 1  # cluster i has vectors of width E / divisor^i; 1 = one table
     # positions of each row whose logits a decoder's loss holds at a time; 0 = all at once
-    loss_chunk: int = read_by(*DECODING, default=0)
+    loss_chunk: int = read_by(*DECODING, default=0, marks=(EXPORTED,))
 
     def __post_init__(self) -> None:
         EmbeddingConfig.__post_init__(self)

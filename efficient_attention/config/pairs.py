@@ -7,7 +7,6 @@ from efficient_attention.config.examples import BUCKETS
 from efficient_attention.errors import InputError
 
 OVERLONG = ('truncate', 'skip', 'error')
-MIXING = ('size', 'temperature')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,20 +26,12 @@ class PairsConfig:
     prefix: tuple[str, ...] = ()  # before the sources of each set of `train`, held_out and test alike; () = nothing
     target_length: int = 128  # most tokens of a target, its end included; `data.length` is that of a source
     overlong: str = 'truncate'  # of pairs beyond a length: 'truncate' both sides | 'skip' the pair | 'error'
-    # how often a set is drawn: by 'size' up to `mixing_limit`, or those numbers to the power 1 / `temperature`
-    mixing: str = 'size'
-    mixing_limit: int = 0  # pairs that a set counts for, at most; 0 = all
-    temperature: float = 1.0
-    start: str = ''  # the piece that a target begins with; '' = [CLS] or its like, else that of padding
+    begin: str = ''  # the piece before every source and target, BART's '<s>'; '' = none
+    start: str = ''  # the piece that a decoder reads first, BART's '</s>'; '' = [CLS] or its like, else that of padding
     buckets: tuple[int, ...] = BUCKETS  # row lengths to pad to
 
     def __post_init__(self) -> None:
         check_one_of('pairs.overlong', self.overlong, OVERLONG)
-        check_one_of('pairs.mixing', self.mixing, MIXING)
         check_within('pairs.target_length', self.target_length, 2)
-        check_within('pairs.mixing_limit', self.mixing_limit, 0)
-        check_within('pairs.temperature', self.temperature, 1)
-        if self.mixing == 'size' and self.temperature != 1:
-            raise InputError(f"pairs.temperature is {self.temperature}; with pairs.mixing 'size' it must be 1")
         if not self.buckets or list(self.buckets) != sorted(set(self.buckets)) or self.buckets[0] < 1:
             raise InputError(f'pairs.buckets is {self.buckets}; it must be rising lengths of at least 1')

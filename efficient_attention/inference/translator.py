@@ -11,17 +11,19 @@ from flax import nnx
 from tokenizers import Tokenizer
 
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.pairs.pair_encoder import PairEncoder, symbols_of
+from efficient_attention.data.pairs.pair_encoder import PairEncoder, Symbols, symbols_of
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.inference.beam_search import Search
-from efficient_attention.inference.restore import restore_for_inference
+from efficient_attention.inference.pretrained_models import pretrained_module, row_length
 from efficient_attention.inference.transducer import Batching, Target, Transducer
+from efficient_attention.interop.config_in import TEXT_TO_TEXT
+from efficient_attention.interop.pretrained import Pretrained, open_pretrained, trained_ids
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.tasks.text_to_text import TextToTextTask
-from efficient_attention.workdir.checkpoint_reader import LAST
-from efficient_attention.workdir.config_file import read_config
+
+BEGIN = {'bart': '<s>'}  # what every text of a family of released models begins with
 
 
 class Translation(NamedTuple):
@@ -62,11 +64,11 @@ class Decoding:
         self.search(end=0)
         self.batching()
 
-    def search(self, end: int) -> Search:
-        """The search, for an end symbol."""
+    def search(self, end: int, begin: int = -1) -> Search:
+        """The search, for an end symbol, and for what every target begins with."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         del fields['batch_size']
-        return Search(**fields, end=end)
+        return Search(**fields, end=end, first=begin)
 
     def batching(self) -> Batching:
         """How sources are put into batches."""
@@ -108,54 +110,66 @@ class Translator:
 
 
 def make_translator(
-    graph: nnx.GraphDef, params: Any, config: RunConfig, encoder: PairEncoder, decoding: Decoding, prefix: str = ''
+    graph: nnx.GraphDef, params: Any, encoder: PairEncoder, decoding: Decoding, prefix: str = ''
 ) -> Translator:
     """A translator with these parameters, laid out for inference."""
-    symbols = encoder.symbols
+    symbols, model = encoder.symbols, nnx.merge(graph, params).config
     transducer = Transducer(
         graph,
         params,
-        decoding.search(symbols.end),
+        decoding.search(symbols.end, symbols.begin),
         prompt=(symbols.start,),
         batching=decoding.batching(),
-        may_follow=may_follow(encoder.tokenizer, symbols.end, config.model.vocab_size),
+        may_follow=may_follow(encoder.tokenizer, symbols, model.vocab_size),
     )
     return Translator(transducer, encoder, prefix)
 
 
-def may_follow(tokenizer: Tokenizer, end: int, size: int) -> np.ndarray:
-    """bool [V], the ids that a target may have: pieces that are not special, and the end symbol."""
+def may_follow(tokenizer: Tokenizer, symbols: Symbols, size: int) -> np.ndarray:
+    """bool [V], the ids that a target may have: pieces that are not special, and the symbols of its begin and end."""
     allowed = np.arange(size) < tokenizer.get_vocab_size()
     allowed[[id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special and id < size]] = False
-    allowed[end] = True
+    allowed[[id for id in (symbols.begin, symbols.end) if id >= 0]] = True
     return allowed
 
 
 def open_translator(
-    workdir: Path, *, checkpoint: str = LAST, decoding: Decoding | None = None, prefix: str | None = None
+    path: Path, *, checkpoint: str = '', decoding: Decoding | None = None, prefix: str | None = None
 ) -> Translator:
-    """The translator of a run.
+    """The translator of a run, or of a Hugging Face folder of T5, BART, Marian or Pegasus.
 
     Args:
-        workdir: a folder that train.py wrote.
-        checkpoint: 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number.
+        path: a folder that train.py wrote, or a Hugging Face folder.
+        checkpoint: of a run: 'last', 'best' or a step's number; '' = the best where one is known, else the last.
         decoding: how targets are searched.
         prefix: before each source; by default that of the run, which must be one.
 
     Raises:
-        InputError: there is no run of the task text_to_text, no such checkpoint, no tokenizer, or several prefixes.
+        InputError: there is no encoder-decoder, no such checkpoint, no tokenizer, or a run has several prefixes.
     """
-    config = read_config(workdir)
-    if config.task != 'text_to_text':
-        raise InputError(f'{workdir} holds a run of the task {config.task!r}; translating needs text_to_text')
-    tokenizer = load_tokenizer(workdir / 'tokenizer.json', lowercase=config.data.lowercase)
-    lengths = config.data.length, config.pairs.target_length
-    encoder = PairEncoder(tokenizer, symbols_of(tokenizer, config.pairs.start), *lengths)
-    graph, params = restore_for_inference(
-        workdir, config, checkpoint, lambda: EncoderDecoder(config.model, rngs=nnx.Rngs(0))
-    )
-    prefix = one_prefix(config, workdir) if prefix is None else prefix
-    return make_translator(graph, params, config, encoder, decoding or Decoding(), prefix)
+    return translator_of(open_pretrained(path, checkpoint), path, decoding, prefix)
+
+
+def translator_of(
+    pretrained: Pretrained, path: Path, decoding: Decoding | None = None, prefix: str | None = None
+) -> Translator:
+    """As `open_translator`, of a checkpoint that is open; `path` is for messages."""
+    if pretrained.problem != TEXT_TO_TEXT:
+        raise InputError(f'{path} was trained for {pretrained.problem!r}; text from text needs an encoder-decoder')
+    if pretrained.tokenizer is None:
+        raise InputError(f'{path}: no tokenizer there (tokenizer.json, vocab.json with merges.txt, or *.model)')
+    run, ids = pretrained.run, trained_ids(pretrained, pretrained.tokenizer)
+    tokenizer = load_tokenizer(pretrained.tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
+    begin = run.pairs.begin if run else BEGIN.get(pretrained.family, '')
+    symbols = Symbols(ids.pad, ids.end, ids.start, symbols_of(tokenizer, begin=begin).begin)
+    length = row_length(pretrained)
+    lengths = (run.data.length, run.pairs.target_length) if run else (length, length)
+    module = pretrained_module(lambda rngs: EncoderDecoder(pretrained.model, rngs=rngs), pretrained)
+    graph, state = nnx.split(module)
+    if prefix is None:
+        prefix = one_prefix(run, path) if run else ''
+    encoder = PairEncoder(tokenizer, symbols, *lengths)
+    return make_translator(graph, nnx.to_pure_dict(state), encoder, decoding or Decoding(), prefix)
 
 
 def one_prefix(config: RunConfig, workdir: Path) -> str:
@@ -182,7 +196,7 @@ def generation_scores(task: TextToTextTask, graph: nnx.GraphDef, params: Any) ->
     made: list[str] = []
     with jax.default_device(device):
         for one, prefix in zip(task.sets[split], task.pairs.prefix or ('',) * len(task.sets[split]), strict=True):
-            translator = make_translator(graph, params, config, task.encoder, decoding, prefix)
+            translator = make_translator(graph, params, task.encoder, decoding, prefix)
             found = translator([pair.source for pair in task.pairs_of_set(one)])
             made += [best[0].text if best else '' for best in found]
     scores = translation_scores(made, [pair.target for pair in task.texts(split)])

@@ -42,8 +42,7 @@ class EncoderDecoder(nnx.Module):
         tokens_BL: Array,
         segments_BL: Array,
         *,
-        source_positions_BM: Array | None = None,
-        positions_BL: Array | None = None,
+        positions: tuple[Array | None, Array | None] = (None, None),
         rng: Array | None = None,
         step: Array | int = 0,
     ) -> Array:
@@ -54,14 +53,13 @@ class EncoderDecoder(nnx.Module):
             source_segments_BM: 0 = padding, 1, 2, ... = packed sources, each read by the target of its number alone.
             tokens_BL: ids that the decoder reads, which begin with the start symbol.
             segments_BL: likewise of the targets.
-            source_positions_BM: of the source's tokens in their texts; 0, 1, ... by default.
-            positions_BL: likewise of the targets.
+            positions: of the tokens in their texts, [B, M] of sources and [B, L] of targets; 0, 1, ... by default.
             rng: a key, or one for each row; turns dropout on.
             step: training step, which decides what random mechanisms draw; 0 outside training.
         """
-        read: dict[str, Any] = {'rng': fold(rng, 0), 'step': step, 'positions_BM': source_positions_BM}
+        read: dict[str, Any] = {'rng': fold(rng, 0), 'step': step, 'positions_BM': positions[0]}
         other = self.encode(source_BM, source_segments_BM, **read)
-        options: dict[str, Any] = {'positions_BL': positions_BL, 'rng': fold(rng, 1), 'step': step}
+        options: dict[str, Any] = {'positions_BL': positions[1], 'rng': fold(rng, 1), 'step': step}
         return self.decoder.hidden(tokens_BL, segments_BL, other=other, **options)
 
     def encode(

@@ -43,9 +43,9 @@ class Attention(nnx.Module):
     def __init__(self, config: LayerConfig, *, is_cross: bool = False, rngs: nnx.Rngs) -> None:
         inner, use_bias = config.heads * config.head_width, config.attention_bias
         self.config = config
-        self.query = linear(
-            config, config.width, inner, rngs, axes='DI', use_bias=use_bias, std_factor=1.0 / config.logit_scale
-        )
+        self.query = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
+        if config.kernel_init == 'fan_in' and not config.scaled_logits:
+            self.query.kernel[...] = self.query.kernel[...] / config.logit_scale
         has_key = is_cross or not config.shared_qk
         self.key = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias) if has_key else None
         self.value = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)

@@ -32,7 +32,6 @@ def linear(
     axes: str = 'DE',
     use_bias: bool = True,
     in_float32: bool = False,
-    std_factor: float = 1.0,
 ) -> Dense:
     """A dense layer [..., inputs] -> [..., outputs].
 
@@ -44,7 +43,6 @@ def linear(
         axes: the letters of the kernel's axes, by which it lies on a mesh.
         use_bias: whether it adds a bias.
         in_float32: its result is not rounded to the config's dtype.
-        std_factor: of the standard deviation of initial values, where that goes by the inputs.
     """
     return Dense(
         inputs,
@@ -54,7 +52,7 @@ def linear(
         dtype=config.compute_dtype,
         param_dtype=jnp.float32,
         preferred_element_type=jnp.float32 if in_float32 else None,
-        kernel_init=kernel_init(config, std_factor / math.sqrt(inputs)),
+        kernel_init=kernel_init(config, 1.0 / math.sqrt(inputs)),
         rngs=rngs,
     )
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from efficient_attention.attention.device_mesh import is_split, spread
 from efficient_attention.models.adaptive import Cluster
 from efficient_attention.objectives.chunked_loss import by_chunks
 from efficient_attention.objectives.weighted_sums import weighted_sums
@@ -44,6 +45,8 @@ def adaptive_sums(
     def sums_of(
         clusters: tuple[Cluster, ...], hidden_BcE: Array, cluster_Bc: Array, place_Bc: Array, weights_Bc: Array
     ) -> dict[str, Array]:
+        if is_split('L'):  # each device takes its share of a chunk; else each would compute all of it
+            hidden_BcE = spread(hidden_BcE, 'BLE')
         losses_Bc, is_correct_Bc = losses_of(clusters, hidden_BcE, cluster_Bc, place_Bc)
         return weighted_sums(losses_Bc, is_correct_Bc, weights_Bc)
 

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 from jax import Array
+from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.objectives.chunked_loss import chunked_sums
@@ -37,8 +38,7 @@ class TextToText(Objective):
             batch['source_segments'],
             batch['tokens'],
             batch['segments'],
-            source_positions_BM=batch.get('source_positions'),
-            positions_BL=batch.get('positions'),
+            positions=(batch.get('source_positions'), batch.get('positions')),
             rng=rng,
             step=step,
         )
@@ -55,9 +55,8 @@ class TextToText(Objective):
 
     def losses(self, logits_BLV: Array, targets_BL: Array) -> tuple[Array, Array]:
         """The loss of each target, and its cross-entropy alone, float32 [B, L] each."""
+        loss_BL = cross_entropy_BL = cross_entropy(logits_BLV, targets_BL)
         normaliser_BL = jax.nn.logsumexp(logits_BLV, axis=-1)
-        cross_entropy_BL = normaliser_BL - jnp.take_along_axis(logits_BLV, targets_BL[..., None], axis=-1)[..., 0]
-        loss_BL = cross_entropy_BL
         if self.label_smoothing:
             uniform_BL = normaliser_BL - logits_BLV.mean(axis=-1)
             loss_BL = (1.0 - self.label_smoothing) * cross_entropy_BL + self.label_smoothing * uniform_BL

@@ -6,15 +6,12 @@ import re
 
 import numpy as np
 
-from efficient_attention.planning.program import Computation, Executed, Instruction, Program, Shape
+from efficient_attention.planning.program import STILL, Computation, Executed, Instruction, Program, Shape
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _CONTRACTED = re.compile(r'lhs_contracting_dims=\{([\d,]*)\}')
 _LABELS = re.compile(r'dim_labels=(\w+)_(\w+)->(\w+)')
 _WINDOW = re.compile(r'window=\{([^}]*)\}')
-# Instructions that move nothing by themselves; '-done' ends what '-start' has begun.
-STILL = frozenset(('parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'while', 'conditional', 'call'))
-STILL |= {'after-all', 'partition-id', 'replica-id'}
 SLICES = frozenset(('dynamic-slice', 'slice', 'gather'))
 
 
@@ -79,7 +76,7 @@ def used_places(window: dict[str, str], outputs: int, inputs: int) -> int:
 def bytes_of(run: Executed, program: Program) -> float:
     """Bytes that an instruction reads and writes in main memory; of an operand of which it reads a slice, the slice."""
     instruction = run.instruction
-    if instruction.opcode in STILL or instruction.opcode.endswith('-done'):
+    if instruction.opcode in STILL or instruction.opcode.endswith('-done'):  # '-done' ends what '-start' has begun
         return 0.0
     inner = program.computations.get(instruction.called[0], {}) if instruction.opcode == 'fusion' else {}
     if inner:

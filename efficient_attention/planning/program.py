@@ -19,6 +19,9 @@ _LINE = re.compile(r'^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$')
 _CALLED = re.compile(r'\b(?:calls|body|to_apply|true_computation|false_computation)=%?([\w.\-]+)')
 _BRANCHES = re.compile(r'branch_computations=\{([^}]*)\}')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+# Instructions that compute and move nothing by themselves.
+STILL = frozenset(('parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'while', 'conditional', 'call'))
+STILL |= {'after-all', 'partition-id', 'replica-id'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +91,7 @@ class Program:
     entry: str
 
     def executed(self) -> Iterator[Executed]:
-        """Every instruction that runs, with those inside fusions and loops; both branches of a condition."""
+        """Every instruction that runs, with those inside fusions and loops; of a condition, the longest branch."""
         return self._executed(self.entry, 1, self.entry)
 
     def _executed(self, name: str, times: int, scope: str) -> Iterator[Executed]:
@@ -97,8 +100,21 @@ class Program:
             yield Executed(instruction, computation, times, name, scope)
             inner = times * (self.trips(instruction, computation) or 1) if instruction.opcode == 'while' else times
             is_part = name != scope or instruction.opcode == 'fusion'
-            for called in instruction.called:
+            for called in self.running(instruction):
                 yield from self._executed(called, inner, scope if is_part else called)
+
+    def running(self, instruction: Instruction) -> tuple[str, ...]:
+        """The computations that an instruction runs: of the branches of a condition one, and the longest is taken."""
+        called = instruction.called
+        return (max(called, key=self.elements),) if instruction.opcode == 'conditional' and called else called
+
+    def elements(self, name: str) -> int:
+        """How many elements all results of a computation have, as a measure of how long it runs."""
+        return sum(
+            run.times * sum(math.prod(shape.sizes) for shape in run.instruction.shapes)
+            for run in self._executed(name, 1, name)
+            if run.instruction.opcode not in STILL
+        )
 
     def trips(self, loop: Instruction, computation: Computation) -> int | None:
         """How often the body of a loop in this computation runs; None where the program does not tell.

@@ -45,7 +45,7 @@ class TextToTextTask(Task):
         size, most = self.tokenizer.get_vocab_size(), config.model.vocab_size
         if size > most:
             raise InputError(f'the tokenizer has {size} pieces, more than model.vocab_size {most}')
-        symbols = symbols_of(self.tokenizer, config.pairs.start)
+        symbols = symbols_of(self.tokenizer, config.pairs.start, config.pairs.begin)
         lengths = config.data.length, config.pairs.target_length
         self.encoder = PairEncoder(self.tokenizer, symbols, *lengths, config.pairs.overlong)
         self.overlong = {split: Overlong() for split in SPLITS}
@@ -78,7 +78,7 @@ class TextToTextTask(Task):
 
     def make_tokenizer(self) -> Tokenizer:
         """The tokenizer of a file, or one trained on both sides of the training pairs."""
-        tokenizer = loaded_tokenizer(self.config.data)
+        tokenizer = loaded_tokenizer(self.config.data, is_text_to_text=True)
         if tokenizer is not None:
             return tokenizer
         texts = [text for pair in self.texts('train') for text in pair[:2]]

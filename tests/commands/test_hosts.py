@@ -36,12 +36,14 @@ STEPS = 16
 # A line of metrics for each step, so that none is a mean over the steps before and after a stop.
 FIELDS = {'train.steps': STEPS, 'train.log_every_steps': 1}
 TUNING = {'train.steps': 6, 'train.log_every_steps': 1, 'examples.buckets': (16,)}  # one shape, so one program
-# It ends at the first evaluation that has no greater loss than the one before.
+TUNING |= {'train.batch_size': 40}  # an epoch is 4 steps
+# It ends at the first evaluation that has no smaller loss than the one before: the second one.
 TUNING |= {'eval.every_steps': 2, 'train.early_stop': 1}
-TUNING |= {'checkpoint.best_metric': 'fine_tuning_loss', 'checkpoint.best_mode': 'max'}
+TUNING |= {'checkpoint.best_metric': 'fine_tuning_loss', 'checkpoint.best_mode': 'min'}
 
 # train.py of two processes which fine-tune before that. The second is sent SIGTERM before its fifth step of
-# pretraining, and then takes its steps slowly, as a process learns of a signal to another only within a second.
+# pretraining, and then takes its steps slowly, as a process learns of a signal to another only within a second. Each
+# writes down the tokens of its rows, a line each step.
 STOPPED = """
     import json, os, signal, sys, time
     import jax
@@ -52,12 +54,18 @@ STOPPED = """
 
     train, next_batch, taken = loop.train, loop.Trainer.next_batch, []
 
+    def next_batch_noted(trainer, batches):
+        batch = next_batch(trainer, batches)
+        with open(f'{trainer.log.workdir}-rows-{jax.process_index()}', 'a') as file:
+            print(json.dumps(batch['tokens'].tolist()), file=file)
+        return batch
+
     def next_batch_or_stop(trainer, batches):
         taken.append(trainer)
         if len(taken) == 5:
             os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(1.0 if len(taken) > 5 else 0.0)
-        return next_batch(trainer, batches)
+        return next_batch_noted(trainer, batches)
 
     def train_both(config, workdir, **opened):
         train(fill_config(json.loads(os.environ['FINE_TUNING'])).config, workdir.with_name('two_tuned'))
@@ -65,7 +73,7 @@ STOPPED = """
             loop.Trainer.next_batch = next_batch_or_stop
         train(config, workdir, **opened)
 
-    loop.train = train_both
+    loop.train, loop.Trainer.next_batch = train_both, next_batch_noted
     run_command(entry.main)
 """
 
@@ -203,6 +211,27 @@ def test_two_processes_fine_tune_like_one(folder: Path, stopped: tuple[Path, lis
         assert row['id'] == other['id'] and row['probabilities'] == pytest.approx(other['probabilities'], rel=1e-5)
 
 
+def rows_of_two(workdir: Path) -> list[list[list[list[int]]]]:
+    """The tokens of the rows that each of two processes has read, by step."""
+    paths = [Path(f'{workdir}-rows-{number}') for number in range(2)]
+    return [[json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()] for path in paths]
+
+
+def test_two_processes_read_each_record_once(folder: Path, stopped: tuple[Path, list[str]]):
+    read = rows_of_two(stopped[0].with_name('two_tuned'))
+    words = (folder / 'tuning' / 'vocab.txt').read_text(encoding='utf-8').split()
+    texts = [[' '.join(words[token] for token in row if token > 4) for row in sum(steps, [])] for steps in read]
+    _, *lines = (folder / 'tuning' / 'train.tsv').read_text(encoding='utf-8').splitlines()
+    assert [len(one) for one in texts] == [80, 80]
+    assert sorted(texts[0] + texts[1]) == sorted(line.split('\t')[0] for line in lines)
+
+
+def test_two_processes_read_the_rows_of_one_in_its_order(folder: Path, stopped: tuple[Path, list[str]]):
+    first, second = rows_of_two(stopped[0])
+    batches = build_run(tiny_config(folder, **FIELDS)).task.training_batches(0, len(first), 0, 1)
+    assert len(first) >= 5 and [batch['tokens'].tolist() for batch in batches] == list(map(list.__add__, first, second))
+
+
 def predict(workdir: Path, folder: Path) -> list[dict[str, Any]]:
     """The lines of the prediction file that a run's checkpoint gives for its dev split."""
     (path,) = predict_files(workdir, folder / 'predictions', split='dev')['files']
@@ -294,12 +323,13 @@ def has_fallen(process: subprocess.Popen) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('processes, victims', [(2, (0, 1)), (4, (3,)), (4, (0, 1, 2, 3))])
-def test_sigterm_to_one_or_all_saves_the_same_step(
+@pytest.mark.parametrize('processes, victims', [(2, (0, 1)), (4, (3,)), (4, (0, 1, 2, 3)), (2, (1,))])
+def test_a_stop_signal_to_one_or_all_saves_the_same_step(
     processes: int, victims: tuple[int, ...], folder: Path, unbroken: Path
 ):
-    workdir = folder / f'term_{len(victims)}_of_{processes}'
-    said = finish_well(signalled(folder, workdir, Topology(processes, 1), signal.SIGTERM, *victims), ExitCode.STOPPED)
+    workdir = folder / f'stop_{len(victims)}_of_{processes}'
+    number = signal.SIGINT if victims == (1,) else signal.SIGTERM
+    said = finish_well(signalled(folder, workdir, Topology(processes, 1), number, *victims), ExitCode.STOPPED)
     (step,) = re.findall(r'stopped after step (\d+), which is saved', said[0])
     assert 7 <= int(step) < STEPS and CheckpointReader(workdir).steps() == [int(step)]
     finish_well(launch(folder, workdir, Topology(processes, 1)))

@@ -173,6 +173,26 @@ def test_an_error_that_may_come_from_a_death_waits_for_it(met: list[Met], ends: 
     failing.join()
 
 
+@pytest.mark.parametrize('is_news_first', [True, False])
+def test_what_the_end_of_a_failed_process_breaks_is_no_failure_of_its_own(
+    is_news_first: bool, met: list[Met], ends: queue.Queue, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(peers, 'BROKEN_SECONDS', 2.0)
+    one = take_part(1, met[1])
+    failing = threading.Thread(target=one.tell_failure, args=(RuntimeError('Gloo: connection reset'),))
+    if not is_news_first:
+        failing.start()
+        assert one._is_failing.wait(5)
+    met[0].channels[1].send({'failed': 0, 'line': 'the disk is full'})
+    while is_news_first and not one._heard:
+        time.sleep(0.01)
+    if is_news_first:
+        failing.start()
+    code, line = ends.get(timeout=5)
+    assert code == 4 and line.startswith('error: process 0 (host') and line.endswith(' failed: the disk is full')
+    failing.join()
+
+
 def test_alone_there_is_nobody_to_compare_with():
     peers._known.clear()
     compare_with_peers({'seed': 1})

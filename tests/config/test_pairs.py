@@ -17,9 +17,7 @@ RUN = {'task': 'text_to_text', 'pairs': PairsConfig(train='toy:copy:9:1-5'), 'mo
     'fields, said',
     [
         ({'overlong': 'wrap'}, "pairs.overlong is 'wrap'; known: truncate, skip, error"),
-        ({'mixing': 'all'}, "pairs.mixing is 'all'"),
         ({'target_length': 1}, 'pairs.target_length is 1'),
-        ({'temperature': 2.0}, "pairs.temperature is 2.0; with pairs.mixing 'size' it must be 1"),
         ({'buckets': (8, 8)}, r'pairs.buckets is \(8, 8\)'),
     ],
 )

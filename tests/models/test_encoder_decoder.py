@@ -86,8 +86,7 @@ def test_packed_pairs_give_what_each_gives_alone(name: str):
             positions = np.concatenate([np.arange(size) for size in sizes])[None].astype(np.int32)
             arrays.append((filled, jnp.asarray(segments), jnp.asarray(positions)))
         (source, source_segments, source_positions), (tokens, segments, positions) = arrays
-        places = {'source_positions_BM': source_positions, 'positions_BL': positions}
-        return run(name)(source, source_segments, tokens, segments, **places)
+        return run(name)(source, source_segments, tokens, segments, positions=(source_positions, positions))
 
     both = packed([0, 1])
     for number, (_, cut) in enumerate(cuts):

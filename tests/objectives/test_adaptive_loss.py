@@ -13,12 +13,16 @@ import pytest
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from efficient_attention.attention.device_forms import using_forms
+from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.adaptive import Cluster
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.objectives.adaptive_loss import clusters_of
 from efficient_attention.objectives.fine_tuning import class_sums
 from efficient_attention.objectives.language_modelling import output_sums
+from efficient_attention.planning.cost import cost_of
+from efficient_attention.planning.program import parse_program
 from tests.tolerances import assert_close
 
 ROWS, LENGTH, VOCABULARY = 8, 13, 60
@@ -122,6 +126,20 @@ def test_rows_over_eight_devices_give_the_same():
     assert_close(
         jax.device_get(spread), jax.device_get(value_and_gradients(graph, state, HIDDEN, ANY, WEIGHTS)), gradient=True
     )
+
+
+def test_devices_that_share_a_row_share_each_chunk():
+    """The values of one device, and, in the form of products for accelerators, a quarter of its matrix products."""
+    mesh = Mesh(np.asarray(jax.devices()[:4]).reshape(1, 1, 4, 1), ('data', 'fsdp', 'sequence', 'tensor'))
+    graph, state = parts_of(4, 'narrow tails')
+    arrays = [x[:, :12] for x in (HIDDEN, ANY, WEIGHTS)]
+    shares = jax.device_put(arrays, NamedSharding(mesh, PartitionSpec(None, 'sequence')))
+    whole = value_and_gradients.lower(graph, state, *arrays).compile()
+    with using_mesh(mesh), using_forms(matrix_einsums=False):
+        split = value_and_gradients.lower(graph, state, *shares).compile()
+    assert_close(jax.device_get(split(state, *shares)), jax.device_get(whole(state, *arrays)), gradient=True)
+    products, of_all = (cost_of(parse_program(one.as_text())).flops for one in (split, whole))
+    assert 0 < 4 * products <= of_all
 
 
 def test_clusters_of_targets():

@@ -25,6 +25,26 @@ def test_the_compiler_may_say_how_often_a_loop_runs():
     assert max(run.times for run in parse_program(known).executed()) == 5
 
 
+def test_of_a_condition_the_longest_branch_runs():
+    """As of the devices of a ring that have blocks of different kinds: each runs one."""
+    branches = """%short (p: f32[4,16]) -> f32[4,16] {
+  %p = f32[4,16]{1,0} parameter(0)
+  ROOT %once = f32[4,16]{1,0} negate(%p)
+}
+
+%long (q: f32[4,16]) -> f32[4,16] {
+  %q = f32[4,16]{1,0} parameter(0)
+  %first = f32[4,16]{1,0} negate(%q)
+  ROOT %second = f32[4,16]{1,0} negate(%first)
+}
+
+"""
+    chosen = '  %chosen = f32[4,16]{1,0} conditional(%zero, %a, %a), branch_computations={%short, %long}\n'
+    text = TEXT.replace('ENTRY', branches + 'ENTRY').replace('  %wide', chosen + '  %wide')
+    names = {run.instruction.name for run in parse_program(text).executed()}
+    assert {'chosen', 'first', 'second'} <= names and 'once' not in names
+
+
 @pytest.mark.parametrize('first, step, turns', [(0, 2, 2), (1, 1, 2), (0, 3, 1), (-1, 1, 4)])
 def test_a_loop_may_begin_later_and_go_in_larger_steps(first, step, turns):
     """As those that the compiler has unrolled."""

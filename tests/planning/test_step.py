@@ -1,6 +1,8 @@
 """The step is compiled without data, and what it takes is what the run's arrays take."""
 
+import dataclasses
 import importlib.util
+from typing import Any
 
 import jax
 import pytest
@@ -9,7 +11,10 @@ from efficient_attention.planning.collectives import collectives_of
 from efficient_attention.planning.cost import cost_of
 from efficient_attention.planning.step import compile_step, temporary_bytes_of
 from efficient_attention.planning.topology import devices_of, parse_topology
+from efficient_attention.training.run import build_run
+from efficient_attention.training.step import jit_train_step
 from tests.planning.tiny_step import config, tiny_step
+from tests.training.tiny_run import tiny_config
 
 STATE = ('params', 'opt_state')
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
@@ -23,6 +28,24 @@ def test_a_device_holds_its_part_of_the_state():
     assert memory.batch == 4 * (4 * 4 * 32 + 3 * 4 * 5 + 2 * 4)  # of 4 rows
     assert 0 < memory.temporary and memory.total == sum(vars(memory).values())
     assert memory.least < memory.total
+
+
+def test_a_run_of_the_same_config_takes_what_was_planned(tmp_path):
+    """Its arrays on a device, and the program that is compiled for them, as XLA counts them."""
+    run = build_run(tiny_config(tmp_path, **{'mesh.fsdp': 2}), jax.devices()[:2])
+    state, batch = run.drawn_state(), run.on_devices(next(run.task.training_batches(0, 1, 0, 1)))
+    held = {'parameters': state.params, 'optimizer': state.opt_state, 'batch': batch}
+    planned = dataclasses.asdict(tiny_step().memory)
+    assert {name: planned[name] for name in held} == {name: bytes_on_device(tree) for name, tree in held.items()}
+    compiled = jit_train_step(run).lower(state, batch).compile()
+    counted = compiled.memory_analysis()
+    assert counted.temp_size_in_bytes == planned['temporary']
+    taken = counted.argument_size_in_bytes + counted.output_size_in_bytes - counted.alias_size_in_bytes
+    assert taken + counted.generated_code_size_in_bytes == tiny_step().memory.total - planned['temporary']
+
+
+def bytes_on_device(tree: Any) -> int:
+    return sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(tree))
 
 
 def test_the_program_has_the_products_that_the_model_needs():

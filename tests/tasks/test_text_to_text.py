@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -10,9 +11,11 @@ from configs.common import text_to_text_config
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.pairs.pair_sets import parse_sets
+from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.inference.translator import Decoding, open_translator
+from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
 from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.tasks.text_to_text import TextToTextTask
 from efficient_attention.training.loop import train
@@ -27,6 +30,7 @@ def config_of(**fields: Any) -> RunConfig:
     flat |= {'pairs.train': 'toy:reverse:40:2-6', 'pairs.held_out': 'toy:reverse:10:2-6:1'}
     flat |= {'pairs.target_length': 8, 'pairs.buckets': (8,), 'model.width': 16, 'model.layers': 1}
     flat |= {'model.decoder_layers': 1, 'model.positions': 'sinusoidal', 'optimizer.warmup_steps': 2}
+    flat |= {'model.embedding_norm': False, 'model.norm': 'pre', 'model.norm_epsilon': 1e-5}  # as Pegasus has them
     flat |= {'optimizer.learning_rate': 3e-3, 'train.steps': 12, 'train.batch_size': 8, 'train.log_every_steps': 4}
     flat |= {'eval.every_steps': 6, 'eval.batch_size': 8, 'checkpoint.every_steps': 6, 'train.label_smoothing': 0.1}
     config.update_from_flattened_dict(flat | fields)
@@ -48,6 +52,19 @@ def test_a_run_learns_and_its_workdir_is_evaluated(tmp_path: Path):
     sources, targets, _ = zip(*held_out_set.read(), strict=True)
     scores = translation_scores([best[0].text for best in translator(sources)], targets)
     assert {name: found[name] for name in scores} == scores
+    assert_goes_out_and_comes_back(tmp_path / 'run', tmp_path / 'exported')
+
+
+def assert_goes_out_and_comes_back(workdir: Path, folder: Path) -> None:
+    """As a Hugging Face folder, with the ids that targets begin and end with."""
+    before = open_pretrained(workdir)
+    save_pretrained(folder, before)
+    after = open_pretrained(folder)
+    assert (after.family, after.problem, after.model) == ('pegasus', 'text_to_text', before.model)
+    assert jax.tree.all(jax.tree.map(np.array_equal, before.params(), after.params()))
+    pieces = load_tokenizer(workdir / 'tokenizer.json', lowercase=False).get_vocab()
+    ids = {'pad_token_id': '[PAD]', 'decoder_start_token_id': '[CLS]', 'eos_token_id': '[SEP]'}
+    assert {key: after.extra[key] for key in ids} == {key: pieces[piece] for key, piece in ids.items()}
 
 
 def test_sets_are_joined_with_their_prefixes_and_what_is_cut_is_said():

@@ -7,7 +7,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from efficient_attention.data.pairs.pair_sets import TextPair
-from efficient_attention.data.tokenizers.special_tokens import ROLES
+from efficient_attention.data.tokenizers.text_to_text import text_to_text_ids
 from efficient_attention.errors import InputError
 
 ENCODED_AT_ONCE = 4096  # pairs
@@ -15,11 +15,12 @@ ENCODED_AT_ONCE = 4096  # pairs
 
 @dataclasses.dataclass(frozen=True)
 class Symbols:
-    """Ids of padding, of the end of a text, and of what a target begins with."""
+    """Ids of padding, of a text's end, of what a decoder reads first, and of what every text begins with (-1: none)."""
 
     pad: int
     end: int
     start: int
+    begin: int = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,26 +40,18 @@ class Overlong:
     first: str = ''
 
 
-def symbols_of(tokenizer: Tokenizer, start: str = '') -> Symbols:
-    """The symbols of a tokenizer by the names in use; `start` names the piece that targets begin with.
+def symbols_of(tokenizer: Tokenizer, start: str = '', begin: str = '') -> Symbols:
+    """The symbols of a tokenizer by the names in use; `start` and `begin` name pieces, as in `PairsConfig`.
 
     Raises:
-        InputError: it has no padding, no end of a text, or no such start.
+        InputError: it has no padding, no end of a text, or no such piece.
     """
-    pieces = tokenizer.get_vocab()
-    found = {
-        role: next((pieces[name] for name in ROLES[role] if name in pieces), None) for role in ('pad', 'sep', 'cls')
-    }
-    pad, end = found['pad'], found['sep']
-    if pad is None or end is None:
-        role = 'pad' if pad is None else 'sep'
-        raise InputError(
-            f'data.tokenizer: no {ROLES[role][-1]} in its vocabulary (known names: {", ".join(ROLES[role])})'
-        )
-    if start and start not in pieces:
-        raise InputError(f'pairs.start is {start!r}, which the tokenizer lacks')
-    default = pad if found['cls'] is None else found['cls']
-    return Symbols(pad, end, pieces[start] if start else default)
+    for name, piece in (('start', start), ('begin', begin)):
+        if piece and tokenizer.token_to_id(piece) is None:
+            raise InputError(f'pairs.{name} is {piece!r}, which the tokenizer lacks')
+    ids = text_to_text_ids(tokenizer, 'data.tokenizer', start=start)
+    first = tokenizer.token_to_id(begin) if begin else None
+    return Symbols(ids.pad, ids.end, ids.start, -1 if first is None else first)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,9 +73,10 @@ class PairEncoder:
     overlong: str = 'truncate'
 
     def source_ids(self, texts: Iterable[str]) -> list[np.ndarray]:
-        """The ids of sources, each with its end, of any length."""
+        """The ids of sources or targets, each with its end, of any length."""
         encoded = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [np.array([*one.ids, self.symbols.end], np.int32) for one in encoded]
+        before = [self.symbols.begin] if self.symbols.begin >= 0 else []
+        return [np.array([*before, *one.ids, self.symbols.end], np.int32) for one in encoded]
 
     def encode(self, pairs: Iterable[TextPair], prefix: str, overlong: Overlong) -> Iterator[EncodedPair]:
         """The pairs as ids; those beyond a length are counted in `overlong`, and cut or left out.
