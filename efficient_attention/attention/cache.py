@@ -54,12 +54,13 @@ def decode(
 
 
 def take_rows(cache: Cache, rows_b: Array) -> Cache:
-    """The cache of these rows in this order, any of them as often as it is named.
+    """The cache of these rows in this order, any of them as often as it is named; all must be there.
 
     Every array of a cache has the rows as its first axis, but for those of a `FeatureMap`, which all rows share.
     """
 
     def take(leaf: Any) -> Any:
-        return leaf if isinstance(leaf, FeatureMap) else jnp.take(leaf, rows_b, axis=0)
+        # With a check of the numbers this took four times as long on a CPU.
+        return leaf if isinstance(leaf, FeatureMap) else leaf.at[rows_b].get(mode='promise_in_bounds')
 
     return jax.tree.map(take, cache, is_leaf=lambda leaf: isinstance(leaf, FeatureMap))
