@@ -64,10 +64,17 @@ def test_vectors_logits_and_cross_weights(name: str):
 
 # Of `generate` in scripts/peers/make_text_to_text_fixtures.py.
 SEARCHES = {'greedy': {'beams': 1}, 'beam': {'beams': 4}}
+GREEDY = ('t5_1', 'bart_2')  # of the others it is slow, and says little beside four beams
 
 
-@pytest.mark.parametrize('kind', SEARCHES)
-@pytest.mark.parametrize('name', TEXT_TO_TEXT_NAMES)
+@pytest.mark.parametrize(
+    ('name', 'kind'),
+    [
+        pytest.param(name, kind, marks=() if kind == 'beam' or name in GREEDY else pytest.mark.slow)
+        for name in TEXT_TO_TEXT_NAMES
+        for kind in SEARCHES
+    ],
+)
 def test_tokens_of_generate(name: str, kind: str):
     arrays, values = text_to_text_arrays(name), open_pretrained(TEXT_TO_TEXT / name).generation
     end, start, most = values['eos_token_id'], values['decoder_start_token_id'], arrays[f'output/{kind}'].shape[1] - 1
