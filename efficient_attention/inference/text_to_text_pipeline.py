@@ -27,12 +27,12 @@ class TextToTextPipeline:
     def __init__(
         self, pretrained: Pretrained, path: Path, *, prefix: str | None = None, alignments: bool = False, **options: Any
     ) -> None:
-        try:
-            decoding = Decoding(**options)
-        except TypeError:
-            fields = ', '.join(field.name for field in dataclasses.fields(Decoding))
-            known = f'prefix, alignments, {fields}'
-            raise InputError(f'unknown option among {", ".join(options)}; known: {known}') from None
+        known = [field.name for field in dataclasses.fields(Decoding)]
+        if unknown := sorted(options.keys() - set(known)):
+            raise InputError(
+                f'unknown options: {", ".join(unknown)}; known: {", ".join(["prefix", "alignments", *known])}'
+            )
+        decoding = Decoding(**options)
         self.best, self.alignments = decoding.best, alignments
         self.translator = translator_of(pretrained, path, decoding, prefix)
 
