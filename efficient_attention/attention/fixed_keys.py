@@ -10,7 +10,7 @@ from jax import Array
 from jaxtyping import Float, Shaped
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.features.fixed_sums import FixedSums, read_fixed_sums
+from efficient_attention.attention.features.fixed_sums import FixedSums, read_fixed_sums, sum_fixed
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.registry import room_of
 
@@ -50,9 +50,11 @@ def fix_keys(mechanism: Mechanism, keys: KeySequence, rng: Array | None = None) 
     Sums are those of one segment a row; a row that packs several then gives NaN. `rng` is the key of mechanisms that
     draw something.
     """
-    room = room_of(mechanism)
-    if room.sum_fixed is not None:
-        return room.sum_fixed(mechanism, keys.key, keys.value, keys.segments, rng)
+    if mechanism.needs_rng and rng is None:
+        raise ValueError(f'{mechanism} draws at random and needs rng, one key')
+    feature_map = room_of(mechanism).feature_map
+    if feature_map is not None:
+        return sum_fixed(keys.key, keys.value, keys.segments, feature_map(mechanism, rng, keys.key.shape[3]))
     return FixedKeys(keys.key.swapaxes(1, 2), keys.value.swapaxes(1, 2), keys.segments, keys.positions)
 
 

@@ -126,8 +126,7 @@ PACKED = {
     'source_segments_BM': jnp.asarray([[1, 1, 1, 2, 2, 2, 0]]),
     'tokens_BL': TOKENS[:1],
     'segments_BL': jnp.asarray([[1] * 4 + [2] * 4 + [0]]),
-    'source_positions_BM': jnp.asarray([[0, 1, 2, 0, 1, 2, 0]]),
-    'positions_BL': jnp.asarray([[0, 1, 2, 3, 0, 1, 2, 3, 0]]),
+    'positions': (jnp.asarray([[0, 1, 2, 0, 1, 2, 0]]), jnp.asarray([[0, 1, 2, 3, 0, 1, 2, 3, 0]])),
 }
 # The same pairs in two rows.
 SEPARATE = {
@@ -139,7 +138,7 @@ SEPARATE = {
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def apply(graph: nnx.GraphDef, params: dict, step: int = 0, **arrays: jax.Array) -> jax.Array:
+def apply(graph: nnx.GraphDef, params: dict, step: int = 0, **arrays: Any) -> jax.Array:
     return nnx.merge(graph, params)(**arrays, step=step)
 
 

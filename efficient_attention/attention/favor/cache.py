@@ -1,4 +1,4 @@
-"""The caches of FAVOR: sums over the features of its keys, and the random rows that make features."""
+"""The cache of causal FAVOR: sums over the features of its keys, and the random rows that make features."""
 
 from typing import Any, cast
 
@@ -8,7 +8,6 @@ from jax.typing import DTypeLike
 from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
 from efficient_attention.attention.favor.definition import FAVOR
 from efficient_attention.attention.features.cache import SumsCache, decode_sums, init_sums
-from efficient_attention.attention.features.fixed_sums import FixedSums, sum_fixed
 from efficient_attention.attention.mechanism import of_kind
 
 
@@ -20,10 +19,3 @@ def init(spec: CacheSpec, batch: int, _: DTypeLike, rng: Array | None) -> SumsCa
 def decode(spec: CacheSpec, cache: SumsCache, new: NewTokens, *_: Any) -> tuple[Array, SumsCache]:
     """Outputs [B, n, H, K] of the new tokens, and the cache that includes them."""
     return decode_sums(cache, new, of_kind(FAVOR, spec.mechanism).chunk)
-
-
-def sum_keys(mechanism: FAVOR, key: Array, value: Array, segments: Array, rng: Array | None) -> FixedSums:
-    """The sums over keys that stay the same, with the features that the key `rng` draws."""
-    if rng is None:
-        raise ValueError(f'{mechanism} draws at random and needs rng, one key')
-    return sum_fixed(key, value, segments, mechanism.feature_map(rng, key.shape[3]))

@@ -1,4 +1,4 @@
-"""The caches of linear attention: phi(k) v and phi(k) summed over the keys, whose size does not grow."""
+"""The cache of causal linear attention: phi(k) v and phi(k) summed over the keys, whose size does not grow."""
 
 from typing import Any
 
@@ -6,7 +6,6 @@ from jax import Array
 
 from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
 from efficient_attention.attention.features.cache import SumsCache, decode_sums, init_sums
-from efficient_attention.attention.features.fixed_sums import FixedSums, sum_fixed
 from efficient_attention.attention.linear.definition import ELU, Linear
 from efficient_attention.attention.mechanism import of_kind
 
@@ -19,8 +18,3 @@ def init(spec: CacheSpec, batch: int, *_: Any) -> SumsCache:
 def decode(spec: CacheSpec, cache: SumsCache, new: NewTokens, *_: Any) -> tuple[Array, SumsCache]:
     """Outputs [B, n, H, K] of the new tokens, and the cache that includes them."""
     return decode_sums(cache, new, of_kind(Linear, spec.mechanism).chunk)
-
-
-def sum_keys(_: Linear, key: Array, value: Array, segments: Array, *__: Any) -> FixedSums:
-    """The sums over keys that stay the same."""
-    return sum_fixed(key, value, segments, ELU)
