@@ -61,7 +61,7 @@ def main() -> None:
     print(keep_freed_memory(), file=sys.stderr)
     protocol = {name: flag.value for name, flag in (PROTOCOL | SEARCH).items() if flag.value is not None}
     options = {'checkpoint': CHECKPOINT.value, 'batch_size': BATCH_SIZE.value, **protocol}
-    with hosts_of_flags({'options': options}):
+    with hosts_of_flags({'options': options}, agrees_on_stops=False):
         metrics = evaluate_workdir(WORKDIR.value, **options)
         if jax.process_index() == 0:
             print(json.dumps(metrics), flush=True)

@@ -156,7 +156,7 @@ def test_checkpoints_are_compared_with_their_seals(call_here, trained, tmp_path,
     assert out.splitlines() == [f'checkpoint step {step}: every file is as it was written' for step in steps]
     (tmp_path / 'checkpoints' / '2' / 'record' / 'metadata').write_text('{}')
     code, out, err = call_here(script, f'--workdir={tmp_path}', '--verify')
-    assert code == 1 and err == f'error: {tmp_path}/checkpoints: damaged: 2 of {len(steps)} checkpoint(s)\n'
+    assert code == 1 and err == f'error: {tmp_path}/checkpoints: 1 of {len(steps)} checkpoints damaged: step 2\n'
     assert 'checkpoint step 2: damaged: record/metadata is not what was written' in out.splitlines()
 
 
@@ -237,7 +237,7 @@ def test_a_workdir_of_another_config_is_one_line(call_here, shared):
 def test_a_checkpoint_of_another_model_is_one_line(call_here, shared, tmp_path):
     shutil.copytree(shared / 'run' / 'checkpoints', tmp_path / 'checkpoints')
     arguments = training(shared, tmp_path, '--config.model.layers=3')
-    assert_refused(call_here(*arguments), f'{tmp_path} was made with config.model.layers = 2, now it is 3; ')
+    assert_refused(call_here(*arguments), f'checkpoint {tmp_path}/checkpoints/0 was made with config.model.layers = 2')
     line = f'checkpoint {tmp_path}/checkpoints/0 is from another model: params/encoder/stack/layers/'
     assert_refused(call_here('eval.py', f'--workdir={tmp_path}'), line)  # the config there is the one just given
 

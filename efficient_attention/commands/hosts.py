@@ -44,18 +44,21 @@ def define_host_flags() -> None:
 
 
 @contextlib.contextmanager
-def hosts_of_flags(facts: Facts) -> Iterator[None]:
+def hosts_of_flags(facts: Facts, *, agrees_on_stops: bool = True) -> Iterator[None]:
     """Joins the run's other processes, if the command line says so, until the end of the block.
 
     An error that ends the block in one process ends the others.
 
     Args:
         facts: what all processes have to have alike, nested dicts; their code and versions are compared as well.
+        agrees_on_stops: whether JAX catches SIGTERM, so that all processes can agree on a step to save; without it, as
+            where there is nothing to save, SIGTERM ends a process at once.
 
     Raises:
         InputError: the flags do not serve, or the processes are not about to run the same.
         PeerError: not all processes came.
     """
+    jax.config.update('jax_enable_preemption_service', agrees_on_stops)
     peers = join_by_flags(facts)
     if peers is None:
         yield

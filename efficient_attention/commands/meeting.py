@@ -5,7 +5,9 @@ to run the same, does the run begin; else every process ends with the same line.
 something else is not listened to.
 """
 
+import contextlib
 import dataclasses
+import errno
 import json
 import os
 import secrets
@@ -117,6 +119,7 @@ class Reception:
         self, place: Place, me: Person, facts: Facts, serve_relay: Callable[[socket.socket, bytes], None]
     ) -> None:
         self._place, self._serve_relay = place, serve_relay
+        self._me = me
         self._people, self._facts = {0: me}, {0: facts}
         self._channels: dict[int, Channel] = {}
         self._refusal = ''
@@ -129,7 +132,9 @@ class Reception:
         try:
             server = listen(host, port)
         except OSError as error:
-            line = f'process 0 cannot listen there ({error.strerror}); --bind_address names an address of this machine'
+            self._tell_another_0((host, port))
+            reason = 'another program listens there' if error.errno == errno.EADDRINUSE else error.strerror
+            line = f'process 0 cannot listen there ({reason}); --bind_address names an address of this machine'
             raise InputError(f'--coordinator={self._place.address}: {line}') from None
         threading.Thread(target=accept_all, args=(server, self._receive), daemon=True).start()
         with self._changed:
@@ -146,6 +151,11 @@ class Reception:
         for channel in self._channels.values():
             channel.close()
         raise fault
+
+    def _tell_another_0(self, address: tuple[str, int]) -> None:
+        """Tells another process 0 of the run that listens at the address, so that both end; raises its InputError."""
+        with contextlib.suppress(PeerError, OSError):
+            attend(dataclasses.replace(self._place, seconds=HELLO_SECONDS), address, self._me, self._facts[0])
 
     def _tell_all(self, answer: Message) -> None:
         for channel in self._channels.values():

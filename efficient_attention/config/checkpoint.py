@@ -15,7 +15,7 @@ class CheckpointConfig:
     """
 
     every_steps: int = 1000  # steps between checkpoints
-    keep: int = 3  # newest checkpoints kept; with 1 or 2 an evaluation beside the training may see its step vanish
+    keep: int = 3  # newest checkpoints kept
     keep_best: int = 0  # checkpoints kept for their metric, beside the newest ones
     best_metric: str = ''  # name among the metrics given at save time; '' = none
     best_mode: str = 'min'  # 'min' | 'max': which value of it is best

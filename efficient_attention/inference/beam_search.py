@@ -263,8 +263,9 @@ def best_candidates(beams: Beams, token_log_probs_bV: Array) -> Candidates:
     is_there_BKV = is_there(token_log_probs_BKV) & is_there(beams.log_probs_BK)[..., None]
     sums_BKV = jnp.where(is_there_BKV, beams.log_probs_BK[..., None] + token_log_probs_BKV, MASKED)
     best = jax.lax.top_k(sums_BKV.reshape(rows, -1), min(2 * count, count * size))
-    # Else a slice of them makes XLA sort all sums: five times the time of a step of T5-small on a CPU.
-    log_probs_Bc, places_Bc = jax.lax.optimization_barrier(best)
+    # Else a slice of them makes XLA sort all sums: five times the time of a step of T5-small on a CPU. One barrier for
+    # both would stand on the operation itself, and end a process with several CPU devices in XLA's decomposition of it.
+    log_probs_Bc, places_Bc = map(jax.lax.optimization_barrier, best)
     parents_Bc, newest_Bc = places_Bc // size, places_Bc % size
     tokens_BcT = jnp.take_along_axis(beams.tokens_BKT, parents_Bc[..., None], axis=1)
     tokens_BcT = tokens_BcT.at[:, :, beams.made].set(newest_Bc)

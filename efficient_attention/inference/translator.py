@@ -15,6 +15,7 @@ from efficient_attention.data.pairs.pair_encoder import PairEncoder, Symbols, sy
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.inference.beam_search import Search
+from efficient_attention.inference.evaluate import on_host
 from efficient_attention.inference.pretrained_models import pretrained_module, row_length
 from efficient_attention.inference.transducer import Batching, Target, Transducer
 from efficient_attention.interop.config_in import TEXT_TO_TEXT
@@ -192,9 +193,9 @@ def generation_scores(task: TextToTextTask, graph: nnx.GraphDef, params: Any) ->
     config, split = task.config, task.config.eval.split
     fields = {name: getattr(config.eval, name) for name in ('beams', 'penalty', 'alpha')}
     decoding = Decoding(**fields, batch_size=config.eval.batch_size, max_tokens=config.pairs.target_length)
-    device = jax.local_devices()[0]
     made: list[str] = []
-    with jax.default_device(device):
+    params = on_host(params)  # each process writes all of the targets, on one of its devices
+    with jax.default_device(jax.local_devices()[0]):
         for one, prefix in zip(task.sets[split], task.pairs.prefix or ('',) * len(task.sets[split]), strict=True):
             translator = make_translator(graph, params, task.encoder, decoding, prefix)
             found = translator([pair.source for pair in task.pairs_of_set(one)])

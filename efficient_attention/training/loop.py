@@ -36,6 +36,7 @@ from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.config_file import claim_workdir, growth_note, may_differ, with_new_fields
 from efficient_attention.workdir.environment import write_environment
 from efficient_attention.workdir.fingerprint import compare_fingerprints
+from efficient_attention.workdir.metrics import FILE_NAME as METRICS
 from efficient_attention.workdir.metrics import MetricsLog, read_metrics
 from efficient_attention.workdir.report import write_report
 
@@ -85,10 +86,8 @@ def train(
         progress.say(f'{run.describe()}; {begun}')
         stack.push(tell_peers)  # before anything of the above is closed, which may wait for the other processes
         trainer = Trainer(run, checkpoints, log, progress, fingerprint, watchdog)
-        for note in [
-            *growth_note(saved_fingerprint(newest), config),
-            *run_notes(run, is_complete=trainer.is_complete(first)),
-        ]:
+        notes = [*growth_note(saved_fingerprint(newest), config), *lost_lines_note(newest, log)]
+        for note in [*notes, *run_notes(run, is_complete=trainer.is_complete(first))]:
             progress.say(note)
         held_out = trainer.run_steps(state, stop)
     return held_out
@@ -110,7 +109,8 @@ def begin_or_restore(
     claim_workdir(workdir, run.config, has_checkpoint=True)
     saved = saved_fingerprint(newest)
     allowed = may_differ(saved, run.config)
-    compare_fingerprints(saved, fingerprint, where=str(workdir), changeable=allowed)
+    where = f'checkpoint {checkpoints.reader.folder / str(newest.step)}'
+    compare_fingerprints(saved, fingerprint, where=where, changeable=allowed)
     checkpoints.remove_superseded()
     return checkpoints.reader.read_state(run.abstract_state, newest.step)
 
@@ -152,9 +152,20 @@ def check_best_metric(run: Run) -> None:
         raise InputError(f'checkpoint.best_metric is {name!r}; known: {", ".join(sorted(run.task.held_out_metrics))}')
 
 
+def lost_lines_note(newest: Saved | None, log: MetricsLog) -> list[str]:
+    """A line where the metrics of steps before the checkpoint were lost, which nothing writes again; else none."""
+    before = newest.record.get(LINES, 0) if newest else 0
+    if not isinstance(before, int) or jax.process_index() > 0 or log.lines >= before:
+        return []
+    return [f'{log.workdir / METRICS} has {log.lines} lines of the steps so far, and had {before}: the rest is lost']
+
+
 def saved_interval(newest: Saved | None) -> Interval:
     """The steps before a checkpoint that no line of the log tells of; of none without a checkpoint."""
     return Interval.restored(newest.record[INTERVAL]) if newest and INTERVAL in newest.record else Interval()
+
+
+LINES = 'metrics_lines'  # of the record of a checkpoint: how many lines metrics.jsonl had
 
 
 class Trainer:
@@ -253,7 +264,7 @@ class Trainer:
         """Starts to save a state, which must be finite; `metrics` are those of its evaluation, if there was one."""
         self.watchdog.note(step, SAVING)
         check_state(step, state)
-        record = {'fingerprint': self.fingerprint, INTERVAL: self.queue.finished().as_json()}
+        record = {'fingerprint': self.fingerprint, INTERVAL: self.queue.finished().as_json(), LINES: self.log.lines}
         self.checkpoints.save(step, state, record=record, metrics=metrics)
 
     def was_cut(self, step: int) -> bool:

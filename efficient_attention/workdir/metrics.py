@@ -48,13 +48,14 @@ class MetricsLog:
 
     def __init__(self, workdir: Path, *, start_step: int = 0) -> None:
         self.workdir, self.start_step = workdir, start_step
-        self._is_writer = jax.process_index() == 0
+        self._is_writer, self.lines = jax.process_index() == 0, 0  # lines of the file
         if not self._is_writer:
             return
         workdir.mkdir(parents=True, exist_ok=True)
         path = workdir / FILE_NAME
         kept = [line for line in read_metrics(workdir) if line['step'] <= start_step]
         write_atomically(path, ''.join(map(_line, kept)))
+        self.lines = len(kept)
         # Only lines of this step can come again: what is measured right after a restart was perhaps measured before.
         self._written = {(line['step'], line['split']) for line in kept if line['step'] == start_step}
         self._path, self._unwritten, self._is_failing = path, b'', False
@@ -77,6 +78,7 @@ class MetricsLog:
             return
         numbers = {name: _number(value) for name, value in metrics.items()}
         self._first_unwritten = min(self._first_unwritten, step)
+        self.lines += 1
         self._unwritten += _line({'step': step, 'split': split, **numbers}).encode()
         self._write_out()
         # tensorboardX would print a warning for each number that is not finite

@@ -27,7 +27,8 @@ def verify_checkpoints(workdir: Path) -> None:
         print(f'checkpoint step {step}: {"being saved" if is_being_saved else _in_words(reader, step, fault)}')
         damaged += [step] if fault else []
     if damaged:
-        raise RunError(f'{reader.folder}: damaged: {", ".join(map(str, damaged))} of {len(steps)} checkpoint(s)')
+        named = ', '.join(map(str, damaged))
+        raise RunError(f'{reader.folder}: {len(damaged)} of {len(steps)} checkpoints damaged: step {named}')
 
 
 def _in_words(reader: CheckpointReader, step: int, fault: str) -> str:

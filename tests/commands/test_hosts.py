@@ -392,3 +392,9 @@ def test_code_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     before = hosts.code_digest()
     (tmp_path / 'a.py').write_text('x = 2\n')
     assert hosts.code_digest() != before and hosts.code_digest() == hosts.code_digest()
+
+
+def test_jax_catches_sigterm_where_there_is_something_to_save():
+    for is_caught in (False, True):
+        with hosts.hosts_of_flags({}, agrees_on_stops=is_caught):
+            assert jax.config.jax_enable_preemption_service is is_caught

@@ -79,6 +79,19 @@ def test_a_number_given_twice_is_named():
     assert line == ('--process_id=1 is given twice: process 1 (host h, pid 1), process 1 (host h, pid 1)')
 
 
+def test_two_processes_0_are_named():
+    line = only_line(gather([0, 0]), InputError)
+    assert line == ('--process_id=0 is given twice: process 0 (host h, pid 1), process 0 (host h, pid 1)')
+
+
+def test_another_program_at_the_address_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(meeting, 'HELLO_SECONDS', 0.2)
+    with socket.create_server((LOOPBACK, 0)) as server:
+        address = f'{LOOPBACK}:{server.getsockname()[1]}'
+        with pytest.raises(InputError, match='process 0 cannot listen there .another program listens there.; --bind'):
+            meet(Place(address, 2, 0, 5.0), FACTS, lambda near, _: near.close())
+
+
 def test_a_number_out_of_range_is_named():
     line = only_line(gather([0, 2]), InputError)
     assert line == 'process 2 (host h, pid 1): --process_id must be 0 to 1 with --process_count=2'

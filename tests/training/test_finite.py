@@ -84,7 +84,7 @@ class Saved:
 class Lines(SilentProgress):
     """The display and the log of a run: what it says, and its count of skipped steps."""
 
-    start_step = 0
+    start_step = lines = 0
 
     def __init__(self, workdir: Path) -> None:
         self.workdir = workdir

@@ -239,12 +239,18 @@ def test_a_run_goes_on_with_equal_losses_on_another_mesh(folder, unbroken):
         np.testing.assert_allclose(total / 4, expected[step, 'train']['loss'], rtol=1e-5)
 
 
-def test_a_complete_run_is_evaluated_again_and_written_no_further(folder, unbroken, monkeypatch):
+def test_a_complete_run_is_evaluated_again_and_written_no_further(folder, unbroken, monkeypatch, capfd):
     before = (unbroken / 'metrics.jsonl').read_text(encoding='utf-8')
     monkeypatch.setattr(PretrainingTask, 'rows_per_epoch', None)  # a call of it would plan training data for nothing
     held_out = train(tiny_config(folder, **MESH), unbroken)
     assert (unbroken / 'metrics.jsonl').read_text(encoding='utf-8') == before
     assert held_out['masked_lm_loss'] == lines_of(unbroken)[20, 'held_out']['masked_lm_loss']
+    assert 'the rest is lost' not in capfd.readouterr().err
+    few = before.splitlines(keepends=True)[:2]
+    (unbroken / 'metrics.jsonl').write_text(''.join(few), encoding='utf-8')
+    train(tiny_config(folder, **MESH), unbroken)
+    assert f'{unbroken}/metrics.jsonl has 2 lines of the steps so far, and had 8: the rest' in capfd.readouterr().err
+    (unbroken / 'metrics.jsonl').write_text(before, encoding='utf-8')
 
 
 @pytest.mark.parametrize('batch_size', [8, 64])

@@ -25,7 +25,7 @@ def test_each_checkpoint_has_a_line(tmp_path: Path, capsys):
     record = folder / '1' / 'record' / 'metadata'
     record.write_text(json.dumps({'step': 1}))  # as before there were seals
     (folder / '1' / 'seal-0-of-1.sha256').unlink()
-    with pytest.raises(RunError, match=r'damaged: 3 of 3 checkpoint\(s\)$'):
+    with pytest.raises(RunError, match=': 1 of 3 checkpoints damaged: step 3$'):
         verify_checkpoints(tmp_path)
     assert capsys.readouterr().out.splitlines() == [
         'checkpoint step 1: older than seals are, so that nothing can be compared',
