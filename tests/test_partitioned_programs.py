@@ -176,10 +176,10 @@ def sizes_of(config: ModelConfig, mesh: Mesh) -> Sizes:
     tokens = keys // mesh.shape.get('sequence', 1)
     fixed = [(count, heads, width) for count in (1, keys, keys + LENGTH)]  # biases and vectors of distances
     fixed += [(heads, tokens, LENGTH)] if config.relative == 't5' else []
-    if config.adaptive_cutoffs:  # the first words' vectors and those of the clusters
+    if config.adaptive_cutoffs:  # the first words' vectors and those of the clusters, not always as many on each device
         whole = config.adaptive_cutoffs[0] + len(config.adaptive_cutoffs), config.width
         parts = [(1, 1), (mesh.shape['tensor'], 1), (mesh.shape['tensor'], mesh.shape['fsdp'])]
-        fixed += [(whole[0] // part, whole[1] // other) for part, other in parts]
+        fixed += [(-(-whole[0] // part), whole[1] // other) for part, other in parts]
     if isinstance(config.mechanisms[0], FeatureAttention):
         features = getattr(config.mechanisms[0], 'features', width)
         fixed += [(rows, heads, features, *columns) for columns in ((), (width,), (width + 1,))]
