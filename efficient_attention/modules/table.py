@@ -31,7 +31,7 @@ class Table(nnx.Embed):
 
     def __call__(self, inputs: Int[Array, '...'], out_sharding: Any = None) -> Float[Array, '... E']:
         """The vectors of these rows, in the table's `dtype`."""
-        if out_sharding is not None or not is_gathering():
+        if out_sharding is not None or not (is_gathering() or is_split('V')):
             return super().__call__(inputs, out_sharding)
         table = lay(jnp.asarray(self.embedding[...], self.dtype or self.param_dtype), self.axes, PARAMETERS)
         if inputs.ndim == 2 and self.is_in_parts():
@@ -46,7 +46,7 @@ class Table(nnx.Embed):
         A width that it does not divide is whole on every device. Each then looks up its own rows alone: if it looked up
         those of all rows, their gradients would be gathered.
         """
-        mesh = device_mesh()
+        mesh = device_mesh() if is_gathering() else None
         if self.axes != 'VE' or mesh is None:
             return False
         return partition('E', (self.features,), mesh, PARAMETERS)[0] is not None

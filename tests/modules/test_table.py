@@ -41,6 +41,14 @@ def test_a_width_that_does_not_divide_is_looked_up_without_gathering_the_vectors
     assert sent(program.as_text(), MESH, 'all-gather') == []
 
 
+def test_the_gradient_of_words_that_tensor_splits_lies_like_their_table():
+    mesh = Mesh(np.asarray(jax.devices()[:4]).reshape(2, 1, 2), ('data', 'fsdp', 'tensor'))
+    graph, state = nnx.split(Table(10, 4, axes='VE', rngs=nnx.Rngs(0)))
+    state = jax.device_put(state, NamedSharding(mesh, PartitionSpec('tensor')))
+    gradient = jax.jit(using_mesh(mesh)(jax.grad(lambda state: (nnx.merge(graph, state)(NUMBERS) ** 2).sum())))(state)
+    assert {shard.data.shape for shard in jax.tree.leaves(gradient)[0].addressable_shards} == {(5, 4)}
+
+
 def test_logits_of_tokens_that_are_spread_over_devices_gather_neither_vectors_nor_gradients():
     mesh = Mesh(np.asarray(jax.devices()[:4]).reshape(2, 2), ('data', 'sequence'))
     x_BLE = jnp.cos(jnp.arange(2 * 6 * 4.0)).reshape(2, 6, 4)
