@@ -37,6 +37,11 @@ PROTOCOL = {  # of a language model; the config decides by default
     'clamp_length': flags.DEFINE_integer('clamp_length', None, 'Farther distances count as this one; 0 = none does.'),
     'same_length': flags.DEFINE_bool('same_length', None, 'Let each token read as many others as memory is long.'),
 }
+SEARCH = {  # of text to text; the config decides by default
+    'beams': flags.DEFINE_integer('beams', None, 'Open hypotheses of the search; 1 = greedy.', lower_bound=1),
+    'penalty': flags.DEFINE_enum('penalty', None, ('gnmt', 'length'), 'Length penalty of the search.'),
+    'alpha': flags.DEFINE_float('alpha', None, 'Exponent of the length penalty.'),
+}
 VERIFY = define_verify()
 define_host_flags()
 
@@ -54,7 +59,7 @@ def main() -> None:
         verify_checkpoints(WORKDIR.value)
         return
     print(keep_freed_memory(), file=sys.stderr)
-    protocol = {name: flag.value for name, flag in PROTOCOL.items() if flag.value is not None}
+    protocol = {name: flag.value for name, flag in (PROTOCOL | SEARCH).items() if flag.value is not None}
     options = {'checkpoint': CHECKPOINT.value, 'batch_size': BATCH_SIZE.value, **protocol}
     with hosts_of_flags({'options': options}):
         metrics = evaluate_workdir(WORKDIR.value, **options)

@@ -31,6 +31,7 @@ __all__ = [
     'set_fields',
     'small_decoder_config',
     'sparse_fields',
+    'text_to_text_config',
     'transformer_xl_fields',
 ]
 
@@ -53,6 +54,18 @@ def language_modelling_config() -> ConfigDict:
     config.model.norm_epsilon = 1e-5
     config.model.token_types = 0
     config.checkpoint.best_metric = 'causal_lm_loss'
+    return config
+
+
+def text_to_text_config() -> ConfigDict:
+    """Every field of a run from text to text: the defaults, and pre-norm layers without token types."""
+    config = default_config()
+    config.task = 'text_to_text'
+    config.data.lowercase = False
+    config.model.norm = 'pre'
+    config.model.norm_epsilon = 1e-5
+    config.model.token_types = 0
+    config.checkpoint.best_metric = 'target_loss'
     return config
 
 

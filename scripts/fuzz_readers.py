@@ -42,9 +42,9 @@ from efficient_attention.data.examples.conll import read_sentences
 from efficient_attention.data.examples.hotpotqa import read_hotpotqa
 from efficient_attention.data.examples.multiple_choice import read_choices
 from efficient_attention.data.examples.squad import read_squad
-from efficient_attention.data.examples.tables import read_table
 from efficient_attention.data.sources.array_records import record_documents
 from efficient_attention.data.sources.json_files import json_documents
+from efficient_attention.data.sources.tables import read_table
 from efficient_attention.data.sources.wikipedia_dump import dump_documents
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
@@ -63,6 +63,7 @@ from scripts.fuzz_samples import (
     HEADER,
     HOTPOT,
     LONGFORMER,
+    MARIAN,
     METRICS,
     MUSIQUE,
     PATTERN_WORDS,
@@ -71,6 +72,7 @@ from scripts.fuzz_samples import (
     RUN,
     SEAL,
     SQUAD,
+    T5,
     TOKENIZER,
     WIKI_WORDS,
     as_bytes,
@@ -163,7 +165,9 @@ def read_race(path: Path) -> None:
 READERS = {
     'safetensors': Reader('model.safetensors', read_tensors, (struct.pack('<Q', len(HEADER)) + HEADER + bytes(20),)),
     'hugging_face': Reader(
-        'config.json', lambda path: describe(read_values(path.parent)), (as_bytes(BERT), as_bytes(LONGFORMER))
+        'config.json',
+        lambda path: describe(read_values(path.parent)),
+        tuple(map(as_bytes, (BERT, LONGFORMER, T5, MARIAN))),
     ),
     'vocabulary': Reader('vocab.txt', read_tokenizer, ('\n'.join(PIECES).encode(),), (*PIECES, '\n', '\r\n')),
     'tokenizer': Reader('tokenizer.json', read_tokenizer, (as_bytes(TOKENIZER),)),

@@ -52,6 +52,31 @@ BERT = {
     'efficient_attention': {'model': {'attention': 'window(8)'}, 'examples': {}, 'thresholds': {'threshold': 0.5}},
 }
 LONGFORMER = BERT | {'model_type': 'longformer', 'architectures': ['LongformerModel'], 'attention_window': [4, 4]}
+T5 = {
+    'model_type': 't5',
+    'architectures': ['T5ForConditionalGeneration'],
+    'vocab_size': 11,
+    'd_model': 8,
+    'd_kv': 4,
+    'd_ff': 8,
+    'num_layers': 1,
+    'num_heads': 2,
+    'feed_forward_proj': 'gated-gelu',
+    'scale_decoder_outputs': False,
+}
+MARIAN = {
+    'model_type': 'marian',
+    'architectures': ['MarianMTModel'],
+    'vocab_size': 11,
+    'd_model': 8,
+    'encoder_layers': 1,
+    'decoder_layers': 1,
+    'encoder_attention_heads': 2,
+    'decoder_attention_heads': 2,
+    'encoder_ffn_dim': 8,
+    'decoder_ffn_dim': 8,
+    'scale_embedding': True,
+}
 RUN = {'task': 'pretraining', 'data': {'length': 16}, 'model': {'width': 16, 'layers': 2, 'attention': 'window(4)'}}
 HEADER = as_bytes(
     {

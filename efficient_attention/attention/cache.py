@@ -5,18 +5,20 @@ Each mechanism has a cache of its own kind, in the cache.py of its room.
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float
 
 from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
+from efficient_attention.attention.features.feature_map import FeatureMap
 from efficient_attention.attention.mechanism import refuse
 from efficient_attention.attention.registry import room_of
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.room import Bias
 
-__all__ = ['Cache', 'CacheSpec', 'NewTokens', 'decode', 'init_cache']
+__all__ = ['Cache', 'CacheSpec', 'NewTokens', 'decode', 'init_cache', 'take_rows']
 
 Cache = Any  # a tree of arrays, of the mechanism's own kind
 
@@ -49,3 +51,16 @@ def decode(
     new = new._replace(positions=positions, segments=segments)
     out, cache = room_of(spec.mechanism).decode(spec, cache, new, bias, relative)
     return out.astype(new.query.dtype), cache
+
+
+def take_rows(cache: Cache, rows_b: Array) -> Cache:
+    """The cache of these rows in this order, any of them as often as it is named; all must be there.
+
+    Every array of a cache has the rows as its first axis, but for those of a `FeatureMap`, which all rows share.
+    """
+
+    def take(leaf: Any) -> Any:
+        # With a check of the numbers this took four times as long on a CPU.
+        return leaf if isinstance(leaf, FeatureMap) else leaf.at[rows_b].get(mode='promise_in_bounds')
+
+    return jax.tree.map(take, cache, is_leaf=lambda leaf: isinstance(leaf, FeatureMap))

@@ -75,6 +75,11 @@ class Mechanism:
         return False
 
     @property
+    def reads_other_sequence(self) -> bool:
+        """Whether queries may read keys of another sequence: all of them, or by the distance of their positions."""
+        return not self.is_causal and (self.goes_by_distance or not self.compares_positions)
+
+    @property
     def is_band(self) -> bool:
         """Whether a query reads all keys within one run of distances and no others."""
         return False

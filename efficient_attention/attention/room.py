@@ -8,6 +8,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
+from efficient_attention.attention.features.feature_map import FeatureMap
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import Request
@@ -34,6 +35,8 @@ class Room:
         multiply_adds: cost.py; of one row of so many positions, heads and width, in matrix products, forward.
         serve_share: split_tokens.py or serve.py; as `serve`, of the share of a request that one device has, inside
             `jax.shard_map`. Positions are those of the whole rows. None where rows cannot be split.
+        feature_map: of a mechanism, a key (None where nothing is drawn) and a head's width, so that of keys that stay
+            the same for all queries only sums are kept. None where the keys themselves are.
     """
 
     kind: type[Mechanism]
@@ -43,3 +46,4 @@ class Room:
     decode: Callable[[CacheSpec, Any, NewTokens, Bias | None, Relative | None], tuple[Array, Any]]
     multiply_adds: Callable[[Any, int, int, int], int]
     serve_share: Callable[[Request, Split], Result] | None = None
+    feature_map: Callable[[Any, Any, int], FeatureMap] | None = None

@@ -1,6 +1,7 @@
 """Fields of an attention sub-layer, a part of the config group `model`."""
 
 import dataclasses
+import math
 
 from efficient_attention.attention.attend import BACKENDS
 from efficient_attention.attention.mechanism import Mechanism
@@ -25,7 +26,10 @@ class AttentionConfig:
     attention: str = marked(EXPORTED, default='full')
     # 'auto' | 'reference' | 'dense' | 'blocked' | 'jax_nn' | 'cudnn'
     attention_backend: str = marked(CHANGEABLE, EXPORTED, default='auto')
+    # what an encoder-decoder's decoder reads the encoder by: full, favor or linear attention, or a window by positions
+    cross_attention: str = read_by('text_to_text', default='full', marks=(EXPORTED,))
     attention_bias: bool = True  # biases in the query, key, value and output projections; Reformer has none
+    scaled_logits: bool = True  # products of queries and keys times 1 / sqrt(K); T5's are left as they are
     shared_qk: bool = False  # one projection for queries and keys, keys of unit length; LSH needs it
     # most tokens of a row that data may mark as global; above 0 adds their projections
     global_tokens: int = read_by('fine_tuning', default=0, marks=(EXPORTED,))
@@ -52,6 +56,18 @@ class AttentionConfig:
             )
         for mechanism in self.mechanisms:
             self._check_mechanism(mechanism)
+        self._check_cross_mechanism()
+
+    def _check_cross_mechanism(self) -> None:
+        mechanism, text = self.cross_mechanism, self.cross_attention
+        if not mechanism.reads_other_sequence:
+            raise InputError(
+                f'model.cross_attention {text!r} needs queries and keys in one row; use full, window(w), favor or '
+                'linear, which are not causal'
+            )
+        mechanism.check_heads(self.heads)
+        if not mechanism.has_dropout and self.attention_dropout_rate:
+            raise InputError(f'model.cross_attention {text!r} needs model.attention_dropout_rate=0.0')
 
     def _check_mechanism(self, mechanism: Mechanism) -> None:
         mechanism.check_heads(self.heads)
@@ -60,11 +76,23 @@ class AttentionConfig:
         if not (has_keys and has_dropout):
             name = type(mechanism).__name__
             raise InputError(f'model.attention {self.attention!r}: {name} needs {model_needs(mechanism)}')
+        if not self.scaled_logits and mechanism.normalises_keys:
+            raise InputError(f'model.scaled_logits is False; model.attention {self.attention!r} scales by unit keys')
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """The mechanisms that layers take in turn."""
         return tuple(parse_mechanism(text) for text in self.attention.split(';'))
+
+    @property
+    def cross_mechanism(self) -> Mechanism:
+        """The mechanism of all layers' cross-attention."""
+        return parse_mechanism(self.cross_attention)
+
+    @property
+    def logit_scale(self) -> float:
+        """What products of queries and keys are multiplied by beside attention's 1 / sqrt(K)."""
+        return 1.0 if self.scaled_logits else math.sqrt(self.head_width)
 
     @property
     def reads_length(self) -> bool:

@@ -42,7 +42,7 @@ class DataConfig:
     units: str = read_by('language_modelling', default='tokenizer')
     tokenizer: str = 'train:wordpiece'  # 'train:wordpiece', 'train:unigram', 'train:bpe', or a tokenizer's file
     # tokens, of a trained tokenizer; a loaded one must have exactly this many
-    vocab_size: int = read_by('pretraining', 'language_modelling', default=4096)
+    vocab_size: int = read_by('pretraining', 'language_modelling', 'text_to_text', default=4096)
     lowercase: bool = True  # of a tokenizer and of words: lower-case first; a tokenizer strips accents, too
     # of words: rarer ones in the train split are <unk>
     min_count: int = read_by('pretraining', 'language_modelling', default=1)

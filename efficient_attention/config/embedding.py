@@ -31,6 +31,8 @@ class EmbeddingConfig(LayerConfig):
     axial_widths: tuple[int, ...] = ()  # features of each axis, E in all
     axial_sum: bool = False  # add the axes' vectors, each of width E, instead of joining them (Sparse Transformer)
     embedding_width: int = 0  # E of factorised embeddings (ALBERT); 0 = width, without a projection
+    # one token table for both stacks of an encoder-decoder
+    shared_table: bool = read_by('text_to_text', default=True)
     embedding_scale: bool = False  # token vectors times sqrt(width) (Transformer-XL)
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.fields import read_by
 from efficient_attention.errors import InputError
 
+PENALTIES = ('gnmt', 'length')
 SPLITS = ('held_out', 'test')
 
 
@@ -19,7 +20,7 @@ class EvalConfig:
 
     every_steps: int = 500  # steps between evaluations; the last step is evaluated, too
     batch_size: int = 32  # rows at a time; with memory the parts that the text is cut into, each without any at first
-    split: str = read_by('language_modelling', default='held_out')  # of a language model's text: 'held_out' | 'test'
+    split: str = read_by('language_modelling', 'text_to_text', default='held_out')  # 'held_out' | 'test'
     # tokens of text that a language model sees at once; 0 = data.length
     context: int = read_by('language_modelling', default=0)
     # tokens by which its window moves on, those that it predicts; 0 = the context: no overlap
@@ -30,10 +31,18 @@ class EvalConfig:
     # as model.same_length; either turns it on, where there is memory
     same_length: bool = read_by('language_modelling', default=False)
 
+    # of text to text: how what a model makes of the sources is searched, see inference/beam_search.py
+    beams: int = read_by('text_to_text', default=4)
+    penalty: str = read_by('text_to_text', default='gnmt')  # 'gnmt' | 'length'
+    alpha: float = read_by('text_to_text', default=0.6)  # exponent of the length penalty
+
     def __post_init__(self) -> None:
         check_within('eval.every_steps', self.every_steps, 1)
         check_within('eval.batch_size', self.batch_size, 1)
         check_one_of('eval.split', self.split, SPLITS)
+        check_within('eval.beams', self.beams, 1)
+        check_one_of('eval.penalty', self.penalty, PENALTIES)
+        check_within('eval.alpha', self.alpha, -10, 10)
         check_within('eval.context', self.context, 0)
         check_within('eval.stride', self.stride, 0)
         check_within('eval.memory_length', self.memory_length, -1)

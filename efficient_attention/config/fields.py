@@ -7,7 +7,7 @@ says what a field allows, such as another value in a run that goes on; so no lis
 import dataclasses
 from typing import Any
 
-TASKS = ('pretraining', 'language_modelling', 'fine_tuning')
+TASKS = ('pretraining', 'language_modelling', 'fine_tuning', 'text_to_text')
 READERS, UNREAD, MARKS = 'readers', 'unread', 'marks'  # keys of a field's metadata
 
 # Marks. A run that goes on may have another value: it changes neither the parameters nor the examples of any step.

@@ -3,7 +3,7 @@
 import dataclasses
 
 from efficient_attention.config.checks import check_one_of, check_within
-from efficient_attention.config.layer import ACTIVATIONS
+from efficient_attention.config.feed_forward import ACTIVATIONS
 
 KINDS = ('none', 'sequence', 'token', 'span', 'choice', 'multi_hop')
 TRANSFORMS = ('none', 'tanh', *ACTIVATIONS)

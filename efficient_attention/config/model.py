@@ -1,10 +1,11 @@
 """A model's whole config: layers, embeddings, output, and how the layers are stacked.
 
-The groups of model fields inherit from one another (AttentionConfig <- RelativeConfig <- LayerConfig <- EmbeddingConfig
-<- OutputConfig <- ModelConfig), a file for each, and are not fields of one another. So a field has one flat name
-everywhere, on the command line (`--config.model.width`), in config.json and in code (`config.width`), without a table
-that maps flat names to groups; a module asks for the smallest config that has what it reads, and takes any larger one;
-and a group can check its fields against those below it, such as `adaptive_divisor` against `embedding_width`.
+The groups of model fields inherit from one another (AttentionConfig <- RelativeConfig <- FeedForwardConfig <-
+LayerConfig <- EmbeddingConfig <- OutputConfig <- ModelConfig), a file for each, and are not fields of one another. So a
+field has one flat name everywhere, on the command line (`--config.model.width`), in config.json and in code
+(`config.width`), without a table that maps flat names to groups; a module asks for the smallest config that has what it
+reads, and takes any larger one; and a group can check its fields against those below it, such as `adaptive_divisor`
+against `embedding_width`.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ import dataclasses
 from efficient_attention.config.checks import check_one_of
 from efficient_attention.config.fields import CHANGEABLE, EXPORTED, marked, read_by
 from efficient_attention.config.output import OutputConfig
-from efficient_attention.errors import require
+from efficient_attention.errors import InputError, require
 
 MOST_LAYERS = 2**16  # far above any model's; a layer's number is kept for each
 SHARING = ('none', 'all')
@@ -23,7 +24,7 @@ STACKS = ('plain', 'reversible')
 @dataclasses.dataclass(frozen=True)
 class ModelConfig(OutputConfig):
     """An encoder or decoder. Its fields are those of this stack and of the groups below it, all on one level:
-    `AttentionConfig`, `RelativeConfig`, `LayerConfig`, `EmbeddingConfig`, `OutputConfig`.
+    `AttentionConfig`, `RelativeConfig`, `FeedForwardConfig`, `LayerConfig`, `EmbeddingConfig`, `OutputConfig`.
 
     Raises:
         InputError: a field is out of range; names the field, its value and what is allowed.
@@ -35,6 +36,10 @@ class ModelConfig(OutputConfig):
     inner_layers: int = 1  # of sharing 'all': different layers that a part applies in turn, again and again
     # 'plain' | 'reversible' = two streams, whose activations the backward pass recovers (Reformer)
     stack: str = 'plain'
+    # layers of an encoder-decoder's decoder, which has the encoder's sizes and choices; 0 = there is no such decoder
+    decoder_layers: int = read_by('text_to_text', default=0)
+    # its mechanisms, each causal
+    decoder_attention: str = read_by('text_to_text', default='causal', marks=(EXPORTED,))
     # what the backward pass recomputes in a layer: nothing | 'full' all | 'dots' all but matrix products
     remat: str = marked(CHANGEABLE, EXPORTED, default='none')
     # tokens before a segment whose layer inputs a decoder keeps and reads again (M)
@@ -54,6 +59,10 @@ class ModelConfig(OutputConfig):
             require(getattr(self, name) >= 0, f'model.{name}', getattr(self, name), '0 or more')
         has_memory = self.memory_length > 0 or not self.same_length
         require(has_memory, 'model.same_length', self.same_length, 'False without model.memory_length')
+        require(self.decoder_layers >= 0, 'model.decoder_layers', self.decoder_layers, '0 or more')
+        require(
+            self.decoder_layers <= MOST_LAYERS, 'model.decoder_layers', self.decoder_layers, f'at most {MOST_LAYERS}'
+        )
         check_one_of('model.sharing', self.sharing, SHARING)
         check_one_of('model.remat', self.remat, REMAT)
         check_one_of('model.stack', self.stack, STACKS)
@@ -64,6 +73,24 @@ class ModelConfig(OutputConfig):
             require(self.norm == 'pre', 'model.norm', self.norm, "'pre' in a reversible stack")
             allowed = "'none' in a reversible stack, which keeps nothing"
             require(self.remat == 'none', 'model.remat', self.remat, allowed)
+
+    @property
+    def encoder(self) -> 'ModelConfig':
+        """The config of an encoder-decoder's encoder."""
+        return dataclasses.replace(self, decoder_layers=0, decoder_attention='causal', cross_attention='full')
+
+    @property
+    def decoder(self) -> 'ModelConfig':
+        """The config of an encoder-decoder's decoder, whose attention to itself is `attention` there."""
+        if not self.decoder_layers:
+            raise InputError('model.decoder_layers is 0; an encoder-decoder has at least 1')
+        return dataclasses.replace(
+            self,
+            attention=self.decoder_attention,
+            layers=self.decoder_layers,
+            decoder_layers=0,
+            decoder_attention='causal',
+        )
 
     @property
     def is_stacked(self) -> bool:

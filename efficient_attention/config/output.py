@@ -4,8 +4,10 @@ import dataclasses
 import itertools
 
 from efficient_attention.config.embedding import EmbeddingConfig
-from efficient_attention.config.fields import read_by
+from efficient_attention.config.fields import EXPORTED, read_by
 from efficient_attention.errors import require
+
+DECODING = ('language_modelling', 'text_to_text')  # the tasks whose models have a decoder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,14 +19,17 @@ class OutputConfig(EmbeddingConfig):
     """
 
     # a decoder's logits from the token table, or from a dense layer of their own
-    tied_output: bool = read_by('language_modelling', default=True)
-    # a bias for each word with a tied or an adaptive output; the dense layer has one anyway
-    output_bias: bool = read_by('language_modelling', default=False)
+    tied_output: bool = read_by(*DECODING, default=True)
+    # a tied output's vectors times 1 / sqrt(width) (T5)
+    output_scale: bool = read_by(*DECODING, default=False)
+    # a bias for each word with a tied or an adaptive output; the dense layer has one by `dense_output_bias`
+    output_bias: bool = read_by(*DECODING, default=False)
+    dense_output_bias: bool = read_by(*DECODING, default=True)  # of an output that is neither tied nor adaptive
     # first ids of the tail clusters of a decoder's softmax; () = one softmax
-    adaptive_cutoffs: tuple[int, ...] = read_by('language_modelling', default=())
+    adaptive_cutoffs: tuple[int, ...] = read_by(*DECODING, default=())
     adaptive_divisor: int = 1  # cluster i has vectors of width E / divisor^i; 1 = one table
     # positions of each row whose logits a decoder's loss holds at a time; 0 = all at once
-    loss_chunk: int = read_by('language_modelling', default=0)
+    loss_chunk: int = read_by(*DECODING, default=0, marks=(EXPORTED,))
 
     def __post_init__(self) -> None:
         EmbeddingConfig.__post_init__(self)
@@ -49,3 +54,7 @@ class OutputConfig(EmbeddingConfig):
             require(fits, 'model.adaptive_divisor', divisor, allowed)
         has_dense = not self.tied_output and not cutoffs
         require(not (self.output_bias and has_dense), 'model.output_bias', True, 'False with a dense output layer')
+        is_read = has_dense or self.dense_output_bias
+        require(is_read, 'model.dense_output_bias', False, 'True without a dense output layer')
+        is_read = (self.tied_output and not cutoffs) or not self.output_scale
+        require(is_read, 'model.output_scale', True, 'False without a tied output of one softmax')

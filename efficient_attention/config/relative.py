@@ -52,6 +52,8 @@ class RelativeConfig(AttentionConfig):
             value, is_read = getattr(self, field.name), kind in field.metadata.get(KINDS, RELATIVE)
             allowed = f'{field.default!r} with model.relative {kind!r}, which does not read it'
             require(is_read or value == field.default, f'model.{field.name}', value, allowed)
+        fits = self.scaled_logits or kind != 'transformer_xl'
+        require(fits, 'model.scaled_logits', False, "True with model.relative 'transformer_xl'")
         require(self.clamp_length >= 0, 'model.clamp_length', self.clamp_length, '0 or more')
         even = kind != 'transformer_xl' or self.width % 2 == 0
         require(even, 'model.width', self.width, 'even for the sinusoids of transformer_xl')
@@ -65,4 +67,4 @@ class RelativeConfig(AttentionConfig):
 
         Untied positions add a second product to the logits and halve both variances (Ke et al. 2020, equation 7).
         """
-        return math.sqrt(0.5) if self.relative in UNTIED else 1.0
+        return self.logit_scale * math.sqrt(0.5) if self.relative in UNTIED else self.logit_scale

@@ -5,7 +5,7 @@ import dataclasses
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.config.checks import check_one_of
 from efficient_attention.config.data import DataConfig
-from efficient_attention.config.evaluation import EvalConfig
+from efficient_attention.config.evaluation import EvalConfig, has_held_out
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.fields import CHANGEABLE, TASKS, TRAINING_ONLY, marked, read_by, unread_fields
 from efficient_attention.config.head import HeadConfig
@@ -13,6 +13,7 @@ from efficient_attention.config.memory_checks import check_memory
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
+from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.config.sequence_checks import check_sequence
 from efficient_attention.config.train import TrainConfig
 from efficient_attention.errors import InputError
@@ -26,6 +27,7 @@ class RunConfig:
     data: DataConfig = DataConfig()
     examples: ExamplesConfig = read_by('fine_tuning', default=ExamplesConfig())
     head: HeadConfig = read_by('fine_tuning', default=HeadConfig())
+    pairs: PairsConfig = read_by('text_to_text', default=PairsConfig())
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = marked(TRAINING_ONLY, default=OptimizerConfig())
     mesh: MeshConfig = marked(CHANGEABLE, default=MeshConfig())
@@ -60,10 +62,31 @@ class RunConfig:
             raise InputError(
                 f'model.vocab_size {self.model.vocab_size} is below data.vocab_size {self.data.vocab_size}'
             )
+        if self.task == 'text_to_text':
+            self.check_text_to_text()
         if self.data.pairs != 'none' and 0 < self.model.token_types < 2:
             raise InputError(
                 f'model.token_types {self.model.token_types} is too few for data.pairs {self.data.pairs!r}; '
                 'use 2, or 0 for none'
+            )
+
+    @property
+    def has_held_out(self) -> bool:
+        """Whether the run has anything to be evaluated on."""
+        if self.task == 'text_to_text':
+            return bool(self.pairs.test if self.eval.split == 'test' else self.pairs.held_out)
+        return has_held_out(self.data.held_out, self.eval.split)
+
+    def check_text_to_text(self) -> None:
+        """Raises InputError where a run of text to text has no pairs or no decoder, or targets beyond its positions."""
+        if not self.pairs.train.strip():
+            raise InputError('pairs.train is empty; the task text_to_text needs sets of pairs to train on')
+        if not self.model.decoder_layers:
+            raise InputError('model.decoder_layers is 0; the task text_to_text needs a decoder')
+        limit = self.model.position_limit
+        if limit is not None and self.pairs.target_length > limit:
+            raise InputError(
+                f'pairs.target_length {self.pairs.target_length} is beyond the position table, model.max_length {limit}'
             )
 
     def check_positions(self) -> None:

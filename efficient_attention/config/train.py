@@ -19,6 +19,9 @@ class TrainConfig:
     start_random: bool = False  # draw them all the same, and take sizes and tokenizer alone from `start_from`
     # evaluations in a row without a better checkpoint.best_metric that end the run; 0 = none do
     early_stop: int = read_by('fine_tuning', default=0, marks=(CHANGEABLE,))
+    # share of each label that is spread over the vocabulary (Szegedy et al. 2015, arXiv 1512.00567, section 7)
+    label_smoothing: float = read_by('text_to_text', default=0.0)
+    z_loss: float = read_by('text_to_text', default=0.0)  # factor of the square of each softmax's log normaliser
     log_every_steps: int = marked(CHANGEABLE, default=20)  # steps between lines of metrics
     # stop when this many steps in a row have a loss, gradient or carry that is not finite
     max_skipped_in_row: int = marked(CHANGEABLE, default=10)
@@ -30,6 +33,8 @@ class TrainConfig:
             check_within(f'train.{name}', getattr(self, name), 1)
         check_within('train.seed', self.seed, 0, 2**31)
         check_within('train.early_stop', self.early_stop, 0)
+        check_within('train.label_smoothing', self.label_smoothing, 0, 1, high_is_open=True)
+        check_within('train.z_loss', self.z_loss, 0)
         check_within('train.stall_seconds', self.stall_seconds, 0)
         if self.start_random and not self.start_from:
             raise InputError('train.start_random is True; it needs train.start_from, whose sizes it takes')

@@ -16,7 +16,6 @@ from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.eval_step import make_eval_step, make_output_step
 from efficient_attention.models.device_memory import check_fits, layer_input_bytes
-from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.models.sharding import carry_sharding, check_divisible, path_name, to_devices
 from efficient_attention.objectives.objective import Batch, OutputObjective, Sums
 from efficient_attention.tasks.task import HostBatch, Task
@@ -40,11 +39,6 @@ class Evaluation:
     def step(self) -> EvalStep:
         """The jitted step, from parameters and a batch to sums, weights and the outputs that the task asks for."""
         return self.step_of(self.graph())
-
-    def laid_out(self, params: Any) -> tuple[EvalStep, Any]:
-        """The step and parameters for `metrics` laid out for inference: for an evaluation without training."""
-        graph, params = for_inference(self.graph(), params)
-        return self.step_of(graph), params
 
     def graph(self) -> nnx.GraphDef:
         """The graph of the model that is evaluated."""

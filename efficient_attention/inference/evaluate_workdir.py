@@ -9,11 +9,13 @@ import jax
 
 from efficient_attention.commands.peers import compare_with_peers
 from efficient_attention.commands.watchdog import EVALUATING, Watchdog
-from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.errors import InputError
 from efficient_attention.inference.restore import restore
+from efficient_attention.inference.translator import generation_scores
+from efficient_attention.models.inference_layout import for_inference
+from efficient_attention.tasks.text_to_text import TextToTextTask
 from efficient_attention.workdir.checkpoint_reader import LAST, CheckpointReader
 from efficient_attention.workdir.config_file import read_config
 
@@ -45,7 +47,7 @@ def evaluate_workdir(
         mesh=mesh_for(config.mesh, jax.device_count()),
         eval=dataclasses.replace(config.eval, batch_size=batch_size, **protocol),
     )
-    if not has_held_out(config.data.held_out, config.eval.split):
+    if not config.has_held_out:
         way = 'use --split=test' if config.data.test else 'train with data.held_out above 0 in a new --workdir'
         raise InputError(f'{workdir}: no text is held out (data.held_out=0), so nothing can be evaluated; {way}')
     compare_with_peers({'config': to_dict(config)})
@@ -53,10 +55,13 @@ def evaluate_workdir(
     compare_with_peers({'checkpoint': step})
     for note in evaluation.task.notes:
         logging.getLogger(__name__).warning('%s', note)
-    eval_step, params = evaluation.laid_out(params)
+    graph, params = for_inference(evaluation.graph(), params)
+    eval_step = evaluation.step_of(graph)
     with Watchdog(config.train.stall_seconds, workdir) as watchdog:
         metrics = evaluation.metrics(eval_step, params, on_batch=lambda: watchdog.note(step, EVALUATING))
-    return {'step': step, **evaluation.task.protocol, **metrics}
+    task = evaluation.task
+    made = generation_scores(task, graph, params) if isinstance(task, TextToTextTask) else {}
+    return {'step': step, **task.protocol, **metrics, **made}
 
 
 def mesh_for(config: MeshConfig, devices: int) -> MeshConfig:

@@ -16,12 +16,12 @@ from efficient_attention.config.checks import check_within
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.text.units import Units, load_units
 from efficient_attention.errors import InputError
+from efficient_attention.inference.restore import restore_for_inference
 from efficient_attention.inference.sampling import Draw, Sampling, sample
 from efficient_attention.inference.text_stream import open_stream
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.decoding import PIECE, CachedDecoder, DecodeState, cache_specs, read_prompt
-from efficient_attention.models.inference_layout import for_inference
-from efficient_attention.workdir.checkpoint_reader import LAST, CheckpointReader
+from efficient_attention.models.decoding import PIECE, CachedDecoder, DecodeState, cache_specs, read_but_last
+from efficient_attention.workdir.checkpoint_reader import LAST
 from efficient_attention.workdir.config_file import read_config
 
 STREAMED = 8  # tokens that the device makes before the host prints them
@@ -37,11 +37,9 @@ class Text(NamedTuple):
 
 def start_text(cached: CachedDecoder, tokens_BL: Array, segments_BL: Array) -> Text:
     """The prompts, read but for the last token of each; `segments_BL` is 1, and 0 behind the end of shorter ones."""
-    last_B1 = (segments_BL != 0).sum(axis=1, keepdims=True) - 1
-    before_BL = jnp.where(jnp.arange(tokens_BL.shape[1])[None] < last_B1, segments_BL, 0)
     piece = min(PIECE, tokens_BL.shape[1])
-    state = read_prompt(cached, cached.init_state(len(tokens_BL)), tokens_BL, before_BL, piece)
-    return Text(state, jnp.take_along_axis(tokens_BL, last_B1, axis=1)[:, 0], jnp.int32(0))
+    state, newest_B = read_but_last(cached, cached.init_state(len(tokens_BL)), tokens_BL, segments_BL, piece)
+    return Text(state, newest_B, jnp.int32(0))
 
 
 def continue_text(
@@ -88,7 +86,9 @@ class TextGenerator:
             raise InputError(f'{workdir} holds a model of images; only text can be generated')
         cache_specs(self.config.model, 1)  # raises before anything is read
         self.units = read_units(self.config.data.units, workdir)
-        self.graph, self.params = restore_decoder(workdir, self.config, checkpoint)
+        self.graph, self.params = restore_for_inference(
+            workdir, self.config, checkpoint, lambda: Decoder(self.config.model, rngs=nnx.Rngs(0))
+        )
         self.may_follow_V = drawable(self.units, self.config.model.vocab_size)
 
     def __call__(
@@ -191,15 +191,3 @@ def drawable(units: Units, size: int) -> Array:
         may_follow_V[units.unknown] = False
     may_follow_V[list(units.unwritten)] = False
     return jnp.asarray(may_follow_V)
-
-
-def restore_decoder(workdir: Path, config: RunConfig, checkpoint: str) -> tuple[nnx.GraphDef, Any]:
-    """The decoder's graph and a checkpoint's parameters ('last', 'best' or a step), laid out on the first device."""
-    reader = CheckpointReader(workdir)
-    wanted = reader.wanted(checkpoint, metric=config.checkpoint.best_metric, mode=config.checkpoint.best_mode)
-    graph, state = nnx.split(nnx.eval_shape(lambda: Decoder(config.model, rngs=nnx.Rngs(0))))
-    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    abstract = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), nnx.to_pure_dict(state)
-    )
-    return for_inference(graph, reader.restore({'params': abstract}, wanted).state['params'])

@@ -17,8 +17,9 @@ from efficient_attention.errors import InputError
 from efficient_attention.inference.fill_mask import MaskFiller
 from efficient_attention.inference.predictor import Predictor
 from efficient_attention.inference.pretrained_models import pretrained_module, row_length
+from efficient_attention.inference.text_to_text_pipeline import TextToTextPipeline
 from efficient_attention.interop.config_in import default_labels
-from efficient_attention.interop.pretrained import Pretrained, open_pretrained
+from efficient_attention.interop.pretrained import Pretrained, check_encoder, open_pretrained
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.tasks.fine_tuning import check_global, check_outputs
@@ -33,6 +34,7 @@ PROBLEMS = {
     'question-answering': ('question_answering', 'multi_hop'),
     'multiple-choice': ('multiple_choice',),
 }
+TEXT_TO_TEXT_TASKS = ('text2text-generation', 'translation', 'summarization')
 FORMATS = {'question_answering': 'squad', 'multi_hop': 'hotpotqa'}  # of other problems: a table
 
 
@@ -50,6 +52,8 @@ def pipeline(
         'multiple-choice'       {'context', 'choices'} -> {'choice', 'score', 'scores'}
         'fill-mask'             text with [MASK] -> for each mask [{'token', 'score'}, ...]
         'feature-extraction'    text -> vectors [tokens, D]; [D] with pooling='first' or 'mean'
+        'text2text-generation'  text -> {'text', 'score'}, the `best` of them in a list where that is above 1;
+                                'translation' and 'summarization' are the same
 
     Args:
         task: one of the names above.
@@ -57,8 +61,9 @@ def pipeline(
         checkpoint: of a workdir: 'last', 'best' or a step; '' = the best where one is known, else the last.
         batch_size: rows at a time.
         length: most tokens a row; 0 = as many as the model has positions for.
-        options: of 'fill-mask' `top`, of 'feature-extraction' `pooling`, of the others fields of a config's `examples`
-            group.
+        options: of 'fill-mask' `top`, of 'feature-extraction' `pooling`, of 'text2text-generation' `prefix`,
+            `alignments` and the fields of `Decoding` (inference/translator.py), such as `beams`, `best` and `alpha`; of
+            the others fields of a config's `examples` group.
 
     Raises:
         InputError: unknown task, or a checkpoint without what the task needs.
@@ -71,9 +76,14 @@ def make_pipeline(
     task: str, path: Path, pretrained: Pretrained, *, batch_size: int, length: int, **options: Any
 ) -> Any:
     """`pipeline` for a checkpoint that is open; `path` is for messages."""
-    known = ('fill-mask', 'feature-extraction', *PROBLEMS)
+    known = ('fill-mask', 'feature-extraction', *PROBLEMS, *TEXT_TO_TEXT_TASKS)
     if task not in known:
         raise InputError(f'pipeline {task!r} is unknown; known: {", ".join(known)}')
+    if task in TEXT_TO_TEXT_TASKS:
+        if length:
+            raise InputError(f'length is {length}; of {task} it is max_tokens that can be chosen')
+        return TextToTextPipeline(pretrained, path, batch_size=batch_size, **options)
+    check_encoder(path, pretrained)
     if pretrained.tokenizer is None:
         raise InputError(f'{path}: no tokenizer there (tokenizer.json, vocab.txt or *.model)')
     encoder = text_encoder(pretrained.tokenizer, lowercase=pretrained.lowercase)

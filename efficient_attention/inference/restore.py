@@ -1,5 +1,6 @@
 """A trained model from its workdir alone: config.json, the tokenizer and a checkpoint, never a Python file."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.evaluate import Evaluation, make_evaluation
 from efficient_attention.models.device_memory import check_fits, state_bytes
+from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.models.sharding import abstract_arrays, make_mesh
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.tasks.task import Task
@@ -60,3 +62,24 @@ def restore(workdir: Path, *, wanted: Wanted = None, config: RunConfig | None = 
 def abstract_params(task: Task, mesh: Mesh) -> Any:
     """Shapes of the task's parameters, and how they lie on the mesh."""
     return abstract_arrays(jax.eval_shape(lambda: nnx.to_pure_dict(nnx.state(task.make_model(nnx.Rngs(0))))), mesh)
+
+
+def restore_for_inference(
+    workdir: Path, config: RunConfig, checkpoint: str, make_model: Callable[[], nnx.Module]
+) -> tuple[nnx.GraphDef, Any]:
+    """A model's graph and a checkpoint's parameters, laid out for inference on the first device; needs no data.
+
+    Args:
+        workdir: a folder that train.py wrote.
+        config: of the run.
+        checkpoint: 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number.
+        make_model: the model with any parameters; none are drawn.
+    """
+    reader = CheckpointReader(workdir)
+    wanted = reader.wanted(checkpoint, metric=config.checkpoint.best_metric, mode=config.checkpoint.best_mode)
+    graph, state = nnx.split(nnx.eval_shape(make_model))
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    abstract = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), nnx.to_pure_dict(state)
+    )
+    return for_inference(graph, reader.restore({'params': abstract}, wanted).state['params'])

@@ -24,6 +24,21 @@ BERT: Fields = {
     'activation': ('hidden_act', 'gelu'),
 }
 FACTORISED: Fields = BERT | {'embedding_width': ('embedding_size', 128)}
+BART: Fields = {
+    'vocab_size': ('vocab_size', None),
+    'width': ('d_model', None),
+    'layers': ('encoder_layers', None),
+    'decoder_layers': ('decoder_layers', None),
+    'heads': ('encoder_attention_heads', None),
+    'feed_forward_width': ('encoder_ffn_dim', None),
+    'max_length': ('max_position_embeddings', 1024),
+    'embedding_scale': ('scale_embedding', False),
+    'dropout_rate': ('dropout', 0.1),
+    'attention_dropout_rate': ('attention_dropout', 0.0),
+    'feed_forward_dropout_rate': ('activation_dropout', 0.0),
+    'init_std': ('init_std', 0.02),
+    'activation': ('activation_function', 'gelu'),
+}
 FIELDS: dict[str, Fields] = {
     'bert': BERT,
     'roberta': BERT,
@@ -50,7 +65,27 @@ FIELDS: dict[str, Fields] = {
         'init_std': ('initializer_range', 0.02),
         'activation': ('activation', 'gelu'),
     },
+    't5': {
+        'vocab_size': ('vocab_size', 32_128),
+        'width': ('d_model', None),
+        'layers': ('num_layers', None),
+        'decoder_layers': ('num_decoder_layers', None),
+        'heads': ('num_heads', None),
+        'head_width': ('d_kv', 64),
+        'feed_forward_width': ('d_ff', None),
+        'max_length': ('n_positions', 512),
+        'relative_buckets': ('relative_attention_num_buckets', 32),
+        'relative_max_distance': ('relative_attention_max_distance', 128),
+        'norm_epsilon': ('layer_norm_epsilon', 1e-6),
+        'dropout_rate': ('dropout_rate', 0.1),
+        'init_std': ('initializer_factor', 1.0),
+        'activation': ('feed_forward_proj', 'relu'),
+    },
+    'bart': BART,
+    'marian': BART,
+    'pegasus': BART,
 }
+SINUSOIDAL = {'token_types': 0, 'positions': 'sinusoidal', 'embedding_norm': False, 'norm_epsilon': 1e-5}
 # What a family fixes, beside what follows from other keys.
 FIXED: dict[str, dict[str, Any]] = {
     'bert': {},
@@ -60,6 +95,22 @@ FIXED: dict[str, dict[str, Any]] = {
     'albert': {'sharing': 'all'},
     'big_bird': {},
     'distilbert': {'token_types': 0},
+    't5': {
+        'token_types': 0,
+        'positions': 'none',
+        'relative': 't5',
+        'embedding_norm': False,
+        'norm': 'pre',
+        'norm_kind': 'rms',
+        'final_dropout': True,
+        'attention_bias': False,
+        'feed_forward_bias': False,
+        'scaled_logits': False,
+        'kernel_init': 'fan_in',
+    },
+    'bart': {'token_types': 0, 'position_offset': 2, 'norm_epsilon': 1e-5},
+    'marian': SINUSOIDAL,
+    'pegasus': SINUSOIDAL | {'norm': 'pre'},
 }
 SHIFTED = ('roberta', 'longformer')  # positions count from the padding token's id + 1
 SHIFTED_PAD = 1  # that id by default
@@ -74,6 +125,18 @@ ACTIVATIONS = {
     'gelu_accurate': 'gelu_tanh',
     'quick_gelu': 'gelu_sigmoid',
     'relu': 'relu',
+}
+# T5's names of a feed-forward layer: an activation, or 'gated-' and one, where 'gelu' is the tanh form. -> ours, gate.
+PROJECTIONS = (
+    {name: (ours, False) for name, ours in ACTIVATIONS.items()}
+    | {f'gated-{name}': (ours, True) for name, ours in ACTIVATIONS.items()}
+    | {'gated-gelu': ('gelu_tanh', True)}
+)
+# Keys of an encoder-decoder that have one value with another, as both stacks have one size here.
+TWINS = {
+    'decoder_attention_heads': 'encoder_attention_heads',
+    'decoder_ffn_dim': 'encoder_ffn_dim',
+    'decoder_vocab_size': 'vocab_size',
 }
 # Settings that we do not follow: key -> the values that change nothing.
 INERT: dict[str, tuple[Any, ...]] = {
@@ -90,9 +153,26 @@ INERT: dict[str, tuple[Any, ...]] = {
     'autoregressive': (False,),
     'attention_dilation': (),
 }
+# The same of an encoder-decoder; those of T5 say otherwise which outputs are tied.
+TEXT_TO_TEXT_INERT: dict[str, tuple[Any, ...]] = {
+    'is_decoder': (False,),
+    'is_encoder_decoder': (True,),
+    'tie_word_embeddings': (True,),
+    'share_encoder_decoder_embeddings': (True,),
+    'encoder_layerdrop': (0.0, None),
+    'decoder_layerdrop': (0.0, None),
+    'pruned_heads': ({}, None),
+}
 # What no config of theirs says and no number of the model depends on alone, kept under a key of our own.
 OUR_KEY = 'efficient_attention'
 OUR_FIELDS = marked_fields(ModelConfig, EXPORTED)
+# More of them, of families whose keys say less: what training alone reads.
+OUR_FIELDS_OF = {
+    't5': ('attention_dropout_rate', 'feed_forward_dropout_rate', 'final_dropout', 'kernel_init'),
+    'bart': ('kernel_init',),
+    'marian': ('kernel_init',),
+    'pegasus': ('kernel_init',),
+}
 # Fields of a run's `examples` that its predictions depend on, kept there too, as are thresholds chosen on dev files.
 OUR_EXAMPLES = marked_fields(ExamplesConfig, EXPORTED)
 GLOBAL_TOKENS = 128  # most global tokens of a row for a Longformer whose config does not say
@@ -101,3 +181,8 @@ GLOBAL_TOKENS = 128  # most global tokens of a row for a Longformer whose config
 def text_of(attention: list[str]) -> str:
     """One text form for all layers where they agree, else one for each."""
     return attention[0] if len(set(attention)) == 1 else '; '.join(attention)
+
+
+def our_fields(kind: str) -> tuple[str, ...]:
+    """The fields of the model that a family's config.json has under our own key."""
+    return (*OUR_FIELDS, *OUR_FIELDS_OF.get(kind, ()))

@@ -19,13 +19,19 @@ from efficient_attention.interop.config_fields import (
     GLOBAL_TOKENS,
     INERT,
     OUR_EXAMPLES,
-    OUR_FIELDS,
     OUR_KEY,
     SHIFTED,
     SHIFTED_PAD,
+    our_fields,
     text_of,
 )
 from efficient_attention.interop.families import FAMILIES, Family
+from efficient_attention.interop.text_to_text_config import (
+    check_followed,
+    completed,
+    projection_of,
+    text_to_text_fields,
+)
 
 CONFIG = 'config.json'
 # End of the class's name -> kind of head, problem as in `ExamplesConfig`.
@@ -39,6 +45,7 @@ ARCHITECTURES = {
     'ForMultipleChoice': ('choice', 'multiple_choice'),
     'ForQuestionAnswering': ('span', 'question_answering'),
 }
+TEXT_TO_TEXT = 'text_to_text'  # the problem of encoder-decoders, whatever their class
 DROPOUTS = {  # of a head: the first key that has a number; DistilBERT has one for each kind
     'sequence': ('seq_classif_dropout',),
     'choice': ('seq_classif_dropout',),
@@ -86,6 +93,8 @@ def describe(values: Values) -> Description:
         InputError: an unknown family or architecture, a missing key, or a setting that we do not follow.
     """
     family, ending = family_of(values)
+    if family.decoder:
+        return described_decoder(values, family, ending)
     for key, inert in INERT.items():
         if key in values and values[key] not in inert and not _is_moot(key, values, ending):
             raise InputError(f'{key} is {values[key]!r}; read here: {" or ".join(map(repr, inert)) or "without it"}')
@@ -112,6 +121,16 @@ def describe(values: Values) -> Description:
         examples=our_group(values, 'examples', ExamplesConfig, OUR_EXAMPLES),
         thresholds=our_thresholds(values),
     )
+
+
+def described_decoder(values: Values, family: Family, ending: str) -> Description:
+    """The same of an encoder-decoder; its output layer is as its tensors tell, see `Family.output_fields`."""
+    check_followed(values, family.model_type)
+    check_our_key(values)
+    model = model_of(values, family)
+    key, _ = FIELDS[family.model_type]['decoder_layers']
+    require(model.decoder_layers >= 1, key, model.decoder_layers, 'at least 1')
+    return Description(family, ending, model, HeadConfig(), (), TEXT_TO_TEXT, examples={}, thresholds={})
 
 
 def _is_moot(key: str, values: Values, ending: str) -> bool:
@@ -141,22 +160,25 @@ def family_of(values: Values) -> tuple[Family, str]:
     if not name:
         return family, 'Model'
     ending = name.removeprefix(family.stem)
-    if not name.startswith(family.stem) or ending not in ARCHITECTURES:
-        known = ', '.join(f'{family.stem}{end}' for end in ARCHITECTURES)
+    endings = ('Model', *family.generators) if family.decoder else tuple(ARCHITECTURES)
+    if not name.startswith(family.stem) or ending not in endings:
+        known = ', '.join(f'{family.stem}{end}' for end in endings)
         raise InputError(f'architectures is {name!r}; read here: {known}')
     return family, ending
 
 
 def model_of(values: Values, family: Family) -> ModelConfig:
-    """Our encoder's config.
+    """Our model's config.
 
     Raises:
         InputError: a key is missing or has a value that we do not know.
     """
     kind = family.model_type
     fields: dict[str, Any] = dict(FIXED[kind])
+    values = completed(values, kind)
     for field, (key, default) in FIELDS[kind].items():
         fields[field] = activation_of(values, key, default) if field == 'activation' else value_of(values, key, default)
+    fields |= text_to_text_fields(values, kind, fields)
     if kind in SHIFTED:
         fields['position_offset'] = value_of(values, 'pad_token_id', SHIFTED_PAD) + 1
     if kind == 'albert':
@@ -168,7 +190,7 @@ def model_of(values: Values, family: Family) -> ModelConfig:
     if kind == 'big_bird' and value_of(values, 'attention_type', 'block_sparse') == 'block_sparse':
         block, random = value_of(values, 'block_size', 64), value_of(values, 'num_random_blocks', 3)
         fields['attention'] = f'bigbird({block}, {random})'
-    return dataclasses.replace(ModelConfig(**fields), **our_group(values, 'model', ModelConfig, OUR_FIELDS))
+    return dataclasses.replace(ModelConfig(**fields), **our_group(values, 'model', ModelConfig, our_fields(kind)))
 
 
 def value_of(values: Values, key: str, default: Any) -> Any:
@@ -187,6 +209,8 @@ def value_of(values: Values, key: str, default: Any) -> Any:
 
 def activation_of(values: Values, key: str, default: str) -> str:
     """Our name of an activation."""
+    if key == 'feed_forward_proj':
+        return projection_of(values)[0]
     name = value_of(values, key, default)
     if name not in ACTIVATIONS:
         raise InputError(f'{key} is {name!r}; read here: {", ".join(ACTIVATIONS)}')

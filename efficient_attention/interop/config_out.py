@@ -13,15 +13,17 @@ from efficient_attention.errors import InputError
 from efficient_attention.interop.config_fields import (
     ACTIVATIONS,
     FIELDS,
-    OUR_FIELDS,
     OUR_KEY,
     SHIFTED,
+    our_fields,
 )
 from efficient_attention.interop.config_in import ARCHITECTURES, DROPOUTS, HEAD_DROPOUTS, default_labels, model_of
 from efficient_attention.interop.families import FAMILIES, Family
+from efficient_attention.interop.text_to_text_config import text_to_text_values
 
 # In which order families are tried for a model of no family; the first with the fewest fields of our own wins.
 ORDER = ('bert', 'albert', 'roberta', 'distilbert', 'electra', 'big_bird', 'longformer')
+TEXT_TO_TEXT_ORDER = ('t5', 'bart', 'marian', 'pegasus')  # of an encoder-decoder
 ENDINGS = {kind: ending for ending, (kind, _) in reversed(ARCHITECTURES.items()) if kind != 'none'}
 ENDINGS['multi_hop'] = ENDINGS['span']
 THEIR_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
@@ -57,9 +59,10 @@ def config_values(
     """The keys of a config.json.
 
     Args:
-        model: the encoder's config.
+        model: its config.
         head: the head's.
-        parts: names of the groups of parameters: 'encoder', 'masked_lm', 'pooler', 'pair', 'detector', 'head'.
+        parts: names of the groups of parameters: 'encoder', 'decoder', 'masked_lm', 'pooler', 'pair', 'detector',
+            'head'.
         family: its `model_type`; '' = the one that leaves the fewest fields to our own key.
         labels: of the outputs.
         extra: keys of the config.json that the model came with, such as its special tokens' ids.
@@ -69,7 +72,8 @@ def config_values(
         InputError: no family, or not this one, has the model or the head; names the fields.
     """
     extra = dict(extra or {})
-    choices = {name: fit(FAMILIES[name], model, head, parts, extra) for name in ([family] if family else ORDER)}
+    order = TEXT_TO_TEXT_ORDER if 'decoder' in parts else ORDER
+    choices = {name: fit(FAMILIES[name], model, head, parts, extra) for name in ([family] if family else order)}
     name = min(choices, key=lambda family: choices[family].distance)
     said, chosen = choices[name], FAMILIES[name]
     if said.refused:
@@ -104,7 +108,7 @@ def said_by(family: Family, model: ModelConfig, extra: Mapping[str, Any]) -> Sai
         values['num_hidden_layers'] = model.layers // model.inner_layers
     if kind in SHIFTED:
         values['pad_token_id'] = max(model.position_offset - 1, 0)
-    values |= attention_values(kind, model, extra)
+    values |= text_to_text_values(kind, model) if family.decoder else attention_values(kind, model, extra)
     try:
         read = model_of(values, family)
     except InputError as error:
@@ -112,11 +116,11 @@ def said_by(family: Family, model: ModelConfig, extra: Mapping[str, Any]) -> Sai
     differing = {
         field.name: getattr(model, field.name)
         for field in dataclasses.fields(ModelConfig)
-        if getattr(model, field.name) != getattr(read, field.name)
+        if getattr(model, field.name) != getattr(read, field.name) and field.name not in family.output_fields
     }
-    unsaid = {name: value for name, value in differing.items() if name in OUR_FIELDS}
-    lost = [name for name in differing if name not in OUR_FIELDS]
-    if kind != 'distilbert' and not model.token_types:  # the others look up a row for each token
+    unsaid = {name: value for name, value in differing.items() if name in our_fields(kind)}
+    lost = [name for name in differing if name not in unsaid]
+    if kind != 'distilbert' and not family.decoder and not model.token_types:  # the others look up a row for each token
         lost.append('token_types')
     if kind == 'longformer' and not model.global_tokens:  # it has their projections whether data use them or not
         lost.append('global_tokens')
@@ -147,6 +151,8 @@ def architecture(family: Family, head: HeadConfig, parts: frozenset[str]) -> str
     """The name of the class that has these parts."""
     if head.kind != 'none':
         return f'{family.stem}{ENDINGS[head.kind]}'
+    if family.decoder:
+        return f'{family.stem}{family.generators[0]}'
     if 'detector' in parts or {'masked_lm', 'pair'} <= parts:
         ending = 'ForPreTraining'
     elif 'pair' in parts:
@@ -157,8 +163,10 @@ def architecture(family: Family, head: HeadConfig, parts: frozenset[str]) -> str
 
 
 def head_values(family: Family, model: ModelConfig, head: HeadConfig, labels: tuple[str, ...]) -> Values:
-    """The keys that a head's labels, dropout and activation have."""
+    """The keys that a head's labels, dropout and activation have; an encoder-decoder has none."""
     values: Values = {}
+    if family.decoder:
+        return values
     if head.kind in ('sequence', 'token'):
         names = labels if len(labels) == head.outputs else default_labels(head.outputs)
         values['id2label'] = {str(number): name for number, name in enumerate(names)}
@@ -178,6 +186,8 @@ def head_values(family: Family, model: ModelConfig, head: HeadConfig, labels: tu
 def head_misfits(family: Family, model: ModelConfig, head: HeadConfig, parts: frozenset[str]) -> list[str]:
     """Fields with their values for which the family's heads compute something else than ours."""
     misfits = []
+    if bool(family.decoder) != ('decoder' in parts):
+        misfits.append('no decoder' if family.decoder else 'a decoder')
     if 'masked_lm' in parts and family.is_masked_lm_erf and model.activation != 'gelu_erf':
         misfits.append(f"model.activation {model.activation!r} where the masked-LM head has 'gelu_erf'")
     if 'pair' in parts and not family.pair:

@@ -1,4 +1,4 @@
-"""Hugging Face's names for the parts of each family of encoders: one table a family, no logic.
+"""Hugging Face's names for the parts of each family of encoders and encoder-decoders: one table a family, no logic.
 
 A table maps paths of our modules to names of theirs, '{group}' and '{layer}' standing for numbers. A name that begins
 with a dot lies inside the base model, and so behind its prefix ('bert.') in a model with a head.
@@ -18,23 +18,32 @@ class Pooled:
     activation: str  # as `HeadConfig.transform`; '' = the model's own
 
 
+NO_HEAD = Pooled({}, '')
+
+
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """One `model_type` of config.json."""
+    """One `model_type` of config.json; that of encoder-decoders has a `decoder` and nothing of an encoder's heads."""
 
     model_type: str
     stem: str  # of the class names: 'Bert' of 'BertForMaskedLM'
     prefix: str  # of tensors of the base model in a model with a head
     encoder: Names
-    masked_lm: Names
-    sequence: Pooled
-    choice: Pooled
-    span: Names
+    masked_lm: Names = dataclasses.field(default_factory=dict)
+    sequence: Pooled = NO_HEAD
+    choice: Pooled = NO_HEAD
+    span: Names = dataclasses.field(default_factory=dict)
     token: Names = dataclasses.field(default_factory=lambda: {'head/out': 'classifier'})
     pooler: str = ''  # '' = the family has none
     pair: str = ''  # the sentence-pair classifier of its pretraining; '' = none
     detector: Names = dataclasses.field(default_factory=dict)  # of replaced tokens (ELECTRA)
     is_masked_lm_erf: bool = False  # its masked-LM head has the exact GELU whatever the layers have
+    decoder: Names = dataclasses.field(default_factory=dict)  # with the table that both stacks share
+    gated: Names = dataclasses.field(default_factory=dict)  # in place of others, of a model with `feed_forward_gate`
+    generators: tuple[str, ...] = ()  # ends of the names of the classes that generate text; the first is written
+    copies: tuple[str, ...] = ()  # tensors that a file may repeat the shared table as
+    harmless: tuple[str, ...] = ()  # patterns of tensors that a file may have and no parameter needs
+    output_fields: tuple[str, ...] = ()  # fields of the model that its tensors tell, not its config.json
 
 
 EMBEDDINGS = {
@@ -106,6 +115,80 @@ def _with_pooler(name: str) -> Pooled:
 SPAN = {'head/out': 'qa_outputs'}
 BERT_POOLER = '.pooler.dense'
 _BEFORE_CLASSIFIER = Pooled({'pooler/dense': 'pre_classifier', 'head/out': 'classifier'}, 'relu')
+
+# ---- encoder-decoders ----
+
+_T5 = 'encoder.block.{layer}.layer'
+T5_ENCODER = {
+    'encoder/stack/position_bias': 'encoder.block.0.layer.0.SelfAttention.relative_attention_bias',
+    f'{_OURS}/attention/query': f'{_T5}.0.SelfAttention.q',
+    f'{_OURS}/attention/key': f'{_T5}.0.SelfAttention.k',
+    f'{_OURS}/attention/value': f'{_T5}.0.SelfAttention.v',
+    f'{_OURS}/attention/out': f'{_T5}.0.SelfAttention.o',
+    f'{_OURS}/attention_norm': f'{_T5}.0.layer_norm',
+    f'{_OURS}/feed_forward/up': f'{_T5}.1.DenseReluDense.wi',
+    f'{_OURS}/feed_forward/down': f'{_T5}.1.DenseReluDense.wo',
+    f'{_OURS}/feed_forward_norm': f'{_T5}.1.layer_norm',
+    'encoder/norm': 'encoder.final_layer_norm',
+}
+_T5, _DECODER = 'decoder.block.{layer}.layer', 'decoder/stack/layers'
+T5_DECODER = {
+    'decoder/embeddings/token': 'shared',
+    'decoder/stack/position_bias': 'decoder.block.0.layer.0.SelfAttention.relative_attention_bias',
+    f'{_DECODER}/attention/query': f'{_T5}.0.SelfAttention.q',
+    f'{_DECODER}/attention/key': f'{_T5}.0.SelfAttention.k',
+    f'{_DECODER}/attention/value': f'{_T5}.0.SelfAttention.v',
+    f'{_DECODER}/attention/out': f'{_T5}.0.SelfAttention.o',
+    f'{_DECODER}/attention_norm': f'{_T5}.0.layer_norm',
+    f'{_DECODER}/cross_attention/query': f'{_T5}.1.EncDecAttention.q',
+    f'{_DECODER}/cross_attention/key': f'{_T5}.1.EncDecAttention.k',
+    f'{_DECODER}/cross_attention/value': f'{_T5}.1.EncDecAttention.v',
+    f'{_DECODER}/cross_attention/out': f'{_T5}.1.EncDecAttention.o',
+    f'{_DECODER}/cross_attention_norm': f'{_T5}.1.layer_norm',
+    f'{_DECODER}/feed_forward/up': f'{_T5}.2.DenseReluDense.wi',
+    f'{_DECODER}/feed_forward/down': f'{_T5}.2.DenseReluDense.wo',
+    f'{_DECODER}/feed_forward_norm': f'{_T5}.2.layer_norm',
+    'decoder/norm': 'decoder.final_layer_norm',
+    'decoder/head/dense': 'lm_head',
+}
+T5_GATED = {  # 'wi' of layers with gates
+    f'{_OURS}/feed_forward/gate': 'encoder.block.{layer}.layer.1.DenseReluDense.wi_0',
+    f'{_OURS}/feed_forward/up': 'encoder.block.{layer}.layer.1.DenseReluDense.wi_1',
+    f'{_DECODER}/feed_forward/gate': 'decoder.block.{layer}.layer.2.DenseReluDense.wi_0',
+    f'{_DECODER}/feed_forward/up': 'decoder.block.{layer}.layer.2.DenseReluDense.wi_1',
+}
+_BART = '.encoder.layers.{layer}'
+BART_ENCODER = {
+    f'{_OURS}/attention/query': f'{_BART}.self_attn.q_proj',
+    f'{_OURS}/attention/key': f'{_BART}.self_attn.k_proj',
+    f'{_OURS}/attention/value': f'{_BART}.self_attn.v_proj',
+    f'{_OURS}/attention/out': f'{_BART}.self_attn.out_proj',
+    f'{_OURS}/attention_norm': f'{_BART}.self_attn_layer_norm',
+    f'{_OURS}/feed_forward/up': f'{_BART}.fc1',
+    f'{_OURS}/feed_forward/down': f'{_BART}.fc2',
+    f'{_OURS}/feed_forward_norm': f'{_BART}.final_layer_norm',
+}
+_BART = '.decoder.layers.{layer}'
+BART_DECODER = {
+    'decoder/embeddings/token': '.shared',
+    f'{_DECODER}/attention/query': f'{_BART}.self_attn.q_proj',
+    f'{_DECODER}/attention/key': f'{_BART}.self_attn.k_proj',
+    f'{_DECODER}/attention/value': f'{_BART}.self_attn.v_proj',
+    f'{_DECODER}/attention/out': f'{_BART}.self_attn.out_proj',
+    f'{_DECODER}/attention_norm': f'{_BART}.self_attn_layer_norm',
+    f'{_DECODER}/cross_attention/query': f'{_BART}.encoder_attn.q_proj',
+    f'{_DECODER}/cross_attention/key': f'{_BART}.encoder_attn.k_proj',
+    f'{_DECODER}/cross_attention/value': f'{_BART}.encoder_attn.v_proj',
+    f'{_DECODER}/cross_attention/out': f'{_BART}.encoder_attn.out_proj',
+    f'{_DECODER}/cross_attention_norm': f'{_BART}.encoder_attn_layer_norm',
+    f'{_DECODER}/feed_forward/up': f'{_BART}.fc1',
+    f'{_DECODER}/feed_forward/down': f'{_BART}.fc2',
+    f'{_DECODER}/feed_forward_norm': f'{_BART}.final_layer_norm',
+    'decoder/head': 'final_logits_bias',
+}
+COPIES = ('encoder.embed_tokens.weight', 'decoder.embed_tokens.weight', 'lm_head.weight')
+SINUSOIDS = ('encoder.embed_positions.weight', 'decoder.embed_positions.weight')
+GENERATION = ('ForConditionalGeneration',)
 
 FAMILIES = {
     family.model_type: family
@@ -213,6 +296,59 @@ FAMILIES = {
             span=SPAN,
             pooler=BERT_POOLER,
             is_masked_lm_erf=True,
+        ),
+        Family(
+            't5',
+            'T5',
+            '',
+            encoder=T5_ENCODER,
+            decoder=T5_DECODER,
+            gated=T5_GATED,
+            generators=(*GENERATION, 'WithLMHeadModel'),
+            copies=COPIES,
+            harmless=('decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight',),
+            output_fields=('tied_output', 'dense_output_bias'),
+        ),
+        Family(
+            'bart',
+            'Bart',
+            'model',
+            encoder=BART_ENCODER
+            | {
+                'encoder/embeddings/position': '.encoder.embed_positions',
+                'encoder/embeddings/norm': '.encoder.layernorm_embedding',
+            },
+            decoder=BART_DECODER
+            | {
+                'decoder/embeddings/position': '.decoder.embed_positions',
+                'decoder/embeddings/norm': '.decoder.layernorm_embedding',
+            },
+            generators=GENERATION,
+            copies=COPIES,
+            harmless=('encoder.version', 'decoder.version', 'final_logits_bias'),
+            output_fields=('output_bias',),
+        ),
+        Family(
+            'marian',
+            'Marian',
+            'model',
+            encoder=BART_ENCODER,
+            decoder=BART_DECODER,
+            generators=('MTModel',),
+            copies=COPIES,
+            harmless=(*SINUSOIDS, 'final_logits_bias'),
+            output_fields=('output_bias',),
+        ),
+        Family(
+            'pegasus',
+            'Pegasus',
+            'model',
+            encoder=BART_ENCODER | {'encoder/norm': '.encoder.layer_norm'},
+            decoder=BART_DECODER | {'decoder/norm': '.decoder.layer_norm'},
+            generators=GENERATION,
+            copies=COPIES,
+            harmless=(*SINUSOIDS, 'final_logits_bias'),
+            output_fields=('output_bias',),
         ),
     )
 }

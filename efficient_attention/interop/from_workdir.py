@@ -1,4 +1,4 @@
-"""A trained encoder read from a workdir: its config, heads, thresholds, and the parameters of one checkpoint."""
+"""A trained model read from a workdir: its config, heads, thresholds, and the parameters of one checkpoint."""
 
 from pathlib import Path
 from typing import Any
@@ -13,21 +13,21 @@ from efficient_attention.models.device_memory import check_host_fits
 from efficient_attention.workdir.checkpoint_reader import BEST, LAST, CheckpointReader, Wanted
 from efficient_attention.workdir.config_file import read_config
 
-ENCODERS = ('pretraining', 'fine_tuning')
+READ = ('pretraining', 'fine_tuning', 'text_to_text')  # the tasks whose models have an encoder
 PARAMS = 'params'
 THRESHOLD = '_threshold'  # how the names of such metrics end
 
 
 def encoder_run(workdir: Path) -> RunConfig:
-    """The config of a run that trained an encoder.
+    """The config of a run that trained an encoder, alone or with a decoder that reads it.
 
     Raises:
-        InputError: there is no run, or it trained a decoder.
+        InputError: there is no run, or it trained a language model.
     """
     config = read_config(workdir)
-    if config.task not in ENCODERS:
+    if config.task not in READ:
         raise InputError(
-            f'{workdir} holds a language model, and an encoder is needed: a run of {" or ".join(ENCODERS)}; '
+            f'{workdir} holds a language model, and an encoder is needed: a run of {" or ".join(READ)}; '
             'scripts/generate.py generates text with a language model, eval.py evaluates it'
         )
     return config
@@ -37,6 +37,8 @@ def parts_of(config: RunConfig) -> Parts:
     """What the run's model has beside its encoder."""
     if config.task == 'fine_tuning':
         return Parts(config.head)
+    if config.task == 'text_to_text':
+        return Parts(has_decoder=True)
     has_pairs = config.data.pairs != 'none'
     return Parts(has_masked_lm=True, has_pooler=has_pairs, has_pair=has_pairs)
 

@@ -31,10 +31,13 @@ def lengthen(
         global_tokens: most of a row that data may mark as global; None = as before.
 
     Raises:
-        InputError: the encoder learned no positions or has this many, or the attention cannot be read.
+        InputError: the encoder learned no positions or has this many, or the attention cannot be read; or an
+            encoder-decoder is to have more than another attention of its encoder.
     """
     model = pretrained.model
     fields: dict[str, Any] = {}
+    if model.decoder_layers and (length is not None or global_tokens is not None):
+        raise InputError(f'model.decoder_layers is {model.decoder_layers}; an encoder-decoder gets no more positions')
     if length is not None:
         check_length(model, length)
         fields['max_length'] = length + model.position_offset
@@ -60,6 +63,8 @@ def check_length(model: ModelConfig, length: int) -> None:
 
 def longer_params(params: dict[str, Any], before: ModelConfig, after: ModelConfig) -> dict[str, Any]:
     """The parameters with the longer table and the new projections."""
+    if after.decoder_layers:
+        return params
     encoder = params['encoder']
     embeddings, stack = encoder['embeddings'], encoder['stack']
     if before.max_length != after.max_length:

@@ -17,15 +17,18 @@ from efficient_attention.errors import InputError
 from efficient_attention.interop.families import Family, Names
 from efficient_attention.interop.safetensors_files import TensorFolder
 from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.heads import MaskedLMHead, PairHead, Pooler
 from efficient_attention.modules.parameters import linear
 
-LEAVES = {'kernel': 'weight', 'embedding': 'weight', 'scale': 'weight', 'bias': 'bias'}
+LEAVES = {'kernel': 'weight', 'embedding': 'weight', 'scale': 'weight', 'table': 'weight', 'bias': 'bias'}
 OLD_LEAVES = {'gamma': 'weight', 'beta': 'bias'}  # of normalisations in the first releases
-LAYERS = 'encoder/stack/layers/'
+LAYERS = ('encoder/stack/layers/', 'decoder/stack/layers/')
+OUTPUT_BIAS = 'decoder/head/bias'  # of an encoder-decoder; a file holds it as one row, under a name that has no end
 # What released files hold beside parameters: buffers that can be computed, poolers of models that use none.
 HARMLESS = ('*.position_ids', '*.token_type_ids', 'position_ids', 'pooler.*', '*.pooler.*')
+ALONE = ('.decoder.bias', '.embed_tokens.weight')  # ends of copies that may stand without their originals
 MOST_NAMED = 12  # tensors in a message
 Flat = dict[str, np.ndarray]
 
@@ -39,6 +42,7 @@ class Tensor:
     shape: tuple[int, ...]  # of each
     is_stacked: bool
     is_transposed: bool
+    is_row: bool = False  # a file holds it as [1, n]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Parts:
     has_pooler: bool = False  # of pretraining; the one below a head is the head's
     has_pair: bool = False
     has_detector: bool = False
+    has_decoder: bool = False  # the encoder is that of an encoder-decoder
 
 
 def tensors_of(family: Family, model: ModelConfig, parts: Parts) -> list[Tensor]:
@@ -58,18 +63,21 @@ def tensors_of(family: Family, model: ModelConfig, parts: Parts) -> list[Tensor]
     Raises:
         InputError: the family has no place for a parameter of the model; names it.
     """
-    names = names_of(family, parts)
+    names = names_of(family, parts) | dict(family.gated if model.feed_forward_gate else {})
     tensors = []
     for path, leaf in flatten_dict(parameter_shapes(model, parts), sep='/').items():
         module, _, kind = path.rpartition('/')
         if module not in names:
             raise InputError(f'{family.model_type} checkpoints have no place for {path}')
-        tensors.append(_tensor(path, f'{names[module]}.{LEAVES[kind]}', leaf.shape, model))
+        name = names[module] if path == OUTPUT_BIAS else f'{names[module]}.{LEAVES[kind]}'
+        tensors.append(_tensor(path, name, leaf.shape, model))
     return tensors
 
 
-def names_of(family: Family, parts: Parts) -> Names:
+def names_of(family: Family, parts: Parts) -> dict[str, str]:
     """Their name of each module of ours that these parts may have."""
+    if parts.has_decoder:
+        return dict(family.encoder) | dict(family.decoder)
     kind = parts.head.kind
     heads: dict[str, Names] = {
         'sequence': family.sequence.names,
@@ -92,6 +100,8 @@ def parameter_shapes(model: ModelConfig, parts: Parts) -> dict[str, Any]:
 
     def make() -> dict[str, Any]:
         rngs = nnx.Rngs(0)
+        if parts.has_decoder:
+            return nnx.to_pure_dict(nnx.state(EncoderDecoder(model, rngs=rngs)))
         if parts.head.kind != 'none':
             return nnx.to_pure_dict(nnx.state(FineTuningModel(model, parts.head, rngs=rngs)))
         modules: dict[str, Any] = {'encoder': Encoder(model, rngs=rngs)}
@@ -124,6 +134,8 @@ def _tensor(path: str, name: str, shape: tuple[int, ...], model: ModelConfig) ->
         numbers = [(i // inner, i % inner) if has_groups else (0, i) for i in range(count)]
         names = [name.format(group=group, layer=layer) for group, layer in numbers]
     shape = shape[1:] if is_stacked else shape
+    if path == OUTPUT_BIAS:
+        return Tensor(path, tuple(names), (1, *shape), is_stacked, is_transposed=False, is_row=True)
     is_transposed = path.endswith('/kernel')
     return Tensor(path, tuple(names), shape[::-1] if is_transposed else shape, is_stacked, is_transposed)
 
@@ -143,7 +155,7 @@ def read_tensors(family: Family, tensors: Iterable[Tensor], folder: TensorFolder
     arrays = {}
     for tensor in tensors:
         rows = [folder.read(found[name.lstrip('.')]) for name in tensor.names]
-        rows = [row.T if tensor.is_transposed else row for row in rows]
+        rows = [row.T if tensor.is_transposed else row[0] if tensor.is_row else row for row in rows]
         arrays[tensor.path] = np.stack(rows) if tensor.is_stacked else rows[0]
     return unflatten_dict(arrays, sep='/')
 
@@ -155,7 +167,7 @@ def faults_of(
     wanted = {name.lstrip('.'): tensor.shape for tensor in tensors for name in tensor.names}
     shapes = {name: folder.shapes[tensor] for name, tensor in found.items()}
     others = [name for name, shape in wanted.items() if name in found and shapes[name] != shape]
-    left = {name for name in found if name not in wanted and not is_harmless(name)}
+    left = {name for name in found if name not in wanted and not is_harmless(name, family.harmless)}
     left -= check_tied(family, left, found, folder)
     return {
         'missing': [name for name in wanted if name not in found],
@@ -174,14 +186,15 @@ def written_tensors(family: Family, tensors: Iterable[Tensor], params: Mapping[s
     faults = []
     for tensor in tensors:
         array = arrays.pop(tensor.path, None)
-        whole = tensor.shape[::-1] if tensor.is_transposed else tensor.shape
+        whole = tensor.shape[::-1] if tensor.is_transposed else tensor.shape[tensor.is_row :]
         whole = (len(tensor.names), *whole) if tensor.is_stacked else whole
         if array is None or array.shape != whole:
             faults.append(f'{tensor.path} is {"missing" if array is None else f"{array.shape}, not {whole}"}')
             continue
         for name, row in zip(tensor.names, array if tensor.is_stacked else [array], strict=True):
             inside = name.lstrip('.') if is_bare else f'{family.prefix}{name}'
-            written[inside if name.startswith('.') else name] = row.T if tensor.is_transposed else row
+            row = row.T if tensor.is_transposed else row[None] if tensor.is_row else row
+            written[inside if name.startswith('.') else name] = row
     faults += [f'{path} has no name in a {family.model_type} checkpoint' for path in arrays]
     if faults:
         raise InputError(f'the parameters do not fit: {listed(faults)}')
@@ -198,15 +211,15 @@ def plain_names(family: Family, names: Iterable[str]) -> dict[str, str]:
         if short in plain:
             raise InputError(f'{name} and {plain[short]} are the same tensor under two names')
         plain[short] = name
-    stem = family.masked_lm['masked_lm']
-    if f'{stem}.bias' not in plain and f'{stem}.decoder.bias' in plain:  # one of two names of a shared tensor is kept
-        plain[f'{stem}.bias'] = plain.pop(f'{stem}.decoder.bias')
+    for copy, original in copies_of(family).items():  # of some shared tensors a file has but one name
+        if copy.endswith(ALONE) and copy in plain and original not in plain:
+            plain[original] = plain.pop(copy)
     return plain
 
 
-def is_harmless(name: str) -> bool:
-    """Whether a tensor that no parameter needs may be there all the same."""
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in HARMLESS)
+def is_harmless(name: str, more: tuple[str, ...] = ()) -> bool:
+    """Whether a tensor that no parameter needs may be there all the same; `more` patterns are a family's."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in (*HARMLESS, *more))
 
 
 def check_tied(family: Family, left: set[str], found: Mapping[str, str], folder: TensorFolder) -> set[str]:
@@ -215,16 +228,23 @@ def check_tied(family: Family, left: set[str], found: Mapping[str, str], folder:
     Raises:
         InputError: a copy differs from what it should be a copy of.
     """
-    stem = family.masked_lm['masked_lm']
-    table = family.encoder['encoder/embeddings/token'].lstrip('.') + '.weight'
-    copies = {f'{stem}.decoder.weight': table, f'{stem}.weight': table, f'{stem}.decoder.bias': f'{stem}.bias'}
     tied = set()
-    for copy, original in copies.items():
+    for copy, original in copies_of(family).items():
         if copy in left and original in found:
             tied.add(copy)
             if not np.array_equal(folder.read(found[copy]), folder.read(found[original])):
                 raise InputError(f'{folder.folder}: {found[copy]} differs from {found[original]}: untied outputs')
     return tied
+
+
+def copies_of(family: Family) -> dict[str, str]:
+    """From the names of copies that a file may hold to those of their originals."""
+    names = {**family.encoder, **family.decoder}
+    table = (names.get('decoder/embeddings/token') or names['encoder/embeddings/token']).lstrip('.') + '.weight'
+    if family.decoder:
+        return dict.fromkeys(family.copies, table)
+    stem = family.masked_lm['masked_lm']
+    return {f'{stem}.decoder.weight': table, f'{stem}.weight': table, f'{stem}.decoder.bias': f'{stem}.bias'}
 
 
 def has_all(family: Family, names: Names, found: Mapping[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""A trained encoder from outside or from a workdir, as one value that tasks start from and `save_pretrained` writes."""
+"""A trained model from outside or from a workdir, as one value that tasks start from and `save_pretrained` writes."""
 
 import dataclasses
 import json
@@ -10,13 +10,17 @@ from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
+from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.text_to_text import TextToTextIds, text_to_text_ids
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_fields import OUR_EXAMPLES, SHIFTED
-from efficient_attention.interop.config_in import CONFIG, Description, describe, read_values
+from efficient_attention.interop.config_in import CONFIG, TEXT_TO_TEXT, Description, describe, read_values
 from efficient_attention.interop.config_out import config_values
 from efficient_attention.interop.export_seal import check_export, seal_export
 from efficient_attention.interop.families import FAMILIES, Family
 from efficient_attention.interop.from_workdir import checkpoint_step, checkpoint_thresholds, encoder_run, workdir_params
+from efficient_attention.interop.generation_config import GENERATION, generation_values, ids_as_trained, with_ids
+from efficient_attention.interop.output_layers import with_output, with_repeated
 from efficient_attention.interop.parameters import (
     Parts,
     has_all,
@@ -34,19 +38,26 @@ TOKENIZER = 'tokenizer.json'  # of a workdir
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A trained encoder with the heads that its checkpoint has; its numbers are read when they are asked for."""
+    """A trained encoder with the heads that its checkpoint has, or an encoder-decoder.
+
+    Its numbers are read when they are asked for.
+    """
 
     model: ModelConfig
     head: HeadConfig  # kind 'none' for a bare encoder or a pretraining model
     labels: tuple[str, ...]  # in the order of the outputs; () where they have no names
-    problem: str  # as `ExamplesConfig.problem`; 'fill_mask' with a masked-LM head alone, 'none' for a bare encoder
+    # as `ExamplesConfig.problem`; 'fill_mask' with a masked-LM head alone, 'none' for a bare encoder, 'text_to_text'
+    # for an encoder-decoder
+    problem: str
     family: str  # a `model_type` of `FAMILIES`; '' for a workdir's
     tokenizer: Path | None  # its file
     lowercase: bool
     # Nested dicts of float32 NumPy arrays by the paths of our modules: 'encoder', and what there is of 'masked_lm',
-    # 'pooler', 'pair', 'head' and, of ELECTRA's discriminator, 'detector'.
+    # 'pooler', 'pair', 'head' and, of ELECTRA's discriminator, 'detector'; of an encoder-decoder 'decoder', which has
+    # the table that both stacks share.
     params: Callable[[], dict[str, Any]]
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the keys of its config.json
+    generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the keys of its generation_config.json
     examples: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields of OUR_EXAMPLES; others: default
     thresholds: Callable[[], Mapping[str, float]] = dict  # chosen on the dev files of the run that it is from
     origin: Callable[[], str] = str  # where the parameters lie, in a few words
@@ -75,6 +86,7 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
     except InputError as error:
         raise InputError(f'{path / CONFIG}: {error}') from None
     check_tensor_files(path)
+    known = with_output(path, known, values)
     return Pretrained(
         model=known.model,
         head=known.head,
@@ -85,6 +97,7 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
         lowercase=is_lowercase(path, known.family.model_type),
         params=lambda: _read_params(path, known),
         extra=values,
+        generation=generation_values(path) if known.family.decoder else {},
         examples=known.examples,
         thresholds=lambda: known.thresholds,
         origin=lambda: str(path),
@@ -99,7 +112,7 @@ def _of_workdir(path: Path, checkpoint: str) -> Pretrained:
         model=config.model,
         head=config.head if is_fine_tuned else HeadConfig(),
         labels=config.examples.labels if is_fine_tuned else (),
-        problem=config.examples.problem if is_fine_tuned else 'fill_mask',
+        problem={'fine_tuning': config.examples.problem, 'text_to_text': TEXT_TO_TEXT}.get(config.task, 'fill_mask'),
         family='',
         tokenizer=file if file.is_file() else None,
         lowercase=config.data.lowercase,
@@ -115,6 +128,19 @@ def _of_workdir(path: Path, checkpoint: str) -> Pretrained:
     )
 
 
+def open_encoder(path: Path, checkpoint: str = '') -> Pretrained:
+    """As `open_pretrained`, of what has no decoder; raises InputError for an encoder-decoder too."""
+    pretrained = open_pretrained(path, checkpoint)
+    check_encoder(path, pretrained)
+    return pretrained
+
+
+def check_encoder(path: Path, pretrained: Pretrained) -> None:
+    """Raises InputError for an encoder-decoder; `path` is for the message."""
+    if pretrained.problem == TEXT_TO_TEXT:
+        raise InputError(f'{path} holds an encoder-decoder, and an encoder alone is needed')
+
+
 def _read_params(path: Path, known: Description) -> dict[str, Any]:
     folder = TensorFolder(path)
     parts = parts_in(known, plain_names(known.family, folder.shapes))
@@ -124,6 +150,8 @@ def _read_params(path: Path, known: Description) -> dict[str, Any]:
 def parts_in(known: Description, found: Mapping[str, str]) -> Parts:
     """What a file has beside the encoder: what its architecture must have, and heads of pretraining that are there."""
     family, ending = known.family, known.ending
+    if family.decoder:
+        return Parts(has_decoder=True)
     if known.head.kind != 'none':
         return Parts(known.head)
     if family.detector and ending == 'ForPreTraining':
@@ -166,18 +194,36 @@ def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None
     )
     family = FAMILIES[values['model_type']]
     check_padding(family, pretrained.model, tokenizer)
+    if family.decoder and tokenizer is not None:
+        values = with_ids(values, trained_ids(pretrained, tokenizer))
     tensors = written_tensors(
         family,
         tensors_of(family, pretrained.model, parts_from(pretrained, frozenset(params))),
         params,
         is_bare=values['architectures'][0] == f'{family.stem}Model',
     )
+    tensors = with_repeated(family.model_type, pretrained.model, tensors)
     with whole_folder(folder) as partial:
         write_tensors(partial, tensors)
         longest = pretrained.model.position_limit or pretrained.model.max_length
         carry_tokenizer(tokenizer, partial, longest, has_types=pretrained.model.token_types > 1)
-        (partial / CONFIG).write_text(json.dumps(values, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
+        write_keys(partial / CONFIG, values)
+        if pretrained.generation:
+            write_keys(partial / GENERATION, pretrained.generation)
         seal_export(partial)
+
+
+def write_keys(path: Path, values: Mapping[str, Any]) -> None:
+    """Writes a JSON file of these keys."""
+    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + '\n', encoding='utf-8')
+
+
+def trained_ids(pretrained: Pretrained, tokenizer: Path) -> TextToTextIds:
+    """The ids that an encoder-decoder was trained with; raises InputError where the tokenizer does not fit it."""
+    loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
+    ids = text_to_text_ids(loaded, str(tokenizer), start=pretrained.run.pairs.start if pretrained.run else '')
+    ids.check_within(pretrained.model.vocab_size)
+    return ids_as_trained(ids, pretrained.extra, pretrained.generation)
 
 
 def check_padding(family: Family, model: ModelConfig, tokenizer: Path | None) -> None:
@@ -201,4 +247,5 @@ def parts_from(pretrained: Pretrained, names: frozenset[str]) -> Parts:
         has_pooler='pooler' in names,
         has_pair='pair' in names,
         has_detector='detector' in names,
+        has_decoder='decoder' in names,
     )

@@ -17,6 +17,7 @@ CARRIED = (
     'added_tokens.json',
 )
 PIECES = '*.model'
+CASED = ('big_bird', 't5')  # families whose SentencePiece models tell upper from lower case
 THEIR_ROLES = {'pad': 'pad_token', 'unknown': 'unk_token', 'cls': 'cls_token', 'sep': 'sep_token', 'mask': 'mask_token'}
 
 
@@ -29,9 +30,9 @@ def tokenizer_file(folder: Path) -> Path | None:
 
 
 def is_lowercase(folder: Path, model_type: str = '') -> bool:
-    """Whether text is lower-cased, by tokenizer_config.json; by default it is, but not by BigBird's SentencePiece."""
+    """Whether text is lower-cased, by tokenizer_config.json; by default it is, but not for the families of `CASED`."""
     file = tokenizer_file(folder)
-    is_cased = model_type == 'big_bird' and file is not None and file.suffix == '.model'
+    is_cased = model_type in CASED and file is not None and file.suffix == '.model'
     return bool(settings_of(folder).get('do_lower_case', not is_cased))
 
 

@@ -12,12 +12,12 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.adaptive import AdaptiveHead, Cluster, TokenTable, WholeTable
 from efficient_attention.models.embeddings import Embeddings
-from efficient_attention.models.encoder import mechanism_rng
+from efficient_attention.models.encoder import last_norm, mechanism_rng
 from efficient_attention.models.memory import Memory
 from efficient_attention.models.stack import Stack
 from efficient_attention.models.taps import Taps
 from efficient_attention.modules.context import OtherSequence, fold
-from efficient_attention.modules.parameters import layer_norm, linear
+from efficient_attention.modules.parameters import linear, make_norm
 from efficient_attention.modules.sub_layer import SELF_ATTENTION_LAYER, SubLayer
 from efficient_attention.modules.table import table_logits
 
@@ -42,7 +42,7 @@ class Decoder(nnx.Module):
         self.embeddings = Embeddings(config, rngs=rngs)
         self.stack = Stack(config, causal=True, sub_layers=sub_layers, rngs=rngs)
         # A stack of pre-norm layers leaves its sum unnormalised.
-        self.norm = layer_norm(config, config.width, rngs) if config.norm == 'pre' else None
+        self.norm = make_norm(config, config.width, rngs) if config.norm == 'pre' else None
         self.head: OutputHead = make_head(config, rngs)
 
     def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> Array:
@@ -55,13 +55,13 @@ class Decoder(nnx.Module):
         Arguments as of `embedded`.
         """
         x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
-        return self.normed(self.stack(x_BLD, segments_BL, **read))
+        return self.normed(self.stack(x_BLD, segments_BL, **read), options.get('rng'))
 
     def tapped(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> tuple[Array, Taps]:
         """As `hidden`, and what all layers computed on the way."""
         x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
         x_BLD, taps = self.stack.tapped(x_BLD, segments_BL, **read)
-        return self.normed(x_BLD), taps
+        return self.normed(x_BLD, options.get('rng')), taps
 
     def embedded(
         self,
@@ -89,9 +89,9 @@ class Decoder(nnx.Module):
         draws = {'rng': fold(rng, 1), 'mechanism_rng': mechanism_rng(self.config, step)}
         return x_BLD, {'positions_BL': positions_BL, 'other': other} | draws
 
-    def normed(self, x_BLD: Array) -> Array:
-        """The last layer's output as `logits` reads it."""
-        return x_BLD if self.norm is None else self.norm(x_BLD)
+    def normed(self, x_BLD: Array, rng: Array | None = None) -> Array:
+        """The last layer's output as `logits` reads it; `rng` (a key, or one a row) turns dropout on."""
+        return last_norm(self.config, self.norm, x_BLD, rng)
 
     def continued(
         self, tokens_BL: Array, segments_BL: Array, memory: Memory, *, rng: Array | None = None
@@ -112,7 +112,7 @@ class Decoder(nnx.Module):
         positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
         x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold(rng, 0))
         x_BLD, memory = self.stack.continued(x_BLD, segments_BL, memory, rng=fold(rng, 1))
-        return self.normed(x_BLD), memory
+        return self.normed(x_BLD, rng), memory
 
     def logits(self, hidden_BLD: Array) -> Array:
         """float32 [B, L, V] from the vectors of `hidden`, or of any part of their positions.
@@ -148,10 +148,12 @@ class TiedHead(nnx.Module):
         width = config.embedding_width
         self.projection = linear(config, config.width, width, rngs) if width != config.width else None
         self.bias = nnx.Param(jnp.zeros(config.vocab_size, jnp.float32)) if config.output_bias else None
+        self.scale = config.width**-0.5 if config.output_scale else 1.0
 
     def __call__(self, x_BLD: Array, table: WholeTable) -> Array:
         """float32 [B, L, V]."""
         x_BLE = x_BLD if self.projection is None else self.projection(x_BLD)
+        x_BLE = x_BLE * self.scale if self.scale != 1.0 else x_BLE
         table_VE = table.vectors(x_BLE.dtype)
         logits_BLV = spread(table_logits(x_BLE, table_VE), 'BLV')
         return logits_BLV if self.bias is None else logits_BLV + self.bias[...][None, None]
@@ -164,7 +166,8 @@ class UntiedHead(nnx.Module):
     """Logits from a dense layer D -> V."""
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
-        self.dense = linear(config, config.width, config.vocab_size, rngs, axes='DV', in_float32=True)
+        use_bias, size = config.dense_output_bias, config.vocab_size
+        self.dense = linear(config, config.width, size, rngs, axes='DV', use_bias=use_bias, in_float32=True)
 
     def __call__(self, x_BLD: Array, table: TokenTable) -> Array:  # noqa: ARG002  the tied head's signature
         """float32 [B, L, V]."""

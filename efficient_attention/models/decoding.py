@@ -11,15 +11,17 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.cache import Cache, decode, init_cache
+from efficient_attention.attention.cache import Cache, decode, init_cache, take_rows
 from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
+from efficient_attention.attention.features.fixed_sums import FixedSums
+from efficient_attention.attention.fixed_keys import FixedKeys
 from efficient_attention.attention.patterns import Window
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.models.stack import layer_mechanisms
 from efficient_attention.models.taps import LayerTap, Taps, taps_of_each
-from efficient_attention.modules.attention import Attention, AttentionOperands, FixedKeys
+from efficient_attention.modules.attention import Attention, AttentionOperands
 from efficient_attention.modules.context import OtherSequence, fold
 from efficient_attention.modules.distances import Biases
 from efficient_attention.modules.layer import Layer
@@ -28,11 +30,24 @@ from efficient_attention.modules.sub_layer import FIXED, GROWING, SubLayer, begi
 PIECE = 128  # tokens of a prompt that are read at once: their scores are [piece, cache + piece]
 
 
+# Of an attention: the keys of all tokens that were read, as its mechanism keeps them, or those of another sequence.
+Kept = Cache | FixedKeys | FixedSums
+
+
 class DecodeState(NamedTuple):
     """What is kept of the tokens read so far: caches of each layer's attentions, and their number a row, int32 [B]."""
 
-    caches: tuple[Cache | FixedKeys, ...]
+    caches: tuple[Kept, ...]
     length_B: Array
+
+    def take_rows(self, rows_b: Array) -> 'DecodeState':
+        """The state of these rows in this order, any of them as often as it is named; `rows_b` are int32.
+
+        What is kept of another sequence stays: b is its number of rows or a multiple of it, and neighbouring rows
+        read one row of it.
+        """
+        caches = (one if isinstance(one, FixedKeys | FixedSums) else take_rows(one, rows_b) for one in self.caches)
+        return DecodeState(tuple(caches), self.length_B[rows_b])
 
 
 class CachedDecoder:
@@ -64,7 +79,7 @@ class CachedDecoder:
             other: what cross-attention reads, where layers have one; its keys are computed here and never again.
         """
         rng = mechanism_rng(self.config, step)
-        caches: list[Cache | FixedKeys] = []
+        caches: list[Kept] = []
         for number, (layer, spec) in enumerate(zip(self.layers, self.specs, strict=True)):
             for sub in layer.sub_layers:
                 if sub.cache == GROWING:
@@ -72,7 +87,7 @@ class CachedDecoder:
                 elif sub.cache == FIXED:
                     if other is None:
                         raise ValueError(f'{sub.name} reads another sequence; give it as `other`')
-                    caches.append(getattr(layer, sub.name).fixed_keys(other))
+                    caches.append(getattr(layer, sub.name).fixed_keys(other, fold(rng, number)))
         return DecodeState(tuple(caches), jnp.zeros(batch, jnp.int32))
 
     def __call__(
@@ -114,19 +129,19 @@ class CachedDecoder:
         return self.decoder.head(x_BnD, self.decoder.embeddings.token), DecodeState(caches, length_B), each
 
     def run_layers(
-        self, x_BnD: Array, caches: tuple[Cache | FixedKeys, ...], positions_Bn: Array, segments_Bn: Array
-    ) -> tuple[Array, tuple[Cache | FixedKeys, ...], list[LayerTap]]:
+        self, x_BnD: Array, caches: tuple[Kept, ...], positions_Bn: Array, segments_Bn: Array
+    ) -> tuple[Array, tuple[Kept, ...], list[LayerTap]]:
         """The last layer's output, the caches with the new tokens, and the tap of each layer."""
         before, after, each = iter(caches), [], []
         streams = begin(x_BnD, is_reversible=self.config.stack == 'reversible')
         for layer, spec in zip(self.layers, self.specs, strict=True):
-            operands = {}
+            operands: dict[str, AttentionOperands] = {}
             for sub in layer.sub_layers:
                 read = Cached(layer, sub, spec, next(before) if sub.cache else None, positions_Bn, segments_Bn)
                 streams, kept = layer.advance(sub, streams, functools.partial(read.apply, **self.terms))
                 if kept is not None:
                     after.append(kept[0])
-                    operands[sub.name] = kept[1]
+                    operands |= {} if kept[1] is None else {sub.name: kept[1]}
             each.append((streams, operands))
         return end(streams, x_BnD.dtype), tuple(after), each
 
@@ -150,22 +165,22 @@ class Cached(NamedTuple):
     layer: Layer
     sub: SubLayer
     spec: CacheSpec
-    cache: Any  # as `sub.cache` says: the `Cache` of a mechanism, `FixedKeys` or None
+    cache: Any  # as `sub.cache` says: what is `Kept`, or None
     positions_Bn: Array
     segments_Bn: Array
 
     def apply(
         self, x_BnD: Array, *, bias: Any = None, distance_biases: Biases | None = None
-    ) -> tuple[Array, tuple[Cache | FixedKeys, AttentionOperands] | None]:
+    ) -> tuple[Array, tuple[Kept, AttentionOperands | None] | None]:
         """The sub-layer's output for new tokens, which read the cache and themselves.
 
-        Of an attention also the cache after them, and their queries and keys.
+        Of an attention also the cache after them, and their queries and keys where these are kept.
         """
         module = getattr(self.layer, self.sub.name)
         if self.sub.cache == GROWING:
             return self.read_growing(module, x_BnD, bias, distance_biases)
         if self.sub.cache == FIXED:
-            out_BnD, operands = module.read_fixed(x_BnD, self.segments_Bn, self.cache)
+            out_BnD, operands = module.read_fixed(x_BnD, self.segments_Bn, self.positions_Bn, self.cache)
             return out_BnD, (self.cache, operands)
         return module(x_BnD), None
 
@@ -197,3 +212,15 @@ def read_prompt(
         return cached(state, *tokens_and_segments)[1], None
 
     return jax.lax.scan(read, state, (cut(tokens_BL), cut(segments_BL)))[0]
+
+
+def read_but_last(
+    cached: CachedDecoder, state: DecodeState, tokens_BL: Array, segments_BL: Array, piece: int = PIECE
+) -> tuple[DecodeState, Array]:
+    """The state before the last token of each prompt, and that token, int32 [B]; as `read_prompt` otherwise."""
+    if tokens_BL.shape[1] == 1:
+        return state, tokens_BL[:, 0]
+    last_B1 = (segments_BL != 0).sum(axis=1, keepdims=True) - 1
+    before_BL = jnp.where(jnp.arange(tokens_BL.shape[1])[None] < last_B1, segments_BL, 0)
+    state = read_prompt(cached, state, tokens_BL, before_BL, piece)
+    return state, jnp.take_along_axis(tokens_BL, last_B1, axis=1)[:, 0]

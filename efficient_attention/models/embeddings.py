@@ -10,7 +10,7 @@ from efficient_attention.attention.device_mesh import spread
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.adaptive import token_table
-from efficient_attention.modules.parameters import embedding, layer_norm, linear
+from efficient_attention.modules.parameters import embedding, linear, make_norm
 from efficient_attention.modules.positions import AxialPositions, sinusoid
 
 
@@ -27,7 +27,7 @@ class Embeddings(nnx.Module):
         self.token: Any = token_table(config, rngs)
         self.position = learned_positions(config, rngs)
         self.token_type = embedding(config, config.token_types, width, rngs) if config.token_types else None
-        self.norm = layer_norm(config, width, rngs) if config.embedding_norm else None
+        self.norm = make_norm(config, width, rngs) if config.embedding_norm else None
         self.projection = linear(config, width, config.width, rngs) if width != config.width else None
 
     def __call__(

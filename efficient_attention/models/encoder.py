@@ -7,13 +7,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from efficient_attention.attention.dropout import dropout
 from efficient_attention.attention.redraw import redraw_key
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.stack import Stack
 from efficient_attention.models.taps import Taps
 from efficient_attention.modules.context import fold
-from efficient_attention.modules.parameters import layer_norm
+from efficient_attention.modules.parameters import make_norm
 
 
 class Encoder(nnx.Module):
@@ -24,12 +25,12 @@ class Encoder(nnx.Module):
         self.embeddings = Embeddings(config, rngs=rngs)
         self.stack = Stack(config, rngs=rngs)
         # A stack of pre-norm layers leaves its sum unnormalised.
-        self.norm = layer_norm(config, config.width, rngs) if config.norm == 'pre' else None
+        self.norm = make_norm(config, config.width, rngs) if config.norm == 'pre' else None
 
     def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> Array:
         """The vectors of the last layer; arguments as of `embedded`."""
         x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
-        return self.normed(self.stack(x_BLD, segments_BL, **read))
+        return self.normed(self.stack(x_BLD, segments_BL, **read), options.get('rng'))
 
     token_outputs = frozenset({'vectors'})  # the outputs with an axis of tokens
 
@@ -42,7 +43,7 @@ class Encoder(nnx.Module):
         """As a call, and what all layers computed on the way."""
         x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
         x_BLD, taps = self.stack.tapped(x_BLD, segments_BL, **read)
-        return self.normed(x_BLD), taps
+        return self.normed(x_BLD, options.get('rng')), taps
 
     def embedded(
         self,
@@ -73,13 +74,19 @@ class Encoder(nnx.Module):
         draws = {'rng': fold(rng, 1), 'mechanism_rng': mechanism_rng(self.config, step)}
         return x_BLD, {'positions_BL': positions_BL, 'is_global_BL': is_global_BL} | draws
 
-    def normed(self, x_BLD: Array) -> Array:
-        """The last layer's output as it is handed on."""
-        return x_BLD if self.norm is None else self.norm(x_BLD)
+    def normed(self, x_BLD: Array, rng: Array | None = None) -> Array:
+        """The last layer's output as it is handed on; `rng` (a key, or one a row) turns dropout on."""
+        return last_norm(self.config, self.norm, x_BLD, rng)
+
+
+def last_norm(config: ModelConfig, norm: nnx.Module | None, x_BLD: Array, rng: Array | None) -> Array:
+    """What a stack gives after its norm, if it has one, and dropout where `final_dropout` asks for it."""
+    x_BLD = x_BLD if norm is None else norm(x_BLD)
+    return dropout(x_BLD, config.dropout_rate, fold(rng, 2)) if config.final_dropout else x_BLD
 
 
 def mechanism_rng(config: ModelConfig, step: Array | int) -> Array | None:
     """The key of what random mechanisms draw in a training step, from (seed, step) alone; None where none draws."""
-    if not any(mechanism.needs_rng for mechanism in config.mechanisms):
+    if not any(mechanism.needs_rng for mechanism in (*config.mechanisms, config.cross_mechanism)):
         return None
     return redraw_key(jax.random.key(config.attention_seed), step, config.attention_redraw_steps)

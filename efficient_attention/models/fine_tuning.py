@@ -13,7 +13,7 @@ from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.heads import Pooler
 from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.context import fold
-from efficient_attention.modules.parameters import layer_norm, linear
+from efficient_attention.modules.parameters import linear, make_norm
 
 POOLED = ('sequence', 'choice')  # kinds that read the first token's vector
 ANSWER_TYPES = 3  # of 'multi_hop': a span of the text, yes, no
@@ -109,7 +109,7 @@ class Head(nnx.Module):
         self.config, self.activation = head, config.activation
         self.inner = linear(config, config.width, config.feed_forward_width, rngs) if head.feed_forward else None
         self.outer = linear(config, config.feed_forward_width, config.width, rngs) if head.feed_forward else None
-        self.norm = layer_norm(config, config.width, rngs) if head.feed_forward else None
+        self.norm = make_norm(config, config.width, rngs) if head.feed_forward else None
         self.out = linear(config, config.width, outputs, rngs, in_float32=True)
         is_multi_hop = head.kind == 'multi_hop'
         self.type = linear(config, config.width, ANSWER_TYPES, rngs, in_float32=True) if is_multi_hop else None

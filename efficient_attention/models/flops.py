@@ -26,6 +26,22 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
     return 2.0 * (length * (config.layers * projections + factorised) + scores + memory + predictions * head)
 
 
+def encoder_decoder_flops(config: ModelConfig, source_length: int, target_length: int) -> float:
+    """Matrix-product operations of one pair through an encoder-decoder, the logits of all of the target included.
+
+    As `encoder_flops`; cross-attention counts its projections and all pairs of a target's and a source's tokens.
+    """
+    encoder, decoder = config.encoder, config.decoder
+    inner = config.heads * config.head_width
+    projected = 2 * (target_length + source_length) * config.width * inner
+    cross = decoder.layers * (projected + 2 * target_length * source_length * inner)
+    gates = (encoder.layers * source_length + decoder.layers * target_length) * config.feed_forward_gate
+    wide = gates * config.width * config.feed_forward_width
+    stacks = encoder_flops(encoder, source_length, predictions=0)
+    stacks += encoder_flops(decoder, target_length, predictions=0)
+    return stacks + 2.0 * (cross + wide + target_length * config.width * config.vocab_size)
+
+
 def attention_of(config: ModelConfig, mechanism: Mechanism, length: int) -> float:
     """Multiply-adds of one layer's attention over `length` tokens that follow on the config's memory.
 

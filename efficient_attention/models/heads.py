@@ -8,7 +8,7 @@ from efficient_attention.attention.device_mesh import spread
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
-from efficient_attention.modules.parameters import layer_norm, linear
+from efficient_attention.modules.parameters import linear, make_norm
 from efficient_attention.modules.table import Table
 
 POOLER_FUNCTIONS = {'tanh': jnp.tanh} | ACTIVATION_FUNCTIONS
@@ -20,7 +20,7 @@ class MaskedLMHead(nnx.Module):
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.activation = config.activation
         self.transform = linear(config, config.width, config.embedding_width, rngs)
-        self.norm = layer_norm(config, config.embedding_width, rngs)
+        self.norm = make_norm(config, config.embedding_width, rngs)
         self.bias = nnx.Param(jnp.zeros((config.vocab_size,), jnp.float32))
 
     def __call__(self, x_BPD: Array, table: Table) -> Array:

@@ -22,7 +22,7 @@ from efficient_attention.attention.softmax.serve import may_hold_all_pairs
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.relative import BUCKETED, UNTIED
 from efficient_attention.errors import InputError
-from efficient_attention.modules.parameters import embedding, layer_norm, linear, weight_init
+from efficient_attention.modules.parameters import embedding, linear, make_norm, weight_init
 
 
 class LogitTerms(Protocol):
@@ -115,7 +115,7 @@ class UntiedPositions(nnx.Module):
         inner = config.heads * config.head_width
         self.heads = config.heads
         self.position = embedding(config, config.max_length, config.width, rngs)
-        self.norm = layer_norm(config, config.width, rngs)
+        self.norm = make_norm(config, config.width, rngs)
         self.query = linear(config, config.width, inner, rngs, axes='DI')
         self.key = linear(config, config.width, inner, rngs, axes='DI')
 

@@ -125,7 +125,9 @@ class Stack(nnx.Module):
         context = Context(segments_BL, positions_BL, rng, mechanism_rng, is_global_BL, **terms)
         if other is None:
             return context
-        return context._replace(other_BMD=other.states_BMD, other_segments_BM=other.segments_BM)
+        return context._replace(
+            other_BMD=other.states_BMD, other_segments_BM=other.segments_BM, other_positions_BM=other.positions_BM
+        )
 
     def parameter_layers(self) -> tuple[Layer, ...]:
         """The layers that have parameters, one by one: as many as `config.layer_numbers` names."""

@@ -10,25 +10,20 @@ from jax import Array
 
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.device_mesh import spread
+from efficient_attention.attention.features.fixed_sums import FixedSums
+from efficient_attention.attention.fixed_keys import FixedKeys, KeySequence, NewQueries, attend_fixed, fix_keys
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import Window
 from efficient_attention.attention.relative import Relative
-from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.context import Context, LayerMemory, OtherSequence
+from efficient_attention.modules.context import Context, LayerMemory, OtherSequence, fold
 from efficient_attention.modules.distances import DistanceTerm
 from efficient_attention.modules.global_tokens import GlobalTokens, attend_with_global
 from efficient_attention.modules.parameters import linear
 from efficient_attention.modules.positions import rotate
 
-
-class FixedKeys(NamedTuple):
-    """Keys and values [B, M, H, K] of another sequence and its segments [B, M]: what decoding computes once."""
-
-    key_BMHK: Array
-    value_BMHK: Array
-    segments_BM: Array
+CROSS_STREAM = 0x63726F73  # folded into a layer's key for what its cross-attention draws
 
 
 class AttentionOperands(NamedTuple):
@@ -42,13 +37,15 @@ class AttentionOperands(NamedTuple):
 class Attention(nnx.Module):
     """Multi-head attention [B, L, D] -> [B, L, D] with any mechanism (Vaswani et al. 2017, section 3.2.2).
 
-    It reads its input, or with `is_cross` another sequence, by softmax over all of its tokens and without positions.
+    It reads its input, or with `is_cross` another sequence, by `cross_attention` and without positions.
     """
 
     def __init__(self, config: LayerConfig, *, is_cross: bool = False, rngs: nnx.Rngs) -> None:
         inner, use_bias = config.heads * config.head_width, config.attention_bias
         self.config = config
         self.query = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
+        if config.kernel_init == 'fan_in' and not config.scaled_logits:
+            self.query.kernel[...] = self.query.kernel[...] / config.logit_scale
         has_key = is_cross or not config.shared_qk
         self.key = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias) if has_key else None
         self.value = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
@@ -112,26 +109,44 @@ class Attention(nnx.Module):
         q_BLHK, k_BLHK, v_BLHK = (self.split_heads(x_BLI) for x_BLI in self.global_projections(x_BLD))
         return GlobalTokens(is_global_BL, q_BLHK, k_BLHK, v_BLHK, self.config.global_tokens)
 
-    def cross(
-        self, x_BLD: Array, segments_BL: Array, other: OtherSequence, *, rng: Array | None = None
-    ) -> tuple[Array, AttentionOperands]:
-        """Attends to another sequence, within segments; also returns the queries and keys."""
-        return self.read_fixed(x_BLD, segments_BL, self.fixed_keys(other), rng=rng)
+    def cross(self, x_BLD: Array, context: Context, other: OtherSequence) -> tuple[Array, AttentionOperands]:
+        """Attends to another sequence, within segments; also returns the queries and keys.
 
-    def fixed_keys(self, other: OtherSequence) -> FixedKeys:
-        """The keys and values of another sequence, which stay the same for all queries."""
+        `context.rng` turns dropout of the weights on; `context.mechanism_rng` is the layer's.
+        """
+        q_BLHK, keys = self.cross_query(x_BLD), self.cross_keys(other)
+        mechanism = self.config.cross_mechanism
+        options = self.options(context.rng) | cross_options(mechanism, context, other)
+        out_BLHK = attend(q_BLHK, keys.key, keys.value, mechanism, **options)
+        return self.join_heads(out_BLHK), AttentionOperands(q_BLHK, keys.key)
+
+    def cross_query(self, x_BLD: Array) -> Array:
+        """The queries [B, L, H, K] to another sequence, without positions."""
+        q_BLHK = self.split_heads(self.query(x_BLD))
+        return q_BLHK if self.config.scaled_logits else q_BLHK * self.config.logit_scale
+
+    def cross_keys(self, other: OtherSequence) -> KeySequence:
+        """The keys and values [B, M, H, K] of another sequence, without positions."""
         assert self.key is not None
-        key_BMHK = self.split_heads(self.key(other.states_BMD))
-        return FixedKeys(key_BMHK, self.split_heads(self.value(other.states_BMD)), other.segments_BM)
+        key_BMHK, value_BMHK = (self.split_heads(linear(other.states_BMD)) for linear in (self.key, self.value))
+        return KeySequence(key_BMHK, value_BMHK, other.segments_BM, other.positions_BM)
+
+    def fixed_keys(self, other: OtherSequence, mechanism_rng: Array | None = None) -> FixedKeys | FixedSums:
+        """What decoding keeps of another sequence, computed once; `mechanism_rng` is the layer's."""
+        return fix_keys(self.config.cross_mechanism, self.cross_keys(other), cross_rng(mechanism_rng))
 
     def read_fixed(
-        self, x_BLD: Array, segments_BL: Array, keys: FixedKeys, *, rng: Array | None = None
-    ) -> tuple[Array, AttentionOperands]:
-        """The output and operands of queries that read these keys."""
-        q_BLHK = self.split_heads(self.query(x_BLD))
-        options = self.options(rng) | {'query_segments': segments_BL, 'key_segments': keys.segments_BM}
-        out_BLHK = attend(q_BLHK, keys.key_BMHK, keys.value_BMHK, Softmax(), **options)
-        return self.join_heads(out_BLHK), AttentionOperands(q_BLHK, keys.key_BMHK)
+        self, x_BLD: Array, segments_BL: Array, positions_BL: Array, fixed: FixedKeys | FixedSums
+    ) -> tuple[Array, AttentionOperands | None]:
+        """`cross` from what `fixed_keys` gave, for as many rows or a multiple of them, without dropout.
+
+        Also the queries and keys; None where sums are all that is left of the keys.
+        """
+        q_BLHK, mechanism = self.cross_query(x_BLD), self.config.cross_mechanism
+        new = NewQueries(q_BLHK, segments_BL, positions_BL)
+        out_BLHK = attend_fixed(mechanism, fixed, new, backend=self.config.attention_backend)
+        operands = None if isinstance(fixed, FixedSums) else AttentionOperands(q_BLHK, fixed.key_BGMK.swapaxes(1, 2))
+        return self.join_heads(out_BLHK), operands
 
     def project(
         self, x_BLD: Array, positions_BL: Array, mechanism: Mechanism, memory: LayerMemory | None = None
@@ -166,6 +181,23 @@ class Attention(nnx.Module):
     def split_heads(self, x_BLI: Array) -> Array:
         """[B, L, H x K] -> [B, L, H, K]."""
         return spread(x_BLI.reshape(*x_BLI.shape[:2], self.config.heads, self.config.head_width), 'BLHK')
+
+
+def cross_options(mechanism: Mechanism, context: Context, other: OtherSequence) -> dict[str, Any]:
+    """The keyword arguments of `attend` that say which token of a layer's input reads which of another sequence.
+
+    Positions are left out where the mechanism compares none, as those of arrays hinder some backends.
+    """
+    options: dict[str, Any] = {'rng': cross_rng(context.mechanism_rng)}
+    options |= {'query_segments': context.segments_BL, 'key_segments': other.segments_BM}
+    if mechanism.compares_positions:
+        options |= {'query_positions': context.positions_BL, 'key_positions': other.positions_BM}
+    return options
+
+
+def cross_rng(mechanism_rng: Array | None) -> Array | None:
+    """The key of what a layer's cross-attention draws, apart from what its self-attention draws."""
+    return fold(mechanism_rng, CROSS_STREAM)
 
 
 def same_length(mechanism: Mechanism, memory: LayerMemory) -> Mechanism:

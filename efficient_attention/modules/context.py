@@ -28,11 +28,12 @@ class LayerMemory(NamedTuple):
 class OtherSequence(NamedTuple):
     """What a cross-attention reads, such as an encoder's output: vectors [B, M, D], and the segment of each [B, M].
 
-    A query reads those of its segment; segment 0 is padding.
+    A query reads those of its segment; segment 0 is padding. Windows go by positions, 0, 1, ... where there are none.
     """
 
     states_BMD: Array
     segments_BM: Array
+    positions_BM: Array | None = None
 
 
 class Context(NamedTuple):
@@ -40,7 +41,8 @@ class Context(NamedTuple):
 
     Args:
         segments_BL: 0 = padding, 1, 2, ... = packed examples.
-        positions_BL: for rotary positions alone; patterns go by the place in the row.
+        positions_BL: for rotary positions, and for the windows of a cross-attention; patterns of self-attention go by
+            the place in the row.
         rng: a key, or one a row; turns dropout on.
         mechanism_rng: a key for mechanisms that draw at random.
         is_global_BL: tokens that read all and are read by all, with projections of their own; at most
@@ -51,6 +53,7 @@ class Context(NamedTuple):
             then count from its first token.
         other_BMD: another sequence, which a cross-attention reads.
         other_segments_BM: the segments of the other sequence.
+        other_positions_BM: the positions of its tokens in their texts, 0, 1, ... by default.
     """
 
     segments_BL: Array
@@ -63,6 +66,7 @@ class Context(NamedTuple):
     memory: LayerMemory | None = None
     other_BMD: Array | None = None
     other_segments_BM: Array | None = None
+    other_positions_BM: Array | None = None
 
     def of_layer(self, number: int | Array, memory: LayerMemory | None = None) -> 'Context':
         """The same for layer `number` of a stack, with its keys and its memory."""
@@ -73,7 +77,7 @@ class Context(NamedTuple):
         """The other sequence, for the sub-layer that reads it; raises ValueError where the call brings none."""
         if self.other_BMD is None or self.other_segments_BM is None:
             raise ValueError(f'{sub.name} reads another sequence; give it as `other`')
-        return OtherSequence(self.other_BMD, self.other_segments_BM)
+        return OtherSequence(self.other_BMD, self.other_segments_BM, self.other_positions_BM)
 
 
 def fold(rng: Array | None, number: int | Array) -> Array | None:

@@ -6,6 +6,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.device_mesh import spread
+from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.parameters import linear
@@ -14,20 +15,28 @@ from efficient_attention.modules.parameters import linear
 class FeedForward(nnx.Module):
     """activation(x W_up + b) W_down + b on each position, [B, L, D] -> [B, L, D].
 
+    With `feed_forward_gate` (activation(x W_gate + b) * (x W_up + b)) W_down + b (Shazeer 2020, arXiv 2002.05202).
+
     With `feed_forward_chunk` = c, c positions are computed at a time and recomputed in the backward pass, so that the
     wide activations [B, L, F] never exist whole (Kitaev et al. 2020, arXiv 2001.04451, section 3).
     """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
         self.chunk = config.feed_forward_chunk
-        self.activation = config.activation
-        self.up = linear(config, config.width, config.feed_forward_width, rngs, axes='DF')
-        self.down = linear(config, config.feed_forward_width, config.width, rngs, axes='FD')
+        self.activation, self.dropout_rate = config.activation, config.feed_forward_dropout_rate
+        width, wide, use_bias = config.width, config.feed_forward_width, config.feed_forward_bias
+        has_gate = config.feed_forward_gate
+        self.gate = linear(config, width, wide, rngs, axes='DF', use_bias=use_bias) if has_gate else None
+        self.up = linear(config, width, wide, rngs, axes='DF', use_bias=use_bias)
+        self.down = linear(config, wide, width, rngs, axes='FD', use_bias=use_bias)
 
-    def __call__(self, x_BLD: Array) -> Array:
-        """The sub-layer's output; chunked and unchunked results are equal up to rounding."""
+    def __call__(self, x_BLD: Array, *, rng: Array | None = None) -> Array:
+        """The sub-layer's output; chunked and unchunked results are equal up to rounding.
+
+        `rng` (a key, or one a row) turns dropout of the wide activations on, which chunks have none of.
+        """
         if not self.chunk or self.chunk >= x_BLD.shape[1]:
-            return self.compute(x_BLD)
+            return self.compute(x_BLD, rng)
         batch, length, width = x_BLD.shape
         chunks = -(-length // self.chunk)
         padded = jnp.pad(x_BLD, ((0, 0), (0, chunks * self.chunk - length), (0, 0)))
@@ -35,7 +44,8 @@ class FeedForward(nnx.Module):
         out_nBcD = jax.lax.map(jax.checkpoint(self.compute), x_nBcD)
         return out_nBcD.swapaxes(0, 1).reshape(batch, chunks * self.chunk, width)[:, :length]
 
-    def compute(self, x_BLD: Array) -> Array:
-        """The two products on all positions given."""
-        up_BLF = spread(self.up(x_BLD), 'BLF')
-        return spread(self.down(ACTIVATION_FUNCTIONS[self.activation](up_BLF)), 'BLD')
+    def compute(self, x_BLD: Array, rng: Array | None = None) -> Array:
+        """The products on all positions given."""
+        activate, up_BLF = ACTIVATION_FUNCTIONS[self.activation], spread(self.up(x_BLD), 'BLF')
+        wide_BLF = activate(up_BLF) if self.gate is None else activate(spread(self.gate(x_BLD), 'BLF')) * up_BLF
+        return spread(self.down(dropout(wide_BLF, self.dropout_rate, rng)), 'BLD')

@@ -14,7 +14,7 @@ from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention, AttentionOperands
 from efficient_attention.modules.context import Context, LayerMemory, fold
 from efficient_attention.modules.feed_forward import FeedForward
-from efficient_attention.modules.parameters import layer_norm
+from efficient_attention.modules.parameters import make_norm
 from efficient_attention.modules.sub_layer import MEMORY, OTHER, SELF_ATTENTION_LAYER, Streams, SubLayer, advance
 
 
@@ -31,7 +31,7 @@ class Layer(nnx.Module):
         for sub in sub_layers:
             attention = Attention(config, is_cross=OTHER in sub.keys_from, rngs=rngs) if sub.keys_from else None
             setattr(self, sub.name, attention or FeedForward(config, rngs=rngs))
-            setattr(self, sub.norm, layer_norm(config, config.width, rngs))
+            setattr(self, sub.norm, make_norm(config, config.width, rngs))
 
     def __call__(
         self,
@@ -86,11 +86,11 @@ class Layer(nnx.Module):
     ) -> tuple[Array, AttentionOperands | None]:
         """A sub-layer's module on what `branch` has normalised, and an attention's queries and keys."""
         module = getattr(self, sub.name)
+        rng = fold(context.rng, sub.inner_dropout)
         if not sub.keys_from:
-            return module(x_BLD), None
-        rng = fold(context.rng, sub.weights_dropout)
+            return module(x_BLD, rng=rng), None
         if OTHER in sub.keys_from:
-            return module.cross(x_BLD, context.segments_BL, context.other(sub), rng=rng)
+            return module.cross(x_BLD, context._replace(rng=rng), context.other(sub))
         memory = self.normed_memory(sub, context.memory) if MEMORY in sub.keys_from else None
         return module.self_attention(x_BLD, context._replace(rng=rng, memory=memory), mechanism)
 

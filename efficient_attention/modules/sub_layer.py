@@ -29,13 +29,13 @@ class SubLayer:
         name: of its module in the layer, which parameters have in their paths.
         keys_from: an attention's sources of keys and values, in the order in which they are joined; () = no attention.
         dropout: folded into the layer's key for dropout on the sub-layer's output; no two uses in a layer share one.
-        weights_dropout: likewise for dropout on an attention's weights.
+        inner_dropout: likewise for dropout on an attention's weights, or on the feed-forward layer's activations.
     """
 
     name: str
     keys_from: tuple[str, ...] = ()
     dropout: int = 0
-    weights_dropout: int = 0
+    inner_dropout: int = 0
 
     @property
     def norm(self) -> str:
@@ -48,9 +48,9 @@ class SubLayer:
         return FIXED if OTHER in self.keys_from else GROWING if self.keys_from else ''
 
 
-ATTENTION = SubLayer('attention', keys_from=(MEMORY, ITSELF), dropout=1, weights_dropout=0)
-FEED_FORWARD = SubLayer('feed_forward', dropout=2)
-CROSS_ATTENTION = SubLayer('cross_attention', keys_from=(OTHER,), dropout=4, weights_dropout=3)
+ATTENTION = SubLayer('attention', keys_from=(MEMORY, ITSELF), dropout=1, inner_dropout=0)
+FEED_FORWARD = SubLayer('feed_forward', dropout=2, inner_dropout=5)
+CROSS_ATTENTION = SubLayer('cross_attention', keys_from=(OTHER,), dropout=4, inner_dropout=3)
 
 SELF_ATTENTION_LAYER = (ATTENTION, FEED_FORWARD)
 CROSS_ATTENTION_LAYER = (ATTENTION, CROSS_ATTENTION, FEED_FORWARD)  # Vaswani et al. 2017, arXiv 1706.03762, section 3.1

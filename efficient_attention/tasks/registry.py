@@ -14,11 +14,13 @@ from efficient_attention.tasks.fine_tuning import EncodedExamples, FineTuningTas
 from efficient_attention.tasks.language_modelling import LanguageModellingTask
 from efficient_attention.tasks.pretraining import PretrainingTask
 from efficient_attention.tasks.task import Task
+from efficient_attention.tasks.text_to_text import TextToTextTask
 
 TASKS: dict[str, type[Task]] = {
     'pretraining': PretrainingTask,
     'language_modelling': LanguageModellingTask,
     'fine_tuning': FineTuningTask,
+    'text_to_text': TextToTextTask,
 }
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from efficient_attention.config.nested_dicts import default_fields, from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.pretrained import Pretrained, open_pretrained
+from efficient_attention.interop.pretrained import Pretrained, open_encoder
 from efficient_attention.models.fine_tuning import POOLED
 from efficient_attention.tasks.fine_tuning import EncodedExamples, load_examples
 
@@ -38,7 +38,7 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
         return FilledConfig(from_dict(values, RunConfig))
     filled: Values = {name: dict(group) if isinstance(group, Mapping) else group for name, group in values.items()}
     start = filled['train'].get('start_from')
-    pretrained = open_pretrained(Path(start)) if start else None
+    pretrained = open_encoder(Path(start)) if start else None
     fill(filled['model'], to_dict(pretrained.model) if pretrained else default_fields(RunConfig)['model'])
     fill_tokenizer(filled['data'], pretrained)
     fill(filled['examples'], {'has_global': filled['model']['global_tokens'] > 0})

@@ -13,6 +13,7 @@ import numpy as np
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
+from efficient_attention.interop.config_in import TEXT_TO_TEXT
 from efficient_attention.interop.lengthen import lengthen
 from efficient_attention.interop.parameters import listed
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
@@ -45,7 +46,8 @@ class InitialParams:
         if not self.config.train.start_from or self.config.train.start_random:
             return state
         start, pretrained = Path(self.config.train.start_from), self.pretrained
-        check_same_vocabulary(run.task.vocabulary, pretrained.tokenizer, start)
+        is_text_to_text = pretrained.problem == TEXT_TO_TEXT
+        check_same_vocabulary(run.task.vocabulary, pretrained.tokenizer, start, is_text_to_text=is_text_to_text)
         if self.config.model.global_tokens and not pretrained.model.global_tokens:
             # projections of global tokens begin as copies
             pretrained = lengthen(pretrained, global_tokens=self.config.model.global_tokens)
@@ -106,20 +108,23 @@ def started_params(params: Any, pretrained: Mapping[str, Any], where: Path) -> A
     return started
 
 
-def check_same_vocabulary(ours: Mapping[str, int] | None, tokenizer: Path | None, where: Path) -> None:
+def check_same_vocabulary(
+    ours: Mapping[str, int] | None, tokenizer: Path | None, where: Path, *, is_text_to_text: bool = False
+) -> None:
     """Refuses a checkpoint whose ids stand for other pieces than the run's, whose rows would go to other tokens.
 
     Args:
         ours: the run's pieces and their ids, or None.
         tokenizer: the checkpoint's file, or None where it has none.
         where: the checkpoint, for the message.
+        is_text_to_text: as `load_tokenizer` takes it.
 
     Raises:
         InputError: the ids differ; names the field with which they would not.
     """
     if ours is None or tokenizer is None:
         return
-    theirs = load_tokenizer(tokenizer, lowercase=True).get_vocab()
+    theirs = load_tokenizer(tokenizer, lowercase=True, is_text_to_text=is_text_to_text).get_vocab()
     same = sum(ours.get(piece) == number for piece, number in theirs.items())
     if same < len(theirs):
         raise InputError(

@@ -13,7 +13,6 @@ import jax
 from efficient_attention.commands.peers import compare_with_peers, tell_peers
 from efficient_attention.commands.stop_signal import Cut, StopSignal
 from efficient_attention.commands.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
-from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import ExitCode, InputError, RunError, RunStopped, show_error
@@ -173,7 +172,7 @@ class Trainer:
         self.run, self.config, self.watchdog = run, run.config, watchdog
         self.checkpoints, self.log, self.progress, self.fingerprint = checkpoints, log, progress, fingerprint
         self.eval_step = run.evaluation.step()
-        self.has_evaluations = has_held_out(self.config.data.held_out, self.config.eval.split)
+        self.has_evaluations = self.config.has_held_out
         self.held_out: dict[str, float] = {}  # of the last evaluation
         self.is_cut = False  # whether a stop signal has ended the evaluation of the last step
         self.schedule = make_schedule(self.config.optimizer, self.config.train.steps)

@@ -1,6 +1,5 @@
 """The lines that a run prints before its first step, about settings that are allowed and hardly ever meant."""
 
-from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.run import Run
 
@@ -38,6 +37,6 @@ def batch_note(run: Run) -> list[str]:
 
 def no_evaluation_note(config: RunConfig) -> list[str]:
     """A line where a run has nothing to be evaluated on."""
-    if has_held_out(config.data.held_out, config.eval.split):
+    if config.has_held_out:
         return []
     return ['no text is held out (data.held_out=0): nothing is evaluated, and no checkpoint is the best one']

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 
-from efficient_attention.config.evaluation import has_held_out
 from efficient_attention.errors import InputError
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
@@ -40,7 +39,7 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
     if not seeds or not all(seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
         raise InputError(f'--seeds is {",".join(seeds)!r}; it must be different whole numbers with commas')
     config, examples, pretrained = fill_config(values)
-    if not has_held_out(config.data.held_out, config.eval.split):
+    if not config.has_held_out:
         raise InputError('no text is held out (data.held_out=0), and seeds are compared by held-out metrics')
     share_programs()
     runs: dict[str, dict[str, float]] = {}

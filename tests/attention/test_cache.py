@@ -10,7 +10,7 @@ import pytest
 
 from efficient_attention.attention import cache as caching
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, init_cache
+from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, init_cache, take_rows
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.relative import Relative
 from tests.tolerances import assert_close
@@ -115,3 +115,20 @@ def test_sums_of_features_refuse_a_relative_term():
 def relative_term() -> Relative:
     keys = jax.random.split(jax.random.key(1))
     return Relative(jax.random.normal(keys[0], (2, LENGTH, 4, 8)), jax.random.normal(keys[1], (9, 4, 8)))
+
+
+@pytest.mark.parametrize('text', ['causal & window(5)', FAVORS[0], 'linear(causal=True)'])
+def test_rows_of_a_cache_are_taken_in_any_order(text: str):
+    """What all rows share, such as the random rows of FAVOR, is left as it is."""
+    spec, rows = spec_of(text), jnp.asarray([1, 1, 0])
+    new = NewTokens(*arrays(), POSITIONS, ONES)
+    first, last = (NewTokens(*(x[:, part] for x in new)) for part in (slice(0, 9), slice(9, 10)))
+
+    @jax.jit
+    def both() -> Any:
+        cache = decode(spec, init_cache(spec, 2, jnp.float32, RNG), first)[1]
+        expected, after = decode(spec, cache, last)
+        found = decode(spec, take_rows(cache, rows), NewTokens(*(x[rows] for x in last)))
+        return found, (expected[rows], take_rows(after, rows))
+
+    assert_close(*both())

@@ -36,3 +36,37 @@ def test_heads_share_the_width_unless_theirs_is_given():
 def test_bad_fields_are_named(fields: dict, message: str):
     with pytest.raises(InputError, match=message):
         AttentionConfig(**fields)
+
+
+@pytest.mark.parametrize(
+    'text', ['full', 'window(3)', 'window(2, 3)', 'per_head(full, window(1))', 'favor(8)', 'linear']
+)
+def test_cross_attention_that_reads_another_row(text: str):
+    config = AttentionConfig(cross_attention=text, attention_dropout_rate=0.0)
+    assert config.cross_mechanism.reads_other_sequence
+
+
+@pytest.mark.parametrize(
+    'text',
+    ['lsh(8)', 'block(4)', 'global_tokens(2)', 'longformer(2, 1)', 'bigbird(4, 1)', 'sparse_fixed(8, 2)', 'prefix(3)']
+    + ['causal', 'causal & window(3)', 'favor(8, causal=True)', 'linear(causal=True)', 'window(2) | global_tokens(1)']
+    + ['random_tiles(1, 4)', 'listed_tiles(4, 1, 0)', 'per_head(full, block(2))'],
+)
+def test_cross_attention_that_needs_one_row_is_refused(text: str):
+    with pytest.raises(InputError) as error:
+        AttentionConfig(cross_attention=text, attention_dropout_rate=0.0)
+    line = f'model.cross_attention {text!r} needs queries and keys in one row; use full, window(w), favor or linear'
+    assert str(error.value).startswith(line)
+
+
+@pytest.mark.parametrize(
+    'text, message',
+    [
+        ('favor(8)', r"model.cross_attention 'favor\(8\)' needs model.attention_dropout_rate=0.0"),
+        ('per_head(full, window(1), full)', '2 heads do not divide over 3 patterns'),
+        ('full; window(2)', "'full; window\\(2\\)' cannot be read"),
+    ],
+)
+def test_cross_attention_that_does_not_fit_is_refused(text: str, message: str):
+    with pytest.raises(InputError, match=message):
+        AttentionConfig(cross_attention=text)

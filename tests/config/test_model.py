@@ -6,13 +6,14 @@ import pytest
 
 from efficient_attention.config.attention import AttentionConfig
 from efficient_attention.config.embedding import EmbeddingConfig
+from efficient_attention.config.feed_forward import FeedForwardConfig
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.output import OutputConfig
 from efficient_attention.config.relative import RelativeConfig
 from efficient_attention.errors import InputError
 
-GROUPS = (AttentionConfig, RelativeConfig, LayerConfig, EmbeddingConfig, OutputConfig, ModelConfig)
+GROUPS = (AttentionConfig, RelativeConfig, FeedForwardConfig, LayerConfig, EmbeddingConfig, OutputConfig, ModelConfig)
 
 
 def test_a_group_is_small_enough_to_read_at_once():

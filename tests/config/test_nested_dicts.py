@@ -48,7 +48,10 @@ def test_an_integer_serves_where_a_float_is_wanted():
         ({'optimizer': {'no_decay': 3}}, r'^optimizer\.no_decay is 3; it must be a list'),
         ({'optimizer': {'no_decay': [3]}}, r'^optimizer\.no_decay is \[3\]; it must be a list'),
         ([], r'^the config is \[\]; it must be a group of fields$'),
-        ({'task': 'translation'}, r"^task is 'translation'; known: pretraining, language_modelling, fine_tuning$"),
+        (
+            {'task': 'translation'},
+            r"^task is 'translation'; known: pretraining, language_modelling, fine_tuning, text_to_text$",
+        ),
     ],
 )
 def test_unknown_fields_and_wrong_types_are_named(values: dict, message: str):

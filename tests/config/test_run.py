@@ -57,7 +57,12 @@ def test_sentence_pairs_need_two_token_types_or_none():
     RunConfig(data=data, model=ModelConfig(token_types=0))
 
 
-NEED_OTHERS = ('data.image_shape', 'data.test', 'data.min_count')  # refused before, without what they go with
+NEED_OTHERS = (
+    'data.image_shape',
+    'data.test',
+    'data.min_count',
+    'model.dense_output_bias',
+)  # refused before, without what they go with
 
 
 @pytest.mark.parametrize(
@@ -67,11 +72,14 @@ NEED_OTHERS = ('data.image_shape', 'data.test', 'data.min_count')  # refused bef
 def test_a_field_that_the_task_does_not_read_must_keep_its_value(task: str, field: str):
     values: dict = {'task': task, 'data': {}, 'model': {'token_types': 0}}
     values |= {'examples': {'problem': 'regression'}} if task == 'fine_tuning' else {}
+    if task == 'text_to_text':
+        values |= {'pairs': {'train': 'toy:copy:9:1-5'}, 'model': {'token_types': 0, 'decoder_layers': 1}}
     from_dict(values, RunConfig)
     group, name = field.split('.')
     known = {'pairs': 'sop', 'units': 'bytes', 'splitting': 'end', 'batches': 'streams', 'split': 'test'}
     known |= {'mask_unit': 'word', 'max_ngram': 2, 'problem': 'regression', 'format': 'glue', 'overlong': 'error'}
-    known |= {'kind': 'span', 'transform': 'relu', 'labels': ['yes']}
+    known |= {'kind': 'span', 'transform': 'relu', 'labels': ['yes'], 'prefix': ['a'], 'penalty': 'length'}
+    known |= {'cross_attention': 'window(4)', 'decoder_attention': 'causal & window(4)'}
     _, usual = unread_fields(RunConfig(), task)[field]
     by_type: dict[type, Any] = {bool: not usual, tuple: [7], float: 0.05, str: 'other'}
     other = known.get(name, by_type.get(type(usual), 3))

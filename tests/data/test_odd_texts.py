@@ -9,8 +9,8 @@ from efficient_attention.config.data import DataConfig
 from efficient_attention.data.corpus.prepare import prepare_corpus
 from efficient_attention.data.corpus.prepared_corpus import PreparedCorpus
 from efficient_attention.data.corpus.rows import CorpusRows
-from efficient_attention.data.examples.tables import read_table
 from efficient_attention.data.sources.source import open_source
+from efficient_attention.data.sources.tables import read_table
 from efficient_attention.data.text.prepare import prepare_text
 from efficient_attention.inference.pipeline import pipeline
 from tests.inference.tiny_checkpoint import WORDS, write_checkpoint

@@ -1,4 +1,6 @@
-"""The checkpoints that transformers made (scripts/peers/make_fixtures.py), as folders and as arrays."""
+"""The checkpoints that transformers made (scripts/peers/make_fixtures.py and make_text_to_text_fixtures.py), as folders
+and as arrays.
+"""
 
 import functools
 import json
@@ -13,6 +15,8 @@ from safetensors.numpy import load_file, save_file
 FIXTURES = Path(__file__).parent / 'fixtures'
 ARRAYS = 'inputs_and_outputs.safetensors'
 NAMES = sorted(path.name for path in FIXTURES.iterdir())
+TEXT_TO_TEXT = Path(__file__).parent / 'text_to_text'  # encoder-decoders
+TEXT_TO_TEXT_NAMES = sorted(path.name for path in TEXT_TO_TEXT.iterdir())
 BASES = {'big_bird': 'bert'}  # prefixes that are not the family's name
 
 
@@ -24,6 +28,12 @@ def family_of(name: str) -> str:
 def arrays_of(name: str) -> dict[str, np.ndarray]:
     """'input/...', 'output/...' and 'plan/...' of a fixture."""
     return load_file(FIXTURES / name / ARRAYS)
+
+
+@functools.cache
+def text_to_text_arrays(name: str) -> dict[str, np.ndarray]:
+    """'input/...' and 'output/...' of an encoder-decoder's fixture."""
+    return load_file(TEXT_TO_TEXT / name / ARRAYS)
 
 
 @functools.cache

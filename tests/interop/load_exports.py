@@ -23,6 +23,8 @@ def difference(folder: Path) -> float:
     missing = [own for own in found['missing_keys'] if 'pooler' not in own]
     if missing or found['mismatched_keys']:
         raise ValueError(f'{folder}: {found}')
+    if 'input/decoder_input_ids' in arrays:
+        return text_to_text_difference(model.eval(), arrays)
     inputs = {own.removeprefix('input/'): value.long() for own, value in arrays.items() if own.startswith('input/')}
     if ending == 'ForMultipleChoice':
         inputs = {own: value[None] for own, value in inputs.items()}
@@ -43,6 +45,24 @@ def difference(folder: Path) -> float:
             ours, theirs = ours[mask], theirs[mask]
         worst = max(worst, float((ours.float() - theirs).abs().max()))
     return worst
+
+
+def text_to_text_difference(model: torch.nn.Module, arrays: dict[str, torch.Tensor]) -> float:
+    """The largest difference of an encoder-decoder's vectors and logits; infinite where it generates other tokens."""
+    inputs = {own.removeprefix('input/'): value.long() for own, value in arrays.items() if own.startswith('input/')}
+    source = {own: inputs[own] for own in ('input_ids', 'attention_mask')}
+    with torch.no_grad():
+        found = model(**inputs, return_dict=True)
+        length = arrays['output/beam'].shape[1] - 1
+        beam = model.generate(**source, max_new_tokens=length, num_beams=4, length_penalty=1.0, early_stopping='never')
+    if not torch.equal(beam.int(), arrays['output/beam'][:, : beam.shape[1]]):
+        return float('inf')
+    masks = {'encoder_last_hidden_state': 'attention_mask', 'logits': 'decoder_attention_mask'}
+    names = {'encoder_last_hidden_state': 'output/encoder', 'logits': 'output/logits'}
+    differences = [
+        (getattr(found, own) - arrays[names[own]])[inputs[mask] == 1].abs().max() for own, mask in masks.items()
+    ]
+    return float(max(differences))
 
 
 if __name__ == '__main__':

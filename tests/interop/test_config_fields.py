@@ -4,9 +4,17 @@ import dataclasses
 
 import pytest
 
-from efficient_attention.config.layer import ACTIVATIONS as OURS
+from efficient_attention.config.feed_forward import ACTIVATIONS as OURS
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.interop.config_fields import ACTIVATIONS, FIELDS, FIXED, OUR_FIELDS, text_of
+from efficient_attention.interop.config_fields import (
+    ACTIVATIONS,
+    FIELDS,
+    FIXED,
+    OUR_FIELDS,
+    PROJECTIONS,
+    our_fields,
+    text_of,
+)
 from efficient_attention.interop.families import FAMILIES
 
 KNOWN = {field.name for field in dataclasses.fields(ModelConfig)}
@@ -21,12 +29,13 @@ def test_every_family_gives_every_size(kind: str):
 
 def test_every_activation_of_ours_has_a_name_of_theirs():
     assert set(ACTIVATIONS.values()) == set(OURS)
+    assert set(PROJECTIONS.values()) == {(own, gate) for own in OURS for gate in (False, True)}
 
 
 def test_no_field_is_both_theirs_and_our_own():
-    for fields in FIELDS.values():
-        assert not set(OUR_FIELDS) & fields.keys()
-    assert set(OUR_FIELDS) <= KNOWN
+    for kind, fields in FIELDS.items():
+        assert not set(our_fields(kind)) & fields.keys()
+        assert set(OUR_FIELDS) <= set(our_fields(kind)) <= KNOWN
 
 
 def test_one_text_for_layers_that_agree():

@@ -12,7 +12,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.interop.lengthen import lengthen, tiled
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.models.encoder import Encoder
-from tests.interop.folders import FIXTURES
+from tests.interop.folders import FIXTURES, TEXT_TO_TEXT
 from tests.tolerances import assert_close
 
 
@@ -73,3 +73,12 @@ def test_what_cannot_be_lengthened_is_named():
     model = dataclasses.replace(pretrained.model, positions='sinusoidal')
     with pytest.raises(InputError, match="model.positions is 'sinusoidal'; only a learned table"):
         lengthen(dataclasses.replace(pretrained, model=model), length=99)
+
+
+def test_an_encoder_decoder_gets_another_attention_and_no_more_positions():
+    before = open_pretrained(TEXT_TO_TEXT / 't5_1')
+    after = lengthen(before, attention='window(2)')
+    assert after.model.attention == 'window(2)' and after.params().keys() == {'encoder', 'decoder'}
+    for options in ({'length': 99}, {'global_tokens': 2}):
+        with pytest.raises(InputError, match='decoder_layers is 2; an encoder-decoder gets no more positions'):
+            lengthen(before, **options)

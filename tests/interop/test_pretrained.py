@@ -17,9 +17,20 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.errors import InputError
 from efficient_attention.interop.parameters import Parts, parameter_shapes
-from efficient_attention.interop.pretrained import Pretrained, open_pretrained, save_pretrained
+from efficient_attention.interop.pretrained import Pretrained, open_encoder, open_pretrained, save_pretrained
 from efficient_attention.models.encoder import Encoder
-from tests.interop.folders import ARRAYS, FIXTURES, NAMES, classes_of, copied, with_head
+from efficient_attention.models.text_to_text_sizes import t5_fields
+from tests.data.tokenizers.test_sentencepiece import MODELS, train
+from tests.interop.folders import (
+    ARRAYS,
+    FIXTURES,
+    NAMES,
+    TEXT_TO_TEXT,
+    TEXT_TO_TEXT_NAMES,
+    classes_of,
+    copied,
+    with_head,
+)
 from tests.interop.test_tokenizer_files import lone
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,6 +102,43 @@ def test_a_model_in_memory_goes_out_and_comes_back(head: HeadConfig, tmp_path: P
     assert equal(before.params(), after.params())
 
 
+@pytest.mark.parametrize('name', TEXT_TO_TEXT_NAMES)
+def test_an_encoder_decoder_is_the_same_to_the_bit(name: str, tmp_path: Path):
+    before = open_pretrained(TEXT_TO_TEXT / name)
+    save_pretrained(tmp_path / 'out', before)
+    after = open_pretrained(tmp_path / 'out')
+    same = ('model', 'problem', 'family', 'generation')
+    assert [getattr(after, own) for own in same] == [getattr(before, own) for own in same]
+    assert before.problem == 'text_to_text' and before.generation['pad_token_id'] == before.extra['pad_token_id']
+    assert equal(before.params(), after.params())
+
+
+def random_encoder_decoder(vocab_size: int) -> Pretrained:
+    """A small T5 in memory."""
+    sizes = {'width': 16, 'heads': 2, 'head_width': 8, 'feed_forward_width': 8, 'layers': 1, 'decoder_layers': 1}
+    model = ModelConfig(**t5_fields('small') | sizes | {'vocab_size': vocab_size})
+    shapes = parameter_shapes(model, Parts(has_decoder=True))
+    params = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shapes)
+    return Pretrained(model, HeadConfig(), (), 'text_to_text', '', None, False, lambda: params)
+
+
+def test_an_encoder_decoder_goes_out_with_the_ids_of_its_tokenizer(tmp_path: Path):
+    (tmp_path / 'spiece.model').write_bytes(train(**MODELS['like T5']))
+    save_pretrained(tmp_path / 'out', random_encoder_decoder(200), tokenizer=tmp_path / 'spiece.model')
+    after = open_pretrained(tmp_path / 'out')
+    ids = {key: after.extra[key] for key in ('pad_token_id', 'eos_token_id', 'decoder_start_token_id')}
+    assert ids == {'pad_token_id': 0, 'eos_token_id': 1, 'decoder_start_token_id': 0}
+    assert after.tokenizer == tmp_path / 'out' / 'spiece.model' and not after.lowercase
+    with pytest.raises(InputError, match='its sentinel <extra_id_0> among those beyond; the model has 150'):
+        save_pretrained(tmp_path / 'small', random_encoder_decoder(150), tokenizer=tmp_path / 'spiece.model')
+
+
+def test_where_an_encoder_is_needed_an_encoder_decoder_is_refused():
+    with pytest.raises(InputError, match='t5_1 holds an encoder-decoder, and an encoder alone is needed'):
+        open_encoder(TEXT_TO_TEXT / 't5_1')
+    assert open_encoder(FIXTURES / 'bert_1').family == 'bert'
+
+
 def test_opening_reads_no_tensors(tmp_path: Path):
     shutil.copyfile(FIXTURES / 'bert_1' / 'config.json', tmp_path / 'config.json')
     with pytest.raises(InputError, match='no model.safetensors'):
@@ -108,8 +156,8 @@ def test_faults_are_one_line_with_the_file(tmp_path: Path):
     folder = copied('bert_1', tmp_path / 'in')
     with pytest.raises(InputError, match="checkpoint is 'best'; .* is no workdir and has but one"):
         open_pretrained(folder, 'best')
-    (folder / 'config.json').write_text('{"model_type": "t5"}')
-    with pytest.raises(InputError, match="config.json: model_type is 't5'"):
+    (folder / 'config.json').write_text('{"model_type": "gpt2"}')
+    with pytest.raises(InputError, match="config.json: model_type is 'gpt2'"):
         open_pretrained(folder)
 
 
@@ -142,11 +190,33 @@ def test_exports_are_loaded_by_transformers_and_agree(tmp_path: Path):
         shutil.copyfile(FIXTURES / name / ARRAYS, folder / ARRAYS)
         (folder / 'ending').write_text(ending)
         folders.append(str(folder))
+    differences = differences_in_transformers(folders)
+    assert len(differences) == len(cases) > 50
+    assert not {name: own for name, own in differences.items() if not own < 1e-4}
+
+
+def differences_in_transformers(folders: list[str]) -> dict[str, float]:
     program = Path(__file__).with_name('load_exports.py')
     done = subprocess.run([PEERS, program, *folders], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    differences = json.loads(done.stdout.splitlines()[-1])
-    assert len(differences) == len(cases) > 50
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not PEERS.exists(), reason='needs transformers, see `make peers`')
+@pytest.mark.parametrize('has_extra', [False, True])
+def test_exported_encoder_decoders_are_loaded_by_transformers_and_agree(has_extra: bool, tmp_path: Path):
+    folders = []
+    for name in TEXT_TO_TEXT_NAMES:
+        pretrained = open_pretrained(TEXT_TO_TEXT / name)
+        ids = {key: pretrained.extra[key] for key in ('pad_token_id', 'eos_token_id', 'decoder_start_token_id')}
+        alone = dataclasses.replace(pretrained, extra=ids, generation={})
+        save_pretrained(tmp_path / name, pretrained if has_extra else alone)
+        shutil.copyfile(TEXT_TO_TEXT / name / ARRAYS, tmp_path / name / ARRAYS)
+        (tmp_path / name / 'ending').write_text('')
+        folders.append(str(tmp_path / name))
+    differences = differences_in_transformers(folders)
+    assert len(differences) == len(TEXT_TO_TEXT_NAMES)
     assert not {name: own for name, own in differences.items() if not own < 1e-4}
 
 

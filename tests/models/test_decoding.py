@@ -126,7 +126,7 @@ def test_cross_attention_reads_keys_that_are_computed_once(fields: dict):
     first, state = read_piece(graph, params, state, TOKENS[:, :5], ONES[:, :5])
     rest, after = by_token(graph, params, state, TOKENS[:, 5:8])
     assert_close(jnp.concatenate([first, rest], axis=1), expected, gradient=True)
-    np.testing.assert_array_equal(after.caches[1].key_BMHK, state.caches[1].key_BMHK)
+    np.testing.assert_array_equal(after.caches[1].key_BGMK, state.caches[1].key_BGMK)
     other_keys = state._replace(
         caches=tuple(cache for pair in zip(state.caches[::2], state.caches[3::-2], strict=True) for cache in pair)
     )

@@ -112,7 +112,7 @@ def test_a_cross_attention_hands_out_its_queries_and_the_keys_of_the_other_seque
     _, taps = jax.jit(lambda x: stack.tapped(x, SEGMENTS, POSITIONS, other=OTHER))(X)
     assert set(taps.attention) == {'attention', 'cross_attention'}
     cross = taps.attention['cross_attention']
-    keys = [layer.cross_attention.fixed_keys(OTHER).key_BMHK for layer in stack.parameter_layers()]
+    keys = [layer.cross_attention.cross_keys(OTHER).key for layer in stack.parameter_layers()]
     assert_close(cross.key_BMHK, jnp.stack(keys))
     assert_close(cross.query_BLHK, jnp.stack(jax.jit(lambda: cross_queries(stack))()))
 

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from efficient_attention.attention.attend import attention_weights
 from efficient_attention.config.layer import LayerConfig
-from efficient_attention.modules.attention import Attention
+from efficient_attention.modules.attention import Attention, cross_options, cross_rng
+from efficient_attention.modules.context import Context, OtherSequence
+from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
 CONFIG = LayerConfig(width=16, heads=4, init_std=0.3, attention_dropout_rate=0.5)
@@ -142,3 +145,66 @@ def test_a_bias_and_global_tokens_are_refused_together():
     module = Attention(config, rngs=nnx.Rngs(1))
     with pytest.raises(ValueError, match='is_global and bias do not go together'):
         module(X, SEGMENTS, POSITIONS, is_global_BL=SEGMENTS > 1, bias=jnp.zeros((6, 6)))
+
+
+# ---- cross-attention ----
+
+OTHER = OtherSequence(
+    jax.random.normal(jax.random.key(4), (2, 5, 16)),
+    jnp.asarray([[1, 1, 2, 2, 0], [1] * 5]),
+    jnp.asarray([[0, 1, 0, 1, 0], [*range(5)]]),
+)
+READER = Context(
+    jnp.asarray([[1, 1, 1, 2, 2, 0], [1] * 6]),
+    jnp.asarray([[0, 1, 2, 0, 1, 0], [*range(6)]]),
+    mechanism_rng=jax.random.key(9),
+)
+BACKENDS = {'full': 'auto', 'window(1)': 'blocked', 'per_head(full, window(1))': 'auto', 'linear': 'auto'}
+BACKENDS['favor(8, orthogonal=False)'] = 'auto'
+
+
+@pytest.mark.parametrize('text', BACKENDS)
+def test_cross_attention_is_its_definition_forward_and_gradient(text: str):
+    """For packed texts, in which windows go by the positions of both; the weights are dense ones."""
+    config = LayerConfig(width=16, heads=2, cross_attention=text, attention_dropout_rate=0.0, scaled_logits=False)
+
+    def output(states: jax.Array, params: dict, backend: str) -> tuple[jax.Array, jax.Array]:
+        changed = dataclasses.replace(config, attention_backend=backend)
+        graph, _ = nnx.split(nnx.eval_shape(lambda: Attention(changed, is_cross=True, rngs=nnx.Rngs(0))))
+        out, _ = nnx.merge(graph, params).cross(X, READER, OTHER._replace(states_BMD=states))
+        return jnp.sin(out).sum(), out
+
+    params = drawn(lambda: Attention(config, is_cross=True, rngs=nnx.Rngs(0)))[1]
+    both = jax.jit(
+        lambda: [
+            jax.grad(output, argnums=(0, 1), has_aux=True)(OTHER.states_BMD, params, backend)
+            for backend in (BACKENDS[text], 'reference')
+        ]
+    )
+    found, expected = both()
+    assert_close(found, expected, gradient=True)
+    assert not found[0][0][0, 4].any()  # the padding
+
+
+def test_cross_attention_reads_by_the_weights_of_its_queries_and_keys():
+    config = LayerConfig(width=16, heads=2, cross_attention='window(1)', attention_dropout_rate=0.0)
+    module = nnx.merge(*drawn(lambda: Attention(config, is_cross=True, rngs=nnx.Rngs(0))))
+    out, (query, key, _) = module.cross(X, READER, OTHER)
+    weights = attention_weights(
+        query, key, config.cross_mechanism, **cross_options(config.cross_mechanism, READER, OTHER)
+    )
+    value = module.cross_keys(OTHER).value
+    assert_close(out, module.join_heads(jnp.einsum('BHLM,BMHK->BLHK', weights, value)))
+    is_far = jnp.abs(READER.positions_BL[:, :, None] - OTHER.positions_BM[:, None]) > 1
+    assert not weights[jnp.broadcast_to(is_far[:, None], weights.shape)].any()
+
+
+def test_dropout_of_cross_attention_has_a_key_apart_from_what_its_mechanism_draws():
+    module = nnx.merge(*drawn(lambda: Attention(CONFIG, is_cross=True, rngs=nnx.Rngs(0))))
+    context = READER._replace(rng=jax.random.key(1))
+    dropped = module.cross(X, context, OTHER)[0]
+    others = {'mechanism_rng': jax.random.key(2)}, {'mechanism_rng': None}
+    assert all((module.cross(X, context._replace(**other), OTHER)[0] == dropped).all() for other in others)
+    assert jnp.abs(module.cross(X, context._replace(rng=jax.random.key(3)), OTHER)[0] - dropped).max() > 1e-2
+    assert (jax.random.key_data(cross_rng(READER.mechanism_rng)) != jax.random.key_data(READER.mechanism_rng)).any()
+    assert cross_rng(None) is None

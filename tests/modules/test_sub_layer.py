@@ -33,7 +33,7 @@ def test_a_stack_without_layers_gives_its_input(is_reversible: bool):
 @pytest.mark.parametrize('sub_layers', [SELF_ATTENTION_LAYER, CROSS_ATTENTION_LAYER], ids=['self', 'cross'])
 def test_dropout_has_a_number_for_each_use(sub_layers: tuple[SubLayer, ...]):
     """The first three are those that checkpoints in training go on with."""
-    numbers = [n for sub in sub_layers for n in ((sub.weights_dropout,) if sub.keys_from else ()) + (sub.dropout,)]
+    numbers = [n for sub in sub_layers for n in ((sub.inner_dropout,) if sub.keys_from else ()) + (sub.dropout,)]
     assert len(set(numbers)) == len(numbers)
     assert numbers[:2] == [0, 1] and numbers[-1] == 2
 

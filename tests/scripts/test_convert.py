@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from efficient_attention.interop.pretrained import open_pretrained
-from tests.interop.folders import FIXTURES, copied
+from tests.interop.folders import FIXTURES, TEXT_TO_TEXT, copied
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -36,6 +36,12 @@ def test_a_folder_becomes_a_folder(call, tmp_path: Path):
     before, after = open_pretrained(FIXTURES / 'albert_1'), open_pretrained(tmp_path / 'out')
     assert before.model == after.model
     assert jax.tree.all(jax.tree.map(np.array_equal, before.params(), after.params()))
+
+
+def test_an_encoder_decoder_becomes_a_folder(call, tmp_path: Path):
+    assert call(TEXT_TO_TEXT / 'bart_1')[0] == 0
+    before, after = open_pretrained(TEXT_TO_TEXT / 'bart_1'), open_pretrained(tmp_path / 'out')
+    assert before.model == after.model and after.problem == 'text_to_text'
 
 
 def test_a_longer_model(call, tmp_path: Path):

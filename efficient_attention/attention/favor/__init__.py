@@ -11,4 +11,5 @@ ROOM = Room(
     decode=cache.decode,
     multiply_adds=cost.multiply_adds,
     serve_share=serve.serve_share,
+    feature_map=definition.FAVOR.feature_map,
 )

@@ -1,8 +1,4 @@
-"""Makes batches of rows of different lengths: rows of similar length together, padded to one of a few lengths.
-
-Which rows make up the batch of a training step is a function of (seed, step) alone. A few lengths mean a few compiled
-programs; rows of similar length mean little padding.
-"""
+"""Makes batches of labelled rows of different lengths, padded to one of a few (data/length_batches.py)."""
 
 import dataclasses
 import functools
@@ -10,10 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from efficient_attention.data.epoch_cache import LastTwoEpochs
 from efficient_attention.data.host_block import HostBlock
-from efficient_attention.data.random_streams import Stream, random_stream
-from efficient_attention.errors import InputError
+from efficient_attention.data.length_batches import LengthBatches
 
 Feature = dict[str, np.ndarray]
 Batch = dict[str, np.ndarray]
@@ -21,7 +15,6 @@ Batch = dict[str, np.ndarray]
 # What a device gets of a feature: name -> the value behind its end. Scalars have no end.
 TOKEN_ARRAYS = {'tokens': None, 'token_types': 0, 'labels': -1, 'support': -1, 'is_global': False}
 SCALARS = ('label', 'start', 'end', 'type')
-SORTED_TOGETHER = 32  # batches whose rows are sorted by length before they are cut: more pads less and mixes less
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,27 +38,26 @@ class FeatureBatches:
     pad: int
     seed: int = 0
     is_row_alone: bool = False
-    plans: LastTwoEpochs = dataclasses.field(default_factory=LastTwoEpochs, repr=False, compare=False)
+
+    @functools.cached_property
+    def plan(self) -> LengthBatches:
+        """Which rows share a batch."""
+        lengths = np.array([feature['tokens'].shape[-1] for feature in self.features], np.int64)
+        return LengthBatches(lengths, self.buckets, self.length, self.batch_size, self.seed)
 
     @property
     def steps_per_epoch(self) -> int:
         """Batches that hold every row once."""
-        return -(-len(self.features) // self.batch_size)
+        return self.plan.steps_per_epoch
 
     @functools.cached_property
     def choices(self) -> tuple[int, ...]:
         """(A,) of the row with the most choices; () where rows are not of choices."""
         return max(feature['tokens'].shape[:-1] for feature in self.features)
 
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each row."""
-        return np.array([feature['tokens'].shape[-1] for feature in self.features], np.int64)
-
     def tokens_per_step(self) -> float:
         """Mean tokens of a training batch, padding and choices included."""
-        plan = self.plan(0)
-        return int(np.prod(self.choices)) * self.batch_size * float(np.mean([self.bucket(rows) for rows in plan]))
+        return int(np.prod(self.choices)) * self.batch_size * self.plan.mean_bucket()
 
     def training(self, start_step: int, stop_step: int, process_index: int, process_count: int) -> Iterator[Batch]:
         """This process's rows of the batches of steps start_step:stop_step.
@@ -74,48 +66,18 @@ class FeatureBatches:
             InputError: there is no row, or the batch does not divide over the processes.
         """
         block = HostBlock(self.batch_size, process_index, process_count)
-        if not self.features:
-            raise InputError('there is no row to train on')
         for step in range(start_step, stop_step):
-            epoch, turn = divmod(step, self.steps_per_epoch)
-            yield self.batch(self.plan(epoch)[turn], block)
+            yield self.batch(self.plan.of_step(step), block)
 
     def evaluation(self, process_index: int, process_count: int) -> Iterator[Batch]:
         """This process's rows of batches that hold every row once, the longest first."""
         block = HostBlock(self.batch_size, process_index, process_count)
-        order = np.argsort(-self.lengths, kind='stable')
-        if self.is_row_alone:
-            buckets = np.array([self.bucket(order[number : number + 1]) for number in range(len(order))])
-            groups = np.split(order, np.flatnonzero(np.diff(buckets)) + 1)
-        else:
-            groups = [order]
-        for group in groups:
-            for start in range(0, len(group), self.batch_size):
-                yield self.batch(group[start : start + self.batch_size], block)
-
-    def plan(self, epoch: int) -> list[np.ndarray]:
-        """The rows of each batch of an epoch."""
-        return self.plans.get(epoch, self._make_plan)
-
-    def _make_plan(self, epoch: int) -> list[np.ndarray]:
-        rng, lengths = random_stream(self.seed, Stream.EXAMPLE_BATCHES, epoch), self.lengths
-        order = rng.permutation(len(self.features))
-        batches = []
-        for start in range(0, len(order), SORTED_TOGETHER * self.batch_size):
-            group = order[start : start + SORTED_TOGETHER * self.batch_size]
-            group = group[np.argsort(lengths[group], kind='stable')]
-            batches += [group[first : first + self.batch_size] for first in range(0, len(group), self.batch_size)]
-        return [batches[turn] for turn in rng.permutation(len(batches))]
-
-    def bucket(self, rows: np.ndarray) -> int:
-        """The length to which these rows are padded."""
-        longest = max(self.features[row]['tokens'].shape[-1] for row in rows)
-        fitting = [bucket for bucket in self.buckets if longest <= bucket <= self.length]
-        return fitting[0] if fitting else self.length
+        for rows in self.plan.in_order(is_row_alone=self.is_row_alone):
+            yield self.batch(rows, block)
 
     def batch(self, rows: np.ndarray, block: HostBlock) -> Batch:
         """The process's block of the batch of these rows, its arrays as `arrays_of_rows` gives them."""
-        length = self.bucket(rows)
+        length = self.plan.bucket(rows)
         first = block.process_index * block.rows
         block_rows = rows[first : first + block.rows]
         shape = (block.rows, *self.choices, length)

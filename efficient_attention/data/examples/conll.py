@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.examples.tables import TableRow, read_tables
+from efficient_attention.data.sources.tables import TableRow, read_tables
 from efficient_attention.data.sources.text_files import find_files, read_lines
 from efficient_attention.errors import InputError
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from efficient_attention.data.examples.tables import TFDS, TableRow, read_table, source_names, tfds_parts
+from efficient_attention.data.sources.tables import TFDS, TableRow, read_table, source_names, tfds_parts
 from efficient_attention.data.sources.text_files import read_lines
 from efficient_attention.errors import InputError
 

@@ -15,7 +15,7 @@ from efficient_attention.data.examples.glue import (
     subset_of,
     texts_of,
 )
-from efficient_attention.data.examples.tables import TableRow, read_tables
+from efficient_attention.data.sources.tables import TableRow, read_tables
 from efficient_attention.errors import InputError
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.data.examples.tables import TableRow, read_table, source_names
 from efficient_attention.data.sources.json_files import read_json, read_json_lines
+from efficient_attention.data.sources.tables import TableRow, read_table, source_names
 from efficient_attention.data.sources.text_files import find_files
 from efficient_attention.errors import InputError
 

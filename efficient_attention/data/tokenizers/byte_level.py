@@ -6,7 +6,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from efficient_attention.config.json_text import read_json_file
-from efficient_attention.data.tokenizers.special_tokens import ROLES, with_specials
+from efficient_attention.data.tokenizers.special_tokens import END_OF_TEXT, ROLES, with_specials
 from efficient_attention.errors import InputError
 
 PAIR = ('vocab.json', 'merges.txt')
@@ -28,7 +28,9 @@ def settings_of(folder: Path) -> dict[str, Any]:
 
 
 def byte_level(folder: Path) -> Tokenizer:
-    """RoBERTa's tokenizer from vocab.json and merges.txt: byte-level BPE, '<s> a </s></s> b </s>'.
+    """RoBERTa's and BART's tokenizer from vocab.json and merges.txt: byte-level BPE, '<s> a </s></s> b </s>'.
+
+    GPT-2's, whose one special token is '<|endoftext|>', adds nothing to a text.
 
     Raises:
         InputError: the files cannot be read, or do not belong together.
@@ -42,7 +44,9 @@ def byte_level(folder: Path) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     known = tokenizer.get_vocab()
     if not {'<s>', '</s>'} <= known.keys():
-        raise InputError(f'{folder / PAIR[0]}: no <s> and </s> in its vocabulary')
+        if END_OF_TEXT not in known:
+            raise InputError(f'{folder / PAIR[0]}: no <s> and </s>, nor {END_OF_TEXT}, in its vocabulary')
+        return with_specials(tokenizer, [END_OF_TEXT])
     with_specials(tokenizer, [name for names in ROLES.values() for name in names if name in known])
     first, last = ('<s>', known['<s>']), ('</s>', known['</s>'])
     tokenizer.post_processor = processors.RobertaProcessing(last, first, add_prefix_space=has_prefix)

@@ -17,15 +17,15 @@ from efficient_attention.errors import InputError
 TRAINING_CHARACTERS = 2**25  # that a tokenizer learns from, at most; more changes a vocabulary little
 
 
-def loaded_tokenizer(config: DataConfig) -> Tokenizer | None:
-    """The tokenizer of a file; None where it is to be trained.
+def loaded_tokenizer(config: DataConfig, *, is_text_to_text: bool = False) -> Tokenizer | None:
+    """The tokenizer of a file, as `load_tokenizer` reads it; None where it is to be trained.
 
     Raises:
         InputError: there is no such kind to train, or the file is not a tokenizer's.
     """
     kind, is_trained, name = config.tokenizer.partition('train:')
     if not is_trained or kind:
-        return load_tokenizer(config.tokenizer, lowercase=config.lowercase)
+        return load_tokenizer(config.tokenizer, lowercase=config.lowercase, is_text_to_text=is_text_to_text)
     if name not in TRAINERS:
         known = ', '.join(f'train:{trainer}' for trainer in TRAINERS)
         raise InputError(f'data.tokenizer is {config.tokenizer!r}; known: {known}, or a file')

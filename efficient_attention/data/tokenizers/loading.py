@@ -24,13 +24,15 @@ STEPS = ('normalizer', 'pre_tokenizer', 'decoder')  # which may have one
 MOST_GROWTH = 1000  # characters that the normalizer may make of one
 
 
-def load_tokenizer(path: str | Path, *, lowercase: bool) -> Tokenizer:
+def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool = False) -> Tokenizer:
     """The tokenizer in a `vocab.txt`, `tokenizer.json`, SentencePiece `*.model`, or `vocab.json` beside `merges.txt`.
 
     Args:
         path: what it is follows from its suffix.
         lowercase: lower-case and strip accents first, as BERT (vocab.txt) and ALBERT (*.model) do. A tokenizer.json
             holds its own normalisation, which is used as it is.
+        is_text_to_text: a SentencePiece model without a token that begins a text, such as T5's, gets T5's sentinels in
+            place of an encoder's special tokens.
 
     Raises:
         InputError: no such file, unknown kind, or damaged; names the file and what is wrong in it.
@@ -49,7 +51,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool) -> Tokenizer:
     if path.suffix == '.json':
         return _load_json(decode(data, str(path)), path)
     if path.suffix == '.model':
-        return read_sentencepiece(data, str(path), lowercase=lowercase)
+        return read_sentencepiece(data, str(path), lowercase=lowercase, is_text_to_text=is_text_to_text)
     raise InputError(f'tokenizer {path}: known files: vocab.txt, tokenizer.json, vocab.json with merges.txt, *.model')
 
 

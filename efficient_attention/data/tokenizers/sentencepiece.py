@@ -7,9 +7,9 @@ the text of control symbols such as '</s>', which SentencePiece spells out).
 import importlib
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from efficient_attention.data.tokenizers.special_tokens import ROLES, with_specials
+from efficient_attention.data.tokenizers.special_tokens import ROLES, SENTINEL, SENTINELS, with_specials
 from efficient_attention.errors import InputError
 
 UNIGRAM = 1  # trainer_spec.model_type
@@ -17,7 +17,7 @@ UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4  # piece types
 MODEL_TYPES = {1: 'unigram', 2: 'bpe', 3: 'word', 4: 'char'}
 
 
-def read_sentencepiece(data: bytes, name: str, *, lowercase: bool) -> Tokenizer:
+def read_sentencepiece(data: bytes, name: str, *, lowercase: bool, is_text_to_text: bool = False) -> Tokenizer:
     """The tokenizer in the bytes of a SentencePiece `.model` file.
 
     A model that lacks a special token (T5 has no [CLS] and no [MASK]) gets it at the end: the vocabulary grows by it.
@@ -26,6 +26,7 @@ def read_sentencepiece(data: bytes, name: str, *, lowercase: bool) -> Tokenizer:
         data: the file's bytes.
         name: the file, for messages.
         lowercase: apply ALBERT's steps before the model's own: quotes, NFKD, accents stripped, lower case.
+        is_text_to_text: a model that has an end of text and no beginning gets nothing but T5's sentinels.
 
     Raises:
         InputError: not a SentencePiece model, not a unigram one, or one without an unknown piece.
@@ -42,6 +43,9 @@ def read_sentencepiece(data: bytes, name: str, *, lowercase: bool) -> Tokenizer:
     split = model.trainer_spec.split_by_whitespace
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
     tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme, split=split)
+    known = {piece.piece for piece in model.pieces}
+    if is_text_to_text and 'sep' in _roles_in(known) and 'cls' not in _roles_in(known):
+        return _with_sentinels(tokenizer, model)
     return _with_roles(tokenizer, model)
 
 
@@ -81,11 +85,31 @@ def _model_steps(model: Any) -> list[normalizers.Normalizer]:
     return steps
 
 
+def _roles_in(known: set[str]) -> dict[str, str]:
+    return {role: next(name for name in ROLES[role] if name in known) for role in ROLES if known & set(ROLES[role])}
+
+
+def _with_sentinels(tokenizer: Tokenizer, model: Any) -> Tokenizer:
+    """T5's: the sentinels behind the pieces, the last one first; a text ends with '</s>' and has no beginning."""
+    control = [piece.piece for piece in model.pieces if piece.type == CONTROL]
+    roles = _roles_in({piece.piece for piece in model.pieces})
+    with_specials(tokenizer, [*dict.fromkeys([*control, *roles.values()])])
+    names = [SENTINEL.format(number) for number in reversed(range(SENTINELS))]
+    sentinels = [AddedToken(name, special=True, normalized=False, lstrip=True, rstrip=True) for name in names]
+    tokenizer.add_special_tokens(sentinels)
+    end = roles['sep']
+    ids = [(end, tokenizer.token_to_id(end))]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f'$A {end}', pair=f'$A {end} $B {end}', special_tokens=ids
+    )
+    return tokenizer
+
+
 def _with_roles(tokenizer: Tokenizer, model: Any) -> Tokenizer:
-    known = {piece.piece for piece in model.pieces}
     control = [piece.piece for piece in model.pieces if piece.type == CONTROL]
     user_defined = [piece.piece for piece in model.pieces if piece.type == USER_DEFINED]
-    names = {role: next((name for name in ROLES[role] if name in known), ROLES[role][0]) for role in ROLES}
+    found = _roles_in({piece.piece for piece in model.pieces})
+    names = {role: found.get(role, ROLES[role][0]) for role in ROLES}
     specials = [name for name in control if name not in names.values()] + list(names.values())
     tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in user_defined if piece not in names.values()])
     return with_specials(tokenizer, specials)

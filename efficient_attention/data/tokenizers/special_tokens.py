@@ -9,6 +9,9 @@ ROLES = {  # the names that files in use give to each special token; the first o
     'sep': ('[SEP]', '<sep>', '</s>'),
     'mask': ('[MASK]', '<mask>'),
 }
+END_OF_TEXT = '<|endoftext|>'  # GPT-2's one special token
+SENTINEL = '<extra_id_{}>'  # T5's, which stand for spans that were removed
+SENTINELS = 100  # of T5
 BERT_SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]')
 
 

@@ -38,7 +38,7 @@ def vocabulary_of(tokenizer: Tokenizer, name: str) -> Vocabulary:
         InputError: ids that repeat or leave gaps, or a missing special token; names `name`.
     """
     pieces = tokenizer.get_vocab(with_added_tokens=True)
-    _check_ids(pieces, name)
+    check_ids(pieces, name)
     roles = {role: _role_id(pieces, role, name) for role in ROLES}
     added = {id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     special = tuple(sorted(added | set(roles.values())))
@@ -49,7 +49,8 @@ def vocabulary_of(tokenizer: Tokenizer, name: str) -> Vocabulary:
     return Vocabulary(size=len(pieces), **roles, special=special, is_continuation=is_continuation)
 
 
-def _check_ids(pieces: dict[str, int], name: str) -> None:
+def check_ids(pieces: dict[str, int], name: str) -> None:
+    """Raises InputError, which names `name`, unless the ids are 0, 1, ... once each."""
     ids = sorted(pieces.values())
     for expected, found in enumerate(ids):
         if found != expected:

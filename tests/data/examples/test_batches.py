@@ -66,7 +66,7 @@ def test_rows_alone_are_padded_to_their_own_length_in_an_evaluation(batch_size: 
 def test_rows_of_similar_length_come_together():
     rows = features(400)
     batches = list(batches_of(rows, 8).training(0, 50, 0, 1))
-    as_they_come = [batches_of(rows, 8).bucket(np.arange(start, start + 8)) * 8 for start in range(0, 400, 8)]
+    as_they_come = [batches_of(rows, 8).plan.bucket(np.arange(start, start + 8)) * 8 for start in range(0, 400, 8)]
     assert sum(batch['tokens'].size for batch in batches) < 0.7 * sum(as_they_come)
 
 

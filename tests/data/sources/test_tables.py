@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from efficient_attention.data.examples.tables import read_table, read_tables, source_names
+from efficient_attention.data.sources.tables import read_table, read_tables, source_names
 from efficient_attention.errors import InputError
 
 ROWS = [{'text': 'one, "two"\nthree', 'label': 'x'}, {'text': 'é', 'label': '2'}]

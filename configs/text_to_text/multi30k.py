@@ -1,0 +1,64 @@
+"""Multi30k, German to English: a small Transformer (Vaswani et al. 2017, arXiv 1706.03762) on raw text.
+
+    python train.py --config=configs/text_to_text/multi30k.py:transformer --workdir=runs/multi30k
+
+Data: Elliott et al. 2016, arXiv 1605.00459, in `data/multi30k/raw/`: 29,000 pairs to train on, 1,014 held out.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.common import set_fields, text_to_text_config
+
+LANGUAGES = ('de', 'en')
+
+
+def get_config(name: str = 'transformer') -> ConfigDict:
+    """The run; `name` is 'transformer', or 'transformer-en-de' for the other direction."""
+    size, _, direction = name.partition('-')
+    if size != 'transformer' or direction not in ('', 'en-de'):
+        raise ValueError(f"the config's argument is {name!r}; known: transformer, transformer-en-de")
+    source, target = LANGUAGES[::-1] if direction else LANGUAGES
+    config = text_to_text_config()
+
+    config.data.tokenizer = 'train:unigram'
+    config.data.vocab_size = 8000
+    config.data.length = 96
+    for split, file in (('train', 'train'), ('held_out', 'val'), ('test', 'test_2016_flickr')):
+        config.pairs[split] = f'lines:data/multi30k/raw/{file}.{source}.gz,data/multi30k/raw/{file}.{target}.gz'
+    config.pairs.target_length = 96
+
+    fields = dict(
+        width=256,
+        heads=4,
+        feed_forward_width=512,
+        layers=3,
+        decoder_layers=3,
+        activation='relu',
+        positions='sinusoidal',
+        embedding_norm=False,
+        embedding_scale=True,
+        kernel_init='fan_in',
+        init_std=256**-0.5,
+        dropout_rate=0.2,
+        attention_dropout_rate=0.1,
+    )
+    set_fields(config.model, fields)
+
+    recipe = dict(
+        learning_rate=1e-3,
+        schedule='rsqrt',
+        warmup_steps=1000,
+        beta2=0.98,
+        eps=1e-9,
+        weight_decay=0.0,
+        bias_correction=True,
+    )
+    set_fields(config.optimizer, recipe)
+    config.train.steps = 4000
+    config.train.batch_size = 128
+    config.train.label_smoothing = 0.1
+    config.eval.every_steps = 500
+    config.eval.batch_size = 64
+    config.checkpoint.every_steps = 500
+    config.checkpoint.keep = 5
+    return config

@@ -1,0 +1,47 @@
+"""Toy problems of text to text: copy, reverse, sort or add up digits; nothing to download.
+
+    python train.py --config configs/text_to_text/toy.py:reverse --workdir runs/reverse
+    python train.py --config configs/text_to_text/toy.py:reverse-rotary --workdir runs/reverse_rotary
+
+The problem follows the colon, and after a dash how positions are told: sinusoidal (the default), learned, t5 or rotary.
+Sources of 2 to 20 digits to train on and to be evaluated on; `pairs.test` has 21 to 40, which no training pair has.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.common import set_fields, text_to_text_config
+
+POSITIONS = {
+    'sinusoidal': {'positions': 'sinusoidal'},
+    'learned': {'positions': 'learned'},
+    't5': {'positions': 'none', 'relative': 't5'},
+    'rotary': {'positions': 'none', 'rotary': True},
+}
+
+
+def get_config(name: str = 'reverse') -> ConfigDict:
+    """2 + 2 layers of 128, 0.9 M parameters."""
+    problem, _, positions = name.partition('-')
+    config = text_to_text_config()
+
+    config.data.tokenizer = 'train:wordpiece'
+    config.data.vocab_size = 32
+    config.data.length = 128
+    config.pairs.train = f'toy:{problem}:100000:2-20'
+    config.pairs.held_out = f'toy:{problem}:500:2-20:1'
+    config.pairs.test = f'toy:{problem}:500:21-40:2'
+    config.pairs.target_length = 128
+
+    set_fields(config.model, {'width': 128, 'heads': 4, 'layers': 2, 'decoder_layers': 2})
+    set_fields(config.model, {'kernel_init': 'fan_in', 'init_std': 128**-0.5, 'embedding_scale': True})
+    set_fields(config.model, {'dropout_rate': 0.0, 'attention_dropout_rate': 0.0, 'embedding_norm': False})
+    set_fields(config.model, POSITIONS[positions or 'sinusoidal'])
+
+    set_fields(config.optimizer, {'learning_rate': 1e-3, 'warmup_steps': 200, 'schedule': 'cosine', 'beta2': 0.98})
+    config.train.steps = 2000
+    config.train.batch_size = 64
+    config.eval.every_steps = 500
+    config.eval.batch_size = 64
+    config.eval.beams = 1
+    config.checkpoint.every_steps = 500
+    return config

@@ -1,0 +1,43 @@
+"""Sums over keys that stay the same for all queries, such as those of an encoder's output: all that decoding keeps."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from efficient_attention.attention.features.chunks import cut_keys, cut_queries, join
+from efficient_attention.attention.features.feature_map import FeatureMap, mask_keys, query_features, quotient
+from efficient_attention.attention.features.key_sums import KeySums, add_keys, no_keys, read_sums, scale_keys
+
+
+class FixedSums(NamedTuple):
+    """The sums over the keys of each row's one segment, `segment_B`, and the features of queries and keys."""
+
+    sums: KeySums
+    features: FeatureMap
+    segment_B: Array
+
+
+def sum_fixed(key_BMGK: Array, value_BMGK: Array, segments_BM: Array, features: FeatureMap) -> FixedSums:
+    """The sums over all keys but padding, which is segment 0; NaN in rows that pack several segments."""
+    batch, keys, groups, width = key_BMGK.shape
+    segment_B = segments_BM.max(axis=1)
+    key_logs_BGMR = mask_keys(features.logs(cut_keys(key_BMGK, keys)[0]), segments_BM != 0)
+    sums, key_BGMR = scale_keys(no_keys(batch, groups, features.count(width), width), key_logs_BGMR)
+    sums = add_keys(sums, key_BGMR, cut_keys(value_BMGK, keys)[0])
+    is_packed_B = ((segments_BM != 0) & (segments_BM != segment_B[:, None])).any(axis=1)
+    sums_BGRK = jnp.where(is_packed_B[:, None, None, None], jnp.nan, sums.sums_BGRK)
+    return FixedSums(sums._replace(sums_BGRK=sums_BGRK), features, segment_B)
+
+
+def read_fixed_sums(fixed: FixedSums, query_BLHK: Array, segments_BL: Array) -> Float[Array, 'B L H K']:
+    """Outputs in the query's dtype; zeros for queries of another segment than the keys', and for padding."""
+    queries = query_BLHK.shape[1]
+    stabiliser_BGR = fixed.sums.stabiliser_BGR
+    query_BGhLK = cut_queries(query_BLHK, stabiliser_BGR.shape[1], queries)[0]
+    query_BGhLR, scale_BGhL = query_features(fixed.features.logs(query_BGhLK), stabiliser_BGR[:, :, None, None])
+    out_BGhLK, _ = quotient(*read_sums(query_BGhLR, fixed.sums), scale_BGhL)
+    is_read_BL = (segments_BL == fixed.segment_B[:, None]) & (segments_BL != 0)
+    out_BLHK = jnp.where(is_read_BL[..., None, None], join(out_BGhLK[None], queries), 0.0)
+    return out_BLHK.astype(query_BLHK.dtype)

@@ -1,0 +1,78 @@
+"""Keys and values that stay the same for all queries: what decoding keeps of another sequence, computed once.
+
+The rows of queries may be a multiple of the rows of keys: neighbouring rows, such as the hypotheses of a beam search
+about one source, then read one row of keys, of which there is no copy.
+"""
+
+from typing import Any, NamedTuple
+
+from jax import Array
+from jaxtyping import Float, Shaped
+
+from efficient_attention.attention.attend import attend
+from efficient_attention.attention.features.fixed_sums import FixedSums, read_fixed_sums, sum_fixed
+from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.registry import room_of
+
+
+class KeySequence(NamedTuple):
+    """Keys and values [B, M, G, K] with the segment of each, int [B, M], and its position, 0, 1, ... where None.
+
+    Segment 0 is padding.
+    """
+
+    key: Array
+    value: Array
+    segments: Array
+    positions: Array | None = None
+
+
+class FixedKeys(NamedTuple):
+    """A `KeySequence` with keys behind heads, as matrix products want them."""
+
+    key_BGMK: Array
+    value_BGMK: Array
+    segments_BM: Array
+    positions_BM: Array | None
+
+
+class NewQueries(NamedTuple):
+    """Queries [n B, L, H, K], for keys of B rows, with their segments and positions, int [n B, L]."""
+
+    query: Array
+    segments: Array
+    positions: Array
+
+
+def fix_keys(mechanism: Mechanism, keys: KeySequence, rng: Array | None = None) -> FixedKeys | FixedSums:
+    """What is kept of the keys: sums over them, where the mechanism has some, else they themselves.
+
+    Sums are those of one segment a row; a row that packs several then gives NaN. `rng` is the key of mechanisms that
+    draw something.
+    """
+    if mechanism.needs_rng and rng is None:
+        raise ValueError(f'{mechanism} draws at random and needs rng, one key')
+    feature_map = room_of(mechanism).feature_map
+    if feature_map is not None:
+        return sum_fixed(keys.key, keys.value, keys.segments, feature_map(mechanism, rng, keys.key.shape[3]))
+    return FixedKeys(keys.key.swapaxes(1, 2), keys.value.swapaxes(1, 2), keys.segments, keys.positions)
+
+
+def attend_fixed(
+    mechanism: Mechanism, fixed: FixedKeys | FixedSums, new: NewQueries, *, backend: str = 'auto'
+) -> Float[Array, '_ L H K']:
+    """The output of `attend` for queries that read the keys, as `mechanism` says, within segments."""
+    rows = len(fixed.segment_B if isinstance(fixed, FixedSums) else fixed.segments_BM)
+    query, segments, positions = (side_by_side(x, rows) for x in new)
+    if isinstance(fixed, FixedSums):
+        return read_fixed_sums(fixed, query, segments).reshape(new.query.shape)
+    options: dict[str, Any] = {'query_segments': segments, 'key_segments': fixed.segments_BM, 'backend': backend}
+    if mechanism.compares_positions:
+        options |= {'query_positions': positions, 'key_positions': fixed.positions_BM}
+    key, value = fixed.key_BGMK.swapaxes(1, 2), fixed.value_BGMK.swapaxes(1, 2)
+    return attend(query, key, value, mechanism, **options).reshape(new.query.shape)
+
+
+def side_by_side(x: Shaped[Array, '_ L *rest'], rows: int) -> Shaped[Array, 'B _ *rest']:
+    """The queries of neighbouring rows, as many as share a row of keys, in one row."""
+    return x.reshape(rows, -1, *x.shape[2:])

@@ -1,0 +1,38 @@
+"""Fields of the feed-forward sub-layer, a part of the config group `model`."""
+
+import dataclasses
+
+from efficient_attention.config.checks import check_one_of, check_within
+from efficient_attention.config.fields import EXPORTED, marked
+from efficient_attention.config.relative import RelativeConfig
+from efficient_attention.errors import require
+
+ACTIVATIONS = ('gelu_tanh', 'gelu_erf', 'gelu_sigmoid', 'relu')
+
+
+@dataclasses.dataclass(frozen=True)
+class FeedForwardConfig(RelativeConfig):
+    """The feed-forward sub-layer of a layer.
+
+    Raises:
+        InputError: a field is out of range; names the field, its value and what is allowed.
+    """
+
+    feed_forward_width: int = 0  # F; 0 = 4 x width
+    # positions computed at a time in the feed-forward layer; 0 = all at once
+    feed_forward_chunk: int = marked(EXPORTED, default=0)
+    feed_forward_bias: bool = True  # biases of the feed-forward layer; T5 has none
+    feed_forward_gate: bool = False  # activation(x W_gate) * x W_up in place of activation(x W_up) (T5 1.1)
+    feed_forward_dropout_rate: float = 0.0  # on the activations between its two products (T5, BART)
+    activation: str = 'gelu_tanh'  # 'gelu_tanh' (BERT, ALBERT) | 'gelu_erf' (ELECTRA) | 'gelu_sigmoid' | 'relu'
+
+    def __post_init__(self) -> None:
+        RelativeConfig.__post_init__(self)
+        object.__setattr__(self, 'feed_forward_width', self.feed_forward_width or 4 * self.width)
+        require(self.feed_forward_width >= 1, 'model.feed_forward_width', self.feed_forward_width, 'at least 1')
+        require(self.feed_forward_chunk >= 0, 'model.feed_forward_chunk', self.feed_forward_chunk, '0 or more')
+        check_within('model.feed_forward_dropout_rate', self.feed_forward_dropout_rate, 0, 1, high_is_open=True)
+        has_chunks = self.feed_forward_chunk > 0 and self.feed_forward_dropout_rate > 0
+        allowed = '0 with model.feed_forward_dropout_rate'
+        require(not has_chunks, 'model.feed_forward_chunk', self.feed_forward_chunk, allowed)
+        check_one_of('model.activation', self.activation, ACTIVATIONS)

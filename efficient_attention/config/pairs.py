@@ -1,0 +1,37 @@
+"""Fields of the config group `pairs`: sources and targets of a run of the task text_to_text."""
+
+import dataclasses
+
+from efficient_attention.config.checks import check_one_of, check_within
+from efficient_attention.config.examples import BUCKETS
+from efficient_attention.errors import InputError
+
+OVERLONG = ('truncate', 'skip', 'error')
+
+
+@dataclasses.dataclass(frozen=True)
+class PairsConfig:
+    """Sets of pairs of texts, and how they become rows of tokens.
+
+    A set is `lines:<source file>,<target file>`, `table:<file>#<source column>,<target column>`,
+    `tfds:<name>:<split>#<source column>,<target column>` or `toy:<problem>`; several are separated by ';'.
+
+    Raises:
+        InputError: a field is out of its range; names the field, its value and what is allowed.
+    """
+
+    train: str = ''  # sets to train on
+    held_out: str = ''  # sets to evaluate on; '' = none
+    test: str = ''  # sets for a last evaluation (`eval.split` 'test'); '' = none
+    prefix: tuple[str, ...] = ()  # before the sources of each set of `train`, held_out and test alike; () = nothing
+    target_length: int = 128  # most tokens of a target, its end included; `data.length` is that of a source
+    overlong: str = 'truncate'  # of pairs beyond a length: 'truncate' both sides | 'skip' the pair | 'error'
+    begin: str = ''  # the piece before every source and target, BART's '<s>'; '' = none
+    start: str = ''  # the piece that a decoder reads first, BART's '</s>'; '' = [CLS] or its like, else that of padding
+    buckets: tuple[int, ...] = BUCKETS  # row lengths to pad to
+
+    def __post_init__(self) -> None:
+        check_one_of('pairs.overlong', self.overlong, OVERLONG)
+        check_within('pairs.target_length', self.target_length, 2)
+        if not self.buckets or list(self.buckets) != sorted(set(self.buckets)) or self.buckets[0] < 1:
+            raise InputError(f'pairs.buckets is {self.buckets}; it must be rising lengths of at least 1')

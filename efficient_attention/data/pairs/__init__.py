@@ -1,0 +1,1 @@
+"""Pairs of texts, a source and its target: reading, encoding, batches."""

@@ -1,0 +1,95 @@
+"""Batches of encoded pairs: sources and targets of similar length together, padded to one of a few lengths."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from efficient_attention.data.host_block import HostBlock
+from efficient_attention.data.length_batches import LengthBatches
+from efficient_attention.data.pairs.pair_encoder import EncodedPair, Symbols
+
+Batch = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class PairBatches:
+    """Batches of a list of pairs.
+
+    A batch has 'source' and 'source_segments' int32 [B, M], 'tokens' (what the decoder reads: the start, then all of
+    the target but its last), 'targets' and 'segments' int32 [B, L], 'weights' float32 [B, L] (1 = token, 0 = padding)
+    and 'index' int32 [B], the pairs' numbers (-1 = a row that fills up the batch).
+
+    Attributes:
+        pairs: encoded.
+        symbols: of the tokenizer.
+        lengths: most tokens of a source and of a target.
+        buckets: lengths to pad to, of both sides alike as far as `lengths` allow.
+        batch_size: pairs of the global batch; the last of an epoch is filled up with rows of weight 0.
+        seed: of the order of the pairs.
+        is_row_alone: in an evaluation each pair is padded to its own bucket; for attention that reads a row's length.
+    """
+
+    pairs: Sequence[EncodedPair]
+    symbols: Symbols
+    lengths: tuple[int, int]
+    buckets: tuple[int, ...]
+    batch_size: int
+    seed: int = 0
+    is_row_alone: bool = False
+
+    @functools.cached_property
+    def plan(self) -> LengthBatches:
+        """Which pairs share a batch, by the length of their longer side."""
+        longer = np.array([max(len(pair.source), len(pair.target)) for pair in self.pairs], np.int64)
+        return LengthBatches(longer, self.buckets, max(self.lengths), self.batch_size, self.seed)
+
+    def tokens_per_step(self) -> float:
+        """Mean tokens of a training batch, of both sides and with padding."""
+        plan = self.plan.plan(0)
+        return self.batch_size * float(np.mean([sum(self.padded(rows)) for rows in plan]))
+
+    def training(self, start_step: int, stop_step: int, process_index: int, process_count: int) -> Iterator[Batch]:
+        """This process's rows of the batches of steps start_step:stop_step.
+
+        Raises:
+            InputError: there is no pair, or the batch does not divide over the processes.
+        """
+        block = HostBlock(self.batch_size, process_index, process_count)
+        for step in range(start_step, stop_step):
+            yield self.batch(self.plan.of_step(step), block)
+
+    def evaluation(self, process_index: int, process_count: int) -> Iterator[Batch]:
+        """This process's rows of batches that hold every pair once, the longest first."""
+        block = HostBlock(self.batch_size, process_index, process_count)
+        for rows in self.plan.in_order(is_row_alone=self.is_row_alone):
+            yield self.batch(rows, block)
+
+    def padded(self, rows: np.ndarray) -> tuple[int, int]:
+        """The lengths to which the sources and the targets of these pairs are padded."""
+        bucket, (most_source, most_target) = self.plan.bucket(rows), self.lengths
+        return min(bucket, most_source), min(bucket, most_target)
+
+    def batch(self, rows: np.ndarray, block: HostBlock) -> Batch:
+        """The process's block of the batch of these pairs."""
+        first = block.process_index * block.rows
+        numbers = rows[first : first + block.rows]
+        pairs, (source_length, target_length) = [self.pairs[row] for row in numbers], self.padded(rows)
+        source, targets = (np.full((block.rows, n), self.symbols.pad, np.int32) for n in (source_length, target_length))
+        source_segments, segments = np.zeros_like(source), np.zeros_like(targets)
+        index = np.full(block.rows, -1, np.int32)
+        index[: len(numbers)] = numbers
+        for row, pair in enumerate(pairs):
+            source[row, : len(pair.source)], source_segments[row, : len(pair.source)] = pair.source, 1
+            targets[row, : len(pair.target)], segments[row, : len(pair.target)] = pair.target, 1
+        starts = np.full((block.rows, 1), self.symbols.start, np.int32)
+        return {
+            'source': source,
+            'source_segments': source_segments,
+            'tokens': np.concatenate([starts, targets[:, :-1]], axis=1),
+            'targets': targets,
+            'segments': segments,
+            'weights': segments.astype(np.float32),
+            'index': index,
+        }

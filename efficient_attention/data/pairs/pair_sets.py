@@ -1,0 +1,123 @@
+"""Sets of pairs of texts: two parallel files, two columns of a table, a TFDS data set, or a toy problem."""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from efficient_attention.data.pairs.toy_problems import parse_toy, toy_pairs
+from efficient_attention.data.sources.tables import TFDS, read_tables, source_names
+from efficient_attention.data.sources.text_files import digest_files, find_files, read_lines
+from efficient_attention.errors import InputError
+
+KINDS: tuple[str, ...] = ('lines:<source file>,<target file>', 'table:<files>#<source column>,<target column>')
+KINDS += ('tfds:<name>:<split>#<source column>,<target column>', 'toy:<problem>:<rows>:<shortest>-<longest>')
+
+
+class TextPair(NamedTuple):
+    """A source, its target, and where they stand."""
+
+    source: str
+    target: str
+    where: str
+
+
+@dataclasses.dataclass(frozen=True)
+class PairSet:
+    """One set of pairs.
+
+    Attributes:
+        kind: 'lines', 'table', 'tfds' or 'toy'.
+        place: the files, or what follows 'toy:'.
+        columns: of the source and the target in a table; the two files of 'lines'.
+        field: of the config, for messages.
+    """
+
+    kind: str
+    place: str
+    columns: tuple[str, str]
+    field: str
+
+    def read(self) -> Iterator[TextPair]:
+        """The pairs in their order.
+
+        Raises:
+            InputError: a file cannot be read, the two files have different numbers of lines, a side is empty.
+        """
+        if self.kind == 'toy':
+            return (TextPair(*pair, f'toy:{self.place}') for pair in toy_pairs(parse_toy(self.place, self.field)))
+        return read_lines_of(self) if self.kind == 'lines' else read_columns_of(self)
+
+    def digest(self) -> str:
+        """What the pairs follow from: the content of files, or the text of the set."""
+        if self.kind == 'toy':
+            return f'toy:{self.place}'
+        if self.kind == 'lines':
+            return digest_files([one_file(name, self.field) for name in self.columns])
+        files = [name for name in source_names(self.place) if not name.startswith(TFDS)]
+        others = [name for name in source_names(self.place) if name.startswith(TFDS)]
+        return ' '.join([digest_files(find_files(','.join(files))) if files else '', *others, *self.columns])
+
+
+def parse_sets(text: str, field: str) -> list[PairSet]:
+    """The sets of a config's text; `field` names it in messages.
+
+    Raises:
+        InputError: a set is of no known form.
+    """
+    return [parse_set(part.strip(), field) for part in text.split(';') if part.strip()]
+
+
+def parse_set(text: str, field: str) -> PairSet:
+    """The set that a text such as 'lines:a.de,a.en' means; raises InputError as `parse_sets`."""
+    kind, _, rest = text.partition(':')
+    if kind == 'toy':
+        parse_toy(rest, field)
+        return PairSet(kind, rest, ('', ''), field)
+    place, _, columns = ('', '', rest) if kind == 'lines' else rest.rpartition('#')
+    names = tuple(name.strip() for name in columns.split(','))
+    if kind not in ('lines', 'table', 'tfds') or len(names) != 2 or not all(names) or (kind != 'lines' and not place):
+        raise InputError(f'{field} has the set {text!r}; known: {"; ".join(KINDS)}')
+    return PairSet(kind, f'tfds:{place}' if kind == 'tfds' else place, (names[0], names[1]), field)
+
+
+def one_file(pattern: str, field: str) -> Path:
+    """The one file that a name or glob means; raises InputError where it is none or several."""
+    try:
+        files = find_files(pattern)
+    except InputError as error:
+        raise InputError(f'{field}: {error}') from None
+    if len(files) > 1:
+        raise InputError(f'{field}: {pattern!r} matches {len(files)} files; a side of parallel lines is one file')
+    return files[0]
+
+
+def read_lines_of(pairs: PairSet) -> Iterator[TextPair]:
+    """The pairs of two files, line by line."""
+    source, target = (one_file(name, pairs.field) for name in pairs.columns)
+    for ours, theirs in itertools.zip_longest(read_lines(source), read_lines(target)):
+        if ours is None or theirs is None:
+            longer, number = (target, theirs[0]) if ours is None else (source, ours[0])
+            shorter = source if ours is None else target
+            raise InputError(f'{longer}: line {number} has no partner; {shorter} has {number - 1} lines')
+        yield checked(TextPair(ours[1], theirs[1], f'{source}: line {ours[0]}'), (str(source), str(target)), ours[0])
+
+
+def checked(pair: TextPair, files: tuple[str, str], number: int) -> TextPair:
+    """The pair; raises InputError where one of its sides is empty."""
+    for text, file in zip(pair[:2], files, strict=True):
+        if not text.strip():
+            raise InputError(f'{file}: line {number} is empty')
+    return pair
+
+
+def read_columns_of(pairs: PairSet) -> Iterator[TextPair]:
+    """The pairs of two columns of a table."""
+    try:
+        source_names(pairs.place)
+    except InputError as error:
+        raise InputError(f'{pairs.field}: {error}') from None
+    for row in read_tables(pairs.place):
+        source, target = (row.text(column) for column in pairs.columns)
+        yield TextPair(source, target, row.where)

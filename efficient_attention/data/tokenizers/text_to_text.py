@@ -1,0 +1,81 @@
+"""The ids that text to text needs of a tokenizer, which may lack the special tokens of an encoder."""
+
+import dataclasses
+
+from tokenizers import Tokenizer
+
+from efficient_attention.data.tokenizers.special_tokens import END_OF_TEXT, ROLES, SENTINEL
+from efficient_attention.data.tokenizers.vocabulary import check_ids
+from efficient_attention.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class TextToTextIds:
+    """Ids of a tokenizer: plain numbers, picklable."""
+
+    name: str  # the file that the tokenizer came from, for messages
+    size: int
+    pad: int
+    start: int  # what a decoder reads first
+    end: int
+    unknown: int | None  # None: every text has pieces
+    mask: int | None
+    sentinels: tuple[int, ...]  # of the first removed span, the second, ...
+
+    def check_sentinels(self, count: int) -> None:
+        """Raises InputError where there are fewer sentinels."""
+        if len(self.sentinels) < count:
+            has = f'{len(self.sentinels)} sentinels ({SENTINEL.format(0)}, ...)' if self.sentinels else 'no sentinels'
+            raise InputError(f'tokenizer {self.name}: {has} in its vocabulary; {count} are needed')
+
+    def check_within(self, vocab_size: int) -> None:
+        """Raises InputError where a piece has no place in a model's vocabulary."""
+        if self.size <= vocab_size:
+            return
+        beyond = [number for number, id in enumerate(self.sentinels) if id >= vocab_size]
+        also = f', its sentinel {SENTINEL.format(beyond[0])} among those beyond' if beyond else ''
+        raise InputError(f'tokenizer {self.name}: it has {self.size} pieces{also}; the model has {vocab_size}')
+
+
+def text_to_text_ids(tokenizer: Tokenizer, name: str, *, start: str = '') -> TextToTextIds:
+    """The ids of a tokenizer as `load_tokenizer(..., is_text_to_text=True)` gives it, or of any other.
+
+    Args:
+        tokenizer: with a piece that ends a text; '<|endoftext|>' serves for all that a tokenizer like GPT-2's lacks.
+        name: the file it came from, for messages.
+        start: the piece that a decoder reads first, BART's '</s>'; '' = [CLS] or its like, else padding, as in T5.
+
+    Raises:
+        InputError: ids that repeat or leave gaps, no end, no padding, or no such start; names `name`.
+    """
+    pieces = tokenizer.get_vocab(with_added_tokens=True)
+    check_ids(pieces, name)
+    found = {role: first_id(pieces, role) for role in ROLES}
+    end = role_id(pieces, 'sep', found['sep'], name)
+    pad = role_id(pieces, 'pad', found['pad'], name)
+    first = pad if found['cls'] is None else found['cls']
+    if start:
+        if start not in pieces:
+            raise InputError(f'tokenizer {name}: no {start} in its vocabulary, which targets were to begin with')
+        first = pieces[start]
+    return TextToTextIds(name, len(pieces), pad, first, end, found['unknown'], found['mask'], sentinels_of(pieces))
+
+
+def first_id(pieces: dict[str, int], role: str) -> int | None:
+    """The id of a special token under the first of its names that is there; None where there is none."""
+    return next((pieces[token] for token in ROLES[role] if token in pieces), None)
+
+
+def role_id(pieces: dict[str, int], role: str, found: int | None, name: str) -> int:
+    """The id that serves in a role: its special token's, or that of the end of text in a vocabulary like GPT-2's."""
+    if found is None and END_OF_TEXT not in pieces:
+        raise InputError(f'tokenizer {name}: no {" or ".join(ROLES[role])} in its vocabulary')
+    return pieces[END_OF_TEXT] if found is None else found
+
+
+def sentinels_of(pieces: dict[str, int]) -> tuple[int, ...]:
+    """The ids of <extra_id_0>, <extra_id_1>, ... as far as they are there."""
+    found: list[int] = []
+    while (piece := SENTINEL.format(len(found))) in pieces:
+        found.append(pieces[piece])
+    return tuple(found)

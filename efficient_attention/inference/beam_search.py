@@ -1,0 +1,336 @@
+"""The most probable continuations of texts: beam search, or greedy decoding, from a decoder's caches in one program.
+
+Each step extends every open hypothesis by every token, and keeps the `beams` best ones of a row that have not ended. An
+extension by the end symbol finishes its hypothesis if it is among the `beams` best, ended or not. Of the finished ones
+the `best` highest scores are kept. A row is done where no open hypothesis can reach a higher score than the lowest one
+that is kept: log-probabilities only fall, so the best that an open hypothesis can reach is its own sum, divided by the
+penalty of the longest text where alpha is above 0, or of the next length. So a row that is done never changes, whatever
+its neighbours still do, and nothing is lost by stopping.
+
+Sources: Wu et al. 2016, arXiv 1609.08144 (GNMT), section 7; the candidates are those of fairseq and transformers.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from efficient_attention.attention.weights import MASKED
+from efficient_attention.config.checks import check_one_of, check_within
+from efficient_attention.config.evaluation import PENALTIES
+from efficient_attention.errors import InputError, require
+from efficient_attention.models.decoder import Decoder
+from efficient_attention.models.decoding import PIECE, CachedDecoder, DecodeState, read_but_last
+from efficient_attention.modules.context import OtherSequence
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """How continuations are searched and scored; |Y| counts the tokens made, the end symbol included.
+
+    Args:
+        beams: open hypotheses of a row; 1 = greedy decoding.
+        best: finished hypotheses that are kept of a row, at most `beams`.
+        penalty: what the sum of log-probabilities is divided by for the score: 'gnmt' ((5 + |Y|) / 6)^alpha (Wu et al.
+            2016, equation 14; T5) | 'length' |Y|^alpha (transformers, fairseq).
+        alpha: of the penalty; above 0 it favours long texts, 0 = none, below 0 short ones.
+        max_tokens: most tokens made; a hypothesis of so many is finished as it is.
+        min_tokens: fewest tokens before the end symbol.
+        end: id of the end symbol; -1 = there is none.
+        first: id of the first token, as if its probability were 1; -1 = any (released BART models begin with <s>).
+        forces_end: the last of the most tokens is the end symbol, as if its probability were 1 (BART).
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    beams: int = 4
+    best: int = 1
+    penalty: str = 'gnmt'
+    alpha: float = 0.6
+    max_tokens: int = 128
+    min_tokens: int = 0
+    end: int = 1
+    first: int = -1
+    forces_end: bool = False
+
+    def __post_init__(self) -> None:
+        check_within('beams', self.beams, 1)
+        require(1 <= self.best <= self.beams, 'best', self.best, f'1 to {self.beams}, the beams')
+        check_one_of('penalty', self.penalty, PENALTIES)
+        check_within('alpha', self.alpha, -10, 10)
+        check_within('max_tokens', self.max_tokens, 1)
+        allowed = f'0 or more and below max_tokens {self.max_tokens}'
+        require(0 <= self.min_tokens < self.max_tokens, 'min_tokens', self.min_tokens, allowed)
+        for name in ('end', 'first'):
+            require(getattr(self, name) >= -1, name, getattr(self, name), '-1 or an id')
+        require(self.end >= 0 or not self.forces_end, 'forces_end', True, 'False without an end symbol')
+
+    def divisor(self, length: Array) -> Array:
+        """float32: what the sum of the log-probabilities of so many tokens is divided by."""
+        length = length.astype(jnp.float32)
+        return ((5.0 + length) / 6.0 if self.penalty == 'gnmt' else length) ** self.alpha
+
+
+class Limits(NamedTuple):
+    """What differs between calls of one program: which ids may follow, bool [V], and the most tokens of each row.
+
+    `most_B` is 0 to `Search.max_tokens`, int32.
+    """
+
+    may_follow_V: Array
+    most_B: Array
+
+
+class Start(NamedTuple):
+    """Texts to go on with: the state before the newest token of each row, and that token, int32 [B]."""
+
+    state: DecodeState
+    newest_B: Array
+
+
+class Hypotheses(NamedTuple):
+    """The n best texts of each row, best first: tokens, the end symbol among them, and zeros behind their lengths.
+
+    Scores are the sums of log-probabilities over the penalty. Where there are fewer texts than n, the length of the
+    others is 0, and their sum and score are `MASKED`.
+    """
+
+    tokens_BnT: Array
+    lengths_Bn: Array
+    log_probs_Bn: Array
+    scores_Bn: Array
+
+
+class Beams(NamedTuple):
+    """A search under way. Of the K open hypotheses of a row some may be missing: their sum is `MASKED`."""
+
+    state: DecodeState  # of B K rows, before the newest token of each
+    newest_BK: Array
+    log_probs_BK: Array
+    tokens_BKT: Array
+    finished: Hypotheses
+    made: Array
+
+
+class Candidates(NamedTuple):
+    """Extensions of open hypotheses, best first: the sum of each, its hypothesis, its token, and all its tokens."""
+
+    log_probs_Bc: Array
+    parents_Bc: Array
+    newest_Bc: Array
+    tokens_BcT: Array
+
+
+def cached_for(decoder: Decoder, prompt: int, search: Search) -> CachedDecoder:
+    """The decoder with caches for prompts of so many tokens and what `search` makes of them.
+
+    Raises:
+        InputError: the model has too few positions, or an attention of it cannot go on token by token.
+    """
+    limit, needed = decoder.config.position_limit, prompt + search.max_tokens - 1  # nobody reads the last token
+    if limit is not None and needed > limit:
+        raise InputError(
+            f'{prompt} tokens before and max_tokens {search.max_tokens} need {needed} positions; the model has {limit}'
+        )
+    return CachedDecoder(decoder, needed)
+
+
+def start(cached: CachedDecoder, tokens_BL: Array, segments_BL: Array, other: OtherSequence | None = None) -> Start:
+    """The prompts, read but for the last token of each.
+
+    Args:
+        cached: of `cached_for`.
+        tokens_BL: at least one token a row: a text, or the start symbol of an encoder-decoder.
+        segments_BL: 1, and 0 behind the end of shorter prompts.
+        other: what cross-attention reads.
+    """
+    state = cached.init_state(len(tokens_BL), other=other)
+    piece = min(PIECE, tokens_BL.shape[1])
+    return Start(*read_but_last(cached, state, tokens_BL, segments_BL, piece))
+
+
+def no_limits(vocab_size: int, rows: int, search: Search) -> Limits:
+    """Limits of rows where every id may follow, and `search` alone says how long they may be."""
+    return Limits(jnp.ones(vocab_size, bool), jnp.full(rows, search.max_tokens, jnp.int32))
+
+
+def find_best(cached: CachedDecoder, start: Start, search: Search, limits: Limits) -> tuple[Hypotheses, Array]:
+    """The best texts by `search`, and how many steps it took: of a beam search, or of greedy decoding with one beam.
+
+    A row whose most tokens are 0 has no text, and nobody waits for it.
+
+    Raises:
+        InputError: an id of `search` is none of the vocabulary.
+    """
+    size = cached.config.vocab_size
+    for name in ('end', 'first'):
+        if getattr(search, name) >= size:
+            raise InputError(f'{name} is {getattr(search, name)}; the model has {size} ids')
+    return (greedy if search.beams == 1 else beam_search)(cached, start, search, limits)
+
+
+def beam_search(cached: CachedDecoder, start: Start, search: Search, limits: Limits) -> tuple[Hypotheses, Array]:
+    """As `find_best`, for any number of beams.
+
+    One beam is not always greedy here: beside a text that has ended, the second best extension goes on.
+    """
+
+    def is_under_way(beams: Beams) -> Array:
+        return (beams.made < search.max_tokens) & is_open(beams, search, limits).any()
+
+    def step(beams: Beams) -> Beams:
+        return extended(cached, beams, search, limits)
+
+    beams = jax.lax.while_loop(is_under_way, step, first_beams(start, search, limits))
+    return beams.finished, beams.made
+
+
+def first_beams(start: Start, search: Search, limits: Limits) -> Beams:
+    """The search before its first step, with one hypothesis open in each row."""
+    rows, count, length = len(start.newest_B), search.beams, search.max_tokens
+    state = start.state.take_rows(jnp.repeat(jnp.arange(rows), count))
+    is_there_BK = (jnp.arange(count)[None] == 0) & (limits.most_B > 0)[:, None]
+    log_probs_BK = jnp.where(is_there_BK, 0.0, MASKED)
+    newest_BK = jnp.repeat(start.newest_B[:, None], count, axis=1)
+    tokens_BKT = jnp.zeros((rows, count, length), jnp.int32)
+    return Beams(state, newest_BK, log_probs_BK, tokens_BKT, no_hypotheses(rows, search), jnp.int32(0))
+
+
+def no_hypotheses(rows: int, search: Search) -> Hypotheses:
+    """The finished texts before there are any."""
+    shape = rows, search.best
+    missing_Bn = jnp.full(shape, MASKED, jnp.float32)
+    return Hypotheses(
+        jnp.zeros((*shape, search.max_tokens), jnp.int32), jnp.zeros(shape, jnp.int32), missing_Bn, missing_Bn
+    )
+
+
+def is_open(beams: Beams, search: Search, limits: Limits) -> Array:
+    """bool [B]: whether an open hypothesis may still reach a higher score than the lowest that is kept."""
+    highest_B = beams.log_probs_BK.max(axis=1)
+    length_B = limits.most_B if search.alpha > 0 else jnp.full_like(limits.most_B, beams.made + 1)
+    reach_B = highest_B / search.divisor(jnp.maximum(length_B, 1))
+    return is_there(highest_B) & (reach_B > beams.finished.scores_Bn.min(axis=1))
+
+
+def is_there(log_probs: Array) -> Array:
+    """Whether these are sums of log-probabilities, and not `MASKED`."""
+    return log_probs > MASKED / 2
+
+
+def extended(cached: CachedDecoder, beams: Beams, search: Search, limits: Limits) -> Beams:
+    """The search after one more step."""
+    logits_b1V, state = cached(beams.state, beams.newest_BK.reshape(-1, 1))
+    token_log_probs_bV = next_log_probs(logits_b1V[:, 0], beams.made, search, limits)
+    found = best_candidates(beams, token_log_probs_bV)
+    is_last_B = beams.made + 1 >= limits.most_B
+    is_end_Bc = (found.newest_Bc == search.end) | is_last_B[:, None]
+    finished = with_finished(beams, found, is_end_Bc, search)
+    log_probs_BK, places_BK = jax.lax.top_k(jnp.where(is_end_Bc, MASKED, found.log_probs_Bc), search.beams)
+    newest_BK, parents_BK = (jnp.take_along_axis(x, places_BK, axis=1) for x in (found.newest_Bc, found.parents_Bc))
+    rows_BK = jnp.arange(len(parents_BK))[:, None] * search.beams + parents_BK
+    tokens_BKT = jnp.take_along_axis(found.tokens_BcT, places_BK[..., None], axis=1)
+    state = state.take_rows(rows_BK.reshape(-1))
+    return Beams(state, newest_BK, log_probs_BK, tokens_BKT, finished, beams.made + 1)
+
+
+def next_log_probs(logits_bV: Array, made: Array, search: Search, limits: Limits) -> Array:
+    """float32 log-probabilities of each row's next token, `MASKED` where it may not follow.
+
+    They are the model's own: what other tokens lose by a rule, these do not gain. b is B, or of a beam search B K.
+    """
+    size = logits_bV.shape[1]
+    ids_1V, log_probs_bV = jnp.arange(size)[None], jax.nn.log_softmax(logits_bV.astype(jnp.float32), axis=-1)
+    may_follow_1V = limits.may_follow_V[None] & ((ids_1V != search.end) | (made >= search.min_tokens))
+    log_probs_bV = jnp.where(may_follow_1V, log_probs_bV, MASKED)
+    if search.first >= 0:
+        log_probs_bV = jnp.where(made == 0, jnp.where(ids_1V == search.first, 0.0, MASKED), log_probs_bV)
+    if search.forces_end:
+        is_last_B = made + 1 >= limits.most_B
+        is_last_b1 = jnp.repeat(is_last_B, len(logits_bV) // len(is_last_B))[:, None]
+        log_probs_bV = jnp.where(is_last_b1, jnp.where(ids_1V == search.end, 0.0, MASKED), log_probs_bV)
+    return log_probs_bV
+
+
+def best_candidates(beams: Beams, token_log_probs_bV: Array) -> Candidates:
+    """The 2 K best extensions of all open hypotheses of a row: as every one may end in one way alone, K go on."""
+    rows, count = beams.log_probs_BK.shape
+    token_log_probs_BKV = token_log_probs_bV.reshape(rows, count, -1)
+    size = token_log_probs_BKV.shape[2]
+    is_there_BKV = is_there(token_log_probs_BKV) & is_there(beams.log_probs_BK)[..., None]
+    sums_BKV = jnp.where(is_there_BKV, beams.log_probs_BK[..., None] + token_log_probs_BKV, MASKED)
+    best = jax.lax.top_k(sums_BKV.reshape(rows, -1), min(2 * count, count * size))
+    # Else a slice of them makes XLA sort all sums: five times the time of a step of T5-small on a CPU.
+    log_probs_Bc, places_Bc = jax.lax.optimization_barrier(best)
+    parents_Bc, newest_Bc = places_Bc // size, places_Bc % size
+    tokens_BcT = jnp.take_along_axis(beams.tokens_BKT, parents_Bc[..., None], axis=1)
+    tokens_BcT = tokens_BcT.at[:, :, beams.made].set(newest_Bc)
+    return Candidates(log_probs_Bc, parents_Bc, newest_Bc, tokens_BcT)
+
+
+def with_finished(beams: Beams, found: Candidates, is_end_Bc: Array, search: Search) -> Hypotheses:
+    """The best of the texts that had ended and of those candidates, among the first K, that end now."""
+    count, length = search.beams, beams.made + 1
+    log_probs_BK = found.log_probs_Bc[:, :count]
+    scores_BK = jnp.where(is_end_Bc[:, :count] & is_there(log_probs_BK), log_probs_BK / search.divisor(length), MASKED)
+    new = Hypotheses(
+        found.tokens_BcT[:, :count], jnp.full_like(found.newest_Bc[:, :count], length), log_probs_BK, scores_BK
+    )
+    both = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), beams.finished, new)
+    scores_Bn, places_Bn = jax.lax.top_k(both.scores_Bn, search.best)
+    tokens_BnT = jnp.take_along_axis(both.tokens_BnT, places_Bn[..., None], axis=1)
+    lengths_Bn, log_probs_Bn = (jnp.take_along_axis(x, places_Bn, axis=1) for x in both[1:3])
+    is_text_Bn = is_there(scores_Bn)
+    return Hypotheses(
+        jnp.where(is_text_Bn[..., None], tokens_BnT, 0),
+        jnp.where(is_text_Bn, lengths_Bn, 0),
+        jnp.where(is_text_Bn, log_probs_Bn, MASKED),
+        scores_Bn,
+    )
+
+
+class Greedy(NamedTuple):
+    """Greedy decoding under way: the newest token of each row, what was made, and which rows go on."""
+
+    state: DecodeState
+    newest_B: Array
+    log_probs_B: Array
+    tokens_BT: Array
+    lengths_B: Array
+    is_open_B: Array
+    made: Array
+
+
+def greedy(cached: CachedDecoder, start: Start, search: Search, limits: Limits) -> tuple[Hypotheses, Array]:
+    """The text of the most probable token each time, up to the end symbol, and the steps it took."""
+    rows = len(start.newest_B)
+    zeros_B, is_open_B = jnp.zeros(rows, jnp.int32), limits.most_B > 0
+    tokens_BT = jnp.zeros((rows, search.max_tokens), jnp.int32)
+    text = Greedy(*start, jnp.zeros(rows, jnp.float32), tokens_BT, zeros_B, is_open_B, jnp.int32(0))
+
+    def is_under_way(text: Greedy) -> Array:
+        return (text.made < search.max_tokens) & text.is_open_B.any()
+
+    text = jax.lax.while_loop(is_under_way, lambda text: with_next(cached, text, search, limits), text)
+    is_text_B = (text.lengths_B > 0) & is_there(text.log_probs_B)
+    scores_B = jnp.where(is_text_B, text.log_probs_B / search.divisor(jnp.maximum(text.lengths_B, 1)), MASKED)
+    log_probs_B, lengths_B = jnp.where(is_text_B, text.log_probs_B, MASKED), jnp.where(is_text_B, text.lengths_B, 0)
+    tokens_BT = jnp.where(is_text_B[:, None], text.tokens_BT, 0)
+    found = Hypotheses(*(x[:, None] for x in (tokens_BT, lengths_B, log_probs_B, scores_B)))
+    return found, text.made
+
+
+def with_next(cached: CachedDecoder, text: Greedy, search: Search, limits: Limits) -> Greedy:
+    """The texts with the most probable next token, where they go on."""
+    logits_B1V, state = cached(text.state, text.newest_B[:, None])
+    token_log_probs_BV = next_log_probs(logits_B1V[:, 0], text.made, search, limits)
+    newest_B, log_probs_B = token_log_probs_BV.argmax(axis=1).astype(jnp.int32), token_log_probs_BV.max(axis=1)
+    is_open_B, length = text.is_open_B, text.made + 1
+    tokens_BT = text.tokens_BT.at[:, text.made].set(jnp.where(is_open_B, newest_B, 0))
+    sums_B = jnp.where(is_open_B, text.log_probs_B + log_probs_B, text.log_probs_B)
+    lengths_B = jnp.where(is_open_B, length, text.lengths_B)
+    goes_on_B = is_open_B & (newest_B != search.end) & is_there(log_probs_B) & (length < limits.most_B)
+    return Greedy(state, newest_B, sums_B, tokens_BT, lengths_B, goes_on_B, length)

@@ -1,0 +1,62 @@
+"""Texts to texts in plain Python: `ea.pipeline('translation', path)`."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.errors import InputError
+from efficient_attention.inference.translator import Decoding, Translation, translator_of
+from efficient_attention.interop.pretrained import Pretrained
+
+
+class TextToTextPipeline:
+    """What an encoder-decoder makes of a text, or of each text of a list.
+
+    Args:
+        pretrained: the checkpoint.
+        path: of it, for messages.
+        prefix: before each text; by default that of the run.
+        alignments: with the pieces of both sides and the weights of cross-attention, [pieces, source pieces].
+        options: fields of `Decoding`.
+
+    Raises:
+        InputError: an unknown option, one out of range, or a checkpoint that is no encoder-decoder's.
+    """
+
+    def __init__(
+        self, pretrained: Pretrained, path: Path, *, prefix: str | None = None, alignments: bool = False, **options: Any
+    ) -> None:
+        known = [field.name for field in dataclasses.fields(Decoding)]
+        if unknown := sorted(options.keys() - set(known)):
+            raise InputError(
+                f'unknown options: {", ".join(unknown)}; known: {", ".join(["prefix", "alignments", *known])}'
+            )
+        decoding = Decoding(**options)
+        self.best, self.alignments = decoding.best, alignments
+        self.translator = translator_of(pretrained, path, decoding, prefix)
+
+    def __call__(self, texts: str | Sequence[str]) -> Any:
+        """{'text', 'score'} of a text, a list of as many as `best` where that is above 1; a list of these of a list.
+
+        Raises:
+            InputError: a text is empty.
+        """
+        given = [texts] if isinstance(texts, str) else list(texts)
+        for number, text in enumerate(given):
+            if not isinstance(text, str) or not text.strip():
+                raise InputError(f'text {number} is {text!r}; it must be a text that is not empty')
+        found = [self.shown(some) for some in self.translator(given, alignments=self.alignments)]
+        return found[0] if isinstance(texts, str) else found
+
+    def shown(self, found: list[Translation]) -> Any:
+        """What was found for one text as plain Python."""
+        rows = [{'text': one.text, 'score': one.score} | self.aligned(one) for one in found]
+        return rows[0] if self.best == 1 else rows
+
+    def aligned(self, one: Translation) -> dict[str, Any]:
+        """The pieces of both sides and their alignment, where that was asked for."""
+        if one.alignment is None:
+            return {}
+        pieces = {'pieces': list(one.pieces), 'source_pieces': list(one.source_pieces)}
+        return {**pieces, 'alignment': one.alignment.tolist()}

@@ -1,0 +1,225 @@
+"""From sources to targets with a trained encoder-decoder, ids in and ids out: batches of similar length, best first."""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+
+from efficient_attention.config.checks import check_within
+from efficient_attention.errors import InputError, require
+from efficient_attention.inference.beam_search import Hypotheses, Limits, Search, cached_for, find_best, start
+from efficient_attention.models.alignment import cross_weights
+from efficient_attention.models.encoder_decoder import EncoderDecoder
+
+Ids = Sequence[int] | np.ndarray
+
+
+class Target(NamedTuple):
+    """What was found for a source.
+
+    Args:
+        ids: without the end symbol.
+        score: the sum of the log-probabilities of all tokens, the end symbol included, over the length penalty.
+        log_probability: that sum, in nats.
+        is_ended: whether the end symbol came before the most tokens were made.
+        alignment: float32 [ids, source]: the weights by which each id was chosen, of the last layer's cross-attention,
+            the mean over its heads; None where it was not asked for.
+    """
+
+    ids: np.ndarray
+    score: float
+    log_probability: float
+    is_ended: bool
+    alignment: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Batching:
+    """How sources are put into batches, and how long their targets may be.
+
+    Args:
+        rows: most sources of a batch.
+        lengths: rising lengths that rows are padded to; a longer source goes to the next power of two.
+        ratio: the most tokens of a target are ratio x tokens of its source + extra, and at most `Search.max_tokens`;
+            Vaswani et al. 2017, section 6.1, have 1 and 50.
+        extra: see `ratio`.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    rows: int = 16
+    lengths: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+    ratio: float = 1.0
+    extra: int = 50
+
+    def __post_init__(self) -> None:
+        check_within('rows', self.rows, 1)
+        is_rising = all(low < high for low, high in zip((0, *self.lengths), self.lengths, strict=False))
+        require(is_rising, 'lengths', self.lengths, 'rising and above 0')
+        check_within('ratio', self.ratio, 0)
+        check_within('extra', self.extra, 0)
+
+    def padded(self, length: int) -> int:
+        """The length of the rows that a source of so many tokens is in."""
+        return next((one for one in self.lengths if one >= length), power_of_two(length))
+
+    def most(self, length: int, search: Search) -> int:
+        """The most tokens of the target of a source of so many tokens; always more than `search.min_tokens`."""
+        return min(search.max_tokens, max(search.min_tokens + 1, math.ceil(self.ratio * length) + self.extra))
+
+
+class Sources(NamedTuple):
+    """Sources side by side, padded: ids and segments, 1 or 0, of each; and the ids that begin every target."""
+
+    tokens_BM: Array
+    segments_BM: Array
+    prompt_P: Array
+
+
+class Transducer:
+    """An encoder-decoder, ready to turn sources into targets on one device.
+
+    A program is compiled for each length of rows and number of them that occurs; the numbers are powers of two. What is
+    found for a source depends neither on the sources beside it nor on padding.
+
+    Args:
+        graph: of an `EncoderDecoder`, as `for_inference` gives it.
+        params: likewise.
+        search: how targets are searched and scored; the most tokens are at most what the model has positions for.
+        prompt: what every target begins with: the start symbol, which is neither counted nor returned.
+        batching: how sources are put into batches.
+        may_follow: bool [V], the ids that targets may have; all by default.
+
+    Raises:
+        InputError: an id is none of the vocabulary.
+    """
+
+    def __init__(
+        self,
+        graph: nnx.GraphDef,
+        params: Any,
+        search: Search,
+        *,
+        prompt: Sequence[int] = (0,),
+        batching: Batching | None = None,
+        may_follow: np.ndarray | None = None,
+    ) -> None:
+        self.graph, self.params, self.batching = graph, params, batching or Batching()
+        self.config = nnx.merge(graph, params).config
+        size, limit = self.config.vocab_size, self.config.position_limit
+        self.prompt_P = ids_of(prompt, 'prompt', size)
+        room = search.max_tokens if limit is None else limit + 1 - len(self.prompt_P)
+        self.search = dataclasses.replace(search, max_tokens=min(search.max_tokens, room))
+        self.may_follow_V = jnp.ones(size, bool) if may_follow is None else jnp.asarray(may_follow, bool)
+        if self.may_follow_V.shape != (size,):
+            raise InputError(f'may_follow has the shape {self.may_follow_V.shape}; the model has {size} ids')
+
+    def __call__(self, sources: Sequence[Ids], *, alignments: bool = False) -> list[list[Target]]:
+        """The best targets of each source, best first, in the order of the sources; raises as `each`."""
+        found = dict(self.each(sources, alignments=alignments))
+        return [found[number] for number in range(len(sources))]
+
+    def each(self, sources: Sequence[Ids], *, alignments: bool = False) -> Iterator[tuple[int, list[Target]]]:
+        """The number of each source with its best targets, the shortest sources first, as they are found.
+
+        Raises:
+            InputError: a source is empty, longer than the model can read, or has an id that is none of the vocabulary.
+        """
+        rows = [ids_of(source, f'source {number}', self.config.vocab_size) for number, source in enumerate(sources)]
+        lengths = [self.row_length(len(row), number) for number, row in enumerate(rows)]
+        for length in sorted(set(lengths)):
+            numbers = [number for number in range(len(rows)) if lengths[number] == length]
+            numbers.sort(key=lambda number: len(rows[number]))
+            for first in range(0, len(numbers), self.batching.rows):
+                some = numbers[first : first + self.batching.rows]
+                yield from zip(some, self.batch([rows[number] for number in some], length, alignments), strict=True)
+
+    def row_length(self, length: int, number: int) -> int:
+        """The length of the rows that source `number` is in: its own, where padding would change what it reads."""
+        limit = self.config.encoder.position_limit
+        if limit is not None and length > limit:
+            raise InputError(f'source {number} has {length} tokens; the model has {limit} positions')
+        padded = length if self.config.encoder.reads_length else self.batching.padded(length)
+        return padded if limit is None else min(padded, limit)
+
+    def batch(self, rows: list[np.ndarray], length: int, alignments: bool) -> list[list[Target]]:
+        """The best targets of some sources, in rows of this length."""
+        sources = self.side_by_side(rows, length)
+        most = [self.batching.most(len(row), self.search) for row in rows]
+        most_B = np.pad(np.asarray(most, np.int32), (0, len(sources.tokens_BM) - len(rows)))
+        search = dataclasses.replace(self.search, max_tokens=self.batching.most(length, self.search))
+        limits = Limits(self.may_follow_V, jnp.asarray(most_B))
+        found = transduce(self.graph, self.params, sources, limits, search=search)
+        weights_BnTM = align(self.graph, self.params, sources, found.tokens_BnT) if alignments else None
+        found, weights_BnTM = jax.device_get((found, weights_BnTM))
+        return [self.targets(found, row, len(ids), weights_BnTM) for row, ids in enumerate(rows)]
+
+    def side_by_side(self, rows: list[np.ndarray], length: int) -> Sources:
+        """The sources in rows of this length; their number is a power of two, or the most of a batch."""
+        size = min(power_of_two(len(rows)), self.batching.rows)
+        tokens_BM, segments_BM = np.zeros((2, size, length), np.int32)
+        for row, ids in enumerate(rows):
+            tokens_BM[row, : len(ids)], segments_BM[row, : len(ids)] = ids, 1
+        return Sources(jnp.asarray(tokens_BM), jnp.asarray(segments_BM), jnp.asarray(self.prompt_P))
+
+    def targets(self, found: Hypotheses, row: int, length: int, weights_BnTM: np.ndarray | None) -> list[Target]:
+        """The targets of one row, whose source has so many tokens; there may be fewer than `search.best`."""
+        targets = []
+        for place, made in enumerate(found.lengths_Bn[row]):
+            is_ended = bool(made) and found.tokens_BnT[row, place, made - 1] == self.search.end
+            ids = np.asarray(found.tokens_BnT[row, place, : made - is_ended])
+            alignment = None if weights_BnTM is None else weights_BnTM[row, place, : len(ids), :length]
+            numbers = float(found.scores_Bn[row, place]), float(found.log_probs_Bn[row, place])
+            targets += [Target(ids, *numbers, bool(is_ended), alignment)] if made else []
+        return targets
+
+
+@functools.partial(jax.jit, static_argnames=('graph', 'search'))
+def transduce(graph: nnx.GraphDef, params: Any, sources: Sources, limits: Limits, *, search: Search) -> Hypotheses:
+    """The best targets of each source."""
+    model: EncoderDecoder = nnx.merge(graph, params)
+    cached = cached_for(model.decoder, len(sources.prompt_P), search)
+    other = model.encode(sources.tokens_BM, sources.segments_BM)
+    prompt_BP = jnp.broadcast_to(sources.prompt_P, (len(sources.tokens_BM), len(sources.prompt_P)))
+    begun = start(cached, prompt_BP, jnp.ones_like(prompt_BP), other)
+    return find_best(cached, begun, search, limits)[0]
+
+
+@functools.partial(jax.jit, static_argnames='graph')
+def align(graph: nnx.GraphDef, params: Any, sources: Sources, tokens_BnT: Array) -> Array:
+    """float32 [B, n, T, M]: the weights by which each token was chosen, of the last layer, the mean over its heads."""
+    model: EncoderDecoder = nnx.merge(graph, params)
+    other = model.encode(sources.tokens_BM, sources.segments_BM)
+    rows, before = len(tokens_BnT), len(sources.prompt_P)
+    prompt_BP = jnp.broadcast_to(sources.prompt_P, (rows, before))
+
+    def of_one(tokens_BT: Array) -> Array:
+        read_BL = jnp.concatenate([prompt_BP, tokens_BT[:, :-1]], axis=1)
+        weights_BHLM = cross_weights(model.decoder, read_BL, jnp.ones_like(read_BL), other)
+        return weights_BHLM.mean(axis=1)[:, before - 1 :]
+
+    return jax.lax.map(of_one, tokens_BnT.swapaxes(0, 1)).swapaxes(0, 1)
+
+
+def ids_of(ids: Ids, name: str, size: int) -> np.ndarray:
+    """The ids, int32; raises InputError where there are none, or one that is not below `size`."""
+    row = np.asarray(ids)
+    if row.ndim != 1 or not len(row) or not np.issubdtype(row.dtype, np.integer):
+        raise InputError(f'{name} is {str(ids)[:40]}; it must be one id or more')
+    for value in (row.min(), row.max()):
+        if not 0 <= value < size:
+            raise InputError(f'{name} has the id {value}; the model has {size} ids')
+    return row.astype(np.int32)
+
+
+def power_of_two(number: int) -> int:
+    """The smallest power of two that is not below a number above 0."""
+    return 1 << (number - 1).bit_length()

@@ -1,0 +1,110 @@
+"""A translator over files and streams: in order, resumable, with progress."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from efficient_attention.config.json_text import parse_json
+from efficient_attention.data.sources.text_files import digest_files, read_lines
+from efficient_attention.errors import InputError
+from efficient_attention.inference.translator import Translation, Translator
+from efficient_attention.tasks.metrics.translation import translation_scores
+from efficient_attention.whole_files import flush, write_atomically
+
+CHUNK = 64  # batches whose lines are sorted together and then written
+
+
+def translate_file(
+    translator: Translator, source: Path, output: Path, *, form: str = 'text', identity: Mapping[str, Any] | None = None
+) -> int:
+    """Writes what is found for each line of a file; returns how many lines there are.
+
+    What is done stands in `<output>.partial` until all is, and the same call goes on from there.
+
+    Args:
+        translator: of the model.
+        source: lines of text, plain or packed; an empty one gives an empty one.
+        output: must be missing.
+        form: 'text' = the best text of each line | 'jsonl' = an object with all of them and their scores.
+        identity: what decides the texts beside the file; a call with another one does not go on.
+
+    Raises:
+        InputError: the file cannot be read, the output is there, or was begun by another call.
+        RunError: the disk is full.
+    """
+    if output.exists():
+        raise InputError(f'{output}: there is a file already; name another one')
+    lines = [line for _, line in read_lines(source)]
+    partial, note = output.with_name(f'{output.name}.partial'), output.with_name(f'{output.name}.partial.json')
+    begun = json.dumps({**(identity or {}), 'form': form, 'source': digest_files([source])}, sort_keys=True)
+    done = lines_done(partial, note, begun)
+    started, first = time.monotonic(), done
+    size = CHUNK * translator.transducer.batching.rows
+    with partial.open('ab') as file:
+        while done < len(lines):
+            some = lines[done : done + size]
+            file.write(''.join(written(one, form) for one in translated(translator, some)).encode())
+            file.flush()
+            done += len(some)
+            rate = (done - first) / max(time.monotonic() - started, 1e-9)
+            print(f'{done:,} of {len(lines):,} lines, {rate:.1f} lines/s', file=sys.stderr, flush=True)
+    flush(partial)
+    partial.rename(output)
+    note.unlink(missing_ok=True)
+    return len(lines)
+
+
+def lines_done(partial: Path, note: Path, begun: str) -> int:
+    """Lines that an interrupted call has written whole; what follows them is cut off. Notes what this call is.
+
+    Raises:
+        InputError: another call began the file.
+    """
+    if not partial.exists() or not note.exists():
+        partial.unlink(missing_ok=True)
+        write_atomically(note, begun)
+        return 0
+    if note.read_text(encoding='utf-8') != begun:
+        raise InputError(f'{partial} was begun by another model, input or options; remove it, or name another --output')
+    whole = partial.read_bytes()
+    end = whole.rfind(b'\n') + 1
+    with partial.open('r+b') as file:
+        file.truncate(end)
+    return whole.count(b'\n')
+
+
+def translate_stream(translator: Translator, source: TextIO, output: TextIO, *, form: str = 'text') -> None:
+    """Answers each line of a stream as it comes."""
+    for line in source:
+        for found in translated(translator, [line.rstrip('\r\n')]):
+            output.write(written(found, form))
+            output.flush()
+
+
+def translated(translator: Translator, lines: list[str]) -> Iterator[list[Translation]]:
+    """What is found for each line, in their order; [] of an empty one."""
+    numbers = [number for number, line in enumerate(lines) if line.strip()]
+    found = dict(zip(numbers, translator([lines[number] for number in numbers]), strict=True))
+    return (found.get(number, []) for number in range(len(lines)))
+
+
+def written(found: list[Translation], form: str) -> str:
+    """The line of the output for what was found for a line of the input."""
+    if form == 'text':
+        return f'{found[0].text if found else ""}\n'
+    best = [{'text': one.text, 'score': one.score} for one in found]
+    return json.dumps({'best': best}, ensure_ascii=False) + '\n'
+
+
+def file_scores(output: Path, references: Path, *, form: str = 'text') -> dict[str, float | str]:
+    """The scores of a file of `translate_file` against one of references, a line each; raises InputError."""
+    lines = [line for _, line in read_lines(output)]
+    if form == 'jsonl':
+        lines = [next((one['text'] for one in parse_json(line)['best']), '') for line in lines]
+    right = [line for _, line in read_lines(references)]
+    if len(lines) != len(right):
+        raise InputError(f'{references} has {len(right)} lines, {output} {len(lines)}')
+    return translation_scores(lines, right)

@@ -1,0 +1,203 @@
+"""Texts in, texts out, with a trained encoder-decoder: translations, summaries, answers."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import nnx
+from tokenizers import Tokenizer
+
+from efficient_attention.config.run import RunConfig
+from efficient_attention.data.pairs.pair_encoder import PairEncoder, Symbols, symbols_of
+from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.errors import InputError
+from efficient_attention.inference.beam_search import Search
+from efficient_attention.inference.pretrained_models import pretrained_module, row_length
+from efficient_attention.inference.transducer import Batching, Target, Transducer
+from efficient_attention.interop.config_in import TEXT_TO_TEXT
+from efficient_attention.interop.pretrained import Pretrained, open_pretrained, trained_ids
+from efficient_attention.models.encoder_decoder import EncoderDecoder
+from efficient_attention.tasks.metrics.translation import translation_scores
+from efficient_attention.tasks.text_to_text import TextToTextTask
+
+BEGIN = {'bart': '<s>'}  # what every text of a family of released models begins with
+
+
+class Translation(NamedTuple):
+    """What was found for a text.
+
+    Args:
+        text: detokenised.
+        score: log-probability over the length penalty.
+        pieces: of the text.
+        source_pieces: of the source, its end included.
+        alignment: float32 [pieces, source pieces], the weights of cross-attention; None where it was not asked for.
+    """
+
+    text: str
+    score: float
+    pieces: tuple[str, ...]
+    source_pieces: tuple[str, ...]
+    alignment: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Decoding:
+    """How targets are searched; fields as of `Search` and `Batching`.
+
+    Raises:
+        InputError: a value is out of range.
+    """
+
+    beams: int = 4
+    best: int = 1
+    penalty: str = 'gnmt'
+    alpha: float = 0.6
+    max_tokens: int = 256
+    min_tokens: int = 0
+    batch_size: int = 32
+
+    def __post_init__(self) -> None:
+        self.search(end=0)
+        self.batching()
+
+    def search(self, end: int, begin: int = -1) -> Search:
+        """The search, for an end symbol, and for what every target begins with."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del fields['batch_size']
+        return Search(**fields, end=end, first=begin)
+
+    def batching(self) -> Batching:
+        """How sources are put into batches."""
+        return Batching(rows=self.batch_size)
+
+
+class Translator:
+    """From texts to texts.
+
+    Args:
+        transducer: the model, from ids to ids.
+        encoder: the tokenizer, and the length of the longest source; a longer one is cut.
+        prefix: before each source.
+    """
+
+    def __init__(self, transducer: Transducer, encoder: PairEncoder, prefix: str = '') -> None:
+        self.transducer, self.encoder, self.prefix = transducer, encoder, prefix
+
+    def __call__(self, texts: Sequence[str], *, alignments: bool = False) -> list[list[Translation]]:
+        """The best targets of each text, best first, in the order of the texts."""
+        found = dict(self.each(texts, alignments=alignments))
+        return [found[number] for number in range(len(texts))]
+
+    def each(self, texts: Sequence[str], *, alignments: bool = False) -> Iterator[tuple[int, list[Translation]]]:
+        """The number of each text with its best targets, the shortest texts first, as they are found."""
+        sources = self.encoder.source_ids(self.prefix + text for text in texts)
+        sources = [self.encoder.cut(ids, self.encoder.source_length) for ids in sources]
+        for number, targets in self.transducer.each(sources, alignments=alignments):
+            yield number, [self.translation(sources[number], target) for target in targets]
+
+    def translation(self, source: np.ndarray, target: Target) -> Translation:
+        """A target as a text."""
+        tokenizer = self.encoder.tokenizer
+        pieces, source_pieces = (
+            tuple(tokenizer.id_to_token(int(id)) or '' for id in ids) for ids in (target.ids, source)
+        )
+        text = ' '.join(tokenizer.decode(target.ids.tolist(), skip_special_tokens=True).split('\n'))
+        return Translation(text, target.score, pieces, source_pieces, target.alignment)
+
+
+def make_translator(
+    graph: nnx.GraphDef, params: Any, encoder: PairEncoder, decoding: Decoding, prefix: str = ''
+) -> Translator:
+    """A translator with these parameters, laid out for inference."""
+    symbols, model = encoder.symbols, nnx.merge(graph, params).config
+    transducer = Transducer(
+        graph,
+        params,
+        decoding.search(symbols.end, symbols.begin),
+        prompt=(symbols.start,),
+        batching=decoding.batching(),
+        may_follow=may_follow(encoder.tokenizer, symbols, model.vocab_size),
+    )
+    return Translator(transducer, encoder, prefix)
+
+
+def may_follow(tokenizer: Tokenizer, symbols: Symbols, size: int) -> np.ndarray:
+    """bool [V], the ids that a target may have: pieces that are not special, and the symbols of its begin and end."""
+    allowed = np.arange(size) < tokenizer.get_vocab_size()
+    allowed[[id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special and id < size]] = False
+    allowed[[id for id in (symbols.begin, symbols.end) if id >= 0]] = True
+    return allowed
+
+
+def open_translator(
+    path: Path, *, checkpoint: str = '', decoding: Decoding | None = None, prefix: str | None = None
+) -> Translator:
+    """The translator of a run, or of a Hugging Face folder of T5, BART, Marian or Pegasus.
+
+    Args:
+        path: a folder that train.py wrote, or a Hugging Face folder.
+        checkpoint: of a run: 'last', 'best' or a step's number; '' = the best where one is known, else the last.
+        decoding: how targets are searched.
+        prefix: before each source; by default that of the run, which must be one.
+
+    Raises:
+        InputError: there is no encoder-decoder, no such checkpoint, no tokenizer, or a run has several prefixes.
+    """
+    return translator_of(open_pretrained(path, checkpoint), path, decoding, prefix)
+
+
+def translator_of(
+    pretrained: Pretrained, path: Path, decoding: Decoding | None = None, prefix: str | None = None
+) -> Translator:
+    """As `open_translator`, of a checkpoint that is open; `path` is for messages."""
+    if pretrained.problem != TEXT_TO_TEXT:
+        raise InputError(f'{path} was trained for {pretrained.problem!r}; text from text needs an encoder-decoder')
+    if pretrained.tokenizer is None:
+        raise InputError(f'{path}: no tokenizer there (tokenizer.json, vocab.json with merges.txt, or *.model)')
+    run, ids = pretrained.run, trained_ids(pretrained, pretrained.tokenizer)
+    tokenizer = load_tokenizer(pretrained.tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
+    begin = run.pairs.begin if run else BEGIN.get(pretrained.family, '')
+    symbols = Symbols(ids.pad, ids.end, ids.start, symbols_of(tokenizer, begin=begin).begin)
+    length = row_length(pretrained)
+    lengths = (run.data.length, run.pairs.target_length) if run else (length, length)
+    module = pretrained_module(lambda rngs: EncoderDecoder(pretrained.model, rngs=rngs), pretrained)
+    graph, state = nnx.split(module)
+    if prefix is None:
+        prefix = one_prefix(run, path) if run else ''
+    encoder = PairEncoder(tokenizer, symbols, *lengths)
+    return make_translator(graph, nnx.to_pure_dict(state), encoder, decoding or Decoding(), prefix)
+
+
+def one_prefix(config: RunConfig, workdir: Path) -> str:
+    """The prefix of a run; raises InputError where it has several."""
+    prefixes = sorted(set(config.pairs.prefix)) or ['']
+    if len(prefixes) > 1:
+        known = ', '.join(map(repr, prefixes))
+        raise InputError(f'{workdir} was trained with the prefixes {known}; choose one (--prefix)')
+    return prefixes[0]
+
+
+def generation_scores(task: TextToTextTask, graph: nnx.GraphDef, params: Any) -> dict[str, float | str]:
+    """BLEU, chrF and exact matches of what the model makes of the split that is evaluated, with the signatures.
+
+    Args:
+        task: of the run, with its pairs.
+        graph: of the model, laid out for inference.
+        params: likewise.
+    """
+    config, split = task.config, task.config.eval.split
+    fields = {name: getattr(config.eval, name) for name in ('beams', 'penalty', 'alpha')}
+    decoding = Decoding(**fields, batch_size=config.eval.batch_size, max_tokens=config.pairs.target_length)
+    device = jax.local_devices()[0]
+    made: list[str] = []
+    with jax.default_device(device):
+        for one, prefix in zip(task.sets[split], task.pairs.prefix or ('',) * len(task.sets[split]), strict=True):
+            translator = make_translator(graph, params, task.encoder, decoding, prefix)
+            found = translator([pair.source for pair in task.pairs_of_set(one)])
+            made += [best[0].text if best else '' for best in found]
+    scores = translation_scores(made, [pair.target for pair in task.texts(split)])
+    return {**scores, 'beams': config.eval.beams, 'length_penalty': f'{config.eval.penalty} {config.eval.alpha:g}'}

@@ -1,0 +1,56 @@
+"""What a checkpoint's files say of generating text: generation_config.json, and the ids that its targets begin with."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.config.json_text import read_json_file
+from efficient_attention.data.tokenizers.text_to_text import TextToTextIds
+from efficient_attention.errors import InputError
+
+GENERATION = 'generation_config.json'
+KEYS = {'pad': 'pad_token_id', 'start': 'decoder_start_token_id', 'end': 'eos_token_id'}
+
+UNSAID = ('bos_token_id', 'forced_eos_token_id')
+
+
+def generation_values(folder: Path) -> dict[str, Any]:
+    """The keys of generation_config.json; empty where there is none."""
+    path = folder / GENERATION
+    if not path.is_file():
+        return {}
+    try:
+        values = read_json_file(path)
+    except ValueError as error:
+        raise InputError(f'{path}: not JSON ({error})') from None
+    if not isinstance(values, dict):
+        raise InputError(f'{path}: no JSON object')
+    return values
+
+
+def ids_as_trained(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> TextToTextIds:
+    """The ids with those that the checkpoint was trained with.
+
+    Args:
+        ids: of its tokenizer.
+        extra: the keys of its config.json.
+        generation: those of its generation_config.json, which count first.
+
+    Raises:
+        InputError: one of them is no id of the tokenizer.
+    """
+    found: dict[str, Any] = {}
+    for field, key in KEYS.items():
+        value = next((one[key] for one in (generation, extra) if one.get(key) is not None), None)
+        if value is None:
+            continue
+        if type(value) is not int or not 0 <= value < ids.size:
+            raise InputError(f'{key} is {value!r}; the tokenizer has the ids 0 to {ids.size - 1}')
+        found[field] = value
+    return dataclasses.replace(ids, **found)
+
+
+def with_ids(values: Mapping[str, Any], ids: TextToTextIds) -> dict[str, Any]:
+    """The keys of a config.json with these ids, and without those that transformers would take a default of."""
+    return dict.fromkeys(UNSAID) | dict(values) | {key: getattr(ids, field) for field, key in KEYS.items()}

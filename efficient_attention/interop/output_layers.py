@@ -1,0 +1,75 @@
+"""Tensors of an encoder-decoder beside its parameters: what they tell of its output layer, and which are written.
+
+Its config.json leaves open whether the output is the token table and whether words have a bias.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
+from efficient_attention.interop.config_in import Description
+from efficient_attention.interop.families import SINUSOIDS
+from efficient_attention.interop.parameters import copies_of, plain_names
+from efficient_attention.interop.safetensors_files import TensorFolder
+from efficient_attention.interop.text_to_text_config import SCALE
+from efficient_attention.modules.positions import sinusoid
+
+HEAD, BIAS = 'lm_head.weight', 'final_logits_bias'
+
+
+def with_output(path: Path, known: Description, values: dict[str, Any]) -> Description:
+    """The description with the fields of `Family.output_fields` as the tensors have them.
+
+    Args:
+        path: the folder.
+        known: what its config.json means.
+        values: the keys of that.
+
+    Raises:
+        InputError: the tensors cannot be read, or those of the output layer are missing.
+    """
+    if not known.family.output_fields:
+        return known
+    folder = TensorFolder(path)
+    found = plain_names(known.family, folder.shapes)
+    if 'output_bias' in known.family.output_fields:
+        has_bias = BIAS in found and bool(np.any(folder.read(found[BIAS])))
+        return with_fields(known, output_bias=has_bias)
+    if known.model.output_scale:
+        return known  # a head that is not the table is refused with the other tensors
+    if HEAD not in found and (known.ending == 'Model' or values.get(SCALE) is None):
+        raise InputError(f'{path}: the head {HEAD} is missing; outputs that are not scaled have one')
+    table = copies_of(known.family)[HEAD]
+    is_tied = HEAD not in found or (table in found and is_copy(folder, found[HEAD], found[table]))
+    return with_fields(known, tied_output=is_tied, dense_output_bias=is_tied)
+
+
+def with_fields(known: Description, **fields: bool) -> Description:
+    """The description with other fields of the model."""
+    changed: dict[str, Any] = dict(fields)
+    return dataclasses.replace(known, model=dataclasses.replace(known.model, **changed))
+
+
+def is_copy(folder: TensorFolder, first: str, second: str) -> bool:
+    """Whether two tensors of a folder hold the same numbers."""
+    is_alike = folder.shapes[first] == folder.shapes[second]
+    return is_alike and np.array_equal(folder.read(first), folder.read(second))
+
+
+def with_repeated(kind: str, model: ModelConfig, tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tensors of a file, with those that readers of a family's files expect beside the parameters.
+
+    A T5 whose outputs are tied and not scaled gets its table as head once more: before transformers 5 such a file
+    without a head meant one that is drawn at random. Pegasus' sinusoids are in its files.
+    """
+    if kind == 't5' and model.tied_output and not model.output_scale:
+        return tensors | {HEAD: tensors['shared.weight']}
+    if kind == 'pegasus':
+        table_LD = np.asarray(sinusoid(jnp.arange(model.max_length), model.width))
+        return tensors | {f'model.{name}': table_LD for name in SINUSOIDS}
+    return tensors

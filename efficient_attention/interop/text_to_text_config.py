@@ -1,0 +1,87 @@
+"""The keys of config.json that encoder-decoders alone have, read as fields of our model and written."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
+from efficient_attention.interop.config_fields import PROJECTIONS, TEXT_TO_TEXT_INERT, TWINS
+
+Values = Mapping[str, Any]
+SCALE, TIED = 'scale_decoder_outputs', 'tie_word_embeddings'
+POSITIONS = 'max_position_embeddings'
+BART_ROWS = 2  # of the position table in front of that of position 0
+THEIR_PROJECTIONS = {ours: theirs for theirs, ours in reversed(PROJECTIONS.items())}
+
+
+def check_followed(values: Values, kind: str) -> None:
+    """Raises InputError for a setting of an encoder-decoder that we do not follow."""
+    for key, inert in TEXT_TO_TEXT_INERT.items():
+        is_followed = key == TIED and kind == 't5'
+        if key in values and values[key] not in inert and not is_followed:
+            raise InputError(f'{key} is {values[key]!r}; read here: {" or ".join(map(repr, inert))}')
+    for key, twin in TWINS.items():
+        if kind != 't5' and values.get(key) is not None and values[key] != values.get(twin):
+            raise InputError(f'{key} is {values[key]!r}; it must be {values.get(twin)!r}, as {twin} is')
+
+
+def completed(values: Values, kind: str) -> Values:
+    """The keys with the one that a T5 may leave out: its decoder then has as many layers as its encoder."""
+    if kind == 't5' and values.get('num_decoder_layers') is None and 'num_layers' in values:
+        return {**values, 'num_decoder_layers': values['num_layers']}
+    return values
+
+
+def text_to_text_fields(values: Values, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of the model that follow from several keys, or from one and the family.
+
+    Args:
+        values: the keys.
+        kind: the family.
+        fields: those that follow from one key each.
+    """
+    if kind == 'bart':
+        return {'max_length': fields['max_length'] + BART_ROWS}
+    if kind != 't5':
+        return {}
+    rates = dict.fromkeys(('attention_dropout_rate', 'feed_forward_dropout_rate'), fields['dropout_rate'])
+    scaled = is_scaled(values)
+    return rates | {
+        'feed_forward_gate': projection_of(values)[1],
+        'output_scale': scaled,
+        'tied_output': scaled,
+        'dense_output_bias': scaled,
+    }
+
+
+def projection_of(values: Values) -> tuple[str, bool]:
+    """Our name of the activation of a T5, and whether its layers have gates."""
+    name = values.get('feed_forward_proj', 'relu')
+    if not isinstance(name, str) or name not in PROJECTIONS:
+        raise InputError(f'feed_forward_proj is {name!r}; read here: {", ".join(PROJECTIONS)}')
+    return PROJECTIONS[name]
+
+
+def is_scaled(values: Values) -> bool:
+    """Whether a T5 multiplies what its output reads by 1 / sqrt(width).
+
+    Transformers 5 keeps it under a key; before, outputs that were not tied were not scaled.
+    """
+    key = SCALE if values.get(SCALE) is not None else TIED
+    value = values.get(key, True)
+    if not isinstance(value, bool):
+        raise InputError(f'{key} is {value!r}; it must be true or false')
+    return value
+
+
+def text_to_text_values(kind: str, model: ModelConfig) -> dict[str, Any]:
+    """The keys of an encoder-decoder that stand for no field alone."""
+    if kind == 't5':
+        projection = THEIR_PROJECTIONS[model.activation, model.feed_forward_gate]
+        # Before transformers 5 the second key alone decided it.
+        output = {SCALE: model.output_scale, TIED: model.output_scale}
+        return {'is_encoder_decoder': True, 'feed_forward_proj': projection} | output
+    sizes = {'decoder_attention_heads': model.heads, 'decoder_ffn_dim': model.feed_forward_width}
+    if kind == 'bart':
+        sizes[POSITIONS] = model.max_length - BART_ROWS
+    return {'is_encoder_decoder': True} | sizes

@@ -1,0 +1,34 @@
+"""Which part of a source each token of a target reads: the weights of a decoder's cross-attention."""
+
+from jax import Array
+
+from efficient_attention.attention.attend import attention_weights
+from efficient_attention.models.decoder import Decoder
+from efficient_attention.models.encoder import mechanism_rng
+from efficient_attention.modules.attention import cross_options
+from efficient_attention.modules.context import Context, OtherSequence, fold
+from efficient_attention.modules.sub_layer import CROSS_ATTENTION
+
+
+def cross_weights(
+    decoder: Decoder, tokens_BL: Array, segments_BL: Array, other: OtherSequence, *, layer: int = -1
+) -> Array:
+    """float32 [B, H, L, M]: the weights by which the token at each place reads the source, for what follows it.
+
+    Row t belongs to the prediction of token t + 1. FAVOR's are its implicit weights.
+
+    Args:
+        decoder: of an encoder-decoder.
+        tokens_BL: what it reads, the start symbol first.
+        segments_BL: 0 = padding, whose weights are 0.
+        other: what `EncoderDecoder.encode` gave.
+        layer: the number of the layer, negative from the last one.
+    """
+    config = decoder.config
+    _, read = decoder.embedded(tokens_BL, segments_BL, other=other)
+    _, taps = decoder.tapped(tokens_BL, segments_BL, other=other)
+    number = range(config.layers)[layer]
+    context = Context(segments_BL, read['positions_BL'], mechanism_rng=fold(mechanism_rng(config, 0), number))
+    query_NBLHK, key_NBMHK, _ = taps.attention[CROSS_ATTENTION.name]
+    options = cross_options(config.cross_mechanism, context, other)
+    return attention_weights(query_NBLHK[number], key_NBMHK[number], config.cross_mechanism, **options)

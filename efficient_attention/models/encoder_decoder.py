@@ -1,0 +1,80 @@
+"""An encoder, and a decoder that reads it: Vaswani's Transformer, T5 or BART by its config."""
+
+from typing import Any
+
+from flax import nnx
+from jax import Array
+
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.decoder import Decoder
+from efficient_attention.models.encoder import Encoder
+from efficient_attention.modules.context import OtherSequence, fold
+from efficient_attention.modules.sub_layer import CROSS_ATTENTION_LAYER
+
+
+class EncoderDecoder(nnx.Module):
+    """Ids of a source and of a target to the logits of what follows each target, [B, M] and [B, L] -> [B, L, V].
+
+    Sources: Vaswani et al. 2017, arXiv 1706.03762; Raffel et al. 2019, arXiv 1910.10683; Lewis et al. 2019, arXiv
+    1910.13461.
+
+    Raises:
+        InputError: the config has no decoder, or one that reads later positions.
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.config = config
+        self.decoder = Decoder(config.decoder, sub_layers=CROSS_ATTENTION_LAYER, rngs=rngs)
+        self.encoder = Encoder(config.encoder, rngs=rngs)
+        if config.shared_table:
+            self.encoder.embeddings.token = self.decoder.embeddings.token
+
+    def __call__(
+        self, source_BM: Array, source_segments_BM: Array, tokens_BL: Array, segments_BL: Array, **options: Any
+    ) -> Array:
+        """float32 logits; those at position t depend on the source and on tokens 0 ... t; arguments as of `hidden`."""
+        return self.logits(self.hidden(source_BM, source_segments_BM, tokens_BL, segments_BL, **options))
+
+    def hidden(
+        self,
+        source_BM: Array,
+        source_segments_BM: Array,
+        tokens_BL: Array,
+        segments_BL: Array,
+        *,
+        positions: tuple[Array | None, Array | None] = (None, None),
+        rng: Array | None = None,
+        step: Array | int = 0,
+    ) -> Array:
+        """The vectors [B, L, D] that `logits` reads.
+
+        Args:
+            source_BM: ids that the encoder reads.
+            source_segments_BM: 0 = padding, 1, 2, ... = packed sources, each read by the target of its number alone.
+            tokens_BL: ids that the decoder reads, which begin with the start symbol.
+            segments_BL: likewise of the targets.
+            positions: of the tokens in their texts, [B, M] of sources and [B, L] of targets; 0, 1, ... by default.
+            rng: a key, or one for each row; turns dropout on.
+            step: training step, which decides what random mechanisms draw; 0 outside training.
+        """
+        read: dict[str, Any] = {'rng': fold(rng, 0), 'step': step, 'positions_BM': positions[0]}
+        other = self.encode(source_BM, source_segments_BM, **read)
+        options: dict[str, Any] = {'positions_BL': positions[1], 'rng': fold(rng, 1), 'step': step}
+        return self.decoder.hidden(tokens_BL, segments_BL, other=other, **options)
+
+    def encode(
+        self,
+        source_BM: Array,
+        segments_BM: Array,
+        *,
+        positions_BM: Array | None = None,
+        rng: Array | None = None,
+        step: Array | int = 0,
+    ) -> OtherSequence:
+        """What the decoder reads of a source, computed once for all of its targets; arguments as of `hidden`."""
+        states_BMD = self.encoder(source_BM, segments_BM, positions_BL=positions_BM, rng=rng, step=step)
+        return OtherSequence(states_BMD, segments_BM, positions_BM)
+
+    def logits(self, hidden_BLD: Array) -> Array:
+        """float32 [B, L, V] from the vectors of `hidden`, or of any part of their positions."""
+        return self.decoder.logits(hidden_BLD)

@@ -1,0 +1,124 @@
+"""The papers' encoder-decoders by name; their exact parameter counts are asserted in the test."""
+
+from typing import Any
+
+from efficient_attention.models.decoder_sizes import known_size
+
+T5_VOCABULARY = 32_128  # 32,000 pieces, 100 sentinels and rows that nobody reads
+BART_VOCABULARY = 50_265
+VASWANI_VOCABULARY = 37_000  # English-German, section 5.1: "about 37000"
+
+# Layers of each stack, width, heads, head width, feed-forward width. T5: Raffel et al. 2019, arXiv 1910.10683, section
+# 3.7. Version 1.1: gates after Shazeer 2020, arXiv 2002.05202, in the sizes of the released models; Flan-T5 (Chung et
+# al. 2022, arXiv 2210.11416) has them too.
+T5_SIZES = {
+    'small': (6, 512, 8, 64, 2048),
+    'base': (12, 768, 12, 64, 3072),
+    'large': (24, 1024, 16, 64, 4096),
+    '3b': (24, 1024, 32, 128, 16_384),
+    '11b': (24, 1024, 128, 128, 65_536),
+}
+T5_V1_1_SIZES = {
+    'small': (8, 512, 6, 64, 1024),
+    'base': (12, 768, 12, 64, 2048),
+    'large': (24, 1024, 16, 64, 2816),
+    'xl': (24, 2048, 32, 64, 5120),
+    'xxl': (24, 4096, 64, 64, 10_240),
+}
+
+# Layers of each stack, width; heads are 64 wide. Lewis et al. 2019, arXiv 1910.13461, section 2.1.
+BART_SIZES = {'base': (6, 768), 'large': (12, 1024)}
+
+# Width, heads, dropout: Vaswani et al. 2017, arXiv 1706.03762, table 3; 6 layers in each stack.
+VASWANI_SIZES = {'base': (512, 8, 0.1), 'big': (1024, 16, 0.3)}
+
+
+def t5_fields(size: str) -> dict[str, Any]:
+    """The `model` fields in which T5 1.0 `size` differs from `ModelConfig`'s defaults.
+
+    Dropout is that of fine-tuning and of the first pretraining (section 3.1.2 of the paper).
+    """
+    row = T5_SIZES[known_size(size, T5_SIZES, 'T5')]
+    return _t5_fields(*row) | {'activation': 'relu', 'output_scale': True}
+
+
+def t5_v1_1_fields(size: str) -> dict[str, Any]:
+    """The `model` fields in which T5 1.1 or Flan-T5 `size` differs from `ModelConfig`'s defaults.
+
+    Version 1.1 was pretrained without dropout, which its fine-tuning turns on again.
+    """
+    row = T5_V1_1_SIZES[known_size(size, T5_V1_1_SIZES, 'T5 1.1')]
+    gated = {'feed_forward_gate': True, 'activation': 'gelu_tanh'}
+    return _t5_fields(*row) | gated | {'tied_output': False, 'dense_output_bias': False}
+
+
+def _t5_fields(layers: int, width: int, heads: int, head_width: int, feed_forward_width: int) -> dict[str, Any]:
+    return {
+        'layers': layers,
+        'decoder_layers': layers,
+        'width': width,
+        'heads': heads,
+        'head_width': head_width,
+        'feed_forward_width': feed_forward_width,
+        'feed_forward_dropout_rate': 0.1,
+        'vocab_size': T5_VOCABULARY,
+        'token_types': 0,
+        'positions': 'none',
+        'relative': 't5',
+        'embedding_norm': False,
+        'norm': 'pre',
+        'norm_kind': 'rms',
+        'norm_epsilon': 1e-6,
+        'final_dropout': True,
+        'attention_bias': False,
+        'feed_forward_bias': False,
+        'scaled_logits': False,
+        'kernel_init': 'fan_in',
+        'init_std': 1.0,
+    }
+
+
+def bart_fields(size: str) -> dict[str, Any]:
+    """The `model` fields in which BART `size` differs from `ModelConfig`'s defaults.
+
+    Its table has two rows more than positions. Dropout, and all that the paper leaves open, is as in the released
+    models.
+    """
+    layers, width = BART_SIZES[known_size(size, BART_SIZES, 'BART')]
+    return {
+        'layers': layers,
+        'decoder_layers': layers,
+        'width': width,
+        'heads': width // 64,
+        'feed_forward_dropout_rate': 0.1,
+        'vocab_size': BART_VOCABULARY,
+        'max_length': 1026,
+        'position_offset': 2,
+        'token_types': 0,
+        'activation': 'gelu_erf',
+        'norm_epsilon': 1e-5,
+    }
+
+
+def vaswani_fields(size: str) -> dict[str, Any]:
+    """The `model` fields in which the first Transformer, `size`, differs from `ModelConfig`'s defaults.
+
+    All projections have biases and the three tables of words are one (section 3.4); the paper names no epsilon of its
+    norms, this one is Marian's.
+    """
+    width, heads, dropout = VASWANI_SIZES[known_size(size, VASWANI_SIZES, 'Vaswani')]
+    return {
+        'layers': 6,
+        'decoder_layers': 6,
+        'width': width,
+        'heads': heads,
+        'dropout_rate': dropout,
+        'attention_dropout_rate': 0.0,
+        'vocab_size': VASWANI_VOCABULARY,
+        'token_types': 0,
+        'positions': 'sinusoidal',
+        'embedding_norm': False,
+        'embedding_scale': True,
+        'activation': 'relu',
+        'norm_epsilon': 1e-5,
+    }

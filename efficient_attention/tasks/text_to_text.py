@@ -1,0 +1,189 @@
+"""Text to text: pairs of a source and a target, and an encoder-decoder that gives the one from the other."""
+
+import functools
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from tokenizers import Tokenizer
+
+from efficient_attention.config.run import RunConfig
+from efficient_attention.data.pairs.pair_batches import PairBatches
+from efficient_attention.data.pairs.pair_encoder import EncodedPair, Overlong, PairEncoder, symbols_of
+from efficient_attention.data.pairs.pair_sets import PairSet, TextPair, parse_sets
+from efficient_attention.data.tokenizers.choice import loaded_tokenizer, trained_tokenizer
+from efficient_attention.errors import InputError
+from efficient_attention.models.encoder_decoder import EncoderDecoder
+from efficient_attention.models.flops import encoder_decoder_flops
+from efficient_attention.objectives.text_to_text import TERM, TextToText
+from efficient_attention.tasks.task import BatchShapes, HostBatch, Task
+from efficient_attention.whole_files import write_atomically
+
+SPLITS = ('train', 'held_out', 'test')
+
+
+class TextToTextTask(Task):
+    """Pairs of texts from sets of them, with one tokenizer for both sides."""
+
+    held_out_metrics = frozenset(f'{TERM}_{name}' for name in ('loss', 'cross_entropy', 'accuracy', 'weight'))
+
+    def __init__(self, config: RunConfig) -> None:
+        """Reads the pairs, and trains the tokenizer on both sides of those to train on, where it is not a file's.
+
+        Raises:
+            InputError: sets, files, tokenizer or lengths do not serve; names which.
+        """
+        self.set_up(config)
+        self.sets = {split: parse_sets(getattr(config.pairs, split), f'pairs.{split}') for split in SPLITS}
+        check_prefixes(config.pairs.prefix, self.sets)
+        self.found: dict[PairSet, list[TextPair]] = {}
+        self.tokenizer = self.make_tokenizer()
+        size, most = self.tokenizer.get_vocab_size(), config.model.vocab_size
+        if size > most:
+            raise InputError(f'the tokenizer has {size} pieces, more than model.vocab_size {most}')
+        symbols = symbols_of(self.tokenizer, config.pairs.start, config.pairs.begin)
+        lengths = config.data.length, config.pairs.target_length
+        self.encoder = PairEncoder(self.tokenizer, symbols, *lengths, config.pairs.overlong)
+        self.overlong = {split: Overlong() for split in SPLITS}
+        digests = ' '.join(one.digest() for split in SPLITS for one in self.sets[split])
+        self.fingerprint = {
+            'pairs': hashlib.sha256(digests.encode()).hexdigest(),
+            'tokenizer': hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest(),
+        }
+
+    def set_up(self, config: RunConfig) -> None:
+        """See `Task`."""
+        self.config, self.model, self.pairs = config, config.model, config.pairs
+        smoothing, z_loss = config.train.label_smoothing, config.train.z_loss
+        self.objective = TextToText(label_smoothing=smoothing, z_loss=z_loss)
+
+    @property
+    def evaluation_objective(self) -> TextToText:
+        """Without smoothing: the cross-entropy itself is the loss."""
+        return TextToText()
+
+    def batch_shapes(self) -> BatchShapes:
+        """See `Task`; of the longest rows."""
+        rows = self.config.train.batch_size
+        source = jax.ShapeDtypeStruct((rows, self.config.data.length), np.int32)
+        target = jax.ShapeDtypeStruct((rows, self.pairs.target_length), np.int32)
+        ids = dict.fromkeys(('source', 'source_segments'), source) | dict.fromkeys(
+            ('tokens', 'targets', 'segments'), target
+        )
+        return ids | {'weights': target.update(dtype=np.float32)}
+
+    def make_tokenizer(self) -> Tokenizer:
+        """The tokenizer of a file, or one trained on both sides of the training pairs."""
+        tokenizer = loaded_tokenizer(self.config.data, is_text_to_text=True)
+        if tokenizer is not None:
+            return tokenizer
+        texts = [text for pair in self.texts('train') for text in pair[:2]]
+        return trained_tokenizer(self.config.data, lambda: iter(texts), sum(map(len, texts)))
+
+    def texts(self, split: str) -> list[TextPair]:
+        """The pairs of a split, set after set; raises InputError as `PairSet.read`."""
+        return [pair for one in self.sets[split] for pair in self.pairs_of_set(one)]
+
+    def pairs_of_set(self, one: PairSet) -> list[TextPair]:
+        """The pairs of a set, read once."""
+        if one not in self.found:
+            self.found[one] = list(one.read())
+        return self.found[one]
+
+    def encoded(self, split: str) -> list[EncodedPair]:
+        """The pairs of a split as ids.
+
+        Raises:
+            InputError: there are none, or one is too long where that is an error.
+        """
+        overlong = self.overlong[split] = Overlong()
+        prefixes = self.pairs.prefix or ('',) * len(self.sets[split])
+        found = [
+            pair
+            for one, prefix in zip(self.sets[split], prefixes, strict=True)
+            for pair in self.encoder.encode(self.pairs_of_set(one), prefix, overlong)
+        ]
+        if not found:
+            raise InputError(f'pairs.{split} {getattr(self.pairs, split)!r} gives no pair')
+        return found
+
+    def batches(self, split: str, batch_size: int) -> PairBatches:
+        """Batches of a split."""
+        lengths = self.encoder.source_length, self.encoder.target_length
+        options: dict[str, Any] = {'seed': self.config.train.seed, 'is_row_alone': self.model.reads_length}
+        return PairBatches(
+            self.encoded(split), self.encoder.symbols, lengths, self.pairs.buckets, batch_size, **options
+        )
+
+    @functools.cached_property
+    def training(self) -> PairBatches:
+        """Batches of the training pairs."""
+        return self.batches('train', self.config.train.batch_size)
+
+    @functools.cached_property
+    def held_out(self) -> PairBatches:
+        """Batches of the pairs to evaluate on."""
+        return self.batches(self.config.eval.split, self.config.eval.batch_size)
+
+    def prepare_training(self) -> None:
+        """See `Task`."""
+        _ = self.training
+        if self.config.has_held_out:
+            _ = self.held_out
+
+    def rows_per_epoch(self) -> int:
+        """See `Task`."""
+        return len(self.training.pairs)
+
+    def make_model(self, rngs: nnx.Rngs) -> EncoderDecoder:
+        """The encoder-decoder."""
+        return EncoderDecoder(self.model, rngs=rngs)
+
+    def training_batches(
+        self, start_step: int, stop_step: int, process_index: int, process_count: int
+    ) -> Iterator[HostBatch]:
+        """See `Task`."""
+        return self.training.training(start_step, stop_step, process_index, process_count)
+
+    def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
+        """See `Task`."""
+        return self.held_out.evaluation(process_index, process_count)
+
+    @property
+    def notes(self) -> list[str]:
+        """See `Task`: the pairs that were cut or left out."""
+        done = {'truncate': 'cut', 'skip': 'left out', 'error': ''}[self.pairs.overlong]
+        return [
+            f'pairs.{split}: {overlong.count:,} pairs {done} (pairs.overlong), the first at {overlong.first}'
+            for split, overlong in self.overlong.items()
+            if overlong.count
+        ]
+
+    def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
+        """The means as they are."""
+        return means
+
+    def tokens_per_step(self) -> float:
+        """See `Task`; of both sides."""
+        return self.training.tokens_per_step()
+
+    def training_flops(self) -> float:
+        """See `Task`; backward counts twice the forward, at the mean lengths of a batch."""
+        batches = self.training
+        lengths = np.mean([batches.padded(rows) for rows in batches.plan.plan(0)], axis=0).round().astype(int)
+        return 3.0 * batches.batch_size * encoder_decoder_flops(self.model, *map(int, lengths))
+
+    def save_assets(self, workdir: Path) -> None:
+        """Writes the tokenizer."""
+        write_atomically(workdir / 'tokenizer.json', self.tokenizer.to_str(pretty=True))
+
+
+def check_prefixes(prefixes: tuple[str, ...], sets: dict[str, list[PairSet]]) -> None:
+    """Raises InputError where there are prefixes, but not one for each set of a split."""
+    for split, some in sets.items():
+        if prefixes and some and len(prefixes) != len(some):
+            raise InputError(f'pairs.prefix has {len(prefixes)} prefixes, and pairs.{split} {len(some)} sets')

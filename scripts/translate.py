@@ -1,0 +1,99 @@
+"""Texts from texts, a line each, with an encoder-decoder that train.py trained.
+
+    python scripts/translate.py --model runs/multi30k --input test.de --output test.en --beams 5
+    python scripts/translate.py --model runs/multi30k --input test.de --output test.en --references test.en.gold
+    echo 'Zwei Hunde spielen im Schnee.' | python scripts/translate.py --model runs/multi30k
+
+Without --input it reads standard input, and answers line by line. With --output an interrupted command goes on where it
+was: what is done stands in `<output>.partial` until all is. `--format jsonl` writes an object a line, with the --best
+texts and their scores. With --references the last line on standard output is one JSON object of BLEU, chrF and exact
+matches with their signatures.
+"""
+
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from efficient_attention.commands.allocator import keep_freed_memory
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import (
+    define_batch_size,
+    define_checkpoint,
+    define_model,
+    define_output,
+    define_path,
+)
+from efficient_attention.errors import InputError
+
+SEARCH = ('beams', 'best', 'penalty', 'alpha', 'max_tokens', 'min_tokens', 'batch_size')
+
+
+def main() -> None:
+    """Reads the flags, translates, writes, and prints the scores if there are references."""
+    options = define_flags()
+    parse_flags(sys.argv, ('model',), options=options)
+    check_files(options)
+    print(keep_freed_memory(), file=sys.stderr)
+    from efficient_attention.inference.translate_file import translate_file, translate_stream  # after --help
+    from efficient_attention.inference.translator import Decoding, open_translator
+
+    decoding = Decoding(**{name: options[name].value for name in SEARCH})
+    choice: dict[str, Any] = {'checkpoint': options.checkpoint, 'decoding': decoding, 'prefix': options.prefix}
+    translator = open_translator(options.model, **choice)
+    if options.input is None:
+        translate_stream(translator, sys.stdin, sys.stdout, form=options.format)
+        return
+    identity = {'model': str(options.model.resolve()), 'checkpoint': options.checkpoint, 'prefix': translator.prefix}
+    identity |= {name: options[name].value for name in SEARCH if name != 'batch_size'}
+    translate_file(translator, options.input, options.output, form=options.format, identity=identity)
+    if options.references is not None:
+        from efficient_attention.inference.translate_file import file_scores
+
+        print(json.dumps(file_scores(options.output, options.references, form=options.format)))
+
+
+def define_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    options = flags.FlagValues()
+    define_model(options)
+    define_path('input', 'File of texts, a line each, plain or .gz; standard input by default.', options=options)
+    define_output('File for the texts that are found, a line each; must be missing.', options=options)
+    define_path('references', 'File of the texts that are right, to score by.', options=options)
+    define_checkpoint('', '; best by default where the run names a metric, else last', options)
+    flags.DEFINE_enum(
+        'format', 'text', ('text', 'jsonl'), 'Of the output: the best text, or all with scores.', flag_values=options
+    )
+    flags.DEFINE_string('prefix', None, "Before each text; the run's by default.", flag_values=options)
+    flags.DEFINE_integer('beams', 5, 'Open hypotheses of the search; 1 = greedy.', flag_values=options)
+    flags.DEFINE_integer('best', 1, 'Texts for each line, in --format jsonl.', flag_values=options)
+    flags.DEFINE_enum('penalty', 'gnmt', ('gnmt', 'length'), 'Length penalty of the search.', flag_values=options)
+    flags.DEFINE_float('alpha', 0.6, 'Exponent of the length penalty.', flag_values=options)
+    flags.DEFINE_integer('max_tokens', 256, 'Most tokens of a text.', flag_values=options)
+    flags.DEFINE_integer('min_tokens', 0, 'Fewest tokens of a text.', flag_values=options)
+    define_batch_size(32, '', options)
+    return options
+
+
+def check_files(options: flags.FlagValues) -> None:
+    """Raises InputError where the files do not fit together, before a model is read."""
+    output: Path | None = options.output
+    if (options.input is None) != (output is None):
+        raise InputError('--input and --output come together; without both, standard input and output are used')
+    if output is not None and output.exists():
+        raise InputError(f'{output}: there is a file already; name another one (--output)')
+    if options.references is not None and output is None:
+        raise InputError('--references needs --input and --output')
+    if options.best > 1 and options.format == 'text':
+        raise InputError(f'--best is {options.best}; --format text holds one text a line, --format jsonl all of them')
+
+
+if __name__ == '__main__':
+    run_command(main)

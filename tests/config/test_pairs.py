@@ -1,0 +1,56 @@
+"""The group `pairs`, and how a run of text to text fits together."""
+
+import dataclasses
+
+import pytest
+
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.pairs import PairsConfig
+from efficient_attention.config.run import RunConfig
+from efficient_attention.errors import InputError
+
+MODEL = ModelConfig(token_types=0, decoder_layers=2)
+RUN = {'task': 'text_to_text', 'pairs': PairsConfig(train='toy:copy:9:1-5'), 'model': MODEL}
+
+
+@pytest.mark.parametrize(
+    'fields, said',
+    [
+        ({'overlong': 'wrap'}, "pairs.overlong is 'wrap'; known: truncate, skip, error"),
+        ({'target_length': 1}, 'pairs.target_length is 1'),
+        ({'buckets': (8, 8)}, r'pairs.buckets is \(8, 8\)'),
+    ],
+)
+def test_fields_out_of_range_are_named(fields: dict, said: str):
+    with pytest.raises(InputError, match=f'^{said}'):
+        PairsConfig(**fields)
+
+
+def test_a_run_of_text_to_text():
+    run = RunConfig(**RUN)
+    assert not run.has_held_out
+    held_out = dataclasses.replace(run.pairs, held_out='toy:copy:9:1-5')
+    assert dataclasses.replace(run, pairs=held_out).has_held_out
+
+
+@pytest.mark.parametrize(
+    'fields, said',
+    [
+        ({'pairs': PairsConfig()}, 'pairs.train is empty'),
+        ({'model': dataclasses.replace(MODEL, decoder_layers=0)}, 'model.decoder_layers is 0; the task text_to_text'),
+        ({'pairs': dataclasses.replace(RUN['pairs'], target_length=600)}, 'pairs.target_length 600 is beyond'),
+        ({'task': 'pretraining'}, 'pairs.train is .*; the task pretraining does not read it'),
+    ],
+)
+def test_what_does_not_fit_together_is_named(fields: dict, said: str):
+    with pytest.raises(InputError, match=said):
+        RunConfig(**(RUN | fields))
+
+
+def test_the_configs_of_the_two_stacks():
+    model = ModelConfig(token_types=0, layers=3, decoder_layers=2, attention='window(4)', decoder_attention='causal')
+    assert (model.encoder.layers, model.encoder.attention) == (3, 'window(4)')
+    assert (model.decoder.layers, model.decoder.attention) == (2, 'causal')
+    assert model.encoder.decoder_layers == model.decoder.decoder_layers == 0
+    with pytest.raises(InputError, match=r'^model.decoder_layers is 0; an encoder-decoder has at least 1$'):
+        _ = model.decoder.decoder

@@ -1,0 +1,52 @@
+"""Pairs as ids: ends, prefixes, cuts, and the symbols of tokenizers."""
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from efficient_attention.data.pairs.pair_encoder import Overlong, PairEncoder, Symbols, symbols_of
+from efficient_attention.data.pairs.pair_sets import TextPair
+from efficient_attention.errors import InputError
+
+PIECES = {'<pad>': 0, '</s>': 1, '<unk>': 2, 'a': 3, 'b': 4, 'c': 5}
+
+
+def tokenizer_of(pieces: dict[str, int]) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordLevel(pieces, unk_token='<unk>'))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return tokenizer
+
+
+def encoder(overlong: str = 'truncate') -> PairEncoder:
+    return PairEncoder(tokenizer_of(PIECES), symbols_of(tokenizer_of(PIECES)), 4, 3, overlong)
+
+
+PAIRS = [TextPair('a b', 'c', 'line 1'), TextPair('a b c', 'c b a', 'line 2'), TextPair('b', 'a b', 'line 3')]
+
+
+def test_texts_end_and_have_the_prefix_of_their_set():
+    [pair] = encoder().encode(PAIRS[:1], 'c ', Overlong())
+    assert pair.source.tolist() == [5, 3, 4, 1] and pair.target.tolist() == [5, 1] and pair.where == 'line 1'
+
+
+def test_pairs_that_are_too_long_are_cut_or_left_out_and_counted():
+    overlong = Overlong()
+    pairs = list(encoder().encode(PAIRS, '', overlong))
+    assert [pair.target.tolist() for pair in pairs] == [[5, 1], [5, 4, 1], [3, 4, 1]]
+    assert overlong == Overlong(1, 'line 2')
+    assert [pair.where for pair in encoder('skip').encode(PAIRS, '', Overlong())] == ['line 1', 'line 3']
+    with pytest.raises(InputError, match=r'^line 2: 4 and 4 tokens, above data.length 4 and pairs.target_length 3'):
+        list(encoder('error').encode(PAIRS, '', overlong))
+
+
+def test_symbols_by_the_names_in_use():
+    assert symbols_of(tokenizer_of(PIECES)) == Symbols(pad=0, end=1, start=0)  # T5's targets begin with padding
+    bart = {'<s>': 0, '<pad>': 1, '</s>': 2, '<unk>': 3}
+    assert symbols_of(tokenizer_of(bart)) == Symbols(pad=1, end=2, start=0)
+    assert symbols_of(tokenizer_of(bart), '</s>') == Symbols(pad=1, end=2, start=2)
+
+
+def test_symbols_that_are_missing_are_named():
+    with pytest.raises(InputError, match=r'^tokenizer data.tokenizer: no .*</s> in its vocabulary'):
+        symbols_of(tokenizer_of({'<pad>': 0, '<unk>': 1}))
+    with pytest.raises(InputError, match=r"^pairs.start is '<go>', which the tokenizer lacks$"):
+        symbols_of(tokenizer_of(PIECES), '<go>')

@@ -1,0 +1,85 @@
+"""Sets of pairs: parallel files, columns, toy problems, and what is wrong with them in one line."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from efficient_attention.data.pairs.pair_sets import TextPair, parse_sets
+from efficient_attention.errors import InputError
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == '.gz' else text.encode())
+    return path
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    return written(tmp_path / 'a.de.gz', 'eins\nzwei\n'), written(tmp_path / 'a.en', 'one\ntwo\r\n')
+
+
+def read(text: str) -> list[TextPair]:
+    return [pair for one in parse_sets(text, 'pairs.train') for pair in one.read()]
+
+
+def test_parallel_files(files):
+    source, target = files
+    pairs = read(f'lines:{source},{target}')
+    assert [pair[:2] for pair in pairs] == [('eins', 'one'), ('zwei', 'two')]
+    assert pairs[1].where == f'{source}: line 2'
+
+
+def test_columns_of_tables(tmp_path: Path):
+    row = {'id': 1, 'long': 'ein Text', 'short': 'Text'}
+    written(tmp_path / 't.jsonl', json.dumps(row) + '\n')
+    written(tmp_path / 't.tsv', 'short\tlong\nb\ta\n')
+    pairs = read(f'table:{tmp_path}/t.*#long,short; toy:copy:1:3-3')
+    assert [pair[:2] for pair in pairs[:2]] == [('ein Text', 'Text'), ('a', 'b')]
+    assert pairs[2].source == pairs[2].target and len(pairs) == 3
+
+
+def test_a_digest_follows_the_content(files):
+    [one] = parse_sets(f'lines:{files[0]},{files[1]}', 'pairs.train')
+    before = one.digest()
+    written(files[1], 'one\nthree\n')
+    assert one.digest() != before
+    assert parse_sets('toy:copy:1:3-3', 'x')[0].digest() == 'toy:copy:1:3-3'
+
+
+@pytest.mark.parametrize('longer', [0, 1])
+def test_files_of_unequal_length_name_the_first_line_without_a_partner(files, longer: int):
+    with (gzip.open if longer == 0 else open)(files[longer], 'at') as file:
+        file.write('more\nand more\n')
+    line = rf'^{files[longer]}: line 3 has no partner; {files[1 - longer]} has 2 lines$'
+    with pytest.raises(InputError, match=line):
+        read(f'lines:{files[0]},{files[1]}')
+
+
+def test_an_empty_side_is_named(files):
+    written(files[1], 'one\n \n')
+    with pytest.raises(InputError, match=rf'^{files[1]}: line 2 is empty$'):
+        read(f'lines:{files[0]},{files[1]}')
+
+
+@pytest.mark.parametrize(
+    'text, said',
+    [
+        ('lines:only.de', "pairs.train has the set 'lines:only.de'; known: lines:<source file>,<target file>"),
+        ('table:file.tsv', "pairs.train has the set 'table:file.tsv'"),
+        ('pairs:a,b', "pairs.train has the set 'pairs:a,b'"),
+        ('lines:none.de,none.en', "pairs.train: no file matches 'none.de'"),
+        ('table:none.tsv#a,b', "pairs.train: no file matches 'none.tsv'"),
+    ],
+)
+def test_other_sets_are_refused_by_the_field(text: str, said: str):
+    with pytest.raises(InputError) as refused:
+        read(text)
+    assert str(refused.value).startswith(said)
+
+
+def test_a_side_is_one_file(files, tmp_path: Path):
+    written(tmp_path / 'b.de.gz', 'drei\n')
+    with pytest.raises(InputError, match='matches 2 files; a side of parallel lines is one file'):
+        read(f'lines:{tmp_path}/*.de.gz,{files[1]}')

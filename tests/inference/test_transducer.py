@@ -1,0 +1,124 @@
+"""From sources to targets: in the order of the sources, whatever stands beside them, in few compiled shapes."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
+from efficient_attention.inference.beam_search import Search
+from efficient_attention.inference.transducer import Batching, Transducer, transduce
+from efficient_attention.models.alignment import cross_weights
+from efficient_attention.models.encoder_decoder import EncoderDecoder
+from efficient_attention.models.inference_layout import for_inference
+from tests.models.drawn import drawn
+from tests.tolerances import assert_close
+
+CONFIG = ModelConfig(
+    width=8, heads=2, vocab_size=12, max_length=24, token_types=0, layers=2, decoder_layers=2, norm='pre',
+    attention_dropout_rate=0.0, feed_forward_width=16, positions='sinusoidal',
+)  # fmt: skip
+SEARCH = Search(beams=3, best=2, max_tokens=6, end=1)
+SOURCES = [[3, 4, 5, 6, 7, 1], [2, 1], [4, 4, 9, 1], [8, 7, 6, 5, 4, 3, 1], [5, 1], [11, 10, 1]]
+PROMPT = (0, 2)
+
+
+@functools.cache
+def transducer_of(rows: int = 4, lengths: tuple[int, ...] = (4, 8), **options: Any) -> Transducer:
+    graph, params = drawn(lambda: EncoderDecoder(CONFIG, rngs=nnx.Rngs(0)), std=1.0)
+    batching = Batching(rows, lengths, ratio=1.0, extra=1)
+    return Transducer(*for_inference(graph, params), SEARCH, prompt=PROMPT, batching=batching, **options)
+
+
+def test_targets_stand_in_the_order_of_the_sources_and_depend_on_nothing_else():
+    transduce.clear_cache()
+    targets = transducer_of()(SOURCES)
+    assert transduce._cache_size() == 2  # rows of 4 and of 8 tokens
+    assert [len(found) for found in targets] == [2] * 6
+    for source, found in zip(SOURCES, targets, strict=True):
+        assert len({tuple(target.ids) for target in found}) == 2 and found[0].score >= found[1].score
+        for target in found:
+            assert len(target.ids) + target.is_ended <= min(6, len(source) + 1) and 1 not in target.ids
+            assert target.alignment is None
+            made = len(target.ids) + target.is_ended
+            assert target.score == pytest.approx(target.log_probability / ((5 + made) / 6) ** 0.6, rel=1e-5)
+    # By themselves, in rows of another length.
+    others = transducer_of(rows=1, lengths=(7,))(SOURCES[:3:2])
+    for found, expected in zip(others, targets[:3:2], strict=True):
+        assert [list(target.ids) for target in found] == [list(target.ids) for target in expected]
+        scores = [[np.float32(target.score) for target in some] for some in (found, expected)]
+        assert_close(*scores, gradient=True)
+
+
+def test_the_shortest_come_first_and_the_numbers_tell_which_they_are():
+    numbers = [number for number, _ in transducer_of().each(SOURCES)]
+    assert numbers == [1, 4, 5, 2, 0, 3] and transducer_of()([]) == []
+
+
+def test_alignments_are_the_weights_of_the_last_layer():
+    transducer = transducer_of()
+    [[first, second]] = transducer(SOURCES[2:3], alignments=True)
+    model = nnx.merge(transducer.graph, transducer.params)
+    source = jnp.asarray(SOURCES[2:3])
+
+    @jax.jit
+    def weights_of(tokens: jax.Array) -> jax.Array:
+        ones = jnp.ones_like(tokens)
+        return cross_weights(model.decoder, tokens, ones, model.encode(source, jnp.ones_like(source)))
+
+    for target in (first, second):
+        assert target.alignment is not None and target.alignment.shape == (len(target.ids), 4)
+        # What comes later changes nothing, so any ids may fill the row up.
+        read = [*PROMPT, *target.ids, 3, 3, 3, 3, 3][:8]
+        weights = weights_of(jnp.asarray([read]))[0].mean(axis=0)
+        assert_close(target.alignment, np.asarray(weights[1 : 1 + len(target.ids)]))
+
+
+def test_a_mask_says_which_ids_may_be_made():
+    may_follow = np.ones(12, bool)
+    may_follow[[0, 1, 2, 3]] = False
+    for found in transducer_of.__wrapped__(may_follow=may_follow)(SOURCES):
+        assert all((target.ids > 3).all() and not target.is_ended for target in found)
+
+
+@pytest.mark.parametrize(
+    'source, message',
+    [
+        ([], 'source 1 is \\[\\]; it must be one id or more'),
+        ([3, 12], 'source 1 has the id 12; the model has 12 ids'),
+        ([-1], 'source 1 has the id -1'),
+        ([0.5], 'source 1 is \\[0.5\\]'),
+    ],
+)
+def test_a_bad_source_is_named(source: list, message: str):
+    with pytest.raises(InputError, match=message):
+        transducer_of()([[2, 1], source])
+
+
+def test_learned_positions_limit_sources_and_targets():
+    config = {'positions': 'learned', 'max_length': 6, 'layers': 1, 'decoder_layers': 1}
+    sizes = {'width': 8, 'heads': 2, 'vocab_size': 12, 'token_types': 0}
+    model = drawn(lambda: EncoderDecoder(ModelConfig(**sizes | config), rngs=nnx.Rngs(0)))
+    transducer = Transducer(*model, Search(max_tokens=100), prompt=PROMPT)
+    assert transducer.search.max_tokens == 5 and transducer.row_length(5, 0) == 6
+    with pytest.raises(InputError, match='source 0 has 7 tokens; the model has 6 positions'):
+        transducer([[2] * 7])
+
+
+def test_lengths_and_sizes_of_batches():
+    batching = Batching(rows=4, lengths=(4, 8), ratio=1.5, extra=2)
+    assert [batching.padded(length) for length in (1, 4, 5, 9, 17)] == [4, 4, 8, 16, 32]
+    assert [batching.most(length, Search(max_tokens=9, min_tokens=6)) for length in (1, 4, 9)] == [7, 8, 9]
+    for fields, message in (
+        ({'rows': 0}, 'rows is 0'),
+        ({'lengths': (8, 4)}, r'lengths is \(8, 4\); it must be rising'),
+        ({'ratio': -1.0}, 'ratio is -1.0'),
+        ({'extra': -1}, 'extra is -1'),
+    ):
+        with pytest.raises(InputError, match=message):
+            Batching(**fields)

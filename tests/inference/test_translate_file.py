@@ -1,0 +1,97 @@
+"""Files and streams through a translator: in order, from where a killed command was, scored."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.inference import translate_file as module
+from efficient_attention.inference.transducer import Batching
+from efficient_attention.inference.translate_file import file_scores, translate_file, translate_stream
+from efficient_attention.inference.translator import Translation
+
+
+class Shouting:
+    """Answers in capitals; counts what it was asked, and fails at a word."""
+
+    class transducer:
+        batching = Batching(rows=2)
+
+    def __init__(self, fails_at: str = '') -> None:
+        self.asked, self.fails_at = [], fails_at
+
+    def __call__(self, texts: list[str]) -> list[list[Translation]]:
+        if self.fails_at in texts:
+            raise KeyboardInterrupt
+        self.asked += texts
+        return [[Translation(text.upper(), -0.5, (), ()), Translation('?', -2.0, (), ())] for text in texts]
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, 'CHUNK', 1)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / 'in.txt'
+    path.write_text('eins\n\nzwei\ndrei\nvier\n', encoding='utf-8')
+    return path
+
+
+def test_lines_keep_their_places(source: Path, tmp_path: Path):
+    output = tmp_path / 'out.txt'
+    assert translate_file(Shouting(), source, output) == 5
+    assert output.read_text() == 'EINS\n\nZWEI\nDREI\nVIER\n'
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['in.txt', 'out.txt']
+
+
+def test_all_texts_with_their_scores(source: Path, tmp_path: Path):
+    translate_file(Shouting(), source, tmp_path / 'out.jsonl', form='jsonl')
+    lines = [json.loads(line)['best'] for line in (tmp_path / 'out.jsonl').read_text().splitlines()]
+    assert lines[0] == [{'text': 'EINS', 'score': -0.5}, {'text': '?', 'score': -2.0}] and lines[1] == []
+
+
+def test_a_killed_command_goes_on_where_it_was(source: Path, tmp_path: Path):
+    output = tmp_path / 'out.txt'
+    with pytest.raises(KeyboardInterrupt):
+        translate_file(Shouting(fails_at='vier'), source, output, identity={'beams': 5})
+    partial = tmp_path / 'out.txt.partial'
+    with partial.open('a') as file:
+        file.write('HALF A LI')  # as the kill may leave it
+    with pytest.raises(InputError, match='was begun by another model, input or options'):
+        translate_file(Shouting(), source, output, identity={'beams': 4})
+    rest = Shouting()
+    translate_file(rest, source, output, identity={'beams': 5})
+    assert rest.asked == ['vier'] and output.read_text() == 'EINS\n\nZWEI\nDREI\nVIER\n'
+
+
+def test_an_output_that_is_there_stays(source: Path):
+    with pytest.raises(InputError, match=f'^{source}: there is a file already'):
+        translate_file(Shouting(), source, source)
+
+
+def test_a_stream_is_answered_line_by_line():
+    output = io.StringIO()
+    lines = iter(['eins\n', '\n', 'zwei'])
+
+    def answered():
+        for number, line in enumerate(lines):
+            assert output.getvalue().count('\n') == number
+            yield line
+
+    translate_stream(Shouting(), answered(), output)
+    assert output.getvalue() == 'EINS\n\nZWEI\n'
+
+
+@pytest.mark.parametrize('form', ['text', 'jsonl'])
+def test_scores_of_a_file(source: Path, tmp_path: Path, form: str):
+    translate_file(Shouting(), source, tmp_path / 'out', form=form)
+    (tmp_path / 'gold').write_text('EINS\n\nZWEI\nDREI\nfünf\n', encoding='utf-8')
+    scores = file_scores(tmp_path / 'out', tmp_path / 'gold', form=form)
+    assert scores['exact_match'] == 0.8 and 'tok:13a' in scores['bleu_signature']
+    (tmp_path / 'short').write_text('EINS\n')
+    with pytest.raises(InputError, match=r'short has 1 lines, .*out 5$'):
+        file_scores(tmp_path / 'out', tmp_path / 'short', form=form)

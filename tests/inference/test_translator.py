@@ -1,0 +1,70 @@
+"""Texts through a model: which ids may follow, the prefix, and the options of the search."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from efficient_attention.data.pairs.pair_encoder import PairEncoder, symbols_of
+from efficient_attention.errors import InputError
+from efficient_attention.inference.transducer import Target
+from efficient_attention.inference.translator import Decoding, Translator, may_follow, one_prefix, open_translator
+from tests.tasks.test_text_to_text import config_of
+from tests.training.tiny_run import fresh_workdir
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    pieces = {'<pad>': 0, '</s>': 1, '<unk>': 2, 'a': 3, 'b': 4}
+    tokenizer = Tokenizer(models.WordLevel(pieces, unk_token='<unk>'))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(['<pad>', '</s>', '<unk>'])
+    return tokenizer
+
+
+class Reversing:
+    """A transducer that gives each source backwards, without its end."""
+
+    def each(self, sources: list[np.ndarray], *, alignments: bool = False):
+        for number, ids in reversed(list(enumerate(sources))):
+            weights = np.eye(len(ids))[::-1][1:] if alignments else None
+            yield number, [Target(ids[:-1][::-1], -1.0, -2.0, True, weights)]
+
+
+def test_texts_go_through_in_their_order(tokenizer: Tokenizer):
+    translator = Translator(Reversing(), PairEncoder(tokenizer, symbols_of(tokenizer), 4, 4), 'b ')
+    [[one], [other]] = translator(['a a', 'a b a b'], alignments=True)
+    assert one.text == 'a a b' and one.source_pieces == ('b', 'a', 'a', '</s>') and one.pieces == ('a', 'a', 'b')
+    assert other.text == 'b a b' and one.alignment.shape == (3, 4)  # the source is cut to 4 tokens
+
+
+def test_special_pieces_do_not_follow_but_for_the_end(tokenizer: Tokenizer):
+    assert may_follow(tokenizer, symbols_of(tokenizer), 8).tolist() == [
+        False,
+        True,
+        False,
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.parametrize('fields', [{'beams': 0}, {'best': 5}, {'penalty': 'none'}, {'batch_size': 0}])
+def test_options_out_of_range_are_refused(fields: dict):
+    with pytest.raises(InputError, match='|'.join([*fields, 'rows'])):
+        Decoding(**fields)
+
+
+def test_a_run_with_several_prefixes_needs_one():
+    assert one_prefix(config_of(), Path('run')) == ''
+    two = {'pairs.train': 'toy:copy:4:2-3; toy:sort:4:2-3', 'pairs.held_out': '', 'pairs.prefix': ('a ', 'b ')}
+    with pytest.raises(InputError, match=r"^run was trained with the prefixes 'a ', 'b '; choose one"):
+        one_prefix(config_of(**two), Path('run'))
+
+
+def test_a_run_of_another_task_is_refused(tmp_path: Path):
+    with pytest.raises(InputError, match='text from text needs an encoder-decoder'):
+        open_translator(fresh_workdir(tmp_path))

@@ -1,0 +1,35 @@
+"""Ids that targets begin and end with: from a checkpoint's files, and into them."""
+
+from pathlib import Path
+
+import pytest
+
+from efficient_attention.data.tokenizers.text_to_text import TextToTextIds
+from efficient_attention.errors import InputError
+from efficient_attention.interop.generation_config import generation_values, ids_as_trained, with_ids
+
+IDS = TextToTextIds('file', 9, pad=1, start=0, end=2, unknown=3, mask=None, sentinels=())
+
+
+def test_keys_of_the_file(tmp_path: Path):
+    assert generation_values(tmp_path) == {}
+    (tmp_path / 'generation_config.json').write_text('{"decoder_start_token_id": 2}')
+    assert generation_values(tmp_path) == {'decoder_start_token_id': 2}
+    for text, message in (('{', 'not JSON'), ('[]', 'no JSON object')):
+        (tmp_path / 'generation_config.json').write_text(text)
+        with pytest.raises(InputError, match=f'generation_config.json: {message}'):
+            generation_values(tmp_path)
+
+
+def test_what_the_files_say_counts_more_than_the_tokenizer():
+    extra = {'decoder_start_token_id': 4, 'eos_token_id': 5, 'pad_token_id': None}
+    ids = ids_as_trained(IDS, extra, {'decoder_start_token_id': 2})
+    assert (ids.pad, ids.start, ids.end) == (1, 2, 5)
+    with pytest.raises(InputError, match='eos_token_id is 9; the tokenizer has the ids 0 to 8'):
+        ids_as_trained(IDS, {'eos_token_id': 9}, {})
+
+
+def test_ids_are_written_and_no_default_of_another_family_is_taken():
+    values = with_ids({'bos_token_id': 7, 'vocab_size': 9}, IDS)
+    expected = {'pad_token_id': 1, 'decoder_start_token_id': 0, 'eos_token_id': 2, 'forced_eos_token_id': None}
+    assert values == {'bos_token_id': 7, 'vocab_size': 9} | expected

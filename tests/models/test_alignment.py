@@ -1,0 +1,49 @@
+"""The weights of cross-attention: those by which a layer's output comes from the source."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.alignment import cross_weights
+from efficient_attention.models.encoder import mechanism_rng
+from efficient_attention.models.encoder_decoder import EncoderDecoder
+from efficient_attention.modules.context import Context
+from tests.models.drawn import drawn
+from tests.tolerances import assert_close
+
+SOURCE = jnp.asarray([[2, 3, 4, 5], [3, 5, 2, 0]])
+SEGMENTS = jnp.asarray([[1] * 4, [1, 1, 1, 0]])
+TOKENS = jnp.asarray([[0, 2, 4], [0, 3, 1]])
+
+
+@pytest.mark.parametrize('text', ['window(1)', 'favor(8, orthogonal=False)'])
+def test_the_weights_are_those_that_the_layer_sums_values_by(text: str):
+    config = ModelConfig(
+        width=16, heads=2, vocab_size=8, max_length=8, token_types=0, layers=1, decoder_layers=2, cross_attention=text,
+        attention_dropout_rate=0.0, norm='pre',
+    )  # fmt: skip
+    model = nnx.merge(*drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))
+    ones = jnp.ones_like(TOKENS)
+
+    @jax.jit
+    def both() -> tuple[jax.Array, jax.Array, jax.Array]:
+        other, decoder = model.encode(SOURCE, SEGMENTS), model.decoder
+        weights = cross_weights(decoder, TOKENS, ones, other)
+        x, read = decoder.embedded(TOKENS, ones, other=other)
+        first, last = decoder.stack.parameter_layers()
+        given = {'other_BMD': other.states_BMD, 'other_segments_BM': SEGMENTS}
+        context = Context(ones, read['positions_BL'], mechanism_rng=mechanism_rng(decoder.config, 0), **given)
+        streams, _ = first.run((x,), context.of_layer(0))
+        x = streams[0] + last.added(last.sub_layers[0], streams[0], context.of_layer(1))
+        cross = last.cross_attention
+        expected, _ = cross.cross(last.cross_attention_norm(x), context.of_layer(1), other)
+        summed = jnp.einsum('BHLM,BMHK->BLHK', weights, cross.cross_keys(other).value)
+        return weights, cross.join_heads(summed), expected
+
+    weights, found, expected = both()
+    assert weights.shape == (2, 2, 3, 4) and not weights[1, ..., 3].any()
+    assert_close(found, expected, gradient=True)
+    np.testing.assert_allclose(weights.sum(axis=-1), 1.0, rtol=1e-5)

@@ -1,0 +1,194 @@
+"""Decoders that read a source: cached logits are the parallel ones; no mechanism reads another pair or padding."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.decoding import CachedDecoder, DecodeState
+from efficient_attention.models.encoder_decoder import EncoderDecoder
+from tests.models.drawn import drawn
+from tests.tolerances import assert_close
+
+SIZES: dict[str, Any] = {
+    'width': 16, 'heads': 2, 'feed_forward_width': 24, 'vocab_size': 24, 'max_length': 12, 'token_types': 0,
+    'layers': 2, 'decoder_layers': 2, 'attention_dropout_rate': 0.0, 'init_std': 0.3,
+}  # fmt: skip
+MODELS: dict[str, dict[str, Any]] = {
+    'vaswani': {'positions': 'sinusoidal', 'activation': 'relu', 'embedding_norm': False, 'embedding_scale': True},
+    't5': {
+        'norm': 'pre', 'norm_kind': 'rms', 'attention_bias': False, 'feed_forward_bias': False, 'activation': 'relu',
+        'scaled_logits': False, 'output_scale': True, 'positions': 'none', 'relative': 't5', 'embedding_norm': False,
+        'relative_buckets': 4, 'relative_max_distance': 6, 'final_dropout': True,
+        'decoder_attention': 'causal; block(1)',
+    },
+    't5 1.1, windows': {
+        'norm': 'pre', 'norm_kind': 'rms', 'feed_forward_gate': True, 'positions': 'none', 'relative': 't5',
+        'relative_buckets': 4, 'relative_max_distance': 6, 'tied_output': False, 'dense_output_bias': False,
+        'decoder_attention': 'causal & window(3)', 'cross_attention': 'window(2)',
+    },
+    'bart': {
+        'position_offset': 2, 'output_bias': True, 'activation': 'gelu_erf', 'decoder_attention': 'sparse_fixed(4, 1)',
+        'cross_attention': 'per_head(full, window(1))', 'shared_table': False,
+    },
+    'performer': {
+        'norm': 'pre', 'positions': 'sinusoidal', 'attention': 'favor(8, orthogonal=False)', 'decoder_layers': 1,
+        'decoder_attention': 'favor(8, causal=True, chunk=4, orthogonal=False)',
+        'cross_attention': 'favor(8, orthogonal=False)',
+    },
+    'linear, reversible': {
+        'norm': 'pre', 'stack': 'reversible', 'positions': 'none', 'rotary': True, 'cross_attention': 'linear',
+        'decoder_attention': 'linear(causal=True, chunk=4); sparse_strided(3)',
+    },
+}  # fmt: skip
+M, L = 7, 9
+RNG = np.random.default_rng(0)
+SOURCE = jnp.asarray(RNG.integers(0, 24, (2, M)), jnp.int32)
+SOURCE_SEGMENTS = jnp.asarray([[1] * 7, [1] * 4 + [0] * 3])
+# Two targets for each source.
+TOKENS = jnp.asarray(RNG.integers(0, 24, (4, L)), jnp.int32)
+PROMPTS = (4, 2, 1, 3)  # tokens that are read at once; then as many as are left of a target of `LENGTHS`, one by one
+LENGTHS = tuple(prompt + 5 for prompt in PROMPTS)
+
+
+@functools.cache
+def model_of(**fields: Any) -> tuple[nnx.GraphDef, dict]:
+    config = ModelConfig(**SIZES | fields)
+    return drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), std=0.6)
+
+
+def segments_of(lengths: tuple[int, ...], longest: int) -> jax.Array:
+    return (jnp.arange(longest)[None] < jnp.asarray(lengths)[:, None]).astype(jnp.int32)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def parallel(graph: nnx.GraphDef, params: dict, **options: Any) -> jax.Array:
+    source, segments = (jnp.repeat(x, 2, axis=0) for x in (SOURCE, SOURCE_SEGMENTS))
+    return nnx.merge(graph, params)(source, segments, TOKENS, segments_of(LENGTHS, L), **options)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def begin(graph: nnx.GraphDef, params: dict) -> DecodeState:
+    """The state of four targets, which read two sources."""
+    model = nnx.merge(graph, params)
+    state = CachedDecoder(model.decoder, L).init_state(2, other=model.encode(SOURCE, SOURCE_SEGMENTS))
+    return state.take_rows(jnp.asarray([0, 0, 1, 1]))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def go_on(graph: nnx.GraphDef, params: dict, state: DecodeState) -> tuple[jax.Array, jax.Array]:
+    """Logits of the prompts [4, 4, V], and of five tokens behind each [4, 5, V]."""
+    cached = CachedDecoder(nnx.merge(graph, params).decoder, L)
+    first, state = cached(state, TOKENS[:, :4], segments_of(PROMPTS, 4))
+    places = jnp.asarray(PROMPTS)[:, None] + jnp.arange(5)[None]
+
+    def step(state: DecodeState, tokens_B: jax.Array) -> tuple[DecodeState, jax.Array]:
+        logits, state = cached(state, tokens_B[:, None])
+        return state, logits[:, 0]
+
+    _, rest = jax.lax.scan(step, state, jnp.take_along_axis(TOKENS, places, axis=1).T)
+    return first, rest.swapaxes(0, 1)
+
+
+def without_source(params: dict) -> dict:
+    """The parameters with NaN in all that computes keys and values of the source."""
+
+    def change(path: Any, leaf: jax.Array) -> jax.Array:
+        name = jax.tree_util.keystr(path, simple=True, separator='/')
+        reads = 'cross_attention/key' in name or 'cross_attention/value' in name or name.startswith('encoder/stack')
+        return jnp.full_like(leaf, jnp.nan) if reads else leaf
+
+    changed = jax.tree.map_with_path(change, params)
+    assert any(jnp.isnan(leaf).any() for leaf in jax.tree.leaves(changed))
+    return changed
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_cached_logits_are_the_parallel_ones(name: str):
+    """Of rows of unequal lengths, two for each source, whose keys and values are computed once: never again after."""
+    graph, params = model_of(**MODELS[name])
+    expected = parallel(graph, params)
+    first, rest = go_on(graph, without_source(params), begin(graph, params))
+    for row, prompt in enumerate(PROMPTS):
+        found = jnp.concatenate([first[row, :prompt], rest[row]])
+        assert_close(found, expected[row, : prompt + 5], gradient=True)
+
+
+# ---- packed pairs ----
+
+PACKED = {
+    'source_BM': SOURCE[:1],
+    'source_segments_BM': jnp.asarray([[1, 1, 1, 2, 2, 2, 0]]),
+    'tokens_BL': TOKENS[:1],
+    'segments_BL': jnp.asarray([[1] * 4 + [2] * 4 + [0]]),
+    'positions': (jnp.asarray([[0, 1, 2, 0, 1, 2, 0]]), jnp.asarray([[0, 1, 2, 3, 0, 1, 2, 3, 0]])),
+}
+# The same pairs in two rows.
+SEPARATE = {
+    'source_BM': SOURCE[:1, :6].reshape(2, 3),
+    'source_segments_BM': jnp.ones((2, 3), jnp.int32),
+    'tokens_BL': TOKENS[:1, :8].reshape(2, 4),
+    'segments_BL': jnp.ones((2, 4), jnp.int32),
+}
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def apply(graph: nnx.GraphDef, params: dict, step: int = 0, **arrays: Any) -> jax.Array:
+    return nnx.merge(graph, params)(**arrays, step=step)
+
+
+@pytest.mark.parametrize('text', ['window(1)', 'favor(8, orthogonal=False)'])
+def test_packed_pairs_are_those_in_rows_of_their_own(text: str):
+    """Windows go by positions in the texts."""
+    model = model_of(layers=1, decoder_layers=1, cross_attention=text, positions='sinusoidal')
+    packed, separate = apply(*model, **PACKED)[0, :8], apply(*model, **SEPARATE)
+    assert_close(packed.reshape(2, 4, -1), separate)
+    if text.startswith('favor'):  # no self-attention asks for the key that it draws from
+        assert jnp.abs(apply(*model, 1, **SEPARATE) - separate).max() > 1e-2
+
+
+# ---- what no gradient reaches ----
+
+LEAKS: dict[str, dict[str, Any]] = {
+    'windows': {'cross_attention': 'window(3)', 'attention': 'window(1)', 'attention_backend': 'blocked'},
+    'favor': {
+        'cross_attention': 'favor(8, orthogonal=False)', 'attention': 'favor(8, orthogonal=False)', 'decoder_layers': 1,
+        'decoder_attention': 'favor(8, causal=True, orthogonal=False)',
+    },
+    'reversible': {'cross_attention': 'linear', 'stack': 'reversible', 'norm': 'pre'},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('name', LEAKS)
+def test_no_gradient_reaches_later_targets_or_the_source_s_padding(name: str):
+    """Each id stands in one place, so its row of a table gets the gradient of that place; tables are apart."""
+    apart = {'shared_table': False, 'tied_output': False, 'positions': 'sinusoidal'}
+    graph, params = model_of(**LEAKS[name], **apart)
+    source, target = jnp.arange(M)[None], jnp.arange(L)[None]
+    segments = (source < 5).astype(jnp.int32)
+
+    def logits_of(encoder_VE: jax.Array, decoder_VE: jax.Array) -> jax.Array:
+        model = nnx.merge(graph, params)
+        model.encoder.embeddings.token.embedding = nnx.Param(encoder_VE)
+        model.decoder.embeddings.token.embedding = nnx.Param(decoder_VE)
+        return (model(source, segments, target, jnp.ones_like(target))[0] * jnp.arange(1.0, 25.0)[None]).sum(axis=1)
+
+    tables = [params[side]['embeddings']['token']['embedding'] for side in ('encoder', 'decoder')]
+
+    @jax.jit
+    def influences() -> tuple[jax.Array, jax.Array]:
+        """[L, V]: the norm of the gradient of the logits at each place to each id, of the source and of the target."""
+
+        def at(place: jax.Array) -> Any:
+            return jax.grad(lambda *tables: logits_of(*tables)[place], argnums=(0, 1))(*tables)
+
+        return jax.tree.map(lambda x: jnp.linalg.norm(x, axis=-1), jax.lax.map(at, jnp.arange(L)))
+
+    of_source, of_target = map(np.asarray, influences())
+    assert not of_source[:, 5:].any() and (of_source[:5, :5] > 0).any(axis=1).all()
+    assert not np.triu(of_target[:, :L], 1).any() and (np.diagonal(of_target) > 0).all()

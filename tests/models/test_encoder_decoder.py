@@ -1,0 +1,148 @@
+"""An encoder-decoder: what depends on what, packed pairs, the shared table, and dropout inside."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
+from efficient_attention.models.encoder_decoder import EncoderDecoder
+from tests.tolerances import assert_close
+
+VASWANI = ModelConfig(
+    width=16,
+    heads=2,
+    layers=2,
+    decoder_layers=1,
+    vocab_size=40,
+    max_length=24,
+    token_types=0,
+    positions='sinusoidal',
+    embedding_norm=False,
+    dropout_rate=0.0,
+    attention_dropout_rate=0.0,
+    kernel_init='fan_in',
+    init_std=0.25,
+)
+T5 = dataclasses.replace(
+    VASWANI,
+    positions='none',
+    relative='t5',
+    norm='pre',
+    norm_kind='rms',
+    attention_bias=False,
+    feed_forward_bias=False,
+    feed_forward_gate=True,
+    scaled_logits=False,
+    output_scale=True,
+)
+BART = dataclasses.replace(VASWANI, positions='learned', position_offset=2, embedding_norm=True)
+KINDS = {'vaswani': VASWANI, 't5': T5, 'bart': BART}
+
+
+@functools.cache
+def model_of(name: str) -> EncoderDecoder:
+    return EncoderDecoder(KINDS[name], rngs=nnx.Rngs(0))
+
+
+@functools.cache
+def run(name: str):
+    graph, _ = nnx.split(model_of(name))
+
+    @jax.jit
+    def logits(params, *arrays, **options):
+        return nnx.merge(graph, params)(*arrays, **options)
+
+    return functools.partial(logits, nnx.state(model_of(name)))
+
+
+def ids(seed: int, length: int) -> jax.Array:
+    return jax.random.randint(jax.random.key(seed), (1, length), 1, 40)
+
+
+def ones(tokens: jax.Array) -> jax.Array:
+    return jnp.ones_like(tokens)
+
+
+@pytest.mark.parametrize('name', KINDS)
+def test_packed_pairs_give_what_each_gives_alone(name: str):
+    """Of one shape: alone a pair is followed by padding."""
+    pairs = [(ids(1, 5), ids(2, 4)), (ids(3, 7), ids(4, 6))]
+    cuts = [(slice(0, 5), slice(0, 4)), (slice(5, 12), slice(4, 10))]
+
+    def packed(chosen: list[int]) -> jax.Array:
+        arrays = []
+        for side, length in ((0, 12), (1, 10)):
+            sides = [pairs[number][side] for number in chosen]
+            sizes = [one.shape[1] for one in sides] + [length - sum(one.shape[1] for one in sides)]
+            filled = jnp.pad(jnp.concatenate(sides, axis=1), ((0, 0), (0, sizes[-1])))
+            numbers = [*range(1, len(chosen) + 1), 0]
+            segments = np.repeat(numbers, sizes)[None].astype(np.int32)
+            positions = np.concatenate([np.arange(size) for size in sizes])[None].astype(np.int32)
+            arrays.append((filled, jnp.asarray(segments), jnp.asarray(positions)))
+        (source, source_segments, source_positions), (tokens, segments, positions) = arrays
+        return run(name)(source, source_segments, tokens, segments, positions=(source_positions, positions))
+
+    both = packed([0, 1])
+    for number, (_, cut) in enumerate(cuts):
+        alone = packed([number])[:, : cut.stop - cut.start]
+        assert_close(both[:, cut], alone)
+
+
+@pytest.mark.parametrize('name', ['t5', 'bart'])
+def test_later_targets_and_padding_of_the_source_have_no_gradient(name: str, monkeypatch: pytest.MonkeyPatch):
+    model, source, tokens = model_of(name), ids(5, 6), ids(6, 5)
+    segments = ones(source).at[0, 4:].set(0)
+    table = type(model.decoder.embeddings.token)
+    lookup = table.__call__
+
+    @jax.jit
+    def logits_at_2(added: tuple[jax.Array, jax.Array]) -> jax.Array:
+        """The sum of the logits at place 2, with something added to the vectors of each token of source and target."""
+
+        def vectors(self, inputs: jax.Array) -> jax.Array:
+            return lookup(self, inputs) + added[inputs.shape != source.shape]
+
+        monkeypatch.setattr(table, '__call__', vectors)
+        return model(source, segments, tokens, ones(tokens))[0, 2].sum()
+
+    of_source, of_target = jax.grad(logits_at_2)((jnp.zeros((1, 6, 16)), jnp.zeros((1, 5, 16))))
+    assert not np.asarray(of_target[0, 3:]).any() and not np.asarray(of_source[0, 4:]).any()
+    assert np.abs(of_target[0, :3]).max(axis=-1).min() > 0 and np.abs(of_source[0, :4]).max(axis=-1).min() > 0
+
+
+def test_the_table_is_one_or_two():
+    shared = nnx.state(model_of('t5'), nnx.Param)
+    apart = nnx.state(
+        nnx.eval_shape(lambda: EncoderDecoder(dataclasses.replace(T5, shared_table=False), rngs=nnx.Rngs(0))), nnx.Param
+    )
+    sizes = [sum(leaf.size for leaf in jax.tree.leaves(one)) for one in (shared, apart)]
+    assert sizes[1] - sizes[0] == 40 * 16
+    assert model_of('t5').encoder.embeddings.token is model_of('t5').decoder.embeddings.token
+
+
+@pytest.mark.parametrize('fields', [{'feed_forward_dropout_rate': 0.5}, {'dropout_rate': 0.5, 'final_dropout': True}])
+def test_dropout_inside_and_at_the_end_follows_from_the_key(fields: dict):
+    graph, params = nnx.split(EncoderDecoder(dataclasses.replace(T5, **fields), rngs=nnx.Rngs(0)))
+    source, tokens = ids(7, 5), ids(8, 4)
+
+    @jax.jit
+    def logits(seed: jax.Array) -> jax.Array:
+        model = nnx.merge(graph, params)
+        return model(source, ones(source), tokens, ones(tokens), rng=jax.random.key(seed))
+
+    one, same, other = (logits(seed) for seed in (1, 1, 2))
+    assert np.array_equal(one, same) and not np.allclose(one, other)
+
+
+def test_a_decoder_that_reads_later_positions_is_refused():
+    config = dataclasses.replace(VASWANI, decoder_attention='full')
+    with pytest.raises(InputError, match="'full' is not causal"):
+        nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)))
+    with pytest.raises(InputError, match='model.decoder_layers is 0'):
+        nnx.eval_shape(lambda: EncoderDecoder(VASWANI.encoder, rngs=nnx.Rngs(0)))

@@ -1,0 +1,103 @@
+"""Runs from text to text: what the task reads, says and refuses; a whole run learns, and goes on as if unbroken."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from configs.common import text_to_text_config
+from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.run import RunConfig
+from efficient_attention.data.pairs.pair_sets import parse_sets
+from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.errors import InputError
+from efficient_attention.inference.evaluate_workdir import evaluate_workdir
+from efficient_attention.inference.translator import Decoding, open_translator
+from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+from efficient_attention.tasks.metrics.translation import translation_scores
+from efficient_attention.tasks.text_to_text import TextToTextTask
+from efficient_attention.training.loop import train
+from efficient_attention.workdir.metrics import read_metrics
+
+pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+
+
+def config_of(**fields: Any) -> RunConfig:
+    config = text_to_text_config()
+    flat = {'data.tokenizer': 'train:wordpiece', 'data.vocab_size': 24, 'data.length': 8}
+    flat |= {'pairs.train': 'toy:reverse:40:2-6', 'pairs.held_out': 'toy:reverse:10:2-6:1'}
+    flat |= {'pairs.target_length': 8, 'pairs.buckets': (8,), 'model.width': 16, 'model.layers': 1}
+    flat |= {'model.decoder_layers': 1, 'model.positions': 'sinusoidal', 'optimizer.warmup_steps': 2}
+    flat |= {'model.embedding_norm': False, 'model.norm': 'pre', 'model.norm_epsilon': 1e-5}  # as Pegasus has them
+    flat |= {'optimizer.learning_rate': 3e-3, 'train.steps': 12, 'train.batch_size': 8, 'train.log_every_steps': 4}
+    flat |= {'eval.every_steps': 6, 'eval.batch_size': 8, 'checkpoint.every_steps': 6, 'train.label_smoothing': 0.1}
+    config.update_from_flattened_dict(flat | fields)
+    return from_dict(config.to_dict(), RunConfig)
+
+
+def test_a_run_learns_and_its_workdir_is_evaluated(tmp_path: Path):
+    held_out = train(config_of(), tmp_path / 'run')
+    lines = [line for line in read_metrics(tmp_path / 'run') if line['split'] == 'held_out']
+    assert lines[1]['target_loss'] < lines[0]['target_loss'] - 0.05
+    assert held_out['target_loss'] == held_out['target_cross_entropy']  # smoothing is for training alone
+    training = [line for line in read_metrics(tmp_path / 'run') if line['split'] == 'train']
+    assert all(line['target_loss'] > line['target_cross_entropy'] for line in training[-1:])
+    assert (tmp_path / 'run' / 'tokenizer.json').exists()
+    found = evaluate_workdir(tmp_path / 'run', batch_size=16, beams=2)
+    assert found['target_loss'] == pytest.approx(held_out['target_loss'], rel=1e-5)
+    translator = open_translator(tmp_path / 'run', decoding=Decoding(beams=2, max_tokens=8, batch_size=16))
+    [held_out_set] = parse_sets('toy:reverse:10:2-6:1', '')
+    sources, targets, _ = zip(*held_out_set.read(), strict=True)
+    scores = translation_scores([best[0].text for best in translator(sources)], targets)
+    assert {name: found[name] for name in scores} == scores
+    assert_goes_out_and_comes_back(tmp_path / 'run', tmp_path / 'exported')
+
+
+def assert_goes_out_and_comes_back(workdir: Path, folder: Path) -> None:
+    """As a Hugging Face folder, with the ids that targets begin and end with."""
+    before = open_pretrained(workdir)
+    save_pretrained(folder, before)
+    after = open_pretrained(folder)
+    assert (after.family, after.problem, after.model) == ('pegasus', 'text_to_text', before.model)
+    assert jax.tree.all(jax.tree.map(np.array_equal, before.params(), after.params()))
+    pieces = load_tokenizer(workdir / 'tokenizer.json', lowercase=False).get_vocab()
+    ids = {'pad_token_id': '[PAD]', 'decoder_start_token_id': '[CLS]', 'eos_token_id': '[SEP]'}
+    assert {key: after.extra[key] for key in ids} == {key: pieces[piece] for key, piece in ids.items()}
+
+
+def test_sets_are_joined_with_their_prefixes_and_what_is_cut_is_said():
+    sets = {'pairs.train': 'toy:copy:20:2-3; toy:sort:10:9-9', 'pairs.held_out': '', 'pairs.prefix': ('3 ', '4 ')}
+    task = TextToTextTask(config_of(**sets))
+    pairs = task.encoded('train')
+    three, four = (task.tokenizer.token_to_id(piece) for piece in '34')
+    assert [pair.source[0] for pair in pairs] == 20 * [three] + 10 * [four]
+    assert task.notes == ['pairs.train: 10 pairs cut (pairs.overlong), the first at toy:sort:10:9-9']
+    assert task.rows_per_epoch() == 30
+
+
+def test_the_fingerprint_follows_the_pairs_and_the_tokenizer():
+    found = [TextToTextTask(config_of(**fields)).fingerprint for fields in ({}, {'data.vocab_size': 23})]
+    assert found[0]['pairs'] == found[1]['pairs'] and found[0]['tokenizer'] != found[1]['tokenizer']
+    other = TextToTextTask(config_of(**{'pairs.held_out': 'toy:reverse:10:2-6:2'})).fingerprint
+    assert other['pairs'] != found[0]['pairs'] and other['tokenizer'] == found[0]['tokenizer']
+
+
+@pytest.mark.parametrize(
+    'fields, said',
+    [
+        ({'pairs.prefix': ('a', 'b')}, '^pairs.prefix has 2 prefixes, and pairs.train 1 sets$'),
+        ({'model.vocab_size': 24, 'data.vocab_size': 24, 'pairs.start': '<go>'}, "^pairs.start is '<go>'"),
+        ({'pairs.train': 'lines:none.de,none.en'}, "^pairs.train: no file matches 'none.de'$"),
+    ],
+)
+def test_what_does_not_serve_is_named(fields: dict, said: str):
+    with pytest.raises(InputError, match=said):
+        TextToTextTask(config_of(**fields))
+
+
+def test_a_plan_needs_no_pairs():
+    task = TextToTextTask.without_data(config_of(**{'pairs.train': 'lines:none.de,none.en'}))
+    shapes = task.batch_shapes()
+    assert shapes['source'].shape == (8, 8) and shapes['weights'].dtype == np.float32
