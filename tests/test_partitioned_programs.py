@@ -175,16 +175,27 @@ def sizes_of(config: ModelConfig, mesh: Mesh) -> Sizes:
     keys, width = LENGTH + config.memory_length, config.head_width
     tokens = keys // mesh.shape.get('sequence', 1)
     fixed = [(count, heads, width) for count in (1, keys, keys + LENGTH)]  # biases and vectors of distances
-    fixed += [(heads, tokens, LENGTH)] if config.relative == 't5' else []
-    if config.adaptive_cutoffs:  # the first words' vectors and those of the clusters
+    fixed += bias_sizes(config, heads, tokens)
+    if config.adaptive_cutoffs:  # the first words' vectors and those of the clusters, not always as many on each device
         whole = config.adaptive_cutoffs[0] + len(config.adaptive_cutoffs), config.width
         parts = [(1, 1), (mesh.shape['tensor'], 1), (mesh.shape['tensor'], mesh.shape['fsdp'])]
-        fixed += [(whole[0] // part, whole[1] // other) for part, other in parts]
+        fixed += [(-(-whole[0] // part), whole[1] // other) for part, other in parts]
     if isinstance(config.mechanisms[0], FeatureAttention):
         features = getattr(config.mechanisms[0], 'features', width)
         fixed += [(rows, heads, features, *columns) for columns in ((), (width,), (width + 1,))]
     share = rows * max(tokens, PREDICTIONS) * max(config.width, heads * width)
     return Sizes(share, tuple(fixed), config.is_stacked)
+
+
+def bias_sizes(config: ModelConfig, heads: int, tokens: int) -> list[tuple[int, ...]]:
+    """The sizes of what parameters are made into before they become a bias, which all rows share."""
+    if config.relative not in ('t5', 'tupe_r'):
+        return []
+    pairs = heads, tokens, LENGTH
+    if config.relative == 't5':
+        return [pairs]
+    # Of TUPE also queries or keys of all positions, sums of their norm over each, and a value of [CLS] for each head.
+    return [pairs, (config.max_length, heads * config.head_width), (config.max_length,), (heads,)]
 
 
 def check(name: str, shape: tuple[int, ...], capfd: pytest.CaptureFixture) -> str:
@@ -198,6 +209,8 @@ def check(name: str, shape: tuple[int, ...], capfd: pytest.CaptureFixture) -> st
     assert [named(one) for one in forbidden(text, step.params, mesh, sizes_of(MODELS[name], mesh))] == []
     result = program(*arguments)
     assert_close(result, expected(name), gradient=True)
+    if 'sequence' in mesh.shape:  # docs/scaling.md promises more than the table
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5), result, expected(name))
     jax.tree.map(lambda leaf, at: check_layout(leaf, at), result[1], state_shardings(step.params, mesh))
     return text
 

@@ -12,10 +12,12 @@ from efficient_attention.attention.device_mesh import (
     GATHERED,
     LOOKED_UP,
     PARAMETERS,
+    device_mesh,
     gathered,
     is_gathering,
     is_split,
     lay,
+    partition,
 )
 from efficient_attention.attention.einsum import float32_einsum
 
@@ -29,14 +31,25 @@ class Table(nnx.Embed):
 
     def __call__(self, inputs: Int[Array, '...'], out_sharding: Any = None) -> Float[Array, '... E']:
         """The vectors of these rows, in the table's `dtype`."""
-        if out_sharding is not None or not is_gathering():
+        if out_sharding is not None or not (is_gathering() or is_split('V')):
             return super().__call__(inputs, out_sharding)
         table = lay(jnp.asarray(self.embedding[...], self.dtype or self.param_dtype), self.axes, PARAMETERS)
-        if self.axes == 'VE' and inputs.ndim == 2:
+        if inputs.ndim == 2 and self.is_in_parts():
             # Each device finds its part of the vectors of all rows, and exchanges it for the rest of those of its rows:
             # that is less than the table, and so is their gradient.
             return lay(jnp.take(table, lay(jnp.asarray(inputs), 'BL', LOOKED_UP), axis=0), 'BLE', LOOKED_UP)
         return jnp.take(lay(table, self.axes, GATHERED), inputs, axis=0)
+
+    def is_in_parts(self) -> bool:
+        """Whether each device of 'fsdp' holds a part of each word's vector.
+
+        A width that it does not divide is whole on every device. Each then looks up its own rows alone: if it looked up
+        those of all rows, their gradients would be gathered.
+        """
+        mesh = device_mesh() if is_gathering() else None
+        if self.axes != 'VE' or mesh is None:
+            return False
+        return partition('E', (self.features,), mesh, PARAMETERS)[0] is not None
 
     def vectors(self, dtype: DTypeLike) -> Array:
         """All of them in this dtype, as products read them."""

@@ -6,7 +6,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from efficient_attention.attention.device_mesh import using_mesh
+from efficient_attention.attention.device_mesh import spread, using_mesh
 from efficient_attention.modules.table import Table, table_logits
 from tests.collectives import sent
 from tests.tolerances import assert_close
@@ -23,10 +23,30 @@ def test_vectors_and_their_gradient_are_those_of_one_device():
         return (table(NUMBERS) ** 2).sum() + (table.vectors(np.float32)[3] * 2.0).sum()
 
     one = jax.jit(jax.value_and_grad(loss))(state)
-    spread = jax.jit(using_mesh(MESH)(jax.value_and_grad(loss)))(state)
-    assert_close(spread, one, gradient=True)
-    gradient = jax.tree.leaves(spread[1])[0]
+    on_mesh = jax.jit(using_mesh(MESH)(jax.value_and_grad(loss)))(state)
+    assert_close(on_mesh, one, gradient=True)
+    gradient = jax.tree.leaves(on_mesh[1])[0]
     assert {shard.data.shape for shard in gradient.addressable_shards} == {(5, 2)}
+
+
+def test_a_width_that_does_not_divide_is_looked_up_without_gathering_the_vectors_of_all_rows():
+    graph, state = nnx.split(Table(10, 3, axes='VE', rngs=nnx.Rngs(0)))
+
+    def loss(state: nnx.State, numbers: jax.Array) -> jax.Array:
+        return (spread(nnx.merge(graph, state)(numbers), 'BLE') ** 2).sum()
+
+    rows = jax.device_put(NUMBERS, NamedSharding(MESH, PartitionSpec(('data', 'fsdp'))))
+    program = jax.jit(using_mesh(MESH)(jax.value_and_grad(loss))).lower(state, rows).compile()
+    assert_close(program(state, rows), jax.jit(jax.value_and_grad(loss))(state, NUMBERS), gradient=True)
+    assert sent(program.as_text(), MESH, 'all-gather') == []
+
+
+def test_the_gradient_of_words_that_tensor_splits_lies_like_their_table():
+    mesh = Mesh(np.asarray(jax.devices()[:4]).reshape(2, 1, 2), ('data', 'fsdp', 'tensor'))
+    graph, state = nnx.split(Table(10, 4, axes='VE', rngs=nnx.Rngs(0)))
+    state = jax.device_put(state, NamedSharding(mesh, PartitionSpec('tensor')))
+    gradient = jax.jit(using_mesh(mesh)(jax.grad(lambda state: (nnx.merge(graph, state)(NUMBERS) ** 2).sum())))(state)
+    assert {shard.data.shape for shard in jax.tree.leaves(gradient)[0].addressable_shards} == {(5, 4)}
 
 
 def test_logits_of_tokens_that_are_spread_over_devices_gather_neither_vectors_nor_gradients():
