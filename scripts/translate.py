@@ -33,7 +33,7 @@ from efficient_attention.commands.flags import (
 )
 from efficient_attention.errors import InputError
 
-SEARCH = ('beams', 'best', 'penalty', 'alpha', 'max_tokens', 'min_tokens', 'batch_size')
+SEARCH = ('beams', 'best', 'penalty', 'alpha', 'max_tokens', 'min_tokens', 'ratio', 'extra', 'batch_size')
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
     if options.input is None:
         translate_stream(translator, sys.stdin, sys.stdout, form=options.format)
         return
-    identity = {'model': str(options.model.resolve()), 'checkpoint': options.checkpoint, 'prefix': translator.prefix}
+    identity = {'model': translator.origin, 'prefix': translator.prefix}
     identity |= {name: options[name].value for name in SEARCH if name != 'batch_size'}
     translate_file(translator, options.input, options.output, form=options.format, identity=identity)
     if options.references is not None:
@@ -76,7 +76,9 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_integer('best', 1, 'Texts for each line, in --format jsonl.', flag_values=options)
     flags.DEFINE_enum('penalty', 'gnmt', ('gnmt', 'length'), 'Length penalty of the search.', flag_values=options)
     flags.DEFINE_float('alpha', 0.6, 'Exponent of the length penalty.', flag_values=options)
-    flags.DEFINE_integer('max_tokens', 256, 'Most tokens of a text.', flag_values=options)
+    flags.DEFINE_integer('max_tokens', 256, 'Most tokens of a text, whatever its source.', flag_values=options)
+    flags.DEFINE_float('ratio', 1.0, 'Most tokens of a text for each of its source.', flag_values=options)
+    flags.DEFINE_integer('extra', 50, 'Tokens that a text may have beyond --ratio of its source.', flag_values=options)
     flags.DEFINE_integer('min_tokens', 0, 'Fewest tokens of a text.', flag_values=options)
     define_batch_size(32, '', options)
     return options
@@ -89,10 +91,21 @@ def check_files(options: flags.FlagValues) -> None:
         raise InputError('--input and --output come together; without both, standard input and output are used')
     if output is not None and output.exists():
         raise InputError(f'{output}: there is a file already; name another one (--output)')
-    if options.references is not None and output is None:
-        raise InputError('--references needs --input and --output')
+    if options.references is not None:
+        if output is None:
+            raise InputError('--references needs --input and --output')
+        check_references(options.input, options.references)
     if options.best > 1 and options.format == 'text':
         raise InputError(f'--best is {options.best}; --format text holds one text a line, --format jsonl all of them')
+
+
+def check_references(source: Path, references: Path) -> None:
+    """Raises InputError where there is not a reference for each text, before hours of search."""
+    from efficient_attention.data.sources.text_files import read_lines
+
+    texts, right = (sum(1 for _ in read_lines(path)) for path in (source, references))
+    if texts != right:
+        raise InputError(f'{references} has {right} lines, {source} {texts}')
 
 
 if __name__ == '__main__':

@@ -31,7 +31,8 @@ def shrunk_config(name: str, argument: str, folder: Path) -> RunConfig:
     config.optimizer.update(ConfigDict(OPTIMIZER))
     config.train.update(ConfigDict(TRAIN))
     config.eval.batch_size = TRAIN['batch_size']
-    (shrink_fine_tuning if config.task == 'fine_tuning' else shrink)(config, folder)
+    kinds = {'fine_tuning': shrink_fine_tuning, 'text_to_text': shrink_text_to_text}
+    kinds.get(config.task, shrink)(config, folder)
     return fill_config(config.to_dict()).config
 
 
@@ -57,6 +58,14 @@ def shrink(config: ConfigDict, folder: Path) -> None:
         model[field] = value
     if data.units not in ('bytes', 'characters', 'pixels'):
         model.vocab_size = data.vocab_size
+
+
+def shrink_text_to_text(config: ConfigDict, folder: Path) -> None:  # noqa: ARG001  needs no data
+    """Makes data and model of a config from text to text small; its pairs are digits and the same backwards."""
+    config.pairs.update({'train': 'toy:reverse:40:2-20', 'held_out': 'toy:reverse:8:2-20:1', 'test': ''})
+    config.pairs.update({'target_length': LENGTH, 'buckets': (LENGTH,)})
+    config.data.update({'length': LENGTH, 'vocab_size': DATA['vocab_size']})
+    config.model.update(ConfigDict(MODEL | {'layers': 2, 'decoder_layers': 2}))
 
 
 def small_model(model: dict[str, Any], length: int) -> dict[str, Any]:

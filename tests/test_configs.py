@@ -13,6 +13,7 @@ from configs.common import SMALL_DECODERS, small_decoder_config
 from efficient_attention.config.nested_dicts import default_fields, from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.models.decoder import Decoder
+from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.training.fill_config import with_open_fields
@@ -44,6 +45,8 @@ def parameter_count(name: str, argument: str) -> int:
         rngs = nnx.Rngs(0)
         if config.task == 'language_modelling':
             return Decoder(config.model, rngs=rngs)
+        if config.task == 'text_to_text':
+            return EncoderDecoder(config.model, rngs=rngs)
         if config.task == 'fine_tuning':
             return FineTuningModel(config.model, config.head, rngs=rngs)
         return PretrainingModel(config.model, has_pairs=config.data.pairs != 'none', rngs=rngs)

@@ -29,7 +29,8 @@ class LayerConfig(FeedForwardConfig):
     norm_epsilon: float = 1e-12  # added to the variance
     dropout_rate: float = 0.1  # on each sub-layer's output and on the embeddings
     final_dropout: bool = False  # dropout after a pre-norm stack's last norm too (T5)
-    init_std: float = 0.02  # standard deviation of the truncated normal that weights start from
+    # standard deviation of the truncated normal that weights start from; with kernel_init 'fan_in' of tables alone
+    init_std: float = 0.02
     # of matrices: 'fixed' = init_std | 'fan_in' = 1 / sqrt(inputs), of queries without scaled_logits 1 / sqrt(inputs K)
     kernel_init: str = 'fixed'
     # of activations and matrix products; parameters and statistics are always float32

@@ -10,6 +10,7 @@ against `embedding_width`.
 
 import dataclasses
 
+from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config.checks import check_one_of
 from efficient_attention.config.fields import CHANGEABLE, EXPORTED, marked, read_by
 from efficient_attention.config.output import OutputConfig
@@ -119,3 +120,17 @@ class ModelConfig(OutputConfig):
         most = self.layers // inner
         allowed = f'at most {most}, the rounds of model.layers {self.layers}'
         require(self.layer_groups <= most, 'model.layer_groups', self.layer_groups, allowed)
+
+
+def check_decoder(config: ModelConfig) -> None:
+    """Raises InputError unless `decoder_attention` is causal and fits the decoder's layers; names that field."""
+    texts = config.decoder_attention.split(';')
+    try:
+        mechanisms = [parse_mechanism(text) for text in texts]
+        _ = config.decoder
+    except (InputError, ValueError) as error:
+        raise InputError(f'model.decoder_attention {config.decoder_attention!r} does not serve: {error}') from None
+    for text, mechanism in zip(texts, mechanisms, strict=True):
+        if not mechanism.is_causal:
+            advice = mechanism.causal_form(text.strip())
+            raise InputError(f'model.decoder_attention {text.strip()!r} is not causal; write {advice}')

@@ -14,7 +14,8 @@ class PairsConfig:
     """Sets of pairs of texts, and how they become rows of tokens.
 
     A set is `lines:<source file>,<target file>`, `table:<file>#<source column>,<target column>`,
-    `tfds:<name>:<split>#<source column>,<target column>` or `toy:<problem>`; several are separated by ';'.
+    `tfds:<name>:<split>#<source column>,<target column>` or
+    `toy:<problem>:<rows>:<shortest>-<longest>[:<seed>]`; several are separated by ';'.
 
     Raises:
         InputError: a field is out of its range; names the field, its value and what is allowed.

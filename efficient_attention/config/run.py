@@ -11,7 +11,7 @@ from efficient_attention.config.fields import CHANGEABLE, TASKS, TRAINING_ONLY, 
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.memory_checks import check_memory
 from efficient_attention.config.mesh import MeshConfig
-from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.model import ModelConfig, check_decoder
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.config.sequence_checks import check_sequence
@@ -49,6 +49,8 @@ class RunConfig:
             )
         check_memory(self.model)
         check_sequence(self.mesh, self.model, {'data.length': self.data.length, 'eval.context': self.eval.context})
+        if self.task == 'text_to_text':
+            self.check_text_to_text()
         if self.model.memory_length and self.data.batches != 'streams':
             raise InputError(
                 f'data.batches is {self.data.batches!r}; with model.memory_length {self.model.memory_length} it must '
@@ -62,8 +64,6 @@ class RunConfig:
             raise InputError(
                 f'model.vocab_size {self.model.vocab_size} is below data.vocab_size {self.data.vocab_size}'
             )
-        if self.task == 'text_to_text':
-            self.check_text_to_text()
         if self.data.pairs != 'none' and 0 < self.model.token_types < 2:
             raise InputError(
                 f'model.token_types {self.model.token_types} is too few for data.pairs {self.data.pairs!r}; '
@@ -83,6 +83,11 @@ class RunConfig:
             raise InputError('pairs.train is empty; the task text_to_text needs sets of pairs to train on')
         if not self.model.decoder_layers:
             raise InputError('model.decoder_layers is 0; the task text_to_text needs a decoder')
+        check_decoder(self.model)
+        if self.mesh.sequence > 1:
+            raise InputError(f'mesh.sequence is {self.mesh.sequence}; it must be 1 with the task text_to_text')
+        if self.train.z_loss and self.model.adaptive_cutoffs:
+            raise InputError('train.z_loss must be 0 with model.adaptive_cutoffs, whose outputs are normalised already')
         limit = self.model.position_limit
         if limit is not None and self.pairs.target_length > limit:
             raise InputError(

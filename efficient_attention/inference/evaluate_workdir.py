@@ -1,6 +1,7 @@
 """Evaluation of a workdir: every held-out example, exactly once, with a checkpoint's parameters."""
 
 import dataclasses
+import functools
 import logging
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from efficient_attention.commands.peers import compare_with_peers
 from efficient_attention.commands.watchdog import EVALUATING, Watchdog
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.nested_dicts import to_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.restore import restore
 from efficient_attention.inference.translator import generation_scores
@@ -48,8 +50,7 @@ def evaluate_workdir(
         eval=dataclasses.replace(config.eval, batch_size=batch_size, **protocol),
     )
     if not config.has_held_out:
-        way = 'use --split=test' if config.data.test else 'train with data.held_out above 0 in a new --workdir'
-        raise InputError(f'{workdir}: no text is held out (data.held_out=0), so nothing can be evaluated; {way}')
+        raise InputError(f'{workdir}: {nothing_held_out(config)}')
     compare_with_peers({'config': to_dict(config)})
     evaluation, params, step = restore(workdir, wanted=wanted, config=config)
     compare_with_peers({'checkpoint': step})
@@ -57,11 +58,22 @@ def evaluate_workdir(
         logging.getLogger(__name__).warning('%s', note)
     graph, params = for_inference(evaluation.graph(), params)
     eval_step = evaluation.step_of(graph)
-    with Watchdog(config.train.stall_seconds, workdir) as watchdog:
-        metrics = evaluation.metrics(eval_step, params, on_batch=lambda: watchdog.note(step, EVALUATING))
     task = evaluation.task
-    made = generation_scores(task, graph, params) if isinstance(task, TextToTextTask) else {}
+    with Watchdog(config.train.stall_seconds, workdir) as watchdog:
+        on_batch = functools.partial(watchdog.note, step, EVALUATING)
+        metrics = evaluation.metrics(eval_step, params, on_batch=on_batch)
+        made = generation_scores(task, graph, params, on_batch) if isinstance(task, TextToTextTask) else {}
     return {'step': step, **task.protocol, **metrics, **made}
+
+
+def nothing_held_out(config: RunConfig) -> str:
+    """What to say of a run without anything to evaluate on."""
+    if config.task == 'text_to_text':
+        split = 'test' if config.eval.split == 'test' else 'held_out'
+        way = '; use --split=test' if split == 'held_out' and config.pairs.test else ''
+        return f'pairs.{split} is empty, so nothing can be evaluated{way}'
+    way = 'use --split=test' if config.data.test else 'train with data.held_out above 0 in a new --workdir'
+    return f'no text is held out (data.held_out=0), so nothing can be evaluated; {way}'
 
 
 def mesh_for(config: MeshConfig, devices: int) -> MeshConfig:

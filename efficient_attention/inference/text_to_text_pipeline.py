@@ -1,6 +1,7 @@
 """Texts to texts in plain Python: `ea.pipeline('translation', path)`."""
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,11 @@ class TextToTextPipeline:
         for number, text in enumerate(given):
             if not isinstance(text, str) or not text.strip():
                 raise InputError(f'text {number} is {text!r}; it must be a text that is not empty')
+        before = self.translator.cut_sources
         found = [self.shown(some) for some in self.translator(given, alignments=self.alignments)]
+        if cut := self.translator.cut_sources - before:
+            most = self.translator.encoder.source_length
+            warnings.warn(f'{cut} of {len(given)} texts have more than {most} tokens and were cut', stacklevel=2)
         return found[0] if isinstance(texts, str) else found
 
     def shown(self, found: list[Translation]) -> Any:

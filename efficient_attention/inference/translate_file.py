@@ -14,7 +14,7 @@ from efficient_attention.inference.translator import Translation, Translator
 from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.whole_files import flush, write_atomically
 
-CHUNK = 64  # batches whose lines are sorted together and then written
+CHUNK = 4  # batches whose lines are sorted together and then written
 
 
 def translate_file(
@@ -51,10 +51,18 @@ def translate_file(
             done += len(some)
             rate = (done - first) / max(time.monotonic() - started, 1e-9)
             print(f'{done:,} of {len(lines):,} lines, {rate:.1f} lines/s', file=sys.stderr, flush=True)
+    say_cut(translator)
     flush(partial)
     partial.rename(output)
     note.unlink(missing_ok=True)
     return len(lines)
+
+
+def say_cut(translator: Translator) -> None:
+    """Says how many sources were cut, if any."""
+    if translator.cut_sources:
+        most = translator.encoder.source_length
+        print(f'{translator.cut_sources:,} texts have more than {most} tokens and were cut', file=sys.stderr)
 
 
 def lines_done(partial: Path, note: Path, begun: str) -> int:

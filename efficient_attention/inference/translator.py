@@ -1,7 +1,7 @@
 """Texts in, texts out, with a trained encoder-decoder: translations, summaries, answers."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,6 +59,8 @@ class Decoding:
     alpha: float = 0.6
     max_tokens: int = 256
     min_tokens: int = 0
+    ratio: float = 1.0
+    extra: int = 50
     batch_size: int = 32
 
     def __post_init__(self) -> None:
@@ -68,12 +70,13 @@ class Decoding:
     def search(self, end: int, begin: int = -1) -> Search:
         """The search, for an end symbol, and for what every target begins with."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del fields['batch_size']
+        for name in ('batch_size', 'ratio', 'extra'):
+            del fields[name]
         return Search(**fields, end=end, first=begin)
 
     def batching(self) -> Batching:
         """How sources are put into batches."""
-        return Batching(rows=self.batch_size)
+        return Batching(rows=self.batch_size, ratio=self.ratio, extra=self.extra)
 
 
 class Translator:
@@ -83,10 +86,12 @@ class Translator:
         transducer: the model, from ids to ids.
         encoder: the tokenizer, and the length of the longest source; a longer one is cut.
         prefix: before each source.
+        origin: the checkpoint with its step, in words.
     """
 
-    def __init__(self, transducer: Transducer, encoder: PairEncoder, prefix: str = '') -> None:
-        self.transducer, self.encoder, self.prefix = transducer, encoder, prefix
+    def __init__(self, transducer: Transducer, encoder: PairEncoder, prefix: str = '', origin: str = '') -> None:
+        self.transducer, self.encoder, self.prefix, self.origin = transducer, encoder, prefix, origin
+        self.cut_sources = 0  # so far, of more tokens than a source may have
 
     def __call__(self, texts: Sequence[str], *, alignments: bool = False) -> list[list[Translation]]:
         """The best targets of each text, best first, in the order of the texts."""
@@ -96,6 +101,7 @@ class Translator:
     def each(self, texts: Sequence[str], *, alignments: bool = False) -> Iterator[tuple[int, list[Translation]]]:
         """The number of each text with its best targets, the shortest texts first, as they are found."""
         sources = self.encoder.source_ids(self.prefix + text for text in texts)
+        self.cut_sources += sum(len(ids) > self.encoder.source_length for ids in sources)
         sources = [self.encoder.cut(ids, self.encoder.source_length) for ids in sources]
         for number, targets in self.transducer.each(sources, alignments=alignments):
             yield number, [self.translation(sources[number], target) for target in targets]
@@ -170,7 +176,9 @@ def translator_of(
     if prefix is None:
         prefix = one_prefix(run, path) if run else ''
     encoder = PairEncoder(tokenizer, symbols, *lengths)
-    return make_translator(graph, nnx.to_pure_dict(state), encoder, decoding or Decoding(), prefix)
+    translator = make_translator(graph, nnx.to_pure_dict(state), encoder, decoding or Decoding(), prefix)
+    translator.origin = pretrained.origin()
+    return translator
 
 
 def one_prefix(config: RunConfig, workdir: Path) -> str:
@@ -182,23 +190,30 @@ def one_prefix(config: RunConfig, workdir: Path) -> str:
     return prefixes[0]
 
 
-def generation_scores(task: TextToTextTask, graph: nnx.GraphDef, params: Any) -> dict[str, float | str]:
+def generation_scores(
+    task: TextToTextTask, graph: nnx.GraphDef, params: Any, on_text: Callable[[], None] = lambda: None
+) -> dict[str, float | str]:
     """BLEU, chrF and exact matches of what the model makes of the split that is evaluated, with the signatures.
 
     Args:
         task: of the run, with its pairs.
         graph: of the model, laid out for inference.
         params: likewise.
+        on_text: is called with each text that is found.
     """
     config, split = task.config, task.config.eval.split
     fields = {name: getattr(config.eval, name) for name in ('beams', 'penalty', 'alpha')}
-    decoding = Decoding(**fields, batch_size=config.eval.batch_size, max_tokens=config.pairs.target_length)
+    most = config.pairs.target_length
+    decoding = Decoding(**fields, batch_size=config.eval.batch_size, max_tokens=most, extra=most)
     made: list[str] = []
     params = on_host(params)  # each process writes all of the targets, on one of its devices
     with jax.default_device(jax.local_devices()[0]):
-        for one, prefix in zip(task.sets[split], task.pairs.prefix or ('',) * len(task.sets[split]), strict=True):
+        for one, prefix in zip(task.sets[split], task.prefixes(split), strict=True):
             translator = make_translator(graph, params, task.encoder, decoding, prefix)
-            found = translator([pair.source for pair in task.pairs_of_set(one)])
-            made += [best[0].text if best else '' for best in found]
+            found: dict[int, str] = {}
+            for number, best in translator.each([pair.source for pair in task.pairs_of_set(one)]):
+                found[number] = best[0].text if best else ''
+                on_text()
+            made += [found[number] for number in range(len(found))]
     scores = translation_scores(made, [pair.target for pair in task.texts(split)])
     return {**scores, 'beams': config.eval.beams, 'length_penalty': f'{config.eval.penalty} {config.eval.alpha:g}'}

@@ -49,7 +49,7 @@ class TextToTextTask(Task):
         lengths = config.data.length, config.pairs.target_length
         self.encoder = PairEncoder(self.tokenizer, symbols, *lengths, config.pairs.overlong)
         self.overlong = {split: Overlong() for split in SPLITS}
-        digests = ' '.join(one.digest() for split in SPLITS for one in self.sets[split])
+        digests = ' '.join(one.digest() for split in ('train', 'held_out') for one in self.sets[split])
         self.fingerprint = {
             'pairs': hashlib.sha256(digests.encode()).hexdigest(),
             'tokenizer': hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest(),
@@ -81,8 +81,14 @@ class TextToTextTask(Task):
         tokenizer = loaded_tokenizer(self.config.data, is_text_to_text=True)
         if tokenizer is not None:
             return tokenizer
-        texts = [text for pair in self.texts('train') for text in pair[:2]]
+        prefixed = zip(self.sets['train'], self.prefixes('train'), strict=True)
+        found = ((prefix, pair) for one, prefix in prefixed for pair in self.pairs_of_set(one))
+        texts = [text for prefix, pair in found for text in (prefix + pair.source, pair.target)]
         return trained_tokenizer(self.config.data, lambda: iter(texts), sum(map(len, texts)))
+
+    def prefixes(self, split: str) -> tuple[str, ...]:
+        """What stands before the sources of each set of a split."""
+        return self.pairs.prefix or ('',) * len(self.sets[split])
 
     def texts(self, split: str) -> list[TextPair]:
         """The pairs of a split, set after set; raises InputError as `PairSet.read`."""
@@ -101,10 +107,9 @@ class TextToTextTask(Task):
             InputError: there are none, or one is too long where that is an error.
         """
         overlong = self.overlong[split] = Overlong()
-        prefixes = self.pairs.prefix or ('',) * len(self.sets[split])
         found = [
             pair
-            for one, prefix in zip(self.sets[split], prefixes, strict=True)
+            for one, prefix in zip(self.sets[split], self.prefixes(split), strict=True)
             for pair in self.encoder.encode(self.pairs_of_set(one), prefix, overlong)
         ]
         if not found:
@@ -156,7 +161,7 @@ class TextToTextTask(Task):
     @property
     def notes(self) -> list[str]:
         """See `Task`: the pairs that were cut or left out."""
-        done = {'truncate': 'cut', 'skip': 'left out', 'error': ''}[self.pairs.overlong]
+        done = 'left out' if self.pairs.overlong == 'skip' else 'cut'
         return [
             f'pairs.{split}: {overlong.count:,} pairs {done} (pairs.overlong), the first at {overlong.first}'
             for split, overlong in self.overlong.items()

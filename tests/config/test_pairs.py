@@ -4,9 +4,11 @@ import dataclasses
 
 import pytest
 
+from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.config.run import RunConfig
+from efficient_attention.config.train import TrainConfig
 from efficient_attention.errors import InputError
 
 MODEL = ModelConfig(token_types=0, decoder_layers=2)
@@ -39,6 +41,19 @@ def test_a_run_of_text_to_text():
         ({'pairs': PairsConfig()}, 'pairs.train is empty'),
         ({'model': dataclasses.replace(MODEL, decoder_layers=0)}, 'model.decoder_layers is 0; the task text_to_text'),
         ({'pairs': dataclasses.replace(RUN['pairs'], target_length=600)}, 'pairs.target_length 600 is beyond'),
+        ({'mesh': MeshConfig(sequence=2)}, 'mesh.sequence is 2; it must be 1 with the task text_to_text'),
+        (
+            {'model': dataclasses.replace(MODEL, decoder_attention='full')},
+            "^model.decoder_attention 'full' is not causal; write 'causal",
+        ),
+        (
+            {'model': dataclasses.replace(MODEL, decoder_attention='causal;causal;causal')},
+            "^model.decoder_attention 'causal;causal;causal' does not serve: ",
+        ),
+        (
+            {'model': dataclasses.replace(MODEL, adaptive_cutoffs=(9,)), 'train': TrainConfig(z_loss=1e-4)},
+            '^train.z_loss must be 0 with model.adaptive_cutoffs',
+        ),
         ({'task': 'pretraining'}, 'pairs.train is .*; the task pretraining does not read it'),
     ],
 )

@@ -173,7 +173,7 @@ def test_a_question_that_is_cut_is_said(checkpoint):
 @pytest.mark.parametrize(
     'task, problem, options, message',
     [
-        ('translation', 'classification', {}, r"^pipeline 'translation' is unknown; known: fill-mask, "),
+        ('poetry', 'classification', {}, r"^pipeline 'poetry' is unknown; known: fill-mask, "),
         ('fill-mask', 'classification', {}, r"holds a model for 'classification'; filling masks needs pretraining$"),
         ('question-answering', 'classification', {}, r"was trained for 'classification'; question-answering needs"),
         ('text-classification', 'classification', {'length': 99}, r'^length is 99; the model has 24 positions$'),

@@ -19,6 +19,8 @@ class Shouting:
     class transducer:
         batching = Batching(rows=2)
 
+    cut_sources = 0
+
     def __init__(self, fails_at: str = '') -> None:
         self.asked, self.fails_at = [], fails_at
 

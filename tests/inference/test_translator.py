@@ -36,6 +36,7 @@ def test_texts_go_through_in_their_order(tokenizer: Tokenizer):
     translator = Translator(Reversing(), PairEncoder(tokenizer, symbols_of(tokenizer), 4, 4), 'b ')
     [[one], [other]] = translator(['a a', 'a b a b'], alignments=True)
     assert one.text == 'a a b' and one.source_pieces == ('b', 'a', 'a', '</s>') and one.pieces == ('a', 'a', 'b')
+    assert translator.cut_sources == 1
     assert other.text == 'b a b' and one.alignment.shape == (3, 4)  # the source is cut to 4 tokens
 
 

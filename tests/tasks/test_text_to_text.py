@@ -68,11 +68,17 @@ def assert_goes_out_and_comes_back(workdir: Path, folder: Path) -> None:
 
 
 def test_sets_are_joined_with_their_prefixes_and_what_is_cut_is_said():
-    sets = {'pairs.train': 'toy:copy:20:2-3; toy:sort:10:9-9', 'pairs.held_out': '', 'pairs.prefix': ('3 ', '4 ')}
+    sets = {
+        'pairs.train': 'toy:copy:20:2-3; toy:sort:10:9-9',
+        'pairs.held_out': '',
+        'pairs.prefix': ('copy: ', 'sort: '),
+    }
+    sets |= {'data.vocab_size': 60}
     task = TextToTextTask(config_of(**sets))
     pairs = task.encoded('train')
-    three, four = (task.tokenizer.token_to_id(piece) for piece in '34')
-    assert [pair.source[0] for pair in pairs] == 20 * [three] + 10 * [four]
+    copy, sort = (task.tokenizer.token_to_id(word) for word in ('copy', 'sort'))
+    assert copy is not None and sort is not None  # the tokenizer has learnt from the prefixes, too
+    assert [pair.source[0] for pair in pairs] == 20 * [copy] + 10 * [sort]
     assert task.notes == ['pairs.train: 10 pairs cut (pairs.overlong), the first at toy:sort:10:9-9']
     assert task.rows_per_epoch() == 30
 

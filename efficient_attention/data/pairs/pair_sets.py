@@ -12,7 +12,7 @@ from efficient_attention.data.sources.text_files import digest_files, find_files
 from efficient_attention.errors import InputError
 
 KINDS: tuple[str, ...] = ('lines:<source file>,<target file>', 'table:<files>#<source column>,<target column>')
-KINDS += ('tfds:<name>:<split>#<source column>,<target column>', 'toy:<problem>:<rows>:<shortest>-<longest>')
+KINDS += ('tfds:<name>:<split>#<source column>,<target column>', 'toy:<problem>:<rows>:<shortest>-<longest>[:<seed>]')
 
 
 class TextPair(NamedTuple):
