@@ -132,8 +132,10 @@ class Reception:
         try:
             server = listen(host, port)
         except OSError as error:
-            self._tell_another_0((host, port))
-            reason = 'another program listens there' if error.errno == errno.EADDRINUSE else error.strerror
+            is_taken = error.errno == errno.EADDRINUSE
+            if is_taken:
+                self._tell_another_0((host, port))
+            reason = 'another program listens there' if is_taken else error.strerror
             line = f'process 0 cannot listen there ({reason}); --bind_address names an address of this machine'
             raise InputError(f'--coordinator={self._place.address}: {line}') from None
         threading.Thread(target=accept_all, args=(server, self._receive), daemon=True).start()
