@@ -7,8 +7,8 @@ The problem follows the colon, and after a dash how positions are told: sinusoid
 Sources of 2 to 20 digits to train on and to be evaluated on; `pairs.test` has 21 to 40, which no training pair
 has. Of the held-out sources those of 2 and most of 3 digits are among those to train on, too.
 
-Run of 2026-11-23, jax 0.10.2, 2 cores of an AMD EPYC beside other work: `reverse`, seed 0, greedy search. Held out, 2 to
-20 digits: exact match 1.000 of 500, cross-entropy 0.0005 nats a digit. Test, 21 to 40 digits: accuracy 0.284 of the
+Run of 2026-11-23, jax 0.10.2, 2 cores of an AMD EPYC beside other work: `reverse`, seed 0, greedy search. Held out, 2
+to 20 digits: exact match 1.000 of 500, cross-entropy 0.0005 nats a digit. Test, 21 to 40 digits: accuracy 0.284 of the
 digits, the true ones before them given. `copy`, `sort`, `sum` and the other positions were not run.
 """
 
