@@ -22,7 +22,7 @@ from efficient_attention.attention.softmax.serve import may_hold_all_pairs
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.relative import BUCKETED, UNTIED
 from efficient_attention.errors import InputError
-from efficient_attention.modules.parameters import embedding, linear, make_norm, weight_init
+from efficient_attention.modules.parameters import embedding, kernel_init, linear, make_norm
 
 
 class LogitTerms(Protocol):
@@ -49,7 +49,8 @@ class PositionBias(nnx.Module):
         self.untied = UntiedPositions(config, rngs=rngs) if is_untied else None
         self.resets = nnx.Param(jnp.zeros((2, config.heads), jnp.float32)) if has_reset else None
         rows = config.relative_buckets + has_reset
-        table_RH = weight_init(config)(rngs.params(), (rows, config.heads)) if config.relative in BUCKETED else None
+        start = kernel_init(config, config.width**-0.5)  # T5's
+        table_RH = start(rngs.params(), (rows, config.heads)) if config.relative in BUCKETED else None
         self.table = None if table_RH is None else nnx.Param(table_RH)
 
     def __call__(self, positions_BL: Array) -> Any:

@@ -151,6 +151,12 @@ def test_buckets(count: int, most: int, causal: bool):
         assert set(numbers.tolist()) == set(range(count)) - (set() if causal else unused)
 
 
+def test_the_buckets_of_t5_start_by_the_width_where_matrices_do():
+    config = dataclasses.replace(CONFIG, width=400, heads=200, relative_buckets=32, kernel_init='fan_in', init_std=1.0)
+    table = np.asarray(PositionBias(config, causal=False, rngs=nnx.Rngs(0)).table[...])
+    np.testing.assert_allclose(table.std(), 400**-0.5, rtol=0.05)
+
+
 def test_differences_beyond_the_largest_share_a_value_and_places_do_not_matter():
     table = jax.random.normal(jax.random.key(1), (2 * 3 + 1, 2))
 
