@@ -26,6 +26,7 @@ def get_config(name: str = 'transformer') -> ConfigDict:
     for split, file in (('train', 'train'), ('held_out', 'val'), ('test', 'test_2016_flickr')):
         config.pairs[split] = f'lines:data/multi30k/raw/{file}.{source}.gz,data/multi30k/raw/{file}.{target}.gz'
     config.pairs.target_length = 96
+    config.pairs.buckets = (12, 16, 20, 24, 28, 32, 40, 64)  # half of the pairs have at most 16 tokens a side
 
     fields = dict(
         width=256,
@@ -45,16 +46,16 @@ def get_config(name: str = 'transformer') -> ConfigDict:
     set_fields(config.model, fields)
 
     recipe = dict(
-        learning_rate=1e-3,
-        schedule='rsqrt',
-        warmup_steps=1000,
+        learning_rate=1.5e-3,
+        schedule='cosine',
+        warmup_steps=400,
         beta2=0.98,
         eps=1e-9,
         weight_decay=0.0,
         bias_correction=True,
     )
     set_fields(config.optimizer, recipe)
-    config.train.steps = 4000
+    config.train.steps = 3000
     config.train.batch_size = 128
     config.train.label_smoothing = 0.1
     config.eval.every_steps = 500
