@@ -12,6 +12,7 @@ from flax import nnx
 from tokenizers import Tokenizer
 
 from efficient_attention.config.run import RunConfig
+from efficient_attention.data.mixture import Mixture
 from efficient_attention.data.pairs.pair_batches import PairBatches
 from efficient_attention.data.pairs.pair_encoder import EncodedPair, Overlong, PairEncoder, symbols_of
 from efficient_attention.data.pairs.pair_sets import PairSet, TextPair, parse_sets
@@ -100,19 +101,18 @@ class TextToTextTask(Task):
             self.found[one] = list(one.read())
         return self.found[one]
 
-    def encoded(self, split: str) -> list[EncodedPair]:
-        """The pairs of a split as ids.
+    def encoded(self, split: str) -> list[list[EncodedPair]]:
+        """The pairs of each set of a split as ids.
 
         Raises:
             InputError: there are none, or one is too long where that is an error.
         """
         overlong = self.overlong[split] = Overlong()
         found = [
-            pair
+            list(self.encoder.encode(self.pairs_of_set(one), prefix, overlong))
             for one, prefix in zip(self.sets[split], self.prefixes(split), strict=True)
-            for pair in self.encoder.encode(self.pairs_of_set(one), prefix, overlong)
         ]
-        if not found:
+        if not any(found):
             raise InputError(f'pairs.{split} {getattr(self.pairs, split)!r} gives no pair')
         return found
 
@@ -120,9 +120,20 @@ class TextToTextTask(Task):
         """Batches of a split."""
         lengths = self.encoder.source_length, self.encoder.target_length
         options: dict[str, Any] = {'seed': self.config.train.seed, 'is_row_alone': self.model.reads_length}
-        return PairBatches(
-            self.encoded(split), self.encoder.symbols, lengths, self.pairs.buckets, batch_size, **options
-        )
+        sets = self.encoded(split)
+        options |= {'mixture': self.mixture(sets)} if split == 'train' else {}
+        pairs = [pair for one in sets for pair in one]
+        return PairBatches(pairs, self.encoder.symbols, lengths, self.pairs.buckets, batch_size, **options)
+
+    def mixture(self, sets: list[list[EncodedPair]]) -> Mixture | None:
+        """How often training reads the pairs of each set; None = all of them once an epoch."""
+        if not self.pairs.is_mixed:
+            return None
+        sizes = tuple(len(one) for one in sets)
+        for one, size in zip(self.sets['train'], sizes, strict=True):
+            if not size:
+                raise InputError(f'pairs.train: the set {one.text!r} gives no pair, so it cannot be mixed with others')
+        return Mixture(sizes, self.pairs.mixing_limit, self.pairs.mixing_temperature, self.config.train.seed)
 
     @functools.cached_property
     def training(self) -> PairBatches:
@@ -142,7 +153,7 @@ class TextToTextTask(Task):
 
     def rows_per_epoch(self) -> int:
         """See `Task`."""
-        return len(self.training.pairs)
+        return self.training.plan.rows_per_epoch
 
     def make_model(self, rngs: nnx.Rngs) -> EncoderDecoder:
         """The encoder-decoder."""
@@ -160,13 +171,21 @@ class TextToTextTask(Task):
 
     @property
     def notes(self) -> list[str]:
-        """See `Task`: the pairs that were cut or left out."""
+        """See `Task`: the pairs that were cut or left out, and what an epoch has of sets that are mixed."""
         done = 'left out' if self.pairs.overlong == 'skip' else 'cut'
-        return [
+        notes = [
             f'pairs.{split}: {overlong.count:,} pairs {done} (pairs.overlong), the first at {overlong.first}'
             for split, overlong in self.overlong.items()
             if overlong.count
         ]
+        mixture = self.training.mixture if 'training' in self.__dict__ else None
+        return notes + ([self.mixture_note(mixture)] if mixture else [])
+
+    def mixture_note(self, mixture: Mixture) -> str:
+        """How many pairs an epoch has of each set."""
+        counts = zip(mixture.rows_of_sets.tolist(), mixture.sizes, self.sets['train'], strict=True)
+        each = '; '.join(f'{rows:,} of the {size:,} of {one.text}' for rows, size, one in counts)
+        return f'pairs.train: an epoch has {mixture.rows_per_epoch:,} pairs: {each}'
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
         """The means as they are."""

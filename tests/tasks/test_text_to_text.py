@@ -75,12 +75,29 @@ def test_sets_are_joined_with_their_prefixes_and_what_is_cut_is_said():
     }
     sets |= {'data.vocab_size': 60}
     task = TextToTextTask(config_of(**sets))
-    pairs = task.encoded('train')
+    pairs = [pair for one in task.encoded('train') for pair in one]
     copy, sort = (task.tokenizer.token_to_id(word) for word in ('copy', 'sort'))
     assert copy is not None and sort is not None  # the tokenizer has learnt from the prefixes, too
     assert [pair.source[0] for pair in pairs] == 20 * [copy] + 10 * [sort]
     assert task.notes == ['pairs.train: 10 pairs cut (pairs.overlong), the first at toy:sort:10:9-9']
     assert task.rows_per_epoch() == 30
+
+
+def test_sets_are_mixed_by_shares_and_the_counts_are_said():
+    sets = {'pairs.train': 'toy:copy:40:2-3; toy:sort:8:4-4', 'pairs.held_out': '', 'pairs.mixing_limit': 12}
+    task = TextToTextTask(config_of(**sets))
+    task.prepare_training()
+    assert task.rows_per_epoch() == 20
+    said = 'pairs.train: an epoch has 20 pairs: 12 of the 40 of toy:copy:40:2-3; 8 of the 8 of toy:sort:8:4-4'
+    assert task.notes == [said]
+    batches = list(task.training_batches(0, 6, 0, 1))  # two epochs of three batches
+    numbers = np.concatenate([batch['index'] for batch in batches])
+    numbers = numbers[numbers >= 0]
+    assert sorted(numbers[numbers >= 40]) == sorted([*range(40, 48)] * 2)
+    assert len(numbers) == 40 and len(set(numbers[numbers < 40])) == 24
+    sizes = {'pairs.overlong': 'skip', 'data.vocab_size': 60, 'pairs.train': 'toy:copy:40:2-3; toy:sort:8:20-20'}
+    with pytest.raises(InputError, match="^pairs.train: the set 'toy:sort:8:20-20' gives no pair, so it cannot be"):
+        TextToTextTask(config_of(**sets | sizes)).prepare_training()
 
 
 def test_the_fingerprint_follows_the_pairs_and_the_tokenizer():

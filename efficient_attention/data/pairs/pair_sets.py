@@ -32,12 +32,14 @@ class PairSet:
         place: the files, or what follows 'toy:'.
         columns: of the source and the target in a table; the two files of 'lines'.
         field: of the config, for messages.
+        text: of the set in the config.
     """
 
     kind: str
     place: str
     columns: tuple[str, str]
     field: str
+    text: str
 
     def read(self) -> Iterator[TextPair]:
         """The pairs in their order.
@@ -74,12 +76,12 @@ def parse_set(text: str, field: str) -> PairSet:
     kind, _, rest = text.partition(':')
     if kind == 'toy':
         parse_toy(rest, field)
-        return PairSet(kind, rest, ('', ''), field)
+        return PairSet(kind, rest, ('', ''), field, text)
     place, _, columns = ('', '', rest) if kind == 'lines' else rest.rpartition('#')
     names = tuple(name.strip() for name in columns.split(','))
     if kind not in ('lines', 'table', 'tfds') or len(names) != 2 or not all(names) or (kind != 'lines' and not place):
         raise InputError(f'{field} has the set {text!r}; known: {"; ".join(KINDS)}')
-    return PairSet(kind, f'tfds:{place}' if kind == 'tfds' else place, (names[0], names[1]), field)
+    return PairSet(kind, f'tfds:{place}' if kind == 'tfds' else place, (names[0], names[1]), field, text)
 
 
 def one_file(pattern: str, field: str) -> Path:
