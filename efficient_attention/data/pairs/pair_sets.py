@@ -71,8 +71,11 @@ def parse_sets(text: str, field: str) -> list[PairSet]:
     return [parse_set(part.strip(), field) for part in text.split(';') if part.strip()]
 
 
-def parse_set(text: str, field: str) -> PairSet:
-    """The set that a text such as 'lines:a.de,a.en' means; raises InputError as `parse_sets`."""
+def parse_set(text: str, field: str, others: tuple[str, ...] = ()) -> PairSet:
+    """The set that a text such as 'lines:a.de,a.en' means; raises InputError as `parse_sets`.
+
+    `others`: further forms that a caller knows, for the message.
+    """
     kind, _, rest = text.partition(':')
     if kind == 'toy':
         parse_toy(rest, field)
@@ -80,7 +83,7 @@ def parse_set(text: str, field: str) -> PairSet:
     place, _, columns = ('', '', rest) if kind == 'lines' else rest.rpartition('#')
     names = tuple(name.strip() for name in columns.split(','))
     if kind not in ('lines', 'table', 'tfds') or len(names) != 2 or not all(names) or (kind != 'lines' and not place):
-        raise InputError(f'{field} has the set {text!r}; known: {"; ".join(KINDS)}')
+        raise InputError(f'{field} has the set {text!r}; known: {"; ".join((*KINDS, *others))}')
     return PairSet(kind, f'tfds:{place}' if kind == 'tfds' else place, (names[0], names[1]), field, text)
 
 
