@@ -101,19 +101,21 @@ def test_later_targets_and_padding_of_the_source_have_no_gradient(name: str, mon
     table = type(model.decoder.embeddings.token)
     lookup = table.__call__
 
-    @jax.jit
-    def logits_at_2(added: tuple[jax.Array, jax.Array]) -> jax.Array:
-        """The sum of the logits at place 2, with something added to the vectors of each token of source and target."""
+    def logits_at(added: tuple[jax.Array, jax.Array], place: jax.Array) -> jax.Array:
+        """The sum of the logits at a place, with something added to the vectors of each token of source and target."""
 
         def vectors(self, inputs: jax.Array) -> jax.Array:
             return lookup(self, inputs) + added[inputs.shape != source.shape]
 
         monkeypatch.setattr(table, '__call__', vectors)
-        return model(source, segments, tokens, ones(tokens))[0, 2].sum()
+        return model(source, segments, tokens, ones(tokens))[0, place].sum()
 
-    of_source, of_target = jax.grad(logits_at_2)((jnp.zeros((1, 6, 16)), jnp.zeros((1, 5, 16))))
-    assert not np.asarray(of_target[0, 3:]).any() and not np.asarray(of_source[0, 4:]).any()
-    assert np.abs(of_target[0, :3]).max(axis=-1).min() > 0 and np.abs(of_source[0, :4]).max(axis=-1).min() > 0
+    gradient = jax.jit(jax.grad(logits_at))
+    for place in range(tokens.shape[1]):
+        of_source, of_target = gradient((jnp.zeros((1, 6, 16)), jnp.zeros((1, 5, 16))), jnp.int32(place))
+        later = place + 1
+        assert not np.asarray(of_target[0, later:]).any() and not np.asarray(of_source[0, 4:]).any()
+        assert np.abs(of_target[0, :later]).max(axis=-1).min() > 0 and np.abs(of_source[0, :4]).max(axis=-1).min() > 0
 
 
 def test_the_table_is_one_or_two():
