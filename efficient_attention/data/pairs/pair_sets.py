@@ -33,6 +33,7 @@ class PairSet:
         place: the files, or what follows 'toy:'.
         columns: of the source and the target in a table; the two files of 'lines'.
         field: of the config, for messages.
+        text: of the set in the config.
         joined: pairs that follow one another and make up one, with a space between.
     """
 
@@ -40,6 +41,7 @@ class PairSet:
     place: str
     columns: tuple[str, str]
     field: str
+    text: str
     joined: int = 1
 
     def read(self) -> Iterator[TextPair]:
@@ -78,22 +80,25 @@ def parse_sets(text: str, field: str) -> list[PairSet]:
     return [parse_set(part.strip(), field) for part in text.split(';') if part.strip()]
 
 
-def parse_set(text: str, field: str) -> PairSet:
-    """The set that a text such as 'lines:a.de,a.en' means; raises InputError as `parse_sets`."""
+def parse_set(text: str, field: str, others: tuple[str, ...] = ()) -> PairSet:
+    """The set that a text such as 'lines:a.de,a.en' means; raises InputError as `parse_sets`.
+
+    `others`: further forms that a caller knows, for the message.
+    """
     kind, _, rest = text.partition(':')
     if kind == 'joined':
         number, _, inner = rest.partition(':')
         if not number.isdecimal() or int(number) < 1:
             raise InputError(f'{field} has the set {text!r}; joined:<pairs>:<set> needs a number of at least 1')
-        return dataclasses.replace(parse_set(inner, field), joined=int(number))
+        return dataclasses.replace(parse_set(inner, field), text=text, joined=int(number))
     if kind == 'toy':
         parse_toy(rest, field)
-        return PairSet(kind, rest, ('', ''), field)
+        return PairSet(kind, rest, ('', ''), field, text)
     place, _, columns = ('', '', rest) if kind == 'lines' else rest.rpartition('#')
     names = tuple(name.strip() for name in columns.split(','))
     if kind not in ('lines', 'table', 'tfds') or len(names) != 2 or not all(names) or (kind != 'lines' and not place):
-        raise InputError(f'{field} has the set {text!r}; known: {"; ".join(KINDS)}')
-    return PairSet(kind, f'tfds:{place}' if kind == 'tfds' else place, (names[0], names[1]), field)
+        raise InputError(f'{field} has the set {text!r}; known: {"; ".join((*KINDS, *others))}')
+    return PairSet(kind, f'tfds:{place}' if kind == 'tfds' else place, (names[0], names[1]), field, text)
 
 
 def joined_pairs(pairs: Iterable[TextPair], size: int) -> Iterator[TextPair]:
