@@ -62,7 +62,7 @@ BAD_PAIRS = {
     # ---- search and its files ----
     'references missing': train('eval.split=test pairs.test=', "eval.split is 'test', but pairs.test is empty"),
     'beams none': train('eval.beams=0', 'eval.beams is 0'),
-    'translation by an encoder': translate(FILES, "{base}/run was trained for 'pretraining'", a__txt='dog\n'),
+    'translation by an encoder': translate(FILES, "{base}/run was trained for 'fill_mask'", a__txt='dog\n'),
     'translation there': translate(FILES, '{here}/b.txt: there is a file already', a__txt='dog\n', b__txt='dog\n'),
     'translation without output': translate(
         '--input={here}/a.txt', '--input and --output come together', a__txt='dog\n'
