@@ -13,6 +13,7 @@ from efficient_attention.config.memory_checks import check_memory
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig, check_decoder
 from efficient_attention.config.optimizer import OptimizerConfig
+from efficient_attention.config.packing_checks import check_packing
 from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.config.sequence_checks import check_sequence
 from efficient_attention.config.train import TrainConfig
@@ -84,6 +85,8 @@ class RunConfig:
         if not self.model.decoder_layers:
             raise InputError('model.decoder_layers is 0; the task text_to_text needs a decoder')
         check_decoder(self.model)
+        if self.pairs.packed:
+            check_packing(self.model)
         if self.mesh.sequence > 1:
             raise InputError(f'mesh.sequence is {self.mesh.sequence}; it must be 1 with the task text_to_text')
         if self.train.z_loss and self.model.adaptive_cutoffs:
