@@ -16,7 +16,8 @@ class PairsConfig(PairRowsConfig):
 
     A set is `lines:<source file>,<target file>`, `table:<file>#<source column>,<target column>`,
     `tfds:<name>:<split>#<source column>,<target column>` or
-    `toy:<problem>:<rows>:<shortest>-<longest>[:<seed>]`; several are separated by ';'.
+    `toy:<problem>:<rows>:<shortest>-<longest>[:<seed>]`; several are separated by ';'. `joined:<pairs>:<set>` makes so
+    many pairs that follow one another into one.
 
     Raises:
         InputError: a field is out of its range; names the field, its value and what is allowed.

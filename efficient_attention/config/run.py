@@ -85,6 +85,8 @@ class RunConfig:
         if not self.model.decoder_layers:
             raise InputError('model.decoder_layers is 0; the task text_to_text needs a decoder')
         check_decoder(self.model)
+        if self.eval.split == 'test' and not self.pairs.test.strip():
+            raise InputError("eval.split is 'test', but pairs.test is empty: there are no targets to score by")
         if self.pairs.packed:
             check_packing(self.model)
         if self.mesh.sequence > 1:
