@@ -7,7 +7,7 @@ from efficient_attention.config.checks import check_within
 
 @dataclasses.dataclass(frozen=True)
 class PairRowsConfig:
-    """How training mixes several sets of pairs.
+    """How training mixes several sets of pairs, and how many pairs a row holds.
 
     A set's share of what is read is r^(1 / mixing_temperature), made to sum to 1, where r is the number of its pairs,
     or `mixing_limit` where it has more (Raffel et al. 2019, arXiv 1910.10683, section 3.5.2: K and T).
@@ -18,6 +18,8 @@ class PairRowsConfig:
 
     mixing_limit: int = 0  # pairs that a set counts for at most, 65536 or the like; 0 = as many as it has
     mixing_temperature: float = 1.0  # 1 = shares by the numbers of pairs; the larger, the more equal the shares
+    # several pairs in a row of `data.length` and `target_length` tokens, none of which reads another
+    packed: bool = False
 
     def __post_init__(self) -> None:
         check_within('pairs.mixing_limit', self.mixing_limit, 0)

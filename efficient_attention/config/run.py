@@ -13,6 +13,7 @@ from efficient_attention.config.memory_checks import check_memory
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig, check_decoder
 from efficient_attention.config.optimizer import OptimizerConfig
+from efficient_attention.config.packing_checks import check_packing
 from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.config.sequence_checks import check_sequence
 from efficient_attention.config.train import TrainConfig
@@ -86,6 +87,8 @@ class RunConfig:
         check_decoder(self.model)
         if self.eval.split == 'test' and not self.pairs.test.strip():
             raise InputError("eval.split is 'test', but pairs.test is empty: there are no targets to score by")
+        if self.pairs.packed:
+            check_packing(self.model)
         if self.mesh.sequence > 1:
             raise InputError(f'mesh.sequence is {self.mesh.sequence}; it must be 1 with the task text_to_text')
         if self.train.z_loss and self.model.adaptive_cutoffs:

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.mixture import Mixture
+from efficient_attention.data.pairs.packed_batches import PackedBatches
 from efficient_attention.data.pairs.pair_batches import PairBatches
 from efficient_attention.data.pairs.pair_encoder import EncodedPair, Overlong, PairEncoder, symbols_of
 from efficient_attention.data.pairs.pair_sets import TextPair
@@ -83,6 +84,7 @@ class TextToTextTask(Task):
         ids = dict.fromkeys(('source', 'source_segments'), source) | dict.fromkeys(
             ('tokens', 'targets', 'segments'), target
         )
+        ids |= {'source_positions': source, 'positions': target} if self.pairs.packed else {}
         return ids | {'weights': target.update(dtype=np.float32)}
 
     def make_tokenizer(self) -> Tokenizer:
@@ -143,9 +145,13 @@ class TextToTextTask(Task):
         return Mixture(sizes, self.pairs.mixing_limit, self.pairs.mixing_temperature, self.config.train.seed)
 
     @functools.cached_property
-    def training(self) -> PairBatches:
+    def training(self) -> PairBatches | PackedBatches:
         """Batches of the training pairs."""
-        return self.batches('train', self.config.train.batch_size)
+        batches = self.batches('train', self.config.train.batch_size)
+        if not self.pairs.packed:
+            return batches
+        options: dict[str, Any] = {'seed': batches.seed, 'mixture': batches.mixture}
+        return PackedBatches(batches.pairs, batches.symbols, batches.lengths, batches.batch_size, **options)
 
     @functools.cached_property
     def held_out(self) -> PairBatches:
@@ -160,7 +166,7 @@ class TextToTextTask(Task):
 
     def rows_per_epoch(self) -> int:
         """See `Task`."""
-        return self.training.plan.rows_per_epoch
+        return self.training.rows_per_epoch
 
     def make_model(self, rngs: nnx.Rngs) -> EncoderDecoder:
         """The encoder-decoder."""
@@ -187,8 +193,16 @@ class TextToTextTask(Task):
         ]
         read = [one for split in SPLITS for one in self.sets[split] if one in self.found]
         notes += [note for one in read if isinstance(one, ScoredSet) for note in one.notes]
-        mixture = self.training.mixture if 'training' in self.__dict__ else None
-        return notes + ([self.mixture_note(mixture)] if mixture else [])
+        training = self.training if 'training' in self.__dict__ else None
+        notes += [self.mixture_note(training.mixture)] if training and training.mixture else []
+        return notes + ([self.packing_note(training)] if isinstance(training, PackedBatches) else [])
+
+    def packing_note(self, packed: PackedBatches) -> str:
+        """How much of packed rows is padding, and how much of rows of one pair each."""
+        rows, (source, target) = packed.rows_per_epoch, packed.lengths
+        before = self.batches('train', packed.batch_size).padding()
+        share = f'{packed.padding():.1%} of them padding; a row for each pair would have {before:.1%}'
+        return f'pairs.packed: {rows:,} rows of {source} and {target} tokens in the first epoch, {share}'
 
     def mixture_note(self, mixture: Mixture) -> str:
         """How many pairs an epoch has of each set."""
@@ -207,8 +221,7 @@ class TextToTextTask(Task):
     def training_flops(self) -> float:
         """See `Task`; backward counts twice the forward, at the mean lengths of a batch."""
         batches = self.training
-        lengths = np.mean([batches.padded(rows) for rows in batches.plan.plan(0)], axis=0).round().astype(int)
-        return 3.0 * batches.batch_size * encoder_decoder_flops(self.model, *map(int, lengths))
+        return 3.0 * batches.batch_size * encoder_decoder_flops(self.model, *batches.mean_lengths())
 
     def save_assets(self, workdir: Path) -> None:
         """Writes the tokenizer."""

@@ -22,10 +22,12 @@ from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.inference.translator import Decoding, Translation, generation_scores, open_translator
 from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
 from efficient_attention.tasks.metrics.translation import translation_scores
+from efficient_attention.tasks.task import HostBatch
 from efficient_attention.tasks.text_to_text import TextToTextTask
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
 from efficient_attention.workdir.metrics import read_metrics
+from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
 
@@ -140,6 +142,31 @@ def test_sets_are_mixed_by_shares_and_the_counts_are_said():
     sizes = {'pairs.overlong': 'skip', 'data.vocab_size': 60, 'pairs.train': 'toy:copy:40:2-3; toy:sort:8:20-20'}
     with pytest.raises(InputError, match="^pairs.train: the set 'toy:sort:8:20-20' gives no pair, so it cannot be"):
         TextToTextTask(config_of(**sets | sizes)).prepare_training()
+
+
+def test_the_loss_of_packed_rows_is_that_of_the_same_pairs_in_rows_of_their_own():
+    fields = {'data.length': 24, 'pairs.target_length': 16, 'pairs.buckets': (24,), 'pairs.held_out': ''}
+    fields |= {'pairs.train': 'toy:sort:30:2-6', 'model.init_std': 0.3, 'train.label_smoothing': 0.0}
+    tasks = [TextToTextTask(config_of(**fields, **{'pairs.packed': is_packed})) for is_packed in (True, False)]
+    model = tasks[0].make_model(nnx.Rngs(0))
+    sums = nnx.jit(lambda model, batch: tasks[0].objective.sums(model, batch, None, None)[0]['target'])
+    found = []
+    for task, steps in zip(tasks, (tasks[0].training.steps_of(0), tasks[1].training.plan.steps_per_epoch), strict=True):
+        batches = [with_positions(batch) for batch in task.training_batches(0, steps, 0, 1)]
+        found.append(jax.tree.map(lambda *parts: sum(parts), *(sums(model, batch) for batch in batches)))
+        assert sum(batch['weights'].sum() for batch in batches) == sum(len(p.target) for p in task.training.pairs)
+    assert tasks[0].rows_per_epoch() < 15
+    assert_close(found[0], found[1])
+    assert tasks[0].batch_shapes().keys() == batches[0].keys() and tasks[0].training_flops() > 0
+    [note] = tasks[0].notes
+    assert note.startswith(f'pairs.packed: {tasks[0].rows_per_epoch()} rows of 24 and 16 tokens in the first epoch, ')
+
+
+def with_positions(batch: HostBatch) -> HostBatch:
+    """The arrays of a packed batch, of one of either kind: one program serves both."""
+    alone = {'source_positions': np.arange(24)[None], 'positions': np.arange(16)[None]}
+    filled = {name: np.broadcast_to(row, (8, row.shape[1])).astype(np.int32) for name, row in alone.items()}
+    return {name: array for name, array in (filled | batch).items() if name != 'index'}
 
 
 def test_the_fingerprint_follows_the_pairs_and_the_tokenizer():

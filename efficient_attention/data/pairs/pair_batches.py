@@ -48,10 +48,28 @@ class PairBatches:
         longer = np.array([max(len(pair.source), len(pair.target)) for pair in self.pairs], np.int64)
         return LengthBatches(longer, self.buckets, max(self.lengths), self.batch_size, self.seed, self.mixture)
 
+    @property
+    def rows_per_epoch(self) -> int:
+        """Pairs of an epoch of training."""
+        return self.plan.rows_per_epoch
+
+    def mean_lengths(self) -> tuple[int, int]:
+        """The mean lengths to which the sources and the targets of a training batch are padded."""
+        source, target = np.mean([self.padded(rows) for rows in self.plan.plan(0)], axis=0).round().astype(int)
+        return int(source), int(target)
+
     def tokens_per_step(self) -> float:
         """Mean tokens of a training batch, of both sides and with padding."""
         plan = self.plan.plan(0)
         return self.batch_size * float(np.mean([sum(self.padded(rows)) for rows in plan]))
+
+    def padding(self) -> float:
+        """The share of padding among the tokens of an epoch of training, rows that fill up a batch among them."""
+        plan = self.plan.plan(0)
+        tokens = sum(
+            len(self.pairs[number].source) + len(self.pairs[number].target) for rows in plan for number in rows
+        )
+        return 1.0 - tokens / (len(plan) * self.tokens_per_step())
 
     def training(self, start_step: int, stop_step: int, process_index: int, process_count: int) -> Iterator[Batch]:
         """This process's rows of the batches of steps start_step:stop_step.

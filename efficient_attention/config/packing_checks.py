@@ -1,0 +1,24 @@
+"""Which attention a row of several texts serves: what each of them reads must not depend on its place in the row."""
+
+from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
+
+
+def check_packing(model: ModelConfig) -> None:
+    """Raises InputError where a text would read other tokens of itself in a packed row than in a row of its own."""
+    for field in ('attention', 'decoder_attention'):
+        stack = model.encoder if field == 'attention' else model.decoder
+        for mechanism, text in zip(stack.mechanisms, getattr(model, field).split(';'), strict=True):
+            if goes_by_place(mechanism):
+                why = 'it reads by the place in the row, or by its length'
+                raise InputError(
+                    f'pairs.packed is True; model.{field} {text.strip()!r} needs a row for each pair: {why}'
+                )
+
+
+def goes_by_place(mechanism: Mechanism) -> bool:
+    """Whether a token's place in the row, or the row's length, decides what it reads beside segment and distance."""
+    is_pattern = mechanism.has_logits  # sums of feature maps, which have none, are kept for each segment
+    is_placed = is_pattern and mechanism.compares_positions and not mechanism.goes_by_distance
+    return is_placed or mechanism.reads_length

@@ -1,0 +1,157 @@
+"""Batches of rows of one shape that hold several pairs each, so that little of them is padding.
+
+Which pairs a row holds follows from (seed, epoch) alone: the pairs of the epoch, in an order drawn anew, go into the
+first row that has room for both of their sides (Krell et al. 2021, arXiv 2107.02027, compare such packings).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from efficient_attention.data.epoch_cache import LastTwoEpochs
+from efficient_attention.data.host_block import HostBlock
+from efficient_attention.data.mixture import Mixture
+from efficient_attention.data.pairs.pair_batches import Batch
+from efficient_attention.data.pairs.pair_encoder import EncodedPair, Symbols
+from efficient_attention.data.random_streams import Stream, random_stream
+from efficient_attention.errors import InputError
+
+OPEN_ROWS = 64  # rows that a pair may still go into; more pads less and takes longer
+SIDES = {'source': ('source', 'source_segments', 'source_positions'), 'target': ('targets', 'segments', 'positions')}
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedBatches:
+    """Batches of packed rows for training; an evaluation has a row for each pair (`PairBatches`).
+
+    A batch has the arrays of `PairBatches` but for 'index', with segments 1, 2, ... for the pairs of a row, and their
+    'source_positions' and 'positions' int32, which begin at 0 in each pair.
+
+    Attributes:
+        pairs: encoded, each within `lengths`.
+        symbols: of the tokenizer.
+        lengths: tokens of a row of sources and of one of targets.
+        batch_size: rows of the global batch; the last of an epoch is filled up with rows of weight 0.
+        seed: of the order of the pairs.
+        mixture: which pairs an epoch has; None = each once.
+    """
+
+    pairs: Sequence[EncodedPair]
+    symbols: Symbols
+    lengths: tuple[int, int]
+    batch_size: int
+    seed: int = 0
+    mixture: Mixture | None = None
+    plans: LastTwoEpochs = dataclasses.field(default_factory=LastTwoEpochs, repr=False, compare=False)
+    counts: dict[int, int] = dataclasses.field(default_factory=dict, repr=False, compare=False)  # steps of epochs
+
+    @functools.cached_property
+    def sizes(self) -> list[tuple[int, int]]:
+        """The tokens of each pair's source and target."""
+        return [(len(pair.source), len(pair.target)) for pair in self.pairs]
+
+    @property
+    def rows_per_epoch(self) -> int:
+        """Rows of the first epoch; those of others differ by few."""
+        return len(self.plan(0))
+
+    def mean_lengths(self) -> tuple[int, int]:
+        """The lengths of rows of sources and of targets."""
+        return self.lengths
+
+    def tokens_per_step(self) -> float:
+        """Tokens of a training batch, of both sides and with padding."""
+        return float(self.batch_size * sum(self.lengths))
+
+    def padding(self) -> float:
+        """The share of padding among the tokens of the first epoch's rows."""
+        rows = self.plan(0)
+        return 1.0 - sum(sum(self.sizes[number]) for row in rows for number in row) / (len(rows) * sum(self.lengths))
+
+    def training(self, start_step: int, stop_step: int, process_index: int, process_count: int) -> Iterator[Batch]:
+        """This process's rows of the batches of steps start_step:stop_step.
+
+        Raises:
+            InputError: there is no pair, or the batch does not divide over the processes.
+        """
+        block = HostBlock(self.batch_size, process_index, process_count)
+        for step in range(start_step, stop_step):
+            yield self.batch(self.of_step(step), block)
+
+    def of_step(self, step: int) -> list[list[int]]:
+        """The rows of a step, each of the numbers of its pairs; a resumed run counts the epochs before it once."""
+        if not self.pairs:
+            raise InputError('there is no row to train on')
+        epoch = 0
+        while step >= self.steps_of(epoch):
+            step -= self.steps_of(epoch)
+            epoch += 1
+        return self.plan(epoch)[step * self.batch_size : (step + 1) * self.batch_size]
+
+    def steps_of(self, epoch: int) -> int:
+        """Batches that hold the pairs of an epoch."""
+        if epoch not in self.counts:
+            self.counts[epoch] = -(-len(self.plan(epoch)) // self.batch_size)
+        return self.counts[epoch]
+
+    def plan(self, epoch: int) -> list[list[int]]:
+        """The rows of an epoch."""
+        return self.plans.get(epoch, self._make_plan)
+
+    def _make_plan(self, epoch: int) -> list[list[int]]:
+        rng = random_stream(self.seed, Stream.PACKED_PAIRS, epoch)
+        numbers = self.mixture.rows(epoch) if self.mixture else np.arange(len(self.pairs))
+        rows = pack(rng.permutation(numbers).tolist(), self.sizes, self.lengths)
+        return [rows[place] for place in rng.permutation(len(rows))]
+
+    def batch(self, rows: Sequence[Sequence[int]], block: HostBlock) -> Batch:
+        """The process's block of the batch of these rows."""
+        first = block.process_index * block.rows
+        batch: Batch = {}
+        for length, (side, names) in zip(self.lengths, SIDES.items(), strict=True):
+            texts = [[getattr(self.pairs[number], side) for number in row] for row in rows[first : first + block.rows]]
+            batch |= dict(zip(names, side_by_side(texts, (block.rows, length), self.symbols.pad), strict=True))
+        before = np.roll(batch['targets'], 1, axis=1)
+        is_first = (batch['positions'] == 0) & (batch['segments'] > 0)
+        batch['tokens'] = np.where(is_first, np.int32(self.symbols.start), before)
+        return batch | {'weights': (batch['segments'] > 0).astype(np.float32)}
+
+
+def side_by_side(
+    rows: Sequence[Sequence[np.ndarray]], shape: tuple[int, int], pad: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Texts one behind the other in rows: their ids, segments (0 = padding) and positions, int32 of the shape."""
+    ids, segments, positions = np.full(shape, pad, np.int32), np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    for row, texts in enumerate(rows):
+        lengths = [len(text) for text in texts]
+        total = sum(lengths)
+        ids[row, :total] = np.concatenate(texts)
+        segments[row, :total] = np.repeat(np.arange(1, len(texts) + 1), lengths)
+        positions[row, :total] = np.concatenate([np.arange(length) for length in lengths])
+    return ids, segments, positions
+
+
+def pack(numbers: Sequence[int], sizes: Sequence[tuple[int, int]], lengths: tuple[int, int]) -> list[list[int]]:
+    """Rows of numbers: each goes into the first of the open rows that has room for both of its sizes, or a new one.
+
+    Args:
+        numbers: in the order in which they are packed.
+        sizes: of every number, each within `lengths`.
+        lengths: what the sizes of a row may add up to.
+    """
+    closed: list[list[int]] = []
+    opened: list[tuple[list[int], list[int]]] = []  # numbers, and the room that is left on both sides
+    for number in numbers:
+        source, target = sizes[number]
+        row = next((one for one in opened if one[1][0] >= source and one[1][1] >= target), None)
+        if row is None:
+            row = ([], list(lengths))
+            opened.append(row)
+        row[0].append(number)
+        row[1][0] -= source
+        row[1][1] -= target
+        if len(opened) > OPEN_ROWS:
+            closed.append(opened.pop(0)[0])
+    return closed + [row for row, _ in opened]

@@ -1,0 +1,33 @@
+"""Which attention a row of several pairs serves, and the line that refuses another."""
+
+import dataclasses
+
+import pytest
+
+from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.packing_checks import check_packing, goes_by_place
+from efficient_attention.config.pairs import PairsConfig
+from efficient_attention.config.run import RunConfig
+from efficient_attention.errors import InputError
+
+MODEL = ModelConfig(token_types=0, layers=2, decoder_layers=2, attention_dropout_rate=0.0)
+
+
+@pytest.mark.parametrize('text', ['full', 'window(4)', 'favor(8)', 'linear()', 'sparse_strided(4)'])
+def test_attention_by_distance_or_by_sums_of_segments_serves(text: str):
+    check_packing(dataclasses.replace(MODEL, attention=text, decoder_attention='causal;favor(8, causal=True)'))
+
+
+@pytest.mark.parametrize('text', ['bigbird(4)', 'longformer(4)'])
+def test_attention_by_the_place_in_the_row_is_refused(text: str):
+    model = dataclasses.replace(MODEL, attention=f'full; {text}')
+    pairs = PairsConfig(train='toy:copy:9:1-5', packed=True)
+    RunConfig(task='text_to_text', pairs=pairs, model=MODEL)
+    with pytest.raises(InputError) as refused:
+        RunConfig(task='text_to_text', pairs=pairs, model=model)
+    assert str(refused.value).startswith(f"pairs.packed is True; model.attention '{text}' needs a row for each pair: ")
+    decoder = dataclasses.replace(MODEL, decoder_attention='sparse_fixed(4, 2)')
+    assert goes_by_place(parse_mechanism('lsh(8, 2)')) and not goes_by_place(parse_mechanism('causal'))
+    with pytest.raises(InputError, match=r"model.decoder_attention 'sparse_fixed\(4, 2\)' needs a row for each pair"):
+        check_packing(decoder)
