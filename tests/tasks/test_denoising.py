@@ -7,13 +7,17 @@ import numpy as np
 import pytest
 
 from configs.common import text_to_text_config
+from configs.text_to_text.glue import get_config as glue_config
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.tasks.denoising import DenoisingTask, text_sizes
+from efficient_attention.tasks.text_to_text import TextToTextTask
+from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
+from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import read_metrics
 from tests.data.tokenizers.test_sentencepiece import MODELS
 from tests.data.tokenizers.test_sentencepiece import train as train_sentencepiece
@@ -134,3 +138,14 @@ def test_a_run_learns_and_is_evaluated(corpus: dict[str, Any], tmp_path: Path):
     assert found['target_loss'] == pytest.approx(held_out['target_loss'], rel=1e-5) and 'bleu' not in found
     pieces = load_tokenizer(tmp_path / 'run' / 'tokenizer.json', lowercase=False).get_vocab()
     assert pieces['<extra_id_0>'] == 89
+    assert_pairs_go_on_from_it(tmp_path / 'run')
+
+
+def assert_pairs_go_on_from_it(workdir: Path) -> None:
+    """A run on pairs that leaves sizes, tokenizer and symbols open takes those of the workdir."""
+    values = glue_config('sst2-pretrained')
+    values.update_from_flattened_dict({'train.start_from': str(workdir), 'pairs.train': 'toy:copy:9:1-5'})
+    values.pairs.held_out = ''
+    config = fill_config(values.to_dict()).config
+    assert not config.has_noise and config.model == read_config(workdir).model
+    assert TextToTextTask(config).vocabulary == load_tokenizer(workdir / 'tokenizer.json', lowercase=False).get_vocab()
