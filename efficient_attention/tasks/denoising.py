@@ -13,7 +13,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.data.corpus.bart_noise import BartNoise
 from efficient_attention.data.corpus.batches import evaluation_batches, training_batches
 from efficient_attention.data.corpus.noise import Noise
-from efficient_attention.data.corpus.noised_rows import Ends, NoisedRows
+from efficient_attention.data.corpus.noised_rows import SHORTEST, Ends, NoisedRows
 from efficient_attention.data.corpus.prepare import prepare_corpus
 from efficient_attention.data.corpus.prepared_corpus import Corpus, PreparedCorpus
 from efficient_attention.data.corpus.span_corruption import SpanCorruption, most_tokens, noised_lengths, span_counts
@@ -180,6 +180,7 @@ def text_sizes(config: RunConfig) -> tuple[int, tuple[int, int]]:
         spans = config.noise.density, config.noise.mean_span
         tokens = most_tokens(room, *spans)
         return tokens, noised_lengths(tokens, *spans)
-    if not min(room):
-        raise InputError(f'pairs.target_length is {config.pairs.target_length}; it leaves no token beside the ends')
+    if min(room) < SHORTEST:
+        least = SHORTEST + ends_of(config)
+        raise InputError(f'pairs.target_length is {config.pairs.target_length}; with noise it must be {least} or more')
     return min(room), (min(room), min(room))

@@ -114,7 +114,11 @@ def test_a_released_tokenizer_serves_with_its_own_sentinels(corpus: dict[str, An
             {'pairs.target_length': 2},
             'noise.name span_corruption: no text fits 23 tokens of a source',
         ),
-        ('bart', {'pairs.target_length': 2, 'pairs.begin': '[CLS]'}, 'pairs.target_length is 2; it leaves no token'),
+        (
+            'bart',
+            {'pairs.target_length': 2, 'pairs.begin': '[CLS]'},
+            'pairs.target_length is 2; with noise it must be 4 or',
+        ),
         ('bart', {'pairs.begin': '<go>'}, "pairs.begin is '<go>', which the tokenizer lacks"),
         ('bart', {'pairs.start': '<go>'}, 'tokenizer train:unigram: no <go> in its vocabulary, which targets were to'),
         ('bart', {'data.held_out': 1.0}, 'the train split of the corpus has 0 tokens'),

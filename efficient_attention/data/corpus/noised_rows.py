@@ -102,10 +102,8 @@ class NoisedRows:
 
     def text(self, start: int, stop: int) -> NoisedText:
         """The tokens start:stop of the split, and where sentences begin in them."""
-        first, end = (
-            int(np.searchsorted(self._before, start, side='right')) - 1,
-            int(np.searchsorted(self._before, stop)),
-        )
+        first = int(np.searchsorted(self._before, start, side='right')) - 1
+        end = int(np.searchsorted(self._before, stop))
         of_documents = np.asarray(self._corpus.document_starts)
         documents = np.searchsorted(of_documents, [first, end - 1], side='right') - 1
         sentences: list[np.ndarray] = []
@@ -118,24 +116,32 @@ class NoisedRows:
 
     def _cut(self, *, is_training: bool) -> tuple[np.ndarray, np.ndarray]:
         """The first and the end token of each text, counted over the split, with room for an epoch's offset."""
-        most = self._noise.tokens
-        least = most if self._noise.crosses_documents and is_training else SHORTEST
+        least = self._noise.tokens if self._noise.crosses_documents and is_training else SHORTEST
         if self.tokens < least:
             change = 'lower' if self._corpus.split == 'train' else 'raise'
             raise InputError(
                 f'the {self._corpus.split} split of the corpus has {self.tokens} tokens, and noise.name needs {least}; '
                 f'add documents or {change} data.held_out'
             )
-        if not self._noise.crosses_documents:
-            starts_of_documents, rng = np.asarray(self._corpus.document_starts), np.random.default_rng(0)
-            _, starts, stops = cut_documents(self._before, starts_of_documents, most, 0.0, rng)
-            order = np.argsort(starts)
-            return starts[order], stops[order]
-        # One text fewer than there is room for, where there are several, so that they may begin anywhere.
+        return self._equal_texts(is_training=is_training) if self._noise.crosses_documents else self._whole_sentences()
+
+    def _equal_texts(self, *, is_training: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Of noise that crosses documents; in training one fewer than fit, so that they may begin anywhere."""
+        most = self._noise.tokens
         starts = np.arange(max(1, self.tokens // most - 1) if is_training else -(-self.tokens // most)) * most
         stops = np.minimum(starts + most, self.tokens)
         is_long = stops - starts >= SHORTEST
         return starts[is_long], stops[is_long]
+
+    def _whole_sentences(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of noise that does not, in the order of the split; a sentence that is too long is cut anywhere."""
+        of_documents, rng = (
+            np.asarray(self._corpus.document_starts),
+            np.random.default_rng(0),
+        )  # its draws decide nothing
+        _, starts, stops = cut_documents(self._before, of_documents, self._noise.tokens, 0.0, rng)
+        order = np.argsort(starts)
+        return starts[order], stops[order]
 
     def _make_offset(self, epoch: int) -> int:
         return int(random_stream(self._seed, Stream.CORPUS_PLAN, epoch).integers(self._room + 1))
