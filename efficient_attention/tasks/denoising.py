@@ -19,6 +19,7 @@ from efficient_attention.data.corpus.prepared_corpus import Corpus, PreparedCorp
 from efficient_attention.data.corpus.span_corruption import SpanCorruption, most_tokens, noised_lengths, span_counts
 from efficient_attention.data.held_out_documents import held_out_share_note, split_counts
 from efficient_attention.data.host_block import HostBlock
+from efficient_attention.data.tokenizers.choice import loaded_tokenizer
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.text_to_text import TextToTextIds, text_to_text_ids
 from efficient_attention.errors import InputError
@@ -41,13 +42,14 @@ class DenoisingTask(Task):
             InputError: the corpus, the tokenizer or the lengths do not serve; names which.
         """
         self.set_up(config)
-        sentinels = span_counts(self.tokens, config.noise.density, config.noise.mean_span)[1] if self.has_spans else 0
-        self.corpus: PreparedCorpus = prepare_corpus(config.data, sentinels=sentinels)
+        loaded = loaded_tokenizer(config.data, is_text_to_text=True)
+        if loaded is not None:
+            self.checked_ids(loaded)  # before a corpus is prepared with it
+        self.corpus: PreparedCorpus = prepare_corpus(config.data, sentinels=self.spans)
         self.tokenizer: Tokenizer = load_tokenizer(self.corpus.tokenizer_file, lowercase=True)
-        ids = text_to_text_ids(self.tokenizer, config.data.tokenizer, start=config.pairs.start)
-        ids.check_within(config.model.vocab_size)
-        self.ends = self.make_ends(ids)
-        self.noise = self.make_noise(ids, sentinels)
+        ids, begin = self.checked_ids(self.tokenizer)
+        self.ends = Ends(ids.pad, ids.end, ids.start, begin)
+        self.noise = self.make_noise(ids)
         self.fingerprint = {'corpus': self.corpus.fingerprint}
 
     def set_up(self, config: RunConfig) -> None:
@@ -58,28 +60,35 @@ class DenoisingTask(Task):
         self.has_spans = config.noise.name == 'span_corruption'
         self.tokens, self.room = text_sizes(config)
         self.lengths = self.room[0] + ends_of(config), self.room[1] + ends_of(config)
+        self.spans = span_counts(self.tokens, config.noise.density, config.noise.mean_span)[1] if self.has_spans else 0
 
-    def make_ends(self, ids: TextToTextIds) -> Ends:
-        """What stands around sources and targets; raises InputError where the tokenizer lacks it."""
-        begin = self.config.pairs.begin
-        found = self.tokenizer.token_to_id(begin) if begin else -1
-        if found is None:
-            raise InputError(f'pairs.begin is {begin!r}, which the tokenizer lacks')
-        return Ends(ids.pad, ids.end, ids.start, found)
+    def checked_ids(self, tokenizer: Tokenizer) -> tuple[TextToTextIds, int]:
+        """What the noise needs of a tokenizer, and the id of `pairs.begin` (-1: none).
 
-    def make_noise(self, ids: TextToTextIds, sentinels: int) -> Noise:
-        """The config's noise; raises InputError where the tokenizer lacks what it puts into sources."""
-        config = self.config.noise
-        if self.has_spans:
-            ids.check_sentinels(sentinels)
-            found = np.array(ids.sentinels[:sentinels], np.int32)
-            return SpanCorruption(config.density, config.mean_span, found, self.tokens, self.room)
-        if ids.mask is None:
+        Raises:
+            InputError: it lacks an end, a sentinel or a mask, or has more pieces than the model.
+        """
+        config, begin = self.config, self.config.pairs.begin
+        ids = text_to_text_ids(tokenizer, config.data.tokenizer, start=config.pairs.start)
+        ids.check_within(config.model.vocab_size)
+        ids.check_sentinels(self.spans)
+        if ids.mask is None and not self.has_spans:
             raise InputError(
                 f"tokenizer {ids.name}: no [MASK] or <mask> in its vocabulary, which noise.name 'bart' needs"
             )
-        is_continuation = self.corpus.vocabulary.is_continuation
-        return BartNoise(config, ids.mask, is_continuation, self.tokens, self.room)
+        found = tokenizer.token_to_id(begin) if begin else -1
+        if found is None:
+            raise InputError(f'pairs.begin is {begin!r}, which the tokenizer lacks')
+        return ids, found
+
+    def make_noise(self, ids: TextToTextIds) -> Noise:
+        """The config's noise."""
+        config = self.config.noise
+        if self.has_spans:
+            sentinels = np.array(ids.sentinels[: self.spans], np.int32)
+            return SpanCorruption(config.density, config.mean_span, sentinels, self.tokens, self.room)
+        assert ids.mask is not None  # see `checked_ids`
+        return BartNoise(config, ids.mask, self.corpus.vocabulary.is_continuation, self.tokens, self.room)
 
     @property
     def evaluation_objective(self) -> TextToText:
