@@ -7,8 +7,9 @@ Data: 229 English books split by book. Both have the same model and differ by th
 the papers: norm before each sub-layer, rotary positions, no dropout, a vocabulary of 8,000. A source has 256 tokens; a
 target of T5 has the 57 of what was hidden in 283, one of BART the whole text. Fine-tuned by glue.py:sst2-pretrained.
 
-Not run yet. The steps are meant for 30 minutes on two quiet cores, by four steps of each on a busy machine: 4.4 s of
-processor time for 32 rows of T5, 4.1 s for 16 of BART; the corpus takes some minutes more, once.
+Not run yet. The steps are meant for 30 minutes on two quiet cores, evaluations included: on a busy machine a step took
+2.1 s of processor time for T5 and 3.7 s for BART. The corpus takes some minutes more, once. On 27 of the novels the
+training loss fell from 9.4 to 5.1 nats in T5's first 90 steps, and from 9.4 to 6.2 in BART's first 46.
 """
 
 from ml_collections import ConfigDict
