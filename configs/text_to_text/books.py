@@ -8,7 +8,7 @@ the papers: norm before each sub-layer, rotary positions, no dropout, a vocabula
 target of T5 has the 57 of what was hidden in 283, one of BART the whole text. Fine-tuned by glue.py:sst2-pretrained.
 
 Not run yet. The steps are meant for 30 minutes on two quiet cores, evaluations included: on a busy machine a step took
-2.1 s of processor time for T5 and 3.7 s for BART. The corpus takes some minutes more, once. On 27 of the novels the
+2.0 s of processor time for T5 and 3.7 s for BART. The corpus takes some minutes more, once. On 27 of the novels the
 training loss fell from 9.4 to 5.1 nats in T5's first 90 steps, and from 9.4 to 6.2 in BART's first 46.
 """
 
