@@ -46,6 +46,16 @@ BAD_PAIRS = {
     'set unknown': train('pairs.train=toys:copy:10:2-3', "pairs.train has the set 'toys:copy:10:2-3'; known: "),
     'toy unknown': train('pairs.train=toy:cpy:10:2-3', 'pairs.train'),
     'prefixes too many': train("pairs.prefix=('a','b')", 'pairs.prefix has 2 prefixes, and pairs.train 1 sets'),
+    # ---- noise ----
+    'noise unknown': train('noise.name=electra', "noise.name is 'electra'; known: none, span_corruption, bart"),
+    'noise of pairs': train('noise.name=bart', "pairs.train is 'toy:reverse:"),
+    'sentinels too few': train(
+        'noise.name=span_corruption pairs.train= pairs.held_out= pairs.test= data.source=text:{here}/a.txt '
+        'data.held_out=0 data.tokenizer={here}/vocab.txt',
+        'tokenizer {here}/vocab.txt: no sentinels in its vocabulary; 7 are needed',
+        vocab__txt=WORDS,
+        a__txt='the dog\n',
+    ),
     # ---- tokenizers ----
     'tokenizer beyond vocabulary': train(
         'data.tokenizer={here}/vocab.txt model.vocab_size=5', 'the tokenizer has 7 pieces, more than', vocab__txt=WORDS

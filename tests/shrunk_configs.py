@@ -60,10 +60,14 @@ def shrink(config: ConfigDict, folder: Path) -> None:
         model.vocab_size = data.vocab_size
 
 
-def shrink_text_to_text(config: ConfigDict, folder: Path) -> None:  # noqa: ARG001  needs no data
-    """Makes data and model of a config from text to text small; its pairs are digits and the same backwards."""
-    config.pairs.update({'train': 'toy:reverse:40:2-20', 'held_out': 'toy:reverse:8:2-20:1', 'test': ''})
-    config.pairs.update({'target_length': LENGTH, 'buckets': (LENGTH,)})
+def shrink_text_to_text(config: ConfigDict, folder: Path) -> None:
+    """Makes data and model of a config from text to text small; without noise its pairs are digits, and reversed."""
+    if config.noise.name == 'none':
+        config.pairs.update({'train': 'toy:reverse:40:2-20', 'held_out': 'toy:reverse:8:2-20:1', 'test': ''})
+        config.pairs.buckets = (LENGTH,)
+    else:
+        config.data.update({'source': write_corpus(folder), 'cache': str(folder / 'cache'), 'held_out': 0.2})
+    config.pairs.target_length = LENGTH
     config.data.update({'length': LENGTH, 'vocab_size': DATA['vocab_size']})
     config.model.update(ConfigDict(MODEL | {'layers': 2, 'decoder_layers': 2}))
 

@@ -56,6 +56,7 @@ ARGUMENTS = {
     'configs.lm.sparse_transformer': ('enwik8', 'cifar10'),
     'configs.lm.transformer_xl': ('enwik8_12', 'wikitext103_large'),
     'configs.pretrain.books_long': ('full', 'window', 'bigbird', 'performer', 'reformer', 'full_shared'),
+    'configs.text_to_text.books': ('t5',),
     'configs.text_to_text.glue': ('sst2',),
 }
 REPEATED = {
@@ -74,6 +75,7 @@ REPEATED = {
     'configs.pretrain.books_long': ('full', 'window', 'bigbird', 'performer', 'reformer', 'full_shared'),
     'configs.pretrain.performer': ('',),
     'configs.pretrain.reformer': ('',),
+    'configs.text_to_text.books': ('t5',),
 }
 LOSSES = [(name, argument) for name in NAMES for argument in ARGUMENTS.get(name, ('',))]
 

@@ -26,17 +26,17 @@ class DataConfig:
     """
 
     # or text:<glob>, jsonl:<glob>#field, dump:<glob>, arrayrecord:<glob>, tfds:<name>#field, images:<glob>
-    source: str = read_by('pretraining', 'language_modelling', default='stdlib')
+    source: str = read_by('pretraining', 'language_modelling', 'text_to_text', default='stdlib')
     # share held out for evaluation, of the documents or, with splitting 'end', of the text
-    held_out: float = read_by('pretraining', 'language_modelling', default=0.02)
+    held_out: float = read_by('pretraining', 'language_modelling', 'text_to_text', default=0.02)
     # 'documents' = held-out ones by a hash of their text | 'end' = the end of the text
     splitting: str = read_by('language_modelling', default='documents')
     # share of the text after the held-out part, kept for a last evaluation; with splitting 'end'
     test: float = read_by('pretraining', 'language_modelling', default=0.0)
     # folder of prepared corpora, one sub-folder for each content and setting
-    cache: str = read_by('pretraining', 'language_modelling', default='cache', marks=(CHANGEABLE,))
+    cache: str = read_by('pretraining', 'language_modelling', 'text_to_text', default='cache', marks=(CHANGEABLE,))
     # processes that prepare the corpus; 0 = one, or one for each core if the corpus is large
-    processes: int = read_by('pretraining', default=0, marks=(CHANGEABLE,))
+    processes: int = read_by('pretraining', 'text_to_text', default=0, marks=(CHANGEABLE,))
 
     # What a language model predicts: pieces of the 'tokenizer' | 'bytes' | 'characters' | 'words' | 'pixels'.
     units: str = read_by('language_modelling', default='tokenizer')
@@ -71,9 +71,9 @@ class DataConfig:
     static_copies: int = read_by('pretraining', default=0)
 
     # processes that build examples; 0 = threads of the training process
-    workers: int = read_by('pretraining', default=0, marks=(CHANGEABLE,))
+    workers: int = read_by('pretraining', 'text_to_text', default=0, marks=(CHANGEABLE,))
     # batches kept ready; a language model's are read as they are asked for
-    prefetch: int = read_by('pretraining', default=4, marks=(CHANGEABLE,))
+    prefetch: int = read_by('pretraining', 'text_to_text', default=4, marks=(CHANGEABLE,))
 
     def __post_init__(self) -> None:
         check_one_of('data.pairs', self.pairs, PAIRS)

@@ -12,12 +12,17 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.memory_checks import check_memory
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig, check_decoder
+from efficient_attention.config.noise import NoiseConfig, check_default
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.config.packing_checks import check_packing
 from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.config.sequence_checks import check_sequence
 from efficient_attention.config.train import TrainConfig
 from efficient_attention.errors import InputError
+
+# What text to text reads of `pairs` where noise makes the pairs, and of `data` there alone.
+OF_NOISE = ('target_length', 'begin', 'start')
+OF_DOCUMENTS = ('source', 'held_out', 'cache', 'processes', 'workers', 'prefetch')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +34,7 @@ class RunConfig:
     examples: ExamplesConfig = read_by('fine_tuning', default=ExamplesConfig())
     head: HeadConfig = read_by('fine_tuning', default=HeadConfig())
     pairs: PairsConfig = read_by('text_to_text', default=PairsConfig())
+    noise: NoiseConfig = read_by('text_to_text', default=NoiseConfig())
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = marked(TRAINING_ONLY, default=OptimizerConfig())
     mesh: MeshConfig = marked(CHANGEABLE, default=MeshConfig())
@@ -74,14 +80,32 @@ class RunConfig:
     @property
     def has_held_out(self) -> bool:
         """Whether the run has anything to be evaluated on."""
-        if self.task == 'text_to_text':
+        if self.task == 'text_to_text' and not self.has_noise:
             return bool(self.pairs.test if self.eval.split == 'test' else self.pairs.held_out)
         return has_held_out(self.data.held_out, self.eval.split)
 
+    @property
+    def has_noise(self) -> bool:
+        """Whether pairs are made of the documents of `data.source`, by noise."""
+        return self.noise.name != 'none'
+
+    def check_noise(self) -> None:
+        """Raises InputError where a field is set that neither pairs nor noise, whichever there is, read."""
+        self.noise.check_read()
+        reason = f'noise.name {self.noise.name!r}'
+        if self.has_noise:
+            check_default(self.pairs, 'pairs', reason, read=OF_NOISE)
+            if self.eval.split != 'held_out':
+                raise InputError(f"eval.split is {self.eval.split!r}; with {reason} it must be 'held_out'")
+            return
+        kept = tuple(field.name for field in dataclasses.fields(DataConfig) if field.name not in OF_DOCUMENTS)
+        check_default(self.data, 'data', reason, read=kept)
+        if not self.pairs.train.strip():
+            raise InputError('pairs.train is empty; the task text_to_text needs sets of pairs to train on, or noise')
+
     def check_text_to_text(self) -> None:
         """Raises InputError where a run of text to text has no pairs or no decoder, or targets beyond its positions."""
-        if not self.pairs.train.strip():
-            raise InputError('pairs.train is empty; the task text_to_text needs sets of pairs to train on')
+        self.check_noise()
         if not self.model.decoder_layers:
             raise InputError('model.decoder_layers is 0; the task text_to_text needs a decoder')
         check_decoder(self.model)

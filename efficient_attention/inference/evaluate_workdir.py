@@ -68,7 +68,7 @@ def evaluate_workdir(
 
 def nothing_held_out(config: RunConfig) -> str:
     """What to say of a run without anything to evaluate on."""
-    if config.task == 'text_to_text':
+    if config.task == 'text_to_text' and not config.has_noise:
         split = 'test' if config.eval.split == 'test' else 'held_out'
         way = '; use --split=test' if split == 'held_out' and config.pairs.test else ''
         return f'pairs.{split} is empty, so nothing can be evaluated{way}'

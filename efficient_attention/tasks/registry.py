@@ -10,6 +10,7 @@ from jax.experimental import multihost_utils
 
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
+from efficient_attention.tasks.denoising import DenoisingTask
 from efficient_attention.tasks.fine_tuning import EncodedExamples, FineTuningTask
 from efficient_attention.tasks.language_modelling import LanguageModellingTask
 from efficient_attention.tasks.pretraining import PretrainingTask
@@ -46,6 +47,11 @@ def make_task(config: RunConfig, examples: EncodedExamples | None = None) -> Tas
     return task
 
 
+def task_type(config: RunConfig) -> type[Task]:
+    """The class of the config's task."""
+    return DenoisingTask if config.has_noise else TASKS[config.task]
+
+
 def _task(config: RunConfig, examples: EncodedExamples | None) -> Task:
-    kind: Callable[..., Task] = TASKS[config.task]
+    kind: Callable[..., Task] = task_type(config)
     return kind(config) if examples is None else kind(config, examples)

@@ -12,7 +12,7 @@ from efficient_attention.inference.evaluate import Evaluation, make_evaluation
 from efficient_attention.models.device_memory import check_fits, layer_input_bytes, state_bytes
 from efficient_attention.models.sharding import abstract_arrays, check_divisible, make_mesh, to_devices
 from efficient_attention.tasks.fine_tuning import EncodedExamples
-from efficient_attention.tasks.registry import TASKS, make_task
+from efficient_attention.tasks.registry import make_task, task_type
 from efficient_attention.tasks.task import HostBatch, Task
 from efficient_attention.tasks.token_ids import check_ids
 from efficient_attention.training.optimizer import STACKED_LAYERS, check_frozen, make_optimizer
@@ -89,7 +89,7 @@ def build_run_without_data(config: RunConfig, devices: list[jax.Device]) -> Run:
         InputError: as `build_run`, or the task's sizes follow from data.
     """
     mesh = checked_mesh(config, devices)
-    return lay_out(config, mesh, TASKS[config.task].without_data(config))
+    return lay_out(config, mesh, task_type(config).without_data(config))
 
 
 def checked_mesh(config: RunConfig, devices: list[jax.Device] | None) -> Mesh:

@@ -13,6 +13,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Protocol
 
 import grain
 import numpy as np
@@ -33,6 +34,21 @@ THREADS = 1  # that build rows in a process; measured: the interpreter lock leav
 _unfinished: weakref.WeakSet[Generator[Batch, None, None]] = weakref.WeakSet()
 
 
+class Rows(Protocol):
+    """The rows of a split."""
+
+    count: int  # of an epoch
+
+    def row_at(self, position: int) -> Row:
+        """The row at a position of endless training."""
+
+    def row(self, epoch: int, index: int) -> Row:
+        """A row of an epoch."""
+
+    def padding(self) -> Row:
+        """A row with the same arrays that counts for nothing."""
+
+
 MOST_EPOCHS_A_BATCH = 16  # beyond it a batch size is a slip, and would first be noticed by its memory
 
 
@@ -43,11 +59,12 @@ def training_batches(
     *,
     seed: int,
     steps: range,
-    rows: CorpusRows | None = None,
+    rows: Rows | None = None,
 ) -> Iterator[Batch]:
     """The block [batch_size / process_count, ...] of the global batch of each step.
 
-    `rows`: those of the train split where the caller has made them, as their plan takes a while to make.
+    `rows`: those of the train split where the caller has made them, as their plan takes a while to make, or they are
+    not of masked language models.
 
     Raises:
         InputError: the batch is far larger than an epoch, the train split is too small, or (from the iterator) the
@@ -63,16 +80,18 @@ def training_batches(
     return _batches(source, workers=config.workers, prefetch=config.prefetch)
 
 
-def evaluation_batches(prepared: PreparedCorpus, config: DataConfig, block: HostBlock, *, seed: int) -> Iterator[Batch]:
+def evaluation_batches(
+    prepared: PreparedCorpus, config: DataConfig, block: HostBlock, *, seed: int, rows: Rows | None = None
+) -> Iterator[Batch]:
     """Every held-out row exactly once, with masks from (seed, epoch 0, index); all processes yield equally many.
 
     The last global batch is filled up with rows of padding whose weights are all 0. Rows are built in threads, not
-    in `config.workers` processes, whose start would take longer than most evaluations.
+    in `config.workers` processes, whose start would take longer than most evaluations. `rows`: as of training.
 
     Raises:
         InputError: the held-out split is too small, or (from the iterator) the corpus is damaged.
     """
-    rows = CorpusRows(prepared.held_out, prepared.vocabulary, config, seed)
+    rows = rows or CorpusRows(prepared.held_out, prepared.vocabulary, config, seed)
     steps = range(-(-rows.count // block.batch_size))
     source = BlockRows(functools.partial(_once, rows), block, steps)
     return _batches(source, workers=0, prefetch=config.prefetch)
@@ -117,7 +136,7 @@ class BlockRows:
         return self._read(self.block.position(self._start + row))
 
 
-def _once(rows: CorpusRows, position: int) -> Row:
+def _once(rows: Rows, position: int) -> Row:
     return rows.row(0, position) if position < rows.count else rows.padding()
 
 

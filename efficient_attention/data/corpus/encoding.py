@@ -118,9 +118,10 @@ def _encode(batch: _Batch, tokenizer_file: str) -> list[Encoded]:
 def _encoder(tokenizer_file: str) -> Callable[[list[str]], tuple[np.ndarray, np.ndarray]]:
     tokenizer = load_tokenizer(tokenizer_file, lowercase=True)
     tokenizer.encode_special_tokens = True  # '[SEP]' in a text is text
-    vocabulary = vocabulary_of(tokenizer, tokenizer_file)
+    vocabulary = vocabulary_of(tokenizer, tokenizer_file, needed=())
     mended = np.arange(vocabulary.size, dtype=np.uint32)
-    mended[list(vocabulary.special)] = vocabulary.unknown  # a unigram model may still find '<pad>' among its pieces
+    if vocabulary.unknown >= 0:  # a unigram model may still find '<pad>' among its pieces
+        mended[list(vocabulary.special)] = vocabulary.unknown
 
     def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
         encodings = [encoding.ids for encoding in tokenizer.encode_batch_fast(sentences, add_special_tokens=False)]

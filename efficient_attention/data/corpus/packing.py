@@ -50,7 +50,8 @@ def plan_rows(corpus: Corpus, config: DataConfig, rng: np.random.Generator) -> P
     """A new packing of every document of a split into rows; reads sentence lengths only."""
     before = tokens_before(corpus.sentence_lengths)
     document_starts = np.asarray(corpus.document_starts)
-    document, start, stop = _cut(before, document_starts, config, rng)
+    longest = config.length - EXCERPT_SPECIALS
+    document, start, stop = cut_documents(before, document_starts, longest, config.short_sequence_probability, rng)
     first = np.searchsorted(before, start, side='right') - 1
     end = np.searchsorted(before, stop)
     offset = document_starts[document]
@@ -80,13 +81,20 @@ def packed_row(
     return row
 
 
-def _cut(
-    before: np.ndarray, document_starts: np.ndarray, config: DataConfig, rng: np.random.Generator
+def cut_documents(
+    before: np.ndarray, document_starts: np.ndarray, longest: int, short_probability: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Document, first and end token (counted over the split) of every excerpt; all documents are cut side by side."""
-    longest = config.length - EXCERPT_SPECIALS
+    """Document, first and end token (counted over the split) of every excerpt; all documents are cut side by side.
+
+    Args:
+        before: `tokens_before` of the split.
+        document_starts: of the split.
+        longest: tokens of an excerpt, at most.
+        short_probability: share of the documents whose excerpts end with the sentence that reaches a random target.
+        rng: of these targets.
+    """
     documents = np.flatnonzero(np.diff(document_starts))
-    targets = draw_targets(len(documents), longest, config.short_sequence_probability, rng)
+    targets = draw_targets(len(documents), longest, short_probability, rng)
     start, ends = before[document_starts[documents]], before[document_starts[documents + 1]]
     excerpts = [np.zeros((3, 0), np.int64)]
     while documents.size:

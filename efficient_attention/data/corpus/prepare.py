@@ -35,23 +35,25 @@ KEPT_CHARACTERS = 2**24  # of texts kept in memory between the passes over a sma
 PARALLEL_CHARACTERS = 2**24  # smaller corpora are done before other processes have started
 
 
-def prepare_corpus(config: DataConfig, *, show_progress: bool = True) -> PreparedCorpus:
+def prepare_corpus(config: DataConfig, *, sentinels: int | None = None, show_progress: bool = True) -> PreparedCorpus:
     """The prepared corpus of a config: from the cache where it is there, else built and cached.
 
     Args:
         config: `source`, `held_out`, `cache`, `processes`, `tokenizer`, `vocab_size` and `lowercase` are read.
+        sentinels: of a corpus for text to text: how many a trained tokenizer gets among its pieces. A tokenizer of a
+            file may then have more or fewer than `vocab_size` pieces, and lack an encoder's special tokens.
         show_progress: a progress bar on the standard error stream, or plain lines where that is no terminal.
 
     Raises:
         InputError: the source, the tokenizer, or the cached folder is not as it should be; one line says what.
     """
-    tokenizer = corpus_tokenizer(config)
+    tokenizer = corpus_tokenizer(config) if sentinels is None else loaded_tokenizer(config, is_text_to_text=True)
     source = open_source(config.source)
     digest = source.digest()
-    folder = corpus_folder(config, digest)
+    folder = corpus_folder(config, digest, sentinels)
     if not (folder / MANIFEST).is_file():
         with Progress(f'preparing {config.source}', is_shown=show_progress) as progress:
-            _build(folder, config, source, digest, tokenizer, progress)
+            _build(folder, config, source, digest, tokenizer or (sentinels or 0), progress)
     return open_corpus(folder)
 
 
@@ -73,8 +75,8 @@ def corpus_tokenizer(config: DataConfig) -> Tokenizer | None:
     return tokenizer
 
 
-def corpus_folder(config: DataConfig, digest: str) -> Path:
-    """The folder in the cache of what a source of this digest becomes with these settings."""
+def corpus_folder(config: DataConfig, digest: str, sentinels: int | None = None) -> Path:
+    """The folder in the cache of what a source of this digest becomes with the arguments of `prepare_corpus`."""
     key = {
         'format': FORMAT,
         'rules': RULES,
@@ -83,18 +85,21 @@ def corpus_folder(config: DataConfig, digest: str) -> Path:
         **tokenizer_identity(config),
         'vocab_size': config.vocab_size,
     }
+    if sentinels is not None:
+        key['sentinels'] = sentinels if config.tokenizer.startswith('train:') else 'of the file'
     return Path(config.cache) / f'{config.source.partition(":")[0]}-{json_sha256(key)[:16]}'
 
 
 def _build(
-    folder: Path, config: DataConfig, source: Source, digest: str, tokenizer: Tokenizer | None, progress: Progress
+    folder: Path, config: DataConfig, source: Source, digest: str, tokenizer: Tokenizer | int, progress: Progress
 ) -> None:
+    """Writes the corpus into `folder`; `tokenizer` is one, or the number of sentinels of one that is trained."""
     started = time.monotonic()
     survey = _survey(source, config.held_out, progress)
     with new_folder(folder) as partial:
-        if not tokenizer:
+        if isinstance(tokenizer, int):
             progress.start('learning the vocabulary')
-            tokenizer = trained_tokenizer(config, survey.training_documents, survey.characters)
+            tokenizer = trained_tokenizer(config, survey.training_documents, survey.characters, tokenizer)
         (partial / TOKENIZER).write_text(tokenizer.to_str(pretty=True), encoding='utf-8')
         counts, unigram_counts, content = _encode(partial, config, survey, tokenizer.get_vocab_size(), progress)
         parts = Parts(digest, content, survey.characters, counts, time.monotonic() - started)
@@ -134,7 +139,8 @@ def complete_corpus(
         'made_with': {'python': platform.python_version(), 'tokenizers': importlib.metadata.version('tokenizers')},
         'seconds': round(parts.seconds, 1),
     }
-    write_manifest(folder, vocabulary_of(tokenizer, config.tokenizer), unigram_counts, manifest)
+    vocabulary = vocabulary_of(tokenizer, config.tokenizer, needed=())  # what it must have was checked before
+    write_manifest(folder, vocabulary, unigram_counts, manifest)
 
 
 def describe_counts(counts: dict[str, dict[str, int]]) -> str:

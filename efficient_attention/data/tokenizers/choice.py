@@ -11,6 +11,7 @@ from efficient_attention.data.blank_lines import cut_at_blank_lines
 from efficient_attention.data.cache_manifest import file_sha256
 from efficient_attention.data.held_out_documents import HASHES, document_hash
 from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.special_tokens import with_sentinels
 from efficient_attention.data.tokenizers.training import TRAINERS, train_tokenizer
 from efficient_attention.errors import InputError
 
@@ -43,14 +44,22 @@ def tokenizer_identity(config: DataConfig) -> dict[str, Any]:
     }
 
 
-def trained_tokenizer(config: DataConfig, texts: Callable[[], Iterable[str]], characters: int) -> Tokenizer:
+def trained_tokenizer(
+    config: DataConfig, texts: Callable[[], Iterable[str]], characters: int, sentinels: int = 0
+) -> Tokenizer:
     """The tokenizer that the config wants trained.
 
     Args:
         config: `tokenizer`, `vocab_size` and `lowercase` are read.
         texts: reads the text to train on; a share of it, by hash, is used where it is long.
         characters: of the whole text.
+        sentinels: how many of the pieces are T5's sentinels, the last ids.
+
+    Raises:
+        InputError: as `train_tokenizer`, or the sentinels leave no piece for the text.
     """
+    if sentinels >= config.vocab_size:
+        raise InputError(f'data.vocab_size is {config.vocab_size}, and {sentinels} of its pieces would be sentinels')
     share = min(1.0, TRAINING_CHARACTERS / max(characters, 1))
 
     def sections() -> Iterator[str]:
@@ -58,4 +67,6 @@ def trained_tokenizer(config: DataConfig, texts: Callable[[], Iterable[str]], ch
         return (section for section in every if share == 1 or document_hash(section) < share * HASHES)
 
     kind = config.tokenizer.removeprefix('train:')
-    return train_tokenizer(kind, sections, vocab_size=config.vocab_size, lowercase=config.lowercase)
+    pieces = config.vocab_size - sentinels
+    tokenizer = train_tokenizer(kind, sections, vocab_size=pieces, lowercase=config.lowercase)
+    return with_sentinels(tokenizer, sentinels) if sentinels else tokenizer

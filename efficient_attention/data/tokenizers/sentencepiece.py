@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from efficient_attention.data.tokenizers.special_tokens import ROLES, SENTINEL, SENTINELS, with_specials
+from efficient_attention.data.tokenizers.special_tokens import ROLES, SENTINELS, with_sentinels, with_specials
 from efficient_attention.errors import InputError
 
 UNIGRAM = 1  # trainer_spec.model_type
@@ -94,9 +94,7 @@ def _with_sentinels(tokenizer: Tokenizer, model: Any) -> Tokenizer:
     control = [piece.piece for piece in model.pieces if piece.type == CONTROL]
     roles = _roles_in({piece.piece for piece in model.pieces})
     with_specials(tokenizer, [*dict.fromkeys([*control, *roles.values()])])
-    names = [SENTINEL.format(number) for number in reversed(range(SENTINELS))]
-    sentinels = [AddedToken(name, special=True, normalized=False, lstrip=True, rstrip=True) for name in names]
-    tokenizer.add_special_tokens(sentinels)
+    with_sentinels(tokenizer, SENTINELS)
     end = roles['sep']
     ids = [(end, tokenizer.token_to_id(end))]
     tokenizer.post_processor = processors.TemplateProcessing(

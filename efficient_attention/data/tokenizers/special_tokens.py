@@ -31,5 +31,14 @@ def with_specials(tokenizer: Tokenizer, names: list[str]) -> Tokenizer:
     return tokenizer
 
 
+def with_sentinels(tokenizer: Tokenizer, count: int) -> Tokenizer:
+    """The tokenizer with `count` sentinels behind its pieces, in T5's order: <extra_id_0> has the last id."""
+    names = [SENTINEL.format(number) for number in reversed(range(count))]
+    tokenizer.add_special_tokens(
+        [AddedToken(name, special=True, normalized=False, lstrip=True, rstrip=True) for name in names]
+    )
+    return tokenizer
+
+
 def _first_known(tokenizer: Tokenizer, role: str) -> str | None:
     return next((name for name in ROLES[role] if tokenizer.token_to_id(name) is not None), None)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import string
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ WORD_STARTS = ('▁', 'Ġ', 'Ċ', 'ĉ', 'č')  # SentencePiece's space; byte-lev
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """What building examples needs to know of a tokenizer: plain numbers, picklable."""
+    """What building examples needs to know of a tokenizer: plain numbers, picklable; -1 for a token that it lacks."""
 
     size: int
     pad: int
@@ -27,21 +28,22 @@ class Vocabulary:
     is_continuation: np.ndarray  # bool [V]: the piece continues the word before it
 
 
-def vocabulary_of(tokenizer: Tokenizer, name: str) -> Vocabulary:
+def vocabulary_of(tokenizer: Tokenizer, name: str, needed: Collection[str] = tuple(ROLES)) -> Vocabulary:
     """What building examples needs to know of a tokenizer, after checking it.
 
     Args:
         tokenizer: any.
         name: the file it came from, for messages.
+        needed: the special tokens that it must have, by the names of `ROLES`.
 
     Raises:
-        InputError: ids that repeat or leave gaps, or a missing special token; names `name`.
+        InputError: ids that repeat or leave gaps, or a special token that is needed is missing; names `name`.
     """
     pieces = tokenizer.get_vocab(with_added_tokens=True)
     check_ids(pieces, name)
-    roles = {role: _role_id(pieces, role, name) for role in ROLES}
+    roles = {role: _role_id(pieces, role, name, is_needed=role in needed) for role in ROLES}
     added = {id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-    special = tuple(sorted(added | set(roles.values())))
+    special = tuple(sorted(added | set(roles.values()) - {-1}))
     is_continuation = np.zeros(len(pieces), bool)
     continues = _continuation_rule(tokenizer)
     for piece, id in pieces.items():
@@ -58,10 +60,12 @@ def check_ids(pieces: dict[str, int], name: str) -> None:
             raise InputError(f'tokenizer {name}: {fault}; ids must be 0 to {len(ids) - 1}, each once')
 
 
-def _role_id(pieces: dict[str, int], role: str, name: str) -> int:
+def _role_id(pieces: dict[str, int], role: str, name: str, *, is_needed: bool) -> int:
     for token in ROLES[role]:
         if token in pieces:
             return pieces[token]
+    if not is_needed:
+        return -1
     raise InputError(f'tokenizer {name}: no {ROLES[role][0]} in its vocabulary (known names: {", ".join(ROLES[role])})')
 
 

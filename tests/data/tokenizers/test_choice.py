@@ -44,3 +44,10 @@ def test_of_a_long_text_a_share_is_read(monkeypatch):
 def test_an_unknown_kind_lists_the_known_ones():
     with pytest.raises(InputError, match="^data.tokenizer is 'train:words'; known: train:.*, or a file$"):
         loaded_tokenizer(DataConfig(tokenizer='train:words'))
+
+
+def test_sentinels_are_counted_among_the_pieces():
+    tokenizer = trained_tokenizer(CONFIG, lambda: iter(TEXTS), 1, sentinels=3)
+    assert tokenizer.get_vocab_size() == 300 and tokenizer.token_to_id('<extra_id_0>') == 299
+    with pytest.raises(InputError, match=r'^data.vocab_size is 300, and 300 of its pieces would be sentinels$'):
+        trained_tokenizer(CONFIG, lambda: iter(TEXTS), 1, sentinels=300)

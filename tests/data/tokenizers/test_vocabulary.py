@@ -42,6 +42,13 @@ def test_a_vocabulary_without_a_special_token_is_named(tmp_path, role):
     assert str(path) in message and f'no {role}' in message and '\n' not in message
 
 
+def test_what_is_not_needed_may_be_lacking(tmp_path):
+    path = save(tmp_path / 'vocab.txt', [piece for piece in PIECES if piece not in ('[CLS]', '[MASK]')])
+    vocabulary = vocabulary_of(load_tokenizer(path, lowercase=True), str(path), needed=('pad', 'sep'))
+    assert (vocabulary.pad, vocabulary.unknown, vocabulary.cls, vocabulary.sep, vocabulary.mask) == (0, 1, -1, 2, -1)
+    assert vocabulary.special == (0, 1, 2)
+
+
 @pytest.mark.parametrize('id, fault', [(7, 'two pieces have id 7'), (99, 'no piece has id 9'), (2**32 - 1, 'no piece')])
 def test_ids_that_repeat_or_leave_gaps_are_refused(tmp_path, id, fault):
     word_piece(VOCABULARY, lowercase=True).save(str(tmp_path / 'tokenizer.json'))

@@ -1,0 +1,116 @@
+"""BART's noise: sentences change places, spans of words become a mask each; or tokens are masked or go, texts rotate.
+
+Lewis et al. 2019, arXiv 1910.13461, section 2.2. Of W words ceil(infilling W) are hidden, in whole-word spans whose
+lengths are drawn from a Poisson distribution until they are that many, the last one cut. A span of length 0 is a mask
+between two words. Where the published code (fairseq's `DenoisingDataset`) lets spans overlap, which hides fewer words,
+here they lie side by side: their places are uniform among all that leave the other words between them, and two spans
+may touch. There are never more spans than hidden words, so no source is longer than its text.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from efficient_attention.config.noise import NoiseConfig
+from efficient_attention.data.corpus.noise import Noise, NoisedText
+
+MASKED = -1  # in a list of places of tokens: a mask
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BartNoise(Noise):
+    """The noise of texts of `tokens` tokens or fewer.
+
+    Attributes:
+        config: `mean_span`, `permutation`, `infilling`, `masking`, `deletion` and `rotation` are read.
+        mask: its id.
+        is_continuation: bool [V], whether a piece continues the word before it.
+        tokens: the most tokens of a text.
+        lengths: of a source and of a target, each that of the text.
+    """
+
+    config: NoiseConfig
+    mask: int
+    is_continuation: np.ndarray
+    tokens: int
+    lengths: tuple[int, int]
+    crosses_documents: bool = False
+
+    def __call__(self, text: NoisedText, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """See `Noise`."""
+        places = self.places(text, rng)
+        return np.where(places == MASKED, np.int32(self.mask), text.tokens[places]), text.tokens
+
+    def places(self, text: NoisedText, rng: np.random.Generator) -> np.ndarray:
+        """Where in the text each token of the source stands; `MASKED` for a mask."""
+        config = self.config
+        is_start = ~self.is_continuation[text.tokens]
+        is_start[text.sentence_starts] = True
+        places = permuted(text.sentence_starts, len(text.tokens), config.permutation, rng)
+        places = infilled(places, is_start[places], config.infilling, config.mean_span, rng)
+        places[chosen_tokens(places, config.masking, rng)] = MASKED
+        places = np.delete(places, chosen_tokens(places, config.deletion, rng))
+        is_rotated = config.rotation > rng.random()
+        return np.roll(places, -rng.integers(len(places))) if is_rotated and len(places) else places
+
+
+def permuted(starts: np.ndarray, tokens: int, share: float, rng: np.random.Generator) -> np.ndarray:
+    """The places 0 ... tokens - 1 with ceil(share n) of the n sentences, which begin at `starts`, in random order."""
+    chosen = rng.permutation(len(starts))[: math.ceil(share * len(starts))]
+    order = np.arange(len(starts))
+    order[chosen] = rng.permutation(chosen)
+    lengths = np.diff(starts, append=tokens)[order]
+    return np.repeat(starts[order] - (np.cumsum(lengths) - lengths), lengths) + np.arange(tokens)
+
+
+def infilled(
+    places: np.ndarray, is_start: np.ndarray, share: float, mean_span: float, rng: np.random.Generator
+) -> np.ndarray:
+    """The places with a mask for each span of whole words; ceil(share W) of the W words are in spans.
+
+    Args:
+        places: of tokens.
+        is_start: whether a word begins there; the first one does.
+        share: of the words.
+        mean_span: words.
+        rng: see the module.
+    """
+    starts = np.flatnonzero(is_start)
+    hidden = math.ceil(share * len(starts))
+    if not hidden:
+        return places
+    lengths_S = span_lengths(hidden, mean_span, rng)
+    first_S = span_places(lengths_S, len(starts), rng)
+    bounds = np.append(starts, len(places))
+    begin_S, end_S = bounds[first_S], bounds[first_S + lengths_S]
+    steps = np.zeros(len(places) + 1, np.int64)
+    np.add.at(steps, begin_S, 1)
+    np.add.at(steps, end_S, -1)
+    is_kept = np.cumsum(steps[:-1]) == 0
+    kept_before = np.append(0, np.cumsum(is_kept))
+    return np.insert(places[is_kept], kept_before[begin_S], MASKED)
+
+
+def span_lengths(words: int, mean: float, rng: np.random.Generator) -> np.ndarray:
+    """Poisson lengths of at most `words` spans that add up to `words`, in random order; the last one drawn is cut."""
+    lengths = rng.poisson(mean, words)
+    ends = np.cumsum(lengths)
+    last = min(int(np.searchsorted(ends, words)), words - 1)
+    lengths[last] += words - ends[last]
+    return rng.permutation(lengths[: last + 1])
+
+
+def span_places(lengths_S: np.ndarray, words: int, rng: np.random.Generator) -> np.ndarray:
+    """The first word of each of these spans among so many words, rising: uniform where none overlap."""
+    spans, kept = len(lengths_S), words - lengths_S.sum()
+    slots_S = np.sort(rng.choice(kept + spans, spans, replace=False, shuffle=False))
+    return slots_S - np.arange(spans) + np.cumsum(lengths_S) - lengths_S
+
+
+def chosen_tokens(places: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+    """Where in `places` the share, rounded, of the tokens that are no masks stands, chosen at random."""
+    if not share:
+        return np.zeros(0, np.int64)
+    tokens = np.flatnonzero(places != MASKED)
+    return rng.choice(tokens, round(share * len(tokens)), replace=False)

@@ -1,0 +1,166 @@
+"""Rows for an encoder-decoder that restores noised texts of a split; all randomness is from (seed, epoch, index).
+
+Noise that crosses documents reads the tokens of a split one after another, documents without anything between them,
+in texts of equal length; where they begin is drawn anew each epoch, and what does not fill a text is left out. When a
+split is evaluated they begin with its first token, and the last one is shorter. Other noise reads whole sentences of a
+document, as many as fit, the same in each epoch. The noise itself is new in each epoch of training, and always that of
+epoch 0 in an evaluation.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from efficient_attention.data.cache_manifest import one_line
+from efficient_attention.data.corpus.noise import Noise, NoisedText
+from efficient_attention.data.corpus.packing import cut_documents
+from efficient_attention.data.corpus.prepared_corpus import Corpus
+from efficient_attention.data.corpus.sentence_pairs import tokens_before
+from efficient_attention.data.epoch_cache import LastTwoEpochs
+from efficient_attention.data.random_streams import Stream, random_stream
+from efficient_attention.errors import InputError
+
+SHORTEST = 2  # tokens of a text that can be noised
+
+
+@dataclasses.dataclass(frozen=True)
+class Ends:
+    """Ids of padding, of a text's end, of what a decoder reads first, and of what every text begins with (-1: none)."""
+
+    pad: int
+    end: int
+    start: int
+    begin: int = -1
+
+    @property
+    def count(self) -> int:
+        """How many tokens a source or a target has beside its text."""
+        return 1 + (self.begin >= 0)
+
+    def around(self, tokens: np.ndarray) -> np.ndarray:
+        """A text's tokens with its ends, int32."""
+        return np.concatenate([[self.begin] if self.begin >= 0 else [], tokens, [self.end]]).astype(np.int32)
+
+
+class NoisedRows:
+    """The rows of one split; picklable.
+
+    Attributes:
+        count: rows of an epoch.
+
+    Raises:
+        InputError: the split has too little text; the seed is out of its range.
+    """
+
+    def __init__(self, corpus: Corpus, noise: Noise, ends: Ends, seed: int, *, is_training: bool) -> None:
+        if not 0 <= seed < 2**64:
+            raise InputError(f'the seed is {seed}; it must lie in [0, 2^64)')
+        self._corpus, self._noise, self._ends, self._seed = corpus, noise, ends, seed
+        self._before = tokens_before(corpus.sentence_lengths)
+        self._starts, self._stops = self._cut(is_training=is_training)
+        self._room = self.tokens - int(self._stops[-1]) if noise.crosses_documents and is_training else 0
+        self._orders: LastTwoEpochs[np.ndarray] = LastTwoEpochs()
+        self._offsets: LastTwoEpochs[int] = LastTwoEpochs()
+        self.count = len(self._starts)
+
+    @property
+    def tokens(self) -> int:
+        """Of the split."""
+        return int(self._before[-1])
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Tokens to which sources and targets are padded, their ends counted."""
+        source, target = self._noise.lengths
+        return source + self._ends.count, target + self._ends.count
+
+    def row_at(self, position: int) -> dict[str, np.ndarray]:
+        """The row at a position of endless training: epoch position // count, then that epoch's random order."""
+        epoch, turn = divmod(position, self.count)
+        return self.row(epoch, int(self._orders.get(epoch, self._make_order)[turn]))
+
+    def row(self, epoch: int, index: int) -> dict[str, np.ndarray]:
+        """Row `index` of an epoch; arrays as in a batch of `PairBatches`, without the axis of rows.
+
+        Raises:
+            InputError: the corpus cannot be read there.
+        """
+        offset = self._offsets.get(epoch, self._make_offset)
+        start, stop = int(self._starts[index]) + offset, int(self._stops[index]) + offset
+        try:
+            text = self.text(start, stop)
+        except Exception as error:
+            kind = InputError if isinstance(error, (InputError, OSError)) else RuntimeError
+            where = f'{self._corpus.split} tokens {start} to {stop}, epoch {epoch}, row {index}'
+            raise kind(f'{where}: {one_line(error)}') from error
+        pair = self._noise(text, random_stream(self._seed, Stream.CORPUS_ROW, epoch, index))
+        return self._row(index, *map(self._ends.around, pair))
+
+    def padding(self) -> dict[str, np.ndarray]:
+        """A row with the same arrays that counts for nothing."""
+        return self._row(-1, np.zeros(0, np.int32), np.zeros(0, np.int32))
+
+    def text(self, start: int, stop: int) -> NoisedText:
+        """The tokens start:stop of the split, and where sentences begin in them."""
+        first = int(np.searchsorted(self._before, start, side='right')) - 1
+        end = int(np.searchsorted(self._before, stop))
+        of_documents = np.asarray(self._corpus.document_starts)
+        documents = np.searchsorted(of_documents, [first, end - 1], side='right') - 1
+        sentences: list[np.ndarray] = []
+        for document in range(documents[0], documents[1] + 1):
+            before = int(of_documents[document])
+            sentences += self._corpus.sentences(document, max(first - before, 0), end - before)
+        skipped = start - int(self._before[first])
+        tokens = np.concatenate(sentences)[skipped : skipped + stop - start]
+        return NoisedText(tokens, np.maximum(self._before[first:end] - start, 0))
+
+    def _cut(self, *, is_training: bool) -> tuple[np.ndarray, np.ndarray]:
+        """The first and the end token of each text, counted over the split, with room for an epoch's offset."""
+        least = self._noise.tokens if self._noise.crosses_documents and is_training else SHORTEST
+        if self.tokens < least:
+            change = 'lower' if self._corpus.split == 'train' else 'raise'
+            raise InputError(
+                f'the {self._corpus.split} split of the corpus has {self.tokens} tokens, and noise.name needs {least}; '
+                f'add documents or {change} data.held_out'
+            )
+        return self._equal_texts(is_training=is_training) if self._noise.crosses_documents else self._whole_sentences()
+
+    def _equal_texts(self, *, is_training: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Of noise that crosses documents; in training one fewer than fit, so that they may begin anywhere."""
+        most = self._noise.tokens
+        starts = np.arange(max(1, self.tokens // most - 1) if is_training else -(-self.tokens // most)) * most
+        stops = np.minimum(starts + most, self.tokens)
+        is_long = stops - starts >= SHORTEST
+        return starts[is_long], stops[is_long]
+
+    def _whole_sentences(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of noise that does not, in the order of the split; a sentence that is too long is cut anywhere."""
+        of_documents, rng = (
+            np.asarray(self._corpus.document_starts),
+            np.random.default_rng(0),
+        )  # its draws decide nothing
+        _, starts, stops = cut_documents(self._before, of_documents, self._noise.tokens, 0.0, rng)
+        order = np.argsort(starts)
+        return starts[order], stops[order]
+
+    def _make_offset(self, epoch: int) -> int:
+        return int(random_stream(self._seed, Stream.CORPUS_PLAN, epoch).integers(self._room + 1))
+
+    def _make_order(self, epoch: int) -> np.ndarray:
+        return random_stream(self._seed, Stream.CORPUS_ORDER, epoch).permutation(self.count)
+
+    def _row(self, index: int, source: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
+        """The padded row of a source and a target."""
+        (source_M, source_segments_M), (target_L, segments_L) = (
+            (np.append(ids, np.full(length - len(ids), self._ends.pad, np.int32)), (np.arange(length) < len(ids)) * 1)
+            for ids, length in zip((source, target), self.lengths, strict=True)
+        )
+        return {
+            'source': source_M,
+            'source_segments': source_segments_M.astype(np.int32),
+            'tokens': np.append(np.int32(self._ends.start), target_L[:-1]),
+            'targets': target_L,
+            'segments': segments_L.astype(np.int32),
+            'weights': segments_L.astype(np.float32),
+            'index': np.array(index, np.int32),
+        }

@@ -1,0 +1,195 @@
+"""Pretraining of encoder-decoders: from what noise has left of documents back to their texts, as T5 and BART do it."""
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import numpy as np
+from flax import nnx
+from tokenizers import Tokenizer
+
+from efficient_attention.config.run import RunConfig
+from efficient_attention.data.corpus.bart_noise import BartNoise
+from efficient_attention.data.corpus.batches import evaluation_batches, training_batches
+from efficient_attention.data.corpus.noise import Noise
+from efficient_attention.data.corpus.noised_rows import SHORTEST, Ends, NoisedRows
+from efficient_attention.data.corpus.prepare import prepare_corpus
+from efficient_attention.data.corpus.prepared_corpus import Corpus, PreparedCorpus
+from efficient_attention.data.corpus.span_corruption import SpanCorruption, most_tokens, noised_lengths, span_counts
+from efficient_attention.data.held_out_documents import held_out_share_note, split_counts
+from efficient_attention.data.host_block import HostBlock
+from efficient_attention.data.tokenizers.choice import loaded_tokenizer
+from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.text_to_text import TextToTextIds, text_to_text_ids
+from efficient_attention.errors import InputError
+from efficient_attention.models.encoder_decoder import EncoderDecoder
+from efficient_attention.models.flops import encoder_decoder_flops
+from efficient_attention.objectives.text_to_text import TERM, TextToText
+from efficient_attention.tasks.task import BatchShapes, HostBatch, Task
+from efficient_attention.whole_files import write_atomically
+
+
+class DenoisingTask(Task):
+    """Text to text where `noise.name` asks for a noise: the pairs are made of documents, which a corpus holds."""
+
+    held_out_metrics = frozenset(f'{TERM}_{name}' for name in ('loss', 'cross_entropy', 'accuracy', 'weight'))
+
+    def __init__(self, config: RunConfig) -> None:
+        """Prepares the corpus, or opens it where that was done before.
+
+        Raises:
+            InputError: the corpus, the tokenizer or the lengths do not serve; names which.
+        """
+        self.set_up(config)
+        loaded = loaded_tokenizer(config.data, is_text_to_text=True)
+        if loaded is not None:
+            self.checked_ids(loaded)  # before a corpus is prepared with it
+        self.corpus: PreparedCorpus = prepare_corpus(config.data, sentinels=self.spans)
+        self.tokenizer: Tokenizer = load_tokenizer(self.corpus.tokenizer_file, lowercase=True)
+        ids, begin = self.checked_ids(self.tokenizer)
+        self.ends = Ends(ids.pad, ids.end, ids.start, begin)
+        self.noise = self.make_noise(ids)
+        self.fingerprint = {'corpus': self.corpus.fingerprint}
+
+    def set_up(self, config: RunConfig) -> None:
+        """See `Task`."""
+        self.config, self.model, self.data = config, config.model, config.data
+        smoothing, z_loss = config.train.label_smoothing, config.train.z_loss
+        self.objective = TextToText(label_smoothing=smoothing, z_loss=z_loss)
+        self.has_spans = config.noise.name == 'span_corruption'
+        self.tokens, self.room = text_sizes(config)
+        self.lengths = self.room[0] + ends_of(config), self.room[1] + ends_of(config)
+        self.spans = span_counts(self.tokens, config.noise.density, config.noise.mean_span)[1] if self.has_spans else 0
+
+    def checked_ids(self, tokenizer: Tokenizer) -> tuple[TextToTextIds, int]:
+        """What the noise needs of a tokenizer, and the id of `pairs.begin` (-1: none).
+
+        Raises:
+            InputError: it lacks an end, a sentinel or a mask, or has more pieces than the model.
+        """
+        config, begin = self.config, self.config.pairs.begin
+        ids = text_to_text_ids(tokenizer, config.data.tokenizer, start=config.pairs.start)
+        ids.check_within(config.model.vocab_size)
+        ids.check_sentinels(self.spans)
+        if ids.mask is None and not self.has_spans:
+            raise InputError(
+                f"tokenizer {ids.name}: no [MASK] or <mask> in its vocabulary, which noise.name 'bart' needs"
+            )
+        found = tokenizer.token_to_id(begin) if begin else -1
+        if found is None:
+            raise InputError(f'pairs.begin is {begin!r}, which the tokenizer lacks')
+        return ids, found
+
+    def make_noise(self, ids: TextToTextIds) -> Noise:
+        """The config's noise."""
+        config = self.config.noise
+        if self.has_spans:
+            sentinels = np.array(ids.sentinels[: self.spans], np.int32)
+            return SpanCorruption(config.density, config.mean_span, sentinels, self.tokens, self.room)
+        assert ids.mask is not None  # see `checked_ids`
+        return BartNoise(config, ids.mask, self.corpus.vocabulary.is_continuation, self.tokens, self.room)
+
+    @property
+    def evaluation_objective(self) -> TextToText:
+        """Without smoothing: the cross-entropy itself is the loss."""
+        return TextToText()
+
+    @property
+    def notes(self) -> list[str]:
+        """See `Task`."""
+        documents, tokens = split_counts(self.corpus.manifest)
+        return held_out_share_note(self.data.held_out, documents, tokens)
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """Of the corpus's tokenizer."""
+        return self.tokenizer.get_vocab()
+
+    def batch_shapes(self) -> BatchShapes:
+        """See `Task`."""
+        source, target = (
+            jax.ShapeDtypeStruct((self.config.train.batch_size, length), np.int32) for length in self.lengths
+        )
+        ids = dict.fromkeys(('source', 'source_segments'), source)
+        ids |= dict.fromkeys(('tokens', 'targets', 'segments'), target)
+        return ids | {'weights': target.update(dtype=np.float32)}
+
+    def rows_of(self, corpus: Corpus, *, is_training: bool) -> NoisedRows:
+        """The rows of a split; raises InputError where it has too little text."""
+        return NoisedRows(corpus, self.noise, self.ends, self.config.train.seed, is_training=is_training)
+
+    @functools.cached_property
+    def training(self) -> NoisedRows:
+        """The rows to train on."""
+        return self.rows_of(self.corpus.train, is_training=True)
+
+    @functools.cached_property
+    def held_out(self) -> NoisedRows:
+        """The rows to evaluate on."""
+        return self.rows_of(self.corpus.held_out, is_training=False)
+
+    def prepare_training(self) -> None:
+        """See `Task`."""
+        _ = self.training
+        if self.config.has_held_out:
+            _ = self.held_out
+
+    def rows_per_epoch(self) -> int:
+        """See `Task`."""
+        return self.training.count
+
+    def make_model(self, rngs: nnx.Rngs) -> EncoderDecoder:
+        """The encoder-decoder."""
+        return EncoderDecoder(self.model, rngs=rngs)
+
+    def training_batches(
+        self, start_step: int, stop_step: int, process_index: int, process_count: int
+    ) -> Iterator[HostBatch]:
+        """See `Task`."""
+        block = HostBlock(self.config.train.batch_size, process_index, process_count)
+        steps, seed = range(start_step, stop_step), self.config.train.seed
+        return training_batches(self.corpus, self.data, block, seed=seed, steps=steps, rows=self.training)
+
+    def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
+        """See `Task`."""
+        block = HostBlock(self.config.eval.batch_size, process_index, process_count)
+        return evaluation_batches(self.corpus, self.data, block, seed=self.config.train.seed, rows=self.held_out)
+
+    def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
+        """The means as they are."""
+        return means
+
+    def tokens_per_step(self) -> float:
+        """See `Task`; of both sides."""
+        return float(self.config.train.batch_size * sum(self.lengths))
+
+    def training_flops(self) -> float:
+        """See `Task`; backward counts twice the forward."""
+        return 3.0 * self.config.train.batch_size * encoder_decoder_flops(self.model, *self.lengths)
+
+    def save_assets(self, workdir: Path) -> None:
+        """Writes the tokenizer."""
+        write_atomically(workdir / 'tokenizer.json', self.tokenizer.to_str(pretty=True))
+
+
+def ends_of(config: RunConfig) -> int:
+    """How many tokens a source or a target has beside its text."""
+    return 1 + bool(config.pairs.begin)
+
+
+def text_sizes(config: RunConfig) -> tuple[int, tuple[int, int]]:
+    """The most tokens of a text, and of a source and a target that are made of it, ends not counted.
+
+    Raises:
+        InputError: `data.length` and `pairs.target_length` leave room for no text.
+    """
+    room = config.data.length - ends_of(config), config.pairs.target_length - ends_of(config)
+    if config.noise.name == 'span_corruption':
+        spans = config.noise.density, config.noise.mean_span
+        tokens = most_tokens(room, *spans)
+        return tokens, noised_lengths(tokens, *spans)
+    if min(room) < SHORTEST:
+        least = SHORTEST + ends_of(config)
+        raise InputError(f'pairs.target_length is {config.pairs.target_length}; with noise it must be {least} or more')
+    return min(room), (min(room), min(room))
