@@ -108,7 +108,7 @@ def translate(shape: dict[str, Any]) -> dict[str, Any]:
     """All texts of a file by the model of a Hugging Face folder."""
     texts = Path(shape['input']).read_text(encoding='utf-8').splitlines()
     fields = {'beams': shape['beams'], 'penalty': 'length', 'alpha': shape['alpha'], 'batch_size': shape['rows']}
-    decoding = Decoding(**fields, ratio=1.0, extra=shape['extra'])
+    decoding = Decoding(**fields, ratio=1.0, extra=shape['extra'], stop=shape['stop'])
     translator = open_translator(Path(shape['folder']), decoding=decoding, prefix='')
     made: list[str] = []
 

@@ -86,6 +86,7 @@ def translate(shape: dict) -> dict:
     module = transformers.AutoModelForSeq2SeqLM.from_pretrained(shape['folder'], dtype=torch.float32).eval()
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(shape['folder'])
     search = {'num_beams': shape['beams'], 'do_sample': False, 'length_penalty': shape['alpha']}
+    search['early_stopping'] = {'exact': 'never', 'early': False}[shape['stop']]
     made: list[str] = []
 
     def call(_: int) -> None:
