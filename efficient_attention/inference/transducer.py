@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -135,12 +136,26 @@ class Transducer:
         """
         rows = [ids_of(source, f'source {number}', self.config.vocab_size) for number, source in enumerate(sources)]
         lengths = [self.row_length(len(row), number) for number, row in enumerate(rows)]
-        for length in sorted(set(lengths)):
-            numbers = [number for number in range(len(rows)) if lengths[number] == length]
-            numbers.sort(key=lambda number: len(rows[number]))
-            for first in range(0, len(numbers), self.batching.rows):
-                some = numbers[first : first + self.batching.rows]
-                yield from zip(some, self.batch([rows[number] for number in some], length, alignments), strict=True)
+        numbers = sorted(range(len(rows)), key=lambda number: (lengths[number], len(rows[number])))
+        for some, length in self.batches(numbers, lengths):
+            yield from zip(some, self.batch([rows[number] for number in some], length, alignments), strict=True)
+
+    def batches(self, numbers: list[int], lengths: list[int]) -> Iterator[tuple[list[int], int]]:
+        """Sources that are searched together, with the length of their rows; `lengths` of each, `numbers` in order.
+
+        What does not fill a batch goes with rows up to twice as long: a batch of another size is one more program.
+        """
+        most, waiting = self.batching.rows, list[int]()
+        for length, group in itertools.groupby(numbers, key=lambda number: lengths[number]):
+            if waiting and (length > 2 * lengths[waiting[0]] or self.config.encoder.reads_length):
+                yield waiting, lengths[waiting[-1]]
+                waiting = []
+            waiting += group
+            while len(waiting) >= most:
+                yield waiting[:most], length
+                waiting = waiting[most:]
+        if waiting:
+            yield waiting, lengths[waiting[-1]]
 
     def row_length(self, length: int, number: int) -> int:
         """The length of the rows that source `number` is in: its own, where padding would change what it reads."""
