@@ -147,12 +147,12 @@ def test_rows_of_a_cache_are_taken_in_any_order(text: str):
 @pytest.mark.parametrize('text', ['causal', 'causal & window(3)', 'sparse_fixed(4, 1)', FAVORS[0]])
 def test_hypotheses_that_change_places_read_what_they_come_from(text: str):
     """As if the caches of all were copied: two prompts of unequal lengths, three hypotheses each, in random order."""
-    spec, new = spec_of(text), NewTokens(*arrays(), POSITIONS, ONES.at[1, 2:4].set(0))
-    prompt, texts = (NewTokens(*(x[:, part] for x in new)) for part in (slice(0, 4), slice(4, 16)))
+    spec, new = spec_of(text), NewTokens(*arrays(), POSITIONS, ONES.at[1, 10:12].set(0))
+    prompt, texts = (NewTokens(*(x[:, part] for x in new)) for part in (slice(0, 12), slice(12, 24)))
     rng = np.random.default_rng(0)
     parents_tBK = jnp.asarray(rng.integers(0, 3, (12, 2, 3)), jnp.int32)
     noise_tb11K = jnp.asarray(rng.normal(size=(12, 6, 1, 1, 8)), jnp.float32)
-    lengths_b = jnp.asarray([4, 4, 4, 2, 2, 2])
+    lengths_b = jnp.asarray([12, 12, 12, 10, 10, 10])
     bias = slopes if spec.mechanism.has_logits else None
 
     def outputs(is_shared: bool) -> jax.Array:
