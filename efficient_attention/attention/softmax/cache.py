@@ -56,8 +56,8 @@ class KeyCache(NamedTuple):
 
     def part_for(self, count: int, part: slice) -> 'KeyCache':
         """Some of the slots, with a key for each of `count` hypotheses."""
-        keys = (jnp.repeat(x_BGMK[:, :, part], count, axis=1) for x_BGMK in self[:2])
-        return KeyCache(*keys, self.positions_BM[:, part], self.segments_BM[:, part])
+        key_BGMK, value_BGMK = (jnp.repeat(x_BGMK[:, :, part], count, axis=1) for x_BGMK in self[:2])
+        return KeyCache(key_BGMK, value_BGMK, self.positions_BM[:, part], self.segments_BM[:, part])
 
 
 class SharedKeys(NamedTuple):
@@ -280,5 +280,6 @@ def put(places_Bn: Array, cache: KeyCache, new: KeyCache) -> KeyCache:
         put_one(old[..., None], places_Bn, fresh[..., None])[..., 0]
         for old, fresh in zip(cache[2:], new[2:], strict=True)
     )
-    keys = (put_one(old, places_Bn, fresh) for old, fresh in zip(cache[:2], new[:2], strict=True))
-    return KeyCache(*keys, *numbers)
+    return KeyCache(
+        put_one(cache.key_BGMK, places_Bn, new.key_BGMK), put_one(cache.value_BGMK, places_Bn, new.value_BGMK), *numbers
+    )
