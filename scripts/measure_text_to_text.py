@@ -18,6 +18,7 @@ from flax import nnx
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
+from efficient_attention.data.sources.text_files import read_lines
 from efficient_attention.inference.beam_search import Search
 from efficient_attention.inference.pretrained_models import pretrained_module
 from efficient_attention.inference.transducer import Batching, Transducer
@@ -106,7 +107,7 @@ def generate(shape: dict[str, Any]) -> dict[str, Any]:
 
 def translate(shape: dict[str, Any]) -> dict[str, Any]:
     """All texts of a file by the model of a Hugging Face folder."""
-    texts = Path(shape['input']).read_text(encoding='utf-8').splitlines()
+    texts = [line for _, line in read_lines(Path(shape['input']))]
     fields = {'beams': shape['beams'], 'penalty': 'length', 'alpha': shape['alpha'], 'batch_size': shape['rows']}
     decoding = Decoding(**fields, ratio=1.0, extra=shape['extra'], stop=shape['stop'])
     translator = open_translator(Path(shape['folder']), decoding=decoding, prefix='')

@@ -44,7 +44,7 @@ def define_flags(options: flags.FlagValues) -> None:
     """The flags of the command."""
     define_choices('parts', tuple(PARTS), 'What is measured', options)
     define_path('model', 'A workdir or Hugging Face folder, for the part translate.', None, options)
-    define_path('input', 'Texts to translate, one a line.', None, options)
+    define_path('input', 'Texts to translate, one a line, plain or .gz.', None, options)
     flags.DEFINE_integer('beams', 5, 'Of the part translate.', flag_values=options)
     flags.DEFINE_float('alpha', 1.0, 'Of the length penalty of the part translate.', flag_values=options)
     flags.DEFINE_enum('stop', 'early', STOPS, 'When a search ends, on both sides.', flag_values=options)

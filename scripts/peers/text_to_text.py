@@ -5,6 +5,7 @@ prints one JSON object. The peer gets its faster ways: the attention kernel that
 where nothing is padded, inference mode, sources of similar length together.
 """
 
+import gzip
 import json
 import resource
 import sys
@@ -82,7 +83,9 @@ def generate(shape: dict) -> dict:
 
 def translate(shape: dict) -> dict:
     """All texts of a file by the model of a folder, in batches of sources of similar length."""
-    texts = Path(shape['input']).read_text(encoding='utf-8').splitlines()
+    path = Path(shape['input'])
+    with (gzip.open if path.suffix == '.gz' else open)(path, 'rt', encoding='utf-8') as file:
+        texts = file.read().splitlines()
     module = transformers.AutoModelForSeq2SeqLM.from_pretrained(shape['folder'], dtype=torch.float32).eval()
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(shape['folder'])
     search = {'num_beams': shape['beams'], 'do_sample': False, 'length_penalty': shape['alpha']}
