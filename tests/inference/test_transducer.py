@@ -60,6 +60,13 @@ def test_the_shortest_come_first_and_the_numbers_tell_which_they_are():
     assert numbers == [1, 4, 5, 2, 0, 3] and transducer_of()([]) == []
 
 
+def test_what_is_left_of_a_length_needs_no_program_of_its_own():
+    transduce.clear_cache()
+    targets = transducer_of(rows=2, lengths=(8,))([*SOURCES[1:4], SOURCES[2], SOURCES[3]])
+    assert transduce._cache_size() == 1
+    assert [list(target.ids) for target in targets[3]] == [list(target.ids) for target in targets[1]]
+
+
 def test_what_fills_no_batch_goes_with_rows_up_to_twice_as_long():
     transducer = transducer_of(rows=3, lengths=(4, 8, 16, 32))
     lengths = [4, 4, 8, 8, 8, 8, 16, 32]
