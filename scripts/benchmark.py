@@ -9,6 +9,7 @@
     python scripts/benchmark.py finetune [--lengths 128,384] [--ways train,infer] [--output finetune.json]
     python scripts/benchmark.py infer [--models bert_base,4x312] [--rows 1,8] [--length 128]
     python scripts/benchmark.py decode [--contexts 512,4096] [--sides causal,window,fixed]
+    python scripts/benchmark.py text_to_text [--parts train,greedy,beam] [--model runs/multi30k --input test.de]
 
 `step`: a BERT with 4 layers of width 256, 4 heads and 8,192 tokens, float32, dropout 0.1, AdamW, 4,096 tokens a step of
 which 15 % are masked; this project against Hugging Face's PyTorch `BertForMaskedLM` (`make peers`). Every measurement
@@ -34,6 +35,9 @@ against depth; fixed and strided sparse against dense attention at 12,288 positi
 
 `infer`: time and temporary memory of a call of an encoder, ours against plain Flax NNX and PyTorch
 (`inference_benchmark.py`).
+
+`text_to_text`: a training step of T5-small, greedy and beam search, and a file translated, against Hugging Face's
+PyTorch (`text_to_text_benchmark.py`).
 
 The file of `--output` is replaced as a whole after every length, so a run that is cut leaves what it measured before.
 """
@@ -69,6 +73,7 @@ from scripts import (
     fine_tuning_benchmark,
     inference_benchmark,
     memory_benchmark,
+    text_to_text_benchmark,
 )
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -88,14 +93,15 @@ KEEP_MEMORY = ':'.join(
 )
 
 
-COMMANDS = ('step', 'input', 'attention', 'memory', 'decode', 'finetune', 'infer')
-WITH_PEERS = ('step', 'attention', 'finetune', 'infer')
+COMMANDS = ('step', 'input', 'attention', 'memory', 'decode', 'finetune', 'infer', 'text_to_text')
+WITH_PEERS = ('step', 'attention', 'finetune', 'infer', 'text_to_text')
 PARTS = {  # the sub-commands with a file of their own
     'attention': attention_benchmark,
     'memory': memory_benchmark,
     'decode': decode_benchmark,
     'finetune': fine_tuning_benchmark,
     'infer': inference_benchmark,
+    'text_to_text': text_to_text_benchmark,
 }
 OLD_NAMES = {'json': 'output', 'peers-python': 'peers_python'}
 
@@ -121,10 +127,9 @@ def measure(command: str, options: flags.FlagValues) -> None:
         'attention': measure_attention,
         'memory': measure_memory,
         'decode': measure_decoding,
-        'finetune': measure_fine_tuning,
-        'infer': measure_inference,
     }
-    for figures in parts[command](options):
+    own = parts.get(command) or functools.partial(measure_against_peers, command)
+    for figures in own(options):
         if options.output:
             write_atomically(options.output, json.dumps(report | figures, indent=2) + '\n')
 
@@ -356,26 +361,15 @@ def measure_decoding(options: flags.FlagValues) -> Iterator[dict[str, Any]]:
         yield {'decode': report}
 
 
-# ---- fine-tuning ----
+# ---- fine-tuning, inference, text to text ----
 
 
-def measure_fine_tuning(options: flags.FlagValues) -> Iterator[dict[str, Any]]:
-    """Both sides at every length and way; after each, the figures so far."""
+def measure_against_peers(command: str, options: flags.FlagValues) -> Iterator[dict[str, Any]]:
+    """All sides of a sub-command with a file of its own; after each of its parts, the figures so far."""
     run = functools.partial(figures_of, allocator=options.allocator)
-    both = fine_tuning_benchmark.commands([sys.executable], options.peers_python)
-    for report in fine_tuning_benchmark.measure(options, both, run):
-        yield {'finetune': report}
-
-
-# ---- inference ----
-
-
-def measure_inference(options: flags.FlagValues) -> Iterator[dict[str, Any]]:
-    """All sides for every model and number of rows; after each, the figures so far."""
-    run = functools.partial(figures_of, allocator=options.allocator)
-    programs = inference_benchmark.programs([sys.executable], options.peers_python)
-    for report in inference_benchmark.measure(options, programs, run):
-        yield {'infer': report}
+    programs = PARTS[command].programs([sys.executable], options.peers_python)
+    for report in PARTS[command].measure(options, programs, run):
+        yield {command: report}
 
 
 def machine() -> dict[str, Any]:

@@ -106,7 +106,7 @@ def line_of(length: int, way: str, row: dict[str, Any]) -> str:
     return f'{length:>6} {way:>6} {cells[0]:>26} {cells[1]:>26}  {row["ratio"]:.2f} ({low:.2f} to {high:.2f})'
 
 
-def commands(python: list[str], peers_python: Path) -> dict[str, list[str]]:
+def programs(python: list[str], peers_python: Path) -> dict[str, list[str]]:
     """The programs of both sides."""
     return {
         'ours': [*python, str(ROOT / 'scripts/measure_fine_tuning.py')],

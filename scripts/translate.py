@@ -33,7 +33,7 @@ from efficient_attention.commands.flags import (
 )
 from efficient_attention.errors import InputError
 
-SEARCH = ('beams', 'best', 'penalty', 'alpha', 'max_tokens', 'min_tokens', 'ratio', 'extra', 'batch_size')
+SEARCH = ('beams', 'best', 'penalty', 'alpha', 'stop', 'max_tokens', 'min_tokens', 'ratio', 'extra', 'batch_size')
 
 
 def main() -> None:
@@ -76,6 +76,8 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_integer('best', 1, 'Texts for each line, in --format jsonl.', flag_values=options)
     flags.DEFINE_enum('penalty', 'gnmt', ('gnmt', 'length'), 'Length penalty of the search.', flag_values=options)
     flags.DEFINE_float('alpha', 0.6, 'Exponent of the length penalty.', flag_values=options)
+    stops = 'Where the search of a text ends: where nothing can improve, or sooner, as in transformers.'
+    flags.DEFINE_enum('stop', 'exact', ('exact', 'early'), stops, flag_values=options)
     flags.DEFINE_integer('max_tokens', 256, 'Most tokens of a text, whatever its source.', flag_values=options)
     flags.DEFINE_float('ratio', 1.0, 'Most tokens of a text for each of its source.', flag_values=options)
     flags.DEFINE_integer('extra', 50, 'Tokens that a text may have beyond --ratio of its source.', flag_values=options)

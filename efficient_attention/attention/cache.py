@@ -3,7 +3,7 @@
 Each mechanism has a cache of its own kind, in the cache.py of its room.
 """
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,40 @@ from efficient_attention.attention.registry import room_of
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.room import Bias
 
-__all__ = ['Cache', 'CacheSpec', 'NewTokens', 'decode', 'init_cache', 'take_rows']
+__all__ = [
+    'Cache',
+    'CacheSpec',
+    'NewTokens',
+    'decode',
+    'go_on_from',
+    'init_cache',
+    'rows_of',
+    'take_rows',
+    'with_hypotheses',
+]
+
+# Hypotheses of a row that share a cache. Each of them multiplies the keys of all: for more, copies take less time.
+MOST_SHARED = 16
 
 Cache = Any  # a tree of arrays, of the mechanism's own kind
+
+
+@runtime_checkable
+class SharesKeys(Protocol):
+    """A cache that hypotheses of one row can share."""
+
+    def with_hypotheses(self, count: int) -> 'Shared':
+        """The function of this name, of this cache."""
+        ...
+
+
+@runtime_checkable
+class Shared(Protocol):
+    """A cache that hypotheses share."""
+
+    def go_on_from(self, parents_BK: Array) -> 'Shared':
+        """The function of this name, of this cache."""
+        ...
 
 
 def init_cache(spec: CacheSpec, batch: int, dtype: DTypeLike, rng: Array | None = None) -> Cache:
@@ -51,6 +82,35 @@ def decode(
     new = new._replace(positions=positions, segments=segments)
     out, cache = room_of(spec.mechanism).decode(spec, cache, new, bias, relative)
     return out.astype(new.query.dtype), cache
+
+
+def with_hypotheses(cache: Cache, count: int) -> Cache:
+    """The cache of `count` hypotheses for each row, side by side, all alike: [B, ...] to [B count, ...]."""
+    if isinstance(cache, SharesKeys) and count <= MOST_SHARED:
+        return cache.with_hypotheses(count)
+    return take_rows(cache, jnp.repeat(jnp.arange(number_of_rows(cache)), count))
+
+
+def go_on_from(cache: Cache, parents_BK: Array) -> Cache:
+    """The cache of `with_hypotheses` where each of the K hypotheses of a row goes on from one of them, by its number.
+
+    A cache that hypotheses share has a way of its own, by which its keys stay where they are.
+    """
+    if isinstance(cache, Shared):
+        return cache.go_on_from(parents_BK)
+    return take_rows(cache, rows_of(parents_BK))
+
+
+def rows_of(parents_BK: Array) -> Array:
+    """The rows [B K] of hypotheses that are named by their numbers among the K of a row."""
+    rows, count = parents_BK.shape
+    return (jnp.arange(rows, dtype=parents_BK.dtype)[:, None] * count + parents_BK).reshape(-1)
+
+
+def number_of_rows(cache: Cache) -> int:
+    """B of a cache, by the first of its arrays that rows have for themselves."""
+    leaves = jax.tree.leaves(cache, is_leaf=lambda leaf: isinstance(leaf, FeatureMap))
+    return len(next(leaf for leaf in leaves if not isinstance(leaf, FeatureMap)))
 
 
 def take_rows(cache: Cache, rows_b: Array) -> Cache:

@@ -4,8 +4,9 @@ Each step extends every open hypothesis by every token, and keeps the `beams` be
 extension by the end symbol finishes its hypothesis if it is among the `beams` best, ended or not. Of the finished ones
 the `best` highest scores are kept. A row is done where no open hypothesis can reach a higher score than the lowest one
 that is kept: log-probabilities only fall, so the best that an open hypothesis can reach is its own sum, divided by the
-penalty of the longest text where alpha is above 0, or of the next length. So a row that is done never changes, whatever
-its neighbours still do, and nothing is lost by stopping.
+penalty of the longest text where alpha is above 0, or of the next length. Nothing is lost by stopping then; with
+`stop` = 'early' a row is done sooner, by its present length. A row that is done never changes, whatever its neighbours
+still do.
 
 Sources: Wu et al. 2016, arXiv 1609.08144 (GNMT), section 7; the candidates are those of fairseq and transformers.
 """
@@ -25,6 +26,10 @@ from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.decoding import PIECE, CachedDecoder, DecodeState, read_but_last
 from efficient_attention.modules.context import OtherSequence
 
+STOPS = ('exact', 'early')
+# Sums of a row that are compared as one by their highest: from, to. Of these a divisor of their number is taken.
+BLOCK_SIZES = (32, 128)
+
 
 @dataclasses.dataclass(frozen=True)
 class Search:
@@ -41,6 +46,9 @@ class Search:
         end: id of the end symbol; -1 = there is none.
         first: id of the first token, as if its probability were 1; -1 = any (released BART models begin with <s>).
         forces_end: the last of the most tokens is the end symbol, as if its probability were 1 (BART).
+        stop: 'exact' = a row is done where no open hypothesis can reach what is kept | 'early' = where none would have
+            a higher score than the lowest of as many finished ones as there are beams, if it ended as long as it is: a
+            guess, the default of transformers. Without a penalty both find the same.
 
     Raises:
         InputError: a value is out of range.
@@ -55,11 +63,13 @@ class Search:
     end: int = 1
     first: int = -1
     forces_end: bool = False
+    stop: str = 'exact'
 
     def __post_init__(self) -> None:
         check_within('beams', self.beams, 1)
         require(1 <= self.best <= self.beams, 'best', self.best, f'1 to {self.beams}, the beams')
         check_one_of('penalty', self.penalty, PENALTIES)
+        check_one_of('stop', self.stop, STOPS)
         check_within('alpha', self.alpha, -10, 10)
         check_within('max_tokens', self.max_tokens, 1)
         allowed = f'0 or more and below max_tokens {self.max_tokens}'
@@ -67,6 +77,11 @@ class Search:
         for name in ('end', 'first'):
             require(getattr(self, name) >= -1, name, getattr(self, name), '-1 or an id')
         require(self.end >= 0 or not self.forces_end, 'forces_end', True, 'False without an end symbol')
+
+    @property
+    def kept(self) -> int:
+        """Finished hypotheses that are kept of a row during the search."""
+        return self.best if self.stop == 'exact' else self.beams
 
     def divisor(self, length: Array) -> Array:
         """float32: what the sum of the log-probabilities of so many tokens is divided by."""
@@ -185,13 +200,13 @@ def beam_search(cached: CachedDecoder, start: Start, search: Search, limits: Lim
         return extended(cached, beams, search, limits)
 
     beams = jax.lax.while_loop(is_under_way, step, first_beams(start, search, limits))
-    return beams.finished, beams.made
+    return jax.tree.map(lambda x_Bn: x_Bn[:, : search.best], beams.finished), beams.made
 
 
 def first_beams(start: Start, search: Search, limits: Limits) -> Beams:
     """The search before its first step, with one hypothesis open in each row."""
     rows, count, length = len(start.newest_B), search.beams, search.max_tokens
-    state = start.state.take_rows(jnp.repeat(jnp.arange(rows), count))
+    state = start.state.with_hypotheses(count)
     is_there_BK = (jnp.arange(count)[None] == 0) & (limits.most_B > 0)[:, None]
     log_probs_BK = jnp.where(is_there_BK, 0.0, MASKED)
     newest_BK = jnp.repeat(start.newest_B[:, None], count, axis=1)
@@ -201,7 +216,7 @@ def first_beams(start: Start, search: Search, limits: Limits) -> Beams:
 
 def no_hypotheses(rows: int, search: Search) -> Hypotheses:
     """The finished texts before there are any."""
-    shape = rows, search.best
+    shape = rows, search.kept
     missing_Bn = jnp.full(shape, MASKED, jnp.float32)
     return Hypotheses(
         jnp.zeros((*shape, search.max_tokens), jnp.int32), jnp.zeros(shape, jnp.int32), missing_Bn, missing_Bn
@@ -209,9 +224,12 @@ def no_hypotheses(rows: int, search: Search) -> Hypotheses:
 
 
 def is_open(beams: Beams, search: Search, limits: Limits) -> Array:
-    """bool [B]: whether an open hypothesis may still reach a higher score than the lowest that is kept."""
+    """bool [B]: whether an open hypothesis may have a higher score than the lowest kept; with 'early': has it now."""
     highest_B = beams.log_probs_BK.max(axis=1)
-    length_B = limits.most_B if search.alpha > 0 else jnp.full_like(limits.most_B, beams.made + 1)
+    if search.stop == 'early':
+        length_B = jnp.full_like(limits.most_B, beams.made)
+    else:
+        length_B = limits.most_B if search.alpha > 0 else jnp.full_like(limits.most_B, beams.made + 1)
     reach_B = highest_B / search.divisor(jnp.maximum(length_B, 1))
     return is_there(highest_B) & (reach_B > beams.finished.scores_Bn.min(axis=1))
 
@@ -231,10 +249,12 @@ def extended(cached: CachedDecoder, beams: Beams, search: Search, limits: Limits
     finished = with_finished(beams, found, is_end_Bc, search)
     log_probs_BK, places_BK = jax.lax.top_k(jnp.where(is_end_Bc, MASKED, found.log_probs_Bc), search.beams)
     newest_BK, parents_BK = (jnp.take_along_axis(x, places_BK, axis=1) for x in (found.newest_Bc, found.parents_Bc))
-    rows_BK = jnp.arange(len(parents_BK))[:, None] * search.beams + parents_BK
     tokens_BKT = jnp.take_along_axis(found.tokens_BcT, places_BK[..., None], axis=1)
-    state = state.take_rows(rows_BK.reshape(-1))
-    return Beams(state, newest_BK, log_probs_BK, tokens_BKT, finished, beams.made + 1)
+    state = state.go_on_from(parents_BK)
+    beams = Beams(state, newest_BK, log_probs_BK, tokens_BKT, finished, beams.made + 1)
+    # Later its open hypotheses could have higher scores again.
+    log_probs_BK = jnp.where(is_open(beams, search, limits)[:, None], log_probs_BK, MASKED)
+    return beams._replace(log_probs_BK=log_probs_BK) if search.stop == 'early' else beams
 
 
 def next_log_probs(logits_bV: Array, made: Array, search: Search, limits: Limits) -> Array:
@@ -262,14 +282,34 @@ def best_candidates(beams: Beams, token_log_probs_bV: Array) -> Candidates:
     size = token_log_probs_BKV.shape[2]
     is_there_BKV = is_there(token_log_probs_BKV) & is_there(beams.log_probs_BK)[..., None]
     sums_BKV = jnp.where(is_there_BKV, beams.log_probs_BK[..., None] + token_log_probs_BKV, MASKED)
-    best = jax.lax.top_k(sums_BKV.reshape(rows, -1), min(2 * count, count * size))
-    # Else a slice of them makes XLA sort all sums: five times the time of a step of T5-small on a CPU. One barrier for
-    # both would stand on the operation itself, and end a process with several CPU devices in XLA's decomposition of it.
-    log_probs_Bc, places_Bc = map(jax.lax.optimization_barrier, best)
+    log_probs_Bc, places_Bc = highest(sums_BKV.reshape(rows, -1), min(2 * count, count * size))
     parents_Bc, newest_Bc = places_Bc // size, places_Bc % size
     tokens_BcT = jnp.take_along_axis(beams.tokens_BKT, parents_Bc[..., None], axis=1)
     tokens_BcT = tokens_BcT.at[:, :, beams.made].set(newest_Bc)
     return Candidates(log_probs_Bc, parents_Bc, newest_Bc, tokens_BcT)
+
+
+def highest(sums_Bs: Array, count: int) -> tuple[Array, Array]:
+    """As `lax.top_k`, of many numbers: only the `count` blocks of them with the highest maxima are looked through."""
+    rows, size = sums_Bs.shape
+    least, most = BLOCK_SIZES
+    block = next((block for block in range(most, least - 1, -1) if size % block == 0 and size // block > count), 0)
+    if not block:
+        return top_k(sums_Bs, count)
+    blocks_Bns = sums_Bs.reshape(rows, -1, block)
+    # In their order, so that of equal sums the first one is taken.
+    chosen_Bc = jnp.sort(top_k(blocks_Bns.max(axis=2), count)[1], axis=1)
+    found_Bcs = jnp.take_along_axis(blocks_Bns, chosen_Bc[..., None], axis=1)
+    best_Bc, places_Bc = top_k(found_Bcs.reshape(rows, -1), count)
+    return best_Bc, jnp.take_along_axis(chosen_Bc, places_Bc // block, axis=1) * block + places_Bc % block
+
+
+def top_k(numbers_Bs: Array, count: int) -> tuple[Array, Array]:
+    """The highest numbers of each row and their places, of equal ones the first."""
+    # Else a slice of them makes XLA sort all: five times the time of a step of T5-small on a CPU. One barrier for both
+    # would stand on the operation itself, and end a process with several CPU devices in XLA's decomposition of it.
+    best_Bc, places_Bc = map(jax.lax.optimization_barrier, jax.lax.top_k(numbers_Bs, count))
+    return best_Bc, places_Bc
 
 
 def with_finished(beams: Beams, found: Candidates, is_end_Bc: Array, search: Search) -> Hypotheses:
@@ -281,7 +321,7 @@ def with_finished(beams: Beams, found: Candidates, is_end_Bc: Array, search: Sea
         found.tokens_BcT[:, :count], jnp.full_like(found.newest_Bc[:, :count], length), log_probs_BK, scores_BK
     )
     both = jax.tree.map(lambda old, new: jnp.concatenate([old, new], axis=1), beams.finished, new)
-    scores_Bn, places_Bn = jax.lax.top_k(both.scores_Bn, search.best)
+    scores_Bn, places_Bn = jax.lax.top_k(both.scores_Bn, search.kept)
     tokens_BnT = jnp.take_along_axis(both.tokens_BnT, places_Bn[..., None], axis=1)
     lengths_Bn, log_probs_Bn = (jnp.take_along_axis(x, places_Bn, axis=1) for x in both[1:3])
     is_text_Bn = is_there(scores_Bn)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -87,7 +88,7 @@ class Sources(NamedTuple):
 class Transducer:
     """An encoder-decoder, ready to turn sources into targets on one device.
 
-    A program is compiled for each length of rows and number of them that occurs; the numbers are powers of two. What is
+    A program is compiled for each length of rows and number of them that occurs, the most or a power of two. What is
     found for a source depends neither on the sources beside it nor on padding.
 
     Args:
@@ -135,12 +136,30 @@ class Transducer:
         """
         rows = [ids_of(source, f'source {number}', self.config.vocab_size) for number, source in enumerate(sources)]
         lengths = [self.row_length(len(row), number) for number, row in enumerate(rows)]
-        for length in sorted(set(lengths)):
-            numbers = [number for number in range(len(rows)) if lengths[number] == length]
-            numbers.sort(key=lambda number: len(rows[number]))
-            for first in range(0, len(numbers), self.batching.rows):
-                some = numbers[first : first + self.batching.rows]
-                yield from zip(some, self.batch([rows[number] for number in some], length, alignments), strict=True)
+        numbers = sorted(range(len(rows)), key=lambda number: (lengths[number], len(rows[number])))
+        full = 0  # the length of the last batch with the most sources, whose program serves fewer, too
+        for some, length in self.batches(numbers, lengths):
+            full = length if len(some) == self.batching.rows else full
+            size = self.batching.rows if length == full else min(power_of_two(len(some)), self.batching.rows)
+            together = self.side_by_side([rows[number] for number in some], length, size)
+            yield from zip(some, self.batch(together, len(some), alignments), strict=True)
+
+    def batches(self, numbers: list[int], lengths: list[int]) -> Iterator[tuple[list[int], int]]:
+        """Sources that are searched together, with the length of their rows; `lengths` of each, `numbers` in order.
+
+        What does not fill a batch goes with rows up to twice as long: a batch of another size is one more program.
+        """
+        most, waiting = self.batching.rows, list[int]()
+        for length, group in itertools.groupby(numbers, key=lambda number: lengths[number]):
+            if waiting and (length > 2 * lengths[waiting[0]] or self.config.encoder.reads_length):
+                yield waiting, lengths[waiting[-1]]
+                waiting = []
+            waiting += group
+            while len(waiting) >= most:
+                yield waiting[:most], length
+                waiting = waiting[most:]
+        if waiting:
+            yield waiting, lengths[waiting[-1]]
 
     def row_length(self, length: int, number: int) -> int:
         """The length of the rows that source `number` is in: its own, where padding would change what it reads."""
@@ -150,21 +169,21 @@ class Transducer:
         padded = length if self.config.encoder.reads_length else self.batching.padded(length)
         return padded if limit is None else min(padded, limit)
 
-    def batch(self, rows: list[np.ndarray], length: int, alignments: bool) -> list[list[Target]]:
-        """The best targets of some sources, in rows of this length."""
-        sources = self.side_by_side(rows, length)
-        most = [self.batching.most(len(row), self.search) for row in rows]
-        most_B = np.pad(np.asarray(most, np.int32), (0, len(sources.tokens_BM) - len(rows)))
-        search = dataclasses.replace(self.search, max_tokens=self.batching.most(length, self.search))
+    def batch(self, sources: Sources, count: int, alignments: bool) -> list[list[Target]]:
+        """The best targets of the first `count` rows."""
+        lengths = np.asarray(sources.segments_BM).sum(axis=1)
+        most = [self.batching.most(int(length), self.search) for length in lengths[:count]]
+        most_B = np.pad(np.asarray(most, np.int32), (0, len(lengths) - count))
+        longest = self.batching.most(sources.tokens_BM.shape[1], self.search)
+        search = dataclasses.replace(self.search, max_tokens=longest)
         limits = Limits(self.may_follow_V, jnp.asarray(most_B))
         found = transduce(self.graph, self.params, sources, limits, search=search)
         weights_BnTM = align(self.graph, self.params, sources, found.tokens_BnT) if alignments else None
         found, weights_BnTM = jax.device_get((found, weights_BnTM))
-        return [self.targets(found, row, len(ids), weights_BnTM) for row, ids in enumerate(rows)]
+        return [self.targets(found, row, int(lengths[row]), weights_BnTM) for row in range(count)]
 
-    def side_by_side(self, rows: list[np.ndarray], length: int) -> Sources:
-        """The sources in rows of this length; their number is a power of two, or the most of a batch."""
-        size = min(power_of_two(len(rows)), self.batching.rows)
+    def side_by_side(self, rows: list[np.ndarray], length: int, size: int) -> Sources:
+        """The sources in `size` rows of this length; those beyond their number are padding."""
         tokens_BM, segments_BM = np.zeros((2, size, length), np.int32)
         for row, ids in enumerate(rows):
             tokens_BM[row, : len(ids)], segments_BM[row, : len(ids)] = ids, 1

@@ -62,6 +62,7 @@ class Decoding:
     ratio: float = 1.0
     extra: int = 50
     batch_size: int = 32
+    stop: str = 'exact'
 
     def __post_init__(self) -> None:
         self.search(end=0)

@@ -11,7 +11,15 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from efficient_attention.attention.cache import Cache, decode, init_cache, take_rows
+from efficient_attention.attention.cache import (
+    Cache,
+    decode,
+    go_on_from,
+    init_cache,
+    rows_of,
+    take_rows,
+    with_hypotheses,
+)
 from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
 from efficient_attention.attention.features.fixed_sums import FixedSums
 from efficient_attention.attention.fixed_keys import FixedKeys
@@ -40,14 +48,18 @@ class DecodeState(NamedTuple):
     caches: tuple[Kept, ...]
     length_B: Array
 
-    def take_rows(self, rows_b: Array) -> 'DecodeState':
-        """The state of these rows in this order, any of them as often as it is named; `rows_b` are int32.
+    def with_hypotheses(self, count: int) -> 'DecodeState':
+        """The state of `count` hypotheses for each row, side by side, all alike.
 
-        What is kept of another sequence stays: b is its number of rows or a multiple of it, and neighbouring rows
-        read one row of it.
+        They share what is kept of another sequence.
         """
-        caches = (one if isinstance(one, FixedKeys | FixedSums) else take_rows(one, rows_b) for one in self.caches)
-        return DecodeState(tuple(caches), self.length_B[rows_b])
+        caches = (one if isinstance(one, FixedKeys | FixedSums) else with_hypotheses(one, count) for one in self.caches)
+        return DecodeState(tuple(caches), jnp.repeat(self.length_B, count))
+
+    def go_on_from(self, parents_BK: Array) -> 'DecodeState':
+        """The state where each of the K hypotheses of a row goes on from one of them, named by its number."""
+        caches = (one if isinstance(one, FixedKeys | FixedSums) else go_on_from(one, parents_BK) for one in self.caches)
+        return DecodeState(tuple(caches), take_rows(self.length_B, rows_of(parents_BK)))
 
 
 class CachedDecoder:

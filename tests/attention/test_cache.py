@@ -6,11 +6,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from efficient_attention.attention import cache as caching
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, init_cache, take_rows
+from efficient_attention.attention.cache import (
+    CacheSpec,
+    NewTokens,
+    decode,
+    go_on_from,
+    init_cache,
+    rows_of,
+    take_rows,
+    with_hypotheses,
+)
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.relative import Relative
 from tests.tolerances import assert_close
@@ -132,3 +142,39 @@ def test_rows_of_a_cache_are_taken_in_any_order(text: str):
         return found, (expected[rows], take_rows(after, rows))
 
     assert_close(*both())
+
+
+@pytest.mark.parametrize('text', ['causal', 'causal & window(3)', 'sparse_fixed(4, 1)', FAVORS[0]])
+def test_hypotheses_that_change_places_read_what_they_come_from(text: str):
+    """As if the caches of all were copied: two prompts of unequal lengths, three hypotheses each, in random order."""
+    spec, new = spec_of(text), NewTokens(*arrays(), POSITIONS, ONES.at[1, 10:12].set(0))
+    prompt, texts = (NewTokens(*(x[:, part] for x in new)) for part in (slice(0, 12), slice(12, 24)))
+    rng = np.random.default_rng(0)
+    parents_tBK = jnp.asarray(rng.integers(0, 3, (12, 2, 3)), jnp.int32)
+    noise_tb11K = jnp.asarray(rng.normal(size=(12, 6, 1, 1, 8)), jnp.float32)
+    lengths_b = jnp.asarray([12, 12, 12, 10, 10, 10])
+    bias = slopes if spec.mechanism.has_logits else None
+
+    def outputs(is_shared: bool) -> jax.Array:
+        cache = decode(spec, init_cache(spec, 2, jnp.float32, RNG), prompt)[1]
+        first = jnp.repeat(jnp.arange(2), 3)
+        cache = with_hypotheses(cache, 3) if is_shared else take_rows(cache, first)
+
+        def step(cache: Any, read: Any) -> Any:
+            number, parents_BK, noise, token = read
+            vectors = (x[first][:, None] + noise for x in token[:3])
+            own = NewTokens(*vectors, (lengths_b + number)[:, None], jnp.ones((6, 1), jnp.int32))
+            out, cache = decode(spec, cache, own, bias=bias)
+            return go_on_from(cache, parents_BK) if is_shared else take_rows(cache, rows_of(parents_BK)), out
+
+        tokens = NewTokens(*(x.swapaxes(0, 1) for x in texts))
+        return jax.lax.scan(step, cache, (jnp.arange(12), parents_tBK, noise_tb11K, tokens))[1]
+
+    assert_close(*jax.jit(lambda: (outputs(True), outputs(False)))())
+
+
+def test_hypotheses_go_on_by_one_token():
+    spec, new = spec_of('causal'), NewTokens(*arrays(), POSITIONS, ONES)
+    cache = with_hypotheses(init_cache(spec, 2, jnp.float32), 1)
+    with pytest.raises(ValueError, match='hypotheses go on by one token each, and 2 are given'):
+        decode(spec, cache, NewTokens(*(x[:, :2] for x in new)))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from efficient_attention.attention.cache import rows_of
 from efficient_attention.attention.weights import MASKED
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
@@ -24,6 +25,7 @@ from efficient_attention.inference.beam_search import (
     cached_for,
     find_best,
     greedy,
+    highest,
     no_limits,
     start,
 )
@@ -47,7 +49,11 @@ class Walk(NamedTuple):
     row_b: jax.Array
     hash_b: jax.Array
 
-    def take_rows(self, rows_b: jax.Array) -> 'Walk':
+    def with_hypotheses(self, count: int) -> 'Walk':
+        return Walk(jnp.repeat(self.row_b, count), jnp.repeat(self.hash_b, count))
+
+    def go_on_from(self, parents_BK: jax.Array) -> 'Walk':
+        rows_b = rows_of(parents_BK)
         return Walk(self.row_b[rows_b], self.hash_b[rows_b])
 
 
@@ -123,7 +129,7 @@ def exhaustive(next_of: Any, search: Search) -> list[tuple[Text, float]]:
 
 
 def search_by_hand(table_PV: np.ndarray, search: Search) -> list[tuple[Text, float]]:
-    """A beam search in Python that never stops early."""
+    """A beam search in Python that goes on to the most tokens, or stops by the rule of transformers."""
     found: list[tuple[Text, float]] = []
     beams: list[tuple[Text, float]] = [((), 0.0)]
     for length in range(1, search.max_tokens + 1):
@@ -137,6 +143,10 @@ def search_by_hand(table_PV: np.ndarray, search: Search) -> list[tuple[Text, flo
         ended = [(text, total) for text, total in longer[: search.beams] if is_last or text[-1] == END]
         found += [(text, divided(total, length, search)) for text, total in ended]
         beams = [(text, total) for text, total in longer if text[-1] != END][: search.beams]
+        kept = sorted((score for _, score in found), reverse=True)[: search.beams]
+        reach = max(divided(total, length, search) for _, total in beams)
+        if search.stop == 'early' and len(kept) == search.beams and reach <= kept[-1]:
+            break
     return sorted(found, key=lambda pair: -pair[1])[: search.best]
 
 
@@ -166,14 +176,20 @@ def test_a_beam_as_wide_as_all_prefixes_equals_the_search_of_every_string(penalt
 
 
 @pytest.mark.parametrize(
-    'penalty, alpha, best, min_tokens',
-    [('gnmt', 1.5, 1, 0), ('length', 0.9, 1, 2), ('gnmt', -0.5, 1, 0), ('length', -0.3, 1, 0), ('length', 0.0, 3, 2)],
+    'penalty, alpha, best, min_tokens, stop',
+    [
+        ('gnmt', 1.5, 1, 0, 'exact'),
+        ('length', 0.9, 1, 2, 'exact'),
+        ('gnmt', -0.5, 1, 0, 'exact'),
+        ('length', -0.3, 1, 0, 'exact'),
+        ('length', 0.0, 3, 2, 'exact'),
+        ('length', 1.0, 1, 0, 'early'),
+    ],
 )
-def test_a_narrow_beam_equals_one_in_python_that_never_stops_early(
-    penalty: str, alpha: float, best: int, min_tokens: int
-):
+def test_a_narrow_beam_equals_one_in_python(penalty: str, alpha: float, best: int, min_tokens: int, stop: str):
+    """One in Python never stops before the most tokens, but for the early stop, which loses something by that."""
     search = Search(
-        beams=3, best=best, penalty=penalty, alpha=alpha, max_tokens=9, min_tokens=min_tokens, end=END
+        beams=3, best=best, penalty=penalty, alpha=alpha, max_tokens=9, min_tokens=min_tokens, end=END, stop=stop
     )  # fmt: skip
     tables = table(24, scale=3.0)
     tables[..., END] += np.linspace(0.0, 3.0, 24)[:, None]  # rows that end late, and rows that end soon
@@ -181,6 +197,17 @@ def test_a_narrow_beam_equals_one_in_python_that_never_stops_early(
         [found], _ = found_in(tables[row : row + 1], search, words_alone(1, 9))
         assert_same(found, search_by_hand(tables[row], search))
         assert all(len(text) > min_tokens for text, _ in found)
+    by_hand = [search_by_hand(one, dataclasses.replace(search, stop='exact')) for one in tables]
+    assert (stop == 'early') == any(
+        search_by_hand(one, search) != full for one, full in zip(tables, by_hand, strict=True)
+    )
+
+
+@pytest.mark.parametrize('size, count', [(1024, 4), (672, 5), (331, 6)])
+def test_the_highest_sums_are_those_of_top_k_ties_too(size: int, count: int):
+    sums_Bs = jnp.asarray(np.random.default_rng(0).integers(0, 40, (3, size)), jnp.float32)
+    found, expected = jax.jit(highest, static_argnums=1)(sums_Bs, count), jax.lax.top_k(sums_Bs, count)
+    jax.tree.map(np.testing.assert_array_equal, found, tuple(expected))
 
 
 def test_it_stops_when_nothing_open_can_improve_and_a_row_that_is_done_never_changes():
@@ -241,6 +268,7 @@ def test_fewer_texts_than_asked_for_are_told_by_their_length():
         ({'best': 5}, 'best is 5; it must be 1 to 4, the beams'),
         ({'penalty': 'wu'}, "penalty is 'wu'; known: gnmt, length"),
         ({'alpha': math.nan}, 'alpha is nan'),
+        ({'stop': 'soon'}, "stop is 'soon'; known: exact, early"),
         ({'max_tokens': 0}, 'max_tokens is 0'),
         ({'min_tokens': 128}, 'min_tokens is 128; it must be 0 or more and below max_tokens 128'),
         ({'end': -2}, 'end is -2'),

@@ -60,6 +60,21 @@ def test_the_shortest_come_first_and_the_numbers_tell_which_they_are():
     assert numbers == [1, 4, 5, 2, 0, 3] and transducer_of()([]) == []
 
 
+def test_what_is_left_of_a_length_needs_no_program_of_its_own():
+    transduce.clear_cache()
+    targets = transducer_of(rows=2, lengths=(8,))([*SOURCES[1:4], SOURCES[2], SOURCES[3]])
+    assert transduce._cache_size() == 1
+    assert [list(target.ids) for target in targets[3]] == [list(target.ids) for target in targets[1]]
+
+
+def test_what_fills_no_batch_goes_with_rows_up_to_twice_as_long():
+    transducer = transducer_of(rows=3, lengths=(4, 8, 16, 32))
+    lengths = [4, 4, 8, 8, 8, 8, 16, 32]
+    assert list(transducer.batches(list(range(8)), lengths)) == [([0, 1, 2], 8), ([3, 4, 5], 8), ([6, 7], 32)]
+    lengths = [4, 16, 32, 32, 32]
+    assert list(transducer.batches(list(range(5)), lengths)) == [([0], 4), ([1, 2, 3], 32), ([4], 32)]
+
+
 def test_alignments_are_the_weights_of_the_last_layer():
     transducer = transducer_of()
     [[first, second]] = transducer(SOURCES[2:3], alignments=True)

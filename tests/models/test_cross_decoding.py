@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from efficient_attention.attention.cache import take_rows
+from efficient_attention.attention.features.fixed_sums import FixedSums
+from efficient_attention.attention.fixed_keys import FixedKeys
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoding import CachedDecoder, DecodeState
 from efficient_attention.models.encoder_decoder import EncoderDecoder
@@ -53,6 +56,7 @@ SOURCE_SEGMENTS = jnp.asarray([[1] * 7, [1] * 4 + [0] * 3])
 # Two targets for each source.
 TOKENS = jnp.asarray(RNG.integers(0, 24, (4, L)), jnp.int32)
 PROMPTS = (4, 2, 1, 3)  # tokens that are read at once; then as many as are left of a target of `LENGTHS`, one by one
+TWICE = jnp.asarray([0, 0, 1, 1])
 LENGTHS = tuple(prompt + 5 for prompt in PROMPTS)
 
 
@@ -77,7 +81,8 @@ def begin(graph: nnx.GraphDef, params: dict) -> DecodeState:
     """The state of four targets, which read two sources."""
     model = nnx.merge(graph, params)
     state = CachedDecoder(model.decoder, L).init_state(2, other=model.encode(SOURCE, SOURCE_SEGMENTS))
-    return state.take_rows(jnp.asarray([0, 0, 1, 1]))
+    caches = [one if isinstance(one, FixedKeys | FixedSums) else take_rows(one, TWICE) for one in state.caches]
+    return DecodeState(tuple(caches), state.length_B[TWICE])
 
 
 @functools.partial(jax.jit, static_argnums=0)

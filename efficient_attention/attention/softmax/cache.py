@@ -5,9 +5,15 @@
 - otherwise slots that are handed on: for a largest length the host computes the last query that reads each key, and a
   key takes over the slot of one that nobody reads any more. `sparse_fixed(128, 8)` keeps a block and the summary
   columns, `causal` and `sparse_strided` everything.
+
+Hypotheses of a beam search change places after every token. Their keys do not: each slot has one of each hypothesis of
+a row, and a number for each hypothesis and slot says whose key is its own (`SharedKeys`).
 """
 
+import functools
+import itertools
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -26,6 +32,9 @@ from efficient_attention.attention.softmax.cache_slots import Slots, slots_of
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.weights import masked_softmax
 
+# Slots that hypotheses share are read in parts of at least so many, and in at most so many parts: each is more code.
+LEAST_PART, MOST_PARTS = 16, 4
+
 
 class KeyCache(NamedTuple):
     """Keys and values in M slots, their int32 positions and segments; segment 0 = an empty slot.
@@ -37,6 +46,34 @@ class KeyCache(NamedTuple):
     value_BGMK: Array
     positions_BM: Array
     segments_BM: Array
+
+    def with_hypotheses(self, count: int) -> 'SharedKeys':
+        """What `count` hypotheses of each row keep, all alike; see `attention.cache.with_hypotheses`."""
+        rows, slots = self.positions_BM.shape
+        size = max(LEAST_PART, -(-slots // MOST_PARTS))
+        parts = tuple(self.part_for(count, slice(start, start + size)) for start in range(0, slots, size))
+        return SharedKeys(parts, jnp.zeros((rows, count, slots), jnp.int32))
+
+    def part_for(self, count: int, part: slice) -> 'KeyCache':
+        """Some of the slots, with a key for each of `count` hypotheses."""
+        key_BGMK, value_BGMK = (jnp.repeat(x_BGMK[:, :, part], count, axis=1) for x_BGMK in self[:2])
+        return KeyCache(key_BGMK, value_BGMK, self.positions_BM[:, part], self.segments_BM[:, part])
+
+
+class SharedKeys(NamedTuple):
+    """The keys of K hypotheses of each row, which all have read as many tokens.
+
+    Slots are cut into parts, so that those that hold nothing yet are not read. In `parts`, G counts the key heads of
+    all hypotheses: those of the first key head, then those of the second, ... `writers_BKM` says whose key each of
+    them reads in each slot.
+    """
+
+    parts: tuple[KeyCache, ...]
+    writers_BKM: Array
+
+    def go_on_from(self, parents_BK: Array) -> 'SharedKeys':
+        """See `attention.cache.go_on_from`."""
+        return self._replace(writers_BKM=jnp.take_along_axis(self.writers_BKM, parents_BK[..., None], axis=1))
 
 
 class LogitTerms(NamedTuple):
@@ -65,15 +102,18 @@ def init(spec: CacheSpec, batch: int, dtype: DTypeLike, _: Array | None) -> KeyC
 
 
 def decode(
-    spec: CacheSpec, cache: KeyCache, new: NewTokens, bias: Bias | None, relative: Relative | None
-) -> tuple[Array, KeyCache]:
+    spec: CacheSpec, cache: KeyCache | SharedKeys, new: NewTokens, bias: Bias | None, relative: Relative | None
+) -> tuple[Array, KeyCache | SharedKeys]:
     """Outputs [B, n, H, K] of the new tokens in the query's dtype, and the cache that includes them.
 
     Outputs beyond `max_length` are NaN where the cache is no ring.
     """
-    slots = slots_of_spec(spec)
+    slots, terms = slots_of_spec(spec), LogitTerms(bias, relative)
     added = KeyCache(new.key.swapaxes(1, 2), new.value.swapaxes(1, 2), new.positions, new.segments)
-    out_BnHK, cache = decode_keys(spec, cache, new.query, added, LogitTerms(bias, relative))
+    if isinstance(cache, SharedKeys):
+        out_BnHK, cache = decode_shared(spec, cache, new.query, added, terms)
+    else:
+        out_BnHK, cache = decode_keys(spec, cache, new.query, added, terms)
     out_BnHK = out_BnHK.astype(new.query.dtype)
     if not slots.is_ring:
         is_beyond_Bn = (new.positions >= spec.max_length) & (new.segments != 0)
@@ -94,6 +134,98 @@ def decode_keys(
     return merge(results)[0], write(slots, cache, new)
 
 
+def decode_shared(
+    spec: CacheSpec, cache: SharedKeys, query_bnHK: Array, new: KeyCache, terms: LogitTerms
+) -> tuple[Float[Array, 'b n H K'], SharedKeys]:
+    """As `decode_keys`, of one new token for each hypothesis; b = B rows of K hypotheses each."""
+    if query_bnHK.shape[1] != 1:
+        raise ValueError(f'hypotheses go on by one token each, and {query_bnHK.shape[1]} are given')
+    rows, count, _ = cache.writers_BKM.shape
+    own = KeyCache(*(x.reshape(rows, count, *x.shape[1:]) for x in new))
+    key_BGMK, value_BGMK = (jax.lax.collapse(x.swapaxes(1, 2), 1, 3) for x in own[:2])
+    added = KeyCache(key_BGMK, value_BGMK, own.positions_BM[:, 0], own.segments_BM[:, 0])
+    slots = slots_of_spec(spec)
+    places_B1 = jnp.where(added.segments_BM != 0, slots.slot(added.positions_BM), slots.count)
+    put_number = jax.vmap(lambda old_KM, place: old_KM.at[:, place].set(jnp.arange(count)[:, None], mode='drop'))
+    both = zip(bounds(cache), cache.parts, strict=True)
+    parts = tuple(put(within(places_B1, part), keys, added) for part, keys in both)
+    after = SharedKeys(parts, put_number(cache.writers_BKM, places_B1))
+    after = jax.lax.optimization_barrier(after)  # as in `decode_keys`
+    return read_shared(spec, query_bnHK[:, 0], new, after, terms), after
+
+
+def bounds(cache: SharedKeys) -> list[slice]:
+    """The slots of each part."""
+    ends = list(itertools.accumulate((part.positions_BM.shape[1] for part in cache.parts), initial=0))
+    return [slice(*pair) for pair in itertools.pairwise(ends)]
+
+
+def within(places_Bn: Array, part: slice) -> Array:
+    """The places of slots in a part, beyond its end for those of other parts."""
+    is_there_Bn = (places_Bn >= part.start) & (places_Bn < part.stop)
+    return jnp.where(is_there_Bn, places_Bn - part.start, part.stop - part.start)
+
+
+def read_shared(
+    spec: CacheSpec, query_bHK: Array, new: KeyCache, cache: SharedKeys, terms: LogitTerms
+) -> Float[Array, 'b 1 H K']:
+    """Float32 outputs of the queries of one token a hypothesis.
+
+    All hypotheses of a row are multiplied with the keys of all of them: one product reads each key once. Axes: q the
+    hypothesis that reads, w the one that wrote, h query heads of a key head, x slots of all that wrote.
+    """
+    rows, count, slots = cache.writers_BKM.shape
+    batch, heads, width = query_bHK.shape
+    groups = spec.key_heads
+    q_BqGhK = (query_bHK * (1.0 / math.sqrt(width))).reshape(rows, count, groups, -1, width)
+    q_BGqhK = q_BqGhK.swapaxes(1, 2)
+    parts = bounds(cache)
+    owned = [(keys, is_own(cache.writers_BKM[:, :, part])) for part, keys in zip(parts, cache.parts, strict=True)]
+    logits = [of_used(keys, functools.partial(own_logits, q_BGqhK, keys, own)) for keys, own in owned]
+    logits_bH1M = jnp.concatenate(logits, axis=-1).swapaxes(1, 2).reshape(batch, heads, 1, slots)
+    positions_BM, segments_BM = (jnp.concatenate(x, axis=1) for x in list(zip(*cache.parts, strict=True))[2:])
+    numbers = {'positions_BM': jnp.repeat(positions_BM, count, 0), 'segments_BM': jnp.repeat(segments_BM, count, 0)}
+    weights_bH1M, _ = weigh(spec, logits_bH1M, new, new._replace(**numbers), terms)
+    weights_BGqhM = weights_bH1M.astype(query_bHK.dtype).reshape(rows, count, groups, -1, slots).swapaxes(1, 2)
+    sums = (
+        of_used(keys, functools.partial(own_values, weights_BGqhM[..., part], keys, own))
+        for part, (keys, own) in zip(parts, owned, strict=True)
+    )
+    return functools.reduce(jnp.add, sums).swapaxes(1, 2).reshape(batch, 1, heads, width)
+
+
+def is_own(writers_BqM: Array) -> Bool[Array, 'B 1 q 1 w M']:
+    """Whether the key that hypothesis w wrote into a slot is the one that hypothesis q reads."""
+    numbers_w = jnp.arange(writers_BqM.shape[1]).reshape(1, 1, 1, 1, -1, 1)
+    return writers_BqM[:, None, :, None, None] == numbers_w
+
+
+def of_used(keys: KeyCache, compute: Callable[[], Array]) -> Array:
+    """What is computed of keys; zeros, and nothing is read, where all slots are empty."""
+    shape = jax.eval_shape(compute)
+    return jax.lax.cond((keys.segments_BM != 0).any(), compute, lambda: jnp.zeros(shape.shape, shape.dtype))
+
+
+def own_logits(q_BGqhK: Array, keys: KeyCache, own_B1q1wM: Array) -> Float[Array, 'B G q h M']:
+    """Products of each hypothesis' queries with its own keys."""
+    rows, groups, count, _, width = q_BGqhK.shape
+    key_BGxK = keys.key_BGMK.reshape(rows, groups, -1, width)
+    q_BGQK = jax.lax.collapse(q_BGqhK, 2, 4)
+    logits_BGQx = jnp.einsum('BGQK,BGxK->BGQx', q_BGQK, key_BGxK, preferred_element_type=jnp.float32)
+    logits_BGqhwM = logits_BGQx.reshape(rows, groups, count, -1, *own_B1q1wM.shape[4:])
+    return jnp.where(own_B1q1wM, logits_BGqhwM, 0.0).sum(axis=4)
+
+
+def own_values(weights_BGqhM: Array, keys: KeyCache, own_B1q1wM: Array) -> Float[Array, 'B G q h K']:
+    """Sums of each hypothesis' own values."""
+    rows, groups, count, *_ = weights_BGqhM.shape
+    value_BGxK = keys.value_BGMK.reshape(rows, groups, -1, keys.value_BGMK.shape[3])
+    weights_BGqhwM = jnp.where(own_B1q1wM, weights_BGqhM[..., None, :], 0.0)
+    weights_BGQx = weights_BGqhwM.reshape(rows, groups, -1, value_BGxK.shape[2])
+    out_BGQK = jnp.einsum('BGQx,BGxK->BGQK', weights_BGQx, value_BGxK, preferred_element_type=jnp.float32)
+    return out_BGQK.reshape(rows, groups, count, -1, value_BGxK.shape[3])
+
+
 def read_keys(
     spec: CacheSpec, query_BnHK: Array, new: KeyCache, keys: KeyCache, terms: LogitTerms
 ) -> tuple[Float[Array, 'B n H K'], Float[Array, 'B H n']]:
@@ -102,19 +234,26 @@ def read_keys(
     q_BnGhK = (query_BnHK * (1.0 / math.sqrt(width))).reshape(batch, count, spec.key_heads, -1, width)
     q_BGhnK = q_BnGhK.transpose(0, 2, 3, 1, 4)
     logits_BGhnM = jnp.einsum('BGhnK,BGMK->BGhnM', q_BGhnK, keys.key_BGMK, preferred_element_type=jnp.float32)
+    logits_BHnM = logits_BGhnM.reshape(batch, heads, count, -1)
+    weights_BHnM, lse_BHn = weigh(spec, logits_BHnM, new, keys, terms)
+    weights_BGhnM = weights_BHnM.astype(query_BnHK.dtype).reshape(logits_BGhnM.shape)
+    out_BGhnK = jnp.einsum('BGhnM,BGMK->BGhnK', weights_BGhnM, keys.value_BGMK, preferred_element_type=jnp.float32)
+    return out_BGhnK.reshape(batch, heads, count, width).swapaxes(1, 2), lse_BHn
+
+
+def weigh(
+    spec: CacheSpec, logits_BHnM: Array, new: KeyCache, keys: KeyCache, terms: LogitTerms
+) -> tuple[Float[Array, 'B H n M'], Float[Array, 'B H n']]:
+    """Weights and log-sum-exp, from the products of queries and keys; positions and segments alone are read of both."""
     is_same_B1nM = new.segments_BM[:, None, :, None] == keys.segments_BM[:, None, None]
     is_same_B1nM = is_same_B1nM & (keys.segments_BM != 0)[:, None, None]
     allowed_BhnM = allowed_pairs(spec, new.positions_BM, keys.positions_BM) & is_same_B1nM
-    logits_BHnM = logits_BGhnM.reshape(batch, heads, count, -1)
     if terms.relative is not None:
         logits_BHnM = logits_BHnM + relative_logits(terms.relative, new.positions_BM, keys.positions_BM)
     if terms.bias is not None:
         values = terms.bias(new.positions_BM[:, None, :, None], keys.positions_BM[:, None, None, :])
         logits_BHnM = logits_BHnM + values.astype(jnp.float32)
-    weights_BHnM, lse_BHn = masked_softmax(logits_BHnM, allowed_BhnM)
-    weights_BGhnM = weights_BHnM.astype(query_BnHK.dtype).reshape(logits_BGhnM.shape)
-    out_BGhnK = jnp.einsum('BGhnM,BGMK->BGhnK', weights_BGhnM, keys.value_BGMK, preferred_element_type=jnp.float32)
-    return out_BGhnK.reshape(batch, heads, count, width).swapaxes(1, 2), lse_BHn
+    return masked_softmax(logits_BHnM, allowed_BhnM)
 
 
 def allowed_pairs(
@@ -131,10 +270,16 @@ def write(slots: Slots, cache: KeyCache, new: KeyCache) -> KeyCache:
     last_B1 = jnp.where(new.segments_BM != 0, new.positions_BM, -1).max(axis=1, keepdims=True)
     is_kept_Bn = (new.segments_BM != 0) & (slots.next_key(new.positions_BM) > last_B1)
     places_Bn = jnp.where(is_kept_Bn, slots.slot(new.positions_BM), slots.count)  # one beyond the last slot is dropped
-    put = jax.vmap(lambda old, place, fresh: old.at[..., place, :].set(fresh.astype(old.dtype), mode='drop'))
+    return put(places_Bn, cache, new)
+
+
+def put(places_Bn: Array, cache: KeyCache, new: KeyCache) -> KeyCache:
+    """The cache with new keys in these slots; those beyond the last slot are dropped."""
+    put_one = jax.vmap(lambda old, place, fresh: old.at[..., place, :].set(fresh.astype(old.dtype), mode='drop'))
     numbers = (
-        put(old[..., None], places_Bn, fresh[..., None])[..., 0] for old, fresh in zip(cache[2:], new[2:], strict=True)
+        put_one(old[..., None], places_Bn, fresh[..., None])[..., 0]
+        for old, fresh in zip(cache[2:], new[2:], strict=True)
     )
     return KeyCache(
-        put(cache.key_BGMK, places_Bn, new.key_BGMK), put(cache.value_BGMK, places_Bn, new.value_BGMK), *numbers
+        put_one(cache.key_BGMK, places_Bn, new.key_BGMK), put_one(cache.value_BGMK, places_Bn, new.value_BGMK), *numbers
     )
