@@ -1,7 +1,11 @@
-"""Draws attention patterns: python scripts/visualize.py pattern 'causal & window(256)' --output window.png.
+"""Draws attention: patterns, and which pieces of a source a trained decoder reads.
+
+    python scripts/visualize.py pattern 'causal & window(256)' --output window.png
+    python scripts/visualize.py alignment --model runs/multi30k 'Zwei Hunde spielen.' --output alignment.png
 
 `pattern` draws one pattern with the tiles that it keeps, as PNG and in the terminal, and says what it costs;
-`gallery` draws all named patterns and presets in one picture.
+`gallery` draws all named patterns and presets in one picture. `alignment` prints what an encoder-decoder makes of each
+text, and draws the weights of its cross-attention.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -11,6 +15,7 @@ if __name__ == '__main__':
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from absl import flags
@@ -45,7 +50,7 @@ GALLERY = (
     *('longformer(12, 3)', 'bigbird(8, 2)', 'sparse_fixed(32, 4)', 'sparse_strided(16)'),
 )
 GALLERY_LENGTH, GALLERY_TILE = 128, 8
-WORDS = {'pattern': 'PATTERN', 'gallery': ''}  # of each sub-command
+WORDS = {'pattern': 'PATTERN', 'gallery': '', 'alignment': 'TEXT...'}  # of each sub-command
 OLD_NAMES = {'out': 'output'}
 
 
@@ -53,11 +58,22 @@ def main() -> None:
     """Writes the picture that the command asks for, and says where it is."""
     command, arguments = take_command(sys.argv, WORDS)
     options = define_flags(command)
-    words = parse_flags(arguments, options=options, words=WORDS[command], old_names=OLD_NAMES, command=command)
-    figure = draw_pattern(words[0], options) if words else draw_gallery()
+    required = ('model',) if command == 'alignment' else ()
+    usage: dict[str, Any] = {'words': WORDS[command], 'old_names': OLD_NAMES, 'command': command}
+    words = parse_flags(arguments, required, options=options, **usage)
+    figure = draw(command, words, options)
     with whole_file(options.output) as partial:
         figure.savefig(partial, format='png', dpi=150)
     print(options.output)
+
+
+def draw(command: str, words: list[str], options: flags.FlagValues) -> Figure:
+    """The picture of a sub-command."""
+    if command == 'alignment':
+        from scripts.alignment_pictures import draw_texts  # which needs what models need
+
+        return draw_texts(words, options)
+    return draw_pattern(words[0], options) if command == 'pattern' else draw_gallery()
 
 
 def define_flags(command: str) -> flags.FlagValues:
@@ -65,6 +81,12 @@ def define_flags(command: str) -> flags.FlagValues:
     options = flags.FlagValues()
     if command == 'gallery':
         define_output('PNG to write.', Path('docs/images/patterns.png'), options)
+        return options
+    if command == 'alignment':
+        from scripts.alignment_pictures import define_alignment_flags
+
+        define_output('PNG to write.', Path('alignment.png'), options)
+        define_alignment_flags(options)
         return options
     define_output('PNG to write.', Path('pattern.png'), options)
     define_length(1024, 'Positions.', options)

@@ -55,10 +55,13 @@ def parameter_count(name: str, argument: str) -> int:
 
 
 def filled(values: dict) -> dict:
-    """The values with what a fine-tuning config leaves to checkpoint and files."""
+    """The values with what a fine-tuning config, or one from text to text, leaves to checkpoint and files."""
+    defaults = default_fields(RunConfig)
+    if values['task'] == 'text_to_text':
+        model = defaults['model'] | {'token_types': 0, 'decoder_layers': 1}
+        return with_open_fields(values, {'data': defaults['data'], 'pairs': defaults['pairs'], 'model': model})
     if values['task'] != 'fine_tuning':
         return values
-    defaults = default_fields(RunConfig)
     stand_ins = {name: defaults[name] for name in ('data', 'head')} | {'examples': {'has_global': False}}
     stand_ins['model'] = defaults['model'] | {'max_length': 4096}
     return with_open_fields(values, stand_ins | {'train': {'steps': 9}, 'optimizer': {'warmup_steps': 1}})

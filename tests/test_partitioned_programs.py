@@ -29,12 +29,14 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.sequence_checks import check_sequence
 from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
+from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.models.sharding import abstract_arrays, batch_sharding, make_mesh, state_shardings
 from efficient_attention.models.sizes import bert_fields
 from efficient_attention.objectives.language_modelling import LanguageModelling
 from efficient_attention.objectives.objective import Objective
 from efficient_attention.objectives.pretraining import Pretraining
+from efficient_attention.objectives.text_to_text import TextToText
 from efficient_attention.planning.collectives import Exchange
 from efficient_attention.training.state import initial_state
 from efficient_attention.training.step import KeyedRows, accumulate, row_keys
@@ -92,6 +94,15 @@ MODELS = {
         loss_chunk=6,
     ),
 }
+MODELS['encoder-decoder'] = dataclasses.replace(
+    ENCODER,
+    token_types=0,
+    decoder_layers=2,
+    positions='sinusoidal',
+    norm='pre',
+    feed_forward_gate=True,
+    norm_kind='rms',
+)
 # The same with rows that the loss does not cut.
 MODELS['transformer_xl without chunks'] = dataclasses.replace(MODELS['transformer_xl'], loss_chunk=0)
 LOGITS, FEATURES = ('alibi', 't5', 'tupe'), ('favor', 'linear', 'causal linear')
@@ -124,9 +135,7 @@ class Step(NamedTuple):
 def step_of(name: str) -> Step:
     """The step of one model, with parameters that are all random, biases and scales included."""
     config = (MODELS | WIDE)[name]
-    is_decoder = config.token_types == 0
-    objective: Objective = LanguageModelling(config) if is_decoder else Pretraining(has_pairs=True)
-    make = functools.partial(Decoder) if is_decoder else functools.partial(PretrainingModel, has_pairs=True)
+    make, objective, batch = parts_of(config)
     graph, state = nnx.split(nnx.eval_shape(lambda: make(config, rngs=nnx.Rngs(0))))
     rng = np.random.default_rng(1)
     params = jax.tree.map(lambda leaf: 0.3 * rng.standard_normal(leaf.shape, np.float32), nnx.to_pure_dict(state))
@@ -138,7 +147,18 @@ def step_of(name: str) -> Step:
         whole = KeyedRows(batch, row_keys(jax.random.key(3), batch), carry)
         return accumulate(sums_of, params, whole, objective.weights(batch), 1)
 
-    return Step(function, params, text_rows() if is_decoder else encoder_rows(), objective.initial_carry(ROWS))
+    return Step(function, params, batch, objective.initial_carry(ROWS))
+
+
+def parts_of(config: ModelConfig) -> tuple[Callable[..., nnx.Module], Objective, dict[str, jax.Array]]:
+    """The model's class, its objective, and a batch."""
+    if config.decoder_layers:
+        source = jnp.asarray(np.random.default_rng(4).integers(0, 72, (ROWS, LENGTH), np.int32))
+        segments = (jnp.arange(LENGTH)[None] < 8 + jnp.arange(ROWS)[:, None] % 5).astype(jnp.int32)
+        return EncoderDecoder, TextToText(), text_rows() | {'source': source, 'source_segments': segments}
+    if config.token_types == 0:
+        return Decoder, LanguageModelling(config), text_rows()
+    return functools.partial(PretrainingModel, has_pairs=True), Pretraining(has_pairs=True), encoder_rows()
 
 
 def encoder_rows() -> dict[str, jax.Array]:
@@ -235,7 +255,9 @@ def test_a_step_on_any_mesh_is_that_of_one_device_and_gathers_a_layer_at_a_time(
     assert len(around) == 2 * 3 * (sequence - 1)
 
 
-@pytest.mark.parametrize('name', ['reformer', pytest.param('transformer_xl', marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    'name', ['reformer', 'encoder-decoder', pytest.param('transformer_xl', marks=pytest.mark.slow)]
+)
 def test_models_of_other_layers_and_losses_gather_a_layer_at_a_time_too(name: str, capfd):
     check(name, (2, 2, 2), capfd)
 
@@ -255,7 +277,9 @@ def test_positions_and_features_on_each_axis(name: str, shape: tuple, capfd):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', sorted(set(MODELS) - {'scan', 'reformer', 'tupe', 'transformer_xl'}))
+@pytest.mark.parametrize(
+    'name', sorted(set(MODELS) - {'scan', 'reformer', 'tupe', 'transformer_xl', 'encoder-decoder'})
+)
 def test_every_model_whose_rows_may_be_split(name: str, capfd):
     """The others: test_what_cannot_be_split; a chunk of the loss takes whole rows (docs/scaling.md)."""
     check(name, MESHES['fsdp x tensor x sequence'], capfd)

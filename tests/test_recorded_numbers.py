@@ -56,6 +56,7 @@ ARGUMENTS = {
     'configs.lm.sparse_transformer': ('enwik8', 'cifar10'),
     'configs.lm.transformer_xl': ('enwik8_12', 'wikitext103_large'),
     'configs.pretrain.books_long': ('full', 'window', 'bigbird', 'performer', 'reformer', 'full_shared'),
+    'configs.text_to_text.glue': ('sst2',),
 }
 REPEATED = {
     'configs.finetune.choice': ('swag',),

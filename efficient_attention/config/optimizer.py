@@ -7,7 +7,7 @@ from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.fields import CHANGEABLE_WITH_MORE_STEPS, marked
 from efficient_attention.errors import InputError
 
-NAMES = ('adamw', 'lamb')
+NAMES = ('adamw', 'lamb', 'adafactor')
 SCHEDULES = ('bert', 'linear', 'cosine', 'constant', 'rsqrt')
 SCHEDULES_WITH_AN_END = ('bert', 'linear', 'cosine')
 
@@ -20,7 +20,7 @@ class OptimizerConfig:
         InputError: a field is out of its range; names the field, its value and what is allowed.
     """
 
-    name: str = 'adamw'  # 'adamw' | 'lamb'
+    name: str = 'adamw'  # 'adamw' | 'lamb' | 'adafactor', whose learning rate is relative to each parameter's size
     learning_rate: float = marked(CHANGEABLE_WITH_MORE_STEPS, default=1e-4)  # the peak
     warmup_steps: int = marked(CHANGEABLE_WITH_MORE_STEPS, default=10_000)  # steps of linear warm-up from 0
     # 'bert' | 'linear' | 'cosine' | 'constant' | 'rsqrt', see schedules.py
@@ -53,10 +53,21 @@ class OptimizerConfig:
                 f'optimizer.end_learning_rate_ratio is {self.end_learning_rate_ratio}, '
                 f'but the schedule {self.schedule!r} has no end; it must be 0'
             )
+        if self.name == 'adafactor':
+            _check_not_given(self, ('beta1', 'beta2', 'eps', 'bias_correction'))
         check_within('optimizer.layer_decay', self.layer_decay, 0, 1, low_is_open=True)
         check_within('optimizer.frozen_layers', self.frozen_layers, 0)
         _check_patterns('optimizer.no_decay', self.no_decay)
         _check_patterns('optimizer.frozen', self.frozen)
+
+
+def _check_not_given(config: OptimizerConfig, names: tuple[str, ...]) -> None:
+    for field in dataclasses.fields(config):
+        if field.name in names and getattr(config, field.name) != field.default:
+            value = getattr(config, field.name)
+            raise InputError(
+                f'optimizer.{field.name} is {value}, which {config.name!r} does not read; leave it at {field.default}'
+            )
 
 
 def _check_patterns(field: str, patterns: tuple[str, ...]) -> None:

@@ -4,18 +4,20 @@ import dataclasses
 
 from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.examples import BUCKETS
+from efficient_attention.config.pair_rows import PairRowsConfig
 from efficient_attention.errors import InputError
 
 OVERLONG = ('truncate', 'skip', 'error')
 
 
 @dataclasses.dataclass(frozen=True)
-class PairsConfig:
+class PairsConfig(PairRowsConfig):
     """Sets of pairs of texts, and how they become rows of tokens.
 
     A set is `lines:<source file>,<target file>`, `table:<file>#<source column>,<target column>`,
     `tfds:<name>:<split>#<source column>,<target column>` or
-    `toy:<problem>:<rows>:<shortest>-<longest>[:<seed>]`; several are separated by ';'.
+    `toy:<problem>:<rows>:<shortest>-<longest>[:<seed>]`; several are separated by ';'. `joined:<pairs>:<set>` makes so
+    many pairs that follow one another into one.
 
     Raises:
         InputError: a field is out of its range; names the field, its value and what is allowed.
@@ -32,6 +34,7 @@ class PairsConfig:
     buckets: tuple[int, ...] = BUCKETS  # row lengths to pad to
 
     def __post_init__(self) -> None:
+        PairRowsConfig.__post_init__(self)
         check_one_of('pairs.overlong', self.overlong, OVERLONG)
         check_within('pairs.target_length', self.target_length, 2)
         if not self.buckets or list(self.buckets) != sorted(set(self.buckets)) or self.buckets[0] < 1:

@@ -84,6 +84,8 @@ class RunConfig:
         if not self.model.decoder_layers:
             raise InputError('model.decoder_layers is 0; the task text_to_text needs a decoder')
         check_decoder(self.model)
+        if self.eval.split == 'test' and not self.pairs.test.strip():
+            raise InputError("eval.split is 'test', but pairs.test is empty: there are no targets to score by")
         if self.mesh.sequence > 1:
             raise InputError(f'mesh.sequence is {self.mesh.sequence}; it must be 1 with the task text_to_text')
         if self.train.z_loss and self.model.adaptive_cutoffs:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from efficient_attention.data.epoch_cache import LastTwoEpochs
+from efficient_attention.data.mixture import Mixture
 from efficient_attention.data.random_streams import Stream, random_stream
 from efficient_attention.errors import InputError
 
@@ -26,6 +27,7 @@ class LengthBatches:
         length: of the longest row allowed.
         batch_size: rows of the global batch.
         seed: of the order of the rows.
+        mixture: which rows an epoch has; None = each once.
     """
 
     lengths: np.ndarray
@@ -33,12 +35,18 @@ class LengthBatches:
     length: int
     batch_size: int
     seed: int = 0
+    mixture: Mixture | None = None
     plans: LastTwoEpochs = dataclasses.field(default_factory=LastTwoEpochs, repr=False, compare=False)
 
     @property
+    def rows_per_epoch(self) -> int:
+        """Rows of an epoch."""
+        return self.mixture.rows_per_epoch if self.mixture else len(self.lengths)
+
+    @property
     def steps_per_epoch(self) -> int:
-        """Batches that hold every row once."""
-        return -(-len(self.lengths) // self.batch_size)
+        """Batches that hold the rows of an epoch."""
+        return -(-self.rows_per_epoch // self.batch_size)
 
     def of_step(self, step: int) -> np.ndarray:
         """The rows of a training step; the last batch of those cut from an epoch may have fewer than `batch_size`.
@@ -72,7 +80,8 @@ class LengthBatches:
 
     def _make_plan(self, epoch: int) -> list[np.ndarray]:
         rng = random_stream(self.seed, Stream.EXAMPLE_BATCHES, epoch)
-        order = rng.permutation(len(self.lengths))
+        order = rng.permutation(self.rows_per_epoch)
+        order = self.mixture.rows(epoch)[order] if self.mixture else order
         batches = []
         for start in range(0, len(order), SORTED_TOGETHER * self.batch_size):
             group = order[start : start + SORTED_TOGETHER * self.batch_size]

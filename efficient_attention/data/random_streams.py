@@ -13,6 +13,7 @@ class Stream(enum.IntEnum):
     CORPUS_ROW = 2  # a row's masks and cuts
     TEXT_WINDOW = 3  # where a row of running text starts
     EXAMPLE_BATCHES = 7  # which labelled examples share a batch
+    MIXED_SETS = 10  # in which order rows of sets come that are mixed by shares
 
 
 def random_stream(seed: int, stream: Stream, epoch: int, index: int = 0) -> np.random.Generator:

@@ -21,7 +21,7 @@ from efficient_attention.inference.transducer import Batching, Target, Transduce
 from efficient_attention.interop.config_in import TEXT_TO_TEXT
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained, trained_ids
 from efficient_attention.models.encoder_decoder import EncoderDecoder
-from efficient_attention.tasks.metrics.translation import translation_scores
+from efficient_attention.tasks.as_text.sets import written_scores
 from efficient_attention.tasks.text_to_text import TextToTextTask
 
 BEGIN = {'bart': '<s>'}  # what every text of a family of released models begins with
@@ -193,7 +193,10 @@ def one_prefix(config: RunConfig, workdir: Path) -> str:
 def generation_scores(
     task: TextToTextTask, graph: nnx.GraphDef, params: Any, on_text: Callable[[], None] = lambda: None
 ) -> dict[str, float | str]:
-    """BLEU, chrF and exact matches of what the model makes of the split that is evaluated, with the signatures.
+    """Scores of what the model makes of the split that is evaluated, as `written_scores` has them, and of the search.
+
+    Pairs that `pairs.overlong` leaves out are not scored either; 'left_out' says how many. Sources that it cuts are
+    read as they were cut, and compared with the whole target.
 
     Args:
         task: of the run, with its pairs.
@@ -205,15 +208,19 @@ def generation_scores(
     fields = {name: getattr(config.eval, name) for name in ('beams', 'penalty', 'alpha')}
     most = config.pairs.target_length
     decoding = Decoding(**fields, batch_size=config.eval.batch_size, max_tokens=most, extra=most)
-    made: list[str] = []
+    written: list[dict[int, str]] = []
     params = on_host(params)  # each process writes all of the targets, on one of its devices
+    sets, prefixes, encoded = task.sets[split], task.prefixes(split), task.encoded(split)
     with jax.default_device(jax.local_devices()[0]):
-        for one, prefix in zip(task.sets[split], task.prefixes(split), strict=True):
+        for one, prefix, kept in zip(sets, prefixes, encoded, strict=True):
             translator = make_translator(graph, params, task.encoder, decoding, prefix)
+            pairs, numbers = task.pairs_of_set(one), [pair.number for pair in kept]
             found: dict[int, str] = {}
-            for number, best in translator.each([pair.source for pair in task.pairs_of_set(one)]):
-                found[number] = best[0].text if best else ''
+            for place, best in translator.each([pairs[number].source for number in numbers]):
+                found[numbers[place]] = best[0].text if best else ''
                 on_text()
-            made += [found[number] for number in range(len(found))]
-    scores = translation_scores(made, [pair.target for pair in task.texts(split)])
+            written.append(dict(sorted(found.items())))
+    scores = written_scores(sets, [task.pairs_of_set(one) for one in sets], written)
+    if task.pairs.overlong == 'skip':
+        scores['left_out'] = task.overlong[split].count
     return {**scores, 'beams': config.eval.beams, 'length_penalty': f'{config.eval.penalty} {config.eval.alpha:g}'}

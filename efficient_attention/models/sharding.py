@@ -24,8 +24,8 @@ RULES: tuple[tuple[str, str], ...] = (
     (r'(query|key|value|distances/projection)/kernel$', 'DI'),
     (r'(query|key|value)/bias$', 'I'),
     (r'attention/out/kernel$', 'ID'),
-    (r'up/kernel$', 'DF'),
-    (r'up/bias$', 'F'),
+    (r'(up|gate)/kernel$', 'DF'),
+    (r'(up|gate)/bias$', 'F'),
     (r'down/kernel$', 'FD'),
     (r'head/dense/kernel$', 'DV'),
     (r'(masked_lm|head|head/dense)/bias$', 'V'),
@@ -34,6 +34,7 @@ RULES: tuple[tuple[str, str], ...] = (
     (r'kernel$', 'DE'),
 )
 BATCH_AXES = ACTIVATIONS['B']
+WHOLE = re.compile(r'/v_(row|col)/')  # sums over one side of a matrix, which its rule does not fit; they are small
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
@@ -95,7 +96,7 @@ def path_name(path: tuple[Any, ...]) -> str:
 
 def letters_of(name: str) -> str:
     """The letters of the trailing dimensions of the parameter `name`; '' for one that is copied."""
-    return next((letters for pattern, letters in RULES if re.search(pattern, name)), '')
+    return '' if WHOLE.search(name) else next((letters for pattern, letters in RULES if re.search(pattern, name)), '')
 
 
 def partition_spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:

@@ -12,14 +12,17 @@ from flax import nnx
 from tokenizers import Tokenizer
 
 from efficient_attention.config.run import RunConfig
+from efficient_attention.data.mixture import Mixture
 from efficient_attention.data.pairs.pair_batches import PairBatches
 from efficient_attention.data.pairs.pair_encoder import EncodedPair, Overlong, PairEncoder, symbols_of
-from efficient_attention.data.pairs.pair_sets import PairSet, TextPair, parse_sets
+from efficient_attention.data.pairs.pair_sets import TextPair
 from efficient_attention.data.tokenizers.choice import loaded_tokenizer, trained_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.models.flops import encoder_decoder_flops
 from efficient_attention.objectives.text_to_text import TERM, TextToText
+from efficient_attention.tasks.as_text.scored_set import ScoredSet
+from efficient_attention.tasks.as_text.sets import AnySet, parse_any_sets
 from efficient_attention.tasks.task import BatchShapes, HostBatch, Task
 from efficient_attention.whole_files import write_atomically
 
@@ -38,9 +41,10 @@ class TextToTextTask(Task):
             InputError: sets, files, tokenizer or lengths do not serve; names which.
         """
         self.set_up(config)
-        self.sets = {split: parse_sets(getattr(config.pairs, split), f'pairs.{split}') for split in SPLITS}
+        self.sets = {split: parse_any_sets(getattr(config.pairs, split), f'pairs.{split}') for split in SPLITS}
         check_prefixes(config.pairs.prefix, self.sets)
-        self.found: dict[PairSet, list[TextPair]] = {}
+        self.found: dict[AnySet, list[TextPair]] = {}
+        self.ids: dict[str, list[list[EncodedPair]]] = {}
         self.tokenizer = self.make_tokenizer()
         size, most = self.tokenizer.get_vocab_size(), config.model.vocab_size
         if size > most:
@@ -60,6 +64,11 @@ class TextToTextTask(Task):
         self.config, self.model, self.pairs = config, config.model, config.pairs
         smoothing, z_loss = config.train.label_smoothing, config.train.z_loss
         self.objective = TextToText(label_smoothing=smoothing, z_loss=z_loss)
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """See `Task`."""
+        return self.tokenizer.get_vocab()
 
     @property
     def evaluation_objective(self) -> TextToText:
@@ -90,39 +99,48 @@ class TextToTextTask(Task):
         """What stands before the sources of each set of a split."""
         return self.pairs.prefix or ('',) * len(self.sets[split])
 
-    def texts(self, split: str) -> list[TextPair]:
-        """The pairs of a split, set after set; raises InputError as `PairSet.read`."""
-        return [pair for one in self.sets[split] for pair in self.pairs_of_set(one)]
-
-    def pairs_of_set(self, one: PairSet) -> list[TextPair]:
+    def pairs_of_set(self, one: AnySet) -> list[TextPair]:
         """The pairs of a set, read once."""
         if one not in self.found:
             self.found[one] = list(one.read())
         return self.found[one]
 
-    def encoded(self, split: str) -> list[EncodedPair]:
-        """The pairs of a split as ids.
+    def encoded(self, split: str) -> list[list[EncodedPair]]:
+        """The pairs of each set of a split as ids, without those that are left out.
 
         Raises:
             InputError: there are none, or one is too long where that is an error.
         """
+        if split in self.ids:
+            return self.ids[split]
         overlong = self.overlong[split] = Overlong()
         found = [
-            pair
+            list(self.encoder.encode(self.pairs_of_set(one), prefix, overlong))
             for one, prefix in zip(self.sets[split], self.prefixes(split), strict=True)
-            for pair in self.encoder.encode(self.pairs_of_set(one), prefix, overlong)
         ]
-        if not found:
+        if not any(found):
             raise InputError(f'pairs.{split} {getattr(self.pairs, split)!r} gives no pair')
+        self.ids[split] = found
         return found
 
     def batches(self, split: str, batch_size: int) -> PairBatches:
         """Batches of a split."""
         lengths = self.encoder.source_length, self.encoder.target_length
         options: dict[str, Any] = {'seed': self.config.train.seed, 'is_row_alone': self.model.reads_length}
-        return PairBatches(
-            self.encoded(split), self.encoder.symbols, lengths, self.pairs.buckets, batch_size, **options
-        )
+        sets = self.encoded(split)
+        options |= {'mixture': self.mixture(sets)} if split == 'train' else {}
+        pairs = [pair for one in sets for pair in one]
+        return PairBatches(pairs, self.encoder.symbols, lengths, self.pairs.buckets, batch_size, **options)
+
+    def mixture(self, sets: list[list[EncodedPair]]) -> Mixture | None:
+        """How often training reads the pairs of each set; None = all of them once an epoch."""
+        if not self.pairs.is_mixed:
+            return None
+        sizes = tuple(len(one) for one in sets)
+        for one, size in zip(self.sets['train'], sizes, strict=True):
+            if not size:
+                raise InputError(f'pairs.train: the set {one.text!r} gives no pair, so it cannot be mixed with others')
+        return Mixture(sizes, self.pairs.mixing_limit, self.pairs.mixing_temperature, self.config.train.seed)
 
     @functools.cached_property
     def training(self) -> PairBatches:
@@ -142,7 +160,7 @@ class TextToTextTask(Task):
 
     def rows_per_epoch(self) -> int:
         """See `Task`."""
-        return len(self.training.pairs)
+        return self.training.plan.rows_per_epoch
 
     def make_model(self, rngs: nnx.Rngs) -> EncoderDecoder:
         """The encoder-decoder."""
@@ -160,13 +178,23 @@ class TextToTextTask(Task):
 
     @property
     def notes(self) -> list[str]:
-        """See `Task`: the pairs that were cut or left out."""
+        """See `Task`: the pairs that were cut or left out, and what an epoch has of sets that are mixed."""
         done = 'left out' if self.pairs.overlong == 'skip' else 'cut'
-        return [
+        notes = [
             f'pairs.{split}: {overlong.count:,} pairs {done} (pairs.overlong), the first at {overlong.first}'
             for split, overlong in self.overlong.items()
             if overlong.count
         ]
+        read = [one for split in SPLITS for one in self.sets[split] if one in self.found]
+        notes += [note for one in read if isinstance(one, ScoredSet) for note in one.notes]
+        mixture = self.training.mixture if 'training' in self.__dict__ else None
+        return notes + ([self.mixture_note(mixture)] if mixture else [])
+
+    def mixture_note(self, mixture: Mixture) -> str:
+        """How many pairs an epoch has of each set."""
+        counts = zip(mixture.rows_of_sets.tolist(), mixture.sizes, self.sets['train'], strict=True)
+        each = '; '.join(f'{rows:,} of the {size:,} of {one.text}' for rows, size, one in counts)
+        return f'pairs.train: an epoch has {mixture.rows_per_epoch:,} pairs: {each}'
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
         """The means as they are."""
@@ -187,7 +215,7 @@ class TextToTextTask(Task):
         write_atomically(workdir / 'tokenizer.json', self.tokenizer.to_str(pretty=True))
 
 
-def check_prefixes(prefixes: tuple[str, ...], sets: dict[str, list[PairSet]]) -> None:
+def check_prefixes(prefixes: tuple[str, ...], sets: dict[str, list[AnySet]]) -> None:
     """Raises InputError where there are prefixes, but not one for each set of a split."""
     for split, some in sets.items():
         if prefixes and some and len(prefixes) != len(some):

@@ -2,7 +2,8 @@
 
 A field that is None is open: those of `model` and `head`, and the tokenizer, come from the checkpoint that
 `train.start_from` names; `train.steps` and `optimizer.warmup_steps` from the number of training rows; the names of the
-labels from the training files. The run's config.json has them all.
+labels from the training files. A run from text to text may leave open the fields of `model`, the tokenizer and the
+symbols that texts begin with, which then follow the encoder-decoder that it starts from. The run's config.json has all.
 """
 
 import dataclasses
@@ -12,8 +13,11 @@ from typing import Any, NamedTuple
 
 from efficient_attention.config.nested_dicts import default_fields, from_dict, to_dict
 from efficient_attention.config.run import RunConfig
+from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
-from efficient_attention.interop.pretrained import Pretrained, open_encoder
+from efficient_attention.inference.translator import BEGIN
+from efficient_attention.interop.config_in import TEXT_TO_TEXT
+from efficient_attention.interop.pretrained import Pretrained, open_encoder, open_pretrained, trained_ids
 from efficient_attention.models.fine_tuning import POOLED
 from efficient_attention.tasks.fine_tuning import EncodedExamples, load_examples
 
@@ -34,9 +38,11 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
     Raises:
         InputError: a field is bad, or the checkpoint, the tokenizer or the files do not serve.
     """
+    if values.get('task') == 'text_to_text':
+        return fill_text_to_text(values)
     if values.get('task') != 'fine_tuning':
         return FilledConfig(from_dict(values, RunConfig))
-    filled: Values = {name: dict(group) if isinstance(group, Mapping) else group for name, group in values.items()}
+    filled = with_open_fields(values, {})
     start = filled['train'].get('start_from')
     pretrained = open_encoder(Path(start)) if start else None
     fill(filled['model'], to_dict(pretrained.model) if pretrained else default_fields(RunConfig)['model'])
@@ -54,6 +60,33 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
     fill_head(filled['head'], examples, pretrained)
     fill_steps(filled, examples)
     return FilledConfig(from_dict(filled, RunConfig), examples, pretrained)
+
+
+def fill_text_to_text(values: Mapping[str, Any]) -> FilledConfig:
+    """The config of a run from text to text whose open fields follow `train.start_from`; raises as `fill_config`."""
+    filled = with_open_fields(values, {})
+    groups = [filled[name] for name in ('model', 'data', 'pairs') if name in filled]
+    if not any(value is None for group in groups for value in group.values()):
+        return FilledConfig(from_dict(values, RunConfig))
+    start = filled['train'].get('start_from')
+    pretrained = open_pretrained(Path(start)) if start else None
+    fill_tokenizer(filled['data'], pretrained)
+    if pretrained is None or pretrained.problem != TEXT_TO_TEXT:
+        what = f'{start} holds none' if start else 'there is none'
+        raise InputError(f'model is left open, to follow the encoder-decoder of train.start_from; {what}')
+    fill(filled['model'], to_dict(pretrained.model))
+    fill(filled['data'], {'vocab_size': pretrained.model.vocab_size})
+    fill(filled['pairs'], first_pieces(pretrained, Path(filled['data']['tokenizer'])))
+    return FilledConfig(from_dict(filled, RunConfig), pretrained=pretrained)
+
+
+def first_pieces(pretrained: Pretrained, tokenizer: Path) -> Values:
+    """`pairs.begin` and `pairs.start` with which an encoder-decoder was trained."""
+    if pretrained.run:
+        return {name: getattr(pretrained.run.pairs, name) for name in ('begin', 'start')}
+    loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
+    start = loaded.id_to_token(trained_ids(pretrained, tokenizer).start)
+    return {'begin': BEGIN.get(pretrained.family, ''), 'start': start or ''}
 
 
 def config_without_data(values: Mapping[str, Any]) -> RunConfig:
@@ -74,7 +107,7 @@ def fill(group: Values, values: Mapping[str, Any]) -> None:
             group[name] = value
 
 
-def with_open_fields(values: Values, stand_ins: Mapping[str, Mapping[str, Any]]) -> Values:
+def with_open_fields(values: Mapping[str, Any], stand_ins: Mapping[str, Mapping[str, Any]]) -> Values:
     """A copy of the values whose open fields have stand-ins."""
     copy = {name: dict(group) if isinstance(group, Mapping) else group for name, group in values.items()}
     for name, group in stand_ins.items():

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from efficient_attention.models.sharding import path_name
 from efficient_attention.training.run import Run
 from efficient_attention.training.state import TrainState
 
+OUTPUTS = r'head/dense/|token/embedding$'  # in the names of an output layer, and of the tables that may be one
 MUST_START = 'encoder/'  # what a checkpoint cannot lack; heads are drawn where it has none that fits
 
 
@@ -55,7 +57,8 @@ class InitialParams:
         if not has_same_outputs(pretrained, self.config):
             if params.pop('head', None) is not None:  # numbers for other labels, even if they are as many
                 logging.getLogger(__name__).warning('%s: its head is for other labels and is not used', start)
-        return dataclasses.replace(state, params=started_params(state.params, params, start))
+        is_whole = self.config.task == TEXT_TO_TEXT
+        return dataclasses.replace(state, params=started_params(state.params, params, start, is_whole=is_whole))
 
     def origin(self) -> str:
         """Where the parameters come from, in a few words."""
@@ -74,13 +77,14 @@ def has_same_outputs(pretrained: Pretrained, config: RunConfig) -> bool:
     return is_one and pretrained.labels == config.examples.labels
 
 
-def started_params(params: Any, pretrained: Mapping[str, Any], where: Path) -> Any:
+def started_params(params: Any, pretrained: Mapping[str, Any], where: Path, *, is_whole: bool = False) -> Any:
     """`params` with every array that `pretrained` has under the same path and in the same shape; logs what stays drawn.
 
     Args:
         params: drawn parameters on their devices.
         pretrained: nested dicts of NumPy arrays.
         where: the checkpoint, for messages.
+        is_whole: the checkpoint must have every array, and no other: an encoder-decoder has no head to be drawn.
 
     Raises:
         InputError: an array of the encoder is missing or has another shape; names it.
@@ -93,19 +97,28 @@ def started_params(params: Any, pretrained: Mapping[str, Any], where: Path) -> A
         saved = found.pop(name, None)
         if saved is not None and saved.shape == leaf.shape:
             return jax.device_put(np.asarray(saved, leaf.dtype), leaf.sharding)
-        if name.startswith(MUST_START):
-            fault = 'is missing' if saved is None else f'has the shape {saved.shape}, not {leaf.shape}'
+        if is_whole or name.startswith(MUST_START):
+            fault = f'is missing{advice(name)}' if saved is None else f'has the shape {saved.shape}, not {leaf.shape}'
             raise InputError(f'train.start_from {where}: {name} {fault}')
         drawn.append(name)
         return leaf
 
     started = jax.tree_util.tree_map_with_path(start, params)
     logger = logging.getLogger(__name__)
+    if found and is_whole:
+        name = min(found)
+        raise InputError(f'train.start_from {where}: the model has no place for {name}{advice(name)}')
     if drawn:
         logger.warning('%s has no such parameters, so they are drawn: %s', where, listed(drawn))
     if found:
         logger.warning('%s: left out, the model has no place for them: %s', where, listed(sorted(found)))
     return started
+
+
+def advice(name: str) -> str:
+    """What to change where an array of the output layer is in a checkpoint alone, or in a model alone."""
+    fields = 'model.tied_output and model.shared_table'
+    return f'; {fields} must be as the checkpoint has them' if re.search(OUTPUTS, name) else ''
 
 
 def check_same_vocabulary(

@@ -1,4 +1,4 @@
-"""From gradients to updates: AdamW and LAMB with the details of the published code.
+"""From gradients to updates: AdamW and LAMB with the details of the published code, and Adafactor (`adafactor.py`).
 
     BERT:   m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2,  u = m / (sqrt(v) + eps) + decay * w,  w -= rate * u
     LAMB:   the same u, then  w -= rate * (|w| / |u|) * u  for each parameter (You et al. 2020, 1904.00962, alg. 2)
@@ -19,6 +19,7 @@ import optax
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.sharding import path_name
+from efficient_attention.training.adafactor import scale_by_adafactor
 from efficient_attention.training.schedules import make_schedule
 
 STACKED_LAYERS = r'(^|/)layers/'  # parameters of a stack whose layers are scanned over: their first axis counts layers
@@ -41,7 +42,7 @@ def make_optimizer(config: OptimizerConfig, total_steps: int, *, stacked: str | 
         # What stays as it is does not count in the norm of what moves.
         scale_by_layer(dataclasses.replace(config, layer_decay=1.0), stacked) if has_rates else optax.identity(),
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
-        _scale_by_moments(config),
+        scale_by_adafactor(stacked) if config.name == 'adafactor' else _scale_by_moments(config),
         optax.add_decayed_weights(config.weight_decay, mask=lambda params: decays(params, config.no_decay)),
     ]
     if config.name == 'lamb':

@@ -20,6 +20,8 @@ RUN = {'task': 'text_to_text', 'pairs': PairsConfig(train='toy:copy:9:1-5'), 'mo
     [
         ({'overlong': 'wrap'}, "pairs.overlong is 'wrap'; known: truncate, skip, error"),
         ({'target_length': 1}, 'pairs.target_length is 1'),
+        ({'mixing_limit': -1}, r'pairs.mixing_limit is -1; it must lie in \[0, inf\)'),
+        ({'mixing_temperature': 0.5}, 'pairs.mixing_temperature is 0.5'),
         ({'buckets': (8, 8)}, r'pairs.buckets is \(8, 8\)'),
     ],
 )

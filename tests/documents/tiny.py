@@ -25,6 +25,7 @@ SKIPPED = {
     '*python -m pip *': 'fetches from a package index',
     '*scripts/prepare_corpus_beam.py *': 'needs make beam; its test runs it',
     '* --workdir runs/translation *': 'as runs/reverse with files, which tests/data/pairs/ reads',
+    '* --workdir runs/sst2_text*': 'as runs/reverse with a set of GLUE, which tests/tasks/as_text/ reads and scores',
     '* --workdir runs/wikipedia': 'needs a dump and hours; tests/data/ reads dumps, and the config is read',
     'unzip *': 'unpacks what the line before has fetched',
     'mkdir -p checkpoints': 'a folder for what is unpacked',

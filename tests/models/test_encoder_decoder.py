@@ -6,11 +6,13 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
+from efficient_attention.models import reversible
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from tests.tolerances import assert_close
 
@@ -101,19 +103,21 @@ def test_later_targets_and_padding_of_the_source_have_no_gradient(name: str, mon
     table = type(model.decoder.embeddings.token)
     lookup = table.__call__
 
-    @jax.jit
-    def logits_at_2(added: tuple[jax.Array, jax.Array]) -> jax.Array:
-        """The sum of the logits at place 2, with something added to the vectors of each token of source and target."""
+    def logits_at(added: tuple[jax.Array, jax.Array], place: jax.Array) -> jax.Array:
+        """The sum of the logits at a place, with something added to the vectors of each token of source and target."""
 
         def vectors(self, inputs: jax.Array) -> jax.Array:
             return lookup(self, inputs) + added[inputs.shape != source.shape]
 
         monkeypatch.setattr(table, '__call__', vectors)
-        return model(source, segments, tokens, ones(tokens))[0, 2].sum()
+        return model(source, segments, tokens, ones(tokens))[0, place].sum()
 
-    of_source, of_target = jax.grad(logits_at_2)((jnp.zeros((1, 6, 16)), jnp.zeros((1, 5, 16))))
-    assert not np.asarray(of_target[0, 3:]).any() and not np.asarray(of_source[0, 4:]).any()
-    assert np.abs(of_target[0, :3]).max(axis=-1).min() > 0 and np.abs(of_source[0, :4]).max(axis=-1).min() > 0
+    gradient = jax.jit(jax.grad(logits_at))
+    for place in range(tokens.shape[1]):
+        of_source, of_target = gradient((jnp.zeros((1, 6, 16)), jnp.zeros((1, 5, 16))), jnp.int32(place))
+        later = place + 1
+        assert not np.asarray(of_target[0, later:]).any() and not np.asarray(of_source[0, 4:]).any()
+        assert np.abs(of_target[0, :later]).max(axis=-1).min() > 0 and np.abs(of_source[0, :4]).max(axis=-1).min() > 0
 
 
 def test_the_table_is_one_or_two():
@@ -146,3 +150,56 @@ def test_a_decoder_that_reads_later_positions_is_refused():
         nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)))
     with pytest.raises(InputError, match='model.decoder_layers is 0'):
         nnx.eval_shape(lambda: EncoderDecoder(VASWANI.encoder, rngs=nnx.Rngs(0)))
+
+
+@functools.cache
+def loss_and_gradient(**fields: str) -> tuple[jax.Array, dict]:
+    """Of Vaswani's model with these fields, before each sub-layer normalised."""
+    config = dataclasses.replace(VASWANI, norm='pre', decoder_layers=2, **fields)
+    graph, params = nnx.split(EncoderDecoder(config, rngs=nnx.Rngs(0)))
+
+    def loss(params: nnx.State) -> jax.Array:
+        source, tokens = ids(5, 6), ids(6, 5)
+        logits = nnx.merge(graph, params)(source, ones(source).at[0, 4:].set(0), tokens, ones(tokens))
+        return jnp.sin(logits.astype(jnp.float32)).mean()
+
+    value, gradient = jax.jit(jax.value_and_grad(loss))(params)
+    return value, nnx.to_pure_dict(gradient)
+
+
+@pytest.mark.parametrize('remat', ['full', 'dots'])
+def test_what_is_computed_again_changes_nothing(remat: str):
+    assert_close(loss_and_gradient(remat=remat), loss_and_gradient(), gradient=True)
+
+
+def test_reversible_stacks_have_the_gradients_of_their_definition(monkeypatch: pytest.MonkeyPatch):
+    """Those of the encoder come through the vectors that every layer of the decoder reads."""
+    found = loss_and_gradient(stack='reversible')
+    loss_and_gradient.cache_clear()
+    monkeypatch.setattr(reversible, 'run', reversible.forward)  # which JAX differentiates itself
+    assert_close(found, loss_and_gradient(stack='reversible'), gradient=True)
+    loss_and_gradient.cache_clear()
+
+
+def test_shared_layers_are_one_layer_in_each_stack():
+    _, gradient = loss_and_gradient(sharing='all')
+    _, separate = loss_and_gradient()
+    for stack in ('encoder', 'decoder'):
+        sizes = [sum(leaf.size for leaf in jax.tree.leaves(one[stack]['stack'])) for one in (gradient, separate)]
+        kept = sum(
+            leaf.size
+            for name, one in separate[stack]['stack'].items()
+            if name != 'layers'
+            for leaf in jax.tree.leaves(one)
+        )
+        assert 2 * (sizes[0] - kept) == sizes[1] - kept
+        assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(gradient[stack]['stack']))
+
+
+@pytest.mark.lenient_promotion  # Flax's LayerNorm mixes bfloat16 with float32
+def test_bfloat16_is_near_float32():
+    value, gradient = loss_and_gradient(dtype='bfloat16')
+    expected, expected_gradient = loss_and_gradient()
+    assert value == pytest.approx(expected, abs=0.02)
+    error = jax.tree.map(jnp.subtract, gradient, expected_gradient)
+    assert optax.tree.norm(error) < 0.1 * optax.tree.norm(expected_gradient)

@@ -95,7 +95,14 @@ def test_rows_must_divide_over_devices_and_micro_batches():
 
 CONFIGS = {
     'encoder': ModelConfig(
-        width=16, heads=2, vocab_size=24, layers=2, max_length=8, embedding_width=8, global_tokens=2
+        width=16,
+        heads=2,
+        vocab_size=24,
+        layers=2,
+        max_length=8,
+        embedding_width=8,
+        global_tokens=2,
+        feed_forward_gate=True,
     ),
     'decoder': ModelConfig(
         width=16,

@@ -87,6 +87,12 @@ def test_bad_input_is_one_line(call, arguments: list[str], line: str):
     assert (code, out) == (2, '') and err.startswith(f'error: {line}') and err.count('\n') == 1
 
 
+def test_an_alignment_needs_a_model_and_a_text(call):
+    assert call('alignment', 'a dog')[2] == 'error: alignment: --model is missing\n'
+    code, _, err = call('alignment', '--model', 'no_such_run')
+    assert code == 2 and err.startswith('error: alignment: ') and 'TEXT' in err
+
+
 def test_a_place_that_cannot_be_written_is_one_line(call, tmp_path: Path):
     (tmp_path / 'file').write_text('', encoding='utf-8')
     code, _, err = call('pattern', 'full', '--length', '8', '--output', str(tmp_path / 'file' / 'x.png'))

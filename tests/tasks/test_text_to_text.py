@@ -1,23 +1,29 @@
 """Runs from text to text: what the task reads, says and refuses; a whole run learns, and goes on as if unbroken."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from configs.common import text_to_text_config
+from configs.text_to_text.glue import get_config as glue_config
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
+from efficient_attention.data.pairs.pair_encoder import symbols_of
 from efficient_attention.data.pairs.pair_sets import parse_sets
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
+from efficient_attention.inference import translator
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
-from efficient_attention.inference.translator import Decoding, open_translator
+from efficient_attention.inference.translator import Decoding, Translation, generation_scores, open_translator
 from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
 from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.tasks.text_to_text import TextToTextTask
+from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
 from efficient_attention.workdir.metrics import read_metrics
 
@@ -47,12 +53,14 @@ def test_a_run_learns_and_its_workdir_is_evaluated(tmp_path: Path):
     assert (tmp_path / 'run' / 'tokenizer.json').exists()
     found = evaluate_workdir(tmp_path / 'run', batch_size=16, beams=2)
     assert found['target_loss'] == pytest.approx(held_out['target_loss'], rel=1e-5)
-    translator = open_translator(tmp_path / 'run', decoding=Decoding(beams=2, max_tokens=8, batch_size=16))
+    run = open_translator(tmp_path / 'run', decoding=Decoding(beams=2, max_tokens=8, batch_size=16))
     [held_out_set] = parse_sets('toy:reverse:10:2-6:1', '')
     sources, targets, _ = zip(*held_out_set.read(), strict=True)
-    scores = translation_scores([best[0].text for best in translator(sources)], targets)
+    scores = translation_scores([best[0].text for best in run(sources)], targets)
     assert {name: found[name] for name in scores} == scores
     assert_goes_out_and_comes_back(tmp_path / 'run', tmp_path / 'exported')
+    for start in (tmp_path / 'run', tmp_path / 'exported'):
+        assert_another_run_follows(start)
 
 
 def assert_goes_out_and_comes_back(workdir: Path, folder: Path) -> None:
@@ -67,6 +75,40 @@ def assert_goes_out_and_comes_back(workdir: Path, folder: Path) -> None:
     assert {key: after.extra[key] for key in ids} == {key: pieces[piece] for key, piece in ids.items()}
 
 
+def assert_another_run_follows(start: Path) -> None:
+    """A config that leaves open what follows from the encoder-decoder of `train.start_from`."""
+    config = glue_config('sst2-pretrained')
+    config.train.start_from = str(start)
+    filled = fill_config(config.to_dict())
+    trained = open_pretrained(start)
+    assert filled.pretrained is not None and filled.config.model == trained.model
+    assert filled.config.data.tokenizer == str(trained.tokenizer) and filled.config.data.vocab_size == 24
+    tokenizer = load_tokenizer(start / 'tokenizer.json', lowercase=False)
+    symbols = [symbols_of(tokenizer, one.pairs.start, one.pairs.begin) for one in (filled.config, config_of())]
+    assert symbols[0] == symbols[1]
+
+
+class Copies:
+    """In place of a translator: writes each source, the last one first."""
+
+    def each(self, texts: list[str]) -> Iterator[tuple[int, list[Translation]]]:
+        for number in reversed(range(len(texts))):
+            yield number, [Translation(texts[number], 0.0, (), ())]
+
+
+def test_pairs_that_are_left_out_are_not_scored_and_are_counted(monkeypatch: pytest.MonkeyPatch):
+    fields = {'pairs.train': 'toy:copy:40:2-6', 'pairs.held_out': 'toy:copy:10:2-12:1; toy:copy:5:2-6:1'}
+    task = TextToTextTask(config_of(**fields, **{'pairs.overlong': 'skip'}))
+    monkeypatch.setattr(translator, 'make_translator', lambda *_: Copies())
+    kept = [pair.number for one in task.encoded('held_out') for pair in one]
+    seen: list[None] = []
+    found = generation_scores(task, nnx.graphdef(nnx.Dict()), {}, lambda: seen.append(None))
+    assert found['exact_match'] == 1.0  # each text was compared with the target of its own pair
+    assert 5 < len(kept) < 15 and len(seen) == len(kept) and found['left_out'] == 15 - len(kept)
+    assert task.notes[0].startswith(f'pairs.held_out: {15 - len(kept)} pairs left out (pairs.overlong), the first at ')
+    assert sum(len(one) for one in task.held_out.plan.in_order()) == len(kept)
+
+
 def test_sets_are_joined_with_their_prefixes_and_what_is_cut_is_said():
     sets = {
         'pairs.train': 'toy:copy:20:2-3; toy:sort:10:9-9',
@@ -75,12 +117,29 @@ def test_sets_are_joined_with_their_prefixes_and_what_is_cut_is_said():
     }
     sets |= {'data.vocab_size': 60}
     task = TextToTextTask(config_of(**sets))
-    pairs = task.encoded('train')
+    pairs = [pair for one in task.encoded('train') for pair in one]
     copy, sort = (task.tokenizer.token_to_id(word) for word in ('copy', 'sort'))
     assert copy is not None and sort is not None  # the tokenizer has learnt from the prefixes, too
     assert [pair.source[0] for pair in pairs] == 20 * [copy] + 10 * [sort]
     assert task.notes == ['pairs.train: 10 pairs cut (pairs.overlong), the first at toy:sort:10:9-9']
     assert task.rows_per_epoch() == 30
+
+
+def test_sets_are_mixed_by_shares_and_the_counts_are_said():
+    sets = {'pairs.train': 'toy:copy:40:2-3; toy:sort:8:4-4', 'pairs.held_out': '', 'pairs.mixing_limit': 12}
+    task = TextToTextTask(config_of(**sets))
+    task.prepare_training()
+    assert task.rows_per_epoch() == 20
+    said = 'pairs.train: an epoch has 20 pairs: 12 of the 40 of toy:copy:40:2-3; 8 of the 8 of toy:sort:8:4-4'
+    assert task.notes == [said]
+    batches = list(task.training_batches(0, 6, 0, 1))  # two epochs of three batches
+    numbers = np.concatenate([batch['index'] for batch in batches])
+    numbers = numbers[numbers >= 0]
+    assert sorted(numbers[numbers >= 40]) == sorted([*range(40, 48)] * 2)
+    assert len(numbers) == 40 and len(set(numbers[numbers < 40])) == 24
+    sizes = {'pairs.overlong': 'skip', 'data.vocab_size': 60, 'pairs.train': 'toy:copy:40:2-3; toy:sort:8:20-20'}
+    with pytest.raises(InputError, match="^pairs.train: the set 'toy:sort:8:20-20' gives no pair, so it cannot be"):
+        TextToTextTask(config_of(**sets | sizes)).prepare_training()
 
 
 def test_the_fingerprint_follows_the_pairs_and_the_tokenizer():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.text_to_text.glue import get_config as glue_config
 from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
@@ -46,6 +47,18 @@ def test_a_fine_tuning_run_needs_a_tokenizer(tmp_path: Path):
     values['data']['tokenizer'] = None
     with pytest.raises(InputError, match=r'^data\.tokenizer is not given, and there is no train\.start_from$'):
         fill_config(values)
+
+
+def test_what_a_run_from_text_to_text_leaves_open_follows_a_checkpoint(tmp_path: Path):
+    """tests/tasks/test_text_to_text.py has what it is filled with."""
+    values = glue_config('rte-pretrained').to_dict()
+    with pytest.raises(InputError, match=r'^data\.tokenizer is not given, and there is no train\.start_from$'):
+        fill_config(values)
+    encoder = write_checkpoint(tmp_path / 'made', 'fill_mask')
+    with pytest.raises(InputError, match=rf'^model is left open, .* of train\.start_from; {encoder} holds none$'):
+        fill_config(values | {'train': values['train'] | {'start_from': str(encoder)}})
+    complete = glue_config('rte').to_dict()
+    assert fill_config(complete) == (from_dict(complete, RunConfig), None, None)
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,38 @@ def test_an_encoder_that_does_not_fit_is_refused(own: np.ndarray | None, message
         started_params(DRAWN, found, FOLDER)
 
 
+HEAD = 'decoder/head/dense/kernel'
+
+
+@pytest.mark.parametrize(
+    'missing, further, message',
+    [
+        (HEAD, '', f'{HEAD} is missing; model.tied_output and model.shared_table must be as the checkpoint has them'),
+        ('', HEAD, f'the model has no place for {HEAD}; model.tied_output and model.shared_table must be as'),
+        ('decoder/norm/scale', '', 'decoder/norm/scale is missing$'),
+    ],
+    ids=['head missing', 'head further', 'norm missing'],
+)
+def test_an_encoder_decoder_is_taken_whole(missing: str, further: str, message: str):
+    def tree(*names: str) -> dict:
+        return nest({name: np.ones(2) for name in names if name})
+
+    drawn = jax.tree.map(jnp.asarray, tree('encoder/norm/scale', missing))
+    with pytest.raises(InputError, match=f'^train.start_from {FOLDER}: {message}'):
+        started_params(drawn, tree('encoder/norm/scale', further), FOLDER, is_whole=True)
+
+
+def nest(flat: dict[str, np.ndarray]) -> dict:
+    nested: dict = {}
+    for name, leaf in flat.items():
+        *groups, last = name.split('/')
+        group = nested
+        for key in groups:
+            group = group.setdefault(key, {})
+        group[last] = leaf
+    return nested
+
+
 @pytest.mark.lenient_promotion
 def test_a_fine_tuning_run_starts_from_a_pretraining_run(tmp_path: Path):
     pretrained = fresh_workdir(tmp_path / 'pretraining')

@@ -8,6 +8,7 @@ import numpy as np
 
 from efficient_attention.data.host_block import HostBlock
 from efficient_attention.data.length_batches import LengthBatches
+from efficient_attention.data.mixture import Mixture
 from efficient_attention.data.pairs.pair_encoder import EncodedPair, Symbols
 
 Batch = dict[str, np.ndarray]
@@ -29,6 +30,7 @@ class PairBatches:
         batch_size: pairs of the global batch; the last of an epoch is filled up with rows of weight 0.
         seed: of the order of the pairs.
         is_row_alone: in an evaluation each pair is padded to its own bucket; for attention that reads a row's length.
+        mixture: which pairs an epoch of training has; None = each once.
     """
 
     pairs: Sequence[EncodedPair]
@@ -38,12 +40,13 @@ class PairBatches:
     batch_size: int
     seed: int = 0
     is_row_alone: bool = False
+    mixture: Mixture | None = None
 
     @functools.cached_property
     def plan(self) -> LengthBatches:
         """Which pairs share a batch, by the length of their longer side."""
         longer = np.array([max(len(pair.source), len(pair.target)) for pair in self.pairs], np.int64)
-        return LengthBatches(longer, self.buckets, max(self.lengths), self.batch_size, self.seed)
+        return LengthBatches(longer, self.buckets, max(self.lengths), self.batch_size, self.seed, self.mixture)
 
     def tokens_per_step(self) -> float:
         """Mean tokens of a training batch, of both sides and with padding."""

@@ -1,6 +1,7 @@
 """Pairs of texts as token ids: prefix, lengths, and the symbols at their ends."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -25,11 +26,12 @@ class Symbols:
 
 @dataclasses.dataclass(frozen=True)
 class EncodedPair:
-    """A source and a target, int32 [M] and [L], each with its end; `where` they stand."""
+    """A source and a target, int32 [M] and [L], each with its end; `where` they stand, and their number in the set."""
 
     source: np.ndarray
     target: np.ndarray
     where: str
+    number: int = 0
 
 
 @dataclasses.dataclass
@@ -89,14 +91,13 @@ class PairEncoder:
             some = pairs[first : first + ENCODED_AT_ONCE]
             sources = self.source_ids(prefix + pair.source for pair in some)
             targets = self.source_ids(pair.target for pair in some)
-            for pair, source, target in zip(some, sources, targets, strict=True):
+            for number, pair, source, target in zip(itertools.count(first), some, sources, targets, strict=False):
                 if len(source) > self.source_length or len(target) > self.target_length:
                     self.note(pair, len(source), len(target), overlong)
                     if self.overlong == 'skip':
                         continue
-                yield EncodedPair(
-                    self.cut(source, self.source_length), self.cut(target, self.target_length), pair.where
-                )
+                cut = self.cut(source, self.source_length), self.cut(target, self.target_length)
+                yield EncodedPair(*cut, pair.where, number)
 
     def note(self, pair: TextPair, source: int, target: int, overlong: Overlong) -> None:
         """Counts a pair that is too long; raises InputError where that is an error."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from efficient_attention.errors import InputError
 
 KINDS: tuple[str, ...] = ('lines:<source file>,<target file>', 'table:<files>#<source column>,<target column>')
 KINDS += ('tfds:<name>:<split>#<source column>,<target column>', 'toy:<problem>:<rows>:<shortest>-<longest>[:<seed>]')
+KINDS += ('joined:<pairs>:<set>',)
 
 
 class TextPair(NamedTuple):
@@ -32,12 +33,16 @@ class PairSet:
         place: the files, or what follows 'toy:'.
         columns: of the source and the target in a table; the two files of 'lines'.
         field: of the config, for messages.
+        text: of the set in the config.
+        joined: pairs that follow one another and make up one, with a space between.
     """
 
     kind: str
     place: str
     columns: tuple[str, str]
     field: str
+    text: str
+    joined: int = 1
 
     def read(self) -> Iterator[TextPair]:
         """The pairs in their order.
@@ -45,12 +50,18 @@ class PairSet:
         Raises:
             InputError: a file cannot be read, the two files have different numbers of lines, a side is empty.
         """
+        return joined_pairs(self.each(), self.joined) if self.joined > 1 else self.each()
+
+    def each(self) -> Iterator[TextPair]:
+        """The pairs before they are joined; raises InputError as `read`."""
         if self.kind == 'toy':
             return (TextPair(*pair, f'toy:{self.place}') for pair in toy_pairs(parse_toy(self.place, self.field)))
         return read_lines_of(self) if self.kind == 'lines' else read_columns_of(self)
 
     def digest(self) -> str:
         """What the pairs follow from: the content of files, or the text of the set."""
+        if self.joined > 1:
+            return f'joined:{self.joined}:{dataclasses.replace(self, joined=1).digest()}'
         if self.kind == 'toy':
             return f'toy:{self.place}'
         if self.kind == 'lines':
@@ -69,17 +80,33 @@ def parse_sets(text: str, field: str) -> list[PairSet]:
     return [parse_set(part.strip(), field) for part in text.split(';') if part.strip()]
 
 
-def parse_set(text: str, field: str) -> PairSet:
-    """The set that a text such as 'lines:a.de,a.en' means; raises InputError as `parse_sets`."""
+def parse_set(text: str, field: str, others: tuple[str, ...] = ()) -> PairSet:
+    """The set that a text such as 'lines:a.de,a.en' means; raises InputError as `parse_sets`.
+
+    `others`: further forms that a caller knows, for the message.
+    """
     kind, _, rest = text.partition(':')
+    if kind == 'joined':
+        number, _, inner = rest.partition(':')
+        if not number.isdecimal() or int(number) < 1:
+            raise InputError(f'{field} has the set {text!r}; joined:<pairs>:<set> needs a number of at least 1')
+        return dataclasses.replace(parse_set(inner, field), text=text, joined=int(number))
     if kind == 'toy':
         parse_toy(rest, field)
-        return PairSet(kind, rest, ('', ''), field)
+        return PairSet(kind, rest, ('', ''), field, text)
     place, _, columns = ('', '', rest) if kind == 'lines' else rest.rpartition('#')
     names = tuple(name.strip() for name in columns.split(','))
     if kind not in ('lines', 'table', 'tfds') or len(names) != 2 or not all(names) or (kind != 'lines' and not place):
-        raise InputError(f'{field} has the set {text!r}; known: {"; ".join(KINDS)}')
-    return PairSet(kind, f'tfds:{place}' if kind == 'tfds' else place, (names[0], names[1]), field)
+        raise InputError(f'{field} has the set {text!r}; known: {"; ".join((*KINDS, *others))}')
+    return PairSet(kind, f'tfds:{place}' if kind == 'tfds' else place, (names[0], names[1]), field, text)
+
+
+def joined_pairs(pairs: Iterable[TextPair], size: int) -> Iterator[TextPair]:
+    """Each `size` pairs that follow one another as one; the last may be of fewer."""
+    pairs = iter(pairs)
+    while some := list(itertools.islice(pairs, size)):
+        source, target = (' '.join(text.strip() for text in side) for side in list(zip(*some, strict=True))[:2])
+        yield TextPair(source, target, some[0].where)
 
 
 def one_file(pattern: str, field: str) -> Path:

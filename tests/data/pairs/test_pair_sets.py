@@ -83,3 +83,20 @@ def test_a_side_is_one_file(files, tmp_path: Path):
     written(tmp_path / 'b.de.gz', 'drei\n')
     with pytest.raises(InputError, match='matches 2 files; a side of parallel lines is one file'):
         read(f'lines:{tmp_path}/*.de.gz,{files[1]}')
+
+
+def test_pairs_that_follow_one_another_are_joined(files):
+    written(files[0], 'eins \nzwei\ndrei\n')
+    written(files[1], 'one\ntwo\nthree\n')
+    pairs = read(f'joined:2:lines:{files[0]},{files[1]}')
+    assert [pair[:2] for pair in pairs] == [('eins zwei', 'one two'), ('drei', 'three')]
+    assert pairs[1].where == f'{files[0]}: line 3'
+    digests = {one.digest() for number in (1, 2, 3) for one in parse_sets(f'joined:{number}:toy:copy:4:2-3', '')}
+    assert len(digests) == 3
+    assert read('joined:1:toy:copy:4:2-3') == read('toy:copy:4:2-3')
+
+
+@pytest.mark.parametrize('number', ['0', 'x', ''])
+def test_a_number_of_joined_pairs_that_is_none_is_refused(number: str):
+    with pytest.raises(InputError, match=rf"^pairs.train has the set 'joined:{number}:toy:copy:4:2-3'; joined:<pairs>"):
+        read(f'joined:{number}:toy:copy:4:2-3')

@@ -1,0 +1,90 @@
+"""Multiple choice as text: the question, its choices by number and the context, to the number's name; accuracy.
+
+The form is that of T5's COPA (Raffel et al. 2019, arXiv 1910.10683, appendix D): 'choice1: ... choice2: ...'.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.data.examples.multiple_choice import ChoiceQuestion, read_choices
+from efficient_attention.data.pairs.pair_sets import TextPair
+from efficient_attention.data.sources.tables import TFDS, source_names
+from efficient_attention.data.sources.text_files import digest_files, find_files
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.as_text.scored_set import NO_LABEL, ScoredSet, label_numbers
+from efficient_attention.tasks.metrics.glue import accuracy
+
+FORMATS = ('swag', 'race', 'table')
+
+
+@dataclasses.dataclass(frozen=True)
+class ChoiceSet(ScoredSet[ChoiceQuestion]):
+    """Questions with several answers to choose from.
+
+    Attributes:
+        format: 'swag', 'race' or 'table'.
+        columns: of a table: of the text, and of the question where there is one.
+    """
+
+    format: str
+    columns: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """See `ScoredSet`."""
+        return 'choices' if self.format == 'table' else self.format
+
+    @functools.cached_property
+    def examples(self) -> Sequence[ChoiceQuestion]:
+        """See `ScoredSet`."""
+        columns = dict(zip(('text', 'text_pair'), self.columns, strict=False))
+        fields: dict[str, Any] = {'format': self.format, self.split: self.files, **columns}
+        found = list(read_choices(ExamplesConfig(problem='multiple_choice', **fields), self.split))
+        for question in found:
+            if question.answer is None:
+                raise self.no_answer(question.where)
+        return found
+
+    def digest(self) -> str:
+        """See `ScoredSet`."""
+        names = [name for name in source_names(self.files) if name.startswith(TFDS)]
+        files = [name for name in source_names(self.files) if not name.startswith(TFDS)]
+        digest = digest_files(find_files(','.join(files))) if files else ''
+        return ' '.join(['choices', self.format, digest, *names, *self.columns])
+
+    def pair(self, example: ChoiceQuestion) -> TextPair:
+        """See `ScoredSet`; the context comes last, so that a source that is too long loses the end of it alone."""
+        question = [f'question: {example.question}'] if example.question else []
+        choices = [f'{word(number)}: {choice}' for number, choice in enumerate(example.choices)]
+        source = ' '.join([self.name, *question, *choices, f'context: {example.context}'])
+        return TextPair(source, word(example.answer or 0), example.where)
+
+    def scores(self, examples: Sequence[ChoiceQuestion], texts: Sequence[str]) -> dict[str, float]:
+        """See `ScoredSet`."""
+        expected = np.array([example.answer for example in examples], np.int64)
+        words = [word(number) for number in range(max([3, *(len(example.choices) for example in examples)]))]
+        predicted = label_numbers(texts, words, np.full_like(expected, NO_LABEL))
+        return {'accuracy': accuracy(expected, predicted)}
+
+
+def make_choice_set(text: str, field: str, rest: str) -> ChoiceSet:
+    """The set of '<format>:<files>[#<text column>[,<question column>]]'; raises InputError where it is none."""
+    form, _, place = rest.partition(':')
+    files, _, names = place.partition('#')
+    columns = tuple(name.strip() for name in names.split(',')) if names else ()
+    if form not in FORMATS or not files.strip() or not all(columns) or len(columns) > 2:
+        known = f'choices:<{"|".join(FORMATS)}>:<files>, a table also with #<text column>[,<question column>]'
+        raise InputError(f'{field} has the set {text!r}; it is {known}')
+    if columns and form != 'table':
+        raise InputError(f'{field} has the set {text!r}; only choices:table has columns to name')
+    return ChoiceSet(text, field, files, form, columns)
+
+
+def word(number: int) -> str:
+    """How a choice is called, the first one choice1."""
+    return f'choice{number + 1}'

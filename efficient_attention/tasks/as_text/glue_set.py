@@ -1,0 +1,135 @@
+"""GLUE's tasks as text: T5's sources ('sst2 sentence: ...'), labels as words, official metrics.
+
+Source: Raffel et al. 2019, arXiv 1910.10683, section 2.4 and appendix D; the texts of a pair stand in the order of
+their names, as in T5's released code.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.data.examples.glue import DIAGNOSTIC, GLUE, IMPLICATION, INFERENCE, glue_sources, glue_task
+from efficient_attention.data.examples.labelled_text import LabelledText, number_of, read_labelled
+from efficient_attention.data.pairs.pair_sets import TextPair
+from efficient_attention.data.sources.tables import TFDS
+from efficient_attention.data.sources.text_files import digest_files, find_files
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.as_text.scored_set import ScoredSet, label_numbers, without_spaces
+from efficient_attention.tasks.metrics.glue import METRICS
+
+SENTENCES, PREMISE = ('sentence1', 'sentence2'), ('premise', 'hypothesis')
+# task: the names of its texts, and its labels as words in the order of `GlueTask.labels`; () = a number
+FORMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    'cola': (('sentence',), ('unacceptable', 'acceptable')),
+    'sst2': (('sentence',), ('negative', 'positive')),
+    'mrpc': (SENTENCES, ('not_equivalent', 'equivalent')),
+    'qqp': (('question1', 'question2'), ('not_duplicate', 'duplicate')),
+    'stsb': (SENTENCES, ()),
+    'mnli': (PREMISE, INFERENCE),
+    'qnli': (('question', 'sentence'), IMPLICATION),
+    'rte': (SENTENCES, IMPLICATION),
+    'wnli': (SENTENCES, ('not_entailment', 'entailment')),
+    'ax': (PREMISE, INFERENCE),
+}
+CALLED = {'ax': 'mnli'}  # in sources: the diagnostic set asks what MNLI asks
+STEPS_PER_POINT = 5  # STS-B's numbers are written as multiples of 0.2
+NO_NUMBER = -1.0  # of a text that is no number; below all of STS-B's
+
+
+@dataclasses.dataclass(frozen=True)
+class GlueSet(ScoredSet[LabelledText]):
+    """A task of GLUE; `task` is one of `FORMS`."""
+
+    task: str
+    faults: list[str] = dataclasses.field(default_factory=list, compare=False)  # broken rows of official files
+
+    @property
+    def name(self) -> str:
+        """See `ScoredSet`."""
+        return self.task
+
+    @property
+    def notes(self) -> list[str]:
+        """See `ScoredSet`."""
+        count = len(self.faults)
+        return [f'{self.field}: {count} broken rows were left out, the first: {self.faults[0]}'] if count else []
+
+    @functools.cached_property
+    def examples(self) -> Sequence[LabelledText]:
+        """See `ScoredSet`."""
+        fields: dict[str, Any] = {'format': 'glue', 'name': self.task, self.split: self.files}
+        self.faults.clear()
+        found = list(read_labelled(ExamplesConfig(problem='classification', **fields), self.split, self.faults))
+        for example in found:
+            if example.label is None:
+                raise self.no_answer(example.where)
+        return found
+
+    def digest(self) -> str:
+        """See `ScoredSet`."""
+        names = glue_sources(self.files, self.split)
+        files = [name for name in names if not name.startswith(TFDS)]
+        others = [name for name in names if name.startswith(TFDS)]
+        return ' '.join(['glue', self.task, digest_files(find_files(','.join(files))) if files else '', *others])
+
+    def pair(self, example: LabelledText) -> TextPair:
+        """See `ScoredSet`."""
+        names, words = FORMS[self.task]
+        parts = sorted(zip(names, example.texts, strict=True))
+        source = ' '.join([CALLED.get(self.task, self.task), *(f'{name}: {text}' for name, text in parts)])
+        target = words[self.number(example)] if words else written_number(number_of(example))
+        return TextPair(source, target, example.where)
+
+    def number(self, example: LabelledText) -> int:
+        """The number of an example's label; raises InputError where the task has no such label."""
+        labels = glue_task(self.task).labels
+        if example.label not in labels:
+            raise InputError(f'{example.where}: label {example.label!r} is not among {", ".join(labels)}')
+        return labels.index(example.label)
+
+    def scores(self, examples: Sequence[LabelledText], texts: Sequence[str]) -> dict[str, float]:
+        """See `ScoredSet`; those of mismatched and diagnostic files apart, with their names at the end."""
+        found: dict[str, float] = {}
+        for subset in dict.fromkeys(example.subset for example in examples):
+            rows = [row for row, example in enumerate(examples) if example.subset == subset]
+            expected, predicted = self.numbers([examples[row] for row in rows], [texts[row] for row in rows])
+            names = GLUE['ax' if subset == DIAGNOSTIC else self.task].metrics
+            end = f'_{subset}' if subset and self.task != 'ax' else ''
+            found |= {f'{name}{end}': METRICS[name](expected, predicted) for name in names}
+        return found
+
+    def numbers(self, examples: Sequence[LabelledText], texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The right labels, or numbers, and those that were written."""
+        words = FORMS[self.task][1]
+        if not words:
+            expected = np.array([number_of(example) for example in examples])
+            return expected, np.array([read_number(text) for text in texts])
+        numbers = np.array([self.number(example) for example in examples], np.int64)
+        return numbers, label_numbers(texts, words, numbers)
+
+
+def make_glue_set(text: str, field: str, rest: str) -> GlueSet:
+    """The set of '<task>:<files>'; raises InputError where there is no such task, or no file is named."""
+    task, _, files = rest.partition(':')
+    if task not in FORMS or not files.strip():
+        raise InputError(f'{field} has the set {text!r}; it is glue:<task>:<files>, the task one of {", ".join(FORMS)}')
+    return GlueSet(text, field, files, task)
+
+
+def written_number(value: float) -> str:
+    """A number as a text, the nearest multiple of 0.2, as T5 has it."""
+    return f'{round(value * STEPS_PER_POINT) / STEPS_PER_POINT:.1f}'
+
+
+def read_number(text: str) -> float:
+    """The number that a text is; `NO_NUMBER` where it is none."""
+    try:
+        value = float(without_spaces(text))
+    except ValueError:
+        return NO_NUMBER
+    return value if math.isfinite(value) else NO_NUMBER

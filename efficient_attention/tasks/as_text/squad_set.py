@@ -1,0 +1,56 @@
+"""SQuAD as text: 'question: ... context: ...' to the answer's own words, scored against all answers (1.1 and 2.0)."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+from efficient_attention.data.examples.selections import selected_files
+from efficient_attention.data.examples.squad import Question, read_squad
+from efficient_attention.data.pairs.pair_sets import TextPair
+from efficient_attention.data.sources.text_files import digest_files
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.as_text.scored_set import ScoredSet, without_spaces
+from efficient_attention.tasks.metrics.squad import squad2_scores, squad_scores
+
+UNANSWERABLE = 'unanswerable'  # what is written of a question without an answer (SQuAD 2.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class SquadSet(ScoredSet[Question]):
+    """Questions on texts; `files` may have selections, see data/examples/selections.py."""
+
+    @property
+    def name(self) -> str:
+        """See `ScoredSet`."""
+        return 'squad'
+
+    @functools.cached_property
+    def examples(self) -> Sequence[Question]:
+        """See `ScoredSet`."""
+        return read_squad(self.files, is_labelled=True)
+
+    def digest(self) -> str:
+        """See `ScoredSet`."""
+        selections = [one.partition('#')[2] for one in self.files.split(',')]
+        digests = [digest_files(paths) for paths, _ in selected_files(self.files)]
+        return ' '.join(['squad', *digests, *selections])
+
+    def pair(self, example: Question) -> TextPair:
+        """See `ScoredSet`; the context comes last, so that a source that is too long loses the end of it alone."""
+        answer = example.training_answer
+        target = UNANSWERABLE if answer is None else answer.text
+        return TextPair(f'question: {example.question} context: {example.context}', target, example.place)
+
+    def scores(self, examples: Sequence[Question], texts: Sequence[str]) -> dict[str, float]:
+        """See `ScoredSet`; version 2.0's where a question has no answer, else version 1.1's."""
+        golds = [tuple(answer.text for answer in example.answers or ()) for example in examples]
+        if all(golds):
+            return squad_scores(texts, golds)
+        return squad2_scores(['' if without_spaces(text) == UNANSWERABLE else text for text in texts], golds)
+
+
+def make_squad_set(text: str, field: str, rest: str) -> SquadSet:
+    """The set of '<files>'; raises InputError where no file is named."""
+    if not rest.strip():
+        raise InputError(f'{field} has the set {text!r}; it is squad:<files>')
+    return SquadSet(text, field, rest)

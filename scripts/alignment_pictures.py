@@ -1,0 +1,78 @@
+"""Alignments as pictures: which pieces of the source a decoder read while it wrote each piece of the target."""
+
+import numpy as np
+from absl import flags
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from efficient_attention.commands.flags import define_checkpoint, define_model
+from efficient_attention.errors import InputError
+from efficient_attention.inference.translator import Decoding, Translation, open_translator
+
+COLUMNS = 3  # pictures side by side
+MOST_TEXTS = 12
+INCHES_A_PIECE = 0.24
+
+
+def define_alignment_flags(options: flags.FlagValues) -> None:
+    """The flags of the model and of its search."""
+    define_model(options)
+    define_checkpoint('', '; best by default where the run names a metric, else last', options)
+    flags.DEFINE_string('prefix', None, "Before each text; the run's by default.", flag_values=options)
+    flags.DEFINE_integer('beams', 5, 'Open hypotheses of the search; 1 = greedy.', flag_values=options)
+
+
+def draw_texts(texts: list[str], options: flags.FlagValues) -> Figure:
+    """A picture for each text and the best target that the model finds for it, which is printed.
+
+    Raises:
+        InputError: there are too many texts, or the model does not serve.
+    """
+    if len(texts) > MOST_TEXTS:
+        raise InputError(f'{len(texts)} texts; one picture shows {MOST_TEXTS} at most')
+    decoding = Decoding(beams=options.beams, batch_size=len(texts))
+    translator = open_translator(options.model, checkpoint=options.checkpoint, decoding=decoding, prefix=options.prefix)
+    found = [best[0] for best in translator(texts, alignments=True) if best]
+    for one in found:
+        print(one.text)
+    return draw_alignments(found)
+
+
+def draw_alignments(found: list[Translation]) -> Figure:
+    """Source pieces to the right, target pieces downwards; the darker, the more weight.
+
+    Raises:
+        InputError: nothing was found.
+    """
+    if not found:
+        raise InputError('the model found no text, so there is nothing to draw')
+    columns = min(COLUMNS, len(found))
+    rows = -(-len(found) // columns)
+    width, height = (max(len(side) for side in sides) for sides in zip(*map(pieces_of, found), strict=True))
+    size = (columns * (INCHES_A_PIECE * width + 1.4), rows * (INCHES_A_PIECE * height + 1.4))
+    figure = Figure(figsize=size, layout='constrained')
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in grid[len(found) :]:
+        axes.set_axis_off()
+    for axes, one in zip(grid, found, strict=False):
+        draw_alignment(axes, one)
+    figure.suptitle("weights of the last layer's cross-attention, mean of its heads: source to the right", size=9)
+    return figure
+
+
+def pieces_of(one: Translation) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The pieces of the source and of the target."""
+    return one.source_pieces, one.pieces
+
+
+def draw_alignment(axes: Axes, one: Translation) -> None:
+    """One picture; each row of weights adds up to 1."""
+    if one.alignment is None:
+        raise ValueError('the translation has no alignment; ask the translator for alignments')
+    weights = np.asarray(one.alignment)[: len(one.pieces), : len(one.source_pieces)]
+    axes.imshow(weights, cmap='Blues', vmin=0.0, vmax=1.0, aspect='equal')
+    axes.set_xticks(range(len(one.source_pieces)), one.source_pieces, rotation=90, fontsize=7)
+    axes.set_yticks(range(len(one.pieces)), one.pieces, fontsize=7)
+    axes.tick_params(length=0, labeltop=True, labelbottom=False)
+    for spine in axes.spines.values():
+        spine.set_color('#cbd5e1')

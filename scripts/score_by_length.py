@@ -1,0 +1,118 @@
+"""How well encoder-decoders write texts by the length of the source: a table, and a picture with a line for each.
+
+    python scripts/score_by_length.py --models runs/reverse,runs/reverse_rotary --pairs toy:reverse:1000:1-100:3 \\
+        --edges 10,20,40,60,80,100 --metric exact_match --beams 1 --output reverse.png
+    python scripts/score_by_length.py --models runs/multi30k --pairs 'joined:4:lines:test.de,test.en' --edges 40,60,80
+
+A source of so many words counts for the first of --edges that is not below. Prints one JSON object: the edges, how many
+pairs each has, and the score of each model there, null where there are none.
+"""
+
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
+import itertools
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from absl import flags
+from matplotlib.figure import Figure
+
+from efficient_attention.commands.allocator import keep_freed_memory
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import define_batch_size, define_integers, define_output
+from efficient_attention.data.pairs.pair_sets import TextPair, parse_sets
+from efficient_attention.errors import InputError
+from efficient_attention.inference.translator import Decoding, open_translator
+from efficient_attention.tasks.metrics.translation import translation_scores
+from efficient_attention.whole_files import whole_file
+
+METRICS = ('bleu', 'chrf', 'exact_match', 'word_accuracy')
+WHOLE = {'bleu': 100.0, 'chrf': 100.0, 'exact_match': 1.0, 'word_accuracy': 1.0}  # the best score
+EDGES = (5, 10, 15, 20, 30, 40, 60, 80, 100)
+
+
+def main() -> None:
+    """Writes the texts of each model, scores them by length, prints and draws."""
+    options = define_flags()
+    parse_flags(sys.argv, ('models', 'pairs'), options=options)
+    if options.edges != sorted(set(options.edges)) or options.edges[0] < 1:
+        raise InputError(f'--edges is {options.edges}; they must rise, from at least 1')
+    pairs = [pair for one in parse_sets(options.pairs, '--pairs') for pair in one.read()]
+    groups = numbers_by_length(pairs, options.edges)
+    print(keep_freed_memory(), file=sys.stderr)
+    decoding = Decoding(beams=options.beams, batch_size=options.batch_size)
+    scores = {}
+    for model in options.models:
+        translator = open_translator(Path(model), decoding=decoding)
+        made = [best[0].text if best else '' for best in translator([pair.source for pair in pairs])]
+        scores[Path(model).name] = [group_score(made, pairs, group, options.metric) for group in groups]
+    counts = [len(group) for group in groups]
+    print(json.dumps({'metric': options.metric, 'words': options.edges, 'pairs': counts, 'scores': scores}))
+    if options.output is not None:
+        with whole_file(options.output) as partial:
+            draw(scores, options.edges, options.metric).savefig(partial, format='png', dpi=150)
+
+
+def define_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    options = flags.FlagValues()
+    flags.DEFINE_list('models', None, 'Folders of runs, or Hugging Face folders; with commas.', flag_values=options)
+    flags.DEFINE_string('pairs', None, 'Sets of pairs, as pairs.test of a config.', flag_values=options)
+    flags.DEFINE_enum('metric', 'bleu', METRICS, 'What is measured.', flag_values=options)
+    define_integers('edges', EDGES, 'Rising numbers of words of a source; longer ones are left out', options)
+    flags.DEFINE_integer('beams', 5, 'Open hypotheses of the search; 1 = greedy.', flag_values=options)
+    define_batch_size(32, '', options)
+    define_output('PNG to write; none by default.', options=options)
+    return options
+
+
+def numbers_by_length(pairs: Sequence[TextPair], edges: Sequence[int]) -> list[list[int]]:
+    """The numbers of the pairs for each edge, by the words of their sources."""
+    words = np.array([len(pair.source.split()) for pair in pairs], np.int64)
+    starts = [0, *edges[:-1]]
+    bounds = zip(starts, edges, strict=True)
+    return [np.flatnonzero((words > low) & (words <= high)).tolist() for low, high in bounds]
+
+
+def group_score(made: Sequence[str], pairs: Sequence[TextPair], group: Sequence[int], metric: str) -> float | None:
+    """The score of some pairs; None where there are none."""
+    if not group:
+        return None
+    texts, references = [made[number] for number in group], [pairs[number].target for number in group]
+    if metric == 'word_accuracy':
+        return word_accuracy(texts, references)
+    return float(translation_scores(texts, references)[metric])
+
+
+def word_accuracy(texts: Sequence[str], references: Sequence[str]) -> float:
+    """Share of the references' words that stand at the same place in the texts; a word too many counts as wrong."""
+    right = total = 0
+    for text, reference in zip(texts, references, strict=True):
+        places = list(itertools.zip_longest(text.split(), reference.split()))
+        right += sum(ours == theirs for ours, theirs in places)
+        total += len(places)
+    return right / total
+
+
+def draw(scores: dict[str, list[float | None]], edges: Sequence[int], metric: str) -> Figure:
+    """A line for each model over the words of a source."""
+    figure = Figure(figsize=(7, 4), layout='constrained')
+    axes = figure.subplots()
+    for name, values in scores.items():
+        axes.plot(edges, [np.nan if value is None else value for value in values], marker='o', label=name)
+    axes.set_ylim(0, 1.02 * WHOLE[metric])
+    axes.set_xlabel('words of the source, at most')
+    axes.set_ylabel(metric)
+    axes.grid(color='#e2e8f0')
+    axes.legend(frameon=False)
+    return figure
+
+
+if __name__ == '__main__':
+    run_command(main)

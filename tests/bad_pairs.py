@@ -1,0 +1,74 @@
+"""Inputs of the task text_to_text that a user may give by mistake, as in tests/bad_inputs.py."""
+
+from tests.bad_files import WORDS, Content
+from tests.bad_inputs import BadInput
+
+PAIR = 'the dog\tdog the\n'
+
+
+def train(fields: str, line: str, **files: Content) -> BadInput:
+    """A training of the toy model with other fields, named with spaces between, in a new workdir."""
+    words = ' '.join(f'--config.{field}' for field in fields.split())
+    command = f'train.py --config=configs/text_to_text/toy.py --workdir={{here}}/new {words}'
+    return BadInput(command, line, {name.replace('__', '.'): content for name, content in files.items()})
+
+
+def lines(source: Content, target: Content, line: str, fields: str = '') -> BadInput:
+    """A training on two parallel files."""
+    return train(f'pairs.train=lines:{{here}}/a.txt,{{here}}/b.txt {fields}', line, a__txt=source, b__txt=target)
+
+
+def translate(words: str, line: str, **files: Content) -> BadInput:
+    """Texts from texts with a checkpoint that does not serve, or with files that do not."""
+    command = f'scripts/translate.py --model={{base}}/run {words}'
+    return BadInput(command, line, {name.replace('__', '.'): content for name, content in files.items()})
+
+
+FILES = '--input={here}/a.txt --output={here}/b.txt'
+
+BAD_PAIRS = {
+    # ---- pairs ----
+    'sources too many': lines('a\nb\nc\n', 'a\nb\n', '{here}/a.txt: line 3 has no partner; {here}/b.txt has 2 lines'),
+    'targets too many': lines('a\n', 'a\nb\n', '{here}/b.txt: line 2 has no partner; {here}/a.txt has 1 lines'),
+    'source empty': lines('a\n \n', 'a\nb\n', '{here}/a.txt: line 2 is empty'),
+    'target empty': lines('a\nb\n', 'a\n\n', '{here}/b.txt: line 2 is empty'),
+    'pairs none': lines('', '', 'pairs.train'),
+    'pairs file missing': train('pairs.train=lines:{here}/a.txt,{here}/b.txt', 'pairs.train: '),
+    'target overlong': lines(
+        'a b\n',
+        'a b c d e\n',
+        '{here}/a.txt: line 1: 3 and 6 tokens, above',
+        'pairs.overlong=error pairs.target_length=4',
+    ),
+    'column missing': train(
+        'pairs.train=table:{here}/a.tsv#german,english', '{here}/a.tsv', a__tsv='source\ttarget\n' + PAIR
+    ),
+    'set unknown': train('pairs.train=toys:copy:10:2-3', "pairs.train has the set 'toys:copy:10:2-3'; known: "),
+    'toy unknown': train('pairs.train=toy:cpy:10:2-3', 'pairs.train'),
+    'prefixes too many': train("pairs.prefix=('a','b')", 'pairs.prefix has 2 prefixes, and pairs.train 1 sets'),
+    # ---- tokenizers ----
+    'tokenizer beyond vocabulary': train(
+        'data.tokenizer={here}/vocab.txt model.vocab_size=5', 'the tokenizer has 7 pieces, more than', vocab__txt=WORDS
+    ),
+    'begin unknown': train('pairs.begin=<s>', "pairs.begin is '<s>', which the tokenizer lacks"),
+    # ---- models ----
+    'decoder missing': train(
+        'model.decoder_layers=0', 'model.decoder_layers is 0; the task text_to_text needs a decoder'
+    ),
+    'decoder bidirectional': train('model.decoder_attention=full', "model.decoder_attention 'full' is not causal"),
+    'encoder missing': train('model.layers=0', 'model.layers is 0'),
+    'cross attention LSH': train('model.cross_attention=lsh(8)', "model.cross_attention 'lsh(8)'"),
+    'rows split': train('mesh.sequence=2', 'mesh.sequence is 2; it must be 1 with the task text_to_text'),
+    # ---- search and its files ----
+    'references missing': train('eval.split=test pairs.test=', "eval.split is 'test', but pairs.test is empty"),
+    'beams none': train('eval.beams=0', 'eval.beams is 0'),
+    'translation by an encoder': translate(FILES, "{base}/run was trained for 'pretraining'", a__txt='dog\n'),
+    'translation there': translate(FILES, '{here}/b.txt: there is a file already', a__txt='dog\n', b__txt='dog\n'),
+    'translation without output': translate(
+        '--input={here}/a.txt', '--input and --output come together', a__txt='dog\n'
+    ),
+    'translation references': translate(
+        FILES + ' --references={here}/c.txt', '{here}/c.txt has 2 lines, {here}/a.txt 1', a__txt='a\n', c__txt='a\nb\n'
+    ),
+    'translation best': translate(FILES + ' --best=2', '--best is 2; --format text', a__txt='a\n'),
+}
