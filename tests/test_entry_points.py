@@ -16,7 +16,9 @@ from absl import flags
 
 from efficient_attention.commands import allocator
 from efficient_attention.errors import ExitCode
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from tests.quick_compile import FLAGS
+from tests.training.tiny_fine_tuning import write_files
 from tests.training.tiny_run import fresh_workdir, write_corpus
 
 pytestmark = [
@@ -95,6 +97,32 @@ def test_sigterm_ends_a_run_well_with_a_checkpoint(tmp_path):
     assert process.returncode == ExitCode.STOPPED, err
     last = max(int(path.name) for path in (tmp_path / 'run' / 'checkpoints').iterdir())
     assert f'stopped after step {last}, which is saved' in err
+
+
+@pytest.mark.slow
+def test_commands_beside_a_run_that_saves_each_step_and_keeps_one_evaluate_and_predict(tmp_path):
+    write_files(tmp_path)
+    fields = {'examples.train': tmp_path / 'train.tsv', 'examples.dev': tmp_path / 'dev.tsv'}
+    fields |= {'data.tokenizer': tmp_path / 'vocab.txt', 'train.steps': 1_000_000, 'checkpoint.keep': 1}
+    fields |= {'checkpoint.every_steps': 1, 'eval.every_steps': 1_000_000}
+    words = [f'--config.{name}={value}' for name, value in fields.items()]
+    run, seen = tmp_path / 'run', []
+    trainer = start('train.py', '--config=tests/training/tiny_fine_tuning.py', f'--workdir={run}', *words)
+    try:
+        while not CheckpointReader(run).steps():
+            assert trainer.poll() is None
+        for number in range(3):
+            code, out, err = call('eval.py', f'--workdir={run}')
+            assert code == 0 and 'is skipped' not in err, err
+            seen.append(json.loads(out.splitlines()[-1])['step'])
+            output = tmp_path / f'predictions-{number}'
+            code, _, err = call('scripts/predict.py', f'--model={run}', f'--output={output}', '--split=dev')
+            assert code == 0 and 'is skipped' not in err, err
+            assert len(list(output.iterdir())) >= 1
+        assert trainer.poll() is None and seen == sorted({*seen})  # it has saved all the time
+    finally:
+        trainer.kill()
+        trainer.communicate()
 
 
 def catches_sigterm(process: subprocess.Popen) -> bool:

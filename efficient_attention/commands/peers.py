@@ -61,14 +61,25 @@ class Peers:
         if fault:
             raise InputError(fault)
 
+    def gather(self, text: str) -> list[str]:
+        """Waits until all processes have come here; what each has said, by number."""
+        if self.number:
+            self._channels[0].send({'said': text})
+            return self._answers[0].get()['said']
+        said = [text, *(self._answers[other].get()['said'] for other in sorted(self._channels))]
+        self._tell_all({'said': said})
+        return said
+
     def leave(self) -> None:
-        """Says goodbye; process 0 waits until all have. The run is over."""
+        """Says goodbye; process 0 waits until all have. The run is over, and this process is alone again."""
         for channel in self._channels.values():
             channel.send({'bye': True})
         self._is_over.set()
         if self.number == 0:
             for gone in self._gone.values():
                 gone.wait(SILENCE_SECONDS)
+        if self in _known:
+            _known.remove(self)
 
     def tell_failure(self, error: BaseException) -> None:
         """Tells the others of an error that ends this process; returns when it may go on to its end.
@@ -110,7 +121,7 @@ class Peers:
             self._lose(other, 'has died')
 
     def _hear(self, other: int, message: Message) -> None:
-        if 'facts' in message or 'fault' in message:
+        if message.keys() & {'facts', 'fault', 'said'}:
             self._answers[other].put(message)
         elif 'bye' in message:
             self._gone[other].set()
@@ -189,6 +200,20 @@ def compare_with_peers(facts: Facts) -> None:
     """
     for peers in _known:
         peers.compare(facts_of(facts))
+
+
+def place_among_peers() -> tuple[int, int]:
+    """The number of this process, and how many there are: (0, 1) where it runs alone."""
+    for peers in _known:
+        return peers.number, len(peers.people)
+    return 0, 1
+
+
+def gather_from_peers(text: str) -> list[str]:
+    """What each process of the run says, by number, when all have said something; a text of a MiB in all at most."""
+    for peers in _known:
+        return peers.gather(text)
+    return [text]
 
 
 def tell_peers(kind: Any, error: BaseException | None, trace: Any) -> None:

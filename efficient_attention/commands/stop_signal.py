@@ -40,6 +40,7 @@ class StopSignal:
         self._watch = stop_watch()
         self._previous: dict[int, Any] = {}
         if self._watch and self._watch.number:
+            self._watch.enter(Stage.NOTHING_TO_SAVE)  # that run has saved its last step; the stop has yet to be said
             raise Stopped(line_of(self._watch.number))
 
     def expect(self) -> None:

@@ -1,7 +1,9 @@
 """The steps that the host has handed to the device, and the metrics of those that are finished."""
 
 import math
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,6 +14,9 @@ from efficient_attention.training.interval import Interval
 from efficient_attention.training.state import TrainState
 
 RUN_AHEAD = 2  # steps handed to the device before the host waits for the oldest of them
+# That the steps behind the one under way may take together, or there are none: a stop waits for them. Between longer
+# steps the device waits for the host, which matters little then.
+QUEUED_SECONDS = 2.0
 
 
 class StepQueue:
@@ -20,12 +25,23 @@ class StepQueue:
     Args:
         max_skipped_in_row: steps after which a run is given up.
         interval: what steps before the first of this queue have added to it.
+        clock: seconds since any moment.
     """
 
-    def __init__(self, max_skipped_in_row: int, interval: Interval | None = None) -> None:
+    def __init__(
+        self,
+        max_skipped_in_row: int,
+        interval: Interval | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.max_skipped_in_row = max_skipped_in_row
+        self.step_seconds = math.inf  # of the last step that the host has seen begin and end; none at first
+        self._clock = clock
+        self._ended: float | None = None  # when the last finished step did, where the host waited for that
         self.newest: Any = None  # (batch, state): what the newest step read and gave
-        self.running: deque[tuple[int, dict[str, jax.Array]]] = deque()
+        # (step, metrics, when it began where the device was idle)
+        self.running: deque[tuple[int, dict[str, jax.Array], float | None]] = deque()
         self.interval = interval or Interval()
         self.skipped: list[tuple[int, str]] = []  # steps that were skipped since the last `take_skipped`, and why
 
@@ -35,15 +51,19 @@ class StepQueue:
         return not self.running or self.running[-1][1]['loss'].is_ready()  # type: ignore[attr-defined]
 
     def push(self, step: int, metrics: dict[str, jax.Array], batch: Batch, state: TrainState) -> None:
-        """Adds a step that the device has been given; waits for older ones as `RUN_AHEAD` asks.
+        """Adds a step that the device has been given; waits for the oldest ones until few enough are left.
 
         Raises:
             TrainingStopped: `max_skipped_in_row` steps in a row were skipped, or the state of one is not finite.
         """
-        self.running.append((step, metrics))
+        self.running.append((step, metrics, self._clock() if self.is_idle else None))
         self.newest = batch, state
-        while len(self.running) > RUN_AHEAD:
+        while len(self.running) > self._most_behind():
             self._finish_oldest()
+
+    def _most_behind(self) -> int:
+        """How many steps may wait behind the one under way."""
+        return min(RUN_AHEAD, int(QUEUED_SECONDS / max(self.step_seconds, 1e-6)))
 
     def finished(self) -> Interval:
         """Waits for all steps; those since the last `take`.
@@ -66,8 +86,13 @@ class StepQueue:
         return skipped
 
     def _finish_oldest(self) -> None:
-        step, metrics = self.running.popleft()
+        step, metrics, begun = self.running.popleft()
+        is_late = metrics['loss'].is_ready()  # type: ignore[attr-defined]  # and nobody knows since when
         values = {name: float(value) for name, value in metrics.items()}
+        begun = self._ended if begun is None else begun
+        self._ended = None if is_late else self._clock()
+        if begun is not None and self._ended is not None:
+            self.step_seconds = self._ended - begun
         in_row, cause, is_spoiled = (values.pop(name) for name in ('skipped_in_row', 'cause', 'is_spoiled'))
         self.interval.add(values, is_skipped=in_row > 0)
         if is_spoiled:

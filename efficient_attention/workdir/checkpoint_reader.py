@@ -7,30 +7,37 @@ their record does not say that a seal belongs to it.
 
 A trainer may remove a step while it is read. What was asked for by its place, as the newest or the best step, is then
 looked for again: there is always another one.
+
+Several processes of a run read the same step: process 0 chooses it, each compares a share of its files with the seal,
+and what one of them cannot read, none has read (`agreement.py`).
 """
 
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import jax
 import orbax.checkpoint as ocp
 
+from efficient_attention.commands.peers import gather_from_peers, place_among_peers
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.errors import InputError
+from efficient_attention.workdir.agreement import all_find, first_says
 from efficient_attention.workdir.checkpoint_fit import check_fit, leaves_of
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import read_metrics
 from efficient_attention.workdir.orbax_errors import drop_late_answers, reason, without_orbax_log
-from efficient_attention.workdir.seal import damage, is_sealed
+from efficient_attention.workdir.seal import Share, damage, is_sealed, seal_fault
 
 FOLDER = 'checkpoints'
 STATE = 'state'
 RECORD = 'record'
 HAS_SEAL = 'has_seal'  # in a record: the step counts with its seal alone
-UNSEALED = 'the run was killed while it saved, or a file of seal-*.sha256 is missing'
+UNSEALED = 'as after a kill in its save'
 SEALING_SECONDS = 600.0  # that a trainer may take to seal a step: a reader beside it does not speak of it
 LAST, BEST = 'last', 'best'  # names of checkpoints beside their steps
 LOG = logging.getLogger(__name__)
@@ -93,9 +100,14 @@ class CheckpointReader:
         return steps
 
     def damage(self, step: int) -> str:
-        """What differs from a step's seal, in a few words; '' where nothing does or the step is older than seals."""
-        folder = self.folder / str(step)
-        return damage(folder, label_of(step)) if is_sealed(folder) or not self._counts(step) else ''
+        """What differs from a step's seal, in a few words; '' where nothing does or the step is older than seals.
+
+        Each of several processes compares a share of the files, and all get the same answer.
+        """
+        folder, found = self.folder / str(step), ''
+        if is_sealed(folder) or not self._counts(step):
+            found = damage(folder, label_of(step), share=Share(*place_among_peers()))
+        return next(filter(None, gather_from_peers(found)), '')
 
     def is_being_saved(self, step: int) -> bool:
         """Whether a step is not sealed, but so young that a trainer may be about to seal it."""
@@ -200,7 +212,7 @@ class CheckpointReader:
         if isinstance(abstract_state, dict):
             saved = {name: leaf for name, leaf in saved.items() if name.split('/')[0] in abstract_state}
         check_fit(saved, leaves_of(abstract_state), where=f'checkpoint {folder}')
-        with self._reading(step), ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        with self._reading(step), _opened(ocp.PyTreeCheckpointHandler()) as checkpointer:
             return checkpointer.restore(folder / STATE, args=arguments)
 
     def saved_tree(self, step: int) -> Any:
@@ -218,7 +230,7 @@ class CheckpointReader:
         Raises:
             InputError: there are checkpoints, all damaged, or none sealed though a save was complete; names them.
         """
-        if not self.steps():
+        if not first_says(self.steps):
             self._check_never_sealed()
             self._name_unsealed(-1, seconds=0.0)
             return None
@@ -248,14 +260,14 @@ class CheckpointReader:
         for _ in range(READ_ATTEMPTS - 1):
             step = choose()
             try:
-                return read(step)
+                return all_find(functools.partial(read, step))
             except InputError:
-                if step in self.written_steps():
+                if step in first_says(self.written_steps):
                     raise
-        return read(choose())
+        return all_find(functools.partial(read, choose()))
 
     def _choosing(self, wanted: Wanted) -> Callable[[], int]:
-        return self._newest_step if wanted is None else lambda: self.step_of(wanted)
+        return self._newest_step if wanted is None else lambda: first_says(lambda: self.step_of(wanted))
 
     def _newest_step(self, seconds: float = SEALING_SECONDS) -> int:
         """The newest undamaged step; names newer ones, where they are not sealed only those older than `seconds`.
@@ -263,15 +275,15 @@ class CheckpointReader:
         Raises:
             InputError: there is none.
         """
-        skipped: dict[int, str] = {}
-        while steps := [step for step in self.steps() if step not in skipped]:
-            found = self.damage(steps[-1])
+        skipped: set[int] = set()
+        while (step := first_says(lambda: max(set(self.steps()) - skipped, default=None))) is not None:
+            found = self.damage(step)
             if not found:
-                self._name_unsealed(steps[-1], seconds=seconds)
-                return steps[-1]
-            if steps[-1] in self.steps():  # else a trainer removed it meanwhile
-                LOG.warning('checkpoint %s is skipped: %s', self.folder / str(steps[-1]), found)
-            skipped[steps[-1]] = found
+                self._name_unsealed(step, seconds=seconds)
+                return step
+            if step in self.steps():  # else a trainer removed it meanwhile
+                LOG.warning('checkpoint %s is skipped: %s', self.folder / str(step), found)
+            skipped.add(step)
         self._existing(None)
         raise InputError(f'no checkpoint in {self.folder} is undamaged; there are {_listed(self.steps())}')
 
@@ -281,7 +293,8 @@ class CheckpointReader:
             folder = self.folder / str(newer)
             with contextlib.suppress(FileNotFoundError):  # a trainer removed it meanwhile
                 if newer > step and time.time() - folder.stat().st_mtime >= seconds and not self._counts(newer):
-                    LOG.warning('checkpoint %s is skipped: it is not sealed: %s', folder, UNSEALED)
+                    line = 'checkpoint %s is skipped: it is not sealed: %s, %s'
+                    LOG.warning(line, folder, seal_fault(folder), UNSEALED)
 
     def _check_undamaged(self, step: int) -> None:
         found = self.damage(step)
@@ -304,7 +317,7 @@ class CheckpointReader:
         return Restored(step, self.read_state(abstract_state, step), self._record(step))
 
     def _record(self, step: int) -> dict[str, Any]:
-        with self._reading(step), ocp.Checkpointer(ocp.JsonCheckpointHandler()) as checkpointer:
+        with self._reading(step), _opened(ocp.JsonCheckpointHandler()) as checkpointer:
             return _checked(checkpointer.restore(self.folder / str(step) / RECORD))
 
     def _best(self, wanted: Best) -> int:
@@ -333,6 +346,13 @@ class CheckpointReader:
             there_are = f'; other steps: {_listed(others)}' if others else ''
             line = f'checkpoint {self.folder / str(step)} cannot be read: {reason(error)}{there_are}'
             raise InputError(line) from error
+
+
+def _opened(handler: ocp.CheckpointHandler) -> ocp.Checkpointer:
+    """Orbax's reader, which waits for no other process: one that fails would leave the others waiting."""
+    here = jax.process_index()
+    alone = ocp.options.MultiprocessingOptions(primary_host=here, active_processes={here})
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
 def _checked(record: Any) -> dict[str, Any]:

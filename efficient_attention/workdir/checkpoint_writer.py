@@ -24,6 +24,7 @@ import jax
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from efficient_attention.commands.peers import compare_with_peers
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.errors import InputError, RunError, show_error
 from efficient_attention.whole_files import flush
@@ -254,6 +255,7 @@ class Checkpoints:
 
     def _newest_undamaged(self) -> Saved | None:
         """The checkpoint to go on from. Steps that cannot be used, which a save would stumble over, are set aside."""
+        compare_with_peers({'checkpoints': {'newest': self.reader.latest_step()}})
         newest = self.reader.newest()
         if jax.process_count() > 1:  # all have looked before anything is moved, and nobody goes on before it is
             multihost_utils.sync_global_devices('checkpoints are chosen')

@@ -9,7 +9,8 @@ import fnmatch
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from efficient_attention.whole_files import flush
 SEAL = re.compile(r'seal-(\d+)-of-(\d+)\.sha256')
 PROCESS = re.compile(r'(?:^|/)(?:ocdbt\.)?process_(\d+)(?:/|$)')  # in the paths of what Orbax lets each process write
 LINE = re.compile(r'([0-9a-f]{64})  (.+)')
+HASHES_AT_ONCE = 8  # files that are compared side by side
 
 
 class Sealed(NamedTuple):
@@ -25,6 +27,16 @@ class Sealed(NamedTuple):
 
     label: str
     hashes: dict[str, str]  # by path within the folder, with slashes
+
+
+class Share(NamedTuple):
+    """Which files of a folder a process compares: those of its number among so many."""
+
+    number: int = 0
+    processes: int = 1
+
+
+WHOLE = Share()
 
 
 def write_seal(folder: Path, label: str, *, process: int = 0, processes: int = 1) -> None:
@@ -62,12 +74,23 @@ def write_seal(folder: Path, label: str, *, process: int = 0, processes: int = 1
 def is_sealed(folder: Path) -> bool:
     """Whether every process that wrote the folder has sealed its files; what they hold is not looked at."""
     try:
-        found = [match for path in folder.iterdir() if (match := SEAL.fullmatch(path.name))]
+        return not seal_fault(folder)
     except OSError:
         return False
-    if not found or len(found) != int(found[0][2]):  # the number in a name may be any; no more is made of it
-        return False
-    return {int(match[1]) for match in found} == set(range(len(found)))
+
+
+def seal_fault(folder: Path) -> str:
+    """Which seal is missing, or is one too many, in a few words; '' where neither is. Raises OSError."""
+    found = [match for path in sorted(folder.iterdir()) if (match := SEAL.fullmatch(path.name))]
+    if not found:
+        return 'seal-0-of-*.sha256 is missing'
+    count = int(found[0][2])  # which may be any number; no more is made of it than a name
+    numbers = {int(match[1]) for match in found if int(match[2]) == count}
+    for match in found:
+        if int(match[2]) != count or int(match[1]) >= count:
+            return f'{match[0]} is one too many'
+    missing = min(set(range(len(numbers) + 1)) - numbers)
+    return f'seal-{missing}-of-{count}.sha256 is missing' if missing < count else ''
 
 
 def has_seal(folder: Path) -> bool:
@@ -75,7 +98,7 @@ def has_seal(folder: Path) -> bool:
     return folder.is_dir() and any(SEAL.fullmatch(path.name) for path in folder.iterdir())
 
 
-def damage(folder: Path, label: str, *, may_be_added: Callable[[str], bool] | None = None) -> str:
+def damage(folder: Path, label: str, *, may_be_added: Callable[[str], bool] | None = None, share: Share = WHOLE) -> str:
     """What differs from a folder's seals, in a few words that name the first file; '' where nothing does.
 
     Args:
@@ -83,6 +106,7 @@ def damage(folder: Path, label: str, *, may_be_added: Callable[[str], bool] | No
         label: what it should be.
         may_be_added: whether a file of this name counts for nothing where the seal does not have it; None = none does.
             With it only the folder itself is looked through, and links are followed, as caches of downloads have them.
+        share: whose hashes are compared; names are compared in any case.
     """
     try:
         sealed = _read_seals(folder, may_be_links=may_be_added is not None)
@@ -92,9 +116,8 @@ def damage(folder: Path, label: str, *, may_be_added: Callable[[str], bool] | No
         names = {name for name in found if not SEAL.fullmatch(name)}
         for name in sorted(names ^ sealed.hashes.keys()):
             return f'{name} is {"not in its seal" if name in names else "missing"}'
-        for name, expected in sealed.hashes.items():
-            if _hash(folder / name) != expected:
-                return f'{name} is not what was written'
+        if changed := _first_changed(folder, sealed.hashes, share):
+            return f'{changed} is not what was written'
     except _Unreadable as error:
         return str(error)
     except OSError as error:
@@ -121,11 +144,21 @@ def _read_seals(folder: Path, *, may_be_links: bool) -> Sealed:
         first, *lines = body.decode(errors='replace').split('\n')
         labels.add(first.removeprefix('# '))
         hashes |= {match[2]: match[1] for line in lines if (match := LINE.fullmatch(line))}
-    if not is_sealed(folder):
-        raise _Unreadable('it is not sealed')
+    if fault := seal_fault(folder):
+        raise _Unreadable(f'it is not sealed: {fault}')
     if len(labels) != 1:
         raise _Unreadable('its seals are of different folders')
     return Sealed(labels.pop(), hashes)
+
+
+def _first_changed(folder: Path, hashes: dict[str, str], share: Share) -> str:
+    """The first file of a share whose content is not that of its seal; '' where there is none."""
+    by_size = sorted(hashes, key=lambda name: (-(folder / name).stat().st_size, name))
+    chosen = set(by_size[share.number :: share.processes])
+    names = [name for name in hashes if name in chosen]
+    with ThreadPoolExecutor(HASHES_AT_ONCE) as pool:
+        found: Iterable[str] = pool.map(_hash, [folder / name for name in names])
+        return next((name for name, one in zip(names, found, strict=True) if one != hashes[name]), '')
 
 
 def _closing_line(body: bytes) -> bytes:

@@ -15,7 +15,14 @@ from efficient_attention.commands import peers
 from efficient_attention.commands.channel import Channel
 from efficient_attention.commands.hosts import free_port
 from efficient_attention.commands.meeting import Met, Place, meet
-from efficient_attention.commands.peers import Peers, compare_with_peers, join_peers, tell_peers
+from efficient_attention.commands.peers import (
+    Peers,
+    compare_with_peers,
+    gather_from_peers,
+    join_peers,
+    place_among_peers,
+    tell_peers,
+)
 from efficient_attention.commands.relay import LOOPBACK, end
 from efficient_attention.errors import InputError, RunError
 
@@ -193,9 +200,26 @@ def test_what_the_end_of_a_failed_process_breaks_is_no_failure_of_its_own(
     failing.join()
 
 
+def test_what_each_says_all_know(met: list[Met], ends: queue.Queue):
+    joined = [take_part(number, one) for number, one in enumerate(met)]
+    said: dict[int, list[str]] = {}
+    texts = ['', 'gone', 'here' * 1000]
+
+    def gather(one: Peers) -> None:
+        said[one.number] = one.gather(texts[one.number])
+
+    threads = [threading.Thread(target=gather, args=(one,)) for one in joined]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert said == {number: texts for number in range(3)} and ends.empty()
+
+
 def test_alone_there_is_nobody_to_compare_with():
     peers._known.clear()
     compare_with_peers({'seed': 1})
+    assert gather_from_peers('x') == ['x'] and place_among_peers() == (0, 1)
     tell_peers(None, ValueError(), None)
 
 
@@ -206,6 +230,8 @@ def test_the_process_s_own_peers_are_known(met: list[Met], ends: queue.Queue):
         met[0].channels[1].send({'fault': 'process 1 has seed = 2'})
         with pytest.raises(InputError, match='seed = 2'):
             compare_with_peers({'seed': 2})
+        met[0].channels[1].send({'said': ['a', 'b', 'c']})
+        assert gather_from_peers('b') == ['a', 'b', 'c'] and place_among_peers() == (1, 3)
         tell_peers(InputError, InputError('bad'), None)
         assert one._has_told.is_set()
         assert last_words(ends, 1) == {(2, 'error: bad')}

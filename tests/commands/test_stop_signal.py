@@ -11,7 +11,7 @@ import pytest
 from efficient_attention.commands import stop_signal as module
 from efficient_attention.commands.stop_signal import Cut, StopSignal
 from efficient_attention.commands.stopping import SIGNALS, Stage, Stopped, StopWatch
-from efficient_attention.errors import RunStopped
+from efficient_attention.errors import ExitCode, RunStopped
 
 
 @pytest.fixture
@@ -101,8 +101,10 @@ def test_a_stop_before_there_is_something_to_save_gets_no_longer_grace(watch: St
 
 def test_a_run_does_not_begin_after_a_stop(watch: StopWatch):
     watch.number = signal.SIGTERM
+    watch.enter(Stage.SAVING)  # in which a run leaves it that had taken its last step
     with pytest.raises(Stopped):
         StopSignal()
+    assert watch.is_ending and watch.code == ExitCode.TERMINATED
 
 
 def test_one_process_may_be_rescued_several_may_not(watch: StopWatch, monkeypatch: pytest.MonkeyPatch):

@@ -1,5 +1,7 @@
 """The spread of a result over seeds: which evaluation counts, and the arithmetic."""
 
+import contextlib
+import signal
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,10 +11,15 @@ import pytest
 from ml_collections import ConfigDict
 
 from configs.common import default_config, language_modelling_config
+from efficient_attention.commands import stopping
+from efficient_attention.commands.command_line import run_command
+from efficient_attention.commands.stop_signal import StopSignal
+from efficient_attention.commands.stopping import StopWatch
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, RunStopped
 from efficient_attention.training import seeds as module
 from efficient_attention.training.seeds import spread, table, train_seeds
+from tests.commands.test_stopping import Left, left, watch  # noqa: F401  fixtures among them
 
 
 def test_mean_and_deviation():
@@ -92,3 +99,38 @@ def test_a_stopped_seed_is_the_last_and_counts_for_nothing(
         train_seeds(values, tmp_path, ['3', '4', '5'])
     assert trained == [(3, 'seed_3'), (4, 'seed_4')]
     assert [path.name for path in tmp_path.iterdir()] == ['cache']  # nothing that JAX would run, and no table
+
+
+@pytest.mark.usefixtures('programs')
+@pytest.mark.parametrize('number, code', [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=['SIGINT', 'SIGTERM'])
+def test_a_stop_at_the_end_of_a_seed_is_said_by_the_next_with_its_line_and_code(
+    watch: StopWatch,  # noqa: F811
+    left: Left,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd,
+    number: int,
+    code: int,
+):
+    """The seed has taken its last step and saved it: it ends as without the stop, and no other one begins."""
+    trained = []
+
+    def train(config: RunConfig, workdir: Path, **opened: object) -> dict[str, float]:
+        del workdir, opened
+        with StopSignal() as stop:
+            stop.expect()
+            trained.append(config.train.seed)
+            signal.raise_signal(number)
+            while not watch.number:  # the thread has yet to learn of it
+                pass
+        return {'loss': 1.0}
+
+    monkeypatch.setattr(stopping, '_watches', [watch])
+    monkeypatch.setattr(module, 'train', train)
+    monkeypatch.setattr(module, 'best_evaluation', lambda *_: {'loss': 1.0})
+    values = default_config().to_dict()
+    with contextlib.suppress(SystemExit):
+        run_command(lambda: print(train_seeds(values, tmp_path, ['3', '4'])))
+    name = 'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'
+    assert (left.code, trained) == (code, [3])
+    assert capfd.readouterr() == ('', f'stopped by {name}; there was nothing to save\n')

@@ -9,7 +9,7 @@ import pytest
 
 from efficient_attention.training.finite import TrainingStopped
 from efficient_attention.training.state import initial_state
-from efficient_attention.training.step_queue import RUN_AHEAD, StepQueue
+from efficient_attention.training.step_queue import QUEUED_SECONDS, StepQueue
 
 
 class Later:
@@ -64,17 +64,73 @@ def test_skipped_steps_are_counted_so_far():
     assert queue.take().means()['skipped'] == 6
 
 
-def test_the_host_waits_for_the_oldest_step_once_it_is_far_enough_ahead():
-    waited: list[float] = []
-    queue = StepQueue(max_skipped_in_row=3)
+class Device:
+    """Takes one step after another, so many seconds each; waiting for one moves the clock on to its end."""
+
+    def __init__(self, seconds: float) -> None:
+        self.now, self.seconds, self.free, self.waited = 0.0, seconds, 0.0, []
+
+    def clock(self) -> float:
+        return self.now
+
+    def take(self, step: int) -> dict:
+        """The metrics of a step that begins now, or when the one before has ended."""
+        self.free = max(self.now, self.free) + self.seconds
+        return later(float(step), self.waited) | {'loss': Ending(step, self.free, self)}
+
+
+class Ending:
+    """A loss that is there at a time of the device's."""
+
+    def __init__(self, step: int, end: float, device: Device) -> None:
+        self.step, self.end, self.device = step, end, device
+
+    def is_ready(self) -> bool:
+        return self.end <= self.device.now
+
+    def __float__(self) -> float:
+        self.device.now = max(self.device.now, self.end)
+        self.device.waited.append(self.step)
+        return float(self.step)
+
+
+def behind(seconds: float, host_seconds: float = 0.0) -> tuple[list[int], StepQueue, Device]:
+    """How many steps are left with the device after each of eight, which take so long; the host needs its own time."""
+    device, left = Device(seconds), []
+    queue = StepQueue(max_skipped_in_row=3, clock=device.clock)
     assert queue.is_idle
-    for step in range(1, RUN_AHEAD + 3):
-        queue.push(step, later(float(step), waited), BATCH, STATE)
-        assert waited == list(range(1, step - RUN_AHEAD + 1))
-        assert not queue.is_idle
+    for step in range(1, 9):
+        device.now += host_seconds
+        queue.push(step, device.take(step), BATCH, STATE)
+        left.append(len(queue.running))
+    return left, queue, device
+
+
+@pytest.mark.parametrize(
+    'seconds, most', [(0.001, 2), (0.9, 2), (1.1, 1), (2.0, 1), (2.1, 0), (60.0, 0)], ids=lambda value: str(value)
+)
+def test_the_host_runs_ahead_by_few_steps_and_by_none_of_long_ones(seconds: float, most: int):
+    left, queue, device = behind(seconds)
+    assert left == [0, *(min(step, most) for step in range(1, 8))]  # the first one tells how long they are
+    assert queue.step_seconds == pytest.approx(seconds) and most * seconds <= QUEUED_SECONDS
+    assert device.waited == list(range(1, 9 - most))
     queue.take()
-    assert waited == list(range(1, RUN_AHEAD + 3))
-    assert queue.is_idle
+    assert device.waited == list(range(1, 9)) and queue.is_idle
+
+
+def test_waiting_for_the_host_is_no_part_of_a_step():
+    """Its input takes longer than the device: steps that end while nobody looks say nothing of how long they took."""
+    left, queue, _ = behind(0.5, host_seconds=4.0)
+    assert queue.step_seconds == 0.5 and max(left) == 2
+
+
+def test_a_step_that_gets_longer_lets_fewer_wait_behind_it():
+    left, queue, device = behind(0.5)
+    device.seconds = 3.0
+    for step in range(9, 14):
+        queue.push(step, device.take(step), BATCH, STATE)
+        left.append(len(queue.running))
+    assert left[7] == 2 and left[-1] == 0
 
 
 def test_idle_once_the_newest_step_is_ready():
@@ -88,10 +144,9 @@ def test_too_many_skipped_steps_in_a_row_stop_the_run_and_name_the_step():
     queue.push(11, metrics(np.nan, 4, 1), BATCH, STATE)
     queue.push(12, metrics(1.0, 4, 0), BATCH, STATE)
     queue.push(13, metrics(np.nan, 5, 1), BATCH, STATE)
-    queue.push(14, metrics(np.nan, 6, 2), BATCH, STATE)
     message = r'^stopped at step 14: 2 steps in a row .*\(train\.max_skipped_in_row\)'
     with pytest.raises(TrainingStopped, match=message) as caught:
-        queue.take()
+        queue.push(14, metrics(np.nan, 6, 2), BATCH, STATE)
     assert '\n' not in str(caught.value)
 
 
@@ -100,7 +155,7 @@ def test_the_run_also_stops_between_two_logs():
     with pytest.raises(TrainingStopped, match='stopped at step 1'):
         for step in range(1, 10):
             queue.push(step, metrics(np.nan, step, step), BATCH, STATE)
-    assert step == 1 + RUN_AHEAD
+    assert step == 1  # it was ready at once
 
 
 def test_a_skipped_step_comes_with_what_was_not_finite():
@@ -125,6 +180,5 @@ def test_a_spoiled_state_stops_the_run_and_its_first_bad_array_is_named():
     moments, *rest = STATE.opt_state
     moments = moments._replace(nu={'x': jnp.array([1.0, jnp.inf])})
     spoiled = dataclasses.replace(STATE, opt_state=(moments, *rest))
-    queue.push(3, metrics(1.0, is_spoiled=True), BATCH, spoiled)
     with pytest.raises(TrainingStopped, match=r'^stopped at step 3: optimizer/nu/x is not finite; nothing of it is '):
-        queue.take()
+        queue.push(3, metrics(1.0, is_spoiled=True), BATCH, spoiled)

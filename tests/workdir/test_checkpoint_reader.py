@@ -21,10 +21,12 @@ from efficient_attention.errors import InputError
 from efficient_attention.models.sharding import make_mesh, state_shardings
 from efficient_attention.training.optimizer import make_optimizer
 from efficient_attention.training.state import TrainState, initial_state
+from efficient_attention.workdir import seal
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Restored
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.metrics import read_metrics
 from efficient_attention.workdir.report import write_report
+from tests.workdir.test_agreement import Processes, processes  # noqa: F401  a fixture among them
 
 FINGERPRINT = {'config': {'model': {'layers': 3}, 'train': {'steps': 10}}, 'data': 'abc'}
 
@@ -245,8 +247,8 @@ def test_where_all_are_damaged_nothing_begins_anew(small):
 
 def test_where_no_step_is_sealed_any_more_nothing_begins_anew(small):
     workdir, _ = small
-    for seal in workdir.rglob('seal-*.sha256'):
-        seal.unlink()
+    for path in workdir.rglob('seal-*.sha256'):
+        path.unlink()
     with pytest.raises(InputError, match=r'^no checkpoint in .*/checkpoints is sealed, .*; there are 2, 5: bring'):
         CheckpointReader(workdir).newest()
 
@@ -289,6 +291,57 @@ def test_a_step_that_the_trainer_removes_meanwhile_gives_way_to_the_newest(saved
 
     monkeypatch.setattr(CheckpointReader, '_restore', slow)
     assert CheckpointReader(tmp_path).restore(on_mesh(make_state(), MeshConfig(), 1)).step == 2
+
+
+def test_all_processes_read_the_step_that_process_0_has_chosen(small, processes: Processes):  # noqa: F811
+    """One whose folder shows an older list reads it, too, and none reads what another has chosen by itself."""
+    workdir, layout = small
+
+    def read(number: int) -> int:
+        reader = CheckpointReader(workdir)
+        if number == 1:
+            reader.steps = lambda: [2]
+        return reader.restore(layout).step
+
+    assert processes.do(read) == [5, 5, 5]
+
+
+def test_a_step_that_goes_under_one_process_is_read_by_none(saved, tmp_path, processes: Processes):  # noqa: F811
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    layout = on_mesh(make_state(), MeshConfig(), 1)
+
+    def read(number: int) -> tuple[int, list[int]]:
+        reader, tried = CheckpointReader(tmp_path), []
+
+        def slow(abstract_state: TrainState, step: int) -> Restored:
+            tried.append(step)
+            if (number, step) == (2, 5):  # the others have read it by then, or are about to
+                shutil.rmtree(reader.folder / '5')
+            if step == 5 and number < 2:
+                return Restored(step, None, {})
+            return CheckpointReader._restore(reader, abstract_state, step)
+
+        reader._restore = slow
+        return reader.restore(layout).step, tried
+
+    assert processes.do(read) == [(2, [5, 2])] * 3
+
+
+def test_each_process_compares_a_share_of_the_files_and_all_know_what_one_has_found(
+    small,
+    processes: Processes,  # noqa: F811
+    monkeypatch,
+):
+    workdir, _ = small
+    hashed: list[str] = []
+    real = seal._hash
+    monkeypatch.setattr(seal, '_hash', lambda path: hashed.append(path.name) or real(path))
+    assert processes.do(lambda _: CheckpointReader(workdir).damage(5)) == [''] * 3
+    listed = (workdir / 'checkpoints' / '5' / 'seal-0-of-1.sha256').read_text().splitlines()[1:-1]
+    assert sorted(hashed) == sorted(line.rpartition('/')[2].split()[-1] for line in listed)
+    flip(workdir, 5)
+    (found,) = {*processes.do(lambda _: CheckpointReader(workdir).damage(5))}
+    assert found.startswith('state/d/') and found.endswith(' is not what was written')
 
 
 TRAINER = """

@@ -30,7 +30,7 @@ def test_each_checkpoint_has_a_line(tmp_path: Path, capsys):
     assert capsys.readouterr().out.splitlines() == [
         'checkpoint step 1: older than seals are, so that nothing can be compared',
         'checkpoint step 2: every file is as it was written',
-        'checkpoint step 3: damaged: it is not sealed',
+        'checkpoint step 3: damaged: it is not sealed: seal-0-of-*.sha256 is missing',
     ]
 
 

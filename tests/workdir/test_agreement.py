@@ -1,0 +1,94 @@
+"""Process 0 chooses for all, and what fails in one fails in all. Threads stand in for the processes."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.workdir import agreement, checkpoint_reader
+from efficient_attention.workdir.agreement import all_find, first_says
+
+
+class Processes:
+    """Threads that take themselves for the processes of a run."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self._here, self._said = count, threading.local(), [''] * count
+        self._all_there = threading.Barrier(count, timeout=60)
+
+    def place(self) -> tuple[int, int]:
+        """As `place_among_peers`; what is no such thread runs alone."""
+        number = getattr(self._here, 'number', None)
+        return (0, 1) if number is None else (number, self.count)
+
+    def gather(self, text: str) -> list[str]:
+        """As `gather_from_peers`."""
+        if self.place()[1] == 1:
+            return [text]
+        self._said[self.place()[0]] = text
+        self._all_there.wait()
+        said = list(self._said)
+        self._all_there.wait()
+        return said
+
+    def do(self, work: Callable[[int], Any]) -> list[Any]:
+        """What the work returns in each, given its number, or the line of its InputError."""
+        found: list[Any] = [None] * self.count
+
+        def one(number: int) -> None:
+            self._here.number = number
+            try:
+                found[number] = work(number)
+            except InputError as error:
+                found[number] = str(error)
+            except BaseException:
+                self._all_there.abort()
+                raise
+
+        threads = [threading.Thread(target=one, args=(number,)) for number in range(self.count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return found
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
+    """Three of them."""
+    three = Processes(3)
+    for module in (agreement, checkpoint_reader):
+        monkeypatch.setattr(module, 'place_among_peers', three.place)
+        monkeypatch.setattr(module, 'gather_from_peers', three.gather)
+    yield three
+
+
+def refused(line: str) -> Any:
+    raise InputError(line)
+
+
+def test_what_process_0_finds_all_have_found(processes: Processes):
+    assert processes.do(lambda number: first_says(lambda: {'step': 5 + number})) == [{'step': 5}] * 3
+    assert processes.do(lambda number: first_says(lambda: None if number == 0 else number)) == [None] * 3
+
+
+def test_what_process_0_cannot_find_ends_all(processes: Processes):
+    assert processes.do(lambda number: first_says(lambda: refused(f'none in {number}'))) == ['none in 0'] * 3
+
+
+def test_what_one_cannot_find_ends_all_with_the_line_of_the_first(processes: Processes):
+    def look(number: int) -> int:
+        return refused(f'gone in {number}') if number else number
+
+    assert processes.do(lambda number: all_find(lambda: look(number))) == ['gone in 1'] * 3
+    assert processes.do(lambda number: all_find(lambda: number)) == [0, 1, 2]
+
+
+def test_a_process_alone_asks_nobody():
+    assert first_says(lambda: 5) == all_find(lambda: 5) == 5
+    with pytest.raises(InputError, match='^none$'):
+        first_says(lambda: refused('none'))
+    with pytest.raises(InputError, match='^none$'):
+        all_find(lambda: refused('none'))
