@@ -200,6 +200,6 @@ def test_shared_layers_are_one_layer_in_each_stack():
 def test_bfloat16_is_near_float32():
     value, gradient = loss_and_gradient(dtype='bfloat16')
     expected, expected_gradient = loss_and_gradient()
-    assert value == pytest.approx(expected, abs=0.02)
+    assert float(value) == pytest.approx(float(expected), abs=0.02)
     error = jax.tree.map(jnp.subtract, gradient, expected_gradient)
     assert optax.tree.norm(error) < 0.1 * optax.tree.norm(expected_gradient)
