@@ -65,6 +65,7 @@ def text_to_text_config() -> ConfigDict:
     config.model.norm = 'pre'
     config.model.norm_epsilon = 1e-5
     config.model.token_types = 0
+    config.model.target_vocab_size = config.pairs.get_ref('target_vocab_size')
     config.checkpoint.best_metric = 'target_loss'
     return config
 

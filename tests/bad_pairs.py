@@ -60,6 +60,16 @@ BAD_PAIRS = {
     'tokenizer beyond vocabulary': train(
         'data.tokenizer={here}/vocab.txt model.vocab_size=5', 'the tokenizer has 7 pieces, more than', vocab__txt=WORDS
     ),
+    'target tokenizer without table': train('pairs.target_tokenizer=train:wordpiece', 'model.shared_table is True'),
+    'target tokenizer unknown': train(
+        'pairs.target_tokenizer=train:words model.shared_table=False',
+        "pairs.target_tokenizer is 'train:words'; known: ",
+    ),
+    'target tokenizer too large': train(
+        'pairs.target_tokenizer={here}/vocab.txt model.shared_table=False pairs.target_vocab_size=5',
+        'pairs.target_tokenizer has 7 pieces, more than model.target_vocab_size 5',
+        vocab__txt=WORDS,
+    ),
     'begin unknown': train('pairs.begin=<s>', "pairs.begin is '<s>', which the tokenizer lacks"),
     # ---- models ----
     'decoder missing': train(

@@ -65,5 +65,6 @@ def leave_open(config: ConfigDict) -> None:
     config.model = ConfigDict({name: config_dict.placeholder(type(value)) for name, value in config.model.items()})
     config.data.tokenizer = config_dict.placeholder(str)
     config.data.vocab_size = config_dict.placeholder(int)
+    config.pairs.target_tokenizer = config_dict.placeholder(str)
     config.pairs.begin = config_dict.placeholder(str)
     config.pairs.start = config_dict.placeholder(str)

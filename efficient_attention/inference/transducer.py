@@ -97,7 +97,7 @@ class Transducer:
         search: how targets are searched and scored; the most tokens are at most what the model has positions for.
         prompt: what every target begins with: the start symbol, which is neither counted nor returned.
         batching: how sources are put into batches.
-        may_follow: bool [V], the ids that targets may have; all by default.
+        may_follow: bool [V], the ids that targets may have; all of the decoder's by default.
 
     Raises:
         InputError: an id is none of the vocabulary.
@@ -115,7 +115,7 @@ class Transducer:
     ) -> None:
         self.graph, self.params, self.batching = graph, params, batching or Batching()
         self.config = nnx.merge(graph, params).config
-        size, limit = self.config.vocab_size, self.config.position_limit
+        size, limit = self.config.decoder.vocab_size, self.config.position_limit
         self.prompt_P = ids_of(prompt, 'prompt', size)
         room = search.max_tokens if limit is None else limit + 1 - len(self.prompt_P)
         self.search = dataclasses.replace(search, max_tokens=min(search.max_tokens, room))

@@ -11,7 +11,7 @@ from flax import nnx
 from tokenizers import Tokenizer
 
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.pairs.pair_encoder import PairEncoder, Symbols, symbols_of
+from efficient_attention.data.pairs.pair_encoder import PairEncoder, SideEncoder, Symbols, symbols_of
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.inference.beam_search import Search
@@ -85,7 +85,7 @@ class Translator:
 
     Args:
         transducer: the model, from ids to ids.
-        encoder: the tokenizer, and the length of the longest source; a longer one is cut.
+        encoder: the tokenizers, and the length of the longest source; a longer one is cut.
         prefix: before each source.
         origin: the checkpoint with its step, in words.
     """
@@ -101,17 +101,19 @@ class Translator:
 
     def each(self, texts: Sequence[str], *, alignments: bool = False) -> Iterator[tuple[int, list[Translation]]]:
         """The number of each text with its best targets, the shortest texts first, as they are found."""
-        sources = self.encoder.source_ids(self.prefix + text for text in texts)
-        self.cut_sources += sum(len(ids) > self.encoder.source_length for ids in sources)
-        sources = [self.encoder.cut(ids, self.encoder.source_length) for ids in sources]
+        encoder = self.encoder.source
+        sources = encoder.ids(self.prefix + text for text in texts)
+        self.cut_sources += sum(len(ids) > encoder.length for ids in sources)
+        sources = [encoder.cut(ids) for ids in sources]
         for number, targets in self.transducer.each(sources, alignments=alignments):
             yield number, [self.translation(sources[number], target) for target in targets]
 
     def translation(self, source: np.ndarray, target: Target) -> Translation:
         """A target as a text."""
-        tokenizer = self.encoder.tokenizer
+        tokenizer = self.encoder.target.tokenizer
         pieces, source_pieces = (
-            tuple(tokenizer.id_to_token(int(id)) or '' for id in ids) for ids in (target.ids, source)
+            tuple(one.tokenizer.id_to_token(int(id)) or '' for id in ids)
+            for one, ids in ((self.encoder.target, target.ids), (self.encoder.source, source))
         )
         text = ' '.join(tokenizer.decode(target.ids.tolist(), skip_special_tokens=True).split('\n'))
         return Translation(text, target.score, pieces, source_pieces, target.alignment)
@@ -121,14 +123,15 @@ def make_translator(
     graph: nnx.GraphDef, params: Any, encoder: PairEncoder, decoding: Decoding, prefix: str = ''
 ) -> Translator:
     """A translator with these parameters, laid out for inference."""
-    symbols, model = encoder.symbols, nnx.merge(graph, params).config
+    target, model = encoder.target, nnx.merge(graph, params).config
+    symbols = target.symbols
     transducer = Transducer(
         graph,
         params,
         decoding.search(symbols.end, symbols.begin),
         prompt=(symbols.start,),
         batching=decoding.batching(),
-        may_follow=may_follow(encoder.tokenizer, symbols, model.vocab_size),
+        may_follow=may_follow(target.tokenizer, symbols, model.decoder.vocab_size),
     )
     return Translator(transducer, encoder, prefix)
 
@@ -166,20 +169,29 @@ def translator_of(
         raise InputError(f'{path} was trained for {pretrained.problem!r}; text from text needs an encoder-decoder')
     if pretrained.tokenizer is None:
         raise InputError(f'{path}: no tokenizer there (tokenizer.json, vocab.json with merges.txt, or *.model)')
-    run, ids = pretrained.run, trained_ids(pretrained, pretrained.tokenizer)
-    tokenizer = load_tokenizer(pretrained.tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
-    begin = run.pairs.begin if run else BEGIN.get(pretrained.family, '')
-    symbols = Symbols(ids.pad, ids.end, ids.start, symbols_of(tokenizer, begin=begin).begin)
-    length = row_length(pretrained)
+    run, length = pretrained.run, row_length(pretrained)
     lengths = (run.data.length, run.pairs.target_length) if run else (length, length)
+    source = side_encoder(pretrained, pretrained.tokenizer, lengths[0])
+    target = dataclasses.replace(source, length=lengths[1])
+    if pretrained.target_tokenizer is not None:
+        target = side_encoder(pretrained, pretrained.target_tokenizer, lengths[1])
     module = pretrained_module(lambda rngs: EncoderDecoder(pretrained.model, rngs=rngs), pretrained)
     graph, state = nnx.split(module)
     if prefix is None:
         prefix = one_prefix(run, path) if run else ''
-    encoder = PairEncoder(tokenizer, symbols, *lengths)
+    encoder = PairEncoder(source, target)
     translator = make_translator(graph, nnx.to_pure_dict(state), encoder, decoding or Decoding(), prefix)
     translator.origin = pretrained.origin()
     return translator
+
+
+def side_encoder(pretrained: Pretrained, tokenizer: Path, length: int) -> SideEncoder:
+    """Sources or targets of a checkpoint as ids, by the file of their tokenizer."""
+    run, ids = pretrained.run, trained_ids(pretrained, tokenizer)
+    loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
+    begin = run.pairs.begin if run else BEGIN.get(pretrained.family, '')
+    symbols = Symbols(ids.pad, ids.end, ids.start, symbols_of(loaded, begin=begin).begin)
+    return SideEncoder(loaded, symbols, length)
 
 
 def one_prefix(config: RunConfig, workdir: Path) -> str:

@@ -26,6 +26,7 @@ SKIPPED = {
     '*scripts/prepare_corpus_beam.py *': 'needs make beam; its test runs it',
     '* --workdir runs/translation *': 'as runs/reverse with files, which tests/data/pairs/ reads',
     '* --workdir runs/multi30k*': 'needs Multi30k and an hour; the same commands are run as runs/reverse',
+    '* --workdir runs/two_tokenizers *': 'needs files of pairs; tests/tasks/test_text_to_text.py has two tokenizers',
     '* --workdir runs/packed *': 'needs Multi30k; tests/tasks/test_text_to_text.py packs made pairs',
     '* --workdir runs/sst2_text*': 'as runs/reverse with a set of GLUE, which tests/tasks/as_text/ reads and scores',
     '* --workdir runs/books_bart': 'as runs/books_t5 with the other noise, whose rows tests/tasks/ reads',

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from efficient_attention.data.pairs.pair_encoder import PairEncoder, symbols_of
+from efficient_attention.data.pairs.pair_encoder import PairEncoder, SideEncoder, symbols_of
 from efficient_attention.errors import InputError
 from efficient_attention.inference.transducer import Target
 from efficient_attention.inference.translator import Decoding, Translator, may_follow, one_prefix, open_translator
@@ -33,7 +33,8 @@ class Reversing:
 
 
 def test_texts_go_through_in_their_order(tokenizer: Tokenizer):
-    translator = Translator(Reversing(), PairEncoder(tokenizer, symbols_of(tokenizer), 4, 4), 'b ')
+    side = SideEncoder(tokenizer, symbols_of(tokenizer), 4)
+    translator = Translator(Reversing(), PairEncoder(side, side), 'b ')
     [[one], [other]] = translator(['a a', 'a b a b'], alignments=True)
     assert one.text == 'a a b' and one.source_pieces == ('b', 'a', 'a', '</s>') and one.pieces == ('a', 'a', 'b')
     assert translator.cut_sources == 1

@@ -120,13 +120,18 @@ def test_later_targets_and_padding_of_the_source_have_no_gradient(name: str, mon
         assert np.abs(of_target[0, :later]).max(axis=-1).min() > 0 and np.abs(of_source[0, :4]).max(axis=-1).min() > 0
 
 
+def parameters(config: ModelConfig) -> int:
+    model = nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)))
+    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+
 def test_the_table_is_one_or_two():
-    shared = nnx.state(model_of('t5'), nnx.Param)
-    apart = nnx.state(
-        nnx.eval_shape(lambda: EncoderDecoder(dataclasses.replace(T5, shared_table=False), rngs=nnx.Rngs(0))), nnx.Param
-    )
-    sizes = [sum(leaf.size for leaf in jax.tree.leaves(one)) for one in (shared, apart)]
+    sizes = [parameters(one) for one in (T5, dataclasses.replace(T5, shared_table=False))]
     assert sizes[1] - sizes[0] == 40 * 16
+    smaller = dataclasses.replace(T5, shared_table=False, target_vocab_size=30)
+    assert parameters(smaller) == sizes[1] - 10 * 16
+    untied = dataclasses.replace(smaller, tied_output=False, output_scale=False)
+    assert parameters(untied) == parameters(smaller) + 30 * 16 + 30
     assert model_of('t5').encoder.embeddings.token is model_of('t5').decoder.embeddings.token
 
 

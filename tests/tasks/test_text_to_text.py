@@ -90,6 +90,41 @@ def assert_another_run_follows(start: Path) -> None:
     assert symbols[0] == symbols[1]
 
 
+def test_two_tokenizers_learn_write_and_stay_apart(tmp_path: Path):
+    """A digit has other ids on the two sides, and the same folder holds both tokenizers."""
+    fields = {'pairs.target_tokenizer': 'train:unigram', 'pairs.target_vocab_size': 17, 'model.shared_table': False}
+    fields |= {'pairs.target_length': 14, 'pairs.buckets': (14,)}  # digits and what begins a word apart
+    config = config_of(**fields, **{'train.steps': 6, 'train.log_every_steps': 2})
+    assert (config.model.vocab_size, config.model.target_vocab_size) == (24, 17)
+    train(config, tmp_path / 'run')
+    lines = [line for line in read_metrics(tmp_path / 'run') if line['split'] == 'train']
+    assert lines[-1]['target_loss'] < lines[0]['target_loss'] - 0.1
+    found = evaluate_workdir(tmp_path / 'run', batch_size=16, beams=2)
+    task = TextToTextTask(config)
+    source, target = task.vocabulary, task.target_vocabulary
+    assert len(source) == 24 and len(target) == 17 and '▁' in target and '▁' not in source
+    assert task.fingerprint.keys() == {'pairs', 'tokenizer', 'target_tokenizer'}
+    [batch] = task.training_batches(0, 1, 0, 1)
+    assert batch['tokens'][0, 0] == target['[CLS]'] and (batch['source'] == source['[SEP]']).sum() == 8
+    for name, pieces in (('tokenizer', source), ('target_tokenizer', target)):
+        assert load_tokenizer(tmp_path / 'run' / f'{name}.json', lowercase=False).get_vocab() == pieces
+    run = open_translator(tmp_path / 'run', decoding=Decoding(beams=2, max_tokens=14, batch_size=16))
+    [held_out_set] = parse_sets('toy:reverse:10:2-6:1', '')
+    sources, targets, _ = zip(*held_out_set.read(), strict=True)
+    made = run(sources, alignments=True)
+    scores = translation_scores([best[0].text for best in made], targets)
+    assert {name: found[name] for name in scores} == scores
+    assert set(made[0][0].source_pieces) <= source.keys() and set(made[0][0].pieces) <= target.keys()
+    with pytest.raises(InputError, match='the model has two tokenizers'):
+        save_pretrained(tmp_path / 'exported', open_pretrained(tmp_path / 'run'))
+    glue = glue_config('sst2-pretrained')
+    glue.train.start_from = str(tmp_path / 'run')
+    assert fill_config(glue.to_dict()).config.pairs.target_tokenizer == str(tmp_path / 'run' / 'target_tokenizer.json')
+    other = config_of(**fields, **{'train.start_from': str(tmp_path / 'run'), 'pairs.train': 'toy:sort:40:7-7'})
+    with pytest.raises(InputError, match=r'add --config.pairs.target_tokenizer=.*run/target_tokenizer.json$'):
+        train(other, tmp_path / 'other')
+
+
 class Copies:
     """In place of a translator: writes each source, the last one first."""
 

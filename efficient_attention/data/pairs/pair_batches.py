@@ -24,7 +24,7 @@ class PairBatches:
 
     Attributes:
         pairs: encoded.
-        symbols: of the tokenizer.
+        symbols: of the tokenizers of sources and of targets.
         lengths: most tokens of a source and of a target.
         buckets: lengths to pad to, of both sides alike as far as `lengths` allow.
         batch_size: pairs of the global batch; the last of an epoch is filled up with rows of weight 0.
@@ -34,7 +34,7 @@ class PairBatches:
     """
 
     pairs: Sequence[EncodedPair]
-    symbols: Symbols
+    symbols: tuple[Symbols, Symbols]
     lengths: tuple[int, int]
     buckets: tuple[int, ...]
     batch_size: int
@@ -97,14 +97,15 @@ class PairBatches:
         first = block.process_index * block.rows
         numbers = rows[first : first + block.rows]
         pairs, (source_length, target_length) = [self.pairs[row] for row in numbers], self.padded(rows)
-        source, targets = (np.full((block.rows, n), self.symbols.pad, np.int32) for n in (source_length, target_length))
+        sides = zip((source_length, target_length), self.symbols, strict=True)
+        source, targets = (np.full((block.rows, length), symbols.pad, np.int32) for length, symbols in sides)
         source_segments, segments = np.zeros_like(source), np.zeros_like(targets)
         index = np.full(block.rows, -1, np.int32)
         index[: len(numbers)] = numbers
         for row, pair in enumerate(pairs):
             source[row, : len(pair.source)], source_segments[row, : len(pair.source)] = pair.source, 1
             targets[row, : len(pair.target)], segments[row, : len(pair.target)] = pair.target, 1
-        starts = np.full((block.rows, 1), self.symbols.start, np.int32)
+        starts = np.full((block.rows, 1), self.symbols[1].start, np.int32)
         return {
             'source': source,
             'source_segments': source_segments,

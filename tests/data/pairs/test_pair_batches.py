@@ -6,7 +6,7 @@ import pytest
 from efficient_attention.data.pairs.pair_batches import PairBatches
 from efficient_attention.data.pairs.pair_encoder import EncodedPair, Symbols
 
-SYMBOLS = Symbols(pad=0, end=1, start=2)
+SYMBOLS = Symbols(pad=10, end=1, start=2), Symbols(pad=0, end=1, start=2)
 
 
 def pairs_of(count: int) -> list[EncodedPair]:
