@@ -22,7 +22,7 @@ from efficient_attention.interop.config_in import TEXT_TO_TEXT
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained, trained_ids
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.tasks.as_text.sets import written_scores
-from efficient_attention.tasks.text_to_text import TextToTextTask
+from efficient_attention.tasks.text_to_text import TextToTextTask, source_rows
 
 BEGIN = {'bart': '<s>'}  # what every text of a family of released models begins with
 
@@ -75,9 +75,10 @@ class Decoding:
             del fields[name]
         return Search(**fields, end=end, first=begin)
 
-    def batching(self) -> Batching:
-        """How sources are put into batches."""
-        return Batching(rows=self.batch_size, ratio=self.ratio, extra=self.extra)
+    def batching(self, lengths: tuple[int, ...] = ()) -> Batching:
+        """How sources are put into batches, of rows of these lengths where there are some."""
+        rows = {'lengths': lengths} if lengths else {}
+        return Batching(rows=self.batch_size, ratio=self.ratio, extra=self.extra, **rows)
 
 
 class Translator:
@@ -120,9 +121,17 @@ class Translator:
 
 
 def make_translator(
-    graph: nnx.GraphDef, params: Any, encoder: PairEncoder, decoding: Decoding, prefix: str = ''
+    graph: nnx.GraphDef,
+    params: Any,
+    encoder: PairEncoder,
+    decoding: Decoding,
+    prefix: str = '',
+    run: RunConfig | None = None,
 ) -> Translator:
-    """A translator with these parameters, laid out for inference."""
+    """A translator with these parameters, laid out for inference.
+
+    An encoder that reads the length of a row gets rows as the evaluations of the run, if it is of one, have them.
+    """
     target, model = encoder.target, nnx.merge(graph, params).config
     symbols = target.symbols
     transducer = Transducer(
@@ -130,7 +139,7 @@ def make_translator(
         params,
         decoding.search(symbols.end, symbols.begin),
         prompt=(symbols.start,),
-        batching=decoding.batching(),
+        batching=decoding.batching(source_rows(run) if run and model.encoder.reads_length else ()),
         may_follow=may_follow(target.tokenizer, symbols, model.decoder.vocab_size),
     )
     return Translator(transducer, encoder, prefix)
@@ -180,7 +189,7 @@ def translator_of(
     if prefix is None:
         prefix = one_prefix(run, path) if run else ''
     encoder = PairEncoder(source, target)
-    translator = make_translator(graph, nnx.to_pure_dict(state), encoder, decoding or Decoding(), prefix)
+    translator = make_translator(graph, nnx.to_pure_dict(state), encoder, decoding or Decoding(), prefix, run)
     translator.origin = pretrained.origin()
     return translator
 
@@ -226,7 +235,7 @@ def generation_scores(
     sets, prefixes, encoded = task.sets[split], task.prefixes(split), task.encoded(split)
     with jax.default_device(jax.local_devices()[0]):
         for one, prefix, kept in zip(sets, prefixes, encoded, strict=True):
-            translator = make_translator(graph, params, task.encoder, decoding, prefix)
+            translator = make_translator(graph, params, task.encoder, decoding, prefix, config)
             pairs, numbers = task.pairs_of_set(one), [pair.number for pair in kept]
             found: dict[int, str] = {}
             for place, best in translator.each([pairs[number].source for number in numbers]):

@@ -28,6 +28,7 @@ from efficient_attention.models.flops import encoder_decoder_flops
 from efficient_attention.objectives.text_to_text import TERM, TextToText
 from efficient_attention.tasks.as_text.scored_set import ScoredSet
 from efficient_attention.tasks.as_text.sets import AnySet, parse_any_sets
+from efficient_attention.tasks.denoising import DenoisingTask
 from efficient_attention.tasks.task import BatchShapes, HostBatch, Task
 from efficient_attention.whole_files import write_atomically
 
@@ -168,7 +169,8 @@ class TextToTextTask(Task):
 
     def batches(self, split: str, batch_size: int) -> PairBatches:
         """Batches of a split."""
-        options: dict[str, Any] = {'seed': self.config.train.seed, 'is_row_alone': self.model.reads_length}
+        alone = self.model.encoder.reads_length, self.model.decoder.reads_length
+        options: dict[str, Any] = {'seed': self.config.train.seed, 'alone': alone}
         sets = self.encoded(split)
         options |= {'mixture': self.mixture(sets)} if split == 'train' else {}
         pairs, encoder = [pair for one in sets for pair in one], self.encoder
@@ -278,6 +280,13 @@ def said_of_targets() -> Iterator[None]:
     except InputError as error:
         line = str(error).replace('data.tokenizer', 'pairs.target_tokenizer')
         raise InputError(line.replace('data.vocab_size', 'pairs.target_vocab_size')) from None
+
+
+def source_rows(config: RunConfig) -> tuple[int, ...]:
+    """The lengths to which an evaluation of the run pads a source by itself, rising."""
+    most = config.data.length
+    rows = DenoisingTask.without_data(config).lengths[:1] if config.has_noise else config.pairs.buckets
+    return tuple(sorted({min(length, most) for length in rows} | {most}))
 
 
 def check_prefixes(prefixes: tuple[str, ...], sets: dict[str, list[AnySet]]) -> None:

@@ -12,6 +12,8 @@ from flax import nnx
 from configs.common import text_to_text_config
 from configs.text_to_text.glue import get_config as glue_config
 from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.noise import NoiseConfig
+from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.pairs.pair_encoder import symbols_of
 from efficient_attention.data.pairs.pair_sets import parse_sets
@@ -23,7 +25,7 @@ from efficient_attention.inference.translator import Decoding, Translation, gene
 from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
 from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.tasks.task import HostBatch
-from efficient_attention.tasks.text_to_text import TextToTextTask
+from efficient_attention.tasks.text_to_text import TextToTextTask, source_rows
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
 from efficient_attention.workdir.metrics import read_metrics
@@ -202,6 +204,24 @@ def with_positions(batch: HostBatch) -> HostBatch:
     alone = {'source_positions': np.arange(24)[None], 'positions': np.arange(16)[None]}
     filled = {name: np.broadcast_to(row, (8, row.shape[1])).astype(np.int32) for name, row in alone.items()}
     return {name: array for name, array in (filled | batch).items() if name != 'index'}
+
+
+@pytest.mark.parametrize('attention', ['bigbird(2, 1)', 'lsh(4, 2)'])
+def test_an_evaluation_and_a_search_read_a_source_in_rows_of_one_length(attention: str):
+    """Where it counts: the length of the target, and the pairs beside it, do not change it."""
+    fields = {'model.attention': attention, 'model.shared_qk': True, 'data.length': 12, 'pairs.buckets': (4, 8)}
+    fields |= {'pairs.target_length': 9, 'pairs.held_out': 'toy:sum:40:1-13:1', 'model.attention_dropout_rate': 0.0}
+    task = TextToTextTask(config_of(**fields))
+    graph, params = nnx.split(nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0))))
+    transducer = translator.make_translator(graph, params, task.encoder, Decoding(), '', task.config).transducer
+    seen = set()
+    for batch in task.evaluation_batches(0, 1):
+        lengths = batch['source_segments'][batch['index'] >= 0].sum(axis=1)
+        seen.add(batch['source'].shape[1])
+        assert {transducer.row_length(length, 0) for length in lengths.tolist()} == {batch['source'].shape[1]}
+    assert seen == {4, 8, 12}
+    noised = RunConfig(**{**task.config.__dict__, 'pairs': PairsConfig(target_length=9), 'noise': NoiseConfig('bart')})
+    assert source_rows(noised) == (9, 12)
 
 
 def test_the_fingerprint_follows_the_pairs_and_the_tokenizer():
