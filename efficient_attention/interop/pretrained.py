@@ -12,7 +12,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.cache_folder import TARGET_TOKENIZER, TOKENIZER
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.text_to_text import TextToTextIds, text_to_text_ids
+from efficient_attention.data.tokenizers.text_to_text import TextToTextIds, text_to_text_ids, with_ends
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_fields import OUR_EXAMPLES, SHIFTED
 from efficient_attention.interop.config_in import CONFIG, TEXT_TO_TEXT, Description, describe, read_values
@@ -209,7 +209,8 @@ def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None
     with whole_folder(folder) as partial:
         write_tensors(partial, tensors)
         longest = pretrained.model.position_limit or pretrained.model.max_length
-        carry_tokenizer(tokenizer, partial, longest, has_types=pretrained.model.token_types > 1)
+        types = pretrained.model.token_types > 1
+        carry_tokenizer(tokenizer, partial, longest, has_types=types, written=as_trained(pretrained, tokenizer))
         write_keys(partial / CONFIG, values)
         if pretrained.generation:
             write_keys(partial / GENERATION, pretrained.generation)
@@ -232,6 +233,15 @@ def trained_ids(pretrained: Pretrained, tokenizer: Path) -> TextToTextIds:
     is_target = tokenizer == pretrained.target_tokenizer
     ids.check_within(pretrained.model.decoder.vocab_size if is_target else pretrained.model.vocab_size)
     return ids_as_trained(ids, pretrained.extra, pretrained.generation)
+
+
+def as_trained(pretrained: Pretrained, tokenizer: Path | None) -> str:
+    """A tokenizer.json that gives a text the ids that a run from text to text trained on; '' without such a run."""
+    if pretrained.problem != TEXT_TO_TEXT or pretrained.run is None or tokenizer is None:
+        return ''
+    loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
+    end = trained_ids(pretrained, tokenizer).end
+    return with_ends(loaded, begin=pretrained.run.pairs.begin, end=end).to_str(pretty=True)
 
 
 def check_padding(family: Family, model: ModelConfig, tokenizer: Path | None) -> None:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from tokenizers import Tokenizer
 
 from configs.common import text_to_text_config
 from configs.text_to_text.glue import get_config as glue_config
@@ -74,6 +75,9 @@ def assert_goes_out_and_comes_back(workdir: Path, folder: Path) -> None:
     after = open_pretrained(folder)
     assert (after.family, after.problem, after.model) == ('pegasus', 'text_to_text', before.model)
     assert jax.tree.all(jax.tree.map(np.array_equal, before.params(), after.params()))
+    encoder = TextToTextTask(config_of()).encoder.source
+    text = Tokenizer.from_file(str(folder / 'tokenizer.json')).encode('3 1 4 12')  # as other libraries read it
+    assert text.ids == encoder.ids(['3 1 4 12'])[0].tolist()
     pieces = load_tokenizer(workdir / 'tokenizer.json', lowercase=False).get_vocab()
     ids = {'pad_token_id': '[PAD]', 'decoder_start_token_id': '[CLS]', 'eos_token_id': '[SEP]'}
     assert {key: after.extra[key] for key in ids} == {key: pieces[piece] for key, piece in ids.items()}
