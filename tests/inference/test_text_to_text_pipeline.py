@@ -13,7 +13,7 @@ from efficient_attention.errors import InputError
 from tests.interop.folders import FIXTURES, TEXT_TO_TEXT
 
 SPECIALS = {'t5_1': ['<pad>', '</s>', '<unk>'], 'bart_1': ['<s>', '<pad>', '</s>', '<unk>']}
-SMALL = {'beams': 2, 'max_tokens': 4, 'batch_size': 2}
+SMALL = {'beams': 2, 'min_tokens': 2, 'max_tokens': 4, 'batch_size': 2}
 
 
 def folder_of(name: str, folder: Path) -> Path:

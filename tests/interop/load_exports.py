@@ -50,7 +50,7 @@ def difference(folder: Path) -> float:
 def text_to_text_difference(model: torch.nn.Module, arrays: dict[str, torch.Tensor]) -> float:
     """The largest difference of an encoder-decoder's vectors and logits; infinite where it generates other tokens."""
     inputs = {own.removeprefix('input/'): value.long() for own, value in arrays.items() if own.startswith('input/')}
-    source = {own: inputs[own] for own in ('input_ids', 'attention_mask')}
+    source = {own: arrays[f'source/{own}'].long() for own in ('input_ids', 'attention_mask')}
     with torch.no_grad():
         found = model(**inputs, return_dict=True)
         length = arrays['output/beam'].shape[1] - 1

@@ -1,4 +1,4 @@
-"""Vectors, logits and cross-attention weights of every encoder-decoder against those of transformers, to 1e-4."""
+"""Every encoder-decoder against transformers: vectors, logits and weights to 1e-4, and each token of `generate`."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from efficient_attention.inference.beam_search import Search
 from efficient_attention.inference.transducer import Batching, Transducer
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.models.encoder_decoder import EncoderDecoder
-from tests.interop.folders import TEXT_TO_TEXT, TEXT_TO_TEXT_NAMES, text_to_text_arrays
+from tests.interop.folders import TEXT_TO_TEXT, TEXT_TO_TEXT_NAMES, family_of, text_to_text_arrays
 
 TOLERANCE = 1e-4
 
@@ -65,6 +65,42 @@ def test_vectors_logits_and_cross_weights(name: str):
 # Of `generate` in scripts/peers/make_text_to_text_fixtures.py.
 SEARCHES = {'greedy': {'beams': 1}, 'beam': {'beams': 4}}
 GREEDY = ('t5_1', 'bart_2')  # of the others it is slow, and says little beside four beams
+NEW_TOKENS = 12
+
+
+def generated(name: str, kind: str) -> list[list[int]]:
+    """What `generate` made of each source, without the start symbol, the end and padding."""
+    end = open_pretrained(TEXT_TO_TEXT / name).generation['eos_token_id']
+    rows = [row[1:] for row in text_to_text_arrays(name)[f'output/{kind}'].tolist()]
+    return [row[: row.index(end)] if end in row else row for row in rows]
+
+
+def sources_of(name: str) -> list[np.ndarray]:
+    """The sources of `generate`, without padding."""
+    arrays = text_to_text_arrays(name)
+    return [
+        row[mask == 1] for row, mask in zip(arrays['source/input_ids'], arrays['source/attention_mask'], strict=True)
+    ]
+
+
+@pytest.mark.parametrize('name', TEXT_TO_TEXT_NAMES)
+def test_the_stored_texts_tell_searches_apart(name: str):
+    """A search that ignores its source, its beams or the end finds others."""
+    greedy, beam = generated(name, 'greedy'), generated(name, 'beam')
+    for texts in (greedy, beam):
+        assert len(set(map(tuple, texts))) == len(texts) == 4 and all(len(set(text)) > 1 for text in texts)
+    assert sum(one != other for one, other in zip(greedy, beam, strict=True)) > 1
+    lengths = sorted(map(len, beam))
+    assert lengths[0] < NEW_TOKENS - 1 <= lengths[-1]
+    assert [family_of(own) for own in TEXT_TO_TEXT_NAMES] == ['bart', 'bart', 'marian', 'pegasus', 't5', 't5']
+
+
+def search_of(name: str, kind: str) -> Search:
+    """The search of `generate`, with the tokens that generation_config.json forces."""
+    generation = open_pretrained(TEXT_TO_TEXT / name).generation
+    forced = {'first': generation.get('forced_bos_token_id', -1), 'forces_end': 'forced_eos_token_id' in generation}
+    fields = {'max_tokens': NEW_TOKENS, 'end': generation['eos_token_id']}
+    return Search(**SEARCHES[kind], penalty='length', alpha=1.0, **fields, **forced)
 
 
 @pytest.mark.parametrize(
@@ -76,15 +112,9 @@ GREEDY = ('t5_1', 'bart_2')  # of the others it is slow, and says little beside 
     ],
 )
 def test_tokens_of_generate(name: str, kind: str):
-    arrays, values = text_to_text_arrays(name), open_pretrained(TEXT_TO_TEXT / name).generation
-    end, start, most = values['eos_token_id'], values['decoder_start_token_id'], arrays[f'output/{kind}'].shape[1] - 1
-    search = Search(**SEARCHES[kind], penalty='length', alpha=1.0, max_tokens=12, end=end)
+    start = open_pretrained(TEXT_TO_TEXT / name).generation['decoder_start_token_id']
     graph, params = nnx.split(module(name))
-    sources = [
-        row[mask == 1] for row, mask in zip(arrays['input/input_ids'], arrays['input/attention_mask'], strict=True)
-    ]
-    batching = Batching(rows=2, lengths=(len(sources[0]),), ratio=0.0, extra=12)
-    found = Transducer(graph, params, search, prompt=[start], batching=batching)(sources)
-    for targets, theirs in zip(found, arrays[f'output/{kind}'].tolist(), strict=True):
-        made = theirs[1:] if end not in theirs[1:] else theirs[1 : theirs.index(end, 1)]
-        assert made and len(made) <= most and targets[0].ids.tolist() == made
+    batching = Batching(rows=4, ratio=0.0, extra=NEW_TOKENS)
+    transducer = Transducer(graph, params, search_of(name, kind), prompt=[start], batching=batching)
+    found = [targets[0].ids.tolist() for targets in transducer(sources_of(name))]
+    assert found == generated(name, kind)
