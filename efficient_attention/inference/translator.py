@@ -13,18 +13,20 @@ from tokenizers import Tokenizer
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.pairs.pair_encoder import PairEncoder, SideEncoder, Symbols, symbols_of
 from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.text_to_text import sentinels_of
 from efficient_attention.errors import InputError
 from efficient_attention.inference.beam_search import Search
 from efficient_attention.inference.evaluate import on_host
 from efficient_attention.inference.pretrained_models import pretrained_module, row_length
 from efficient_attention.inference.transducer import Batching, Target, Transducer
 from efficient_attention.interop.config_in import TEXT_TO_TEXT
-from efficient_attention.interop.pretrained import Pretrained, open_pretrained, trained_ids
+from efficient_attention.interop.generation_config import Forced
+from efficient_attention.interop.pretrained import Pretrained, begin_of, forced_of, open_pretrained, trained_ids
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.tasks.as_text.sets import written_scores
 from efficient_attention.tasks.text_to_text import TextToTextTask, source_rows
 
-BEGIN = {'bart': '<s>'}  # what every text of a family of released models begins with
+NOTHING_FORCED = Forced()
 
 
 class Translation(NamedTuple):
@@ -68,12 +70,12 @@ class Decoding:
         self.search(end=0)
         self.batching()
 
-    def search(self, end: int, begin: int = -1) -> Search:
-        """The search, for an end symbol, and for what every target begins with."""
+    def search(self, end: int, forced: Forced = NOTHING_FORCED) -> Search:
+        """The search, for an end symbol, and for tokens that every target has."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         for name in ('batch_size', 'ratio', 'extra'):
             del fields[name]
-        return Search(**fields, end=end, first=begin)
+        return Search(**fields, end=end, first=forced.first, forces_end=forced.ends)
 
     def batching(self, lengths: tuple[int, ...] = ()) -> Batching:
         """How sources are put into batches, of rows of these lengths where there are some."""
@@ -94,6 +96,9 @@ class Translator:
     def __init__(self, transducer: Transducer, encoder: PairEncoder, prefix: str = '', origin: str = '') -> None:
         self.transducer, self.encoder, self.prefix, self.origin = transducer, encoder, prefix, origin
         self.cut_sources = 0  # so far, of more tokens than a source may have
+        target = encoder.target.tokenizer
+        # A sentinel says which span the pieces behind it fill.
+        self.unwritten = special_ids(target) - set(sentinels_of(target.get_vocab(with_added_tokens=True)))
 
     def __call__(self, texts: Sequence[str], *, alignments: bool = False) -> list[list[Translation]]:
         """The best targets of each text, best first, in the order of the texts."""
@@ -116,7 +121,8 @@ class Translator:
             tuple(one.tokenizer.id_to_token(int(id)) or '' for id in ids)
             for one, ids in ((self.encoder.target, target.ids), (self.encoder.source, source))
         )
-        text = ' '.join(tokenizer.decode(target.ids.tolist(), skip_special_tokens=True).split('\n'))
+        written = [id for id in target.ids.tolist() if id not in self.unwritten]
+        text = ' '.join(tokenizer.decode(written, skip_special_tokens=False).split('\n'))
         return Translation(text, target.score, pieces, source_pieces, target.alignment)
 
 
@@ -127,17 +133,19 @@ def make_translator(
     decoding: Decoding,
     prefix: str = '',
     run: RunConfig | None = None,
+    forced: Forced | None = None,
 ) -> Translator:
     """A translator with these parameters, laid out for inference.
 
     An encoder that reads the length of a row gets rows as the evaluations of the run, if it is of one, have them.
+    `forced` are tokens that every target has; by default the symbol that texts begin with, if there is one.
     """
     target, model = encoder.target, nnx.merge(graph, params).config
     symbols = target.symbols
     transducer = Transducer(
         graph,
         params,
-        decoding.search(symbols.end, symbols.begin),
+        decoding.search(symbols.end, Forced(symbols.begin) if forced is None else forced),
         prompt=(symbols.start,),
         batching=decoding.batching(source_rows(run) if run and model.encoder.reads_length else ()),
         may_follow=may_follow(target.tokenizer, symbols, model.decoder.vocab_size),
@@ -146,11 +154,20 @@ def make_translator(
 
 
 def may_follow(tokenizer: Tokenizer, symbols: Symbols, size: int) -> np.ndarray:
-    """bool [V], the ids that a target may have: pieces that are not special, and the symbols of its begin and end."""
+    """bool [V], the ids that a target may have: pieces that are not special, sentinels, and the symbols of its ends.
+
+    So padding, the unknown piece and a mask are never written, nor ids of a model that its tokenizer has no piece for.
+    """
     allowed = np.arange(size) < tokenizer.get_vocab_size()
-    allowed[[id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special and id < size]] = False
-    allowed[[id for id in (symbols.begin, symbols.end) if id >= 0]] = True
+    allowed[[id for id in special_ids(tokenizer) if id < size]] = False
+    sentinels = sentinels_of(tokenizer.get_vocab(with_added_tokens=True))
+    allowed[[id for id in (symbols.begin, symbols.end, *sentinels) if 0 <= id < size]] = True
     return allowed
+
+
+def special_ids(tokenizer: Tokenizer) -> set[int]:
+    """The ids of the special pieces of a tokenizer."""
+    return {id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
 
 
 def open_translator(
@@ -189,17 +206,18 @@ def translator_of(
     if prefix is None:
         prefix = one_prefix(run, path) if run else ''
     encoder = PairEncoder(source, target)
-    translator = make_translator(graph, nnx.to_pure_dict(state), encoder, decoding or Decoding(), prefix, run)
+    forced = forced_of(pretrained, pretrained.target_tokenizer or pretrained.tokenizer)
+    translator = make_translator(graph, nnx.to_pure_dict(state), encoder, decoding or Decoding(), prefix, run, forced)
     translator.origin = pretrained.origin()
     return translator
 
 
 def side_encoder(pretrained: Pretrained, tokenizer: Path, length: int) -> SideEncoder:
     """Sources or targets of a checkpoint as ids, by the file of their tokenizer."""
-    run, ids = pretrained.run, trained_ids(pretrained, tokenizer)
+    ids = trained_ids(pretrained, tokenizer)
     loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
-    begin = run.pairs.begin if run else BEGIN.get(pretrained.family, '')
-    symbols = Symbols(ids.pad, ids.end, ids.start, symbols_of(loaded, begin=begin).begin)
+    begin = symbols_of(loaded, begin=begin_of(pretrained, loaded)).begin
+    symbols = Symbols(ids.pad, ids.end, ids.start, begin)
     return SideEncoder(loaded, symbols, length)
 
 

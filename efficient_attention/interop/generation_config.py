@@ -1,9 +1,9 @@
-"""What a checkpoint's files say of generating text: generation_config.json, and the ids that its targets begin with."""
+"""What a checkpoint's files say of generating text: generation_config.json, and the ids of its targets' ends."""
 
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.data.tokenizers.text_to_text import TextToTextIds
@@ -12,7 +12,18 @@ from efficient_attention.errors import InputError
 GENERATION = 'generation_config.json'
 KEYS = {'pad': 'pad_token_id', 'start': 'decoder_start_token_id', 'end': 'eos_token_id'}
 
-UNSAID = ('bos_token_id', 'forced_eos_token_id')
+FORCED_FIRST, FORCED_END = 'forced_bos_token_id', 'forced_eos_token_id'
+UNSAID = ('bos_token_id', FORCED_END)
+
+
+class Forced(NamedTuple):
+    """Tokens that every target has, as if their probability were 1: the first one, and the end at the most tokens.
+
+    `first` is -1 where any may come first.
+    """
+
+    first: int = -1
+    ends: bool = False
 
 
 def generation_values(folder: Path) -> dict[str, Any]:
@@ -49,6 +60,26 @@ def ids_as_trained(ids: TextToTextIds, extra: Mapping[str, Any], generation: Map
             raise InputError(f'{key} is {value!r}; the tokenizer has the ids 0 to {ids.size - 1}')
         found[field] = value
     return dataclasses.replace(ids, **found)
+
+
+def forced_tokens(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> Forced:
+    """The tokens that a checkpoint's targets are made to have.
+
+    Args:
+        ids: as it was trained, see `ids_as_trained`.
+        extra: the keys of its config.json, which count where there is no generation_config.json, as in transformers.
+        generation: the keys of that.
+
+    Raises:
+        InputError: the first one is no id of the tokenizer, or the last one is not the end.
+    """
+    values = generation or extra
+    first, end = values.get(FORCED_FIRST), values.get(FORCED_END)
+    if first is not None and (type(first) is not int or not 0 <= first < ids.size):
+        raise InputError(f'{FORCED_FIRST} is {first!r}; the tokenizer has the ids 0 to {ids.size - 1}')
+    if end not in (None, ids.end, [ids.end]):
+        raise InputError(f'{FORCED_END} is {end!r}; it must be {ids.end}, the id of the end, or null')
+    return Forced(-1 if first is None else first, end is not None)
 
 
 def with_ids(values: Mapping[str, Any], ids: TextToTextIds) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
@@ -20,7 +22,14 @@ from efficient_attention.interop.config_out import config_values
 from efficient_attention.interop.export_seal import check_export, seal_export
 from efficient_attention.interop.families import FAMILIES, Family
 from efficient_attention.interop.from_workdir import checkpoint_step, checkpoint_thresholds, encoder_run, workdir_params
-from efficient_attention.interop.generation_config import GENERATION, generation_values, ids_as_trained, with_ids
+from efficient_attention.interop.generation_config import (
+    GENERATION,
+    Forced,
+    forced_tokens,
+    generation_values,
+    ids_as_trained,
+    with_ids,
+)
 from efficient_attention.interop.output_layers import with_output, with_repeated
 from efficient_attention.interop.parameters import (
     Parts,
@@ -31,8 +40,15 @@ from efficient_attention.interop.parameters import (
     written_tensors,
 )
 from efficient_attention.interop.safetensors_files import TensorFolder, check_tensor_files, write_tensors
-from efficient_attention.interop.tokenizer_files import carry_tokenizer, is_lowercase, padding_id, tokenizer_file
+from efficient_attention.interop.tokenizer_files import (
+    carry_tokenizer,
+    is_lowercase,
+    padding_id,
+    tokenizer_file,
+)
 from efficient_attention.whole_files import whole_folder
+
+BEGIN = {'bart': '<s>'}  # what every text of a family of released models begins with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,6 +249,27 @@ def trained_ids(pretrained: Pretrained, tokenizer: Path) -> TextToTextIds:
     is_target = tokenizer == pretrained.target_tokenizer
     ids.check_within(pretrained.model.decoder.vocab_size if is_target else pretrained.model.vocab_size)
     return ids_as_trained(ids, pretrained.extra, pretrained.generation)
+
+
+def begin_of(pretrained: Pretrained, tokenizer: Tokenizer) -> str:
+    """The piece before every text of an encoder-decoder; '' = none.
+
+    A run says it; a released BART has what all of them have.
+    """
+    if pretrained.run:
+        return pretrained.run.pairs.begin
+    begin = BEGIN.get(pretrained.family, '')
+    return begin if tokenizer.token_to_id(begin) is not None else ''
+
+
+def forced_of(pretrained: Pretrained, tokenizer: Path) -> Forced:
+    """The tokens that every target of an encoder-decoder has; raises InputError where a file says another end."""
+    ids = trained_ids(pretrained, tokenizer)
+    if pretrained.run is None:
+        return forced_tokens(ids, pretrained.extra, pretrained.generation)
+    loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
+    first = loaded.token_to_id(begin_of(pretrained, loaded)) if begin_of(pretrained, loaded) else None
+    return Forced(-1 if first is None else first)
 
 
 def as_trained(pretrained: Pretrained, tokenizer: Path | None) -> str:

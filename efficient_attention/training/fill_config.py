@@ -15,9 +15,8 @@ from efficient_attention.config.nested_dicts import default_fields, from_dict, t
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
-from efficient_attention.inference.translator import BEGIN
 from efficient_attention.interop.config_in import TEXT_TO_TEXT
-from efficient_attention.interop.pretrained import Pretrained, open_encoder, open_pretrained, trained_ids
+from efficient_attention.interop.pretrained import Pretrained, begin_of, open_encoder, open_pretrained, trained_ids
 from efficient_attention.models.fine_tuning import POOLED
 from efficient_attention.tasks.fine_tuning import EncodedExamples, load_examples
 
@@ -88,7 +87,7 @@ def first_pieces(pretrained: Pretrained, tokenizer: Path) -> Values:
         return {name: getattr(pretrained.run.pairs, name) for name in ('begin', 'start')}
     loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
     start = loaded.id_to_token(trained_ids(pretrained, tokenizer).start)
-    return {'begin': BEGIN.get(pretrained.family, ''), 'start': start or ''}
+    return {'begin': begin_of(pretrained, loaded), 'start': start or ''}
 
 
 def config_without_data(values: Mapping[str, Any]) -> RunConfig:

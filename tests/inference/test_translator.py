@@ -41,6 +41,15 @@ def test_texts_go_through_in_their_order(tokenizer: Tokenizer):
     assert other.text == 'b a b' and one.alignment.shape == (3, 4)  # the source is cut to 4 tokens
 
 
+def test_sentinels_are_written_and_read(tokenizer: Tokenizer):
+    """They say which span the pieces behind them fill; other special pieces are left out of a text."""
+    tokenizer.add_special_tokens(['<extra_id_1>', '<extra_id_0>'])
+    side = SideEncoder(tokenizer, symbols_of(tokenizer), 8)
+    assert may_follow(tokenizer, side.symbols, 8).tolist() == [False, True, False, True, True, True, True, False]
+    [[one]] = Translator(Reversing(), PairEncoder(side, side))(['a <extra_id_1> b <unk> <extra_id_0>'])
+    assert one.text == '<extra_id_0> b <extra_id_1> a' and '<unk>' in one.pieces
+
+
 def test_special_pieces_do_not_follow_but_for_the_end(tokenizer: Tokenizer):
     assert may_follow(tokenizer, symbols_of(tokenizer), 8).tolist() == [
         False,

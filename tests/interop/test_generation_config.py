@@ -6,7 +6,13 @@ import pytest
 
 from efficient_attention.data.tokenizers.text_to_text import TextToTextIds
 from efficient_attention.errors import InputError
-from efficient_attention.interop.generation_config import generation_values, ids_as_trained, with_ids
+from efficient_attention.interop.generation_config import (
+    Forced,
+    forced_tokens,
+    generation_values,
+    ids_as_trained,
+    with_ids,
+)
 
 IDS = TextToTextIds('file', 9, pad=1, start=0, end=2, unknown=3, mask=None, sentinels=())
 
@@ -33,3 +39,15 @@ def test_ids_are_written_and_no_default_of_another_family_is_taken():
     values = with_ids({'bos_token_id': 7, 'vocab_size': 9}, IDS)
     expected = {'pad_token_id': 1, 'decoder_start_token_id': 0, 'eos_token_id': 2, 'forced_eos_token_id': None}
     assert values == {'bos_token_id': 7, 'vocab_size': 9} | expected
+
+
+def test_forced_tokens_are_those_of_the_file_and_without_one_of_the_config():
+    forced = {'forced_bos_token_id': 0, 'forced_eos_token_id': 2}
+    assert forced_tokens(IDS, forced, {}) == forced_tokens(IDS, {}, forced) == Forced(0, True)
+    assert forced_tokens(IDS, forced, {'pad_token_id': 1}) == forced_tokens(IDS, {}, {}) == Forced(-1, False)
+    for values, said in (
+        ({'forced_bos_token_id': 9}, 'forced_bos_token_id is 9; the tokenizer has the ids 0 to 8'),
+        ({'forced_eos_token_id': 3}, 'forced_eos_token_id is 3; it must be 2, the id of the end, or null'),
+    ):
+        with pytest.raises(InputError, match=said):
+            forced_tokens(IDS, values, {})

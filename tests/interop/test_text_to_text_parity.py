@@ -1,5 +1,7 @@
 """Every encoder-decoder against transformers: vectors, logits and weights to 1e-4, and each token of `generate`."""
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -7,11 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from efficient_attention.attention.attend import attention_weights
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.inference.beam_search import Search
+from efficient_attention.inference.pipeline import pipeline
 from efficient_attention.inference.transducer import Batching, Transducer
+from efficient_attention.inference.translator import Decoding, open_translator
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from tests.interop.folders import TEXT_TO_TEXT, TEXT_TO_TEXT_NAMES, family_of, text_to_text_arrays
@@ -118,3 +123,38 @@ def test_tokens_of_generate(name: str, kind: str):
     transducer = Transducer(graph, params, search_of(name, kind), prompt=[start], batching=batching)
     found = [targets[0].ids.tolist() for targets in transducer(sources_of(name))]
     assert found == generated(name, kind)
+
+
+# ---- texts, through what users call ----
+
+T5_PIECES = {0: '<pad>', 1: '</s>', 2: '<unk>', 59: '<extra_id_1>', 60: '<extra_id_0>'}
+PIECES = {'t5': T5_PIECES, 'bart': {0: '<s>', 1: '<pad>', 2: '</s>', 3: '<unk>'}}
+
+
+def with_tokenizer(name: str, folder: Path) -> list[str]:
+    """Copies a fixture and writes a tokenizer.json whose words are numbers; returns the pieces."""
+    shutil.copytree(TEXT_TO_TEXT / name, folder)
+    special = PIECES[family_of(name)]
+    pieces = [special.get(id, str(id)) for id in range(61)]
+    tokenizer = Tokenizer(models.WordLevel({piece: id for id, piece in enumerate(pieces)}, unk_token='<unk>'))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(list(special.values()))
+    tokenizer.save(str(folder / 'tokenizer.json'))
+    return pieces
+
+
+@pytest.mark.parametrize('name', ['t5_1', 'bart_1', 'bart_2'])
+def test_texts_of_a_folder_are_those_of_generate(name: str, tmp_path: Path):
+    """Of bart_1 two tokens are forced; bart_2 has one in config.json alone, which transformers does not read either."""
+    pieces = with_tokenizer(name, tmp_path / name)
+    texts = [' '.join(pieces[id] for id in ids if id > 3) for ids in sources_of(name)]
+    fields = {'penalty': 'length', 'alpha': 1.0, 'max_tokens': NEW_TOKENS, 'ratio': 0.0, 'extra': NEW_TOKENS}
+    made = open_translator(tmp_path / name, decoding=Decoding(**fields, batch_size=4))(texts)
+    theirs = generated(name, 'beam')
+    assert [best[0].pieces for best in made] == [tuple(pieces[id] for id in ids) for ids in theirs]
+    expected = [' '.join(pieces[id] for id in ids if id > 3) for ids in theirs]
+    assert [best[0].text for best in made] == expected
+    if name == 't5_1':  # the same from Python; its sentinels are written
+        assert any('<extra_id_' in text for text in expected)
+        use = pipeline('text2text-generation', tmp_path / name, **fields, batch_size=4)
+        assert [one['text'] for one in use(texts)] == expected
