@@ -5,6 +5,7 @@ import dataclasses
 from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.data import LARGEST_VOCABULARY
 from efficient_attention.config.examples import BUCKETS
+from efficient_attention.config.fields import EXPORTED, marked
 from efficient_attention.config.pair_rows import PairRowsConfig
 from efficient_attention.errors import InputError
 
@@ -34,8 +35,9 @@ class PairsConfig(PairRowsConfig):
     prefix: tuple[str, ...] = ()  # before the sources of each set of `train`, held_out and test alike; () = nothing
     target_length: int = 128  # most tokens of a target, its end included; `data.length` is that of a source
     overlong: str = 'truncate'  # of pairs beyond a length: 'truncate' both sides | 'skip' the pair | 'error'
-    begin: str = ''  # the piece before every source and target, BART's '<s>'; '' = none
-    start: str = ''  # the piece that a decoder reads first, BART's '</s>'; '' = [CLS] or its like, else that of padding
+    begin: str = marked(EXPORTED, default='')  # the piece before every source and target, BART's '<s>'; '' = none
+    # the piece that a decoder reads first, BART's '</s>'; '' = [CLS] or its like, else that of padding
+    start: str = marked(EXPORTED, default='')
     buckets: tuple[int, ...] = BUCKETS  # row lengths to pad to
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.fields import EXPORTED, marked_fields
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.pairs import PairsConfig
 
 # Field -> (key, what transformers takes where the key is missing; None = it must be there).
 Fields = dict[str, tuple[str, Any]]
@@ -175,6 +176,8 @@ OUR_FIELDS_OF = {
 }
 # Fields of a run's `examples` that its predictions depend on, kept there too, as are thresholds chosen on dev files.
 OUR_EXAMPLES = marked_fields(ExamplesConfig, EXPORTED)
+# Those of its `pairs`, of an encoder-decoder.
+OUR_PAIRS = marked_fields(PairsConfig, EXPORTED)
 GLOBAL_TOKENS = 128  # most global tokens of a row for a Longformer whose config does not say
 
 

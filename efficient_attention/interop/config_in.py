@@ -11,6 +11,7 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.config.model import MOST_LAYERS, ModelConfig
 from efficient_attention.config.nested_dicts import check_size
+from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.errors import InputError, require
 from efficient_attention.interop.config_fields import (
     ACTIVATIONS,
@@ -20,6 +21,7 @@ from efficient_attention.interop.config_fields import (
     INERT,
     OUR_EXAMPLES,
     OUR_KEY,
+    OUR_PAIRS,
     SHIFTED,
     SHIFTED_PAD,
     our_fields,
@@ -51,7 +53,7 @@ DROPOUTS = {  # of a head: the first key that has a number; DistilBERT has one f
     'choice': ('seq_classif_dropout',),
     'span': ('qa_dropout',),
 }
-OUR_GROUPS = ('model', 'examples', 'thresholds')  # under our own key
+OUR_GROUPS = ('model', 'examples', 'thresholds', 'pairs')  # under our own key
 HEAD_DROPOUTS = ('classifier_dropout', 'classifier_dropout_prob')
 Values = Mapping[str, Any]
 
@@ -68,6 +70,7 @@ class Description:
     problem: str
     examples: Mapping[str, Any]  # fields of OUR_EXAMPLES
     thresholds: Mapping[str, float]
+    pairs: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields of OUR_PAIRS
 
 
 def read_values(folder: Path) -> dict[str, Any]:
@@ -130,7 +133,8 @@ def described_decoder(values: Values, family: Family, ending: str) -> Descriptio
     model = model_of(values, family)
     key, _ = FIELDS[family.model_type]['decoder_layers']
     require(model.decoder_layers >= 1, key, model.decoder_layers, 'at least 1')
-    return Description(family, ending, model, HeadConfig(), (), TEXT_TO_TEXT, examples={}, thresholds={})
+    pairs = our_group(values, 'pairs', PairsConfig, OUR_PAIRS)
+    return Description(family, ending, model, HeadConfig(), (), TEXT_TO_TEXT, examples={}, thresholds={}, pairs=pairs)
 
 
 def _is_moot(key: str, values: Values, ending: str) -> bool:

@@ -66,7 +66,7 @@ def config_values(
         family: its `model_type`; '' = the one that leaves the fewest fields to our own key.
         labels: of the outputs.
         extra: keys of the config.json that the model came with, such as its special tokens' ids.
-        kept: what else goes under our own key, 'examples' and 'thresholds'; what is empty is left out.
+        kept: what else goes under our own key, 'examples', 'thresholds', 'pairs'; what is empty is left out.
 
     Raises:
         InputError: no family, or not this one, has the model or the head; names the fields.

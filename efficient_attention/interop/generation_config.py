@@ -82,6 +82,12 @@ def forced_tokens(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapp
     return Forced(-1 if first is None else first, end is not None)
 
 
+def generation_of_run(ids: TextToTextIds, first: int) -> dict[str, Any]:
+    """The keys of a generation_config.json for targets with these ids, which all begin with `first` (-1: none)."""
+    values = {key: getattr(ids, field) for field, key in KEYS.items()}
+    return values | ({FORCED_FIRST: first} if first >= 0 else {})
+
+
 def with_ids(values: Mapping[str, Any], ids: TextToTextIds) -> dict[str, Any]:
     """The keys of a config.json with these ids, and without those that transformers would take a default of."""
     return dict.fromkeys(UNSAID) | dict(values) | {key: getattr(ids, field) for field, key in KEYS.items()}

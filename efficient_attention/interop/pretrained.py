@@ -16,7 +16,7 @@ from efficient_attention.data.cache_folder import TARGET_TOKENIZER, TOKENIZER
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.text_to_text import TextToTextIds, text_to_text_ids, with_ends
 from efficient_attention.errors import InputError
-from efficient_attention.interop.config_fields import OUR_EXAMPLES, SHIFTED
+from efficient_attention.interop.config_fields import OUR_EXAMPLES, OUR_PAIRS, SHIFTED
 from efficient_attention.interop.config_in import CONFIG, TEXT_TO_TEXT, Description, describe, read_values
 from efficient_attention.interop.config_out import config_values
 from efficient_attention.interop.export_seal import check_export, seal_export
@@ -26,6 +26,7 @@ from efficient_attention.interop.generation_config import (
     GENERATION,
     Forced,
     forced_tokens,
+    generation_of_run,
     generation_values,
     ids_as_trained,
     with_ids,
@@ -74,6 +75,7 @@ class Pretrained:
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the keys of its config.json
     generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # the keys of its generation_config.json
     examples: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # fields of OUR_EXAMPLES; others: default
+    pairs: Mapping[str, str] = dataclasses.field(default_factory=dict)  # fields of OUR_PAIRS, of a run or its export
     thresholds: Callable[[], Mapping[str, float]] = dict  # chosen on the dev files of the run that it is from
     origin: Callable[[], str] = str  # where the parameters lie, in a few words
     run: RunConfig | None = None  # the config of a workdir's run
@@ -115,6 +117,7 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
         extra=values,
         generation=generation_values(path) if known.family.decoder else {},
         examples=known.examples,
+        pairs=known.pairs,
         thresholds=lambda: known.thresholds,
         origin=lambda: str(path),
     )
@@ -138,6 +141,7 @@ def _of_workdir(path: Path, checkpoint: str) -> Pretrained:
             for name in OUR_EXAMPLES
             if getattr(config.examples, name) != getattr(ExamplesConfig(), name)
         },
+        pairs={name: getattr(config.pairs, name) for name in OUR_PAIRS} if config.task == TEXT_TO_TEXT else {},
         thresholds=lambda: checkpoint_thresholds(path, config, checkpoint),
         origin=lambda: f'{path} step {checkpoint_step(path, config, checkpoint)}',
         run=config,
@@ -209,12 +213,14 @@ def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None
         family=pretrained.family,
         labels=pretrained.labels,
         extra=pretrained.extra,
-        kept={'examples': pretrained.examples, 'thresholds': pretrained.thresholds()},
+        kept={'examples': pretrained.examples, 'thresholds': pretrained.thresholds(), 'pairs': pretrained.pairs},
     )
     family = FAMILIES[values['model_type']]
     check_padding(family, pretrained.model, tokenizer)
+    generation = pretrained.generation
     if family.decoder and tokenizer is not None:
         values = with_ids(values, trained_ids(pretrained, tokenizer))
+        generation = generation or generation_of(pretrained, tokenizer)
     tensors = written_tensors(
         family,
         tensors_of(family, pretrained.model, parts_from(pretrained, frozenset(params))),
@@ -228,8 +234,8 @@ def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None
         types = pretrained.model.token_types > 1
         carry_tokenizer(tokenizer, partial, longest, has_types=types, written=as_trained(pretrained, tokenizer))
         write_keys(partial / CONFIG, values)
-        if pretrained.generation:
-            write_keys(partial / GENERATION, pretrained.generation)
+        if generation:
+            write_keys(partial / GENERATION, generation)
         seal_export(partial)
 
 
@@ -254,10 +260,10 @@ def trained_ids(pretrained: Pretrained, tokenizer: Path) -> TextToTextIds:
 def begin_of(pretrained: Pretrained, tokenizer: Tokenizer) -> str:
     """The piece before every text of an encoder-decoder; '' = none.
 
-    A run says it; a released BART has what all of them have.
+    A run and its export say it; a released BART has what all of them have.
     """
-    if pretrained.run:
-        return pretrained.run.pairs.begin
+    if pretrained.pairs:
+        return pretrained.pairs.get('begin', '')
     begin = BEGIN.get(pretrained.family, '')
     return begin if tokenizer.token_to_id(begin) is not None else ''
 
@@ -270,6 +276,13 @@ def forced_of(pretrained: Pretrained, tokenizer: Path) -> Forced:
     loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
     first = loaded.token_to_id(begin_of(pretrained, loaded)) if begin_of(pretrained, loaded) else None
     return Forced(-1 if first is None else first)
+
+
+def generation_of(pretrained: Pretrained, tokenizer: Path) -> dict[str, Any]:
+    """The keys of generation_config.json of a run; empty without one."""
+    if pretrained.run is None:
+        return {}
+    return generation_of_run(trained_ids(pretrained, tokenizer), forced_of(pretrained, tokenizer).first)
 
 
 def as_trained(pretrained: Pretrained, tokenizer: Path | None) -> str:

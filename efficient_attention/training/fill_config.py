@@ -15,6 +15,7 @@ from efficient_attention.config.nested_dicts import default_fields, from_dict, t
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
+from efficient_attention.interop.config_fields import OUR_PAIRS
 from efficient_attention.interop.config_in import TEXT_TO_TEXT
 from efficient_attention.interop.pretrained import Pretrained, begin_of, open_encoder, open_pretrained, trained_ids
 from efficient_attention.models.fine_tuning import POOLED
@@ -83,8 +84,8 @@ def fill_text_to_text(values: Mapping[str, Any]) -> FilledConfig:
 
 def first_pieces(pretrained: Pretrained, tokenizer: Path) -> Values:
     """`pairs.begin` and `pairs.start` with which an encoder-decoder was trained."""
-    if pretrained.run:
-        return {name: getattr(pretrained.run.pairs, name) for name in ('begin', 'start')}
+    if pretrained.pairs:
+        return {name: pretrained.pairs.get(name, '') for name in OUR_PAIRS}
     loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
     start = loaded.id_to_token(trained_ids(pretrained, tokenizer).start)
     return {'begin': begin_of(pretrained, loaded), 'start': start or ''}

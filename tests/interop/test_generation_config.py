@@ -9,6 +9,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.interop.generation_config import (
     Forced,
     forced_tokens,
+    generation_of_run,
     generation_values,
     ids_as_trained,
     with_ids,
@@ -51,3 +52,5 @@ def test_forced_tokens_are_those_of_the_file_and_without_one_of_the_config():
     ):
         with pytest.raises(InputError, match=said):
             forced_tokens(IDS, values, {})
+    assert forced_tokens(IDS, {}, generation_of_run(IDS, 0)) == Forced(0, False)
+    assert 'forced_bos_token_id' not in generation_of_run(IDS, -1)

@@ -12,14 +12,18 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from configs.text_to_text.glue import get_config as glue_config
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.errors import InputError
+from efficient_attention.inference.translator import open_translator
+from efficient_attention.interop.config_in import describe
 from efficient_attention.interop.parameters import Parts, parameter_shapes
 from efficient_attention.interop.pretrained import Pretrained, open_encoder, open_pretrained, save_pretrained
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.text_to_text_sizes import t5_fields
+from efficient_attention.training.fill_config import fill_config
 from tests.data.tokenizers.test_sentencepiece import MODELS, train
 from tests.interop.folders import (
     ARRAYS,
@@ -31,7 +35,8 @@ from tests.interop.folders import (
     copied,
     with_head,
 )
-from tests.interop.test_tokenizer_files import lone
+from tests.interop.test_tokenizer_files import PIECES, lone
+from tests.tasks.test_text_to_text import config_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / '.venv-peers' / 'bin' / 'python'
@@ -138,6 +143,48 @@ def test_an_encoder_decoder_goes_out_with_the_ids_of_its_tokenizer(tmp_path: Pat
         save_pretrained(tmp_path / 'two', two, tokenizer=tmp_path / 'spiece.model')
 
 
+def run_as(name: str, begin: str, start: str) -> Pretrained:
+    """A fixture as a run with these `pairs` would give it, whose tokenizer has [CLS] and [SEP] and no <s>."""
+    fields = {'pairs.begin': begin, 'pairs.start': start}
+    pretrained = dataclasses.replace(open_pretrained(TEXT_TO_TEXT / name), family='', extra={}, generation={})
+    return dataclasses.replace(pretrained, run=config_of(**fields), pairs={'begin': begin, 'start': start})
+
+
+@pytest.mark.parametrize('name', ['bart_1', 'pegasus_1', 't5_1'])
+@pytest.mark.parametrize(('begin', 'start'), [('', ''), ('[CLS]', '[SEP]')])
+def test_an_export_carries_what_its_texts_begin_with(name: str, begin: str, start: str, tmp_path: Path):
+    """Whatever its family's released models begin with."""
+    tokenizer = lone(tmp_path / 'tokenizer.json')
+    save_pretrained(tmp_path / 'out', run_as(name, begin, start), tokenizer=tokenizer)
+    save_pretrained(tmp_path / 'again', open_pretrained(tmp_path / 'out'))
+    for folder in (tmp_path / 'out', tmp_path / 'again'):
+        pretrained = open_pretrained(folder)
+        assert pretrained.family == name[:-2] and pretrained.pairs == {'begin': begin, 'start': start}
+        translator = open_translator(folder)
+        symbols, search = translator.encoder.symbols[1], translator.transducer.search
+        begins, starts = PIECES.index(begin) if begin else -1, PIECES.index(start or '[CLS]')
+        assert (symbols.begin, symbols.start, search.first) == (begins, starts, begins) and not search.forces_end
+        config = glue_config('sst2-pretrained')
+        config.train.start_from, config.data.length, config.pairs.target_length = str(folder), 24, 24
+        pairs = fill_config(config.to_dict()).config.pairs
+        assert (pairs.begin, pairs.start) == (begin, start)
+        # What transformers reads of it.
+        assert pretrained.generation.get('forced_bos_token_id', -1) == begins
+        assert pretrained.generation['decoder_start_token_id'] == starts
+
+
+def test_pieces_under_our_key_are_checked(tmp_path: Path):
+    save_pretrained(tmp_path / 'out', run_as('t5_1', '', ''), tokenizer=lone(tmp_path / 'tokenizer.json'))
+    values = json.loads((tmp_path / 'out' / 'config.json').read_text())
+    for pairs, said in (
+        ({'begin': 3}, 'begin is 3; it must be of type str'),
+        ({'end': ''}, 'end is unknown; known: begin'),
+    ):
+        values['efficient_attention']['pairs'] = pairs
+        with pytest.raises(InputError, match=f'^efficient_attention.pairs.{said}'):
+            describe(values)
+
+
 def test_where_an_encoder_is_needed_an_encoder_decoder_is_refused():
     with pytest.raises(InputError, match='t5_1 holds an encoder-decoder, and an encoder alone is needed'):
         open_encoder(TEXT_TO_TEXT / 't5_1')
@@ -215,7 +262,7 @@ def test_exported_encoder_decoders_are_loaded_by_transformers_and_agree(has_extr
     for name in TEXT_TO_TEXT_NAMES:
         pretrained = open_pretrained(TEXT_TO_TEXT / name)
         ids = {key: pretrained.extra[key] for key in ('pad_token_id', 'eos_token_id', 'decoder_start_token_id')}
-        alone = dataclasses.replace(pretrained, extra=ids, generation={})
+        alone = dataclasses.replace(pretrained, extra=ids)
         save_pretrained(tmp_path / name, pretrained if has_extra else alone)
         shutil.copyfile(TEXT_TO_TEXT / name / ARRAYS, tmp_path / name / ARRAYS)
         (tmp_path / name / 'ending').write_text('')
