@@ -43,6 +43,7 @@ from efficient_attention.interop.parameters import (
 from efficient_attention.interop.safetensors_files import TensorFolder, check_tensor_files, write_tensors
 from efficient_attention.interop.tokenizer_files import (
     carry_tokenizer,
+    check_numbered,
     is_lowercase,
     padding_id,
     tokenizer_file,
@@ -249,6 +250,7 @@ def trained_ids(pretrained: Pretrained, tokenizer: Path) -> TextToTextIds:
 
     The tokenizer is that of both sides, or of either where there are two.
     """
+    check_numbered(pretrained.family, tokenizer)
     loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
     run = pretrained.run if pretrained.target_tokenizer in (None, tokenizer) else None
     ids = text_to_text_ids(loaded, str(tokenizer), start=run.pairs.start if run else '')

@@ -7,6 +7,7 @@ from pathlib import Path
 from efficient_attention.data.tokenizers.byte_level import PAIR, SETTINGS, byte_level, settings_of
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.special_tokens import ROLES
+from efficient_attention.errors import InputError
 
 MAIN = ('tokenizer.json', 'vocab.txt')  # the first that is there, else a SentencePiece model
 CARRIED = (
@@ -18,6 +19,7 @@ CARRIED = (
 )
 PIECES = '*.model'
 CASED = ('big_bird', 't5')  # families whose SentencePiece models tell upper from lower case
+RENUMBERED = ('marian', 'pegasus')  # families whose ids are not those of their SentencePiece models
 THEIR_ROLES = {'pad': 'pad_token', 'unknown': 'unk_token', 'cls': 'cls_token', 'sep': 'sep_token', 'mask': 'mask_token'}
 
 
@@ -34,6 +36,15 @@ def is_lowercase(folder: Path, model_type: str = '') -> bool:
     file = tokenizer_file(folder)
     is_cased = model_type in CASED and file is not None and file.suffix == '.model'
     return bool(settings_of(folder).get('do_lower_case', not is_cased))
+
+
+def check_numbered(family: str, tokenizer: Path) -> None:
+    """Raises InputError where a file's pieces have other ids than the models of a family read."""
+    if family in RENUMBERED and tokenizer.suffix == PIECES[1:]:
+        raise InputError(
+            f'tokenizer {tokenizer}: {family} numbers its pieces otherwise than the file; give a {MAIN[0]}, as '
+            'transformers writes it'
+        )
 
 
 def carry_tokenizer(
