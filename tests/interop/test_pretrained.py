@@ -17,13 +17,14 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.errors import InputError
-from efficient_attention.inference.translator import open_translator
+from efficient_attention.inference.translator import Decoding, open_translator
 from efficient_attention.interop.config_in import describe
 from efficient_attention.interop.parameters import Parts, parameter_shapes
 from efficient_attention.interop.pretrained import Pretrained, open_encoder, open_pretrained, save_pretrained
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.text_to_text_sizes import t5_fields
 from efficient_attention.training.fill_config import fill_config
+from efficient_attention.training.loop import train as train_run
 from tests.data.tokenizers.test_sentencepiece import MODELS, train
 from tests.interop.folders import (
     ARRAYS,
@@ -283,6 +284,39 @@ def test_exported_encoder_decoders_are_loaded_by_transformers_and_agree(has_extr
     differences = differences_in_transformers(folders)
     assert len(differences) == len(TEXT_TO_TEXT_NAMES)
     assert not {name: own for name, own in differences.items() if not own < 1e-4}
+
+
+@pytest.mark.real
+@pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+@pytest.mark.skipif(not PEERS.exists(), reason='needs transformers, see `make peers`')
+@pytest.mark.parametrize('fields', [{}, {'pairs.begin': '[CLS]', 'pairs.start': '[SEP]'}], ids=['plain', 'begin'])
+def test_an_exported_run_gives_the_same_texts_in_transformers(fields: dict[str, str], tmp_path: Path):
+    """With the tokenizer that it trained: the ids of sources, and what four beams make of them."""
+    train_run(config_of(**fields, **{'train.steps': 2, 'pairs.held_out': ''}), tmp_path / 'run')
+    run, texts = open_pretrained(tmp_path / 'run'), ['3 1 4 1', '2 7', '9 8 5 6 0', '4 4 2']
+    decoding = Decoding(penalty='length', alpha=1.0, max_tokens=8)
+    for seed in range(20):  # until texts differ, as if it had learned for long
+        folder, params = tmp_path / f'out_{seed}', random_like(run.params(), seed)
+        save_pretrained(folder, dataclasses.replace(run, params=lambda params=params: params))
+        translator = open_translator(folder, decoding=decoding)
+        ours = [best[0].text for best in translator(texts)]
+        if len(set(ours)) == len(texts):
+            break
+    assert len(set(ours)) == len(texts)
+    program = Path(__file__).with_name('generate_texts.py')
+    done = subprocess.run([PEERS, program, folder, '8', *texts], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    theirs = json.loads(done.stdout.splitlines()[-1])
+    trained = open_translator(tmp_path / 'run', decoding=decoding)
+    for one in (trained, translator):
+        assert [ids.tolist() for ids in one.encoder.source.ids(texts)] == theirs['ids']
+    assert ours == theirs['texts']
+
+
+def random_like(params: dict, seed: int) -> dict:
+    """The parameters with other matrices."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: rng.normal(0.0, 0.7, x.shape).astype(x.dtype) if x.ndim > 1 else x, params)
 
 
 # ---- a real checkpoint ----
