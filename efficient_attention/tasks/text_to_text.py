@@ -293,4 +293,7 @@ def check_prefixes(prefixes: tuple[str, ...], sets: dict[str, list[AnySet]]) -> 
     """Raises InputError where there are prefixes, but not one for each set of a split."""
     for split, some in sets.items():
         if prefixes and some and len(prefixes) != len(some):
-            raise InputError(f'pairs.prefix has {len(prefixes)} prefixes, and pairs.{split} {len(some)} sets')
+            raise InputError(
+                f'pairs.prefix has {len(prefixes)} prefixes, and pairs.{split} {len(some)} sets; several prefixes are '
+                "written ('a','b'), and a,b is one"
+            )
