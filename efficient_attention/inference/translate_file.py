@@ -61,7 +61,7 @@ def translate_file(
 def say_cut(translator: Translator) -> None:
     """Says how many sources were cut, if any."""
     if translator.cut_sources:
-        most = translator.encoder.source_length
+        most = translator.encoder.source.length
         print(f'{translator.cut_sources:,} texts have more than {most} tokens and were cut', file=sys.stderr)
 
 

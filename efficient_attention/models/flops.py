@@ -39,7 +39,7 @@ def encoder_decoder_flops(config: ModelConfig, source_length: int, target_length
     wide = gates * config.width * config.feed_forward_width
     stacks = encoder_flops(encoder, source_length, predictions=0)
     stacks += encoder_flops(decoder, target_length, predictions=0)
-    return stacks + 2.0 * (cross + wide + target_length * config.width * config.vocab_size)
+    return stacks + 2.0 * (cross + wide + target_length * config.width * decoder.vocab_size)
 
 
 def attention_of(config: ModelConfig, mechanism: Mechanism, length: int) -> float:
