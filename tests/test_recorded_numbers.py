@@ -57,7 +57,6 @@ ARGUMENTS = {
     'configs.lm.transformer_xl': ('enwik8_12', 'wikitext103_large'),
     'configs.pretrain.books_long': ('full', 'window', 'bigbird', 'performer', 'reformer', 'full_shared'),
     'configs.text_to_text.books': ('t5',),
-    'configs.text_to_text.multi30k_joined': ('window',),
     'configs.text_to_text.glue': ('sst2',),
     'configs.text_to_text.multi30k_joined': ('window',),
 }
