@@ -96,6 +96,23 @@ def test_packed_pairs_give_what_each_gives_alone(name: str):
         assert_close(both[:, cut], alone)
 
 
+def test_how_far_rows_are_padded_changes_nothing_where_no_mechanism_says_that_it_does():
+    """Of mechanisms whose `reads_length` is False, a layer each; evaluations and searches pad them differently."""
+    attention = 'full;block(4);longformer(4, 2);favor(8)'
+    causal = 'causal & block(4);sparse_fixed(4, 1);favor(8, causal=True);linear(causal=True)'
+    config = dataclasses.replace(
+        VASWANI, layers=4, decoder_layers=4, norm='pre', attention=attention, decoder_attention=causal
+    )
+    assert not config.encoder.reads_length and not config.decoder.reads_length
+    model, found = EncoderDecoder(config, rngs=nnx.Rngs(0)), []
+    for more in (0, 17):
+        arrays = [
+            jnp.pad(side, ((0, 0), (0, more))) for tokens in (ids(5, 7), ids(6, 5)) for side in (tokens, ones(tokens))
+        ]
+        found.append(nnx.jit(lambda model, *arrays: model(*arrays))(model, *arrays)[:, :5])
+    assert_close(found[1], found[0])
+
+
 @pytest.mark.parametrize('name', ['t5', 'bart'])
 def test_later_targets_and_padding_of_the_source_have_no_gradient(name: str, monkeypatch: pytest.MonkeyPatch):
     model, source, tokens = model_of(name), ids(5, 6), ids(6, 5)
@@ -120,13 +137,18 @@ def test_later_targets_and_padding_of_the_source_have_no_gradient(name: str, mon
         assert np.abs(of_target[0, :later]).max(axis=-1).min() > 0 and np.abs(of_source[0, :4]).max(axis=-1).min() > 0
 
 
+def parameters(config: ModelConfig) -> int:
+    model = nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)))
+    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+
 def test_the_table_is_one_or_two():
-    shared = nnx.state(model_of('t5'), nnx.Param)
-    apart = nnx.state(
-        nnx.eval_shape(lambda: EncoderDecoder(dataclasses.replace(T5, shared_table=False), rngs=nnx.Rngs(0))), nnx.Param
-    )
-    sizes = [sum(leaf.size for leaf in jax.tree.leaves(one)) for one in (shared, apart)]
+    sizes = [parameters(one) for one in (T5, dataclasses.replace(T5, shared_table=False))]
     assert sizes[1] - sizes[0] == 40 * 16
+    smaller = dataclasses.replace(T5, shared_table=False, target_vocab_size=30)
+    assert parameters(smaller) == sizes[1] - 10 * 16
+    untied = dataclasses.replace(smaller, tied_output=False, output_scale=False)
+    assert parameters(untied) == parameters(smaller) + 30 * 16 + 30
     assert model_of('t5').encoder.embeddings.token is model_of('t5').decoder.embeddings.token
 
 

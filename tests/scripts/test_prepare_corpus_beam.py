@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from configs.common import text_to_text_config
 from efficient_attention.config.data import DataConfig
+from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.data.corpus.prepare import prepare_corpus
 from efficient_attention.errors import InputError, RunError
+from efficient_attention.tasks.denoising import DenoisingTask
 from scripts.prepare_corpus_beam import ROOT, file_sources, in_one_line, split_arguments
 
 PYTHON = ROOT / '.venv-beam' / 'bin' / 'python'
@@ -82,6 +86,10 @@ def test_beam_makes_the_folder_of_the_local_preparation(tmp_path):
     assert different == ['manifest.json']  # which says how long it took
     fingerprints = [json.loads((folder / 'manifest.json').read_text())['fingerprint'] for folder in (local, made)]
     assert fingerprints[0] == fingerprints[1]
+    noised = text_to_text_config()
+    noised.data.update(fields | {'cache': str(tmp_path / 'beam'), 'lowercase': True})
+    noised.update_from_flattened_dict({'noise.name': 'bart', 'model.decoder_layers': 1})
+    assert DenoisingTask(from_dict(noised.to_dict(), RunConfig)).corpus.folder == made
     (tmp_path / '1.jsonl').write_text('{"text": "Good."}\n{"txt": "Bad."}\n', encoding='utf-8')
     failed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert failed.returncode == 2 and failed.stderr.splitlines()[-1].startswith(f'error: {tmp_path}/1.jsonl: line 2: ')
