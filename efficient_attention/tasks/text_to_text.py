@@ -262,8 +262,9 @@ class TextToTextTask(Task):
 
     def training_flops(self) -> float:
         """See `Task`; backward counts twice the forward, at the mean lengths of a batch."""
-        batches = self.training
-        return 3.0 * batches.batch_size * encoder_decoder_flops(self.model, *batches.mean_lengths())
+        longest = self.config.data.length, self.pairs.target_length
+        lengths = self.training.mean_lengths() if self.has_data else longest
+        return 3.0 * self.config.train.batch_size * encoder_decoder_flops(self.model, *lengths)
 
     def save_assets(self, workdir: Path) -> None:
         """Writes the tokenizer, or the two of them."""

@@ -24,6 +24,7 @@ from efficient_attention.inference import translator
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.inference.translator import Decoding, Translation, generation_scores, open_translator
 from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+from efficient_attention.models.flops import encoder_decoder_flops
 from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.tasks.task import HostBatch
 from efficient_attention.tasks.text_to_text import TextToTextTask, source_rows
@@ -254,3 +255,4 @@ def test_a_plan_needs_no_pairs():
     task = TextToTextTask.without_data(config_of(**{'pairs.train': 'lines:none.de,none.en'}))
     shapes = task.batch_shapes()
     assert shapes['source'].shape == (8, 8) and shapes['weights'].dtype == np.float32
+    assert task.training_flops() == 3 * 8 * encoder_decoder_flops(task.model, 8, 8)  # every row is the longest
