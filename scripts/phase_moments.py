@@ -30,7 +30,7 @@ NAMED = (  # phases that a process notes, and in which moments may lie
 )
 OF_A_STEP = (phases.INPUT, phases.STEP)
 BESIDE = (phases.SEALING, phases.SEALED)  # of a thread beside the training
-LOOK_SECONDS = 0.002
+LOOK_SECONDS = 0.005
 OCCURRENCES = 2  # of a phase in one process that moments are drawn for; most have more, and go on from them
 
 
@@ -133,9 +133,14 @@ def wait_for(moment: Moment, path: Path, start: float, is_running: Callable[[], 
 
     A phase that is over sooner than in the unbroken run is left at its end.
     """
+    events: list[Event] = []
+    size = 0
     while is_running():
-        now = time.monotonic()
-        spans = spans_of(read_events(path), start, now)
+        now, before = time.monotonic(), size
+        size = path.stat().st_size if path.exists() else 0
+        if size != before:  # reading takes time, and the process may have but this processor
+            events = read_events(path)
+        spans = spans_of(events, start, now)
         places = [place for place, span in enumerate(spans) if span.phase == moment.phase]
         if len(places) >= moment.occurrence:
             place = places[moment.occurrence - 1]
