@@ -65,8 +65,19 @@ def text_to_text_config() -> ConfigDict:
     config.model.norm = 'pre'
     config.model.norm_epsilon = 1e-5
     config.model.token_types = 0
+    config.model.target_vocab_size = config.pairs.get_ref('target_vocab_size')
     config.checkpoint.best_metric = 'target_loss'
     return config
+
+
+def leave_model_open(config: ConfigDict) -> None:
+    """Leaves open what a run from text to text takes from the checkpoint of `train.start_from`."""
+    config.model = ConfigDict({name: config_dict.placeholder(type(value)) for name, value in config.model.items()})
+    config.data.tokenizer = config_dict.placeholder(str)
+    config.data.vocab_size = config_dict.placeholder(int)
+    config.pairs.target_tokenizer = config_dict.placeholder(str)
+    config.pairs.begin = config_dict.placeholder(str)
+    config.pairs.start = config_dict.placeholder(str)
 
 
 def fine_tuning_config() -> ConfigDict:

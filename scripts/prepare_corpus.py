@@ -6,6 +6,11 @@
 A run prepares its corpus by itself; this does it beforehand. The fields are those of a config's `data` group. With
 --training_documents it writes the documents to train on instead, as JSON lines with the field 'text': to choose
 settings on a part of them (`data.source='jsonl:cache/train.jsonl#text'`) that the final figure does not use.
+
+    python scripts/prepare_corpus.py --source 'text:books/*.txt' --tokenizer train:unigram --sentinels 28
+
+With --sentinels it is for a run whose `noise.name` is 'span_corruption' (T5), which prints how many a text needs, or
+'bart' (0).
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -50,7 +55,7 @@ def main() -> None:
         prepare_corpus,
     )
 
-    prepared = prepare_corpus(config)
+    prepared = prepare_corpus(config, sentinels=options.sentinels)
     print(describe_counts(prepared.manifest['counts']))
     print(prepared.folder)
 
@@ -70,8 +75,18 @@ def define_flags() -> flags.FlagValues:
     for name, meaning in FIELDS.items():
         default = getattr(defaults, name)
         DEFINE[type(default)](name, default, meaning, flag_values=options)
+    define_sentinels(options)
     define_path('training_documents', 'JSON lines to write the training documents into.', options=options)
     return options
+
+
+def define_sentinels(options: flags.FlagValues) -> None:
+    """The flag of a corpus for text to text."""
+    meaning = (
+        "of a corpus for noise: T5's sentinels among the pieces of a trained tokenizer, 0 = none; one of a file has "
+        "its own, and may lack an encoder's special tokens"
+    )
+    flags.DEFINE_integer('sentinels', None, meaning, lower_bound=0, flag_values=options)
 
 
 if __name__ == '__main__':

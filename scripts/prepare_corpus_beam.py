@@ -71,10 +71,10 @@ def main() -> None:
     parse_flags([sys.argv[0], *ours], options=options)
     config = DataConfig(**{name: options[name].value for name in FIELDS})
     sources = file_sources(config.source)
-    tokenizer = corpus_tokenizer(config)
+    tokenizer = corpus_tokenizer(config, is_text_to_text=options.sentinels is not None)
     if tokenizer is None:
         raise InputError(f'data.tokenizer is {config.tokenizer!r}; here it must be a file, learnt beforehand')
-    folder = corpus_folder(config, open_source(config.source).digest())
+    folder = corpus_folder(config, open_source(config.source).digest(), options.sentinels)
     if not (folder / MANIFEST).is_file():
         build(folder.absolute(), config, tokenizer, sources, beams, options.shard_bytes)
     print(folder)
@@ -82,13 +82,14 @@ def main() -> None:
 
 def define_flags() -> flags.FlagValues:
     """The flags of this command: fields of the data group with their defaults, and the size of a shard."""
-    from scripts.prepare_corpus import DEFINE
+    from scripts.prepare_corpus import DEFINE, define_sentinels
     from scripts.prepare_corpus import FIELDS as MEANINGS
 
     options, defaults = flags.FlagValues(), DataConfig()
     for name in FIELDS:
         default = getattr(defaults, name)
         DEFINE[type(default)](name, default, MEANINGS[name], flag_values=options)
+    define_sentinels(options)
     flags.DEFINE_integer('shard_bytes', SHARD_BYTES, 'of ids, after which a new shard begins', flag_values=options)
     return options
 

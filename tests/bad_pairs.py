@@ -45,7 +45,10 @@ BAD_PAIRS = {
     ),
     'set unknown': train('pairs.train=toys:copy:10:2-3', "pairs.train has the set 'toys:copy:10:2-3'; known: "),
     'toy unknown': train('pairs.train=toy:cpy:10:2-3', 'pairs.train'),
-    'prefixes too many': train("pairs.prefix=('a','b')", 'pairs.prefix has 2 prefixes, and pairs.train 1 sets'),
+    'prefixes too many': train(
+        "pairs.prefix=('a','b')",
+        "pairs.prefix has 2 prefixes, and pairs.train 1 sets; several prefixes are written ('a','b'), and a,b is one",
+    ),
     # ---- noise ----
     'noise unknown': train('noise.name=electra', "noise.name is 'electra'; known: none, span_corruption, bart"),
     'noise of pairs': train('noise.name=bart', "pairs.train is 'toy:reverse:"),
@@ -59,6 +62,16 @@ BAD_PAIRS = {
     # ---- tokenizers ----
     'tokenizer beyond vocabulary': train(
         'data.tokenizer={here}/vocab.txt model.vocab_size=5', 'the tokenizer has 7 pieces, more than', vocab__txt=WORDS
+    ),
+    'target tokenizer without table': train('pairs.target_tokenizer=train:wordpiece', 'model.shared_table is True'),
+    'target tokenizer unknown': train(
+        'pairs.target_tokenizer=train:words model.shared_table=False',
+        "pairs.target_tokenizer is 'train:words'; known: ",
+    ),
+    'target tokenizer too large': train(
+        'pairs.target_tokenizer={here}/vocab.txt model.shared_table=False pairs.target_vocab_size=5',
+        'pairs.target_tokenizer has 7 pieces, more than model.target_vocab_size 5',
+        vocab__txt=WORDS,
     ),
     'begin unknown': train('pairs.begin=<s>', "pairs.begin is '<s>', which the tokenizer lacks"),
     # ---- models ----
@@ -80,5 +93,22 @@ BAD_PAIRS = {
     'translation references': translate(
         FILES + ' --references={here}/c.txt', '{here}/c.txt has 2 lines, {here}/a.txt 1', a__txt='a\n', c__txt='a\nb\n'
     ),
+    'translation scored and there': translate(
+        FILES + ' --references={here}/c.txt',
+        '{here}/b.txt: there is a file already; name another one (--output), or score it with --references and without',
+        a__txt='a\n',
+        b__txt='a\n',
+        c__txt='a\n',
+    ),
+    'translation scored by a model': translate(
+        '--references={here}/a.txt --output={here}/b.txt', '--model needs --input; without both', a__txt='a\n'
+    ),
+    'translation scored missing': BadInput(
+        'scripts/translate.py --references={here}/a.txt --output={here}/b.txt', '{here}/b.txt: ', {'a.txt': 'a\n'}
+    ),
+    'translation scored without output': BadInput(
+        'scripts/translate.py --references={here}/a.txt', '--references needs --output, and --input', {'a.txt': 'a\n'}
+    ),
+    'translation without a model': BadInput('scripts/translate.py', '--model is missing', {}),
     'translation best': translate(FILES + ' --best=2', '--best is 2; --format text', a__txt='a\n'),
 }

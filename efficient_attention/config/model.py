@@ -78,7 +78,9 @@ class ModelConfig(OutputConfig):
     @property
     def encoder(self) -> 'ModelConfig':
         """The config of an encoder-decoder's encoder."""
-        return dataclasses.replace(self, decoder_layers=0, decoder_attention='causal', cross_attention='full')
+        return dataclasses.replace(
+            self, decoder_layers=0, decoder_attention='causal', cross_attention='full', target_vocab_size=0
+        )
 
     @property
     def decoder(self) -> 'ModelConfig':
@@ -89,6 +91,8 @@ class ModelConfig(OutputConfig):
             self,
             attention=self.decoder_attention,
             layers=self.decoder_layers,
+            vocab_size=self.target_vocab_size or self.vocab_size,
+            target_vocab_size=0,
             decoder_layers=0,
             decoder_attention='causal',
         )

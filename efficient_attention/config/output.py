@@ -18,6 +18,9 @@ class OutputConfig(EmbeddingConfig):
         InputError: a field is out of range; names the field, its value and what is allowed.
     """
 
+    # rows of the token table and outputs of an encoder-decoder's decoder, where they are not `vocab_size`, as of the
+    # encoder; 0 = they are
+    target_vocab_size: int = read_by('text_to_text', default=0)
     # a decoder's logits from the token table, or from a dense layer of their own
     tied_output: bool = read_by(*DECODING, default=True)
     # a tied output's vectors times 1 / sqrt(width) (T5)
@@ -34,6 +37,11 @@ class OutputConfig(EmbeddingConfig):
     def __post_init__(self) -> None:
         EmbeddingConfig.__post_init__(self)
         require(self.loss_chunk >= 0, 'model.loss_chunk', self.loss_chunk, '0 or more')
+        size = self.target_vocab_size
+        require(size >= 0, 'model.target_vocab_size', size, '0 or more')
+        for name, unread in (('shared_table', False), ('adaptive_cutoffs', ())):
+            value, allowed = getattr(self, name), f'{unread!r} with model.target_vocab_size {size}'
+            require(not size or value == unread, f'model.{name}', value, allowed)
         self.check_clusters()
 
     def check_clusters(self) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 
 from efficient_attention.config.checks import check_one_of, check_within
+from efficient_attention.config.data import LARGEST_VOCABULARY
 from efficient_attention.config.examples import BUCKETS
 from efficient_attention.config.pair_rows import PairRowsConfig
 from efficient_attention.errors import InputError
@@ -26,6 +27,10 @@ class PairsConfig(PairRowsConfig):
     train: str = ''  # sets to train on
     held_out: str = ''  # sets to evaluate on; '' = none
     test: str = ''  # sets for a last evaluation (`eval.split` 'test'); '' = none
+    # of targets, with a token table of their own: 'train:...' or a file, as `data.tokenizer`, which is then of sources
+    # alone; '' = one tokenizer for both sides
+    target_tokenizer: str = ''
+    target_vocab_size: int = 0  # tokens, of a trained tokenizer of targets; 0 = `data.vocab_size`
     prefix: tuple[str, ...] = ()  # before the sources of each set of `train`, held_out and test alike; () = nothing
     target_length: int = 128  # most tokens of a target, its end included; `data.length` is that of a source
     overlong: str = 'truncate'  # of pairs beyond a length: 'truncate' both sides | 'skip' the pair | 'error'
@@ -37,5 +42,10 @@ class PairsConfig(PairRowsConfig):
         PairRowsConfig.__post_init__(self)
         check_one_of('pairs.overlong', self.overlong, OVERLONG)
         check_within('pairs.target_length', self.target_length, 2)
+        check_within('pairs.target_vocab_size', self.target_vocab_size, 0, LARGEST_VOCABULARY)
+        if self.target_vocab_size and not self.target_tokenizer:
+            raise InputError(
+                f'pairs.target_vocab_size is {self.target_vocab_size}; without pairs.target_tokenizer it must be 0'
+            )
         if not self.buckets or list(self.buckets) != sorted(set(self.buckets)) or self.buckets[0] < 1:
             raise InputError(f'pairs.buckets is {self.buckets}; it must be rising lengths of at least 1')

@@ -18,7 +18,7 @@ from efficient_attention.config.packing_checks import check_packing
 from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.config.sequence_checks import check_sequence
 from efficient_attention.config.train import TrainConfig
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, require
 
 # What text to text reads of `pairs` where noise makes the pairs, and of `data` there alone.
 OF_NOISE = ('target_length', 'begin', 'start')
@@ -103,12 +103,28 @@ class RunConfig:
         if not self.pairs.train.strip():
             raise InputError('pairs.train is empty; the task text_to_text needs sets of pairs to train on, or noise')
 
+    def check_target_tokenizer(self) -> None:
+        """Raises InputError where targets have a tokenizer of their own and no table for it, or conversely."""
+        pairs, model, name = self.pairs, self.model, self.pairs.target_tokenizer
+        if not name:
+            allowed = '0 without pairs.target_tokenizer'
+            require(not model.target_vocab_size, 'model.target_vocab_size', model.target_vocab_size, allowed)
+            return
+        allowed = f'False with pairs.target_tokenizer {name!r}: ids of the two sides stand for other pieces'
+        require(not model.shared_table, 'model.shared_table', True, allowed)
+        most, size = model.decoder.vocab_size, pairs.target_vocab_size or self.data.vocab_size
+        if name.startswith('train:') and most < size:
+            field = 'target_vocab_size' if model.target_vocab_size else 'vocab_size'
+            what = f'{"pairs.target_vocab_size" if pairs.target_vocab_size else "data.vocab_size"} {size}'
+            raise InputError(f'model.{field} {most} is below {what}, the pieces of pairs.target_tokenizer')
+
     def check_text_to_text(self) -> None:
         """Raises InputError where a run of text to text has no pairs or no decoder, or targets beyond its positions."""
         self.check_noise()
         if not self.model.decoder_layers:
             raise InputError('model.decoder_layers is 0; the task text_to_text needs a decoder')
         check_decoder(self.model)
+        self.check_target_tokenizer()
         if self.eval.split == 'test' and not self.pairs.test.strip():
             raise InputError("eval.split is 'test', but pairs.test is empty: there are no targets to score by")
         if self.pairs.packed:

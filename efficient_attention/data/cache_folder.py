@@ -8,6 +8,7 @@ from efficient_attention.errors import InputError, RunError
 from efficient_attention.whole_files import FAULTS, whole_folder
 
 TOKENIZER = 'tokenizer.json'
+TARGET_TOKENIZER = 'target_tokenizer.json'  # of a workdir whose targets have one of their own
 UNIGRAM_COUNTS = 'unigram_counts.npy'
 
 

@@ -13,6 +13,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from efficient_attention.attention.device_mesh import using_mesh
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.eval_step import make_eval_step, make_output_step
 from efficient_attention.models.device_memory import check_fits, layer_input_bytes
@@ -34,7 +35,7 @@ class Evaluation:
     task: Task
     mesh: Mesh
     batch_size: int  # rows at a time, over all devices
-    vocab_size: int  # of the model
+    model: ModelConfig
 
     def step(self) -> EvalStep:
         """The jitted step, from parameters and a batch to sums, weights and the outputs that the task asks for."""
@@ -72,7 +73,7 @@ class Evaluation:
 
     def on_devices(self, batch: HostBatch) -> Batch:
         """The global batch of this process's rows; raises InputError where an id is not of the vocabulary."""
-        check_ids(batch, self.vocab_size)
+        check_ids(batch, self.model)
         return to_devices(batch, self.mesh)
 
 
@@ -81,7 +82,7 @@ def make_evaluation(config: RunConfig, task: Task, mesh: Mesh) -> Evaluation:
     size, heads = config.eval.batch_size, config.model.heads
     check_divisible(mesh, batch_size=size, micro_batches=1, heads=heads, field='eval.batch_size')
     check_fits(mesh, {"the inputs of an evaluation's layers": layer_input_bytes(config, size, mesh, is_kept=False)})
-    return Evaluation(task, mesh, size, config.model.vocab_size)
+    return Evaluation(task, mesh, size, config.model)
 
 
 def evaluate(

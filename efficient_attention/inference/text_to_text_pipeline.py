@@ -50,7 +50,7 @@ class TextToTextPipeline:
         before = self.translator.cut_sources
         found = [self.shown(some) for some in self.translator(given, alignments=self.alignments)]
         if cut := self.translator.cut_sources - before:
-            most = self.translator.encoder.source_length
+            most = self.translator.encoder.source.length
             warnings.warn(f'{cut} of {len(given)} texts have more than {most} tokens and were cut', stacklevel=2)
         return found[0] if isinstance(texts, str) else found
 

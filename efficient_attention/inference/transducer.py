@@ -14,6 +14,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.config.checks import check_within
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError, require
 from efficient_attention.inference.beam_search import Hypotheses, Limits, Search, cached_for, find_best, start
 from efficient_attention.models.alignment import cross_weights
@@ -89,7 +90,8 @@ class Transducer:
     """An encoder-decoder, ready to turn sources into targets on one device.
 
     A program is compiled for each length of rows and number of them that occurs, the most or a power of two. What is
-    found for a source depends neither on the sources beside it nor on padding.
+    found for a source depends neither on the sources beside it nor on padding; where the encoder reads the length of a
+    row, `batching` alone decides it.
 
     Args:
         graph: of an `EncoderDecoder`, as `for_inference` gives it.
@@ -97,10 +99,10 @@ class Transducer:
         search: how targets are searched and scored; the most tokens are at most what the model has positions for.
         prompt: what every target begins with: the start symbol, which is neither counted nor returned.
         batching: how sources are put into batches.
-        may_follow: bool [V], the ids that targets may have; all by default.
+        may_follow: bool [V], the ids that targets may have; all of the decoder's by default.
 
     Raises:
-        InputError: an id is none of the vocabulary.
+        InputError: an id is none of the vocabulary, or the decoder reads by the length of its row.
     """
 
     def __init__(
@@ -115,7 +117,8 @@ class Transducer:
     ) -> None:
         self.graph, self.params, self.batching = graph, params, batching or Batching()
         self.config = nnx.merge(graph, params).config
-        size, limit = self.config.vocab_size, self.config.position_limit
+        size, limit = self.config.decoder.vocab_size, self.config.position_limit
+        check_searchable(self.config)
         self.prompt_P = ids_of(prompt, 'prompt', size)
         room = search.max_tokens if limit is None else limit + 1 - len(self.prompt_P)
         self.search = dataclasses.replace(search, max_tokens=min(search.max_tokens, room))
@@ -162,11 +165,11 @@ class Transducer:
             yield waiting, lengths[waiting[-1]]
 
     def row_length(self, length: int, number: int) -> int:
-        """The length of the rows that source `number` is in: its own, where padding would change what it reads."""
+        """The length of the rows that source `number` is in."""
         limit = self.config.encoder.position_limit
         if limit is not None and length > limit:
             raise InputError(f'source {number} has {length} tokens; the model has {limit} positions')
-        padded = length if self.config.encoder.reads_length else self.batching.padded(length)
+        padded = self.batching.padded(length)
         return padded if limit is None else min(padded, limit)
 
     def batch(self, sources: Sources, count: int, alignments: bool) -> list[list[Target]]:
@@ -226,6 +229,16 @@ def align(graph: nnx.GraphDef, params: Any, sources: Sources, tokens_BnT: Array)
         return weights_BHLM.mean(axis=1)[:, before - 1 :]
 
     return jax.lax.map(of_one, tokens_BnT.swapaxes(0, 1)).swapaxes(0, 1)
+
+
+def check_searchable(config: ModelConfig) -> None:
+    """Raises InputError where what the decoder reads depends on the length of its row, which ends with the search."""
+    for text, mechanism in zip(config.decoder_attention.split(';'), config.decoder.mechanisms, strict=True):
+        if mechanism.reads_length:
+            raise InputError(
+                f'model.decoder_attention {text.strip()!r} reads by the length of its row, which no search knows '
+                'before it ends; the loss is all that such a model gives'
+            )
 
 
 def ids_of(ids: Ids, name: str, size: int) -> np.ndarray:

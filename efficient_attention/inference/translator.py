@@ -1,6 +1,7 @@
 """Texts in, texts out, with a trained encoder-decoder: translations, summaries, answers."""
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from flax import nnx
 from tokenizers import Tokenizer
 
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.pairs.pair_encoder import PairEncoder, Symbols, symbols_of
+from efficient_attention.data.pairs.pair_encoder import PairEncoder, SideEncoder, Symbols, symbols_of
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.inference.beam_search import Search
@@ -19,10 +20,11 @@ from efficient_attention.inference.evaluate import on_host
 from efficient_attention.inference.pretrained_models import pretrained_module, row_length
 from efficient_attention.inference.transducer import Batching, Target, Transducer
 from efficient_attention.interop.config_in import TEXT_TO_TEXT
+from efficient_attention.interop.generation_config import unused_settings
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained, trained_ids
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.tasks.as_text.sets import written_scores
-from efficient_attention.tasks.text_to_text import TextToTextTask
+from efficient_attention.tasks.text_to_text import TextToTextTask, source_rows
 
 BEGIN = {'bart': '<s>'}  # what every text of a family of released models begins with
 
@@ -75,9 +77,10 @@ class Decoding:
             del fields[name]
         return Search(**fields, end=end, first=begin)
 
-    def batching(self) -> Batching:
-        """How sources are put into batches."""
-        return Batching(rows=self.batch_size, ratio=self.ratio, extra=self.extra)
+    def batching(self, lengths: tuple[int, ...] = ()) -> Batching:
+        """How sources are put into batches, of rows of these lengths where there are some."""
+        rows = {'lengths': lengths} if lengths else {}
+        return Batching(rows=self.batch_size, ratio=self.ratio, extra=self.extra, **rows)
 
 
 class Translator:
@@ -85,7 +88,7 @@ class Translator:
 
     Args:
         transducer: the model, from ids to ids.
-        encoder: the tokenizer, and the length of the longest source; a longer one is cut.
+        encoder: the tokenizers, and the length of the longest source; a longer one is cut.
         prefix: before each source.
         origin: the checkpoint with its step, in words.
     """
@@ -101,34 +104,45 @@ class Translator:
 
     def each(self, texts: Sequence[str], *, alignments: bool = False) -> Iterator[tuple[int, list[Translation]]]:
         """The number of each text with its best targets, the shortest texts first, as they are found."""
-        sources = self.encoder.source_ids(self.prefix + text for text in texts)
-        self.cut_sources += sum(len(ids) > self.encoder.source_length for ids in sources)
-        sources = [self.encoder.cut(ids, self.encoder.source_length) for ids in sources]
+        encoder = self.encoder.source
+        sources = encoder.ids(self.prefix + text for text in texts)
+        self.cut_sources += sum(len(ids) > encoder.length for ids in sources)
+        sources = [encoder.cut(ids) for ids in sources]
         for number, targets in self.transducer.each(sources, alignments=alignments):
             yield number, [self.translation(sources[number], target) for target in targets]
 
     def translation(self, source: np.ndarray, target: Target) -> Translation:
         """A target as a text."""
-        tokenizer = self.encoder.tokenizer
+        tokenizer = self.encoder.target.tokenizer
         pieces, source_pieces = (
-            tuple(tokenizer.id_to_token(int(id)) or '' for id in ids) for ids in (target.ids, source)
+            tuple(one.tokenizer.id_to_token(int(id)) or '' for id in ids)
+            for one, ids in ((self.encoder.target, target.ids), (self.encoder.source, source))
         )
         text = ' '.join(tokenizer.decode(target.ids.tolist(), skip_special_tokens=True).split('\n'))
         return Translation(text, target.score, pieces, source_pieces, target.alignment)
 
 
 def make_translator(
-    graph: nnx.GraphDef, params: Any, encoder: PairEncoder, decoding: Decoding, prefix: str = ''
+    graph: nnx.GraphDef,
+    params: Any,
+    encoder: PairEncoder,
+    decoding: Decoding,
+    prefix: str = '',
+    run: RunConfig | None = None,
 ) -> Translator:
-    """A translator with these parameters, laid out for inference."""
-    symbols, model = encoder.symbols, nnx.merge(graph, params).config
+    """A translator with these parameters, laid out for inference.
+
+    An encoder that reads the length of a row gets rows as the evaluations of the run, if it is of one, have them.
+    """
+    target, model = encoder.target, nnx.merge(graph, params).config
+    symbols = target.symbols
     transducer = Transducer(
         graph,
         params,
         decoding.search(symbols.end, symbols.begin),
         prompt=(symbols.start,),
-        batching=decoding.batching(),
-        may_follow=may_follow(encoder.tokenizer, symbols, model.vocab_size),
+        batching=decoding.batching(source_rows(run) if run and model.encoder.reads_length else ()),
+        may_follow=may_follow(target.tokenizer, symbols, model.decoder.vocab_size),
     )
     return Translator(transducer, encoder, prefix)
 
@@ -166,20 +180,40 @@ def translator_of(
         raise InputError(f'{path} was trained for {pretrained.problem!r}; text from text needs an encoder-decoder')
     if pretrained.tokenizer is None:
         raise InputError(f'{path}: no tokenizer there (tokenizer.json, vocab.json with merges.txt, or *.model)')
-    run, ids = pretrained.run, trained_ids(pretrained, pretrained.tokenizer)
-    tokenizer = load_tokenizer(pretrained.tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
-    begin = run.pairs.begin if run else BEGIN.get(pretrained.family, '')
-    symbols = Symbols(ids.pad, ids.end, ids.start, symbols_of(tokenizer, begin=begin).begin)
-    length = row_length(pretrained)
+    run, length = pretrained.run, row_length(pretrained)
     lengths = (run.data.length, run.pairs.target_length) if run else (length, length)
+    source = side_encoder(pretrained, pretrained.tokenizer, lengths[0])
+    target = dataclasses.replace(source, length=lengths[1])
+    if pretrained.target_tokenizer is not None:
+        target = side_encoder(pretrained, pretrained.target_tokenizer, lengths[1])
     module = pretrained_module(lambda rngs: EncoderDecoder(pretrained.model, rngs=rngs), pretrained)
     graph, state = nnx.split(module)
     if prefix is None:
         prefix = one_prefix(run, path) if run else ''
-    encoder = PairEncoder(tokenizer, symbols, *lengths)
-    translator = make_translator(graph, nnx.to_pure_dict(state), encoder, decoding or Decoding(), prefix)
+    encoder = PairEncoder(source, target)
+    translator = make_translator(graph, nnx.to_pure_dict(state), encoder, decoding or Decoding(), prefix, run)
     translator.origin = pretrained.origin()
+    say_unused(pretrained, path, symbols=target.symbols)
     return translator
+
+
+def say_unused(pretrained: Pretrained, path: Path, *, symbols: Symbols) -> None:
+    """Says which settings of a search a released model's files have, as options decide instead."""
+    found = unused_settings(pretrained.generation, pretrained.extra)
+    if found.get('forced_bos_token_id') == symbols.begin:  # which every target has
+        del found['forced_bos_token_id']
+    if found:
+        settings = ', '.join(f'{key}={str(value)[:40]}' for key, value in found.items())
+        logging.getLogger(__name__).warning('%s: its settings of a search are not used: %s', path, settings)
+
+
+def side_encoder(pretrained: Pretrained, tokenizer: Path, length: int) -> SideEncoder:
+    """Sources or targets of a checkpoint as ids, by the file of their tokenizer."""
+    run, ids = pretrained.run, trained_ids(pretrained, tokenizer)
+    loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
+    begin = run.pairs.begin if run else BEGIN.get(pretrained.family, '')
+    symbols = Symbols(ids.pad, ids.end, ids.start, symbols_of(loaded, begin=begin).begin)
+    return SideEncoder(loaded, symbols, length)
 
 
 def one_prefix(config: RunConfig, workdir: Path) -> str:
@@ -214,7 +248,7 @@ def generation_scores(
     sets, prefixes, encoded = task.sets[split], task.prefixes(split), task.encoded(split)
     with jax.default_device(jax.local_devices()[0]):
         for one, prefix, kept in zip(sets, prefixes, encoded, strict=True):
-            translator = make_translator(graph, params, task.encoder, decoding, prefix)
+            translator = make_translator(graph, params, task.encoder, decoding, prefix, config)
             pairs, numbers = task.pairs_of_set(one), [pair.number for pair in kept]
             found: dict[int, str] = {}
             for place, best in translator.each([pairs[number].source for number in numbers]):

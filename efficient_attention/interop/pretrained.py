@@ -11,8 +11,9 @@ from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
+from efficient_attention.data.cache_folder import TARGET_TOKENIZER, TOKENIZER
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.text_to_text import TextToTextIds, text_to_text_ids
+from efficient_attention.data.tokenizers.text_to_text import TextToTextIds, text_to_text_ids, with_ends
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_fields import OUR_EXAMPLES, SHIFTED
 from efficient_attention.interop.config_in import CONFIG, TEXT_TO_TEXT, Description, describe, read_values
@@ -33,8 +34,6 @@ from efficient_attention.interop.parameters import (
 from efficient_attention.interop.safetensors_files import TensorFolder, check_tensor_files, write_tensors
 from efficient_attention.interop.tokenizer_files import carry_tokenizer, is_lowercase, padding_id, tokenizer_file
 from efficient_attention.whole_files import whole_folder
-
-TOKENIZER = 'tokenizer.json'  # of a workdir
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +62,7 @@ class Pretrained:
     thresholds: Callable[[], Mapping[str, float]] = dict  # chosen on the dev files of the run that it is from
     origin: Callable[[], str] = str  # where the parameters lie, in a few words
     run: RunConfig | None = None  # the config of a workdir's run
+    target_tokenizer: Path | None = None  # the file of that of targets, where they have another one
 
 
 def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
@@ -126,6 +126,7 @@ def _of_workdir(path: Path, checkpoint: str) -> Pretrained:
         thresholds=lambda: checkpoint_thresholds(path, config, checkpoint),
         origin=lambda: f'{path} step {checkpoint_step(path, config, checkpoint)}',
         run=config,
+        target_tokenizer=path / TARGET_TOKENIZER if config.pairs.target_tokenizer else None,
     )
 
 
@@ -179,9 +180,11 @@ def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None
         tokenizer: its file; None = `pretrained.tokenizer`.
 
     Raises:
-        InputError: no Hugging Face family has such a model, or there is something in the folder.
+        InputError: no Hugging Face family has such a model, it has two tokenizers, or there is something in the folder.
         RunError: the disk is full.
     """
+    if pretrained.target_tokenizer is not None:
+        raise InputError('pairs.target_tokenizer: the model has two tokenizers; a Hugging Face folder holds one')
     params = pretrained.params()
     tokenizer = pretrained.tokenizer if tokenizer is None else tokenizer
     values = config_values(
@@ -208,7 +211,8 @@ def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None
     with whole_folder(folder) as partial:
         write_tensors(partial, tensors)
         longest = pretrained.model.position_limit or pretrained.model.max_length
-        carry_tokenizer(tokenizer, partial, longest, has_types=pretrained.model.token_types > 1)
+        types = pretrained.model.token_types > 1
+        carry_tokenizer(tokenizer, partial, longest, has_types=types, written=as_trained(pretrained, tokenizer))
         write_keys(partial / CONFIG, values)
         if pretrained.generation:
             write_keys(partial / GENERATION, pretrained.generation)
@@ -221,11 +225,25 @@ def write_keys(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def trained_ids(pretrained: Pretrained, tokenizer: Path) -> TextToTextIds:
-    """The ids that an encoder-decoder was trained with; raises InputError where the tokenizer does not fit it."""
+    """The ids that an encoder-decoder was trained with; raises InputError where the tokenizer does not fit it.
+
+    The tokenizer is that of both sides, or of either where there are two.
+    """
     loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
-    ids = text_to_text_ids(loaded, str(tokenizer), start=pretrained.run.pairs.start if pretrained.run else '')
-    ids.check_within(pretrained.model.vocab_size)
+    run = pretrained.run if pretrained.target_tokenizer in (None, tokenizer) else None
+    ids = text_to_text_ids(loaded, str(tokenizer), start=run.pairs.start if run else '')
+    is_target = tokenizer == pretrained.target_tokenizer
+    ids.check_within(pretrained.model.decoder.vocab_size if is_target else pretrained.model.vocab_size)
     return ids_as_trained(ids, pretrained.extra, pretrained.generation)
+
+
+def as_trained(pretrained: Pretrained, tokenizer: Path | None) -> str:
+    """A tokenizer.json that gives a text the ids that a run from text to text trained on; '' without such a run."""
+    if pretrained.problem != TEXT_TO_TEXT or pretrained.run is None or tokenizer is None:
+        return ''
+    loaded = load_tokenizer(tokenizer, lowercase=pretrained.lowercase, is_text_to_text=True)
+    end = trained_ids(pretrained, tokenizer).end
+    return with_ends(loaded, begin=pretrained.run.pairs.begin, end=end).to_str(pretty=True)
 
 
 def check_padding(family: Family, model: ModelConfig, tokenizer: Path | None) -> None:

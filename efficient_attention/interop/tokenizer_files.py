@@ -36,7 +36,9 @@ def is_lowercase(folder: Path, model_type: str = '') -> bool:
     return bool(settings_of(folder).get('do_lower_case', not is_cased))
 
 
-def carry_tokenizer(source: Path | None, folder: Path, longest: int, *, has_types: bool = True) -> None:
+def carry_tokenizer(
+    source: Path | None, folder: Path, longest: int, *, has_types: bool = True, written: str = ''
+) -> None:
     """Copies a tokenizer with what lies beside it, or writes what transformers needs to know of a lone one.
 
     Args:
@@ -44,6 +46,7 @@ def carry_tokenizer(source: Path | None, folder: Path, longest: int, *, has_type
         folder: where to.
         longest: most tokens of a row.
         has_types: the model reads token types, so transformers' tokenizer has to give them.
+        written: a tokenizer.json in place of that of the source; '' = as it is.
     """
     if source is None:
         return
@@ -55,6 +58,8 @@ def carry_tokenizer(source: Path | None, folder: Path, longest: int, *, has_type
         shutil.copyfile(source, folder / {'.txt': MAIN[1], '.json': MAIN[0]}.get(source.suffix, source.name))
     if source.name == PAIR[0] and not (folder / MAIN[0]).is_file():
         (folder / MAIN[0]).write_text(byte_level(source.parent).to_str(pretty=True), encoding='utf-8')
+    if written:
+        (folder / MAIN[0]).write_text(written, encoding='utf-8')
     settings = settings_of(folder)
     if not settings and (folder / MAIN[0]).is_file():
         inputs = ['input_ids', *(['token_type_ids'] if has_types else []), 'attention_mask']

@@ -99,7 +99,8 @@ class DenoisingTask(Task):
     def notes(self) -> list[str]:
         """See `Task`."""
         documents, tokens = split_counts(self.corpus.manifest)
-        return held_out_share_note(self.data.held_out, documents, tokens)
+        spans = [f'noise: texts of {self.tokens} tokens with {self.spans} spans and as many sentinels'] * self.has_spans
+        return spans + held_out_share_note(self.data.held_out, documents, tokens)
 
     @property
     def vocabulary(self) -> dict[str, int]:

@@ -63,6 +63,11 @@ class Task(abc.ABC):
         return None
 
     @property
+    def target_vocabulary(self) -> dict[str, int] | None:
+        """The same of the tokenizer that targets have, the same one or another; None where there are no targets."""
+        return self.vocabulary
+
+    @property
     def protocol(self) -> dict[str, str | int]:
         """How the held-out split is evaluated, for the result of an evaluation; empty where there is one way alone."""
         return {}

@@ -1,5 +1,7 @@
 """Text to text: pairs of a source and a target, and an encoder-decoder that gives the one from the other."""
 
+import contextlib
+import dataclasses
 import functools
 import hashlib
 from collections.abc import Iterator
@@ -11,11 +13,13 @@ import numpy as np
 from flax import nnx
 from tokenizers import Tokenizer
 
+from efficient_attention.config.data import DataConfig
 from efficient_attention.config.run import RunConfig
+from efficient_attention.data.cache_folder import TARGET_TOKENIZER, TOKENIZER
 from efficient_attention.data.mixture import Mixture
 from efficient_attention.data.pairs.packed_batches import PackedBatches
 from efficient_attention.data.pairs.pair_batches import PairBatches
-from efficient_attention.data.pairs.pair_encoder import EncodedPair, Overlong, PairEncoder, symbols_of
+from efficient_attention.data.pairs.pair_encoder import EncodedPair, Overlong, PairEncoder, SideEncoder, symbols_of
 from efficient_attention.data.pairs.pair_sets import TextPair
 from efficient_attention.data.tokenizers.choice import loaded_tokenizer, trained_tokenizer
 from efficient_attention.errors import InputError
@@ -24,6 +28,7 @@ from efficient_attention.models.flops import encoder_decoder_flops
 from efficient_attention.objectives.text_to_text import TERM, TextToText
 from efficient_attention.tasks.as_text.scored_set import ScoredSet
 from efficient_attention.tasks.as_text.sets import AnySet, parse_any_sets
+from efficient_attention.tasks.denoising import DenoisingTask
 from efficient_attention.tasks.task import BatchShapes, HostBatch, Task
 from efficient_attention.whole_files import write_atomically
 
@@ -31,7 +36,7 @@ SPLITS = ('train', 'held_out', 'test')
 
 
 class TextToTextTask(Task):
-    """Pairs of texts from sets of them, with one tokenizer for both sides."""
+    """Pairs of texts from sets of them, with one tokenizer for both sides, or one for each."""
 
     held_out_metrics = frozenset(f'{TERM}_{name}' for name in ('loss', 'cross_entropy', 'accuracy', 'weight'))
 
@@ -46,19 +51,16 @@ class TextToTextTask(Task):
         check_prefixes(config.pairs.prefix, self.sets)
         self.found: dict[AnySet, list[TextPair]] = {}
         self.ids: dict[str, list[list[EncodedPair]]] = {}
-        self.tokenizer = self.make_tokenizer()
-        size, most = self.tokenizer.get_vocab_size(), config.model.vocab_size
-        if size > most:
-            raise InputError(f'the tokenizer has {size} pieces, more than model.vocab_size {most}')
-        symbols = symbols_of(self.tokenizer, config.pairs.start, config.pairs.begin)
-        lengths = config.data.length, config.pairs.target_length
-        self.encoder = PairEncoder(self.tokenizer, symbols, *lengths, config.pairs.overlong)
+        self.tokenizer, self.target_tokenizer = self.make_tokenizers()
+        self.encoder = PairEncoder(self.source_encoder(), self.target_encoder(), config.pairs.overlong)
         self.overlong = {split: Overlong() for split in SPLITS}
         digests = ' '.join(one.digest() for split in ('train', 'held_out') for one in self.sets[split])
         self.fingerprint = {
             'pairs': hashlib.sha256(digests.encode()).hexdigest(),
             'tokenizer': hashlib.sha256(self.tokenizer.to_str().encode()).hexdigest(),
         }
+        if config.pairs.target_tokenizer:
+            self.fingerprint['target_tokenizer'] = hashlib.sha256(self.target_tokenizer.to_str().encode()).hexdigest()
 
     def set_up(self, config: RunConfig) -> None:
         """See `Task`."""
@@ -70,6 +72,11 @@ class TextToTextTask(Task):
     def vocabulary(self) -> dict[str, int]:
         """See `Task`."""
         return self.tokenizer.get_vocab()
+
+    @property
+    def target_vocabulary(self) -> dict[str, int]:
+        """See `Task`."""
+        return self.target_tokenizer.get_vocab()
 
     @property
     def evaluation_objective(self) -> TextToText:
@@ -87,15 +94,50 @@ class TextToTextTask(Task):
         ids |= {'source_positions': source, 'positions': target} if self.pairs.packed else {}
         return ids | {'weights': target.update(dtype=np.float32)}
 
-    def make_tokenizer(self) -> Tokenizer:
-        """The tokenizer of a file, or one trained on both sides of the training pairs."""
-        tokenizer = loaded_tokenizer(self.config.data, is_text_to_text=True)
+    def make_tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
+        """Of sources and of targets, each of a file or trained on its side of the training pairs; or one of both."""
+        data = self.config.data
+        if not self.pairs.target_tokenizer:
+            both = self.make_tokenizer(data, (0, 1))
+            return both, both
+        size = self.pairs.target_vocab_size or data.vocab_size
+        of_targets = dataclasses.replace(data, tokenizer=self.pairs.target_tokenizer, vocab_size=size)
+        with said_of_targets():
+            target = self.make_tokenizer(of_targets, (1,))
+        return self.make_tokenizer(data, (0,)), target
+
+    def make_tokenizer(self, data: DataConfig, sides: tuple[int, ...]) -> Tokenizer:
+        """The tokenizer of a file, or one trained on sources (0), targets (1) or both of the training pairs."""
+        tokenizer = loaded_tokenizer(data, is_text_to_text=True)
         if tokenizer is not None:
             return tokenizer
         prefixed = zip(self.sets['train'], self.prefixes('train'), strict=True)
         found = ((prefix, pair) for one, prefix in prefixed for pair in self.pairs_of_set(one))
-        texts = [text for prefix, pair in found for text in (prefix + pair.source, pair.target)]
-        return trained_tokenizer(self.config.data, lambda: iter(texts), sum(map(len, texts)))
+        texts = [(prefix + pair.source, pair.target)[side] for prefix, pair in found for side in sides]
+        return trained_tokenizer(data, lambda: iter(texts), sum(map(len, texts)))
+
+    def source_encoder(self) -> SideEncoder:
+        """Sources as ids; raises InputError where the model has too few, or the tokenizer lacks a symbol."""
+        size, most, pairs = self.tokenizer.get_vocab_size(), self.model.vocab_size, self.pairs
+        if size > most:
+            raise InputError(f'the tokenizer has {size} pieces, more than model.vocab_size {most}')
+        start = '' if pairs.target_tokenizer else pairs.start
+        return SideEncoder(self.tokenizer, symbols_of(self.tokenizer, start, pairs.begin), self.config.data.length)
+
+    def target_encoder(self) -> SideEncoder:
+        """The same of targets."""
+        pairs, model, name = self.pairs, self.model, 'data.tokenizer'
+        if pairs.target_tokenizer:
+            size, most, name = (
+                self.target_tokenizer.get_vocab_size(),
+                model.decoder.vocab_size,
+                'pairs.target_tokenizer',
+            )
+            if size > most:
+                field = 'target_vocab_size' if model.target_vocab_size else 'vocab_size'
+                raise InputError(f'{name} has {size} pieces, more than model.{field} {most}')
+        symbols = symbols_of(self.target_tokenizer, pairs.start, pairs.begin, name)
+        return SideEncoder(self.target_tokenizer, symbols, pairs.target_length)
 
     def prefixes(self, split: str) -> tuple[str, ...]:
         """What stands before the sources of each set of a split."""
@@ -127,12 +169,12 @@ class TextToTextTask(Task):
 
     def batches(self, split: str, batch_size: int) -> PairBatches:
         """Batches of a split."""
-        lengths = self.encoder.source_length, self.encoder.target_length
-        options: dict[str, Any] = {'seed': self.config.train.seed, 'is_row_alone': self.model.reads_length}
+        alone = self.model.encoder.reads_length, self.model.decoder.reads_length
+        options: dict[str, Any] = {'seed': self.config.train.seed, 'alone': alone}
         sets = self.encoded(split)
         options |= {'mixture': self.mixture(sets)} if split == 'train' else {}
-        pairs = [pair for one in sets for pair in one]
-        return PairBatches(pairs, self.encoder.symbols, lengths, self.pairs.buckets, batch_size, **options)
+        pairs, encoder = [pair for one in sets for pair in one], self.encoder
+        return PairBatches(pairs, encoder.symbols, encoder.lengths, self.pairs.buckets, batch_size, **options)
 
     def mixture(self, sets: list[list[EncodedPair]]) -> Mixture | None:
         """How often training reads the pairs of each set; None = all of them once an epoch."""
@@ -224,12 +266,34 @@ class TextToTextTask(Task):
         return 3.0 * batches.batch_size * encoder_decoder_flops(self.model, *batches.mean_lengths())
 
     def save_assets(self, workdir: Path) -> None:
-        """Writes the tokenizer."""
-        write_atomically(workdir / 'tokenizer.json', self.tokenizer.to_str(pretty=True))
+        """Writes the tokenizer, or the two of them."""
+        write_atomically(workdir / TOKENIZER, self.tokenizer.to_str(pretty=True))
+        if self.pairs.target_tokenizer:
+            write_atomically(workdir / TARGET_TOKENIZER, self.target_tokenizer.to_str(pretty=True))
+
+
+@contextlib.contextmanager
+def said_of_targets() -> Iterator[None]:
+    """Lets what is refused of a tokenizer name the fields of that of targets."""
+    try:
+        yield
+    except InputError as error:
+        line = str(error).replace('data.tokenizer', 'pairs.target_tokenizer')
+        raise InputError(line.replace('data.vocab_size', 'pairs.target_vocab_size')) from None
+
+
+def source_rows(config: RunConfig) -> tuple[int, ...]:
+    """The lengths to which an evaluation of the run pads a source by itself, rising."""
+    most = config.data.length
+    rows = DenoisingTask.without_data(config).lengths[:1] if config.has_noise else config.pairs.buckets
+    return tuple(sorted({min(length, most) for length in rows} | {most}))
 
 
 def check_prefixes(prefixes: tuple[str, ...], sets: dict[str, list[AnySet]]) -> None:
     """Raises InputError where there are prefixes, but not one for each set of a split."""
     for split, some in sets.items():
         if prefixes and some and len(prefixes) != len(some):
-            raise InputError(f'pairs.prefix has {len(prefixes)} prefixes, and pairs.{split} {len(some)} sets')
+            raise InputError(
+                f'pairs.prefix has {len(prefixes)} prefixes, and pairs.{split} {len(some)} sets; several prefixes are '
+                "written ('a','b'), and a,b is one"
+            )

@@ -76,6 +76,8 @@ def fill_text_to_text(values: Mapping[str, Any]) -> FilledConfig:
         raise InputError(f'model is left open, to follow the encoder-decoder of train.start_from; {what}')
     fill(filled['model'], to_dict(pretrained.model))
     fill(filled['data'], {'vocab_size': pretrained.model.vocab_size})
+    target = pretrained.target_tokenizer
+    fill(filled['pairs'], {'target_tokenizer': '' if target is None else str(target), 'target_vocab_size': 0})
     fill(filled['pairs'], first_pieces(pretrained, Path(filled['data']['tokenizer'])))
     return FilledConfig(from_dict(filled, RunConfig), pretrained=pretrained)
 

@@ -50,6 +50,9 @@ class InitialParams:
         start, pretrained = Path(self.config.train.start_from), self.pretrained
         is_text_to_text = pretrained.problem == TEXT_TO_TEXT
         check_same_vocabulary(run.task.vocabulary, pretrained.tokenizer, start, is_text_to_text=is_text_to_text)
+        if is_text_to_text:
+            theirs = pretrained.target_tokenizer or pretrained.tokenizer
+            check_same_vocabulary(run.task.target_vocabulary, theirs, start, is_text_to_text=True, is_target=True)
         if self.config.model.global_tokens and not pretrained.model.global_tokens:
             # projections of global tokens begin as copies
             pretrained = lengthen(pretrained, global_tokens=self.config.model.global_tokens)
@@ -122,7 +125,12 @@ def advice(name: str) -> str:
 
 
 def check_same_vocabulary(
-    ours: Mapping[str, int] | None, tokenizer: Path | None, where: Path, *, is_text_to_text: bool = False
+    ours: Mapping[str, int] | None,
+    tokenizer: Path | None,
+    where: Path,
+    *,
+    is_text_to_text: bool = False,
+    is_target: bool = False,
 ) -> None:
     """Refuses a checkpoint whose ids stand for other pieces than the run's, whose rows would go to other tokens.
 
@@ -131,6 +139,7 @@ def check_same_vocabulary(
         tokenizer: the checkpoint's file, or None where it has none.
         where: the checkpoint, for the message.
         is_text_to_text: as `load_tokenizer` takes it.
+        is_target: both are of targets.
 
     Raises:
         InputError: the ids differ; names the field with which they would not.
@@ -139,8 +148,9 @@ def check_same_vocabulary(
         return
     theirs = load_tokenizer(tokenizer, lowercase=True, is_text_to_text=is_text_to_text).get_vocab()
     same = sum(ours.get(piece) == number for piece, number in theirs.items())
+    field = 'pairs.target_tokenizer' if is_target else 'data.tokenizer'
     if same < len(theirs):
         raise InputError(
             f'train.start_from {where}: {len(theirs) - same} of its {len(theirs)} ids stand for other pieces in the '
-            f'tokenizer of this run; add --config.data.tokenizer={tokenizer}'
+            f'tokenizer of this run; add --config.{field}={tokenizer}'
         )

@@ -56,7 +56,7 @@ class Run:
 
     def on_devices(self, batch: HostBatch) -> dict[str, jax.Array]:
         """The global batch of this process's rows; raises InputError where an id is not of the vocabulary."""
-        check_ids(batch, self.config.model.vocab_size)
+        check_ids(batch, self.config.model)
         return to_devices(batch, self.mesh)
 
 

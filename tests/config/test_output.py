@@ -10,6 +10,12 @@ from efficient_attention.errors import InputError
     'fields, message',
     [
         ({'loss_chunk': -1}, 'model.loss_chunk is -1; it must be 0 or more'),
+        ({'target_vocab_size': -1}, 'model.target_vocab_size is -1; it must be 0 or more'),
+        ({'target_vocab_size': 9}, 'model.shared_table is True; it must be False with model.target_vocab_size 9'),
+        (
+            {'target_vocab_size': 9, 'shared_table': False, 'adaptive_cutoffs': (9,)},
+            r'model.adaptive_cutoffs is \(9,\); it must be \(\) with model.target_vocab_size 9',
+        ),
         ({'adaptive_cutoffs': (9, 9)}, r'model.adaptive_cutoffs is \(9, 9\); it must be rising ids above 0 and below'),
         ({'adaptive_cutoffs': (0, 9)}, r'model.adaptive_cutoffs is \(0, 9\)'),
         ({'adaptive_cutoffs': (9,), 'vocab_size': 9}, r'\(9,\); it must be rising ids .* below model.vocab_size 9'),

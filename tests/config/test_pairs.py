@@ -12,6 +12,8 @@ from efficient_attention.config.train import TrainConfig
 from efficient_attention.errors import InputError
 
 MODEL = ModelConfig(token_types=0, decoder_layers=2)
+APART = dataclasses.replace(MODEL, shared_table=False)
+TWO = PairsConfig(train='toy:copy:9:1-5', target_tokenizer='train:bpe', target_vocab_size=5000)
 RUN = {'task': 'text_to_text', 'pairs': PairsConfig(train='toy:copy:9:1-5'), 'model': MODEL}
 
 
@@ -22,6 +24,8 @@ RUN = {'task': 'text_to_text', 'pairs': PairsConfig(train='toy:copy:9:1-5'), 'mo
         ({'target_length': 1}, 'pairs.target_length is 1'),
         ({'mixing_limit': -1}, r'pairs.mixing_limit is -1; it must lie in \[0, inf\)'),
         ({'mixing_temperature': 0.5}, 'pairs.mixing_temperature is 0.5'),
+        ({'target_tokenizer': 'train:bpe', 'target_vocab_size': -1}, 'pairs.target_vocab_size is -1'),
+        ({'target_vocab_size': 9}, 'pairs.target_vocab_size is 9; without pairs.target_tokenizer it must be 0'),
         ({'buckets': (8, 8)}, r'pairs.buckets is \(8, 8\)'),
     ],
 )
@@ -56,12 +60,40 @@ def test_a_run_of_text_to_text():
             {'model': dataclasses.replace(MODEL, adaptive_cutoffs=(9,)), 'train': TrainConfig(z_loss=1e-4)},
             '^train.z_loss must be 0 with model.adaptive_cutoffs',
         ),
+        (
+            {'pairs': TWO},
+            "^model.shared_table is True; it must be False with pairs.target_tokenizer 'train:bpe': ids of",
+        ),
+        (
+            {'pairs': TWO, 'model': APART},
+            '^model.vocab_size 4096 is below pairs.target_vocab_size 5000, the pieces of pairs.target_tokenizer$',
+        ),
+        (
+            {
+                'pairs': dataclasses.replace(TWO, target_vocab_size=0),
+                'model': dataclasses.replace(APART, target_vocab_size=9),
+            },
+            '^model.target_vocab_size 9 is below data.vocab_size 4096',
+        ),
+        (
+            {'model': dataclasses.replace(APART, target_vocab_size=9)},
+            '^model.target_vocab_size is 9; it must be 0 without pairs.target_tokenizer$',
+        ),
         ({'task': 'pretraining'}, 'pairs.train is .*; the task pretraining does not read it'),
     ],
 )
 def test_what_does_not_fit_together_is_named(fields: dict, said: str):
     with pytest.raises(InputError, match=said):
         RunConfig(**(RUN | fields))
+
+
+def test_two_tokenizers_are_two_tables():
+    model = dataclasses.replace(APART, target_vocab_size=5000)
+    run = RunConfig(**RUN | {'pairs': TWO, 'model': model})
+    assert (run.model.encoder.vocab_size, run.model.decoder.vocab_size) == (4096, 5000)
+    assert APART.decoder.vocab_size == 4096
+    assert run.model.encoder.target_vocab_size == run.model.decoder.target_vocab_size == 0
+    RunConfig(**RUN | {'pairs': dataclasses.replace(TWO, target_tokenizer='some.model'), 'model': APART})
 
 
 def test_the_configs_of_the_two_stacks():

@@ -1,5 +1,6 @@
 """From sources to targets: in the order of the sources, whatever stands beside them, in few compiled shapes."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -123,6 +124,15 @@ def test_learned_positions_limit_sources_and_targets():
     assert transducer.search.max_tokens == 5 and transducer.row_length(5, 0) == 6
     with pytest.raises(InputError, match='source 0 has 7 tokens; the model has 6 positions'):
         transducer([[2] * 7])
+
+
+def test_a_decoder_that_reads_the_length_of_its_row_is_refused():
+    config = dataclasses.replace(CONFIG, decoder_attention='causal;causal & random_tiles(1, 4)')
+    graph, params = nnx.split(nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))
+    with pytest.raises(
+        InputError, match=r"^model.decoder_attention 'causal & random_tiles\(1, 4\)' reads by the length"
+    ):
+        Transducer(graph, params, SEARCH)
 
 
 def test_lengths_and_sizes_of_batches():

@@ -131,6 +131,11 @@ def test_an_encoder_decoder_goes_out_with_the_ids_of_its_tokenizer(tmp_path: Pat
     assert after.tokenizer == tmp_path / 'out' / 'spiece.model' and not after.lowercase
     with pytest.raises(InputError, match='its sentinel <extra_id_0> among those beyond; the model has 150'):
         save_pretrained(tmp_path / 'small', random_encoder_decoder(150), tokenizer=tmp_path / 'spiece.model')
+    two = dataclasses.replace(random_encoder_decoder(200), target_tokenizer=tmp_path / 'spiece.model')
+    with pytest.raises(
+        InputError, match='^pairs.target_tokenizer: the model has two tokenizers; a Hugging Face folder'
+    ):
+        save_pretrained(tmp_path / 'two', two, tokenizer=tmp_path / 'spiece.model')
 
 
 def test_where_an_encoder_is_needed_an_encoder_decoder_is_refused():

@@ -45,6 +45,21 @@ T5 = dataclasses.replace(
 )
 BART = dataclasses.replace(VASWANI, positions='learned', position_offset=2, embedding_norm=True)
 KINDS = {'vaswani': VASWANI, 't5': T5, 'bart': BART}
+# A layer of each mechanism that packed pairs may have.
+MECHANISMS = dataclasses.replace(
+    VASWANI,
+    layers=4,
+    decoder_layers=4,
+    norm='pre',
+    positions='none',
+    rotary=True,
+    attention='full;window(2);favor(8);linear',
+    decoder_attention='causal;causal & window(3);favor(8, causal=True);linear(causal=True)',
+    cross_attention='window(4)',
+)
+FEATURES = dataclasses.replace(T5, cross_attention='favor(8)', stack='reversible')
+KINDS |= {'mechanisms': MECHANISMS, 'features': FEATURES}
+PACKED = 1e-5  # relative and absolute: what docs/text_to_text.md promises of packed pairs
 
 
 @functools.cache
@@ -63,6 +78,23 @@ def run(name: str):
     return functools.partial(logits, nnx.state(model_of(name)))
 
 
+@functools.cache
+def squares(name: str):
+    """Logits, and the gradient of the sum of their squares over tokens that are not padding."""
+    graph, _ = nnx.split(model_of(name))
+
+    @jax.jit
+    def both(params, source, source_segments, tokens, segments, **options):
+        def total(params):
+            logits = nnx.merge(graph, params)(source, source_segments, tokens, segments, **options)
+            return jnp.sum(jnp.where(segments[..., None] > 0, logits, 0) ** 2), logits
+
+        (_, logits), gradient = jax.value_and_grad(total, has_aux=True)(params)
+        return logits, gradient
+
+    return functools.partial(both, nnx.state(model_of(name)))
+
+
 def ids(seed: int, length: int) -> jax.Array:
     return jax.random.randint(jax.random.key(seed), (1, length), 1, 40)
 
@@ -73,11 +105,12 @@ def ones(tokens: jax.Array) -> jax.Array:
 
 @pytest.mark.parametrize('name', KINDS)
 def test_packed_pairs_give_what_each_gives_alone(name: str):
-    """Of one shape: alone a pair is followed by padding."""
+    """Of one shape: alone a pair is followed by padding. Values of all, the gradients of one."""
+    with_gradient = name == 't5'
     pairs = [(ids(1, 5), ids(2, 4)), (ids(3, 7), ids(4, 6))]
     cuts = [(slice(0, 5), slice(0, 4)), (slice(5, 12), slice(4, 10))]
 
-    def packed(chosen: list[int]) -> jax.Array:
+    def packed(chosen: list[int]) -> tuple[jax.Array, nnx.State | None]:
         arrays = []
         for side, length in ((0, 12), (1, 10)):
             sides = [pairs[number][side] for number in chosen]
@@ -88,12 +121,34 @@ def test_packed_pairs_give_what_each_gives_alone(name: str):
             positions = np.concatenate([np.arange(size) for size in sizes])[None].astype(np.int32)
             arrays.append((filled, jnp.asarray(segments), jnp.asarray(positions)))
         (source, source_segments, source_positions), (tokens, segments, positions) = arrays
-        return run(name)(source, source_segments, tokens, segments, positions=(source_positions, positions))
+        arrays, positions = (source, source_segments, tokens, segments), (source_positions, positions)
+        if with_gradient:
+            return squares(name)(*arrays, positions=positions)
+        return run(name)(*arrays, positions=positions), None
 
-    both = packed([0, 1])
-    for number, (_, cut) in enumerate(cuts):
-        alone = packed([number])[:, : cut.stop - cut.start]
-        assert_close(both[:, cut], alone)
+    both, gradient = packed([0, 1])
+    alone = [packed([number]) for number in (0, 1)]
+    for (logits, _), (_, cut) in zip(alone, cuts, strict=True):
+        np.testing.assert_allclose(both[:, cut], logits[:, : cut.stop - cut.start], rtol=PACKED, atol=PACKED)
+    if with_gradient:
+        assert_close(gradient, jax.tree.map(jnp.add, *(one[1] for one in alone)), gradient=True)
+
+
+def test_how_far_rows_are_padded_changes_nothing_where_no_mechanism_says_that_it_does():
+    """Of mechanisms whose `reads_length` is False, a layer each; evaluations and searches pad them differently."""
+    attention = 'full;block(4);longformer(4, 2);favor(8)'
+    causal = 'causal & block(4);sparse_fixed(4, 1);favor(8, causal=True);linear(causal=True)'
+    config = dataclasses.replace(
+        VASWANI, layers=4, decoder_layers=4, norm='pre', attention=attention, decoder_attention=causal
+    )
+    assert not config.encoder.reads_length and not config.decoder.reads_length
+    model, found = EncoderDecoder(config, rngs=nnx.Rngs(0)), []
+    for more in (0, 17):
+        arrays = [
+            jnp.pad(side, ((0, 0), (0, more))) for tokens in (ids(5, 7), ids(6, 5)) for side in (tokens, ones(tokens))
+        ]
+        found.append(nnx.jit(lambda model, *arrays: model(*arrays))(model, *arrays)[:, :5])
+    assert_close(found[1], found[0])
 
 
 @pytest.mark.parametrize('name', ['t5', 'bart'])
@@ -120,13 +175,18 @@ def test_later_targets_and_padding_of_the_source_have_no_gradient(name: str, mon
         assert np.abs(of_target[0, :later]).max(axis=-1).min() > 0 and np.abs(of_source[0, :4]).max(axis=-1).min() > 0
 
 
+def parameters(config: ModelConfig) -> int:
+    model = nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)))
+    return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+
 def test_the_table_is_one_or_two():
-    shared = nnx.state(model_of('t5'), nnx.Param)
-    apart = nnx.state(
-        nnx.eval_shape(lambda: EncoderDecoder(dataclasses.replace(T5, shared_table=False), rngs=nnx.Rngs(0))), nnx.Param
-    )
-    sizes = [sum(leaf.size for leaf in jax.tree.leaves(one)) for one in (shared, apart)]
+    sizes = [parameters(one) for one in (T5, dataclasses.replace(T5, shared_table=False))]
     assert sizes[1] - sizes[0] == 40 * 16
+    smaller = dataclasses.replace(T5, shared_table=False, target_vocab_size=30)
+    assert parameters(smaller) == sizes[1] - 10 * 16
+    untied = dataclasses.replace(smaller, tied_output=False, output_scale=False)
+    assert parameters(untied) == parameters(smaller) + 30 * 16 + 30
     assert model_of('t5').encoder.embeddings.token is model_of('t5').decoder.embeddings.token
 
 

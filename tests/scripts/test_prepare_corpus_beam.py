@@ -10,10 +10,14 @@ from typing import Any
 
 import pytest
 
+from configs.common import text_to_text_config
 from efficient_attention.config.data import DataConfig
+from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.data.corpus.prepare import prepare_corpus
 from efficient_attention.data.corpus.writer import SplitWriter
 from efficient_attention.errors import InputError, RunError
+from efficient_attention.tasks.denoising import DenoisingTask
 from scripts.prepare_corpus_beam import ROOT, file_sources, in_one_line, split_arguments
 from tests.data.sources.test_wikipedia_dump import SAMPLE, page
 
@@ -95,6 +99,10 @@ def test_beam_makes_the_folder_of_the_local_preparation(
     command = compare_with_local(tmp_path, monkeypatch, fields, shard_bytes=600)
     if kind == 'dump':
         return
+    noised = text_to_text_config()
+    noised.data.update(fields | {'cache': str(tmp_path / 'beam'), 'lowercase': True})
+    noised.update_from_flattened_dict({'noise.name': 'bart', 'model.decoder_layers': 1})
+    assert [DenoisingTask(from_dict(noised.to_dict(), RunConfig)).corpus.folder] == [*(tmp_path / 'beam').glob('*-*')]
     (tmp_path / '1.jsonl').write_text('{"text": "Good."}\n{"txt": "Bad."}\n', encoding='utf-8')
     failed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert failed.returncode == 2 and failed.stderr.splitlines()[-1].startswith(f'error: {tmp_path}/1.jsonl: line 2: ')

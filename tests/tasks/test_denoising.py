@@ -10,6 +10,7 @@ from configs.common import text_to_text_config
 from configs.text_to_text.glue import get_config as glue_config
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
+from efficient_attention.data.corpus.prepare import prepare_corpus
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
@@ -104,6 +105,24 @@ def test_a_released_tokenizer_serves_with_its_own_sentinels(corpus: dict[str, An
     many = {'noise.density': 0.5, 'noise.mean_span': 1.0, 'data.length': 256, 'pairs.target_length': 256}
     with pytest.raises(InputError, match=r'100 sentinels \(<extra_id_0>, ...\) in its vocabulary; 127 are needed$'):
         DenoisingTask(config_of(corpus, **fields | many | {'model.vocab_size': size}))
+
+
+def test_a_corpus_that_was_prepared_beforehand_is_found(corpus: dict[str, Any], tmp_path: Path):
+    """With as many sentinels as the run says, or for any task with the tokenizer of a file."""
+    asked = {'data.cache': str(tmp_path / 'cache')}
+    run = config_of(corpus | asked, **{'data.length': 64})
+    learnt = prepare_corpus(run.data, sentinels=3, show_progress=False).folder
+    task = DenoisingTask(run)
+    assert (
+        task.corpus.folder == learnt and task.notes[0] == 'noise: texts of 70 tokens with 3 spans and as many sentinels'
+    )
+    files = {'data.tokenizer': str(learnt / 'tokenizer.json'), 'data.vocab_size': 90}
+    for name in ('span_corruption', 'bart'):
+        run = config_of(corpus | asked, name, **files, **{'data.length': 64})
+        assert DenoisingTask(run).corpus.folder == prepare_corpus(run.data, show_progress=False).folder != learnt
+    plain = config_of(corpus | asked, 'bart')
+    assert DenoisingTask(plain).corpus.folder == prepare_corpus(plain.data, show_progress=False).folder
+    assert len(list((tmp_path / 'cache').iterdir())) == 3
 
 
 @pytest.mark.parametrize(

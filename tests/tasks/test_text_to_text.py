@@ -8,10 +8,13 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from tokenizers import Tokenizer
 
 from configs.common import text_to_text_config
 from configs.text_to_text.glue import get_config as glue_config
 from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.noise import NoiseConfig
+from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.pairs.pair_encoder import symbols_of
 from efficient_attention.data.pairs.pair_sets import parse_sets
@@ -23,7 +26,7 @@ from efficient_attention.inference.translator import Decoding, Translation, gene
 from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
 from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.tasks.task import HostBatch
-from efficient_attention.tasks.text_to_text import TextToTextTask
+from efficient_attention.tasks.text_to_text import TextToTextTask, source_rows
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
 from efficient_attention.workdir.metrics import read_metrics
@@ -53,8 +56,10 @@ def test_a_run_learns_and_its_workdir_is_evaluated(tmp_path: Path):
     training = [line for line in read_metrics(tmp_path / 'run') if line['split'] == 'train']
     assert all(line['target_loss'] > line['target_cross_entropy'] for line in training[-1:])
     assert (tmp_path / 'run' / 'tokenizer.json').exists()
-    found = evaluate_workdir(tmp_path / 'run', batch_size=16, beams=2)
+    before: list[dict[str, float | str]] = []
+    found = evaluate_workdir(tmp_path / 'run', batch_size=16, before_search=before.append, beams=2)
     assert found['target_loss'] == pytest.approx(held_out['target_loss'], rel=1e-5)
+    assert before[0].items() < found.items() and before[0]['target_loss'] == found['target_loss'] and len(before) == 1
     run = open_translator(tmp_path / 'run', decoding=Decoding(beams=2, max_tokens=8, batch_size=16))
     [held_out_set] = parse_sets('toy:reverse:10:2-6:1', '')
     sources, targets, _ = zip(*held_out_set.read(), strict=True)
@@ -72,6 +77,9 @@ def assert_goes_out_and_comes_back(workdir: Path, folder: Path) -> None:
     after = open_pretrained(folder)
     assert (after.family, after.problem, after.model) == ('pegasus', 'text_to_text', before.model)
     assert jax.tree.all(jax.tree.map(np.array_equal, before.params(), after.params()))
+    encoder = TextToTextTask(config_of()).encoder.source
+    text = Tokenizer.from_file(str(folder / 'tokenizer.json')).encode('3 1 4 12')  # as other libraries read it
+    assert text.ids == encoder.ids(['3 1 4 12'])[0].tolist()
     pieces = load_tokenizer(workdir / 'tokenizer.json', lowercase=False).get_vocab()
     ids = {'pad_token_id': '[PAD]', 'decoder_start_token_id': '[CLS]', 'eos_token_id': '[SEP]'}
     assert {key: after.extra[key] for key in ids} == {key: pieces[piece] for key, piece in ids.items()}
@@ -88,6 +96,41 @@ def assert_another_run_follows(start: Path) -> None:
     tokenizer = load_tokenizer(start / 'tokenizer.json', lowercase=False)
     symbols = [symbols_of(tokenizer, one.pairs.start, one.pairs.begin) for one in (filled.config, config_of())]
     assert symbols[0] == symbols[1]
+
+
+def test_two_tokenizers_learn_write_and_stay_apart(tmp_path: Path):
+    """A digit has other ids on the two sides, and the same folder holds both tokenizers."""
+    fields = {'pairs.target_tokenizer': 'train:unigram', 'pairs.target_vocab_size': 17, 'model.shared_table': False}
+    fields |= {'pairs.target_length': 14, 'pairs.buckets': (14,)}  # digits and what begins a word apart
+    config = config_of(**fields, **{'train.steps': 6, 'train.log_every_steps': 2})
+    assert (config.model.vocab_size, config.model.target_vocab_size) == (24, 17)
+    train(config, tmp_path / 'run')
+    lines = [line for line in read_metrics(tmp_path / 'run') if line['split'] == 'train']
+    assert lines[-1]['target_loss'] < lines[0]['target_loss'] - 0.1
+    found = evaluate_workdir(tmp_path / 'run', batch_size=16, beams=2)
+    task = TextToTextTask(config)
+    source, target = task.vocabulary, task.target_vocabulary
+    assert len(source) == 24 and len(target) == 17 and '▁' in target and '▁' not in source
+    assert task.fingerprint.keys() == {'pairs', 'tokenizer', 'target_tokenizer'}
+    [batch] = task.training_batches(0, 1, 0, 1)
+    assert batch['tokens'][0, 0] == target['[CLS]'] and (batch['source'] == source['[SEP]']).sum() == 8
+    for name, pieces in (('tokenizer', source), ('target_tokenizer', target)):
+        assert load_tokenizer(tmp_path / 'run' / f'{name}.json', lowercase=False).get_vocab() == pieces
+    run = open_translator(tmp_path / 'run', decoding=Decoding(beams=2, max_tokens=14, batch_size=16))
+    [held_out_set] = parse_sets('toy:reverse:10:2-6:1', '')
+    sources, targets, _ = zip(*held_out_set.read(), strict=True)
+    made = run(sources, alignments=True)
+    scores = translation_scores([best[0].text for best in made], targets)
+    assert {name: found[name] for name in scores} == scores
+    assert set(made[0][0].source_pieces) <= source.keys() and set(made[0][0].pieces) <= target.keys()
+    with pytest.raises(InputError, match='the model has two tokenizers'):
+        save_pretrained(tmp_path / 'exported', open_pretrained(tmp_path / 'run'))
+    glue = glue_config('sst2-pretrained')
+    glue.train.start_from = str(tmp_path / 'run')
+    assert fill_config(glue.to_dict()).config.pairs.target_tokenizer == str(tmp_path / 'run' / 'target_tokenizer.json')
+    other = config_of(**fields, **{'train.start_from': str(tmp_path / 'run'), 'pairs.train': 'toy:sort:40:7-7'})
+    with pytest.raises(InputError, match=r'add --config.pairs.target_tokenizer=.*run/target_tokenizer.json$'):
+        train(other, tmp_path / 'other')
 
 
 class Copies:
@@ -169,6 +212,24 @@ def with_positions(batch: HostBatch) -> HostBatch:
     return {name: array for name, array in (filled | batch).items() if name != 'index'}
 
 
+@pytest.mark.parametrize('attention', ['bigbird(2, 1)', 'lsh(4, 2)'])
+def test_an_evaluation_and_a_search_read_a_source_in_rows_of_one_length(attention: str):
+    """Where it counts: the length of the target, and the pairs beside it, do not change it."""
+    fields = {'model.attention': attention, 'model.shared_qk': True, 'data.length': 12, 'pairs.buckets': (4, 8)}
+    fields |= {'pairs.target_length': 9, 'pairs.held_out': 'toy:sum:40:1-13:1', 'model.attention_dropout_rate': 0.0}
+    task = TextToTextTask(config_of(**fields))
+    graph, params = nnx.split(nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0))))
+    transducer = translator.make_translator(graph, params, task.encoder, Decoding(), '', task.config).transducer
+    seen = set()
+    for batch in task.evaluation_batches(0, 1):
+        lengths = batch['source_segments'][batch['index'] >= 0].sum(axis=1)
+        seen.add(batch['source'].shape[1])
+        assert {transducer.row_length(length, 0) for length in lengths.tolist()} == {batch['source'].shape[1]}
+    assert seen == {4, 8, 12}
+    noised = RunConfig(**{**task.config.__dict__, 'pairs': PairsConfig(target_length=9), 'noise': NoiseConfig('bart')})
+    assert source_rows(noised) == (9, 12)
+
+
 def test_the_fingerprint_follows_the_pairs_and_the_tokenizer():
     found = [TextToTextTask(config_of(**fields)).fingerprint for fields in ({}, {'data.vocab_size': 23})]
     assert found[0]['pairs'] == found[1]['pairs'] and found[0]['tokenizer'] != found[1]['tokenizer']
@@ -179,7 +240,7 @@ def test_the_fingerprint_follows_the_pairs_and_the_tokenizer():
 @pytest.mark.parametrize(
     'fields, said',
     [
-        ({'pairs.prefix': ('a', 'b')}, '^pairs.prefix has 2 prefixes, and pairs.train 1 sets$'),
+        ({'pairs.prefix': ('a', 'b')}, '^pairs.prefix has 2 prefixes, and pairs.train 1 sets; several'),
         ({'model.vocab_size': 24, 'data.vocab_size': 24, 'pairs.start': '<go>'}, "^pairs.start is '<go>'"),
         ({'pairs.train': 'lines:none.de,none.en'}, "^pairs.train: no file matches 'none.de'$"),
     ],

@@ -47,7 +47,7 @@ def prepare_corpus(config: DataConfig, *, sentinels: int | None = None, show_pro
     Raises:
         InputError: the source, the tokenizer, or the cached folder is not as it should be; one line says what.
     """
-    tokenizer = corpus_tokenizer(config) if sentinels is None else loaded_tokenizer(config, is_text_to_text=True)
+    tokenizer = corpus_tokenizer(config, is_text_to_text=sentinels is not None)
     source = open_source(config.source)
     digest = source.digest()
     folder = corpus_folder(config, digest, sentinels)
@@ -63,10 +63,13 @@ def training_documents(config: DataConfig) -> Iterator[str]:
         return _survey(open_source(config.source), config.held_out, progress).training_documents()
 
 
-def corpus_tokenizer(config: DataConfig) -> Tokenizer | None:
-    """The tokenizer of a file, checked; None where it is to be trained."""
-    tokenizer = loaded_tokenizer(config)
-    if tokenizer:
+def corpus_tokenizer(config: DataConfig, *, is_text_to_text: bool = False) -> Tokenizer | None:
+    """The tokenizer of a file, checked; None where it is to be trained.
+
+    `is_text_to_text`: it may lack an encoder's special tokens, and have more or fewer pieces than `vocab_size`.
+    """
+    tokenizer = loaded_tokenizer(config, is_text_to_text=is_text_to_text)
+    if tokenizer and not is_text_to_text:
         size = vocabulary_of(tokenizer, config.tokenizer).size
         if size != config.vocab_size:
             raise InputError(
@@ -76,7 +79,11 @@ def corpus_tokenizer(config: DataConfig) -> Tokenizer | None:
 
 
 def corpus_folder(config: DataConfig, digest: str, sentinels: int | None = None) -> Path:
-    """The folder in the cache of what a source of this digest becomes with the arguments of `prepare_corpus`."""
+    """The folder in the cache of what a source of this digest becomes with the arguments of `prepare_corpus`.
+
+    A corpus for text to text is that of other tasks, unless its tokenizer is another: a trained one with sentinels, or
+    one of a SentencePiece file, which is read otherwise.
+    """
     key = {
         'format': FORMAT,
         'rules': RULES,
@@ -85,8 +92,10 @@ def corpus_folder(config: DataConfig, digest: str, sentinels: int | None = None)
         **tokenizer_identity(config),
         'vocab_size': config.vocab_size,
     }
-    if sentinels is not None:
-        key['sentinels'] = sentinels if config.tokenizer.startswith('train:') else 'of the file'
+    if sentinels and config.tokenizer.startswith('train:'):
+        key['sentinels'] = sentinels
+    if sentinels is not None and config.tokenizer.endswith('.model'):
+        key['sentinels'] = 'of the file'
     return Path(config.cache) / f'{config.source.partition(":")[0]}-{json_sha256(key)[:16]}'
 
 

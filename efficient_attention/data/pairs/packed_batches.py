@@ -31,7 +31,7 @@ class PackedBatches:
 
     Attributes:
         pairs: encoded, each within `lengths`.
-        symbols: of the tokenizer.
+        symbols: of the tokenizers of sources and of targets.
         lengths: tokens of a row of sources and of one of targets.
         batch_size: rows of the global batch; the last of an epoch is filled up with rows of weight 0.
         seed: of the order of the pairs.
@@ -39,7 +39,7 @@ class PackedBatches:
     """
 
     pairs: Sequence[EncodedPair]
-    symbols: Symbols
+    symbols: tuple[Symbols, Symbols]
     lengths: tuple[int, int]
     batch_size: int
     seed: int = 0
@@ -110,12 +110,12 @@ class PackedBatches:
         """The process's block of the batch of these rows."""
         first = block.process_index * block.rows
         batch: Batch = {}
-        for length, (side, names) in zip(self.lengths, SIDES.items(), strict=True):
+        for length, symbols, (side, names) in zip(self.lengths, self.symbols, SIDES.items(), strict=True):
             texts = [[getattr(self.pairs[number], side) for number in row] for row in rows[first : first + block.rows]]
-            batch |= dict(zip(names, side_by_side(texts, (block.rows, length), self.symbols.pad), strict=True))
+            batch |= dict(zip(names, side_by_side(texts, (block.rows, length), symbols.pad), strict=True))
         before = np.roll(batch['targets'], 1, axis=1)
         is_first = (batch['positions'] == 0) & (batch['segments'] > 0)
-        batch['tokens'] = np.where(is_first, np.int32(self.symbols.start), before)
+        batch['tokens'] = np.where(is_first, np.int32(self.symbols[1].start), before)
         return batch | {'weights': (batch['segments'] > 0).astype(np.float32)}
 
 

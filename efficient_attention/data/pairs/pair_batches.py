@@ -24,22 +24,23 @@ class PairBatches:
 
     Attributes:
         pairs: encoded.
-        symbols: of the tokenizer.
+        symbols: of the tokenizers of sources and of targets.
         lengths: most tokens of a source and of a target.
         buckets: lengths to pad to, of both sides alike as far as `lengths` allow.
         batch_size: pairs of the global batch; the last of an epoch is filled up with rows of weight 0.
         seed: of the order of the pairs.
-        is_row_alone: in an evaluation each pair is padded to its own bucket; for attention that reads a row's length.
+        alone: whether, in an evaluation, a source and a target are padded to the bucket of their own length, whatever
+            stands beside them; for attention that reads a row's length.
         mixture: which pairs an epoch of training has; None = each once.
     """
 
     pairs: Sequence[EncodedPair]
-    symbols: Symbols
+    symbols: tuple[Symbols, Symbols]
     lengths: tuple[int, int]
     buckets: tuple[int, ...]
     batch_size: int
     seed: int = 0
-    is_row_alone: bool = False
+    alone: tuple[bool, bool] = (False, False)
     mixture: Mixture | None = None
 
     @functools.cached_property
@@ -84,27 +85,48 @@ class PairBatches:
     def evaluation(self, process_index: int, process_count: int) -> Iterator[Batch]:
         """This process's rows of batches that hold every pair once, the longest first."""
         block = HostBlock(self.batch_size, process_index, process_count)
-        for rows in self.plan.in_order(is_row_alone=self.is_row_alone):
-            yield self.batch(rows, block)
+        for rows in self.in_order():
+            yield self.batch(rows, block, self.evaluated(rows))
+
+    def in_order(self) -> Iterator[np.ndarray]:
+        """The pairs of each batch of an evaluation: every pair once, those together whose own buckets are the same."""
+        order = np.concatenate([*self.plan.in_order(), np.zeros(0, np.int64)])
+        keys = [self.own_lengths(self.pairs[number]) for number in order]
+        for key in dict.fromkeys(keys):
+            group = order[[one == key for one in keys]]
+            for start in range(0, len(group), self.batch_size):
+                yield group[start : start + self.batch_size]
+
+    def own_lengths(self, pair: EncodedPair) -> tuple[int, int]:
+        """The lengths of the rows that a pair has to be in for an evaluation; 0 = any that has room."""
+        sides = zip((pair.source, pair.target), self.lengths, self.alone, strict=True)
+        source, target = (min(self.plan.bucket_of(len(ids)), most) * is_alone for ids, most, is_alone in sides)
+        return source, target
+
+    def evaluated(self, rows: np.ndarray) -> tuple[int, int]:
+        """The lengths to which pairs that are evaluated together are padded."""
+        source, target = (own or most for own, most in zip(self.own_lengths(self.pairs[rows[0]]), self.padded(rows), strict=True))
+        return source, target
 
     def padded(self, rows: np.ndarray) -> tuple[int, int]:
         """The lengths to which the sources and the targets of these pairs are padded."""
         bucket, (most_source, most_target) = self.plan.bucket(rows), self.lengths
         return min(bucket, most_source), min(bucket, most_target)
 
-    def batch(self, rows: np.ndarray, block: HostBlock) -> Batch:
-        """The process's block of the batch of these pairs."""
+    def batch(self, rows: np.ndarray, block: HostBlock, lengths: tuple[int, int] | None = None) -> Batch:
+        """The process's block of the batch of these pairs; `lengths` of rows of sources and of targets, if not `padded`."""
         first = block.process_index * block.rows
         numbers = rows[first : first + block.rows]
-        pairs, (source_length, target_length) = [self.pairs[row] for row in numbers], self.padded(rows)
-        source, targets = (np.full((block.rows, n), self.symbols.pad, np.int32) for n in (source_length, target_length))
+        pairs = [self.pairs[row] for row in numbers]
+        sides = zip(lengths or self.padded(rows), self.symbols, strict=True)
+        source, targets = (np.full((block.rows, length), symbols.pad, np.int32) for length, symbols in sides)
         source_segments, segments = np.zeros_like(source), np.zeros_like(targets)
         index = np.full(block.rows, -1, np.int32)
         index[: len(numbers)] = numbers
         for row, pair in enumerate(pairs):
             source[row, : len(pair.source)], source_segments[row, : len(pair.source)] = pair.source, 1
             targets[row, : len(pair.target)], segments[row, : len(pair.target)] = pair.target, 1
-        starts = np.full((block.rows, 1), self.symbols.start, np.int32)
+        starts = np.full((block.rows, 1), self.symbols[1].start, np.int32)
         return {
             'source': source,
             'source_segments': source_segments,

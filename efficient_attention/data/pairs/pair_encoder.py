@@ -42,43 +42,71 @@ class Overlong:
     first: str = ''
 
 
-def symbols_of(tokenizer: Tokenizer, start: str = '', begin: str = '') -> Symbols:
+def symbols_of(tokenizer: Tokenizer, start: str = '', begin: str = '', name: str = 'data.tokenizer') -> Symbols:
     """The symbols of a tokenizer by the names in use; `start` and `begin` name pieces, as in `PairsConfig`.
+
+    `name` is the field that it is of, for messages.
 
     Raises:
         InputError: it has no padding, no end of a text, or no such piece.
     """
-    for name, piece in (('start', start), ('begin', begin)):
+    of_side = '' if name == 'data.tokenizer' else f' ({name})'
+    for field, piece in (('start', start), ('begin', begin)):
         if piece and tokenizer.token_to_id(piece) is None:
-            raise InputError(f'pairs.{name} is {piece!r}, which the tokenizer lacks')
-    ids = text_to_text_ids(tokenizer, 'data.tokenizer', start=start)
+            raise InputError(f'pairs.{field} is {piece!r}, which the tokenizer lacks{of_side}')
+    ids = text_to_text_ids(tokenizer, name, start=start)
     first = tokenizer.token_to_id(begin) if begin else None
     return Symbols(ids.pad, ids.end, ids.start, -1 if first is None else first)
 
 
 @dataclasses.dataclass(frozen=True)
-class PairEncoder:
-    """From texts to ids.
+class SideEncoder:
+    """From sources or targets to ids.
 
     Attributes:
-        tokenizer: of both sides.
+        tokenizer: of this side.
         symbols: its symbols.
-        source_length: most tokens of a source, its end included.
-        target_length: most tokens of a target, its end included.
-        overlong: 'truncate', 'skip' or 'error'.
+        length: most tokens of a text, its end included.
     """
 
     tokenizer: Tokenizer
     symbols: Symbols
-    source_length: int
-    target_length: int
-    overlong: str = 'truncate'
+    length: int
 
-    def source_ids(self, texts: Iterable[str]) -> list[np.ndarray]:
-        """The ids of sources or targets, each with its end, of any length."""
+    def ids(self, texts: Iterable[str]) -> list[np.ndarray]:
+        """The ids of texts, each with its end, of any length."""
         encoded = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
         before = [self.symbols.begin] if self.symbols.begin >= 0 else []
         return [np.array([*before, *one.ids, self.symbols.end], np.int32) for one in encoded]
+
+    def cut(self, ids: np.ndarray) -> np.ndarray:
+        """The first tokens of a text, and its end."""
+        return ids if len(ids) <= self.length else np.append(ids[: self.length - 1], np.int32(self.symbols.end))
+
+
+@dataclasses.dataclass(frozen=True)
+class PairEncoder:
+    """From pairs of texts to ids.
+
+    Attributes:
+        source: of sources.
+        target: of targets, with the same tokenizer or another.
+        overlong: 'truncate', 'skip' or 'error'.
+    """
+
+    source: SideEncoder
+    target: SideEncoder
+    overlong: str = 'truncate'
+
+    @property
+    def symbols(self) -> tuple[Symbols, Symbols]:
+        """Of sources and of targets."""
+        return self.source.symbols, self.target.symbols
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Most tokens of a source and of a target."""
+        return self.source.length, self.target.length
 
     def encode(self, pairs: Iterable[TextPair], prefix: str, overlong: Overlong) -> Iterator[EncodedPair]:
         """The pairs as ids; those beyond a length are counted in `overlong`, and cut or left out.
@@ -89,24 +117,19 @@ class PairEncoder:
         pairs = list(pairs)
         for first in range(0, len(pairs), ENCODED_AT_ONCE):
             some = pairs[first : first + ENCODED_AT_ONCE]
-            sources = self.source_ids(prefix + pair.source for pair in some)
-            targets = self.source_ids(pair.target for pair in some)
+            sources = self.source.ids(prefix + pair.source for pair in some)
+            targets = self.target.ids(pair.target for pair in some)
             for number, pair, source, target in zip(itertools.count(first), some, sources, targets, strict=False):
-                if len(source) > self.source_length or len(target) > self.target_length:
+                if len(source) > self.source.length or len(target) > self.target.length:
                     self.note(pair, len(source), len(target), overlong)
                     if self.overlong == 'skip':
                         continue
-                cut = self.cut(source, self.source_length), self.cut(target, self.target_length)
-                yield EncodedPair(*cut, pair.where, number)
+                yield EncodedPair(self.source.cut(source), self.target.cut(target), pair.where, number)
 
     def note(self, pair: TextPair, source: int, target: int, overlong: Overlong) -> None:
         """Counts a pair that is too long; raises InputError where that is an error."""
         if self.overlong == 'error':
-            limits = f'data.length {self.source_length} and pairs.target_length {self.target_length}'
+            limits = f'data.length {self.source.length} and pairs.target_length {self.target.length}'
             raise InputError(f'{pair.where}: {source} and {target} tokens, above {limits} (pairs.overlong)')
         overlong.count += 1
         overlong.first = overlong.first or pair.where
-
-    def cut(self, ids: np.ndarray, length: int) -> np.ndarray:
-        """The first tokens of a text, and its end."""
-        return ids if len(ids) <= length else np.append(ids[: length - 1], np.int32(self.symbols.end))

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
 
 from efficient_attention.data.tokenizers.special_tokens import END_OF_TEXT, ROLES, SENTINEL
 from efficient_attention.data.tokenizers.vocabulary import check_ids
@@ -59,6 +59,21 @@ def text_to_text_ids(tokenizer: Tokenizer, name: str, *, start: str = '') -> Tex
             raise InputError(f'tokenizer {name}: no {start} in its vocabulary, which targets were to begin with')
         first = pieces[start]
     return TextToTextIds(name, len(pieces), pad, first, end, found['unknown'], found['mask'], sentinels_of(pieces))
+
+
+def with_ends(tokenizer: Tokenizer, *, begin: str, end: int) -> Tokenizer:
+    """A copy that gives a text by itself the ids that text to text trains on: `begin`, if any, its pieces, `end`.
+
+    Trained tokenizers put an encoder's special tokens around a text.
+    """
+    last, before = tokenizer.id_to_token(end) or '', [begin] if begin else []
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.post_processor = processors.TemplateProcessing(
+        single=[*before, '$A', last],
+        pair=[*before, '$A', last, '$B', last],
+        special_tokens=[(name, tokenizer.token_to_id(name)) for name in dict.fromkeys([*before, last])],
+    )
+    return copy
 
 
 def first_id(pieces: dict[str, int], role: str) -> int | None:

@@ -309,9 +309,12 @@ def test_only_named_fields_decide():
     deciding = {'held_out': 0.5, 'tokenizer': 'train:bpe', 'vocab_size': 99, 'lowercase': False}
     assert all(module.corpus_folder(config(**{field: value}), 'digest') != name for field, value in deciding.items())
     assert module.corpus_folder(config(), 'other') != name
-    names = [module.corpus_folder(config(), 'digest', sentinels) for sentinels in (0, 1)]
-    assert len({name, *names}) == 3
-    files = [config(tokenizer=str(Path('books/00.txt').absolute())) for _ in range(2)]
-    assert module.corpus_folder(files[0], 'digest', 3) == module.corpus_folder(files[1], 'digest', 4)  # has its own
+    names = [module.corpus_folder(config(), 'digest', sentinels) for sentinels in (0, 1, 2)]
+    assert names[0] == name and len({*names}) == 3  # without sentinels it is the corpus of other tasks
+    file = config(tokenizer=str(Path('books/00.txt').absolute()))  # has its own
+    assert len({module.corpus_folder(file, 'digest', sentinels) for sentinels in (None, 0, 3)}) == 1
+    Path('00.model').write_bytes(b'')  # is read with T5's sentinels
+    file = dataclasses.replace(file, tokenizer='00.model')
+    assert len({module.corpus_folder(file, 'digest', sentinels) for sentinels in (None, 0, 3)}) == 2
     read = set(deciding) | {'source', 'cache', 'processes'}
     assert read <= {field.name for field in dataclasses.fields(DataConfig)}

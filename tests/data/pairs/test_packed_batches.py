@@ -35,7 +35,7 @@ def pairs_in(batch: Batch) -> list[Texts]:
                 assert np.array_equal(batch[name][row, places], np.arange(len(places)))
                 assert np.ptp(places) == len(places) - 1
             ids = tuple(batch['targets'][row, target].tolist())
-            assert tuple(batch['tokens'][row, target].tolist()) == (SYMBOLS.start, *ids[:-1])
+            assert tuple(batch['tokens'][row, target].tolist()) == (SYMBOLS[1].start, *ids[:-1])
             found.append((tuple(batch['source'][row, source].tolist()), ids))
     return found
 

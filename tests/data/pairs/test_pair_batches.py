@@ -6,7 +6,7 @@ import pytest
 from efficient_attention.data.pairs.pair_batches import PairBatches
 from efficient_attention.data.pairs.pair_encoder import EncodedPair, Symbols
 
-SYMBOLS = Symbols(pad=0, end=1, start=2)
+SYMBOLS = Symbols(pad=10, end=1, start=2), Symbols(pad=0, end=1, start=2)
 
 
 def pairs_of(count: int) -> list[EncodedPair]:
@@ -55,7 +55,15 @@ def test_a_step_gives_the_same_pairs_whatever_came_before(processes: int):
     assert not np.array_equal(whole, [b['index'] for b in batches(seed=4).training(0, 9, process, processes)])
 
 
-def test_a_pair_alone_is_padded_to_its_own_bucket():
-    for batch in batches(is_row_alone=True).evaluation(0, 1):
-        longest = [max(len(PAIRS[n].source), len(PAIRS[n].target)) for n in batch['index'] if n >= 0]
-        assert len({next((b for b in (8, 16, 24) if n <= b), 30) for n in longest}) == 1
+@pytest.mark.parametrize('alone', [(True, False), (False, True), (True, True)])
+def test_a_side_alone_is_padded_to_its_own_bucket(alone: tuple[bool, bool]):
+    seen = []
+    for batch in batches(alone=alone).evaluation(0, 1):
+        numbers = [number for number in batch['index'] if number >= 0]
+        for side, is_alone, most in zip(('source', 'target'), alone, (30, 16), strict=True):
+            lengths = [len(getattr(PAIRS[number], side)) for number in numbers]
+            own = {min(next((b for b in (8, 16, 24) if n <= b), 30), most) for n in lengths}
+            row = batch['source' if side == 'source' else 'targets'].shape[1]
+            assert own == {row} if is_alone else max(lengths) <= row
+        seen += numbers
+    assert sorted(seen) == list(range(50))

@@ -3,7 +3,7 @@
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from efficient_attention.data.pairs.pair_encoder import Overlong, PairEncoder, Symbols, symbols_of
+from efficient_attention.data.pairs.pair_encoder import Overlong, PairEncoder, SideEncoder, Symbols, symbols_of
 from efficient_attention.data.pairs.pair_sets import TextPair
 from efficient_attention.errors import InputError
 
@@ -17,7 +17,11 @@ def tokenizer_of(pieces: dict[str, int]) -> Tokenizer:
 
 
 def encoder(overlong: str = 'truncate') -> PairEncoder:
-    return PairEncoder(tokenizer_of(PIECES), symbols_of(tokenizer_of(PIECES)), 4, 3, overlong)
+    return PairEncoder(side(PIECES, 4), side(PIECES, 3), overlong)
+
+
+def side(pieces: dict[str, int], length: int) -> SideEncoder:
+    return SideEncoder(tokenizer_of(pieces), symbols_of(tokenizer_of(pieces)), length)
 
 
 PAIRS = [TextPair('a b', 'c', 'line 1'), TextPair('a b c', 'c b a', 'line 2'), TextPair('b', 'a b', 'line 3')]
@@ -26,6 +30,13 @@ PAIRS = [TextPair('a b', 'c', 'line 1'), TextPair('a b c', 'c b a', 'line 2'), T
 def test_texts_end_and_have_the_prefix_of_their_set():
     [pair] = encoder().encode(PAIRS[:1], 'c ', Overlong())
     assert pair.source.tolist() == [5, 3, 4, 1] and pair.target.tolist() == [5, 1] and pair.where == 'line 1'
+
+
+def test_each_side_has_the_ids_of_its_own_tokenizer():
+    apart = PairEncoder(side(PIECES, 4), side({'</s>': 0, '<pad>': 1, 'c': 2, 'a': 3, '<unk>': 4}, 3))
+    assert apart.symbols == (Symbols(pad=0, end=1, start=0), Symbols(pad=1, end=0, start=1))
+    [pair] = apart.encode([TextPair('a b c c', 'c a c', 'line 1')], '', Overlong())
+    assert pair.source.tolist() == [3, 4, 5, 1] and pair.target.tolist() == [2, 3, 0]
 
 
 def test_pairs_that_are_too_long_are_cut_or_left_out_and_counted():

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.special_tokens import BERT_SPECIALS
-from efficient_attention.data.tokenizers.text_to_text import text_to_text_ids
+from efficient_attention.data.tokenizers.special_tokens import BERT_SPECIALS, with_specials
+from efficient_attention.data.tokenizers.text_to_text import text_to_text_ids, with_ends
 from efficient_attention.errors import InputError
 from tests.data.tokenizers.test_byte_level import roberta
 from tests.data.tokenizers.test_sentencepiece import ALBERT, MODELS, train
@@ -53,6 +53,18 @@ def test_bart_begins_with_its_end_where_it_is_told_to(tmp_path: Path):
     assert text_to_text_ids(tokenizer, 'bart', start='</s>').start == 2
     with pytest.raises(InputError, match='tokenizer bart: no <go> in its vocabulary, which targets were to begin with'):
         text_to_text_ids(tokenizer, 'bart', start='<go>')
+
+
+@pytest.mark.parametrize('begin, expected', [('', [0, 3, 7]), ('<s>', [6, 0, 3, 7])])
+def test_a_file_of_it_can_give_the_ids_of_training(tmp_path: Path, begin: str, expected: list[int]):
+    tokenizer = Tokenizer(models.WordLevel({'a': 0, '<unk>': 1, '<pad>': 2, 'b': 3, '[CLS]': 4, '[SEP]': 5}, '<unk>'))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    with_specials(tokenizer, ['[CLS]', '[SEP]', '<s>', '</s>'])
+    assert tokenizer.encode('a b').ids == [4, 0, 3, 5]
+    changed = with_ends(tokenizer, begin=begin, end=7)
+    assert changed.encode('a b').ids == expected and tokenizer.encode('a b').ids == [4, 0, 3, 5]
+    assert changed.encode('a b', 'b').ids == [*expected, 3, 7]
+    assert changed.decode(expected) == 'a b' and changed.get_vocab() == tokenizer.get_vocab()
 
 
 def test_gpt2s_one_special_token_serves_for_all(tmp_path: Path):
