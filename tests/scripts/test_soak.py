@@ -18,8 +18,8 @@ NOTES = 'echo said >&2; echo "1.5 imports 0" >> $' + phases.VARIABLE + '; exec s
 class FirstOccurrences(random.Random):
     """Gives the first of what is to be chosen from: a run that is killed goes on to the next kill soon."""
 
-    def randrange(self, *_: int) -> int:
-        return 0
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        return 0 if stop is None else super().randrange(start, stop, step)
 
 
 def test_three_kills_leave_no_trace(tmp_path):
