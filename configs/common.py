@@ -15,9 +15,11 @@ from efficient_attention.models.decoder_sizes import (
     transformer_xl_fields,
 )
 from efficient_attention.models.sizes import albert_fields, bert_fields, bigbird_fields, longformer_fields
+from efficient_attention.models.text_to_text_sizes import bart_fields, t5_fields
 
 __all__ = [
     'albert_fields',
+    'bart_fields',
     'bert_fields',
     'bigbird_fields',
     'default_config',
@@ -31,6 +33,7 @@ __all__ = [
     'set_fields',
     'small_decoder_config',
     'sparse_fields',
+    't5_fields',
     'text_to_text_config',
     'transformer_xl_fields',
 ]

@@ -157,7 +157,7 @@ def parts_of(config: ModelConfig) -> tuple[Callable[..., nnx.Module], Objective,
     if config.decoder_layers:
         source = jnp.asarray(np.random.default_rng(4).integers(0, 72, (ROWS, LENGTH), np.int32))
         segments = (jnp.arange(LENGTH)[None] < 8 + jnp.arange(ROWS)[:, None] % 5).astype(jnp.int32)
-        return EncoderDecoder, TextToText(), text_rows() | {'source': source, 'source_segments': segments}
+        return EncoderDecoder, TextToText(), text_rows(LENGTH - 2) | {'source': source, 'source_segments': segments}
     if config.token_types == 0:
         return Decoder, LanguageModelling(config), text_rows()
     return functools.partial(PretrainingModel, has_pairs=True), Pretraining(has_pairs=True), encoder_rows()
@@ -167,9 +167,9 @@ def encoder_rows() -> dict[str, jax.Array]:
     return random_batch(rows=ROWS, length=LENGTH, vocabulary=72, predictions=PREDICTIONS)
 
 
-def text_rows() -> dict[str, jax.Array]:
-    tokens = np.random.default_rng(2).integers(0, 72, (ROWS, LENGTH + 1), np.int32)
-    shape = ROWS, LENGTH
+def text_rows(length: int = LENGTH) -> dict[str, jax.Array]:
+    tokens = np.random.default_rng(2).integers(0, 72, (ROWS, length + 1), np.int32)
+    shape = ROWS, length
     batch = {'tokens': tokens[:, :-1], 'targets': tokens[:, 1:], 'segments': np.ones(shape, np.int32)}
     return jax.tree.map(jnp.asarray, batch | {'weights': np.ones(shape, np.float32)})
 
@@ -259,10 +259,15 @@ def test_a_step_on_any_mesh_is_that_of_one_device_and_gathers_a_layer_at_a_time(
 
 
 @pytest.mark.parametrize(
-    'name', ['reformer', 'encoder-decoder', pytest.param('transformer_xl', marks=pytest.mark.slow)]
+    'name, shape',
+    [
+        ('reformer', 'data x fsdp x tensor'),
+        ('encoder-decoder', 'fsdp x tensor x sequence'),
+        pytest.param('transformer_xl', 'data x fsdp x tensor', marks=pytest.mark.slow),
+    ],
 )
-def test_models_of_other_layers_and_losses_gather_a_layer_at_a_time_too(name: str, capfd):
-    check(name, (2, 2, 2), capfd)
+def test_models_of_other_layers_and_losses_gather_a_layer_at_a_time_too(name: str, shape: str, capfd):
+    check(name, MESHES[shape], capfd)
 
 
 @pytest.mark.slow
@@ -284,7 +289,7 @@ def test_positions_and_features_on_each_axis(name: str, shape: tuple, capfd):
     'name', sorted(set(MODELS) - {'scan', 'reformer', 'tupe', 'transformer_xl', 'encoder-decoder'})
 )
 def test_every_model_whose_rows_may_be_split(name: str, capfd):
-    """The others: test_what_cannot_be_split; a chunk of the loss takes whole rows (docs/scaling.md)."""
+    """The others: test_what_cannot_be_split, or above; a chunk of the loss takes whole rows (docs/scaling.md)."""
     check(name, MESHES['fsdp x tensor x sequence'], capfd)
 
 

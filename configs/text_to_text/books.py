@@ -13,8 +13,7 @@ Not run yet.
 
 from ml_collections import ConfigDict
 
-from configs.common import set_fields, text_to_text_config
-from efficient_attention.models.text_to_text_sizes import bart_fields, t5_fields
+from configs.common import bart_fields, set_fields, t5_fields, text_to_text_config
 
 BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_books/*/*.md'
 NOISES = {'t5': 'span_corruption', 'bart': 'bart'}

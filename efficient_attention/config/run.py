@@ -129,8 +129,6 @@ class RunConfig:
             raise InputError("eval.split is 'test', but pairs.test is empty: there are no targets to score by")
         if self.pairs.packed:
             check_packing(self.model)
-        if self.mesh.sequence > 1:
-            raise InputError(f'mesh.sequence is {self.mesh.sequence}; it must be 1 with the task text_to_text')
         if self.train.z_loss and self.model.adaptive_cutoffs:
             raise InputError('train.z_loss must be 0 with model.adaptive_cutoffs, whose outputs are normalised already')
         limit = self.model.position_limit
