@@ -1,6 +1,7 @@
 """Evaluates a run on its held-out split: python eval.py --workdir runs/quickstart [--checkpoint=best].
 
-The last line that it prints is one JSON object.
+The last line that it prints is one JSON object. From text to text the losses come in a line before, while texts are
+searched, so that they are not lost where the search is ended.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -50,8 +51,6 @@ def main() -> None:
     """Reads the flags, evaluates and prints the metrics."""
     parse_flags(sys.argv, required=('workdir',))
     # Not at the top of the file, where --help and a refused flag would wait twice as long for them.
-    import jax
-
     from efficient_attention.inference.evaluate_workdir import evaluate_workdir
     from efficient_attention.workdir.verify import verify_checkpoints
 
@@ -62,9 +61,15 @@ def main() -> None:
     protocol = {name: flag.value for name, flag in (PROTOCOL | SEARCH).items() if flag.value is not None}
     options = {'checkpoint': CHECKPOINT.value, 'batch_size': BATCH_SIZE.value, **protocol}
     with hosts_of_flags({'options': options}, agrees_on_stops=False):
-        metrics = evaluate_workdir(WORKDIR.value, **options)
-        if jax.process_index() == 0:
-            print(json.dumps(metrics), flush=True)
+        show(evaluate_workdir(WORKDIR.value, **options, before_search=show))
+
+
+def show(metrics: dict[str, float | str]) -> None:
+    """Prints metrics as one line, of the first process alone."""
+    import jax
+
+    if jax.process_index() == 0:
+        print(json.dumps(metrics), flush=True)
 
 
 if __name__ == '__main__':

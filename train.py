@@ -13,6 +13,7 @@ from efficient_attention.commands.allocator import keep_freed_memory
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_verify, define_workdir
 from efficient_attention.commands.hosts import define_host_flags, hosts_of_flags
+from efficient_attention.commands.phases import PREPARATION, note_phase
 from efficient_attention.errors import InputError
 
 CONFIG = config_flags.DEFINE_config_file(
@@ -37,6 +38,7 @@ def main() -> None:
         return
     if CONFIG.value is None:  # after --verify --noverify
         raise InputError('--config is missing')
+    note_phase(PREPARATION)
     print(keep_freed_memory(), file=sys.stderr)
     values = CONFIG.value.to_dict()
     with hosts_of_flags({'config': values}):

@@ -15,9 +15,11 @@ from efficient_attention.models.decoder_sizes import (
     transformer_xl_fields,
 )
 from efficient_attention.models.sizes import albert_fields, bert_fields, bigbird_fields, longformer_fields
+from efficient_attention.models.text_to_text_sizes import bart_fields, t5_fields
 
 __all__ = [
     'albert_fields',
+    'bart_fields',
     'bert_fields',
     'bigbird_fields',
     'default_config',
@@ -31,6 +33,7 @@ __all__ = [
     'set_fields',
     'small_decoder_config',
     'sparse_fields',
+    't5_fields',
     'text_to_text_config',
     'transformer_xl_fields',
 ]
@@ -68,6 +71,16 @@ def text_to_text_config() -> ConfigDict:
     config.model.target_vocab_size = config.pairs.get_ref('target_vocab_size')
     config.checkpoint.best_metric = 'target_loss'
     return config
+
+
+def leave_model_open(config: ConfigDict) -> None:
+    """Leaves open what a run from text to text takes from the checkpoint of `train.start_from`."""
+    config.model = ConfigDict({name: config_dict.placeholder(type(value)) for name, value in config.model.items()})
+    config.data.tokenizer = config_dict.placeholder(str)
+    config.data.vocab_size = config_dict.placeholder(int)
+    config.pairs.target_tokenizer = config_dict.placeholder(str)
+    config.pairs.begin = config_dict.placeholder(str)
+    config.pairs.start = config_dict.placeholder(str)
 
 
 def fine_tuning_config() -> ConfigDict:

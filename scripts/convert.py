@@ -15,6 +15,7 @@ from absl import flags
 
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_checkpoint, define_length, define_model, define_output
+from efficient_attention.commands.phases import READING, note_phase
 from efficient_attention.errors import InputError
 
 OLD_NAMES = {'source': 'model', 'to': 'output', 'to-long': 'length', 'global-tokens': 'global_tokens'}
@@ -27,6 +28,7 @@ def main() -> None:
     from efficient_attention.interop.lengthen import lengthen  # after --help and refusals, which need none of it
     from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
 
+    note_phase(READING)
     output = options.output
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise InputError(f'--output {output}: there is something already')

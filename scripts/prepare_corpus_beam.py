@@ -16,6 +16,7 @@ if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
 
 import contextlib
+import logging
 import re
 import sys
 import tempfile
@@ -170,6 +171,7 @@ def running(beams: list[str]) -> Iterator[Any]:
     import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
 
+    logging.getLogger('apache_beam').setLevel(logging.WARNING)  # of every channel that it opens, else
     try:
         with beam.Pipeline(options=PipelineOptions([f'--runner={RUNNER}', *beams])) as pipeline:
             yield pipeline

@@ -28,6 +28,7 @@ from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_batch_size, define_integers, define_output
 from efficient_attention.data.pairs.pair_sets import TextPair, parse_sets
 from efficient_attention.errors import InputError
+from efficient_attention.inference.translate_file import say_cut
 from efficient_attention.inference.translator import Decoding, open_translator
 from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.whole_files import whole_file
@@ -43,7 +44,10 @@ def main() -> None:
     parse_flags(sys.argv, ('models', 'pairs'), options=options)
     if options.edges != sorted(set(options.edges)) or options.edges[0] < 1:
         raise InputError(f'--edges is {options.edges}; they must rise, from at least 1')
-    pairs = [pair for one in parse_sets(options.pairs, '--pairs') for pair in one.read()]
+    if len(set(options.models)) < len(options.models):
+        raise InputError(f'--models has {options.models}; each stands there once')
+    found = (pair for one in parse_sets(options.pairs, '--pairs') for pair in one.read())
+    pairs = [pair for pair in found if len(pair.source.split()) <= options.edges[-1]]
     groups = numbers_by_length(pairs, options.edges)
     print(keep_freed_memory(), file=sys.stderr)
     decoding = Decoding(beams=options.beams, batch_size=options.batch_size)
@@ -51,7 +55,8 @@ def main() -> None:
     for model in options.models:
         translator = open_translator(Path(model), decoding=decoding)
         made = [best[0].text if best else '' for best in translator([pair.source for pair in pairs])]
-        scores[Path(model).name] = [group_score(made, pairs, group, options.metric) for group in groups]
+        say_cut(translator)
+        scores[model] = [group_score(made, pairs, group, options.metric) for group in groups]
     counts = [len(group) for group in groups]
     print(json.dumps({'metric': options.metric, 'words': options.edges, 'pairs': counts, 'scores': scores}))
     if options.output is not None:

@@ -2,10 +2,11 @@
 
 python scripts/soak.py --workdir runs/soak [--kills 100] [--runs pretraining,memory] [--seed 0]
 
-Each run starts anew in an empty folder and is killed (SIGKILL) three to seven times, wherever it is: while Python
-imports, data are prepared, programs compile, between steps, in an evaluation, a save or an export. The same command
-then goes to the end. Metrics, checkpoints and exports must be those of the unbroken run, bit by bit. The last line is
-one JSON object; the exit code is 1 where something differs. A kill takes some ten seconds.
+Each run starts anew in an empty folder and is killed (SIGKILL) three to seven times. The moments are random within each
+phase of an unbroken run in turn: imports, preparation, restoring or drawing the state, compilation, steps, an
+evaluation, a save, its sealing, the end; reading, writing and sealing of an export. The same command then goes to the
+end. Metrics, checkpoints and exports must be those of the unbroken run, bit by bit. The last line is one JSON object;
+the exit code is 1 where something differs. A kill takes some ten seconds; how long all will take is said.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -22,7 +23,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,22 +32,17 @@ from absl import flags
 from efficient_attention.commands.child_process import child_command
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_workdir
+from efficient_attention.commands.phases import COMPILATION
 from efficient_attention.errors import RunError, require, require_at_least
-from efficient_attention.workdir.checkpoint_reader import CheckpointReader
+from efficient_attention.whole_files import PARTIAL
 from efficient_attention.workdir.checkpoint_writer import UNFINISHED
+from scripts.phase_moments import NAMED, Event, Moment, Plan, moments, noting, phase_at, read_events, spans_of, wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 KILLS_EACH = (3, 7)  # of one run, at least and at most
-LATE_SECONDS = 0.4  # a kill comes up to so long after a line
+ENOUGH = 20  # kills of one kind of run, to hit each of its phases
 HANGING_SECONDS = 900.0  # after which a process counts as hanging
 KILLED = -9
-
-
-class Moment(NamedTuple):
-    """When a process is killed: so long after it has printed so many lines."""
-
-    lines: int
-    seconds: float
 
 
 class Ended(NamedTuple):
@@ -54,7 +50,16 @@ class Ended(NamedTuple):
 
     code: int
     lines: list[str]  # of its standard error
-    seconds_to_step: float  # from its start to the first line of a step, or to its end without one
+    start: float
+    end: float
+    events: list[Event]
+
+    @property
+    def seconds_to_step(self) -> float:
+        """From its start to the end of its first step; to its own end without one."""
+        begun = [place for place, event in enumerate(self.events) if event.phase == COMPILATION]
+        after = [event.time for event in self.events[begun[-1] + 1 :]] if begun else []
+        return (after[0] if after else self.end) - self.start
 
 
 def main() -> None:
@@ -77,6 +82,9 @@ def main() -> None:
     found = [line for result in results.values() for line in result['differences']]
     if found:
         raise RunError(f'{len(found)} difference(s) after a kill; the first: {found[0]}')
+    for name, result in results.items():
+        if result['not_hit'] and result['kills'] >= ENOUGH:
+            raise RunError(f'no kill of {name} hit: {", ".join(result["not_hit"])}')
 
 
 def define_flags() -> flags.FlagValues:
@@ -89,10 +97,13 @@ def define_flags() -> flags.FlagValues:
     return options
 
 
-def soak(name: str, folder: Path, kills: int, rng: random.Random, *fields: str) -> dict[str, Any]:
+def soak(
+    name: str, folder: Path, kills: int, rng: random.Random, *fields: str, only: Sequence[str] = NAMED
+) -> dict[str, Any]:
     """Kills one kind of run so often; says what the kills hit, how long a start takes and what differs at the end.
 
-    `fields` are words of the command line that follow those of the kind, such as --config.train.steps=20.
+    `fields` are words of the command line that follow those of the kind, such as --config.train.steps=20; `only` are
+    the phases in which kills come, all by default.
     """
     from scripts.soak_compare import differences
     from scripts.soak_runs import RUNS
@@ -101,45 +112,62 @@ def soak(name: str, folder: Path, kills: int, rng: random.Random, *fields: str) 
     folder.mkdir(parents=True)
     RUNS[name].write_files(folder)
     unbroken, broken = folder / 'unbroken', folder / 'broken'
-    expected = run_to_end([*RUNS[name].command(folder, unbroken), *fields])
+    expected = run_to_end([*RUNS[name].command(folder, unbroken), *fields], folder / 'phases')
+    spans = spans_of(expected.events, expected.start, expected.end)
+    say_estimate(name, kills, expected)
+    plan = Plan(moments(rng, spans, only), spans)
     command, hits = [*RUNS[name].command(folder, broken), *fields], collections.Counter[str]()
     found: list[str] = []
     resumed: list[float] = []
     while hits.total() < kills:
-        count = min(rng.randint(*KILLS_EACH), kills - hits.total())
-        for hit in killed(command, broken, [moment(rng, expected) for _ in range(count)], RUNS[name].goes_on):
-            hits[hit] += 1
-            print(f'{name}: kill {hits.total()} of {kills}: {hit}', file=sys.stderr, flush=True)
+        planned = plan.take(min(rng.randint(*KILLS_EACH), kills - hits.total()))
+        hit = killed(command, broken, planned, RUNS[name].goes_on)
+        plan.give_back(planned[len(hit) + 1 :])  # the first after them was tried in vain
+        hits.update(hit)
+        print(f'{name}: {hits.total()} of {kills} kills: {", ".join(hit)}', file=sys.stderr, flush=True)
         if RUNS[name].goes_on or not broken.exists():
-            resumed.append(run_to_end(command).seconds_to_step)
-        found += differences(broken, unbroken)
+            resumed.append(run_to_end(command, folder / 'phases').seconds_to_step)
+        found += differences(broken, unbroken) + leftovers(folder)
         shutil.rmtree(broken)
     seconds = {'first': expected.seconds_to_step, 'resumed': statistics.median(resumed) if resumed else None}
-    return {'kills': hits.total(), 'hit': dict(hits), 'seconds_to_step': seconds, 'differences': found}
+    missed = sorted({span.phase for span in spans if span.phase in only} - set(hits))
+    return {
+        'kills': hits.total(),
+        'hit': dict(hits),
+        'not_hit': missed,
+        'seconds_to_step': seconds,
+        'differences': found,
+    }
 
 
-def killed(command: list[str], workdir: Path, moments: list[Moment], goes_on: bool) -> Iterator[str]:
-    """Starts a command once for each moment and kills it then; gives what it was at. Ends where it came to its end."""
-    for kill_at in moments:
+def say_estimate(name: str, kills: int, expected: Ended) -> None:
+    """Says about how long the kills will take: most come after the compilation, and some runs go to their end."""
+    seconds = kills * (0.8 + 1 / statistics.mean(KILLS_EACH)) * (expected.end - expected.start)
+    print(f'{name}: {kills} kills take about {seconds / 60:.1f} minutes', file=sys.stderr, flush=True)
+
+
+def killed(command: list[str], workdir: Path, planned: Sequence[Moment], goes_on: bool) -> list[str]:
+    """Starts a command once for each moment and kills it then; returns what it was at. Breaks off at an end."""
+    hit: list[str] = []
+    for moment in planned:
         if workdir.exists() and not goes_on:
-            return
-        ended = run(command, kill_at)
+            break
+        ended = run(command, workdir.with_name('phases'), moment)
         if ended.code != KILLED:
             check_ended(command, ended)
-            return
-        yield phase(ended.lines, workdir)
+            break
+        hit.append(phase_at(ended.events, ended.end))
+    return hit
 
 
-def moment(rng: random.Random, expected: Ended) -> Moment:
-    """A random moment: half of them at any time up to the first step, half after any line of the unbroken run."""
-    if rng.random() < 0.5:
-        return Moment(0, rng.uniform(0, expected.seconds_to_step))
-    return Moment(rng.randint(1, max(len(expected.lines), 1)), rng.uniform(0, LATE_SECONDS))
+def leftovers(folder: Path) -> list[str]:
+    """What was left half written below a folder, a line each."""
+    return [f'{path} was left behind' for pattern in (PARTIAL, UNFINISHED) for path in folder.rglob(pattern)]
 
 
-def run_to_end(command: list[str]) -> Ended:
+def run_to_end(command: list[str], noted: Path) -> Ended:
     """Runs a command that nobody kills; raises RunError where it fails."""
-    ended = run(command, None)
+    ended = run(command, noted, None)
     check_ended(command, ended)
     return ended
 
@@ -150,43 +178,35 @@ def check_ended(command: list[str], ended: Ended) -> None:
         raise RunError(f'{" ".join(command)} ended with exit code {ended.code}: {"; ".join(ended.lines[-3:])}')
 
 
-def run(command: list[str], kill_at: Moment | None) -> Ended:
-    """Runs a command to its end, or kills it at a moment; raises RunError where it hangs."""
-    start = time.monotonic()
-    is_by_time = kill_at is not None and not kill_at.lines
-    lines: list[str] = []
-    seconds_to_step = 0.0
+def run(command: list[str], noted: Path, kill_at: Moment | None) -> Ended:
+    """Runs a command to its end, or kills it at a moment; raises RunError where it hangs.
+
+    Args:
+        command: program and arguments.
+        noted: file of the phases that it notes.
+        kill_at: None = never.
+    """
+    environment, start = noting(noted), time.monotonic()
     with subprocess.Popen(
-        child_command(command), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        child_command(command), cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:
-        killer = threading.Timer(kill_at.seconds if kill_at and is_by_time else HANGING_SECONDS, process.kill)
-        killer.start()
-        for line in process.stderr or ():
-            lines.append(line.rstrip())
-            if line.startswith('step ') and not seconds_to_step:
-                seconds_to_step = time.monotonic() - start
-            if kill_at and len(lines) == kill_at.lines:
-                time.sleep(kill_at.seconds)
-                process.kill()
-        code = process.wait()
-    is_hanging = not is_by_time and not killer.is_alive()
-    killer.cancel()
-    if is_hanging:
-        raise RunError(f'{" ".join(command)} did not end in {HANGING_SECONDS:.0f} s: {"; ".join(lines[-3:])}')
-    return Ended(code, lines, seconds_to_step or time.monotonic() - start)
+        if kill_at:
+            threading.Thread(target=kill, args=(process, noted, kill_at, start), daemon=True).start()
+        try:
+            said = process.communicate(timeout=HANGING_SECONDS)[1]
+        except subprocess.TimeoutExpired:
+            process.kill()
+            lines = process.communicate()[1].splitlines()
+            raise RunError(
+                f'{" ".join(command)} did not end in {HANGING_SECONDS:.0f} s: {"; ".join(lines[-3:])}'
+            ) from None
+    return Ended(process.returncode, said.splitlines(), start, time.monotonic(), read_events(noted))
 
 
-def phase(lines: list[str], workdir: Path) -> str:
-    """What a process was at when it was killed, told from what it left in the workdir and from its last lines."""
-    for folder in workdir.rglob('checkpoints'):
-        reader = CheckpointReader(folder.parent)
-        if list(folder.glob(UNFINISHED)) or reader.written_steps() != reader.steps():
-            return 'save'
-    if not lines:
-        return 'imports'
-    if not any('parameters on' in line for line in lines):
-        return 'preparation'
-    return 'steps or evaluation' if any(line.startswith('step ') for line in lines) else 'compilation'
+def kill(process: subprocess.Popen, noted: Path, moment: Moment, start: float) -> None:
+    """Kills a process when it is at the moment, unless it ends before."""
+    if wait_for(moment, noted, start, lambda: process.poll() is None):
+        process.kill()
 
 
 if __name__ == '__main__':

@@ -20,6 +20,7 @@ from ml_collections import config_flags
 from efficient_attention.commands.allocator import keep_freed_memory
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_workdir
+from efficient_attention.commands.phases import PREPARATION, note_phase
 
 CONFIG = config_flags.DEFINE_config_file('config', None, 'A file of configs/, as for train.py.')
 WORKDIR = define_workdir('Folder of the workdirs of all seeds.')
@@ -31,6 +32,7 @@ def main() -> None:
     parse_flags(sys.argv, required=('config', 'workdir'))
     from efficient_attention.training.seeds import table, train_seeds  # late, as in train.py
 
+    note_phase(PREPARATION)
     print(keep_freed_memory(), file=sys.stderr)
     summary = train_seeds(CONFIG.value.to_dict(), WORKDIR.value, SEEDS.value)
     print(table(summary))

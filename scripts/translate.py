@@ -7,7 +7,9 @@
 Without --input it reads standard input, and answers line by line. With --output an interrupted command goes on where it
 was: what is done stands in `<output>.partial` until all is. `--format jsonl` writes an object a line, with the --best
 texts and their scores. With --references the last line on standard output is one JSON object of BLEU, chrF and exact
-matches with their signatures.
+matches with their signatures. Without --input, --references scores an --output that is there, and needs no --model:
+
+    python scripts/translate.py --output test.en --references test.en.gold
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -39,7 +41,12 @@ SEARCH = ('beams', 'best', 'penalty', 'alpha', 'stop', 'max_tokens', 'min_tokens
 def main() -> None:
     """Reads the flags, translates, writes, and prints the scores if there are references."""
     options = define_flags()
-    parse_flags(sys.argv, ('model',), options=options)
+    parse_flags(sys.argv, options=options)
+    if options.references is not None and options.input is None:
+        score_alone(options)
+        return
+    if options.model is None:
+        raise InputError('--model is missing')
     check_files(options)
     print(keep_freed_memory(), file=sys.stderr)
     from efficient_attention.inference.translate_file import translate_file, translate_stream  # after --help
@@ -55,9 +62,23 @@ def main() -> None:
     identity |= {name: options[name].value for name in SEARCH if name != 'batch_size'}
     translate_file(translator, options.input, options.output, form=options.format, identity=identity)
     if options.references is not None:
-        from efficient_attention.inference.translate_file import file_scores
+        print_scores(options)
 
-        print(json.dumps(file_scores(options.output, options.references, form=options.format)))
+
+def score_alone(options: flags.FlagValues) -> None:
+    """Prints the scores of an output that is there; raises InputError where there is none, or a model is named."""
+    if options.output is None:
+        raise InputError('--references needs --output, and --input unless that file is there')
+    if options.model is not None:
+        raise InputError('--model needs --input; without both, --references scores the --output that is there')
+    print_scores(options)
+
+
+def print_scores(options: flags.FlagValues) -> None:
+    """Prints the scores of the output against the references."""
+    from efficient_attention.inference.translate_file import file_scores
+
+    print(json.dumps(file_scores(options.output, options.references, form=options.format)))
 
 
 def define_flags() -> flags.FlagValues:
@@ -66,7 +87,8 @@ def define_flags() -> flags.FlagValues:
     define_model(options)
     define_path('input', 'File of texts, a line each, plain or .gz; standard input by default.', options=options)
     define_output('File for the texts that are found, a line each; must be missing.', options=options)
-    define_path('references', 'File of the texts that are right, to score by.', options=options)
+    meaning = 'File of the texts that are right, to score by; without --input, the --output that is there.'
+    define_path('references', meaning, options=options)
     define_checkpoint('', '; best by default where the run names a metric, else last', options)
     flags.DEFINE_enum(
         'format', 'text', ('text', 'jsonl'), 'Of the output: the best text, or all with scores.', flag_values=options
@@ -92,10 +114,9 @@ def check_files(options: flags.FlagValues) -> None:
     if (options.input is None) != (output is None):
         raise InputError('--input and --output come together; without both, standard input and output are used')
     if output is not None and output.exists():
-        raise InputError(f'{output}: there is a file already; name another one (--output)')
+        way = ', or score it with --references and without --model and --input' if options.references else ''
+        raise InputError(f'{output}: there is a file already; name another one (--output){way}')
     if options.references is not None:
-        if output is None:
-            raise InputError('--references needs --input and --output')
         check_references(options.input, options.references)
     if options.best > 1 and options.format == 'text':
         raise InputError(f'--best is {options.best}; --format text holds one text a line, --format jsonl all of them')

@@ -45,7 +45,10 @@ BAD_PAIRS = {
     ),
     'set unknown': train('pairs.train=toys:copy:10:2-3', "pairs.train has the set 'toys:copy:10:2-3'; known: "),
     'toy unknown': train('pairs.train=toy:cpy:10:2-3', 'pairs.train'),
-    'prefixes too many': train("pairs.prefix=('a','b')", 'pairs.prefix has 2 prefixes, and pairs.train 1 sets'),
+    'prefixes too many': train(
+        "pairs.prefix=('a','b')",
+        "pairs.prefix has 2 prefixes, and pairs.train 1 sets; several prefixes are written ('a','b'), and a,b is one",
+    ),
     # ---- noise ----
     'noise unknown': train('noise.name=electra', "noise.name is 'electra'; known: none, span_corruption, bart"),
     'noise of pairs': train('noise.name=bart', "pairs.train is 'toy:reverse:"),
@@ -78,7 +81,10 @@ BAD_PAIRS = {
     'decoder bidirectional': train('model.decoder_attention=full', "model.decoder_attention 'full' is not causal"),
     'encoder missing': train('model.layers=0', 'model.layers is 0'),
     'cross attention LSH': train('model.cross_attention=lsh(8)', "model.cross_attention 'lsh(8)'"),
-    'rows split': train('mesh.sequence=2', 'mesh.sequence is 2; it must be 1 with the task text_to_text'),
+    'rows split': train(
+        'mesh.sequence=2 model.cross_attention=window(4)',
+        "mesh.sequence is 2; model.cross_attention 'window(4)' reads positions that",
+    ),
     # ---- search and its files ----
     'references missing': train('eval.split=test pairs.test=', "eval.split is 'test', but pairs.test is empty"),
     'beams none': train('eval.beams=0', 'eval.beams is 0'),
@@ -90,5 +96,22 @@ BAD_PAIRS = {
     'translation references': translate(
         FILES + ' --references={here}/c.txt', '{here}/c.txt has 2 lines, {here}/a.txt 1', a__txt='a\n', c__txt='a\nb\n'
     ),
+    'translation scored and there': translate(
+        FILES + ' --references={here}/c.txt',
+        '{here}/b.txt: there is a file already; name another one (--output), or score it with --references and without',
+        a__txt='a\n',
+        b__txt='a\n',
+        c__txt='a\n',
+    ),
+    'translation scored by a model': translate(
+        '--references={here}/a.txt --output={here}/b.txt', '--model needs --input; without both', a__txt='a\n'
+    ),
+    'translation scored missing': BadInput(
+        'scripts/translate.py --references={here}/a.txt --output={here}/b.txt', '{here}/b.txt: ', {'a.txt': 'a\n'}
+    ),
+    'translation scored without output': BadInput(
+        'scripts/translate.py --references={here}/a.txt', '--references needs --output, and --input', {'a.txt': 'a\n'}
+    ),
+    'translation without a model': BadInput('scripts/translate.py', '--model is missing', {}),
     'translation best': translate(FILES + ' --best=2', '--best is 2; --format text', a__txt='a\n'),
 }

@@ -33,11 +33,14 @@ class Sizes:
         share: the elements of the largest activation [rows, tokens, width] of one device.
         fixed: shapes on one device of arrays that do not grow with the rows' number or length alone, such as sums over
             the features of keys, or tables of positions that parameters are made into.
+        predicted: [rows, predictions, width] of one device; on a sequence axis the gradients of these vectors, of which
+            each device has its share of the predictions, are gathered.
         stacked: whether parameters of layers have a leading axis of layers.
     """
 
     share: int
     fixed: tuple[tuple[int, ...], ...] = ()
+    predicted: tuple[int, ...] = ()
     stacked: bool = True
 
 
@@ -54,7 +57,7 @@ def forbidden(text: str, params: Any, mesh: Mesh, sizes: Sizes) -> list[Exchange
     - Parameters of one layer, or a device's part of them, and their gradients.
     - Integers and truth values (tokens, places, masks of rows), and single numbers.
     - Arrays of fixed sizes, gathered or summed; of logits that are spread over devices the largest of each device.
-    - Activations as `MAY_SEND` says. They are never gathered.
+    - Activations as `MAY_SEND` says. They are never gathered, but for the gradients of predicted tokens.
     """
     one_layer = parameter_shapes(params, mesh, sizes.stacked, GATHERED)
     most = sum(math.prod(shape) for shape in one_layer)
@@ -65,6 +68,8 @@ def forbidden(text: str, params: Any, mesh: Mesh, sizes: Sizes) -> list[Exchange
         fixed = {bare(lead + of) for of in sizes.fixed for lead in ((), (count,) if one.kind == 'all-gather' else ())}
         if shape.dtype[0] in 'sup' or math.prod(shape.sizes) == 1 or bare(shape.sizes) in known | fixed:
             return True
+        if one.kind == 'all-gather' and one.axes == 'sequence':
+            return shape.sizes == sizes.predicted
         if one.kind == 'all-gather':
             return one.axes == 'tensor' and len(shape.sizes) == 3 and shape.sizes[-1] == mesh.shape['tensor']
         return one.axes in MAY_SEND.get(one.kind, ()) and math.prod(shape.sizes) <= sizes.share
@@ -76,6 +81,11 @@ def forbidden(text: str, params: Any, mesh: Mesh, sizes: Sizes) -> list[Exchange
     return [
         one for one in every if not is_one_layer(one) or not all(is_allowed(one, shape) for shape in arrays_of(one))
     ]
+
+
+def named(one: Exchange) -> tuple[str, str, list[tuple[int, ...]]]:
+    """The kind, axes and results of a collective."""
+    return one.kind, one.axes, [shape.sizes for shape in one.results]
 
 
 def arrays_of(one: Exchange) -> tuple[Shape, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image
 
+from configs.common import text_to_text_config
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.fill_config import fill_config
 from tests.tasks.letters import letters
@@ -68,6 +69,9 @@ def shrink_text_to_text(config: ConfigDict, folder: Path) -> None:
     else:
         config.data.update({'source': write_corpus(folder), 'cache': str(folder / 'cache'), 'held_out': 0.2})
     config.pairs.target_length = LENGTH
+    for group, defaults in text_to_text_config().items():  # what is open would be a checkpoint's
+        if isinstance(defaults, ConfigDict):
+            config[group].update({name: defaults[name] for name, value in config[group].items() if value is None})
     config.data.update({'length': LENGTH, 'vocab_size': DATA['vocab_size']})
     config.model.update(ConfigDict(MODEL | {'layers': 2, 'decoder_layers': 2}))
 

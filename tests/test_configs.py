@@ -31,7 +31,7 @@ def variants(name: str) -> list[str]:
     module = importlib.import_module(name)
     if hasattr(module, 'small_decoder_config'):
         return ['', *SMALL_DECODERS]
-    tables = ('MECHANISMS', 'SIZES', 'TASKS', 'FILES', 'SETS', 'METRICS', 'NOISES')
+    tables = ('MECHANISMS', 'SIZES', 'TASKS', 'FILES', 'SETS', 'METRICS', 'NOISES', 'ENCODERS')
     known = next((getattr(module, table) for table in tables if hasattr(module, table)), None)
     return list(known) if known and inspect.signature(module.get_config).parameters else ['']
 

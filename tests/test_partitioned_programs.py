@@ -20,7 +20,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
 from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.attention.features.definition import FeatureAttention
@@ -37,10 +37,11 @@ from efficient_attention.objectives.language_modelling import LanguageModelling
 from efficient_attention.objectives.objective import Objective
 from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.objectives.text_to_text import TextToText
-from efficient_attention.planning.collectives import Exchange
+from efficient_attention.planning.cost import cost_of
+from efficient_attention.planning.program import parse_program
 from efficient_attention.training.state import initial_state
 from efficient_attention.training.step import KeyedRows, accumulate, row_keys
-from tests.collectives import INVOLUNTARY, Sizes, compiling_anew, forbidden, sent
+from tests.collectives import INVOLUNTARY, Sizes, compiling_anew, forbidden, named, sent
 from tests.tolerances import assert_close
 from tests.training.tiny_batch import random_batch
 
@@ -107,6 +108,7 @@ MODELS['encoder-decoder'] = dataclasses.replace(
 MODELS['transformer_xl without chunks'] = dataclasses.replace(MODELS['transformer_xl'], loss_chunk=0)
 LOGITS, FEATURES = ('alibi', 't5', 'tupe'), ('favor', 'linear', 'causal linear')
 WIDE = {'wide': dataclasses.replace(ENCODER, width=64, head_width=16, feed_forward_width=256, layers=4)}
+WIDE['words'] = dataclasses.replace(ENCODER, vocab_size=4096, layers=1)
 # Devices along data, fsdp, tensor and sequence.
 MESHES = {
     'data': (8, 1, 1, 1),
@@ -155,7 +157,7 @@ def parts_of(config: ModelConfig) -> tuple[Callable[..., nnx.Module], Objective,
     if config.decoder_layers:
         source = jnp.asarray(np.random.default_rng(4).integers(0, 72, (ROWS, LENGTH), np.int32))
         segments = (jnp.arange(LENGTH)[None] < 8 + jnp.arange(ROWS)[:, None] % 5).astype(jnp.int32)
-        return EncoderDecoder, TextToText(), text_rows() | {'source': source, 'source_segments': segments}
+        return EncoderDecoder, TextToText(), text_rows(LENGTH - 2) | {'source': source, 'source_segments': segments}
     if config.token_types == 0:
         return Decoder, LanguageModelling(config), text_rows()
     return functools.partial(PretrainingModel, has_pairs=True), Pretraining(has_pairs=True), encoder_rows()
@@ -165,9 +167,9 @@ def encoder_rows() -> dict[str, jax.Array]:
     return random_batch(rows=ROWS, length=LENGTH, vocabulary=72, predictions=PREDICTIONS)
 
 
-def text_rows() -> dict[str, jax.Array]:
-    tokens = np.random.default_rng(2).integers(0, 72, (ROWS, LENGTH + 1), np.int32)
-    shape = ROWS, LENGTH
+def text_rows(length: int = LENGTH) -> dict[str, jax.Array]:
+    tokens = np.random.default_rng(2).integers(0, 72, (ROWS, length + 1), np.int32)
+    shape = ROWS, length
     batch = {'tokens': tokens[:, :-1], 'targets': tokens[:, 1:], 'segments': np.ones(shape, np.int32)}
     return jax.tree.map(jnp.asarray, batch | {'weights': np.ones(shape, np.float32)})
 
@@ -203,8 +205,9 @@ def sizes_of(config: ModelConfig, mesh: Mesh) -> Sizes:
     if isinstance(config.mechanisms[0], FeatureAttention):
         features = getattr(config.mechanisms[0], 'features', width)
         fixed += [(rows, heads, features, *columns) for columns in ((), (width,), (width + 1,))]
-    share = rows * max(tokens, PREDICTIONS) * max(config.width, heads * width)
-    return Sizes(share, tuple(fixed), config.is_stacked)
+    predictions = PREDICTIONS + -PREDICTIONS % mesh.shape.get('sequence', 1)
+    share = rows * max(tokens, predictions) * max(config.width, heads * width)
+    return Sizes(share, tuple(fixed), (rows, predictions, config.width), config.is_stacked)
 
 
 def bias_sizes(config: ModelConfig, heads: int, tokens: int) -> list[tuple[int, ...]]:
@@ -246,7 +249,7 @@ def check_layout(gradient: jax.Array, expected: NamedSharding) -> None:
 )
 def test_a_step_on_any_mesh_is_that_of_one_device_and_gathers_a_layer_at_a_time(shape: tuple, capfd):
     text, mesh = check('scan', shape, capfd), mesh_of(*shape)
-    assert bool(sent(text, mesh, 'all-gather')) == (shape[1:3] != (1, 1))
+    assert bool(sent(text, mesh, 'all-gather')) == (shape[1:] != (1, 1, 1))
     # Keys and values go round the devices that share their tokens, forward and backward.
     data, fsdp, tensor, sequence = shape
     share = ROWS // (data * fsdp), LENGTH // sequence, ENCODER.heads // tensor, ENCODER.head_width
@@ -256,10 +259,15 @@ def test_a_step_on_any_mesh_is_that_of_one_device_and_gathers_a_layer_at_a_time(
 
 
 @pytest.mark.parametrize(
-    'name', ['reformer', 'encoder-decoder', pytest.param('transformer_xl', marks=pytest.mark.slow)]
+    'name, shape',
+    [
+        ('reformer', 'data x fsdp x tensor'),
+        ('encoder-decoder', 'fsdp x tensor x sequence'),
+        pytest.param('transformer_xl', 'data x fsdp x tensor', marks=pytest.mark.slow),
+    ],
 )
-def test_models_of_other_layers_and_losses_gather_a_layer_at_a_time_too(name: str, capfd):
-    check(name, (2, 2, 2), capfd)
+def test_models_of_other_layers_and_losses_gather_a_layer_at_a_time_too(name: str, shape: str, capfd):
+    check(name, MESHES[shape], capfd)
 
 
 @pytest.mark.slow
@@ -281,7 +289,7 @@ def test_positions_and_features_on_each_axis(name: str, shape: tuple, capfd):
     'name', sorted(set(MODELS) - {'scan', 'reformer', 'tupe', 'transformer_xl', 'encoder-decoder'})
 )
 def test_every_model_whose_rows_may_be_split(name: str, capfd):
-    """The others: test_what_cannot_be_split; a chunk of the loss takes whole rows (docs/scaling.md)."""
+    """The others: test_what_cannot_be_split, or above; a chunk of the loss takes whole rows (docs/scaling.md)."""
     check(name, MESHES['fsdp x tensor x sequence'], capfd)
 
 
@@ -314,6 +322,21 @@ def test_splitting_parameters_and_heads_saves_memory():
     assert fsdp[2] < 0.85 * data[2] and both[2] < 0.7 * fsdp[2]
 
 
+def test_devices_that_share_rows_share_their_predictions():
+    """Five of a row, of which each of 2 devices takes 3 and each of 4 takes 2; the step is little but their head."""
+    kept = []
+    for sequence in (1, 2, 4):
+        mesh = mesh_of(1, 1, 1, sequence)
+        program = jax.jit(using_mesh(mesh)(step_of('words').function)).lower(*on_mesh('words', mesh)).compile()
+        flops = cost_of(parse_program(program.as_text())).flops
+        kept.append((flops, program.memory_analysis().temp_size_in_bytes))
+    (whole_flops, whole_bytes), *parts = kept
+    logits = 4 * ROWS * PREDICTIONS * WIDE['words'].vocab_size
+    for share, (flops, bytes_) in zip((3 / 5, 2 / 5), parts, strict=True):
+        assert flops / whole_flops == pytest.approx(share, abs=0.02)
+        assert bytes_ < whole_bytes - 0.75 * (1 - share) * logits  # what is left of them, a table's gradient is whole
+
+
 def bert_base_bytes(shape: tuple[int, int, int]) -> int:
     """Bytes of parameters and moments of BERT-base on one of eight devices."""
     config = ModelConfig(**(bert_fields('base') | {'vocab_size': 30_528}))  # a vocabulary that two devices can share
@@ -330,63 +353,3 @@ def test_a_device_holds_its_share_of_the_state():
     whole = bert_base_bytes((8, 1, 1))
     assert whole / 8 <= bert_base_bytes((1, 8, 1)) < 1.02 * whole / 8
     assert whole / 8 <= bert_base_bytes((1, 4, 2)) < 1.03 * whole / 8
-
-
-def test_what_is_refused_is_found(capfd):
-    """A program that splits an array by its last axis and then by two others, which the partitioner can only gather."""
-    mesh = mesh_of(2, 4, 1)
-
-    def program(x: jax.Array) -> jax.Array:
-        x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(None, None, ('data', 'fsdp'))))
-        return jax.lax.with_sharding_constraint(jnp.sin(x), NamedSharding(mesh, PartitionSpec('fsdp', 'data')))
-
-    with compiling_anew():
-        text = jax.jit(program).lower(jnp.ones((8, 8, 8))).compile().as_text()
-    assert INVOLUNTARY in capfd.readouterr().err
-    assert [results for _, results in refused(text, mesh)] == [[(8, 8, 8)]]
-
-
-# The results of a collective on 2 x 2 x 2 devices and its groups, and the axes along which it is refused.
-SHARE = 2 * 6 * 24  # of 8 rows on data 2 x fsdp 2, of 12 tokens on sequence 2
-DATA, FSDP, SEQUENCE = (
-    'replica_groups=' + groups for groups in ('[4,2]<=[2,4]T(1,0)', '[4,2]<=[2,2,2]T(0,2,1)', '[4,2]<=[8]')
-)
-RING = 'source_target_pairs={{0,1},{1,0},{2,3},{3,2},{4,5},{5,4},{6,7},{7,6}}'
-
-
-@pytest.mark.parametrize(
-    'results, kind, groups, axes',
-    [
-        ('f32[2,24,56]', 'all-gather', FSDP, 'fsdp'),  # the parameters of two layers
-        ('f32[1,24,56]', 'all-gather', FSDP, ''),
-        ('(' + ', '.join(['f32[1,24,56]'] * 9) + ')', 'all-gather', FSDP, 'fsdp'),
-        ('f32[2,12,24]', 'all-gather', SEQUENCE, 'sequence'),  # a row's activations
-        ('s32[2,12]', 'all-gather', SEQUENCE, ''),
-        ('f32[2,12,24]', 'all-reduce', SEQUENCE, 'sequence'),
-        ('f32[2,5,24]', 'all-reduce', SEQUENCE, ''),  # the tokens that are predicted
-        ('f32[2,6,24]', 'all-reduce', FSDP, 'fsdp'),  # sums over a part of the width
-        ('f32[2,6,24]', 'all-reduce', DATA, 'data'),
-        ('f32[24,56]', 'all-reduce', DATA, ''),  # a gradient
-        ('(f32[2,3,24], f32[2,3,24])', 'all-to-all', FSDP, ''),
-        ('(f32[2,6,24], f32[2,6,24])', 'all-to-all', FSDP, 'fsdp'),
-        ('f32[2,6,4,6]', 'collective-permute', RING, ''),  # keys or values
-        ('f32[2,12,4,6]', 'collective-permute', RING, 'sequence'),
-    ],
-)
-def test_what_is_refused_is_told_by_its_size_and_its_axes(results: str, kind: str, groups: str, axes: str):
-    text = f"""ENTRY %main (x: f32[2]) -> {results} {{
-  %x = f32[2] parameter(0)
-  ROOT %result = {results} {kind}(%x), {groups}
-}}"""
-    assert [found for found, _ in refused(text, mesh_of(2, 2, 1, 2))] == [axes] * bool(axes)
-
-
-def refused(text: str, mesh: Mesh) -> list[tuple[str, list[tuple[int, ...]]]]:
-    """Axes and shapes of what is refused in a program of the model 'scan'."""
-    found = forbidden(text, step_of('scan').params, mesh, Sizes(SHARE))
-    return [named(one)[1:] for one in found]
-
-
-def named(one: Exchange) -> tuple[str, str, list[tuple[int, ...]]]:
-    """The kind, axes and results of a collective."""
-    return one.kind, one.axes, [shape.sizes for shape in one.results]

@@ -58,6 +58,7 @@ ARGUMENTS = {
     'configs.pretrain.books_long': ('full', 'window', 'bigbird', 'performer', 'reformer', 'full_shared'),
     'configs.text_to_text.books': ('t5',),
     'configs.text_to_text.glue': ('sst2',),
+    'configs.text_to_text.multi30k_joined': ('window',),
 }
 REPEATED = {
     'configs.finetune.choice': ('swag',),
@@ -76,6 +77,7 @@ REPEATED = {
     'configs.pretrain.performer': ('',),
     'configs.pretrain.reformer': ('',),
     'configs.text_to_text.books': ('t5',),
+    'configs.text_to_text.multi30k_joined': ('window',),
 }
 LOSSES = [(name, argument) for name in NAMES for argument in ARGUMENTS.get(name, ('',))]
 

@@ -9,9 +9,9 @@ tokenizer and symbols are taken; --config.train.start_random=True draws its para
 gives the task's metrics. Files are named as the benchmark's own; each can be set: --config.pairs.train=...
 """
 
-from ml_collections import ConfigDict, config_dict
+from ml_collections import ConfigDict
 
-from configs.common import set_fields, text_to_text_config
+from configs.common import leave_model_open, set_fields, text_to_text_config
 
 # task: folder, held-out files, rows to train on
 TASKS = {
@@ -41,7 +41,7 @@ def get_config(name: str = 'sst2') -> ConfigDict:
     config.pairs.target_length = 8
     config.data.length = 128  # tokens of a source
     if start:
-        leave_open(config)
+        leave_model_open(config)
     else:
         config.data.tokenizer = 'train:unigram'
         config.data.vocab_size = 8000
@@ -58,13 +58,3 @@ def get_config(name: str = 'sst2') -> ConfigDict:
     config.eval.beams = 1
     config.checkpoint.every_steps = 250
     return config
-
-
-def leave_open(config: ConfigDict) -> None:
-    """Leaves open what follows from the checkpoint of `train.start_from`."""
-    config.model = ConfigDict({name: config_dict.placeholder(type(value)) for name, value in config.model.items()})
-    config.data.tokenizer = config_dict.placeholder(str)
-    config.data.vocab_size = config_dict.placeholder(int)
-    config.pairs.target_tokenizer = config_dict.placeholder(str)
-    config.pairs.begin = config_dict.placeholder(str)
-    config.pairs.start = config_dict.placeholder(str)

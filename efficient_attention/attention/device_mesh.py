@@ -52,8 +52,13 @@ def is_gathering() -> bool:
 
 def is_split(letter: str) -> bool:
     """Whether the mesh spreads the axis of activations that has this letter over several devices."""
+    return parts_of(letter) > 1
+
+
+def parts_of(letter: str) -> int:
+    """Over how many devices the mesh spreads the axis of activations that has this letter; 1 without a mesh."""
     mesh = device_mesh()
-    return mesh is not None and math.prod(mesh.shape[name] for name in names_of(letter, mesh, ACTIVATIONS)) > 1
+    return 1 if mesh is None else math.prod(mesh.shape[name] for name in names_of(letter, mesh, ACTIVATIONS))
 
 
 def names_of(letter: str, mesh: Mesh, table: Table) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
+from efficient_attention.commands.phases import IMPORTS, note_phase
 from efficient_attention.errors import ExitCode, show_error, write_at_once
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -202,6 +203,7 @@ def catch_stop_signals() -> None:
     if not _watches:
         _watches.append(StopWatch())
         _watches[0].install()
+        note_phase(IMPORTS)
 
 
 def stop_watch() -> StopWatch | None:

@@ -16,6 +16,7 @@ from typing import Self
 
 import jax
 
+from efficient_attention.commands import phases
 from efficient_attention.errors import ExitCode, write_at_once
 
 LONG = 6  # a compilation, an evaluation's batch or a save may take this many times as long as anything else
@@ -27,6 +28,13 @@ INPUT = 'waiting for input'
 DEVICE = 'waiting for the device'
 EVALUATING = 'evaluating'
 SAVING = 'saving'
+PHASES = {
+    COMPILING: phases.COMPILATION,
+    INPUT: phases.INPUT,
+    DEVICE: phases.STEP,
+    EVALUATING: phases.EVALUATION,
+    SAVING: phases.SAVE,
+}
 
 
 class Watchdog:
@@ -69,6 +77,7 @@ class Watchdog:
         if self._noted[2] == COMPILING:
             self.seconds = max(self.seconds, self._waited)
         self._noted = (self._noted[0] + 1, step, doing)
+        phases.note_phase(PHASES[doing], step)
 
     def look(self) -> None:
         """Adds the time since the last call, two ticks at most, and ends the process where it has become too much."""

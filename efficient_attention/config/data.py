@@ -41,7 +41,8 @@ class DataConfig:
     # What a language model predicts: pieces of the 'tokenizer' | 'bytes' | 'characters' | 'words' | 'pixels'.
     units: str = read_by('language_modelling', default='tokenizer')
     tokenizer: str = 'train:wordpiece'  # 'train:wordpiece', 'train:unigram', 'train:bpe', or a tokenizer's file
-    # tokens, of a trained tokenizer; a loaded one must have exactly this many
+    # tokens, of a trained tokenizer; a loaded one must have exactly this many, but in text_to_text, where
+    # model.vocab_size says how many ids there may be
     vocab_size: int = read_by('pretraining', 'language_modelling', 'text_to_text', default=4096)
     lowercase: bool = True  # of a tokenizer and of words: lower-case first; a tokenizer strips accents, too
     # of words: rarer ones in the train split are <unk>

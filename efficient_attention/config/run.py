@@ -22,6 +22,7 @@ from efficient_attention.errors import InputError, require
 
 # What text to text reads of `pairs` where noise makes the pairs, and of `data` there alone.
 OF_NOISE = ('target_length', 'begin', 'start')
+OF_TARGETS = ('split', 'beams', 'penalty', 'alpha')  # nothing is searched where targets are noise
 OF_DOCUMENTS = ('source', 'held_out', 'cache', 'processes', 'workers', 'prefetch')
 
 
@@ -95,8 +96,8 @@ class RunConfig:
         reason = f'noise.name {self.noise.name!r}'
         if self.has_noise:
             check_default(self.pairs, 'pairs', reason, read=OF_NOISE)
-            if self.eval.split != 'held_out':
-                raise InputError(f"eval.split is {self.eval.split!r}; with {reason} it must be 'held_out'")
+            kept = tuple(field.name for field in dataclasses.fields(EvalConfig) if field.name not in OF_TARGETS)
+            check_default(self.eval, 'eval', reason, read=kept)
             return
         kept = tuple(field.name for field in dataclasses.fields(DataConfig) if field.name not in OF_DOCUMENTS)
         check_default(self.data, 'data', reason, read=kept)
@@ -129,8 +130,6 @@ class RunConfig:
             raise InputError("eval.split is 'test', but pairs.test is empty: there are no targets to score by")
         if self.pairs.packed:
             check_packing(self.model)
-        if self.mesh.sequence > 1:
-            raise InputError(f'mesh.sequence is {self.mesh.sequence}; it must be 1 with the task text_to_text')
         if self.train.z_loss and self.model.adaptive_cutoffs:
             raise InputError('train.z_loss must be 0 with model.adaptive_cutoffs, whose outputs are normalised already')
         limit = self.model.position_limit

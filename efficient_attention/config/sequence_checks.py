@@ -20,15 +20,14 @@ def check_sequence(mesh: MeshConfig, model: ModelConfig, lengths: dict[str, int]
     for name, length in (lengths | {'model.memory_length': model.memory_length}).items():
         if length % count:
             raise InputError(f'{asked}{name} {length} does not divide over so many devices')
-    for text, mechanism in zip(model.attention.split(';'), model.mechanisms, strict=True):
-        if not mechanism.splits_tokens:
-            raise InputError(
-                f'{asked}model.attention {text.strip()!r} cannot split rows: {mechanism.name} needs them whole'
-            )
-        if mesh.tensor > 1 and mechanism.differs_by_head(model.heads):
-            raise InputError(
-                f'{asked}model.attention {text.strip()!r} differs by head, which goes with mesh.tensor 1 alone'
-            )
+    check_mechanisms(mesh, model, 'model.attention', model.attention)
+    if model.decoder_layers:
+        check_mechanisms(mesh, model.decoder, 'model.decoder_attention', model.decoder_attention)
+    if model.decoder_layers and (not model.cross_mechanism.splits_tokens or model.cross_mechanism.compares_positions):
+        raise InputError(
+            f'{asked}model.cross_attention {model.cross_attention!r} reads positions that the program alone knows; '
+            'use full, favor or linear'
+        )
     if model.attention_backend in WITHOUT_LSE:
         raise InputError(
             f'{asked}model.attention_backend {model.attention_backend!r} gives no log-sum-exp to merge results by; '
@@ -36,3 +35,13 @@ def check_sequence(mesh: MeshConfig, model: ModelConfig, lengths: dict[str, int]
         )
     if model.relative in UNTIED:
         raise InputError(f'{asked}model.relative {model.relative!r} reads positions of whole rows; use another one')
+
+
+def check_mechanisms(mesh: MeshConfig, stack: ModelConfig, field: str, texts: str) -> None:
+    """Raises InputError where an attention of a stack cannot be split; `field` has its mechanisms, `texts`."""
+    asked = f'mesh.sequence is {mesh.sequence}; '
+    for text, mechanism in zip(texts.split(';'), stack.mechanisms, strict=True):
+        if not mechanism.splits_tokens:
+            raise InputError(f'{asked}{field} {text.strip()!r} cannot split rows: {mechanism.name} needs them whole')
+        if mesh.tensor > 1 and mechanism.differs_by_head(stack.heads):
+            raise InputError(f'{asked}{field} {text.strip()!r} differs by head, which goes with mesh.tensor 1 alone')

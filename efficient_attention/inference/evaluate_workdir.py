@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,12 @@ from efficient_attention.workdir.config_file import read_config
 
 
 def evaluate_workdir(
-    workdir: Path, *, checkpoint: str = LAST, batch_size: int | None = None, **protocol: Any
+    workdir: Path,
+    *,
+    checkpoint: str = LAST,
+    batch_size: int | None = None,
+    before_search: Callable[[dict[str, float | str]], None] = lambda _: None,
+    **protocol: Any,
 ) -> dict[str, float | str]:
     """The held-out metrics of a checkpoint, its 'step' and the task's protocol.
 
@@ -34,6 +40,8 @@ def evaluate_workdir(
         workdir: a folder that train.py wrote.
         checkpoint: 'last', 'best' by the config's `checkpoint.best_metric`, or a step's number.
         batch_size: rows at a time, over all devices; None = the config's.
+        before_search: is called with the metrics that are known before texts are searched, which takes longer; where
+            none are, not at all.
         protocol: fields of `EvalConfig` that say how a language model is evaluated, in place of the config's.
 
     Raises:
@@ -62,8 +70,11 @@ def evaluate_workdir(
     with Watchdog(config.train.stall_seconds, workdir) as watchdog:
         on_batch = functools.partial(watchdog.note, step, EVALUATING)
         metrics = evaluation.metrics(eval_step, params, on_batch=on_batch)
-        made = generation_scores(task, graph, params, on_batch) if isinstance(task, TextToTextTask) else {}
-    return {'step': step, **task.protocol, **metrics, **made}
+        found = {'step': step, **task.protocol, **metrics}
+        if not isinstance(task, TextToTextTask):
+            return found
+        before_search(found)
+        return found | generation_scores(task, graph, params, on_batch)
 
 
 def nothing_held_out(config: RunConfig) -> str:

@@ -1,4 +1,4 @@
-"""Text that a trained language model writes after a prompt: sampling from its caches in one loop on the device."""
+"""Text that a trained language model writes after a prompt: drawn, or searched, from its caches on the device."""
 
 import functools
 from collections.abc import Iterator
@@ -16,6 +16,8 @@ from efficient_attention.config.checks import check_within
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.text.units import Units, load_units
 from efficient_attention.errors import InputError
+from efficient_attention.inference.beam_search import Hypotheses, Limits, Search, cached_for, find_best
+from efficient_attention.inference.beam_search import start as begin_search
 from efficient_attention.inference.restore import restore_for_inference
 from efficient_attention.inference.sampling import Draw, Sampling, sample
 from efficient_attention.inference.text_stream import open_stream
@@ -33,6 +35,13 @@ class Text(NamedTuple):
     state: DecodeState
     newest_B: Array
     made: Array
+
+
+class Continuation(NamedTuple):
+    """A prompt with what follows it, and the sum of the log-probabilities of the tokens that were made."""
+
+    text: str
+    log_prob: float
 
 
 def start_text(cached: CachedDecoder, tokens_BL: Array, segments_BL: Array) -> Text:
@@ -106,6 +115,29 @@ class TextGenerator:
         self.check_room(len(ids), max_tokens)
         return self.stream(ids, max_tokens, sampling or Sampling(), seed)
 
+    def best(self, prompt: str, *, max_tokens: int = 200, beams: int = 4, best: int = 1) -> list[Continuation]:
+        """The most probable texts that a beam search finds: the prompt and `max_tokens` tokens more, best first.
+
+        All are equally long, so the sums of log-probabilities are the scores. One beam: the most probable token each
+        time.
+
+        Raises:
+            InputError: as `__call__`.
+        """
+        check_within('max_tokens', max_tokens, 1)
+        search = Search(beams=beams, best=best, alpha=0.0, max_tokens=max_tokens, end=-1)
+        ids = prompt_ids(prompt, self.units)
+        self.check_room(len(ids), max_tokens)
+        tokens_1L = jnp.asarray(ids[None], jnp.int32)
+        found = jax.device_get(search_text(self.graph, self.params, tokens_1L, self.may_follow_V, search=search))
+        made = zip(found.tokens_BnT[0], found.lengths_Bn[0], found.log_probs_Bn[0], strict=True)
+        return [Continuation(self.text_of(ids, tokens), float(total)) for tokens, length, total in made if length]
+
+    def text_of(self, *parts: np.ndarray) -> str:
+        """The text of ids."""
+        stream = open_stream(self.units)
+        return ''.join([*(stream.feed(ids) for ids in parts), stream.finish()])
+
     def check_room(self, prompt: int, more: int) -> None:
         """Raises InputError where the model has too few positions for so many tokens; the last needs none."""
         limit = self.config.model.position_limit
@@ -152,6 +184,16 @@ def proceed(
     """`continue_text` as a program."""
     cached = CachedDecoder(nnx.merge(graph, params), max_length)
     return continue_text(cached, text, count, sampling, draw)
+
+
+@functools.partial(jax.jit, static_argnames=('graph', 'search'))
+def search_text(
+    graph: nnx.GraphDef, params: Any, tokens_1L: Array, may_follow_V: Array, *, search: Search
+) -> Hypotheses:
+    """What a beam search finds after one prompt."""
+    cached = cached_for(nnx.merge(graph, params), tokens_1L.shape[1], search)
+    limits = Limits(may_follow_V, jnp.full(1, search.max_tokens, jnp.int32))
+    return find_best(cached, begin_search(cached, tokens_1L, jnp.ones_like(tokens_1L)), search, limits)[0]
 
 
 def read_units(kind: str, workdir: Path) -> Units:

@@ -69,10 +69,13 @@ def lines_done(partial: Path, note: Path, begun: str) -> int:
     """Lines that an interrupted call has written whole; what follows them is cut off. Notes what this call is.
 
     Raises:
-        InputError: another call began the file.
+        InputError: another call began the file, or the file is not of such a call.
     """
-    if not partial.exists() or not note.exists():
-        partial.unlink(missing_ok=True)
+    if not note.exists() and partial.exists():
+        raise InputError(
+            f'{partial}: there is a file already, without {note.name}; remove it, or name another --output'
+        )
+    if not partial.exists():
         write_atomically(note, begun)
         return 0
     if note.read_text(encoding='utf-8') != begun:
@@ -85,11 +88,15 @@ def lines_done(partial: Path, note: Path, begun: str) -> int:
 
 
 def translate_stream(translator: Translator, source: TextIO, output: TextIO, *, form: str = 'text') -> None:
-    """Answers each line of a stream as it comes."""
-    for line in source:
+    """Answers each line of a stream as it comes; says of which the source was cut."""
+    cut = translator.cut_sources
+    for number, line in enumerate(source, start=1):
         for found in translated(translator, [line.rstrip('\r\n')]):
             output.write(written(found, form))
             output.flush()
+        if translator.cut_sources > cut:
+            cut = translator.cut_sources
+            print(f'line {number} has more than {translator.encoder.source.length} tokens and was cut', file=sys.stderr)
 
 
 def translated(translator: Translator, lines: list[str]) -> Iterator[list[Translation]]:

@@ -1,6 +1,7 @@
 """Texts in, texts out, with a trained encoder-decoder: translations, summaries, answers."""
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from efficient_attention.inference.evaluate import on_host
 from efficient_attention.inference.pretrained_models import pretrained_module, row_length
 from efficient_attention.inference.transducer import Batching, Target, Transducer
 from efficient_attention.interop.config_in import TEXT_TO_TEXT
-from efficient_attention.interop.generation_config import Forced
+from efficient_attention.interop.generation_config import Forced, unused_settings
 from efficient_attention.interop.pretrained import Pretrained, begin_of, forced_of, open_pretrained, trained_ids
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.tasks.as_text.sets import written_scores
@@ -209,7 +210,16 @@ def translator_of(
     forced = forced_of(pretrained, pretrained.target_tokenizer or pretrained.tokenizer)
     translator = make_translator(graph, nnx.to_pure_dict(state), encoder, decoding or Decoding(), prefix, run, forced)
     translator.origin = pretrained.origin()
+    say_unused(pretrained, path)
     return translator
+
+
+def say_unused(pretrained: Pretrained, path: Path) -> None:
+    """Says which settings of a search a released model's files have, as options decide instead."""
+    found = unused_settings(pretrained.generation, pretrained.extra)
+    if found:
+        settings = ', '.join(f'{key}={str(value)[:40]}' for key, value in found.items())
+        logging.getLogger(__name__).warning('%s: its settings of a search are not used: %s', path, settings)
 
 
 def side_encoder(pretrained: Pretrained, tokenizer: Path, length: int) -> SideEncoder:

@@ -12,6 +12,19 @@ from efficient_attention.errors import InputError
 GENERATION = 'generation_config.json'
 KEYS = {'pad': 'pad_token_id', 'start': 'decoder_start_token_id', 'end': 'eos_token_id'}
 
+# Settings of a search -> values with which they change nothing.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    'num_beams': (None, 1),
+    'length_penalty': (None, 1.0),
+    'early_stopping': (None, False),
+    'max_length': (None, 20),  # transformers' default, which nobody chose
+    'max_new_tokens': (None,),
+    'min_length': (None, 0),
+    'no_repeat_ngram_size': (None, 0),
+    'repetition_penalty': (None, 1.0),
+    'bad_words_ids': (None,),
+    'do_sample': (None, False),
+}
 FORCED_FIRST, FORCED_END = 'forced_bos_token_id', 'forced_eos_token_id'
 UNSAID = ('bos_token_id', FORCED_END)
 
@@ -38,6 +51,17 @@ def generation_values(folder: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InputError(f'{path}: no JSON object')
     return values
+
+
+def unused_settings(generation: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a search that a checkpoint's files hold and that change what transformers finds.
+
+    Args:
+        generation: the keys of its generation_config.json, which count first.
+        extra: those of its config.json, where older models have them.
+    """
+    values = {**{key: extra[key] for key in NEUTRAL if key in extra}, **generation}
+    return {key: values[key] for key, same in NEUTRAL.items() if key in values and values[key] not in same}
 
 
 def ids_as_trained(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> TextToTextIds:

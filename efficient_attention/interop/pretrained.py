@@ -8,6 +8,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from efficient_attention.commands.phases import WRITING, note_phase
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
@@ -229,6 +230,7 @@ def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None
         is_bare=values['architectures'][0] == f'{family.stem}Model',
     )
     tensors = with_repeated(family.model_type, pretrained.model, tensors)
+    note_phase(WRITING)
     with whole_folder(folder) as partial:
         write_tensors(partial, tensors)
         longest = pretrained.model.position_limit or pretrained.model.max_length

@@ -16,7 +16,8 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
     """
     inner = config.heads * config.head_width
     # A shared projection of queries and keys is one, not two.
-    projections = (4 - config.shared_qk) * config.width * inner + 2 * config.width * config.feed_forward_width
+    wide = (2 + config.feed_forward_gate) * config.width * config.feed_forward_width
+    projections = (4 - config.shared_qk) * config.width * inner + wide
     turns = config.mechanisms
     scores = (config.layers // len(turns)) * sum(attention_of(config, mechanism, length) for mechanism in turns)
     # Keys and values of the memory; the distances' projection is one for all rows and left out.
@@ -35,11 +36,9 @@ def encoder_decoder_flops(config: ModelConfig, source_length: int, target_length
     inner = config.heads * config.head_width
     projected = 2 * (target_length + source_length) * config.width * inner
     cross = decoder.layers * (projected + 2 * target_length * source_length * inner)
-    gates = (encoder.layers * source_length + decoder.layers * target_length) * config.feed_forward_gate
-    wide = gates * config.width * config.feed_forward_width
     stacks = encoder_flops(encoder, source_length, predictions=0)
     stacks += encoder_flops(decoder, target_length, predictions=0)
-    return stacks + 2.0 * (cross + wide + target_length * config.width * decoder.vocab_size)
+    return stacks + 2.0 * (cross + target_length * config.width * decoder.vocab_size)
 
 
 def attention_of(config: ModelConfig, mechanism: Mechanism, length: int) -> float:

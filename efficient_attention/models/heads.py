@@ -5,11 +5,10 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.device_mesh import spread
-from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.parameters import linear, make_norm
-from efficient_attention.modules.table import Table
+from efficient_attention.modules.table import Table, table_logits
 
 POOLER_FUNCTIONS = {'tanh': jnp.tanh} | ACTIVATION_FUNCTIONS
 
@@ -27,7 +26,7 @@ class MaskedLMHead(nnx.Module):
         """float32 logits [B, P, V] from vectors [B, P, D] and the token table [V, E]."""
         x_BPE = self.norm(ACTIVATION_FUNCTIONS[self.activation](self.transform(x_BPD)))
         table_VE = table.vectors(x_BPE.dtype)
-        logits_BPV = spread(float32_einsum('BPE,VE->BPV', x_BPE, table_VE), 'BPV')
+        logits_BPV = spread(table_logits(x_BPE, table_VE), 'BLV')
         return logits_BPV + self.bias[...][None, None]
 
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
-from efficient_attention.attention.device_mesh import spread
+from efficient_attention.attention.device_mesh import is_split, spread
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.heads import MaskedLMHead, PairHead, Pooler
@@ -31,8 +31,14 @@ class PretrainingModel(nnx.Module):
         )
 
     def masked_logits(self, x_BLD: Array, masked_positions_BP: Array) -> Array:
-        """float32 logits [B, P, V] at the masked positions alone, about a seventh of all positions."""
+        """float32 logits [B, P, V] at the masked positions alone, about a seventh of all positions.
+
+        Where a mesh splits rows, each of the devices that share one picks what it holds, and their sum is all of P.
+        Then each keeps its share of P, if they divide it, so that the head is computed once.
+        """
         x_BPD = spread(jnp.take_along_axis(x_BLD, masked_positions_BP[..., None], axis=1), 'BPD')
+        if is_split('L'):
+            x_BPD = spread(x_BPD, 'BLD')  # predictions are spread as tokens are
         return self.masked_lm(x_BPD, self.encoder.embeddings.token)
 
     def pair_logits(self, x_BLD: Array) -> Array:

@@ -5,52 +5,62 @@ import functools
 from collections.abc import Iterator
 
 from efficient_attention.models.device_memory import in_units
-from efficient_attention.planning.chips import TERA
+from efficient_attention.planning.chips import GIGA, TERA
 from efficient_attention.planning.plan import Plan
 
 NAMES = {
     'parameters': 'parameters',
     'optimizer': 'optimizer',
-    'others': 'counters, what is carried on',
-    'batch': 'batch',
-    'temporary': 'temporary',
-    'program': 'program and padding',
+    'others': 'counters, memory of the model',
+    'batch': 'rows of the batch',
+    'temporary': 'temporary, within the step',
+    'program': 'program code and padding',
 }
 in_bytes = functools.partial(in_units, decimals=2)
 
 
 def report(plan: Plan) -> str:
     """The plan in lines for a terminal."""
-    run, length = plan.step.run, plan.step.run.config.data.length
-    title = f'{run.describe()}, a batch of {plan.batch_size} rows of {length} tokens'
+    title = f'{plan.step.run.describe()}, a batch of {plan.batch_size} rows of {row_length(plan)}'
     return '\n'.join([title, *memory_lines(plan), *cost_lines(plan), *time_lines(plan), *largest_lines(plan)])
+
+
+def row_length(plan: Plan) -> str:
+    """How long the rows are; where there are sources and targets, the longest of both."""
+    source, target = (plan.step.run.task.batch_shapes().get(name) for name in ('source', 'tokens'))
+    if source is None or target is None:
+        return f'{plan.step.run.config.data.length} tokens'
+    return f'{source.shape[1]} tokens and targets of {target.shape[1]}'
 
 
 def memory_lines(plan: Plan) -> Iterator[str]:
     """What a device holds."""
     memory, activations = plan.step.memory, plan.activation_bytes
-    yield f'memory of a device, of {in_bytes(plan.topology.memory)}:'
+    yield 'memory of one device during a step:'
     for field in dataclasses.fields(memory):
         yield f'  {NAMES[field.name]:<30}{in_bytes(getattr(memory, field.name)):>12}'
         if field.name == 'temporary' and activations is not None:
-            yield f'    {"grows with the rows: activations":<33}{in_bytes(activations):>12}'
-            yield f'    {"the rest: gradients and copies":<33}{in_bytes(memory.temporary - activations):>12}'
-    yield f'  {"together":<30}{in_bytes(memory.total):>12}'
+            yield f'    {"activations: grow with rows":<28}{in_bytes(activations):>12}'
+            yield f'    {"gradients, updates, copies":<28}{in_bytes(memory.temporary - activations):>12}'
+    room, fits = in_bytes(plan.topology.memory), 'fits' if memory.total <= plan.topology.memory else 'does not fit'
+    yield f'  {"together":<30}{in_bytes(memory.total):>12} of {room}: {fits}'
 
 
 def cost_lines(plan: Plan) -> Iterator[str]:
     """Operations, memory traffic and collectives of a step."""
     if plan.cost is None:
-        yield 'the compiler refuses this program, because no device can hold it'
+        yield 'the compiler refuses this program, because no device can hold it: no figures of operations or time'
         return
     share = plan.step.run.task.training_flops() / plan.step.run.mesh.size / max(plan.cost.flops, 1)
-    yield 'of a device in a step:'
-    yield f'  matrix products {plan.cost.flops / TERA:.3g} TFLOP, of which the model needs {share:.0%}'
-    yield f'  memory traffic {in_bytes(round(plan.cost.bytes))}'
-    if not plan.collectives:
-        yield '  no collectives'
+    yield 'what one device does in a step:'
+    is_large = plan.cost.flops >= TERA / 100
+    products = f'{plan.cost.flops / TERA:.3g} TFLOP' if is_large else f'{plan.cost.flops / GIGA:.3g} GFLOP'
+    yield f'  matrix products {products}, of which the model needs {share:.0%}'
+    yield f'  reads and writes {in_bytes(round(plan.cost.bytes))} of its memory'
+    sent = sum(one.sent_bytes for one in plan.collectives)
+    yield f'  sends {in_bytes(round(sent))} to other devices' + (', by' if plan.collectives else '')
     for one in plan.collectives:
-        yield f'  {one.kind} over {one.axes}: {one.count}, {in_bytes(round(one.sent_bytes))} sent'
+        yield f'    {one.count} x {one.kind} over {one.axes}: {in_bytes(round(one.sent_bytes))}'
     if plan.uncounted_loops:
         yield f'  {plan.uncounted_loops} loops count once: how often they run is not in the program'
 
@@ -61,15 +71,19 @@ def time_lines(plan: Plan) -> Iterator[str]:
     if plan.cost is None:
         return
     if estimate.products is None or estimate.traffic is None or estimate.collectives is None:
-        yield 'time: no estimate, no peak and bandwidth are published for these devices'
+        yield 'time of a step: no estimate, as no peak and no bandwidth are published for these devices'
         return
-    source = 'a roofline of published peaks' if estimate.compiler is None else "the compiler's cycles"
-    yield f'time of a step: at most {1e3 * (estimate.step or 0):.3g} ms by {source}, with collectives that hide nowhere'
-    if estimate.compiler is not None:
-        yield f"  the compiler's cycles {1e3 * estimate.compiler:.3g} ms"
-    yield f'  matrix products at the peak {1e3 * estimate.products:.3g} ms'
-    yield f'  memory traffic at the bandwidth {1e3 * estimate.traffic:.3g} ms'
-    yield f'  collectives at the rate of a ring {1e3 * estimate.collectives:.3g} ms'
+    lines = {
+        "the compiler's estimate, all but sending": estimate.compiler,
+        'matrix products, at the published peak': estimate.products,
+        'memory traffic, at the published bandwidth': estimate.traffic,
+        'sending, at the published rate of links': estimate.collectives,
+    }
+    how = "the compiler's estimate" if estimate.compiler is not None else 'the longer of products and memory traffic'
+    yield f'estimated time of a step: {1e3 * (estimate.step or 0):.3g} ms, {how} and then sending'
+    for name, seconds in lines.items():
+        if seconds is not None:
+            yield f'  {name:<45}{1e3 * seconds:>8.3g} ms'
 
 
 def largest_lines(plan: Plan) -> Iterator[str]:

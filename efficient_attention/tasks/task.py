@@ -23,6 +23,7 @@ class Task(abc.ABC):
     held_out_metrics: frozenset[str]  # names that `finish_metrics` gives for the held-out split
     # Where an evaluation gathers what the model says of each row: the names of the outputs with an axis of tokens.
     token_outputs: frozenset[str] | None = None
+    has_data = True  # False in a plan, see `without_data`
     fingerprint: dict[str, str]  # what a checkpoint is only valid with: name -> SHA-256 of data, tokenizer, ...
 
     @abc.abstractmethod
@@ -41,6 +42,7 @@ class Task(abc.ABC):
     def without_data(cls, config: RunConfig) -> Self:
         """The task for a plan, with the model, the objective and the shapes of its batches, but without any batch."""
         task = cls.__new__(cls)
+        task.has_data = False
         task.set_up(config)
         return task
 
@@ -112,7 +114,10 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def training_flops(self) -> float:
-        """Floating-point operations of the model in one training step, recomputation not counted."""
+        """Floating-point operations of the model in one training step, recomputation not counted.
+
+        Without data every row of the batch counts as the longest.
+        """
 
     @abc.abstractmethod
     def save_assets(self, workdir: Path) -> None:

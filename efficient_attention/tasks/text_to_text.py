@@ -262,8 +262,9 @@ class TextToTextTask(Task):
 
     def training_flops(self) -> float:
         """See `Task`; backward counts twice the forward, at the mean lengths of a batch."""
-        batches = self.training
-        return 3.0 * batches.batch_size * encoder_decoder_flops(self.model, *batches.mean_lengths())
+        longest = self.config.data.length, self.pairs.target_length
+        lengths = self.training.mean_lengths() if self.has_data else longest
+        return 3.0 * self.config.train.batch_size * encoder_decoder_flops(self.model, *lengths)
 
     def save_assets(self, workdir: Path) -> None:
         """Writes the tokenizer, or the two of them."""
@@ -293,4 +294,7 @@ def check_prefixes(prefixes: tuple[str, ...], sets: dict[str, list[AnySet]]) -> 
     """Raises InputError where there are prefixes, but not one for each set of a split."""
     for split, some in sets.items():
         if prefixes and some and len(prefixes) != len(some):
-            raise InputError(f'pairs.prefix has {len(prefixes)} prefixes, and pairs.{split} {len(some)} sets')
+            raise InputError(
+                f'pairs.prefix has {len(prefixes)} prefixes, and pairs.{split} {len(some)} sets; several prefixes are '
+                "written ('a','b'), and a,b is one"
+            )

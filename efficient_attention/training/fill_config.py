@@ -95,8 +95,11 @@ def config_without_data(values: Mapping[str, Any]) -> RunConfig:
     """The complete config of a run that is only planned.
 
     Raises:
-        InputError: a field is bad, or the sizes of the run follow from a checkpoint and files.
+        InputError: a field is bad, or the sizes of the run follow from training files, or from a checkpoint that is
+            not there.
     """
+    if values.get('task') == 'text_to_text':
+        return fill_text_to_text(values).config
     if values.get('task') == 'fine_tuning':
         raise InputError("task is 'fine_tuning'; its sizes follow from a checkpoint and files, so it is not planned")
     return from_dict(values, RunConfig)

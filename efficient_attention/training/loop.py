@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from efficient_attention.commands.peers import compare_with_peers, tell_peers
+from efficient_attention.commands.phases import END, RESTORING, note_phase
 from efficient_attention.commands.stop_signal import Cut, StopSignal
 from efficient_attention.commands.watchdog import COMPILING, DEVICE, EVALUATING, INPUT, SAVING, Watchdog
 from efficient_attention.config.nested_dicts import to_dict
@@ -70,6 +71,7 @@ def train(
     with contextlib.ExitStack() as stack:
         watchdog = stack.enter_context(Watchdog(config.train.stall_seconds, workdir))
         stack.enter_context(stop)  # left after the report is written and all files are closed, which a stop waits for
+        note_phase(RESTORING)
         checkpoints = stack.enter_context(Checkpoints(workdir, config.checkpoint))
         newest = checkpoints.newest
         compare_with_peers({**fingerprint, 'going_on_from': going_on_from(workdir, newest)})
@@ -90,6 +92,7 @@ def train(
         for note in [*notes, *run_notes(run, is_complete=trainer.is_complete(first))]:
             progress.say(note)
         held_out = trainer.run_steps(state, stop)
+        note_phase(END)
     return held_out
 
 

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from efficient_attention.commands.phases import SEALED, SEALING, note_phase
 from efficient_attention.whole_files import flush
 
 SEAL = re.compile(r'seal-(\d+)-of-(\d+)\.sha256')
@@ -51,6 +52,7 @@ def write_seal(folder: Path, label: str, *, process: int = 0, processes: int = 1
     Raises:
         OSError: a file cannot be read, or the seal not be written; the folder then counts as not sealed.
     """
+    note_phase(SEALING)
     # Without seals, which other processes are writing at the same moment.
     names = [name for name in _files(folder, but='seal-*') if _writer(name, processes) == process]
     lines = [f'# {label}']
@@ -69,6 +71,7 @@ def write_seal(folder: Path, label: str, *, process: int = 0, processes: int = 1
         flush(inner)
     temporary.replace(path)
     flush(folder)
+    note_phase(SEALED)
 
 
 def is_sealed(folder: Path) -> bool:

@@ -47,7 +47,11 @@ def test_a_run_of_text_to_text():
         ({'pairs': PairsConfig()}, 'pairs.train is empty'),
         ({'model': dataclasses.replace(MODEL, decoder_layers=0)}, 'model.decoder_layers is 0; the task text_to_text'),
         ({'pairs': dataclasses.replace(RUN['pairs'], target_length=600)}, 'pairs.target_length 600 is beyond'),
-        ({'mesh': MeshConfig(sequence=2)}, 'mesh.sequence is 2; it must be 1 with the task text_to_text'),
+        (
+            {'mesh': MeshConfig(sequence=2), 'model': dataclasses.replace(MODEL, cross_attention='window(4)')},
+            "mesh.sequence is 2; model.cross_attention 'window\\(4\\)' reads positions",
+        ),
+        ({'mesh': MeshConfig(sequence=3)}, 'mesh.sequence is 3; data.length 128 does not divide'),
         (
             {'model': dataclasses.replace(MODEL, decoder_attention='full')},
             "^model.decoder_attention 'full' is not causal; write 'causal",

@@ -62,6 +62,8 @@ NEED_OTHERS = (
     'data.test',
     'data.min_count',
     'model.dense_output_bias',
+    'model.target_vocab_size',
+    'pairs.target_vocab_size',
 )  # refused before, without what they go with
 
 

@@ -14,6 +14,16 @@ LINES = [
     ({'attention': 'full;per_head(causal, full)'}, {'tensor': 2}, "'per_head(causal, full)' differs by head"),
     ({'attention_backend': 'cudnn'}, {}, "model.attention_backend 'cudnn' gives no log-sum-exp"),
     ({'relative': 'tupe', 'positions': 'none'}, {}, "model.relative 'tupe' reads positions of whole rows"),
+    (
+        {'decoder_layers': 2, 'decoder_attention': 'lsh(8, 1, causal=True)', 'shared_qk': True},
+        {},
+        'model.decoder_attention',
+    ),
+    (
+        {'decoder_layers': 2, 'cross_attention': 'window(8)'},
+        {},
+        "model.cross_attention 'window(8)' reads positions that",
+    ),
     ({'memory_length': 7}, {}, 'model.memory_length 7 does not divide over so many devices'),
 ]
 
@@ -30,6 +40,13 @@ def test_what_cannot_be_split_is_refused(model: dict, mesh: dict, line: str):
 @pytest.mark.parametrize('text', ['full', 'longformer(4, 2)', 'bigbird(4, 1)', 'sparse_fixed(8, 2)'])
 def test_patterns_can_be_split(text: str):
     check_sequence(MeshConfig(sequence=4), ModelConfig(attention=text), LENGTHS)
+
+
+def test_an_encoder_decoder_can_be_split():
+    both = {'attention': 'longformer(4, 2)', 'decoder_attention': 'causal & window(8)', 'decoder_layers': 1}
+    for cross in ('full', 'favor(8)', 'linear'):
+        model = ModelConfig(**both, cross_attention=cross, attention_dropout_rate=0.0)
+        check_sequence(MeshConfig(sequence=4), model, LENGTHS)
 
 
 def test_a_run_checks_its_rows():

@@ -173,6 +173,7 @@ def make_folder(folder: Path) -> None:
     write_images(folder / 'data' / 'cifar10_jpg')
     write_table(folder)
     (folder / 'my_digits.txt').write_text('3 1 4 1 5\n2 7 1\n', encoding='utf-8')
+    (folder / 'my_digits_references.txt').write_text('5 1 4 1 3\n1 7 2\n', encoding='utf-8')
 
 
 def texts(count: int) -> list[str]:

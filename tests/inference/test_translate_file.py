@@ -3,6 +3,7 @@
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -68,6 +69,27 @@ def test_a_killed_command_goes_on_where_it_was(source: Path, tmp_path: Path):
     rest = Shouting()
     translate_file(rest, source, output, identity={'beams': 5})
     assert rest.asked == ['vier'] and output.read_text() == 'EINS\n\nZWEI\nDREI\nVIER\n'
+
+
+def test_a_file_in_the_place_of_what_is_done_stays(source: Path, tmp_path: Path):
+    partial = tmp_path / 'out.txt.partial'
+    partial.write_text('of somebody')
+    with pytest.raises(InputError, match=f'^{partial}: there is a file already, without out.txt.partial.json'):
+        translate_file(Shouting(), source, tmp_path / 'out.txt')
+    assert partial.read_text() == 'of somebody' and not (tmp_path / 'out.txt').exists()
+
+
+def test_a_stream_says_which_line_was_cut(capsys: pytest.CaptureFixture):
+    translator = Shouting()
+    translator.encoder = SimpleNamespace(source=SimpleNamespace(length=3))
+
+    def lines():
+        yield 'eins\n'
+        translator.cut_sources += 1  # as the next call would count it
+        yield 'zwei\n'
+
+    translate_stream(translator, lines(), io.StringIO())
+    assert capsys.readouterr().err == 'line 2 has more than 3 tokens and was cut\n'
 
 
 def test_an_output_that_is_there_stays(source: Path):

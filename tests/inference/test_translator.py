@@ -1,6 +1,7 @@
 """Texts through a model: which ids may follow, the prefix, and the options of the search."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from efficient_attention.data.pairs.pair_encoder import PairEncoder, SideEncoder, symbols_of
 from efficient_attention.errors import InputError
 from efficient_attention.inference.transducer import Target
-from efficient_attention.inference.translator import Decoding, Translator, may_follow, one_prefix, open_translator
+from efficient_attention.inference.translator import (
+    Decoding,
+    Translator,
+    may_follow,
+    one_prefix,
+    open_translator,
+    say_unused,
+)
 from tests.tasks.test_text_to_text import config_of
 from tests.training.tiny_run import fresh_workdir
 
@@ -74,6 +82,15 @@ def test_a_run_with_several_prefixes_needs_one():
     two = {'pairs.train': 'toy:copy:4:2-3; toy:sort:4:2-3', 'pairs.held_out': '', 'pairs.prefix': ('a ', 'b ')}
     with pytest.raises(InputError, match=r"^run was trained with the prefixes 'a ', 'b '; choose one"):
         one_prefix(config_of(**two), Path('run'))
+
+
+def test_settings_of_a_search_that_are_not_used_are_said_in_one_line(caplog: pytest.LogCaptureFixture):
+    settings = {'num_beams': 4, 'length_penalty': 2.0, 'forced_bos_token_id': 0}
+    released, plain = (SimpleNamespace(generation=some, extra={'vocab_size': 9}) for some in (settings, {}))
+    for one in (plain, released):  # a forced token is used
+        say_unused(one, Path('bart'))
+    line = 'bart: its settings of a search are not used: num_beams=4, length_penalty=2.0'
+    assert [record.getMessage() for record in caplog.records] == [line]
 
 
 def test_a_run_of_another_task_is_refused(tmp_path: Path):

@@ -12,6 +12,7 @@ from efficient_attention.interop.generation_config import (
     generation_of_run,
     generation_values,
     ids_as_trained,
+    unused_settings,
     with_ids,
 )
 
@@ -34,6 +35,14 @@ def test_what_the_files_say_counts_more_than_the_tokenizer():
     assert (ids.pad, ids.start, ids.end) == (1, 2, 5)
     with pytest.raises(InputError, match='eos_token_id is 9; the tokenizer has the ids 0 to 8'):
         ids_as_trained(IDS, {'eos_token_id': 9}, {})
+
+
+def test_settings_of_a_search_are_named_where_they_change_something():
+    generation = {'num_beams': 4, 'early_stopping': True, 'length_penalty': 1.0, 'no_repeat_ngram_size': 3}
+    generation |= {'forced_bos_token_id': 0, 'eos_token_id': 2, 'max_length': 20, 'min_length': 0}  # the first is used
+    expected = {'num_beams': 4, 'early_stopping': True, 'no_repeat_ngram_size': 3}
+    assert unused_settings(generation, {'num_beams': 5, 'vocab_size': 9}) == expected
+    assert unused_settings({}, {'length_penalty': 2.0, 'vocab_size': 9}) == {'length_penalty': 2.0}
 
 
 def test_ids_are_written_and_no_default_of_another_family_is_taken():

@@ -45,6 +45,21 @@ T5 = dataclasses.replace(
 )
 BART = dataclasses.replace(VASWANI, positions='learned', position_offset=2, embedding_norm=True)
 KINDS = {'vaswani': VASWANI, 't5': T5, 'bart': BART}
+# A layer of each mechanism that packed pairs may have.
+MECHANISMS = dataclasses.replace(
+    VASWANI,
+    layers=4,
+    decoder_layers=4,
+    norm='pre',
+    positions='none',
+    rotary=True,
+    attention='full;window(2);favor(8);linear',
+    decoder_attention='causal;causal & window(3);favor(8, causal=True);linear(causal=True)',
+    cross_attention='window(4)',
+)
+FEATURES = dataclasses.replace(T5, cross_attention='favor(8)', stack='reversible')
+KINDS |= {'mechanisms': MECHANISMS, 'features': FEATURES}
+PACKED = 1e-5  # relative and absolute: what docs/text_to_text.md promises of packed pairs
 
 
 @functools.cache
@@ -63,6 +78,23 @@ def run(name: str):
     return functools.partial(logits, nnx.state(model_of(name)))
 
 
+@functools.cache
+def squares(name: str):
+    """Logits, and the gradient of the sum of their squares over tokens that are not padding."""
+    graph, _ = nnx.split(model_of(name))
+
+    @jax.jit
+    def both(params, source, source_segments, tokens, segments, **options):
+        def total(params):
+            logits = nnx.merge(graph, params)(source, source_segments, tokens, segments, **options)
+            return jnp.sum(jnp.where(segments[..., None] > 0, logits, 0) ** 2), logits
+
+        (_, logits), gradient = jax.value_and_grad(total, has_aux=True)(params)
+        return logits, gradient
+
+    return functools.partial(both, nnx.state(model_of(name)))
+
+
 def ids(seed: int, length: int) -> jax.Array:
     return jax.random.randint(jax.random.key(seed), (1, length), 1, 40)
 
@@ -73,11 +105,12 @@ def ones(tokens: jax.Array) -> jax.Array:
 
 @pytest.mark.parametrize('name', KINDS)
 def test_packed_pairs_give_what_each_gives_alone(name: str):
-    """Of one shape: alone a pair is followed by padding."""
+    """Of one shape: alone a pair is followed by padding. Values of all, the gradients of one."""
+    with_gradient = name == 't5'
     pairs = [(ids(1, 5), ids(2, 4)), (ids(3, 7), ids(4, 6))]
     cuts = [(slice(0, 5), slice(0, 4)), (slice(5, 12), slice(4, 10))]
 
-    def packed(chosen: list[int]) -> jax.Array:
+    def packed(chosen: list[int]) -> tuple[jax.Array, nnx.State | None]:
         arrays = []
         for side, length in ((0, 12), (1, 10)):
             sides = [pairs[number][side] for number in chosen]
@@ -88,12 +121,17 @@ def test_packed_pairs_give_what_each_gives_alone(name: str):
             positions = np.concatenate([np.arange(size) for size in sizes])[None].astype(np.int32)
             arrays.append((filled, jnp.asarray(segments), jnp.asarray(positions)))
         (source, source_segments, source_positions), (tokens, segments, positions) = arrays
-        return run(name)(source, source_segments, tokens, segments, positions=(source_positions, positions))
+        arrays, positions = (source, source_segments, tokens, segments), (source_positions, positions)
+        if with_gradient:
+            return squares(name)(*arrays, positions=positions)
+        return run(name)(*arrays, positions=positions), None
 
-    both = packed([0, 1])
-    for number, (_, cut) in enumerate(cuts):
-        alone = packed([number])[:, : cut.stop - cut.start]
-        assert_close(both[:, cut], alone)
+    both, gradient = packed([0, 1])
+    alone = [packed([number]) for number in (0, 1)]
+    for (logits, _), (_, cut) in zip(alone, cuts, strict=True):
+        np.testing.assert_allclose(both[:, cut], logits[:, : cut.stop - cut.start], rtol=PACKED, atol=PACKED)
+    if with_gradient:
+        assert_close(gradient, jax.tree.map(jnp.add, *(one[1] for one in alone)), gradient=True)
 
 
 def test_how_far_rows_are_padded_changes_nothing_where_no_mechanism_says_that_it_does():

@@ -8,6 +8,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.models.flops import encoder_decoder_flops, encoder_flops
 from efficient_attention.models.pretraining import PretrainingModel
 
@@ -52,6 +53,20 @@ def test_each_layer_counts_its_own_mechanism():
 
     assert flops('full; block(64)') == (flops('full') + flops('block(64)')) / 2
     assert flops('full') - flops('block(64)') == 2 * 2 * 2 * 256 * 512 * (512 - 64)  # two layers, as above
+
+
+@pytest.mark.parametrize('gate', [False, True])
+def test_formula_of_an_encoder_decoder_equals_the_compilers_count(gate: bool):
+    config = dataclasses.replace(CONFIG, decoder_layers=2, token_types=0, feed_forward_gate=gate)
+    graph, state = nnx.split(nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))
+
+    def forward(state: nnx.State, source: jax.Array, tokens: jax.Array) -> jax.Array:
+        model = nnx.merge(graph, state)
+        return model.logits(model.hidden(source, jnp.ones_like(source), tokens, jnp.ones_like(tokens)))
+
+    arguments = jax.ShapeDtypeStruct((1, 64), jnp.int32), jax.ShapeDtypeStruct((1, 24), jnp.int32)
+    counted = jax.jit(forward).lower(state, *arguments).compile().cost_analysis()['flops']
+    assert encoder_decoder_flops(config, 64, 24) == pytest.approx(counted, rel=0.05)
 
 
 def test_targets_with_a_vocabulary_of_their_own_have_as_many_logits():

@@ -1,12 +1,14 @@
 """The lines of a plan."""
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from efficient_attention.planning.largest_batch import Largest
 from efficient_attention.planning.plan import Estimate, plan_of
-from efficient_attention.planning.report import report
+from efficient_attention.planning.report import report, row_length
 from tests.planning.tiny_step import TOPOLOGY, tiny_step
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
@@ -17,21 +19,33 @@ def test_a_plan_in_lines():
     text = report(plan)
     assert text.startswith('8,936 parameters on 2 cpu device(s) (data 1 x fsdp 2')
     assert ', a batch of 8 rows of 32 tokens' in text.split('\n')[0]
-    assert 'matrix products' in text and 'all-gather over fsdp: ' in text
-    assert 'time: no estimate' in text
+    assert 'matrix products' in text and ' x all-gather over fsdp: ' in text
+    assert ': fits\nwhat one device does in a step:\n' in text
+    assert 'time of a step: no estimate' in text
     assert text.endswith('largest batch that fits: 16 rows (compiled: 8 rows 1.00 MiB, 16 rows 2.00 MiB)')
 
 
 def test_a_time_names_its_source():
     plan = plan_of(TOPOLOGY, tiny_step(), 8, None)
     by_compiler = dataclasses.replace(plan, estimate=Estimate(0.001, 0.002, 0.004, 0.001))
-    assert "at most 5 ms by the compiler's cycles" in report(by_compiler)
+    assert "time of a step: 5 ms, the compiler's estimate and then sending\n" in report(by_compiler)
     by_roofline = dataclasses.replace(plan, estimate=Estimate(0.001, 0.002, None, 0.001))
-    assert 'at most 3 ms by a roofline of published peaks' in report(by_roofline)
+    assert 'time of a step: 3 ms, the longer of products and memory traffic and then sending\n' in report(by_roofline)
+    assert "compiler's" not in report(by_roofline)
     assert 'largest batch' not in report(by_roofline)
 
 
+def test_rows_of_two_texts_have_two_lengths():
+    shapes = {'source': SimpleNamespace(shape=(8, 96)), 'tokens': SimpleNamespace(shape=(8, 64))}
+    plan: Any = SimpleNamespace(
+        step=SimpleNamespace(run=SimpleNamespace(task=SimpleNamespace(batch_shapes=shapes.copy)))
+    )
+    assert row_length(plan) == '96 tokens and targets of 64'
+
+
 def test_a_program_that_no_device_holds():
-    plan = plan_of(TOPOLOGY, dataclasses.replace(tiny_step(), program=None), 8, Largest(0, {8: 2**40}))
-    assert 'the compiler refuses this program' in report(plan) and 'time' not in report(plan)
+    memory = dataclasses.replace(tiny_step().memory, temporary=2**60)
+    plan = plan_of(TOPOLOGY, dataclasses.replace(tiny_step(), program=None, memory=memory), 8, Largest(0, {8: 2**40}))
+    assert ': does not fit\n' in report(plan)
+    assert 'the compiler refuses this program' in report(plan) and 'time of a step' not in report(plan)
     assert report(plan).endswith('no batch fits (compiled: 8 rows 1.00 TiB)')

@@ -70,3 +70,24 @@ def test_bad_input_is_one_line(call, workdir: Path, option: str, line: str):
     name, _, value = option.format(workdir).partition('=')
     code, out, err = call(**{name: value})
     assert (code, out) == (2, '') and err.startswith(f'error: {line.format(workdir)}') and err.count('\n') == 1
+
+
+def test_a_beam_search_prints_each_text_behind_its_log_probability(call):
+    code, out, err = call(beams='3', best='2', max_tokens='4')
+    lines = out.splitlines()
+    assert (code, err) == (0, '') and len(lines) >= 2
+    first, text = out.split('\t')[:2]
+    assert float(first) < 0 and text.startswith('Größe ')
+
+
+@pytest.mark.parametrize(
+    'options, line',
+    [
+        ({'beams': '2', 'top_p': '0.5'}, '--top_p is 0.5; nothing is drawn with --beams'),
+        ({'best': '2'}, '--best is 2; it needs --beams'),
+        ({'beams': '2', 'best': '3'}, 'best is 3; it must be 1 to 2, the beams'),
+    ],
+)
+def test_searching_and_drawing_do_not_mix(call, options: dict[str, str], line: str):
+    code, out, err = call(**options)
+    assert (code, out) == (2, '') and err == f'error: {line}\n'

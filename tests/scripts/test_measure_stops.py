@@ -1,98 +1,92 @@
-"""How a stop is judged: its line, its code, its seconds; and that stops are counted over runs that are finished."""
+"""scripts/measure_stops.py: a process is stopped in the phase that was planned; stops are counted and runs compared."""
 
 import contextlib
-import random
 import signal
-import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from efficient_attention.commands.stopping import Stopped, line_of
+from efficient_attention.commands import phases
 from efficient_attention.errors import RunError
 from scripts import measure_stops as script
 from scripts.measure_stops import Stop
+from scripts.phase_moments import Moment, Span
 
-# Ends at SIGTERM with one line and code 143, a moment later.
-PROGRAM = """
-import pathlib, signal, sys, time
-def stop(number, frame):
-    time.sleep(0.2)
-    print('stopped by SIGTERM; there was nothing to save', file=sys.stderr)
-    sys.exit(143)
-signal.signal(signal.SIGTERM, stop)
-print('working', file=sys.stderr, flush=True)
-pathlib.Path(sys.argv[1]).touch()
-time.sleep(60)
-"""
+# Notes that it imports; ends at SIGTERM with one line and code 143, a moment later.
+PROGRAM = (
+    'trap \'sleep 0.2; echo "stopped by SIGTERM; there was nothing to save" >&2; exit 143\' TERM; '
+    f'echo "1.5 imports 0" >> ${phases.VARIABLE}; while true; do sleep 0.05; done'
+)
+SPANS = [Span('start', 0.0, 1.0), Span('imports', 1.0, 2.0), Span('step', 2.0, 3.0)]
+CLEAN = Stop('SIGTERM', 'step', 0.5, 0.25, 3, [], '')
+
+
+def program(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Runs a program of the shell in place of the training."""
+    monkeypatch.setattr(script, 'command', lambda _: ['bash', '-c', text])
 
 
 def test_a_stop_is_what_the_process_said_and_how_it_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    def until_it_works(moment: float) -> None:
-        while not (tmp_path / 'begun').exists():
-            time.sleep(0.01)
-        assert moment == 1.5
-
-    monkeypatch.setattr(script, 'time', SimpleNamespace(sleep=until_it_works, monotonic=time.monotonic))
-    stop = script.stop_once([sys.executable, '-c', PROGRAM, str(tmp_path / 'begun')], signal.SIGTERM, 1.5)
-    assert (stop.name, stop.code, stop.lines, stop.said) == ('SIGTERM', 143, 1, 'working')
-    assert 0.2 <= stop.grace < 30 and stop.is_clean
+    program(monkeypatch, PROGRAM)
+    stop = script.stop_once(tmp_path, signal.SIGTERM, Moment('imports', 1, 0.0))
+    assert stop and (stop.name, stop.phase, stop.code, stop.faults) == ('SIGTERM', 'imports', 143, [])
+    assert 0.2 <= stop.seconds == stop.beyond < 30 and stop.said.startswith('stopped by SIGTERM')
 
 
-def test_a_process_that_has_ended_got_no_signal():
-    assert script.stop_once(['true'], signal.SIGTERM, 1.0) is None
+def test_a_signal_that_a_process_swallows_is_a_stop_that_is_not_clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    program(monkeypatch, f'trap "" TERM; echo "1.5 imports 0" >> ${phases.VARIABLE}; sleep 0.5')
+    stop = script.stop_once(tmp_path, signal.SIGTERM, Moment('imports', 1, 0.0))
+    assert stop and stop.faults == ['exit code 0']
 
 
-@pytest.mark.parametrize(
-    'code, lines, is_clean',
-    [(3, 1, True), (130, 1, True), (-15, 0, True), (143, 2, False), (3, 0, False), (1, 1, False), (0, 0, True)],
-)
-def test_a_clean_stop_has_one_line_and_a_documented_code(code: int, lines: int, is_clean: bool):
-    assert Stop('SIGTERM', 1.0, 0.5, code, lines, '').is_clean is is_clean
-
-
-def test_a_signal_that_a_process_swallows_is_a_stop_that_is_not_clean(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(script, 'ENDING_SECONDS', 0.2)
-    swallowing = ['bash', '-c', 'trap "" TERM; sleep 1.5']
-    stop = script.stop_once(swallowing, signal.SIGTERM, 0.7)
-    assert stop and (stop.code, stop.lines, stop.is_clean) == (0, 0, False)
-
-
-def test_the_lines_of_a_stop_are_recognised():
-    said = '\n'.join(
-        ['step 3/9 stopped', line_of(signal.SIGINT), 'stopped after step 7, which is saved', 'interrupted']
-    )
-    assert len(script.LINES.findall(said)) == 3
-    assert issubclass(Stopped, KeyboardInterrupt)
+def test_a_process_that_has_ended_got_no_signal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    program(monkeypatch, 'true')
+    assert script.stop_once(tmp_path, signal.SIGTERM, Moment('imports', 1, 0.0)) is None
 
 
 def test_runs_are_stopped_until_they_are_finished_and_then_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    found = [Stop('SIGTERM', 1.0, 0.5, 3, 1, ''), None, Stop('SIGINT', 1.0, 1.5, 130, 2, '')]
-    outcomes, compared, differing = iter(found), [], iter([[], ['a line is missing']])
-    monkeypatch.setattr(script, 'stop_once', lambda *_: next(outcomes))
-    monkeypatch.setattr(script, 'finish', lambda folder: folder.mkdir())
+    bad = CLEAN._replace(phase='imports', beyond=6.0, faults=['6.0 s after'])
+    outcomes, asked, finished, compared = iter([CLEAN, bad, None, CLEAN, CLEAN]), [], [], []
+    differing = iter([[], ['a line is missing']])
+
+    def stop_once(folder: Path, number: signal.Signals, moment: Moment) -> Stop | None:
+        (folder / 'stopped').mkdir(exist_ok=True)
+        asked.append((number, moment.phase))
+        return next(outcomes)
 
     def differences(*folders: Path, was_stopped: bool) -> list[str]:
         compared.append((*folders, was_stopped))
         return next(differing)
 
+    monkeypatch.setattr(script, 'STOPS_EACH', (3, 3))
+    monkeypatch.setattr(script, 'stop_once', stop_once)
+    monkeypatch.setattr(script, 'finish', lambda folder, name: finished.append((folder, name)))
     monkeypatch.setattr(script, 'differences', differences)
-    stops, lines = script.stopped_runs(tmp_path, 2, random.Random(0), 9.0)
-    assert stops == [found[0], found[2]] and lines == [[], ['a line is missing']]
+    stops, lines = script.stopped_runs(tmp_path, 4, 0, SPANS)
+    assert stops == [CLEAN, bad, CLEAN, CLEAN] and lines == [[], ['a line is missing']]
+    assert {phase for _, phase in asked} == {'imports', 'step'} and len({number for number, _ in asked}) == 2
+    assert finished == 2 * [(tmp_path, 'stopped')]
     assert compared == 2 * [(tmp_path / 'stopped' / 'run', tmp_path / 'unbroken' / 'run', True)]
-    summary = script.summary(stops, lines)
-    assert (summary['codes'], summary['grace_longest'], len(summary['not_clean'])) == ({3: 1, 130: 1}, 1.5, 1)
-    assert (summary['runs_finished'], summary['runs_equal_to_the_unbroken']) == (2, 1)
+    result = script.summary(stops, lines, SPANS)
+    assert {phase: found['stops'] for phase, found in result['phases'].items()} == {'imports': 1, 'step': 3}
+    assert (result['all']['codes'], result['all']['beyond_longest'], len(result['not_clean'])) == ({3: 4}, 6.0, 1)
+    assert (result['runs_finished'], result['runs_equal_to_the_unbroken'], result['not_hit']) == (2, 1, [])
 
 
-def test_a_stop_that_is_not_clean_or_a_run_that_differs_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys):
-    clean, silent = Stop('SIGTERM', 1.0, 0.5, 3, 1, ''), Stop('SIGTERM', 1.0, 9.0, 0, 0, '')
+def test_what_is_not_clean_not_equal_or_never_hit_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys):
+    imports, slow = CLEAN._replace(phase='imports'), CLEAN._replace(faults=['6.0 s after'])
     monkeypatch.setattr(script.sys, 'argv', ['measure_stops.py', f'--folder={tmp_path}'])
-    monkeypatch.setattr(script, 'unbroken_run', lambda _: 1.0)
-    for stop, lines in [(clean, []), (silent, []), (clean, ['a line is missing'])]:
-        monkeypatch.setattr(script, 'stopped_runs', lambda *_, stop=stop, lines=lines: ([stop], [lines]))
-        with contextlib.nullcontext() if stop is clean and not lines else pytest.raises(RunError, match='1 '):
+    monkeypatch.setattr(script, 'unbroken_run', lambda _: SPANS)
+    cases = [([imports, CLEAN], [], ''), ([slow], [], '1 stop'), ([CLEAN], ['a line'], '1 difference')]
+    for stops, lines, said in [*cases, (20 * [CLEAN], [], 'no stop hit: imports')]:
+        monkeypatch.setattr(script, 'stopped_runs', lambda *_, found=(stops, [lines]): found)
+        with pytest.raises(RunError, match=said) if said else contextlib.nullcontext():
             script.main()
-    assert capsys.readouterr().out.count('"stops": 1') == 3
+    out = capsys.readouterr().out
+    assert out.count('"stops": ') >= 4 and out.count('50 stops take about 2.5 minutes') == 4
+
+
+def test_a_run_that_does_not_come_to_its_end_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    program(monkeypatch, 'echo no >&2; exit 2')
+    with pytest.raises(RunError, match='the stopped run ended with 2: no'):
+        script.finish(tmp_path, 'stopped')

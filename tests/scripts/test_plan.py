@@ -39,7 +39,7 @@ def test_plans_without_data(plan, tmp_path):
     arguments = (*TINY, '--config.mesh.tensor=2', '--topology', 'cpu:2', '--nolargest', '--output', str(output))
     code, printed, errors = plan(*arguments)
     assert code == 0, errors
-    assert '(data 1 x fsdp 1 x tensor 2' in printed and 'over tensor: ' in printed
+    assert '(data 1 x fsdp 1 x tensor 2' in printed and ' over tensor: ' in printed
     figures = json.loads(output.read_text())
     assert figures['mesh']['tensor'] == 2 and figures['batch_size'] == 8 and figures['parameters'] == 8936
     assert figures['memory_bytes']['temporary'] > 0 and figures['cost']['flops'] > 0
@@ -60,7 +60,9 @@ def test_figures_that_cannot_be_written_are_one_line(plan, monkeypatch, tmp_path
     'arguments, message',
     [
         (('--topology', 'v9:2x2'), "topology 'v9:2x2' is not known"),
+        (('--topology', 'v5e:8'), 'must be the sizes of its torus, such as 4x4'),
         (('--topology', 'cpu:2', '--config.mesh.fsdp=3'), 'mesh.fsdp 3'),
+        (('--topology', 'cpu:2', '--config.mesh.sequence=2', '--config.data.length=31'), 'data.length 31'),
         (('--topology', 'cpu:2', '--config.train.batch_size=9'), 'train.batch_size 9 does not divide over 2 devices'),
         ((), '--topology is missing'),
     ],
@@ -69,6 +71,11 @@ def test_refusals_are_one_line(plan, arguments, message):
     code, printed, errors = plan(*TINY, *arguments)
     assert code == 2 and not printed
     assert errors.startswith('error: ') and message in errors and errors.count('\n') == 1
+
+
+def test_a_run_that_follows_a_checkpoint_needs_it(plan):
+    code, _, errors = plan('--config', f'{ROOT}/configs/text_to_text/glue.py:sst2-pretrained', '--topology', 'cpu:2')
+    assert code == 2 and 'train.start_from' in errors and errors.count('\n') == 1
 
 
 def test_fine_tuning_is_refused_before_files_are_read(plan):

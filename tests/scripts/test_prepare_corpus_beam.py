@@ -1,9 +1,12 @@
 """scripts/prepare_corpus_beam.py: the folder that scripts/prepare_corpus.py makes. Beam itself needs `make beam`."""
 
+import bz2
 import json
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,11 +15,14 @@ from efficient_attention.config.data import DataConfig
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.corpus.prepare import prepare_corpus
+from efficient_attention.data.corpus.writer import SplitWriter
 from efficient_attention.errors import InputError, RunError
 from efficient_attention.tasks.denoising import DenoisingTask
 from scripts.prepare_corpus_beam import ROOT, file_sources, in_one_line, split_arguments
+from tests.data.sources.test_wikipedia_dump import SAMPLE, page
 
 PYTHON = ROOT / '.venv-beam' / 'bin' / 'python'
+needs_beam = pytest.mark.skipif(not PYTHON.exists(), reason='needs make beam')
 WORDS = ['river', 'house', 'dog', 'king', 'tree', 'road', 'falls', 'sleeps', 'runs', 'sings']
 
 
@@ -67,29 +73,69 @@ def test_what_a_worker_raised_is_found_in_beams_traceback(text: str, kind: type[
     assert type(found) is kind and re.match(line, str(found))
 
 
-@pytest.mark.skipif(not PYTHON.exists(), reason='needs make beam')
-def test_beam_makes_the_folder_of_the_local_preparation(tmp_path):
-    write_rows(tmp_path)
-    fields = {'source': f'jsonl:{tmp_path}/*.jsonl#text', 'held_out': 0.2, 'vocab_size': 60}
-    learnt = prepare_corpus(DataConfig(**fields, cache=str(tmp_path / 'learnt')), show_progress=False)
+def write_dump(folder: Path) -> None:
+    """Two files of a dump of Wikipedia, one packed: 20 articles in markup, redirects and talk pages between them."""
+    for file in range(2):
+        pages = []
+        for row in range(10):
+            words = [WORDS[(3 * file + row * word) % 10] for word in range(1, 30)]
+            marked = f"'''{words[0]}''' {{{{cite|x}}}} [[{words[1]}|{words[2]}]]"
+            text = f'{marked} {" ".join(words[3:])}. {file} {row}.\n\n* {words[0]}'
+            pages += [page(text, title=f'{file} {row}'), page('#REDIRECT [[a]]', more='<redirect title="a" />')]
+            pages.append(page('Talk.', namespace=1))
+        content = f'<mediawiki>{"".join(pages)}</mediawiki>'.encode()
+        name, packed = [('0.xml', content), ('1.xml.bz2', bz2.compress(content))][file]
+        (folder / name).write_bytes(packed)
+
+
+@needs_beam
+@pytest.mark.parametrize('kind, write', [('jsonl', write_rows), ('dump', write_dump)], ids=['jsonl', 'dump'])
+def test_beam_makes_the_folder_of_the_local_preparation(
+    tmp_path, monkeypatch, kind: str, write: Callable[[Path], None]
+):
+    write(tmp_path)
+    pattern = {'jsonl': '*.jsonl#text', 'dump': '*.xml*'}[kind]
+    fields = {'source': f'{kind}:{tmp_path}/{pattern}', 'held_out': 0.2, 'vocab_size': 60}
+    command = compare_with_local(tmp_path, monkeypatch, fields, shard_bytes=600)
+    if kind == 'dump':
+        return
+    noised = text_to_text_config()
+    noised.data.update(fields | {'cache': str(tmp_path / 'beam'), 'lowercase': True})
+    noised.update_from_flattened_dict({'noise.name': 'bart', 'model.decoder_layers': 1})
+    assert [DenoisingTask(from_dict(noised.to_dict(), RunConfig)).corpus.folder] == [*(tmp_path / 'beam').glob('*-*')]
+    (tmp_path / '1.jsonl').write_text('{"text": "Good."}\n{"txt": "Bad."}\n', encoding='utf-8')
+    failed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert failed.returncode == 2 and failed.stderr.splitlines()[-1].startswith(f'error: {tmp_path}/1.jsonl: line 2: ')
+
+
+@needs_beam
+@pytest.mark.real
+def test_beam_makes_the_same_of_a_sample_of_wikipedia(tmp_path, monkeypatch):
+    if not SAMPLE.exists():
+        pytest.skip('needs the sample of a dump')
+    fields = {'source': f'dump:{SAMPLE}/*.bz2', 'held_out': 0.05, 'vocab_size': 8000}
+    compare_with_local(tmp_path, monkeypatch, fields, shard_bytes=200_000)
+
+
+def compare_with_local(folder: Path, monkeypatch, fields: dict[str, Any], *, shard_bytes: int) -> list[str]:
+    """Prepares a corpus of several shards both ways and compares all files; returns the command of Beam."""
+    monkeypatch.setitem(SplitWriter.__init__.__kwdefaults__, 'shard_bytes', shard_bytes)
+    learnt = prepare_corpus(DataConfig(**fields, cache=str(folder / 'learnt')), show_progress=False)
     fields['tokenizer'] = str(learnt.folder / 'tokenizer.json')
-    local = prepare_corpus(DataConfig(**fields, cache=str(tmp_path / 'local')), show_progress=False).folder
-    flags = [f'--{name}={value}' for name, value in {**fields, 'cache': tmp_path / 'beam'}.items()]
+    local = prepare_corpus(DataConfig(**fields, cache=str(folder / 'local')), show_progress=False).folder
+    flags = [
+        f'--{name}={value}' for name, value in {**fields, 'cache': folder / 'beam', 'shard_bytes': shard_bytes}.items()
+    ]
     command = [str(PYTHON), 'scripts/prepare_corpus_beam.py', *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    made = tmp_path / 'beam' / local.name
+    made = folder / 'beam' / local.name
     assert done.stdout.splitlines()[-1] == str(made)
     names = sorted(str(path.relative_to(local)) for path in local.rglob('*') if path.is_file())
     assert sorted(str(path.relative_to(made)) for path in made.rglob('*') if path.is_file()) == names
     different = [name for name in names if (local / name).read_bytes() != (made / name).read_bytes()]
     assert different == ['manifest.json']  # which says how long it took
-    fingerprints = [json.loads((folder / 'manifest.json').read_text())['fingerprint'] for folder in (local, made)]
-    assert fingerprints[0] == fingerprints[1]
-    noised = text_to_text_config()
-    noised.data.update(fields | {'cache': str(tmp_path / 'beam'), 'lowercase': True})
-    noised.update_from_flattened_dict({'noise.name': 'bart', 'model.decoder_layers': 1})
-    assert DenoisingTask(from_dict(noised.to_dict(), RunConfig)).corpus.folder == made
-    (tmp_path / '1.jsonl').write_text('{"text": "Good."}\n{"txt": "Bad."}\n', encoding='utf-8')
-    failed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert failed.returncode == 2 and failed.stderr.splitlines()[-1].startswith(f'error: {tmp_path}/1.jsonl: line 2: ')
+    manifests = [json.loads((path / 'manifest.json').read_text()) for path in (local, made)]
+    assert manifests[0]['fingerprint'] == manifests[1]['fingerprint']
+    assert manifests[0]['counts'] == manifests[1]['counts'] and manifests[0]['counts']['train']['shards'] > 1
+    return command

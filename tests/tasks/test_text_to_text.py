@@ -24,6 +24,7 @@ from efficient_attention.inference import translator
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.inference.translator import Decoding, Translation, generation_scores, open_translator
 from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+from efficient_attention.models.flops import encoder_decoder_flops
 from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.tasks.task import HostBatch
 from efficient_attention.tasks.text_to_text import TextToTextTask, source_rows
@@ -56,8 +57,10 @@ def test_a_run_learns_and_its_workdir_is_evaluated(tmp_path: Path):
     training = [line for line in read_metrics(tmp_path / 'run') if line['split'] == 'train']
     assert all(line['target_loss'] > line['target_cross_entropy'] for line in training[-1:])
     assert (tmp_path / 'run' / 'tokenizer.json').exists()
-    found = evaluate_workdir(tmp_path / 'run', batch_size=16, beams=2)
+    before: list[dict[str, float | str]] = []
+    found = evaluate_workdir(tmp_path / 'run', batch_size=16, before_search=before.append, beams=2)
     assert found['target_loss'] == pytest.approx(held_out['target_loss'], rel=1e-5)
+    assert before[0].items() < found.items() and before[0]['target_loss'] == found['target_loss'] and len(before) == 1
     run = open_translator(tmp_path / 'run', decoding=Decoding(beams=2, max_tokens=8, batch_size=16))
     [held_out_set] = parse_sets('toy:reverse:10:2-6:1', '')
     sources, targets, _ = zip(*held_out_set.read(), strict=True)
@@ -238,7 +241,7 @@ def test_the_fingerprint_follows_the_pairs_and_the_tokenizer():
 @pytest.mark.parametrize(
     'fields, said',
     [
-        ({'pairs.prefix': ('a', 'b')}, '^pairs.prefix has 2 prefixes, and pairs.train 1 sets$'),
+        ({'pairs.prefix': ('a', 'b')}, '^pairs.prefix has 2 prefixes, and pairs.train 1 sets; several'),
         ({'model.vocab_size': 24, 'data.vocab_size': 24, 'pairs.start': '<go>'}, "^pairs.start is '<go>'"),
         ({'pairs.train': 'lines:none.de,none.en'}, "^pairs.train: no file matches 'none.de'$"),
     ],
@@ -252,3 +255,4 @@ def test_a_plan_needs_no_pairs():
     task = TextToTextTask.without_data(config_of(**{'pairs.train': 'lines:none.de,none.en'}))
     shapes = task.batch_shapes()
     assert shapes['source'].shape == (8, 8) and shapes['weights'].dtype == np.float32
+    assert task.training_flops() == 3 * 8 * encoder_decoder_flops(task.model, 8, 8)  # every row is the longest

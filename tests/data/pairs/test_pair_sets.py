@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,19 @@ def test_pairs_that_follow_one_another_are_joined(files):
 def test_a_number_of_joined_pairs_that_is_none_is_refused(number: str):
     with pytest.raises(InputError, match=rf"^pairs.train has the set 'joined:{number}:toy:copy:4:2-3'; joined:<pairs>"):
         read(f'joined:{number}:toy:copy:4:2-3')
+
+
+def test_pairs_of_tensorflow_datasets(monkeypatch: pytest.MonkeyPatch):
+    class Rows(list):
+        dataset_info = types.SimpleNamespace(features={name: types.SimpleNamespace() for name in ('de', 'en')})
+
+    rows = Rows([{'de': 'schön'.encode(), 'en': b'nice'}, {'de': b'alt', 'en': b'old'}])
+    fake = types.SimpleNamespace(data_source=lambda name, split: {('wmt/de-en', 'validation'): rows}[name, split])
+    monkeypatch.setitem(sys.modules, 'tensorflow_datasets', fake)
+    pairs = read('tfds:wmt/de-en:validation#de,en')
+    assert [pair[:2] for pair in pairs] == [('schön', 'nice'), ('alt', 'old')]
+    assert pairs[1].where == 'tfds:wmt/de-en:validation: row 1'
+    one, other = (parse_sets(f'tfds:wmt/de-en:validation#{columns}', 'pairs.train')[0] for columns in ('de,en', 'en,de'))
+    assert one.digest() != other.digest()
+    with pytest.raises(InputError, match="row 0: no column 'fr'"):
+        read('tfds:wmt/de-en:validation#de,fr')

@@ -1,0 +1,42 @@
+"""Multi30k, German to English, eight sentences to a row: an encoder of full attention and one of a window.
+
+    python train.py --config configs/text_to_text/multi30k_joined.py:full --workdir runs/joined_full \
+        --config.train.start_from=runs/multi30k
+    python train.py --config configs/text_to_text/multi30k_joined.py:window --workdir runs/joined_window \
+        --config.train.start_from=runs/multi30k
+
+Eight pairs that follow one another are one, some 140 tokens a side. Both go on from the run of `multi30k.py`, whose
+sizes, tokenizer and parameters they take: a pattern has no parameters of its own. The decoder and its cross-attention
+are full in both.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.common import leave_model_open, set_fields, text_to_text_config
+
+ENCODERS = {'full': 'full', 'window': 'window(16)'}  # 16 tokens to each side: about a sentence before and one after
+JOINED = 8
+
+
+def get_config(name: str = 'full') -> ConfigDict:
+    """Four epochs of 3,625 rows; `name` is the encoder, 'full' or 'window'."""
+    if name not in ENCODERS:
+        raise ValueError(f"the config's argument is {name!r}; known: {', '.join(ENCODERS)}")
+    config = text_to_text_config()
+    for split, file in (('train', 'train'), ('held_out', 'val'), ('test', 'test_2016_flickr')):
+        config.pairs[split] = f'joined:{JOINED}:lines:data/multi30k/raw/{file}.de.gz,data/multi30k/raw/{file}.en.gz'
+    leave_model_open(config)
+    config.model.attention = ENCODERS[name]
+    config.data.length = 256
+    config.pairs.target_length = 256
+    config.pairs.buckets = (128, 144, 160, 192)
+
+    recipe = {'learning_rate': 5e-4, 'schedule': 'cosine', 'warmup_steps': 100, 'beta2': 0.98, 'eps': 1e-9}
+    set_fields(config.optimizer, recipe | {'weight_decay': 0.0, 'bias_correction': True})
+    config.train.steps = 900
+    config.train.batch_size = 16
+    config.train.label_smoothing = 0.1
+    config.eval.every_steps = 225
+    config.eval.batch_size = 16
+    config.checkpoint.every_steps = 225
+    return config
