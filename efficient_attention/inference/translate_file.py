@@ -62,7 +62,7 @@ def say_cut(translator: Translator) -> None:
     """Says how many sources were cut, if any."""
     if translator.cut_sources:
         most = translator.encoder.source.length
-        print(f'{translator.cut_sources:,} texts have more than {most} tokens and were cut', file=sys.stderr)
+        print(f'texts of more than {most} tokens, which were cut: {translator.cut_sources:,}', file=sys.stderr)
 
 
 def lines_done(partial: Path, note: Path, begun: str) -> int:
