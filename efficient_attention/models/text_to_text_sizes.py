@@ -53,6 +53,11 @@ def t5_v1_1_fields(size: str) -> dict[str, Any]:
 
 
 def _t5_fields(layers: int, width: int, heads: int, head_width: int, feed_forward_width: int) -> dict[str, Any]:
+    """Of both versions.
+
+    Matrices start as T5's, but for two that are normals of deviation 1 there: the token table, here cut at two of them
+    (0.88), and the separate output of 1.1, here of deviation width^-0.5.
+    """
     return {
         'layers': layers,
         'decoder_layers': layers,

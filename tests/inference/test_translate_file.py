@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -119,3 +121,19 @@ def test_scores_of_a_file(source: Path, tmp_path: Path, form: str):
     (tmp_path / 'short').write_text('EINS\n')
     with pytest.raises(InputError, match=r'short has 1 lines, .*out 5$'):
         file_scores(tmp_path / 'out', tmp_path / 'short', form=form)
+
+
+def test_scores_of_files_are_those_of_sacrebleus_command(tmp_path: Path):
+    """Of an empty line, and spaces around a text, too; a byte order mark, which the command reads, is left out."""
+    written = 'Two men stand near bushes.\n\n  A man in an orange cap. \nA dog runs over the grass.\n'
+    gold = 'Two young men stand near bushes.\nA boy.\nA man in an orange hat.\n A dog runs over the green grass.\n'
+    (tmp_path / 'out').write_text(written, encoding='utf-8')
+    (tmp_path / 'gold').write_text(gold, encoding='utf-8')
+    (tmp_path / 'marked').write_text('\ufeff' + written, encoding='utf-8')
+    command = [sys.executable, '-m', 'sacrebleu', 'gold', '-i', 'out', '-m', 'bleu', 'chrf', '-w', '9']
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    theirs = [one['score'] for one in json.loads(done.stdout)]
+    for name in ('out', 'marked'):
+        scores = file_scores(tmp_path / name, tmp_path / 'gold')
+        assert [scores['bleu'], scores['chrf']] == pytest.approx(theirs, abs=1e-8)
+    assert 20 < scores['bleu'] < 80

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 from flax import nnx
 
@@ -78,3 +79,24 @@ def test_heads_are_64_wide(name: str):
 def test_an_unknown_size_lists_the_known_ones(fields, line: str):
     with pytest.raises(InputError, match=line):
         fields('huge')
+
+
+def test_the_matrices_of_a_t5_start_as_its_own():
+    """Deviations of the published initial values, and the two of ours that differ: see `_t5_fields`."""
+    D, H, K, F, V = 96, 10, 6, 200, 500
+    sizes = {'width': D, 'heads': H, 'head_width': K, 'feed_forward_width': F, 'layers': 2, 'decoder_layers': 2}
+    config = ModelConfig(**t5_v1_1_fields('small') | sizes | {'vocab_size': V})
+    state = nnx.to_pure_dict(nnx.state(EncoderDecoder(config, rngs=nnx.Rngs(0))))
+    expected = {'query': (D * K) ** -0.5, 'out': (H * K) ** -0.5, 'down': F**-0.5, 'embedding': 0.88, 'dense': D**-0.5}
+    expected |= dict.fromkeys(('key', 'value', 'up', 'gate', 'table'), D**-0.5)
+    seen = set()
+    for path, leaf in jax.tree.leaves_with_path(state):
+        names = [entry.key for entry in path]
+        name = names[-2] if names[-1] == 'kernel' else names[-1]
+        if name == 'scale':
+            assert (np.asarray(leaf) == 1).all()
+            continue
+        seen.add(name)
+        tolerance = 0.15 if name == 'table' else 0.04  # 320 numbers; 5,760 or more
+        np.testing.assert_allclose(np.asarray(leaf).std(), expected[name], rtol=tolerance, err_msg=str(names))
+    assert seen == set(expected)

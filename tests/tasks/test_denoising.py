@@ -12,6 +12,7 @@ from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.corpus.prepare import prepare_corpus
 from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.text_to_text import text_to_text_ids
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.tasks.denoising import DenoisingTask, text_sizes
@@ -63,6 +64,62 @@ def test_t5s_lengths_follow_from_that_of_the_source(corpus: dict[str, Any]):
     task = DenoisingTask.without_data(config_of(corpus, **fields))
     assert task.lengths == (512, 114)
     assert text_sizes(config_of(corpus, 'bart', **fields)) == (127, (127, 127))
+
+
+ALL_LETTERS = {'data.vocab_size': 120}  # of fewer pieces none is a rare capital
+
+
+def rows_of(task: DenoisingTask) -> list[tuple[list[int], list[int]]]:
+    """The source and the target of each row of an evaluation, without their ends and padding."""
+    rows = []
+    for batch in task.evaluation_batches(0, 1):
+        for row in np.flatnonzero(batch['segments'].any(axis=1)):
+            sides = (batch['source'], batch['source_segments']), (batch['targets'], batch['segments'])
+            source, target = (ids[row][segments[row] > 0].tolist() for ids, segments in sides)
+            assert source[-1] == target[-1] == task.ends.end
+            rows.append((source[:-1], target[:-1]))
+    return rows
+
+
+def restored(source: list[int], target: list[int], sentinels: set[int]) -> list[int]:
+    """The source with the span behind each sentinel of the target in its place."""
+    spans: dict[int, list[int]] = {}
+    for id in target:
+        spans |= {id: []} if id in sentinels else {}
+        if id not in sentinels:
+            spans[list(spans)[-1]].append(id)
+    assert [id for id in source if id in sentinels] == list(spans) and all(spans.values())
+    return [one for id in source for one in spans.get(id, [id])]
+
+
+def documents_of(corpus: dict[str, Any], task: DenoisingTask) -> list[str]:
+    """The documents of the file as the tokenizer gives them back."""
+    path = Path(corpus['data.source'].removeprefix('text:').removesuffix('#paragraphs'))
+    documents = path.read_text(encoding='utf-8').split('\n\n')
+    return [document.strip().lower() if task.data.lowercase else document.strip() for document in documents]
+
+
+def test_source_and_target_of_span_corruption_give_the_documents_back(corpus: dict[str, Any]):
+    """From documents through a tokenizer to rows, and back to every character."""
+    task = DenoisingTask(config_of(corpus, **ALL_LETTERS))
+    sentinels = set(text_to_text_ids(task.tokenizer, '').sentinels)
+    ids = [id for row in rows_of(task) for id in restored(*row, sentinels)]
+    text, found, documents = task.tokenizer.decode(ids), 0, documents_of(corpus, task)
+    while text:
+        document = next(one for one in documents if text.startswith(one))
+        text, found = text.removeprefix(document).lstrip(), found + 1
+    assert found == len(task.corpus.held_out) > 1
+
+
+def test_targets_of_bart_are_sentences_of_a_document_that_the_source_hides(corpus: dict[str, Any]):
+    task = DenoisingTask(config_of(corpus, 'bart', **ALL_LETTERS, **{'data.length': 48, 'pairs.target_length': 48}))
+    documents, mask = documents_of(corpus, task), task.tokenizer.token_to_id('[MASK]')
+    rows = rows_of(task)
+    for source, target in rows:
+        text = task.tokenizer.decode(target)
+        assert text.endswith('.') and any(text in one for one in documents)
+        assert mask not in target and set(source) <= {*target, mask}
+    assert sum(mask in source for source, _ in rows) > len(rows) // 2
 
 
 @pytest.mark.parametrize('name', ['span_corruption', 'bart'])
