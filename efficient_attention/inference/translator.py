@@ -12,7 +12,8 @@ from flax import nnx
 from tokenizers import Tokenizer
 
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.pairs.pair_encoder import PairEncoder, SideEncoder, Symbols, symbols_of
+from efficient_attention.data.pairs.pair_encoder import PairEncoder, SideEncoder, symbols_of
+from efficient_attention.data.symbols import Symbols
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.text_to_text import sentinels_of
 from efficient_attention.errors import InputError

@@ -2,38 +2,32 @@
 
 import functools
 from collections.abc import Iterator
-from pathlib import Path
 
-import jax
 import numpy as np
-from flax import nnx
 from tokenizers import Tokenizer
 
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.corpus.bart_noise import BartNoise
 from efficient_attention.data.corpus.batches import evaluation_batches, training_batches
 from efficient_attention.data.corpus.noise import Noise
-from efficient_attention.data.corpus.noised_rows import SHORTEST, Ends, NoisedRows
+from efficient_attention.data.corpus.noised_rows import SHORTEST, NoisedRows
 from efficient_attention.data.corpus.prepare import prepare_corpus
 from efficient_attention.data.corpus.prepared_corpus import Corpus, PreparedCorpus
 from efficient_attention.data.corpus.span_corruption import SpanCorruption, most_tokens, noised_lengths, span_counts
 from efficient_attention.data.held_out_documents import held_out_share_note, split_counts
 from efficient_attention.data.host_block import HostBlock
+from efficient_attention.data.symbols import Symbols
 from efficient_attention.data.tokenizers.choice import loaded_tokenizer
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.text_to_text import TextToTextIds, text_to_text_ids
 from efficient_attention.errors import InputError
-from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.models.flops import encoder_decoder_flops
-from efficient_attention.objectives.text_to_text import TERM, TextToText
-from efficient_attention.tasks.task import BatchShapes, HostBatch, Task
-from efficient_attention.whole_files import write_atomically
+from efficient_attention.tasks.encoder_decoder import EncoderDecoderTask
+from efficient_attention.tasks.task import HostBatch
 
 
-class DenoisingTask(Task):
+class DenoisingTask(EncoderDecoderTask):
     """Text to text where `noise.name` asks for a noise: the pairs are made of documents, which a corpus holds."""
-
-    held_out_metrics = frozenset(f'{TERM}_{name}' for name in ('loss', 'cross_entropy', 'accuracy', 'weight'))
 
     def __init__(self, config: RunConfig) -> None:
         """Prepares the corpus, or opens it where that was done before.
@@ -48,15 +42,14 @@ class DenoisingTask(Task):
         self.corpus: PreparedCorpus = prepare_corpus(config.data, sentinels=self.spans)
         self.tokenizer: Tokenizer = load_tokenizer(self.corpus.tokenizer_file, lowercase=True)
         ids, begin = self.checked_ids(self.tokenizer)
-        self.ends = Ends(ids.pad, ids.end, ids.start, begin)
+        self.ends = Symbols(ids.pad, ids.end, ids.start, begin)
         self.noise = self.make_noise(ids)
         self.fingerprint = {'corpus': self.corpus.fingerprint}
 
     def set_up(self, config: RunConfig) -> None:
         """See `Task`."""
-        self.config, self.model, self.data = config, config.model, config.data
-        smoothing, z_loss = config.train.label_smoothing, config.train.z_loss
-        self.objective = TextToText(label_smoothing=smoothing, z_loss=z_loss)
+        super().set_up(config)
+        self.data = config.data
         self.has_spans = config.noise.name == 'span_corruption'
         self.tokens, self.room = text_sizes(config)
         self.lengths = self.room[0] + ends_of(config), self.room[1] + ends_of(config)
@@ -91,34 +84,20 @@ class DenoisingTask(Task):
         return BartNoise(config, ids.mask, self.corpus.vocabulary.is_continuation, self.tokens, self.room)
 
     @property
-    def evaluation_objective(self) -> TextToText:
-        """Without smoothing: the cross-entropy itself is the loss."""
-        return TextToText()
-
-    @property
     def notes(self) -> list[str]:
         """See `Task`."""
         documents, tokens = split_counts(self.corpus.manifest)
         spans = [f'noise: texts of {self.tokens} tokens with {self.spans} spans and as many sentinels'] * self.has_spans
         return spans + held_out_share_note(self.data.held_out, documents, tokens)
 
-    @property
-    def vocabulary(self) -> dict[str, int]:
-        """Of the corpus's tokenizer."""
-        return self.tokenizer.get_vocab()
-
-    def batch_shapes(self) -> BatchShapes:
-        """See `Task`."""
-        source, target = (
-            jax.ShapeDtypeStruct((self.config.train.batch_size, length), np.int32) for length in self.lengths
-        )
-        ids = dict.fromkeys(('source', 'source_segments'), source)
-        ids |= dict.fromkeys(('tokens', 'targets', 'segments'), target)
-        return ids | {'weights': target.update(dtype=np.float32)}
-
     def rows_of(self, corpus: Corpus, *, is_training: bool) -> NoisedRows:
         """The rows of a split; raises InputError where it has too little text."""
         return NoisedRows(corpus, self.noise, self.ends, self.config.train.seed, is_training=is_training)
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """See `EncoderDecoderTask`."""
+        return self.lengths
 
     @functools.cached_property
     def training(self) -> NoisedRows:
@@ -130,19 +109,9 @@ class DenoisingTask(Task):
         """The rows to evaluate on."""
         return self.rows_of(self.corpus.held_out, is_training=False)
 
-    def prepare_training(self) -> None:
-        """See `Task`."""
-        _ = self.training
-        if self.config.has_held_out:
-            _ = self.held_out
-
     def rows_per_epoch(self) -> int:
         """See `Task`."""
         return self.training.count
-
-    def make_model(self, rngs: nnx.Rngs) -> EncoderDecoder:
-        """The encoder-decoder."""
-        return EncoderDecoder(self.model, rngs=rngs)
 
     def training_batches(
         self, start_step: int, stop_step: int, process_index: int, process_count: int
@@ -157,10 +126,6 @@ class DenoisingTask(Task):
         block = HostBlock(self.config.eval.batch_size, process_index, process_count)
         return evaluation_batches(self.corpus, self.data, block, seed=self.config.train.seed, rows=self.held_out)
 
-    def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
-        """The means as they are."""
-        return means
-
     def tokens_per_step(self) -> float:
         """See `Task`; of both sides."""
         return float(self.config.train.batch_size * sum(self.lengths))
@@ -168,10 +133,6 @@ class DenoisingTask(Task):
     def training_flops(self) -> float:
         """See `Task`; backward counts twice the forward."""
         return 3.0 * self.config.train.batch_size * encoder_decoder_flops(self.model, *self.lengths)
-
-    def save_assets(self, workdir: Path) -> None:
-        """Writes the tokenizer."""
-        write_atomically(workdir / 'tokenizer.json', self.tokenizer.to_str(pretty=True))
 
 
 def ends_of(config: RunConfig) -> int:

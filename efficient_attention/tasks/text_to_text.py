@@ -8,14 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-from flax import nnx
 from tokenizers import Tokenizer
 
 from efficient_attention.config.data import DataConfig
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.cache_folder import TARGET_TOKENIZER, TOKENIZER
+from efficient_attention.data.cache_folder import TARGET_TOKENIZER
 from efficient_attention.data.mixture import Mixture
 from efficient_attention.data.pairs.packed_batches import PackedBatches
 from efficient_attention.data.pairs.pair_batches import PairBatches
@@ -23,22 +20,19 @@ from efficient_attention.data.pairs.pair_encoder import EncodedPair, Overlong, P
 from efficient_attention.data.pairs.pair_sets import TextPair
 from efficient_attention.data.tokenizers.choice import loaded_tokenizer, trained_tokenizer
 from efficient_attention.errors import InputError
-from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.models.flops import encoder_decoder_flops
-from efficient_attention.objectives.text_to_text import TERM, TextToText
 from efficient_attention.tasks.as_text.scored_set import ScoredSet
 from efficient_attention.tasks.as_text.sets import AnySet, parse_any_sets
 from efficient_attention.tasks.denoising import DenoisingTask
-from efficient_attention.tasks.task import BatchShapes, HostBatch, Task
+from efficient_attention.tasks.encoder_decoder import EncoderDecoderTask
+from efficient_attention.tasks.task import HostBatch
 from efficient_attention.whole_files import write_atomically
 
 SPLITS = ('train', 'held_out', 'test')
 
 
-class TextToTextTask(Task):
+class TextToTextTask(EncoderDecoderTask):
     """Pairs of texts from sets of them, with one tokenizer for both sides, or one for each."""
-
-    held_out_metrics = frozenset(f'{TERM}_{name}' for name in ('loss', 'cross_entropy', 'accuracy', 'weight'))
 
     def __init__(self, config: RunConfig) -> None:
         """Reads the pairs, and trains the tokenizer on both sides of those to train on, where it is not a file's.
@@ -64,14 +58,8 @@ class TextToTextTask(Task):
 
     def set_up(self, config: RunConfig) -> None:
         """See `Task`."""
-        self.config, self.model, self.pairs = config, config.model, config.pairs
-        smoothing, z_loss = config.train.label_smoothing, config.train.z_loss
-        self.objective = TextToText(label_smoothing=smoothing, z_loss=z_loss)
-
-    @property
-    def vocabulary(self) -> dict[str, int]:
-        """See `Task`."""
-        return self.tokenizer.get_vocab()
+        super().set_up(config)
+        self.pairs = config.pairs
 
     @property
     def target_vocabulary(self) -> dict[str, int]:
@@ -79,20 +67,9 @@ class TextToTextTask(Task):
         return self.target_tokenizer.get_vocab()
 
     @property
-    def evaluation_objective(self) -> TextToText:
-        """Without smoothing: the cross-entropy itself is the loss."""
-        return TextToText()
-
-    def batch_shapes(self) -> BatchShapes:
-        """See `Task`; of the longest rows."""
-        rows = self.config.train.batch_size
-        source = jax.ShapeDtypeStruct((rows, self.config.data.length), np.int32)
-        target = jax.ShapeDtypeStruct((rows, self.pairs.target_length), np.int32)
-        ids = dict.fromkeys(('source', 'source_segments'), source) | dict.fromkeys(
-            ('tokens', 'targets', 'segments'), target
-        )
-        ids |= {'source_positions': source, 'positions': target} if self.pairs.packed else {}
-        return ids | {'weights': target.update(dtype=np.float32)}
+    def longest(self) -> tuple[int, int]:
+        """See `EncoderDecoderTask`."""
+        return self.config.data.length, self.pairs.target_length
 
     def make_tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
         """Of sources and of targets, each of a file or trained on its side of the training pairs; or one of both."""
@@ -200,19 +177,9 @@ class TextToTextTask(Task):
         """Batches of the pairs to evaluate on."""
         return self.batches(self.config.eval.split, self.config.eval.batch_size)
 
-    def prepare_training(self) -> None:
-        """See `Task`."""
-        _ = self.training
-        if self.config.has_held_out:
-            _ = self.held_out
-
     def rows_per_epoch(self) -> int:
         """See `Task`."""
         return self.training.rows_per_epoch
-
-    def make_model(self, rngs: nnx.Rngs) -> EncoderDecoder:
-        """The encoder-decoder."""
-        return EncoderDecoder(self.model, rngs=rngs)
 
     def training_batches(
         self, start_step: int, stop_step: int, process_index: int, process_count: int
@@ -252,23 +219,18 @@ class TextToTextTask(Task):
         each = '; '.join(f'{rows:,} of the {size:,} of {one.text}' for rows, size, one in counts)
         return f'pairs.train: an epoch has {mixture.rows_per_epoch:,} pairs: {each}'
 
-    def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
-        """The means as they are."""
-        return means
-
     def tokens_per_step(self) -> float:
         """See `Task`; of both sides."""
         return self.training.tokens_per_step()
 
     def training_flops(self) -> float:
         """See `Task`; backward counts twice the forward, at the mean lengths of a batch."""
-        longest = self.config.data.length, self.pairs.target_length
-        lengths = self.training.mean_lengths() if self.has_data else longest
+        lengths = self.training.mean_lengths() if self.has_data else self.longest
         return 3.0 * self.config.train.batch_size * encoder_decoder_flops(self.model, *lengths)
 
     def save_assets(self, workdir: Path) -> None:
         """Writes the tokenizer, or the two of them."""
-        write_atomically(workdir / TOKENIZER, self.tokenizer.to_str(pretty=True))
+        super().save_assets(workdir)
         if self.pairs.target_tokenizer:
             write_atomically(workdir / TARGET_TOKENIZER, self.target_tokenizer.to_str(pretty=True))
 

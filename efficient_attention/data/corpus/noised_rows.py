@@ -7,8 +7,6 @@ document, as many as fit, the same in each epoch. The noise itself is new in eac
 epoch 0 in an evaluation.
 """
 
-import dataclasses
-
 import numpy as np
 
 from efficient_attention.data.cache_manifest import one_line
@@ -18,28 +16,10 @@ from efficient_attention.data.corpus.prepared_corpus import Corpus
 from efficient_attention.data.corpus.sentence_pairs import tokens_before
 from efficient_attention.data.epoch_cache import LastTwoEpochs
 from efficient_attention.data.random_streams import Stream, random_stream
+from efficient_attention.data.symbols import Symbols
 from efficient_attention.errors import InputError
 
 SHORTEST = 2  # tokens of a text that can be noised
-
-
-@dataclasses.dataclass(frozen=True)
-class Ends:
-    """Ids of padding, of a text's end, of what a decoder reads first, and of what every text begins with (-1: none)."""
-
-    pad: int
-    end: int
-    start: int
-    begin: int = -1
-
-    @property
-    def count(self) -> int:
-        """How many tokens a source or a target has beside its text."""
-        return 1 + (self.begin >= 0)
-
-    def around(self, tokens: np.ndarray) -> np.ndarray:
-        """A text's tokens with its ends, int32."""
-        return np.concatenate([[self.begin] if self.begin >= 0 else [], tokens, [self.end]]).astype(np.int32)
 
 
 class NoisedRows:
@@ -52,7 +32,7 @@ class NoisedRows:
         InputError: the split has too little text; the seed is out of its range.
     """
 
-    def __init__(self, corpus: Corpus, noise: Noise, ends: Ends, seed: int, *, is_training: bool) -> None:
+    def __init__(self, corpus: Corpus, noise: Noise, ends: Symbols, seed: int, *, is_training: bool) -> None:
         if not 0 <= seed < 2**64:
             raise InputError(f'the seed is {seed}; it must lie in [0, 2^64)')
         self._corpus, self._noise, self._ends, self._seed = corpus, noise, ends, seed

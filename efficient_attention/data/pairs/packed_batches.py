@@ -14,8 +14,9 @@ from efficient_attention.data.epoch_cache import LastTwoEpochs
 from efficient_attention.data.host_block import HostBlock
 from efficient_attention.data.mixture import Mixture
 from efficient_attention.data.pairs.pair_batches import Batch
-from efficient_attention.data.pairs.pair_encoder import EncodedPair, Symbols
+from efficient_attention.data.pairs.pair_encoder import EncodedPair
 from efficient_attention.data.random_streams import Stream, random_stream
+from efficient_attention.data.symbols import Symbols
 from efficient_attention.errors import InputError
 
 OPEN_ROWS = 64  # rows that a pair may still go into; more pads less and takes longer

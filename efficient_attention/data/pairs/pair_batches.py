@@ -9,7 +9,8 @@ import numpy as np
 from efficient_attention.data.host_block import HostBlock
 from efficient_attention.data.length_batches import LengthBatches
 from efficient_attention.data.mixture import Mixture
-from efficient_attention.data.pairs.pair_encoder import EncodedPair, Symbols
+from efficient_attention.data.pairs.pair_encoder import EncodedPair
+from efficient_attention.data.symbols import Symbols
 
 Batch = dict[str, np.ndarray]
 
@@ -105,7 +106,9 @@ class PairBatches:
 
     def evaluated(self, rows: np.ndarray) -> tuple[int, int]:
         """The lengths to which pairs that are evaluated together are padded."""
-        source, target = (own or most for own, most in zip(self.own_lengths(self.pairs[rows[0]]), self.padded(rows), strict=True))
+        source, target = (
+            own or most for own, most in zip(self.own_lengths(self.pairs[rows[0]]), self.padded(rows), strict=True)
+        )
         return source, target
 
     def padded(self, rows: np.ndarray) -> tuple[int, int]:
@@ -114,7 +117,7 @@ class PairBatches:
         return min(bucket, most_source), min(bucket, most_target)
 
     def batch(self, rows: np.ndarray, block: HostBlock, lengths: tuple[int, int] | None = None) -> Batch:
-        """The process's block of the batch of these pairs; `lengths` of rows of sources and of targets, if not `padded`."""
+        """The process's block of the batch of these pairs; `lengths` of a source's and a target's row, or `padded`."""
         first = block.process_index * block.rows
         numbers = rows[first : first + block.rows]
         pairs = [self.pairs[row] for row in numbers]

@@ -8,20 +8,11 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from efficient_attention.data.pairs.pair_sets import TextPair
+from efficient_attention.data.symbols import Symbols
 from efficient_attention.data.tokenizers.text_to_text import text_to_text_ids
 from efficient_attention.errors import InputError
 
 ENCODED_AT_ONCE = 4096  # pairs
-
-
-@dataclasses.dataclass(frozen=True)
-class Symbols:
-    """Ids of padding, of a text's end, of what a decoder reads first, and of what every text begins with (-1: none)."""
-
-    pad: int
-    end: int
-    start: int
-    begin: int = -1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +67,7 @@ class SideEncoder:
     def ids(self, texts: Iterable[str]) -> list[np.ndarray]:
         """The ids of texts, each with its end, of any length."""
         encoded = self.tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        before = [self.symbols.begin] if self.symbols.begin >= 0 else []
-        return [np.array([*before, *one.ids, self.symbols.end], np.int32) for one in encoded]
+        return [self.symbols.around(one.ids) for one in encoded]
 
     def cut(self, ids: np.ndarray) -> np.ndarray:
         """The first tokens of a text, and its end."""

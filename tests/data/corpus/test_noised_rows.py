@@ -9,12 +9,13 @@ import pytest
 from efficient_attention.config.noise import NoiseConfig
 from efficient_attention.data.corpus.bart_noise import BartNoise
 from efficient_attention.data.corpus.noise import Noise
-from efficient_attention.data.corpus.noised_rows import Ends, NoisedRows
+from efficient_attention.data.corpus.noised_rows import NoisedRows
 from efficient_attention.data.corpus.span_corruption import SpanCorruption, noised_lengths
+from efficient_attention.data.symbols import Symbols
 from efficient_attention.errors import InputError
 from tests.data.corpus.memory_corpus import CLS, PAD, SEP, MemoryCorpus, memory_corpus
 
-ENDS = Ends(PAD, SEP, CLS)
+ENDS = Symbols(PAD, SEP, CLS)
 MOST = 40
 SPANS = SpanCorruption(0.15, 3.0, np.array([9001, 9000], np.int32), MOST, noised_lengths(MOST, 0.15, 3.0))
 NOTHING = NoiseConfig('bart', permutation=0.0, infilling=0.0)
@@ -27,7 +28,7 @@ def bart(config: NoiseConfig) -> Noise:
 NOISES = {'span_corruption': SPANS, 'bart': bart(NoiseConfig('bart'))}
 
 
-def make_rows(noise: Noise, corpus: MemoryCorpus | None = None, ends: Ends = ENDS, **options: Any) -> NoisedRows:
+def make_rows(noise: Noise, corpus: MemoryCorpus | None = None, ends: Symbols = ENDS, **options: Any) -> NoisedRows:
     corpus = memory_corpus() if corpus is None else corpus
     options = {'seed': 0, 'is_training': True} | options
     return NoisedRows(corpus, noise, ends, options.pop('seed'), **options)
@@ -52,7 +53,7 @@ def test_a_row_is_a_function_of_seed_epoch_and_index(noise: str):
 @pytest.mark.parametrize('noise', NOISES)
 def test_a_row_has_its_ends_and_padding(noise: str):
     for begin in (-1, 7):
-        rows = make_rows(NOISES[noise], ends=Ends(PAD, SEP, CLS, begin))
+        rows = make_rows(NOISES[noise], ends=Symbols(PAD, SEP, CLS, begin))
         for index in range(20):
             row = rows.row(0, index)
             assert (len(row['source']), len(row['targets'])) == rows.lengths

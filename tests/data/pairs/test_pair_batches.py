@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from efficient_attention.data.pairs.pair_batches import PairBatches
-from efficient_attention.data.pairs.pair_encoder import EncodedPair, Symbols
+from efficient_attention.data.pairs.pair_encoder import EncodedPair
+from efficient_attention.data.symbols import Symbols
 
 SYMBOLS = Symbols(pad=10, end=1, start=2), Symbols(pad=0, end=1, start=2)
 

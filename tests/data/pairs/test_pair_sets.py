@@ -114,7 +114,9 @@ def test_pairs_of_tensorflow_datasets(monkeypatch: pytest.MonkeyPatch):
     pairs = read('tfds:wmt/de-en:validation#de,en')
     assert [pair[:2] for pair in pairs] == [('schön', 'nice'), ('alt', 'old')]
     assert pairs[1].where == 'tfds:wmt/de-en:validation: row 1'
-    one, other = (parse_sets(f'tfds:wmt/de-en:validation#{columns}', 'pairs.train')[0] for columns in ('de,en', 'en,de'))
+    one, other = (
+        parse_sets(f'tfds:wmt/de-en:validation#{columns}', 'pairs.train')[0] for columns in ('de,en', 'en,de')
+    )
     assert one.digest() != other.digest()
     with pytest.raises(InputError, match="row 0: no column 'fr'"):
         read('tfds:wmt/de-en:validation#de,fr')

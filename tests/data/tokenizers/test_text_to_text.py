@@ -56,7 +56,7 @@ def test_bart_begins_with_its_end_where_it_is_told_to(tmp_path: Path):
 
 
 @pytest.mark.parametrize('begin, expected', [('', [0, 3, 7]), ('<s>', [6, 0, 3, 7])])
-def test_a_file_of_it_can_give_the_ids_of_training(tmp_path: Path, begin: str, expected: list[int]):
+def test_a_file_of_it_can_give_the_ids_of_training(begin: str, expected: list[int]):
     tokenizer = Tokenizer(models.WordLevel({'a': 0, '<unk>': 1, '<pad>': 2, 'b': 3, '[CLS]': 4, '[SEP]': 5}, '<unk>'))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     with_specials(tokenizer, ['[CLS]', '[SEP]', '<s>', '</s>'])

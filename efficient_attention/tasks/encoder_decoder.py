@@ -1,0 +1,82 @@
+"""What the two tasks of encoder-decoders, pairs and documents with noise, have in common."""
+
+import abc
+from pathlib import Path
+
+import jax
+import numpy as np
+from flax import nnx
+from tokenizers import Tokenizer
+
+from efficient_attention.config.run import RunConfig
+from efficient_attention.data.cache_folder import TOKENIZER
+from efficient_attention.models.encoder_decoder import EncoderDecoder
+from efficient_attention.objectives.text_to_text import TERM, TextToText
+from efficient_attention.tasks.task import BatchShapes, Task
+from efficient_attention.whole_files import write_atomically
+
+
+class EncoderDecoderTask(Task, abc.ABC):
+    """Model, objective, metrics and tokenizer of a run from text to text."""
+
+    tokenizer: Tokenizer  # of sources, and of targets that have none of their own
+    held_out_metrics = frozenset(f'{TERM}_{name}' for name in ('loss', 'cross_entropy', 'accuracy', 'weight'))
+
+    def set_up(self, config: RunConfig) -> None:
+        """See `Task`."""
+        self.config, self.model = config, config.model
+        smoothing, z_loss = config.train.label_smoothing, config.train.z_loss
+        self.objective = TextToText(label_smoothing=smoothing, z_loss=z_loss)
+
+    @property
+    def evaluation_objective(self) -> TextToText:
+        """Without smoothing: the cross-entropy itself is the loss."""
+        return TextToText()
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """See `Task`."""
+        return self.tokenizer.get_vocab()
+
+    @property
+    @abc.abstractmethod
+    def training(self) -> object:
+        """The rows or batches to train on, made when they are first asked for."""
+
+    @property
+    @abc.abstractmethod
+    def held_out(self) -> object:
+        """Those to evaluate on."""
+
+    @property
+    @abc.abstractmethod
+    def longest(self) -> tuple[int, int]:
+        """The most tokens of a row of sources, and of one of targets."""
+
+    def batch_shapes(self) -> BatchShapes:
+        """See `Task`; of the longest rows."""
+        source, target = (
+            jax.ShapeDtypeStruct((self.config.train.batch_size, length), np.int32) for length in self.longest
+        )
+        ids = dict.fromkeys(('source', 'source_segments'), source)
+        ids |= dict.fromkeys(('tokens', 'targets', 'segments'), target)
+        ids |= {'source_positions': source, 'positions': target} if self.config.pairs.packed else {}
+        return ids | {'weights': target.update(dtype=np.float32)}
+
+    def prepare_training(self) -> None:
+        """See `Task`."""
+        _ = self.training
+        if self.config.has_held_out:
+            _ = self.held_out
+
+    def make_model(self, rngs: nnx.Rngs) -> EncoderDecoder:
+        """The encoder-decoder."""
+        return EncoderDecoder(self.model, rngs=rngs)
+
+    def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
+        """The means as they are."""
+        return means
+
+    def save_assets(self, workdir: Path) -> None:
+        """Writes the tokenizer."""
+        write_atomically(workdir / TOKENIZER, self.tokenizer.to_str(pretty=True))
