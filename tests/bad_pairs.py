@@ -53,8 +53,8 @@ BAD_PAIRS = {
     'noise unknown': train('noise.name=electra', "noise.name is 'electra'; known: none, span_corruption, bart"),
     'noise of pairs': train('noise.name=bart', "pairs.train is 'toy:reverse:"),
     'sentinels too few': train(
-        'noise.name=span_corruption pairs.train= pairs.held_out= pairs.test= data.source=text:{here}/a.txt '
-        'data.held_out=0 data.tokenizer={here}/vocab.txt',
+        'noise.name=span_corruption pairs.train= pairs.held_out= pairs.test= eval.beams=4 data.held_out=0 '
+        'data.source=text:{here}/a.txt data.tokenizer={here}/vocab.txt',
         'tokenizer {here}/vocab.txt: no sentinels in its vocabulary; 7 are needed',
         vocab__txt=WORDS,
         a__txt='the dog\n',
