@@ -7,7 +7,7 @@
 
 Eight pairs that follow one another are one, some 140 tokens a side. Both go on from the run of `multi30k.py`, whose
 sizes, tokenizer and parameters they take: a pattern has no parameters of its own. The decoder and its cross-attention
-are full in both.
+are full in both. Not run to its end yet.
 """
 
 from ml_collections import ConfigDict
