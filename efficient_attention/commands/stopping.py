@@ -9,6 +9,7 @@ That is no worse for files than SIGKILL: each gets its name, or counts, once it 
 This file needs Python alone, so that an entry point can begin with it.
 """
 
+import atexit
 import contextlib
 import enum
 import os
@@ -203,7 +204,18 @@ def catch_stop_signals() -> None:
     if not _watches:
         _watches.append(StopWatch())
         _watches[0].install()
+        atexit.register(_let_it_end)  # the first that is registered is called last
         note_phase(IMPORTS)
+
+
+def _let_it_end() -> None:
+    """Has a process ignore stop signals from here on, as all that it had to do is done.
+
+    Python gives its handlers up before it takes the modules apart. A signal in those tenths of a second would end with
+    its own number, and without a line, what has ended already.
+    """
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def stop_watch() -> StopWatch | None:

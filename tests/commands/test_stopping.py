@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -190,6 +191,23 @@ def test_an_error_without_a_stop_keeps_its_traceback(watch: StopWatch, left: Lef
     sys.excepthook(ImportError, ImportError('no such library'), None)
     assert not watch.is_ending and not left.is_left.is_set()
     assert 'ImportError: no such library' in capfd.readouterr().err
+
+
+@pytest.mark.parametrize('number', stopping.SIGNALS)
+def test_a_signal_while_python_takes_itself_apart_changes_nothing(number: int):
+    lines = (
+        'import os',
+        'from efficient_attention.commands.stopping import catch_stop_signals',
+        'catch_stop_signals()',
+        'class Last:',
+        '    def __del__(self, kill=os.kill, process=os.getpid()):',
+        f'        kill(process, {number:d})',
+        "        print('still there')",
+        'last = Last()',
+        'raise SystemExit(4)',
+    )
+    done = subprocess.run([sys.executable, '-c', '\n'.join(lines)], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (4, 'still there\n', '')
 
 
 def test_every_command_catches_stop_signals_first():
