@@ -89,7 +89,8 @@ def codes(ending: Ending, last_step: int) -> tuple[int, ...]:
     done = (ExitCode.DONE,) if is_last and ending.after == last_step else ()
     if ending.phase in (START, *BEFORE_THE_FIRST_STEP):
         return (nothing,)
-    return (nothing, *done) if ending.phase == phases.END else (ExitCode.STOPPED, *done)
+    is_before = phases.COMPILATION not in [event.phase for event in ending.events if event.time <= ending.sent]
+    return (nothing if is_before or ending.phase == phases.END else ExitCode.STOPPED, *done)
 
 
 def faults_of_lines(ending: Ending) -> list[str]:

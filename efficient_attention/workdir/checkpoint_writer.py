@@ -131,9 +131,10 @@ class Checkpoints:
         return is_sealed(self.reader.folder / str(step))
 
     def score(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Takes note of the metrics of a saved step that was evaluated after its save."""
+        """Takes note of the metrics of a saved step that was evaluated after its save; removes what was the best."""
         if step in self._scores:
             self._scores[step] = {name: value for name, value in metrics.items() if math.isfinite(value)}
+            self.remove_superseded()
 
     def check(self) -> None:
         """Raises the SaveError of the newest save if that has failed and the run is to stop then; costs nothing."""

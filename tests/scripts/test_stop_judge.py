@@ -15,6 +15,7 @@ LAST = 60
 STOPPED = 'stopped after step 7, which is saved; the same command goes on from there'
 NOTHING = line_of(signal.SIGTERM)
 BEGUN = '900 parameters on 1 cpu device(s) (data 1); new run in runs/x, parameters drawn from seed 0'
+RESUMED = f'900 parameters on 1 cpu device(s) (data 1); resumed at step {LAST} in runs/x'
 NOTED = [(1, 'imports', 0), (2, 'preparation', 0), (3, 'restoring', 0), (4, 'compilation', 1), (8, 'input', 7)]
 EVENTS = [Event(float(moment), phase, step) for moment, phase, step in [*NOTED, (9, 'step', 7), (12, 'input', 8)]]
 SAVING = [Event(12.5, 'save', 7), Event(13.0, 'sealing', 0), Event(14.0, 'sealed', 0)]
@@ -41,6 +42,9 @@ def test_a_stop_with_its_line_its_code_and_its_step_is_clean(workdir):
         code=0, after=LAST, events=at_the_last, lines=[BEGUN, 'step 60/60  loss 2.0  0:00:00 left']
     )
     assert faults(done, workdir, LAST) == []
+    events = [*EVENTS[:3], Event(4.0, 'evaluation', LAST), Event(8.0, 'evaluation', LAST)]
+    made_up_for = IN_COMPILATION._replace(events=events, before=LAST, after=LAST, lines=[RESUMED, NOTHING])
+    assert faults(made_up_for, workdir, LAST) == []
     before_python = IN_A_STEP._replace(code=-signal.SIGTERM, events=[], lines=[], after=None, end=9.75)
     assert faults(before_python, workdir, LAST) == []
 

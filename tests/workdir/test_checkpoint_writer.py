@@ -89,6 +89,16 @@ def test_a_step_that_was_evaluated_after_its_save_may_be_the_best(tmp_path):
     assert checkpoints.reader.steps() == [2, 6, 7]
 
 
+def test_what_was_the_best_before_such_a_step_is_removed(tmp_path):
+    """As no other save may follow: the step may be the last one."""
+    config = CheckpointConfig(keep=1, keep_best=1, best_metric='loss')
+    save_all(tmp_path, config, {1: 3.0, 2: None})
+    with Checkpoints(tmp_path, config) as checkpoints:
+        assert checkpoints.reader.steps() == [1, 2]
+        checkpoints.score(2, {'loss': 1.0})
+        assert checkpoints.reader.steps() == [2]
+
+
 def test_the_highest_is_best_in_mode_max(tmp_path):
     config = CheckpointConfig(keep=1, keep_best=1, best_metric='loss', best_mode='max')
     save_all(tmp_path, config, {1: 1.0, 2: 3.0, 3: 2.0, 4: 0.0})
