@@ -45,6 +45,9 @@ class NoiseConfig:
     def check_read(self) -> None:
         """Raises InputError where a field is set that the noise does not read."""
         check_default(self, 'noise', f'noise.name {self.name!r}', read=('name', *READ[self.name]))
+        if self.name == 'bart' and not self.infilling:
+            others = tuple(name for name in READ[self.name] if name != 'mean_span')
+            check_default(self, 'noise', 'noise.infilling 0.0', read=('name', *others))
 
 
 def check_default(group: object, name: str, reason: str, *, read: tuple[str, ...]) -> None:

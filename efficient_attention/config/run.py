@@ -55,6 +55,9 @@ class RunConfig:
             raise InputError(
                 f'eval.stride is {self.eval.stride}, above data.length {self.data.length}: tokens would be left out'
             )
+        is_decoder = self.task == 'language_modelling'
+        allowed = f'another in the task {self.task}; it counts distances behind a token, for decoders alone'
+        require(is_decoder or self.model.relative != 'transformer_xl', 'model.relative', 'transformer_xl', allowed)
         check_memory(self.model)
         check_sequence(self.mesh, self.model, {'data.length': self.data.length, 'eval.context': self.eval.context})
         if self.task == 'text_to_text':

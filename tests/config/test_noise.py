@@ -48,6 +48,10 @@ def test_each_noise_names_the_fields_it_reads():
         (RUN | {'noise': NoiseConfig(density=0.2)}, "noise.density is 0.2; with noise.name 'none' it must be 0.15"),
         (RUN | {'noise': NoiseConfig('span_corruption', rotation=0.5)}, 'noise.rotation is 0.5; with noise.name'),
         (RUN | {'noise': NoiseConfig('bart', density=0.2)}, "noise.density is 0.2; with noise.name 'bart' it must be"),
+        (
+            RUN | {'noise': NoiseConfig('bart', infilling=0.0, mean_span=4.0)},
+            r'noise.mean_span is 4.0; with noise.infilling 0.0 it must be 3.0',
+        ),
         (NOISE | {'pairs': PairsConfig(train='toy:copy:9:1-5')}, "pairs.train is 'toy:copy:9:1-5'; with noise.name"),
         (
             NOISE | {'pairs': PairsConfig(overlong='skip')},

@@ -92,3 +92,14 @@ def test_a_field_that_the_task_does_not_read_must_keep_its_value(task: str, fiel
         InputError, match=rf'^{group}\.{name} is {re.escape(repr(shown))}; the task {task} does not read it, so it must'
     ):
         from_dict(values, RunConfig)
+
+
+@pytest.mark.parametrize('task, decoder_layers', [('pretraining', 0), ('text_to_text', 1)])
+def test_distances_of_transformer_xl_are_for_decoders_alone(task: str, decoder_layers: int):
+    model = {'relative': 'transformer_xl', 'positions': 'none', 'attention': 'causal', 'token_types': 0}
+    values = {'task': task, 'model': model | {'decoder_layers': decoder_layers}}
+    values |= {'pairs': {'train': 'toy:copy:9:1-5'}} if decoder_layers else {}
+    with pytest.raises(
+        InputError, match=rf"^model.relative is 'transformer_xl'; it must be another in the task {task}"
+    ):
+        from_dict(values, RunConfig)
