@@ -15,7 +15,7 @@ from efficient_attention.models.decoder_sizes import (
     transformer_xl_fields,
 )
 from efficient_attention.models.sizes import albert_fields, bert_fields, bigbird_fields, longformer_fields
-from efficient_attention.models.text_to_text_sizes import bart_fields, t5_fields
+from efficient_attention.models.text_to_text_sizes import bart_fields, t5_fields, vaswani_fields
 
 __all__ = [
     'albert_fields',
@@ -36,6 +36,7 @@ __all__ = [
     't5_fields',
     'text_to_text_config',
     'transformer_xl_fields',
+    'vaswani_fields',
 ]
 
 

@@ -1,0 +1,53 @@
+"""The first Transformer on WMT 2014, English to German: base and big (Vaswani et al. 2017, arXiv 1706.03762).
+
+    python train.py --config configs/text_to_text/wmt14.py:base --workdir runs/wmt14_base
+
+Data: 4.5 million pairs to train on, newstest2013 held out, newstest2014 to test, in two parallel files each under
+`data/wmt14/`, a sentence a line; each can be set: --config.pairs.train=... A joint vocabulary of 37,000 pieces, byte
+pairs in the paper, a unigram model here.
+
+Recipe of sections 5.3 and 5.4 and table 3: Adam with betas 0.9 and 0.98 and epsilon 1e-9; the rate rises over 4,000
+steps to width^-0.5 * 4000^-0.5 and then falls with the square root of the step; dropout 0.1 and 0.3, label smoothing
+0.1; 100,000 and 300,000 steps of some 25,000 tokens a side. The paper averages the last 5 (big: 20) checkpoints and
+searches with 4 beams, alpha 0.6 and 50 tokens beyond the source's. Paper: BLEU 27.3 and 28.4, of 65 and 213 million
+parameters (here 63,082,496 and 214,245,376; tests/models/test_text_to_text_sizes.py). Not run here, and checkpoints
+are not averaged.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.common import set_fields, text_to_text_config, vaswani_fields
+
+SIZES = {'base': 100_000, 'big': 300_000}  # steps
+
+
+def get_config(size: str = 'base') -> ConfigDict:
+    """A size of `SIZES`."""
+    if size not in SIZES:
+        raise ValueError(f'unknown size {size!r}; known: {", ".join(SIZES)}')
+    config = text_to_text_config()
+
+    for split, name in (('train', 'train'), ('held_out', 'newstest2013'), ('test', 'newstest2014')):
+        config.pairs[split] = f'lines:data/wmt14/{name}.en,data/wmt14/{name}.de'
+    config.pairs.overlong = 'skip'
+    config.data.tokenizer = 'train:unigram'
+    config.data.vocab_size = 37_000
+    config.data.length = 128
+    config.pairs.target_length = 128
+    config.pairs.packed = True  # rows of as many pairs as they hold: batches have as many tokens, as in the paper
+
+    set_fields(config.model, vaswani_fields(size) | {'norm': 'post'})
+
+    recipe = {'schedule': 'rsqrt', 'warmup_steps': 4_000, 'learning_rate': (config.model.width * 4_000) ** -0.5}
+    adam = {'beta2': 0.98, 'eps': 1e-9, 'weight_decay': 0.0, 'bias_correction': True}
+    set_fields(config.optimizer, recipe | adam)
+    config.train.steps = SIZES[size]
+    config.train.batch_size = 196  # rows of 128: 25,088 tokens a side
+    config.train.label_smoothing = 0.1
+    config.train.log_every_steps = 100
+    config.eval.every_steps = 5_000
+    config.eval.batch_size = 64
+    config.eval.beams = 4
+    config.checkpoint.every_steps = 5_000
+    config.checkpoint.keep = 5
+    return config
