@@ -7,7 +7,7 @@ The dimension key, used in every array's name, einsum and annotation:
     M key positions         V vocabulary size        R random features
     H query heads           E embedding width        T hash rounds
     G key and value heads   P predicted positions    C classes
-    K head width
+    K head width            U units of a recurrent state
 
 A lower-case letter is local, such as that of a chunk's positions; b in place of B may also be 1, h counts the H / G
 query heads that share a key head, any other is named in its file's docstring. P also counts the distances of a relative

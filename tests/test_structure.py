@@ -22,6 +22,7 @@ ORDER = (
     'whole_files',
     'host_memory',
     'attention',
+    'recurrence',
     'config',
     'commands',
     'data',
@@ -42,6 +43,7 @@ FOR_DATA = ('errors', 'whole_files', 'config')
 THIRD_PARTY = {
     'attention': {'jax', 'jaxtyping', 'numpy'},
     'config': {'jax'},
+    'recurrence': {'jax'},
     'modules': {'flax', 'jax', 'jaxtyping', 'numpy'},
 }
 HEAVY = ('array_record', 'grain', 'matplotlib', 'optax', 'orbax', 'rich', 'safetensors', 'sentencepiece')
@@ -199,6 +201,8 @@ def test_nothing_imports_the_entry_points():
 
 # The table of tests/attention/test_registry.py runs these files of every room.
 TABLED = {ROOT / PACKAGE / 'attention' / name / f'{file}.py' for name in ROOMS for file in FILES}
+# That of tests/recurrence/test_recur.py has every cell.
+TABLED |= {ROOT / PACKAGE / 'recurrence' / f'{file}.py' for file in ('tanh', 'gru', 'lstm', 'sru')}
 
 
 def test_every_source_file_has_its_test():

@@ -1,0 +1,144 @@
+"""A recurrent cell over rows of vectors: one product for the inputs of all positions, then one scan.
+
+Text and padding: a position reads the state of those before it in its segment. Where a segment begins the state is
+zeros; padding, segment 0, leaves the state as it is and gives zeros, wherever it stands.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from efficient_attention.recurrence.cell import Cell, States
+from efficient_attention.recurrence.scan import Fixed, states_before, states_of
+
+READ = ('recurrent', 'recurrent_bias')  # that the scan reads as they are
+
+
+class State(NamedTuple):
+    """What a cell keeps of the positions that it has read.
+
+    Args:
+        vectors: float32 [B, U] each.
+        segments_B: int32, of the last token that was no padding; 0 = there was none, and the vectors are not read.
+    """
+
+    vectors: States
+    segments_B: Array
+
+
+class LearnedCell(NamedTuple):
+    """A cell with the arrays that `cell.operands` names, for the widths D and U that `registry.cell_of` was given."""
+
+    cell: Cell
+    operands: dict[str, Array]
+
+    @property
+    def units(self) -> int:
+        """The width of the state, U."""
+        return self.operands['input'].shape[1] // self.cell.gates
+
+    def empty_state(self, rows: int) -> State:
+        """The state before any token."""
+        return State((jnp.zeros((rows, self.units)),) * self.cell.states, jnp.zeros(rows, jnp.int32))
+
+
+def recur(
+    learned: LearnedCell,
+    x_BLD: Array,
+    segments_BL: Array | None = None,
+    *,
+    state: State | None = None,
+    is_reversed: bool = False,
+    state_mask_BU: Array | None = None,
+    chunk: int = 0,
+) -> tuple[Array, State]:
+    """What the cell gives at each position, [B, L, U] in x's dtype, and its state after the last one.
+
+    Args:
+        learned: the cell.
+        x_BLD: inputs.
+        segments_BL: 0 = padding, 1, 2, ... = packed texts; None = all are one text.
+        state: of what was read before; a text goes on from it where its segment is the state's.
+        is_reversed: whether each position reads those after it instead of those before.
+        state_mask_BU: multiplies the state where the recurrent product reads it, the same at each position: dropout on
+            the state (Gal & Ghahramani 2016, arXiv 1512.05287).
+        chunk: positions whose products and states are kept for gradients at a time, those of others being computed
+            again; 0 = of all.
+    """
+    begins_at_zero = segments_BL is None and state is None
+    state = learned.empty_state(len(x_BLD)) if state is None else state
+    if begins_at_zero:
+        state = state._replace(segments_B=jnp.ones_like(state.segments_B))
+    elif segments_BL is None:  # of the state's text
+        segments_BL = jnp.broadcast_to(jnp.maximum(state.segments_B, 1)[:, None], x_BLD.shape[:2])
+    if is_reversed:
+        x_BLD, segments_BL = x_BLD[:, ::-1], None if segments_BL is None else segments_BL[:, ::-1]
+    out_BLU, state = _in_chunks(learned, x_BLD, segments_BL, state, state_mask_BU, chunk)
+    return out_BLU[:, ::-1] if is_reversed else out_BLU, state
+
+
+def _in_chunks(
+    learned: LearnedCell,
+    x_BLD: Array,
+    segments_BL: Array | None,
+    state: State,
+    state_mask_BU: Array | None,
+    chunk: int,
+) -> tuple[Array, State]:
+    def run(state: State, inputs: tuple[Array, Array | None]) -> tuple[State, Array]:
+        out_BLU, state = _run(learned, *inputs, state, state_mask_BU)
+        return state, out_BLU
+
+    length = x_BLD.shape[1]
+    if not 0 < chunk < length:
+        state, out_BLU = run(state, (x_BLD, segments_BL))
+        return out_BLU, state
+    extra = -length % chunk
+    if segments_BL is None and extra:
+        segments_BL = jnp.ones(x_BLD.shape[:2], jnp.int32)
+
+    def cut(x: Array) -> Array:
+        padded = jnp.pad(x, [(0, 0), (0, extra)] + [(0, 0)] * (x.ndim - 2))
+        return padded.reshape(len(x), -1, chunk, *x.shape[2:]).swapaxes(0, 1)
+
+    inputs = jax.tree.map(cut, (x_BLD, segments_BL))
+    state, chunks = jax.lax.scan(jax.checkpoint(run, prevent_cse=False), state, inputs)
+    return jax.lax.collapse(chunks.swapaxes(0, 1), 1, 3)[:, :length], state
+
+
+def _run(
+    learned: LearnedCell, x_BLD: Array, segments_BL: Array | None, state: State, state_mask_BU: Array | None
+) -> tuple[Array, State]:
+    """Without segments the rows go on with the state's texts, and have no padding."""
+    (cell, operands), units = learned, learned.units
+    x_LBD = jax.lax.optimization_barrier(x_BLD.swapaxes(0, 1))
+    product_LBX = x_LBD @ operands['input'].astype(x_BLD.dtype)
+    read = {name: operands[name] for name in READ if name in operands}
+    if 'bias' in operands:
+        first, end = cell.biased or (0, cell.gates)
+        read['bias'] = jnp.pad(operands['bias'], (first * units, (cell.gates - end) * units))
+    fixed, newest_B = Fixed(state_mask_BU=state_mask_BU), state.segments_B
+    if segments_BL is not None:
+        before_BL, newest_B = _segments_before(segments_BL, state.segments_B)
+        holds_BL = segments_BL == 0
+        fixed = Fixed(((segments_BL != before_BL) & ~holds_BL).T, holds_BL.T, state_mask_BU)
+    after = states_of(cell, product_LBX, read, state.vectors, fixed)
+    out_LBU = after[0]
+    if cell.output is not None:
+        whole = product_LBX.astype(jnp.float32) + (read['bias'][None, None] if 'bias' in read else 0.0)
+        product = tuple(jnp.split(whole, cell.gates, axis=-1))
+        before = states_before(fixed, state.vectors, after)
+        out_LBU = cell.output(product, x_LBD.astype(jnp.float32), before, after, operands)
+    if fixed.holds_LB is not None:
+        out_LBU = jnp.where(fixed.holds_LB[..., None], 0.0, out_LBU)
+    return out_LBU.astype(x_BLD.dtype).swapaxes(0, 1), State(tuple(one[-1] for one in after), newest_B)
+
+
+def _segments_before(segments_BL: Array, newest_B: Array) -> tuple[Array, Array]:
+    """The segment of the last token before each position that is no padding, and that of the last of all."""
+    segments = jnp.concatenate([newest_B.astype(segments_BL.dtype)[:, None], segments_BL], axis=1)
+    places = jnp.where(segments != 0, jnp.arange(segments.shape[1])[None], 0)
+    newest = jnp.take_along_axis(segments, jax.lax.cummax(places, axis=1), axis=1)
+    return newest[:, :-1], newest[:, -1].astype(newest_B.dtype)

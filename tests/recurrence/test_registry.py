@@ -1,0 +1,15 @@
+"""Cells by their names."""
+
+import pytest
+
+from efficient_attention.recurrence.registry import CELLS, cell_of
+
+
+def test_an_unknown_cell_is_named():
+    with pytest.raises(ValueError, match="^unknown cell 'elman'; known: tanh, gru, lstm, sru1, sru2$"):
+        cell_of('elman', 4, 4)
+
+
+def test_of_a_simple_recurrent_unit_the_input_goes_past_it_or_a_product_where_widths_differ():
+    assert [cell_of(name, 4, 4).gates for name in CELLS] == [1, 3, 4, 3, 3]
+    assert [cell_of(name, 4, 6).gates for name in CELLS] == [1, 3, 4, 4, 4]
