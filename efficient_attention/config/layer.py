@@ -5,8 +5,8 @@ import dataclasses
 import jax.numpy as jnp
 
 from efficient_attention.config.checks import check_one_of, check_within
-from efficient_attention.config.feed_forward import FeedForwardConfig
 from efficient_attention.config.fields import EXPORTED, marked
+from efficient_attention.config.recurrent import RecurrentConfig
 from efficient_attention.errors import require
 
 NORMS = ('post', 'pre')
@@ -16,7 +16,7 @@ DTYPES = ('float32', 'bfloat16')
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerConfig(FeedForwardConfig):
+class LayerConfig(RecurrentConfig):
     """Shape and numerics of a layer; defaults are BERT's (Devlin et al. 2018, arXiv 1810.04805, and its released code).
 
     Raises:
@@ -37,7 +37,7 @@ class LayerConfig(FeedForwardConfig):
     dtype: str = marked(EXPORTED, default='float32')
 
     def __post_init__(self) -> None:
-        FeedForwardConfig.__post_init__(self)
+        RecurrentConfig.__post_init__(self)
         require(0.0 <= self.dropout_rate < 1.0, 'model.dropout_rate', self.dropout_rate, 'in [0, 1)')
         check_within('model.init_std', self.init_std, 0, low_is_open=True)
         check_within('model.norm_epsilon', self.norm_epsilon, 0)

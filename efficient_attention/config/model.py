@@ -84,12 +84,16 @@ class ModelConfig(OutputConfig):
 
     @property
     def decoder(self) -> 'ModelConfig':
-        """The config of an encoder-decoder's decoder, whose attention to itself is `attention` there."""
+        """The config of an encoder-decoder's decoder, whose attention to itself is `attention` there.
+
+        Its recurrent layers have one direction.
+        """
         if not self.decoder_layers:
             raise InputError('model.decoder_layers is 0; an encoder-decoder has at least 1')
         return dataclasses.replace(
             self,
             attention=self.decoder_attention,
+            bidirectional=False,
             layers=self.decoder_layers,
             vocab_size=self.target_vocab_size or self.vocab_size,
             target_vocab_size=0,

@@ -16,6 +16,7 @@ from efficient_attention.config.noise import NoiseConfig, check_default
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.config.packing_checks import check_packing
 from efficient_attention.config.pairs import PairsConfig
+from efficient_attention.config.recurrent_checks import check_recurrent
 from efficient_attention.config.sequence_checks import check_sequence
 from efficient_attention.config.train import TrainConfig
 from efficient_attention.errors import InputError, require
@@ -56,9 +57,12 @@ class RunConfig:
                 f'eval.stride is {self.eval.stride}, above data.length {self.data.length}: tokens would be left out'
             )
         is_decoder = self.task == 'language_modelling'
+        fits = not (is_decoder and self.model.bidirectional)
+        require(fits, 'model.bidirectional', True, 'False in a language model, which reads no later token')
         allowed = f'another in the task {self.task}; it counts distances behind a token, for decoders alone'
         require(is_decoder or self.model.relative != 'transformer_xl', 'model.relative', 'transformer_xl', allowed)
         check_memory(self.model)
+        check_recurrent(self.model, self.mesh)
         check_sequence(self.mesh, self.model, {'data.length': self.data.length, 'eval.context': self.eval.context})
         if self.task == 'text_to_text':
             self.check_text_to_text()

@@ -9,7 +9,7 @@ from jax import Array
 from efficient_attention.attention.device_mesh import spread
 from efficient_attention.config.memory_checks import check_keeps_memory, check_memory
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, require
 from efficient_attention.models.adaptive import AdaptiveHead, Cluster, TokenTable, WholeTable
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.encoder import last_norm, mechanism_rng
@@ -18,7 +18,7 @@ from efficient_attention.models.stack import Stack
 from efficient_attention.models.taps import Taps
 from efficient_attention.modules.context import OtherSequence, fold
 from efficient_attention.modules.parameters import linear, make_norm
-from efficient_attention.modules.sub_layer import SELF_ATTENTION_LAYER, SubLayer
+from efficient_attention.modules.sub_layer import SubLayer
 from efficient_attention.modules.table import table_logits
 
 
@@ -27,15 +27,14 @@ class Decoder(nnx.Module):
 
     Args:
         config: sizes and choices.
-        sub_layers: what each layer is made of; with a cross-attention it is the decoder of an encoder-decoder.
+        sub_layers: what each layer is made of, by default as the config says; with a cross-attention it is the decoder
+            of an encoder-decoder.
 
     Raises:
         InputError: an attention of the config reads later positions.
     """
 
-    def __init__(
-        self, config: ModelConfig, *, sub_layers: tuple[SubLayer, ...] = SELF_ATTENTION_LAYER, rngs: nnx.Rngs
-    ) -> None:
+    def __init__(self, config: ModelConfig, *, sub_layers: tuple[SubLayer, ...] | None = None, rngs: nnx.Rngs) -> None:
         check_causal(config)
         check_memory(config)
         self.config = config
@@ -178,7 +177,8 @@ class UntiedHead(nnx.Module):
 
 
 def check_causal(config: ModelConfig) -> None:
-    """Raises InputError unless every attention of the config is causal by its form, whatever the length."""
+    """Raises InputError unless no layer reads later positions by its form, whatever the length."""
+    require(not config.bidirectional, 'model.bidirectional', True, 'False in a decoder, which reads no later token')
     for text, mechanism in zip(config.attention.split(';'), config.mechanisms, strict=True):
         if not mechanism.is_causal:
             advice = mechanism.causal_form(text.strip())

@@ -33,13 +33,15 @@ from efficient_attention.modules.attention import Attention, AttentionOperands
 from efficient_attention.modules.context import OtherSequence, fold
 from efficient_attention.modules.distances import Biases
 from efficient_attention.modules.layer import Layer
-from efficient_attention.modules.sub_layer import FIXED, GROWING, SubLayer, begin, end
+from efficient_attention.modules.sub_layer import FIXED, GROWING, STATE, SubLayer, begin, end
+from efficient_attention.recurrence.recur import State
 
 PIECE = 128  # tokens of a prompt that are read at once: their scores are [piece, cache + piece]
 
 
-# Of an attention: the keys of all tokens that were read, as its mechanism keeps them, or those of another sequence.
-Kept = Cache | FixedKeys | FixedSums
+# Of an attention: the keys of all tokens that were read, as its mechanism keeps them, or those of another sequence; of
+# a recurrent sub-layer its state.
+Kept = Cache | FixedKeys | FixedSums | State
 
 
 class DecodeState(NamedTuple):
@@ -96,6 +98,8 @@ class CachedDecoder:
             for sub in layer.sub_layers:
                 if sub.cache == GROWING:
                     caches.append(init_cache(spec, batch, self.config.compute_dtype, fold(rng, number)))
+                elif sub.cache == STATE:
+                    caches.append(getattr(layer, sub.name).empty_state(batch))
                 elif sub.cache == FIXED:
                     if other is None:
                         raise ValueError(f'{sub.name} reads another sequence; give it as `other`')
@@ -194,6 +198,9 @@ class Cached(NamedTuple):
         if self.sub.cache == FIXED:
             out_BnD, operands = module.read_fixed(x_BnD, self.segments_Bn, self.positions_Bn, self.cache)
             return out_BnD, (self.cache, operands)
+        if self.sub.cache == STATE:
+            out_BnD, state = module.go_on(x_BnD, self.segments_Bn, self.cache)
+            return out_BnD, (state, None)
         return module(x_BnD), None
 
     def read_growing(

@@ -9,7 +9,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.modules.context import OtherSequence, fold
-from efficient_attention.modules.sub_layer import CROSS_ATTENTION_LAYER
+from efficient_attention.modules.sub_layer import sub_layers_of
 
 
 class EncoderDecoder(nnx.Module):
@@ -24,7 +24,8 @@ class EncoderDecoder(nnx.Module):
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
-        self.decoder = Decoder(config.decoder, sub_layers=CROSS_ATTENTION_LAYER, rngs=rngs)
+        sub_layers = sub_layers_of(config.decoder, reads_other=True)
+        self.decoder = Decoder(config.decoder, sub_layers=sub_layers, rngs=rngs)
         self.encoder = Encoder(config.encoder, rngs=rngs)
         if config.shared_table:
             self.encoder.embeddings.token = self.decoder.embeddings.token

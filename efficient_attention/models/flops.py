@@ -3,6 +3,7 @@
 from efficient_attention.attention.cost import multiply_adds
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.recurrence.registry import cell_of
 
 
 def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> float:
@@ -11,15 +12,20 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
 
     Each layer's attention counts what its mechanism computes on the blocked backend (`attention.cost`): a `Softmax` the
     pairs of the tiles that its pattern keeps, LSH those of its chunks, FAVOR its features. What patterns draw at random
-    for each layer differs little in number, so the first layer's draw counts for all. Norms, activations, embedding
-    look-ups and tokens that data mark as global are left out.
+    for each layer differs little in number, so the first layer's draw counts for all. A recurrent layer counts its
+    products with the input and, where that is a matrix, with the state. Norms, activations, embedding look-ups and
+    tokens that data mark as global are left out.
     """
     inner = config.heads * config.head_width
-    # A shared projection of queries and keys is one, not two.
-    wide = (2 + config.feed_forward_gate) * config.width * config.feed_forward_width
-    projections = (4 - config.shared_qk) * config.width * inner + wide
-    turns = config.mechanisms
-    scores = (config.layers // len(turns)) * sum(attention_of(config, mechanism, length) for mechanism in turns)
+    wide = (2 + config.feed_forward_gate) * config.width * config.feed_forward_width * config.feed_forward
+    if config.cell == 'none':
+        # A shared projection of queries and keys is one, not two.
+        mixing = (4 - config.shared_qk) * config.width * inner
+        turns = config.mechanisms
+        scores = (config.layers // len(turns)) * sum(attention_of(config, mechanism, length) for mechanism in turns)
+    else:
+        mixing, scores = cell_of_layer(config), 0.0
+    projections = mixing + wide
     # Keys and values of the memory; the distances' projection is one for all rows and left out.
     memory = 2 * config.memory_length * config.layers * config.width * inner
     factorised = config.embedding_width * config.width if config.embedding_width != config.width else 0
@@ -39,6 +45,13 @@ def encoder_decoder_flops(config: ModelConfig, source_length: int, target_length
     stacks = encoder_flops(encoder, source_length, predictions=0)
     stacks += encoder_flops(decoder, target_length, predictions=0)
     return stacks + 2.0 * (cross + target_length * config.width * decoder.vocab_size)
+
+
+def cell_of_layer(config: ModelConfig) -> float:
+    """Multiply-adds of one layer's recurrent cells for one token."""
+    cell = cell_of(config.cell, config.width, config.units)
+    states = 0 if cell.is_diagonal else cell.recurrent * config.units
+    return (1 + config.bidirectional) * config.units * (cell.gates * config.width + states)
 
 
 def attention_of(config: ModelConfig, mechanism: Mechanism, length: int) -> float:

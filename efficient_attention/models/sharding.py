@@ -29,6 +29,7 @@ RULES: tuple[tuple[str, str], ...] = (
     (r'down/kernel$', 'FD'),
     (r'head/dense/kernel$', 'DV'),
     (r'(masked_lm|head|head/dense)/bias$', 'V'),
+    (r'recurrent/(forward|backward)/(input|recurrent)$', 'DE'),
     (r'(token|own)(/tables/\d+)?/embedding$', 'VE'),
     (r'embedding$', 'LE'),
     (r'kernel$', 'DE'),

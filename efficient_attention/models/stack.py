@@ -25,7 +25,7 @@ from efficient_attention.models.taps import LayerTap, Taps, taps_of
 from efficient_attention.modules.context import Context, LayerMemory, OtherSequence
 from efficient_attention.modules.distances import DistanceBiases
 from efficient_attention.modules.layer import Layer
-from efficient_attention.modules.sub_layer import SELF_ATTENTION_LAYER, Streams, SubLayer, begin, end
+from efficient_attention.modules.sub_layer import Streams, SubLayer, begin, end
 
 # Fields of a context that gradients flow into.
 DIFFERENTIABLE = ('bias', 'distance_biases', 'other_BMD')
@@ -49,7 +49,7 @@ class Stack(nnx.Module):
     Args:
         config: of the layers, and how they are stacked.
         causal: whether no query reads a later key.
-        sub_layers: what each layer is made of.
+        sub_layers: what each layer is made of; by default as the config says.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Stack(nnx.Module):
         config: ModelConfig,
         *,
         causal: bool = False,
-        sub_layers: tuple[SubLayer, ...] = SELF_ATTENTION_LAYER,
+        sub_layers: tuple[SubLayer, ...] | None = None,
         rngs: nnx.Rngs,
     ) -> None:
         self.config = config

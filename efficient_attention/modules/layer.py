@@ -15,22 +15,20 @@ from efficient_attention.modules.attention import Attention, AttentionOperands
 from efficient_attention.modules.context import Context, LayerMemory, fold
 from efficient_attention.modules.feed_forward import FeedForward
 from efficient_attention.modules.parameters import make_norm
-from efficient_attention.modules.sub_layer import MEMORY, OTHER, SELF_ATTENTION_LAYER, Streams, SubLayer, advance
+from efficient_attention.modules.recurrent import Recurrent
+from efficient_attention.modules.sub_layer import MEMORY, OTHER, Streams, SubLayer, advance, sub_layers_of
 
 
 class Layer(nnx.Module):
-    """Sub-layers one after another, [B, L, D] -> [B, L, D]: by default self-attention, then feed-forward.
+    """Sub-layers one after another, [B, L, D] -> [B, L, D]: by default those of `sub_layers_of`.
 
     'post': x = norm(x + dropout(f(x))) as in BERT; 'pre': x = x + dropout(f(norm(x))).
     """
 
-    def __init__(
-        self, config: LayerConfig, *, sub_layers: tuple[SubLayer, ...] = SELF_ATTENTION_LAYER, rngs: nnx.Rngs
-    ) -> None:
-        self.config, self.sub_layers = config, sub_layers
-        for sub in sub_layers:
-            attention = Attention(config, is_cross=OTHER in sub.keys_from, rngs=rngs) if sub.keys_from else None
-            setattr(self, sub.name, attention or FeedForward(config, rngs=rngs))
+    def __init__(self, config: LayerConfig, *, sub_layers: tuple[SubLayer, ...] | None = None, rngs: nnx.Rngs) -> None:
+        self.config, self.sub_layers = config, sub_layers or sub_layers_of(config)
+        for sub in self.sub_layers:
+            setattr(self, sub.name, make_module(config, sub, rngs))
             setattr(self, sub.norm, make_norm(config, config.width, rngs))
 
     def __call__(
@@ -87,6 +85,8 @@ class Layer(nnx.Module):
         """A sub-layer's module on what `branch` has normalised, and an attention's queries and keys."""
         module = getattr(self, sub.name)
         rng = fold(context.rng, sub.inner_dropout)
+        if sub.is_recurrent:
+            return module(x_BLD, context.segments_BL, rng=rng), None
         if not sub.keys_from:
             return module(x_BLD, rng=rng), None
         if OTHER in sub.keys_from:
@@ -99,3 +99,12 @@ class Layer(nnx.Module):
         if memory is None or self.config.norm == 'post':
             return memory
         return memory._replace(states_BMD=getattr(self, sub.norm)(memory.states_BMD))
+
+
+def make_module(config: LayerConfig, sub: SubLayer, rngs: nnx.Rngs) -> nnx.Module:
+    """The module of a sub-layer."""
+    if sub.is_recurrent:
+        return Recurrent(config, rngs=rngs)
+    if sub.keys_from:
+        return Attention(config, is_cross=OTHER in sub.keys_from, rngs=rngs)
+    return FeedForward(config, rngs=rngs)

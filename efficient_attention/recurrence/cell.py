@@ -37,8 +37,8 @@ class Cell:
         recurrent: gates of the product of its first state, the first ones of `gates`; 0 = there is none.
         biased: the first and the end of the gates that 'bias' is added to; None = all.
         is_diagonal: whether that product is element-wise: one number for each gate and unit instead of a matrix.
-        operands: learned arrays by name: 'input' and 'bias' of the input product, 'recurrent' of the state's and
-            'recurrent_bias' beside it, and what else `output` reads.
+        operands: learned arrays by name: 'input' and 'bias' of the input product, 'recurrent' or 'diagonal' of the
+            state's and 'recurrent_bias' beside it, and what else `output` reads.
         step: element-wise, from a position's input product (as many arrays [B, U] as gates), its recurrent product
             (likewise) and the states before to those after.
         is_sum: whether the step reads no product but the sum of both, which then comes first, and () behind it.

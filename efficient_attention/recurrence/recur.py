@@ -13,7 +13,7 @@ from jax import Array
 from efficient_attention.recurrence.cell import Cell, States
 from efficient_attention.recurrence.scan import Fixed, states_before, states_of
 
-READ = ('recurrent', 'recurrent_bias')  # that the scan reads as they are
+READ = ('recurrent', 'diagonal', 'recurrent_bias')  # that the scan reads as they are
 
 
 class State(NamedTuple):

@@ -65,7 +65,7 @@ def states_of(cell: Cell, product_LBX: Array, learned: Learned, start: States, f
     Args:
         cell: whose states they are.
         product_LBX: input products of all gates at all positions, X = g U.
-        learned: 'bias' of the input product [g U]; 'recurrent', [U, g U] or of a diagonal cell [g U], and
+        learned: 'bias' of the input product [g U]; 'recurrent' [U, g U], or of a diagonal cell 'diagonal' [g U], and
             'recurrent_bias' [g U]: those that it has.
         start: the states before the first position.
         fixed: where texts begin and padding stands.
@@ -141,20 +141,20 @@ def _recurrent_product(cell: Cell, learned: Learned, state_BU: Array, dtype: jnp
     """float32; products of matrices are of numbers in `dtype`."""
     if not cell.recurrent:
         return None
-    kernel = learned['recurrent']
     if cell.is_diagonal:
-        return jnp.tile(state_BU, cell.recurrent) * kernel[None]
-    product = jnp.matmul(state_BU.astype(dtype), kernel.astype(dtype), preferred_element_type=jnp.float32)
+        return jnp.tile(state_BU, cell.recurrent) * learned['diagonal'][None]
+    kernel = learned['recurrent'].astype(dtype)
+    product = jnp.matmul(state_BU.astype(dtype), kernel, preferred_element_type=jnp.float32)
     return product + learned['recurrent_bias'][None] if 'recurrent_bias' in learned else product
 
 
 def _transposed_product(cell: Cell, learned: Learned, of_again: Array | None, dtype: jnp.dtype) -> Array | None:
     if of_again is None:
         return None
-    kernel = learned['recurrent']
     if cell.is_diagonal:
-        return jnp.stack(_gates(of_again * kernel[None], cell.recurrent)).sum(axis=0)
-    return jnp.matmul(of_again.astype(dtype), kernel.T.astype(dtype), preferred_element_type=jnp.float32)
+        return jnp.stack(_gates(of_again * learned['diagonal'][None], cell.recurrent)).sum(axis=0)
+    kernel = learned['recurrent'].T.astype(dtype)
+    return jnp.matmul(of_again.astype(dtype), kernel, preferred_element_type=jnp.float32)
 
 
 def _gradients_of_recurrent(
@@ -163,7 +163,7 @@ def _gradients_of_recurrent(
     if of_again_LBX is None:
         return {}
     if cell.is_diagonal:
-        return {'recurrent': (jnp.tile(read_LBU, cell.recurrent) * of_again_LBX).sum((0, 1))}
+        return {'diagonal': (jnp.tile(read_LBU, cell.recurrent) * of_again_LBX).sum((0, 1))}
     read_LBU, of_again = read_LBU.astype(dtype), of_again_LBX.astype(dtype)
     product = jnp.einsum('lbu,lbx->ux', read_LBU, of_again, preferred_element_type=jnp.float32)
     found = {'recurrent': product.astype(learned['recurrent'].dtype)}

@@ -47,7 +47,7 @@ def cell(version: int, *, has_past: bool) -> Cell:
     """
     operands = {'input': Operand('Dg', 'D'), 'bias': Operand('b')}
     if version == 2:
-        operands |= {'recurrent': Operand('U'), 'reset': Operand('U')}
+        operands |= {'diagonal': Operand('U'), 'reset': Operand('U')}
     return Cell(
         f'sru{version}',
         gates=3 + has_past,

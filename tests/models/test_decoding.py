@@ -52,6 +52,8 @@ MODELS: dict[str, dict[str, Any]] = {  # two layers of different attention each
         'relative': 'transformer_xl', 'rotary': False, 'relative_shared_biases': False,
         'attention': 'causal & window(7)',
     },
+    'lstm': {'cell': 'lstm', 'rotary': False, 'feed_forward': False},
+    'sru, reversible': {'cell': 'sru2', 'rotary': False, 'stack': 'reversible', 'sharing': 'all'},
     'tupe': {'relative': 'tupe_r', 'stack': 'reversible', 'sharing': 'all', 'rotary': False},
 }  # fmt: skip
 TOKENS = jnp.asarray(np.random.default_rng(0).integers(0, 32, (2, LENGTH)), jnp.int32)

@@ -47,6 +47,16 @@ def test_sparse_attention_grows_with_the_length():
         assert flops[1024] < encoder_flops(CONFIG, 1024, predictions=0)
 
 
+def test_recurrent_layers_count_their_products_and_no_pairs():
+    recurrent = dataclasses.replace(CONFIG, cell='lstm', feed_forward=False)
+    flops = {length: encoder_flops(recurrent, length, predictions=0) for length in (100, 200)}
+    assert flops[200] == 2 * flops[100] == 2 * 2 * 2 * 100 * 4 * (256 + 256) * 256  # layers, a multiply-add, gates
+    both = dataclasses.replace(recurrent, bidirectional=True)
+    assert encoder_flops(both, 100, predictions=0) == 2 * 2 * 100 * 2 * 4 * (256 + 128) * 128
+    simple = dataclasses.replace(recurrent, cell='sru2')
+    assert encoder_flops(simple, 100, predictions=0) == 2 * 2 * 100 * 3 * 256 * 256
+
+
 def test_each_layer_counts_its_own_mechanism():
     def flops(attention: str) -> float:
         return encoder_flops(dataclasses.replace(CONFIG, attention=attention), 512, predictions=3)

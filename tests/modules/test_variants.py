@@ -25,6 +25,7 @@ from efficient_attention.models.stack import Stack
 from efficient_attention.modules.attention import Attention
 from efficient_attention.modules.feed_forward import FeedForward
 from efficient_attention.modules.layer import Layer
+from efficient_attention.modules.recurrent import Recurrent
 from tests.tolerances import assert_close
 
 CONFIG = ModelConfig(width=16, heads=2, vocab_size=11, embedding_width=8, layers=2, max_length=6, rotary=True)
@@ -38,6 +39,7 @@ MODULES = {
     'attention': (Attention, (X, SEGMENTS, POSITIONS), True),
     'feed_forward': (FeedForward, (X,), False),
     'layer': (Layer, (X, SEGMENTS, POSITIONS), True),
+    'recurrent': (Recurrent, (X, SEGMENTS), True),
     'stack': (Stack, (X, SEGMENTS, POSITIONS), True),
     'embeddings': (Embeddings, (TOKENS, TOKENS % 2, POSITIONS), True),
     'pooler': (Pooler, (X,), False),
@@ -52,7 +54,8 @@ class VariantsTest(chex.TestCase):
     @parameterized.named_parameters((name, name) for name in MODULES)
     def test_module(self, name: str) -> None:
         make, arguments, takes_key = MODULES[name]
-        module = make(CONFIG, rngs=nnx.Rngs(0))
+        config = dataclasses.replace(CONFIG, cell='gru', state_dropout_rate=0.5) if make is Recurrent else CONFIG
+        module = make(config, rngs=nnx.Rngs(0))
         graph, state = nnx.split(module)
         extra = (jax.random.key_data(jax.random.key(5)),) if takes_key else ()
 

@@ -7,7 +7,9 @@ from efficient_attention.recurrence.registry import CELLS
 
 @pytest.mark.parametrize('cell', [cell for both in CELLS.values() for cell in both], ids=lambda cell: cell.name)
 def test_a_cell_names_its_operands_and_can_be_a_static_argument(cell):
-    assert {'input', 'bias'} <= set(cell.operands) and ('recurrent' in cell.operands) == (cell.recurrent > 0)
+    assert {'input', 'bias'} <= set(cell.operands) and len({'recurrent', 'diagonal'} & set(cell.operands)) == (
+        cell.recurrent > 0
+    )
     assert all(set(one.shape) <= set('DUgb') and one.fan_in in ('', 'D', 'U') for one in cell.operands.values())
     assert not cell.is_sum or cell.recurrent == cell.gates
     assert hash(cell) == hash(cell) and cell == cell

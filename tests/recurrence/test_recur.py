@@ -54,7 +54,7 @@ def equations(name: str, p: dict[str, jax.Array], x_D: jax.Array, states: tuple)
         return h, (h,)
     if name.startswith('sru'):
         b_f, b_r = jnp.split(p['bias'], 2)
-        v_f, v_r = (p['recurrent'], p['reset']) if 'sru2' in name else (0.0, 0.0)
+        v_f, v_r = (p['diagonal'], p['reset']) if 'sru2' in name else (0.0, 0.0)
         f, r = sigma(x_D @ w[1] + v_f * h + b_f), sigma(x_D @ w[2] + v_r * h + b_r)
         c = f * h + (1 - f) * (x_D @ w[0])
         return r * c + (1 - r) * 3**0.5 * (x_D @ w[3] if len(w) == 4 else x_D), (c,)
@@ -179,3 +179,17 @@ def test_nnx_cells_give_the_same(name: str):
     holder = next(getattr(theirs, side) for side in (input_side, state_side) if getattr(theirs, side).bias is not None)
     holder.bias[...] = p['bias']
     assert_close(recur(LearnedCell(cell, p), X)[0], nnx.RNN(theirs)(X))
+
+
+@pytest.mark.parametrize('name', ['gru', 'sru2'])
+def test_bfloat16_inputs_give_bfloat16_and_the_state_stays_float32(name: str):
+    cell, units = cell_named(name)
+    p = operands_of(cell, units)
+    out, state = recur(LearnedCell(cell, p), X.astype(jnp.bfloat16), SEGMENTS)
+    assert out.dtype == jnp.bfloat16 and {one.dtype for one in state.vectors} == {jnp.dtype('float32')}
+    assert_close(out, recur(LearnedCell(cell, p), X, SEGMENTS)[0], dtype='bfloat16')
+
+    def loss(p: dict) -> jax.Array:
+        return recur(LearnedCell(cell, p), X.astype(jnp.bfloat16), SEGMENTS)[0].astype(jnp.float32).sum()
+
+    assert {one.dtype for one in jax.tree.leaves(jax.grad(loss)(p))} == {jnp.dtype('float32')}

@@ -16,8 +16,9 @@ def test_a_mask_multiplies_the_state_in_its_product_alone(name: str):
     """Of ones it is no mask; of zeros no state is read by the product, as with a recurrent array of zeros."""
     cell, units = cell_named(name)
     p = operands_of(cell, units)
+    matrix = 'diagonal' if cell.is_diagonal else 'recurrent'
     masked = recur(LearnedCell(cell, p), X, state_mask_BU=jnp.zeros((B, units)))[0]
-    assert_close(masked, recur(LearnedCell(cell, p | {'recurrent': jnp.zeros_like(p['recurrent'])}), X)[0])
+    assert_close(masked, recur(LearnedCell(cell, p | {matrix: jnp.zeros_like(p[matrix])}), X)[0])
     assert_close(
         recur(LearnedCell(cell, p), X, state_mask_BU=jnp.ones((B, units)))[0], recur(LearnedCell(cell, p), X)[0]
     )
@@ -26,11 +27,9 @@ def test_a_mask_multiplies_the_state_in_its_product_alone(name: str):
         return jnp.square(recur(LearnedCell(cell, p), X, SEGMENTS, state_mask_BU=mask)[0]).sum()
 
     mask = jnp.asarray(RNG.integers(0, 2, (B, units)) * 2.0)
-    step = 1e-2 * jnp.sign(p['recurrent'])
-    slope = (
-        loss(p | {'recurrent': p['recurrent'] + step}, mask) - loss(p | {'recurrent': p['recurrent'] - step}, mask)
-    ) / 2
-    found = (jax.grad(loss)(p, mask)['recurrent'] * step).sum()
+    step = 1e-2 * jnp.sign(p[matrix])
+    slope = (loss(p | {matrix: p[matrix] + step}, mask) - loss(p | {matrix: p[matrix] - step}, mask)) / 2
+    found = (jax.grad(loss)(p, mask)[matrix] * step).sum()
     assert_close(found, slope, gradient=True)
 
 

@@ -5,7 +5,19 @@ import random
 from pathlib import Path
 
 from efficient_attention.commands import phases
-from scripts.phase_moments import Event, Moment, Plan, Span, moments, noting, phase_at, read_events, spans_of, wait_for
+from scripts.phase_moments import (
+    NAMED,
+    Event,
+    Moment,
+    Plan,
+    Span,
+    moments,
+    noting,
+    phase_at,
+    read_events,
+    spans_of,
+    wait_for,
+)
 
 NOTED = [
     *[('imports', 0), ('preparation', 0), ('compilation', 1), ('input', 2), ('step', 2), ('save', 2), ('input', 3)],
@@ -31,6 +43,9 @@ def write(path: Path, *noted: tuple[float, str]) -> None:
     path.write_text(''.join(f'{moment:.6f} {phase} 3\n' for moment, phase in noted), encoding='utf-8')
 
 
+NAMED_HERE = sorted({span.phase for span in SPANS} & set(NAMED))
+
+
 def test_a_save_counts_until_its_seal_whatever_goes_on_beside_it():
     assert spans_of(EVENTS, 0.5, 20.0) == SPANS
     assert [phase_at(EVENTS, moment) for moment in (0.9, 5.5, 8.5, 9.5, 12.5, 30)] == [
@@ -44,6 +59,15 @@ def test_what_a_process_notes_is_read_as_it_was_noted(tmp_path):
     assert read_events(tmp_path / 'phases') == [Event(1.5, 'imports', 3), Event(2.25, 'step', 3)]
     assert noting(tmp_path / 'phases')[phases.VARIABLE] == str(tmp_path / 'phases')
     assert read_events(tmp_path / 'phases') == []  # of a process before
+
+
+def test_every_second_moment_of_a_phase_lies_in_its_first_tenth():
+    longest = {phase: max(span.end - span.start for span in SPANS if span.phase == phase) for phase in NAMED_HERE}
+    turns = [dict.fromkeys(NAMED_HERE, 0.0) for _ in range(2)]
+    for number, moment in enumerate(itertools.islice(moments(random.Random(0), SPANS), 40 * len(NAMED_HERE))):
+        turn = turns[number // len(NAMED_HERE) % 2]
+        turn[moment.phase] = max(turn[moment.phase], moment.seconds)
+    assert all(turns[1][phase] <= 0.1 * longest[phase] < turns[0][phase] <= longest[phase] for phase in NAMED_HERE)
 
 
 def test_moments_lie_in_each_phase_equally_often_and_follow_from_the_seed():
