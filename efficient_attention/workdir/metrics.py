@@ -167,11 +167,14 @@ def _parse(line: bytes, where: str) -> dict[str, Any]:
         raise InputError(f'{where}: not a JSON object with step and split') from None
     if not (is_whole_number(step) and 0 <= step <= LARGEST_STEP and isinstance(split, str)):
         raise InputError(f'{where}: step {step!r} of split {split!r} is none')
-    numbers = {name: float(value) if value in NOT_FINITE else value for name, value in found.items()}
+    named = {name: value for name, value in found.items() if name not in ('step', 'split')}
+    numbers = {name: float(value) if value in NOT_FINITE else value for name, value in named.items()}
     for name, value in numbers.items():
-        if isinstance(value, (int, float)) and LARGEST_METRIC < abs(value) < math.inf:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise InputError(f'{where}: {name} is {json.dumps(value)[:40]}, which is no number')
+        if LARGEST_METRIC < abs(value) < math.inf:
             raise InputError(f'{where}: {name} is a number beyond {LARGEST_METRIC:g}')
-    return {**numbers, 'step': step, 'split': split}
+    return {'step': step, 'split': split, **numbers}
 
 
 def _line(fields: Mapping[str, Any]) -> str:

@@ -74,6 +74,7 @@ FOUND = {
         'tokenizer',
         as_bytes(TOKENIZER | {'model': WORD_PIECE | {'unk_token': '[NONE]'}}),
     ),
+    'metric that is a word': ('metrics', b'{"step": 1, "split": "held_out", "loss": "an"}\n'),
 }
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -78,6 +79,14 @@ def test_a_line_cut_off_by_a_kill_is_dropped(tmp_path):
 def test_another_damaged_line_is_named(tmp_path, bad):
     (tmp_path / 'metrics.jsonl').write_text('{"step": 1, "split": "train"}\n' + bad + '\n')
     with pytest.raises(InputError, match=rf'^{tmp_path}/metrics.jsonl, line 2: not a JSON object'):
+        read_metrics(tmp_path)
+
+
+@pytest.mark.parametrize('value', ['"an"', 'true', 'null', '[1.0]', '{"a": 1}'])
+def test_a_metric_that_is_no_number_is_named(tmp_path, value: str):
+    (tmp_path / 'metrics.jsonl').write_text(f'{{"step": 1, "split": "held_out", "loss": {value}}}\n')
+    line = f'{tmp_path}/metrics.jsonl, line 1: loss is {value}, which is no number'
+    with pytest.raises(InputError, match=f'^{re.escape(line)}$'):
         read_metrics(tmp_path)
 
 

@@ -1,0 +1,40 @@
+"""Cells give what torch's layers gave (torch_cells.json, which scripts/peers/make_recurrent_fixtures.py writes)."""
+
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.recurrence.recur import LearnedCell, recur
+from efficient_attention.recurrence.registry import cell_of
+from tests.recurrence.test_recur import value_and_gradients
+from tests.tolerances import assert_close
+
+GIVEN = json.loads((Path(__file__).parent / 'torch_cells.json').read_text(encoding='utf-8'))
+NAMES = {'weight_ih_l0': 'input', 'weight_hh_l0': 'recurrent', 'bias_ih_l0': 'bias', 'bias_hh_l0': 'recurrent_bias'}
+
+
+@pytest.mark.parametrize('name', ['tanh', 'gru', 'lstm'])
+def test_a_cell_is_torchs_forward_and_backward(name: str):
+    """Its matrices are transposed, and two biases add up where no gate multiplies the second one."""
+    given = {key: np.asarray(one, np.float32) for key, one in GIVEN[name].items() if key != 'weights'}
+    parts = {
+        part: {
+            NAMES[key]: np.asarray(one[part], np.float32).T if 'weight' in key else np.asarray(one[part], np.float32)
+            for key, one in GIVEN[name]['weights'].items()
+        }
+        for part in ('value', 'gradient')
+    }
+    operands, expected = parts['value'], parts['gradient']
+    if name != 'gru':
+        operands['bias'] = operands['bias'] + operands.pop('recurrent_bias')
+        del expected['recurrent_bias']
+    cell = cell_of(name, given['x'].shape[-1], given['out'].shape[-1])
+    operands = {key: jnp.asarray(one) for key, one in operands.items()}
+    (_, out), gradients = value_and_gradients(
+        lambda p, x: recur(LearnedCell(cell, p), x)[0], operands, jnp.asarray(given['x'])
+    )
+    assert_close(out, given['out'])
+    assert_close(gradients, (expected, given['of_x']), gradient=True)
