@@ -24,7 +24,7 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
         turns = config.mechanisms
         scores = (config.layers // len(turns)) * sum(attention_of(config, mechanism, length) for mechanism in turns)
     else:
-        mixing, scores = cell_of_layer(config), 0.0
+        mixing, scores = cell_of_layer(config), 0
     projections = mixing + wide
     # Keys and values of the memory; the distances' projection is one for all rows and left out.
     memory = 2 * config.memory_length * config.layers * config.width * inner
@@ -47,7 +47,7 @@ def encoder_decoder_flops(config: ModelConfig, source_length: int, target_length
     return stacks + 2.0 * (cross + target_length * config.width * decoder.vocab_size)
 
 
-def cell_of_layer(config: ModelConfig) -> float:
+def cell_of_layer(config: ModelConfig) -> int:
     """Multiply-adds of one layer's recurrent cells for one token."""
     cell = cell_of(config.cell, config.width, config.units)
     states = 0 if cell.is_diagonal else cell.recurrent * config.units

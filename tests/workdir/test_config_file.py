@@ -125,7 +125,7 @@ def test_a_run_from_before_a_field_existed_has_its_default():
 def test_no_field_of_parameters_or_examples_is_changeable():
     """The fields by name: a mark that is added here by mistake lets a run go on with other numbers."""
     groups = {'config.checkpoint.*', 'config.eval.*', 'config.mesh.*'}
-    model = {f'config.model.{name}' for name in ('attention_backend', 'remat', 'scan_unroll')}
+    model = {f'config.model.{name}' for name in ('attention_backend', 'recurrent_chunk', 'remat', 'scan_unroll')}
     data = {f'config.data.{name}' for name in ('cache', 'processes', 'workers', 'prefetch')}
     train = {
         f'config.train.{name}' for name in ('early_stop', 'log_every_steps', 'max_skipped_in_row', 'stall_seconds')
