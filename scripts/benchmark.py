@@ -10,6 +10,7 @@
     python scripts/benchmark.py infer [--models bert_base,4x312] [--rows 1,8] [--length 128]
     python scripts/benchmark.py decode [--contexts 512,4096] [--sides causal,window,fixed]
     python scripts/benchmark.py text_to_text [--parts train,greedy,beam] [--model runs/multi30k --input test.de]
+    python scripts/benchmark.py recurrent [--parts cells,lengths,token,memory] [--plot recurrent.svg]
 
 `step`: a BERT with 4 layers of width 256, 4 heads and 8,192 tokens, float32, dropout 0.1, AdamW, 4,096 tokens a step of
 which 15 % are masked; this project against Hugging Face's PyTorch `BertForMaskedLM` (`make peers`). Every measurement
@@ -38,6 +39,8 @@ against depth; fixed and strided sparse against dense attention at 12,288 positi
 
 `text_to_text`: a training step of T5-small, greedy and beam search, and a file translated, against Hugging Face's
 PyTorch (`text_to_text_benchmark.py`).
+
+`recurrent`: recurrent cells against Flax NNX and PyTorch, and against attention by length (`recurrent_benchmark.py`).
 
 The file of `--output` is replaced as a whole after every length, so a run that is cut leaves what it measured before.
 """
@@ -73,6 +76,7 @@ from scripts import (
     fine_tuning_benchmark,
     inference_benchmark,
     memory_benchmark,
+    recurrent_benchmark,
     text_to_text_benchmark,
 )
 
@@ -93,8 +97,8 @@ KEEP_MEMORY = ':'.join(
 )
 
 
-COMMANDS = ('step', 'input', 'attention', 'memory', 'decode', 'finetune', 'infer', 'text_to_text')
-WITH_PEERS = ('step', 'attention', 'finetune', 'infer', 'text_to_text')
+COMMANDS = ('step', 'input', 'attention', 'memory', 'decode', 'finetune', 'infer', 'text_to_text', 'recurrent')
+WITH_PEERS = ('step', 'attention', 'finetune', 'infer', 'text_to_text', 'recurrent')
 PARTS = {  # the sub-commands with a file of their own
     'attention': attention_benchmark,
     'memory': memory_benchmark,
@@ -102,6 +106,7 @@ PARTS = {  # the sub-commands with a file of their own
     'finetune': fine_tuning_benchmark,
     'infer': inference_benchmark,
     'text_to_text': text_to_text_benchmark,
+    'recurrent': recurrent_benchmark,
 }
 OLD_NAMES = {'json': 'output', 'peers-python': 'peers_python'}
 
@@ -361,7 +366,7 @@ def measure_decoding(options: flags.FlagValues) -> Iterator[dict[str, Any]]:
         yield {'decode': report}
 
 
-# ---- fine-tuning, inference, text to text ----
+# ---- fine-tuning, inference, text to text, recurrence ----
 
 
 def measure_against_peers(command: str, options: flags.FlagValues) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ from jax import Array
 from efficient_attention.recurrence.cell import Cell, States
 from efficient_attention.recurrence.scan import Fixed, states_before, states_of
 
-READ = ('recurrent', 'diagonal', 'recurrent_bias')  # that the scan reads as they are
+SPLIT = ('recurrent', 'recurrent_bias')  # operands with an axis of all gates
 
 
 class State(NamedTuple):
@@ -38,6 +38,23 @@ class LearnedCell(NamedTuple):
     def units(self) -> int:
         """The width of the state, U."""
         return self.operands['input'].shape[1] // self.cell.gates
+
+    def by_block(self) -> dict[str, tuple[Array, ...]]:
+        """What the scan reads, the arrays of all gates split into those of blocks."""
+        (cell, operands), units = self, self.units
+        found = {name: cell.parts(operands[name], units) for name in SPLIT if name in operands}
+        found |= {'diagonal': (operands['diagonal'],)} if 'diagonal' in operands else {}
+        if 'bias' in operands:
+            first, end = cell.biased or (0, cell.gates)
+            whole = jnp.pad(operands['bias'], (first * units, (cell.gates - end) * units))
+            found['bias'] = cell.parts(whole, units)
+        return found
+
+    def input_products(self, x_LBD: Array) -> tuple[Array, ...]:
+        """Of all positions in x's dtype, [L, B, n U] for each block of n gates."""
+        x_XD = jax.lax.collapse(x_LBD, 0, 2)
+        kernels = self.cell.parts(self.operands['input'].astype(x_LBD.dtype), self.units)
+        return tuple((x_XD @ kernel).reshape(*x_LBD.shape[:2], -1) for kernel in kernels)
 
     def empty_state(self, rows: int) -> State:
         """The state before any token."""
@@ -112,25 +129,22 @@ def _run(
     learned: LearnedCell, x_BLD: Array, segments_BL: Array | None, state: State, state_mask_BU: Array | None
 ) -> tuple[Array, State]:
     """Without segments the rows go on with the state's texts, and have no padding."""
-    (cell, operands), units = learned, learned.units
+    cell, operands = learned
     x_LBD = jax.lax.optimization_barrier(x_BLD.swapaxes(0, 1))
-    product_LBX = x_LBD @ operands['input'].astype(x_BLD.dtype)
-    read = {name: operands[name] for name in READ if name in operands}
-    if 'bias' in operands:
-        first, end = cell.biased or (0, cell.gates)
-        read['bias'] = jnp.pad(operands['bias'], (first * units, (cell.gates - end) * units))
+    products = learned.input_products(x_LBD)
+    read, scanned = learned.by_block(), cell.scanned or len(products)
     fixed, newest_B = Fixed(state_mask_BU=state_mask_BU), state.segments_B
     if segments_BL is not None:
         before_BL, newest_B = _segments_before(segments_BL, state.segments_B)
         holds_BL = segments_BL == 0
         fixed = Fixed(((segments_BL != before_BL) & ~holds_BL).T, holds_BL.T, state_mask_BU)
-    after = states_of(cell, product_LBX, read, state.vectors, fixed)
+    scanned_biases = {name: one[:scanned] for name, one in read.items() if name == 'bias'}
+    after = states_of(cell, products[:scanned], read | scanned_biases, state.vectors, fixed)
     out_LBU = after[0]
     if cell.output is not None:
-        whole = product_LBX.astype(jnp.float32) + (read['bias'][None, None] if 'bias' in read else 0.0)
-        product = tuple(jnp.split(whole, cell.gates, axis=-1))
+        gates = tuple(one.astype(jnp.float32) + b[None, None] for one, b in zip(products, read['bias'], strict=True))
         before = states_before(fixed, state.vectors, after)
-        out_LBU = cell.output(product, x_LBD.astype(jnp.float32), before, after, operands)
+        out_LBU = cell.output(gates, x_LBD.astype(jnp.float32), before, after, operands)
     if fixed.holds_LB is not None:
         out_LBU = jnp.where(fixed.holds_LB[..., None], 0.0, out_LBU)
     return out_LBU.astype(x_BLD.dtype).swapaxes(0, 1), State(tuple(one[-1] for one in after), newest_B)

@@ -2,7 +2,11 @@
 
 A gradient by JAX alone adds the outer product of each position to that of the recurrent matrix, one after another, and
 so reads and writes this matrix at each position. Here the scan of the backward pass leaves the gradient of the
-recurrent product of all positions, [L, B, g U], and one product makes the matrix's gradient of it.
+recurrent products of all positions, and one product makes the matrix's gradient of it.
+
+On a CPU it is faster still to compute the tanh of all gates that are sums at once, and to split them afterwards: a
+function of a slice of an array in a loop is not vectorised. So the scan keeps these gates rather than their sums. And
+matrices are multiplied as matrices: a sum over two axes would be preceded by copies.
 """
 
 import functools
@@ -14,7 +18,8 @@ from jax import Array
 
 from efficient_attention.recurrence.cell import Cell, States
 
-Learned = dict[str, Array]
+Blocks = tuple[Array, ...]  # an array for each block of gates
+Learned = dict[str, Blocks]
 
 
 class Fixed(NamedTuple):
@@ -59,18 +64,18 @@ class Fixed(NamedTuple):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def states_of(cell: Cell, product_LBX: Array, learned: Learned, start: States, fixed: Fixed) -> States:
+def states_of(cell: Cell, products: Blocks, learned: Learned, start: States, fixed: Fixed) -> States:
     """The states after each position, float32 [L, B, U] each.
 
     Args:
         cell: whose states they are.
-        product_LBX: input products of all gates at all positions, X = g U.
-        learned: 'bias' of the input product [g U]; 'recurrent' [U, g U], or of a diagonal cell 'diagonal' [g U], and
-            'recurrent_bias' [g U]: those that it has.
+        products: input products of the blocks that the step reads, at all positions, [L, B, n U] each.
+        learned: by block 'bias' of the input products, [n U]; 'recurrent' [U, n U], or of a diagonal cell 'diagonal'
+            [U], and 'recurrent_bias' [n U]: those that it has.
         start: the states before the first position.
         fixed: where texts begin and padding stands.
     """
-    return _forward(cell, product_LBX, learned, start, fixed)[0]
+    return _forward(cell, products, learned, start, fixed)[0]
 
 
 def states_before(fixed: Fixed, start: States, after: States) -> States:
@@ -79,94 +84,128 @@ def states_before(fixed: Fixed, start: States, after: States) -> States:
     return fixed.read(tuple(before))
 
 
-def _forward(cell: Cell, product_LBX: Array, learned: Learned, start: States, fixed: Fixed) -> tuple[States, tuple]:
-    bias_1X = learned['bias'][None] if 'bias' in learned else 0.0
+class Gates(NamedTuple):
+    """What a cell's step reads at a position.
 
-    def step(states: States, one: tuple) -> tuple[States, tuple[States, Array | None]]:
-        product, here = one[0].astype(jnp.float32) + bias_1X, fixed.at(one[1])
+    Args:
+        activated: of the first block, tanh(scale (input + recurrent product)), [B, n U]; None where a cell has no
+            scales, and the first block is as the others.
+        products: input products of the other blocks, with their biases.
+        recurrent: recurrent products of the other blocks.
+    """
+
+    activated: Array | None
+    products: Blocks
+    recurrent: Blocks
+
+    def after(self, cell: Cell, read: States) -> States:
+        """The states after the position."""
+        first = () if self.activated is None else tuple(jnp.split(self.activated, cell.blocks[0], axis=-1))
+        return cell.step((*first, *self.products), self.recurrent, read)
+
+
+def _forward(cell: Cell, products: Blocks, learned: Learned, start: States, fixed: Fixed) -> tuple[States, tuple]:
+    def step(states: States, one: tuple) -> tuple[States, tuple[States, tuple[Array | None, Blocks]]]:
+        here = fixed.at(one[1])
         read = here.read(states)
-        again = _recurrent_product(cell, learned, here.masked(read[0]), one[0].dtype)
-        kept = again
-        if cell.is_sum:
-            assert again is not None
-            kept = product = product + again
-        after = here.chosen(states, cell.step(*_operands(cell, product, again), read))
-        return after, (after, kept)
+        recurrent = _recurrent_products(cell, learned, here.masked(read[0]), products[0].dtype)
+        gates = _gates(cell, _with_bias(one[0], learned), recurrent, read[0].shape[-1])
+        after = here.chosen(states, gates.after(cell, read))
+        return after, (after, (gates.activated, gates.recurrent))
 
-    _, (after, kept_LBX) = jax.lax.scan(step, start, (product_LBX, fixed.scanned()))
-    return after, (None if cell.is_sum else product_LBX, product_LBX[:0, :0], learned, start, fixed, after, kept_LBX)
+    _, (after, gates) = jax.lax.scan(step, start, (products, fixed.scanned()))
+    others = products[1:] if cell.scales else products
+    return after, (others, products[0][:0], learned, start, fixed, after, gates)
 
 
 def _backward(cell: Cell, kept: tuple, gradients: States) -> tuple:
-    product_LBX, like, learned, start, fixed, after, kept_LBX = kept
-    dtype, before = like.dtype, states_before(fixed, start, after)
-    bias_1X = learned['bias'][None] if 'bias' in learned else 0.0
+    products, like, learned, start, fixed, after, (activated, recurrent) = kept
+    before, dtype, first = states_before(fixed, start, after), like.dtype, len(cell.scales) and 1
 
-    def step(later: States, one: tuple) -> tuple[States, tuple[Array, Array | None]]:
-        product, again, read, gradient, position = one
-        product, again = (again, None) if cell.is_sum else (product.astype(jnp.float32) + bias_1X, again)
+    def step(later: States, one: tuple) -> tuple[States, tuple[Blocks, Blocks]]:
+        products, activated, recurrent, read, gradient, position = one
         here, total = fixed.at(position), tuple(map(jnp.add, later, gradient))
-        zeros = tuple(map(jnp.zeros_like, total))
-        _, pull = jax.vjp(lambda *x: cell.step(*_operands(cell, *x[:2]), x[2]), product, again, read)
-        of_product, of_again, of_read = pull(here.chosen(zeros, total))
-        of_state = _transposed_product(cell, learned, of_product if cell.is_sum else of_again, dtype)
-        if of_state is not None:
+        gates = Gates(activated, _with_bias(products, learned, first), recurrent)
+        _, pull = jax.vjp(lambda gates, read: gates.after(cell, read), gates, read)
+        of_gates, of_read = pull(here.chosen(tuple(map(jnp.zeros_like, total)), total))
+        of_sum: Blocks = ()
+        if activated is not None:
+            of_sum = (of_gates.activated * (1 - activated * activated) * _scales(cell, read[0].shape[-1]),)
+        of_products, of_recurrent = (*of_sum, *of_gates.products), (*of_sum, *of_gates.recurrent)
+        if of_recurrent:
+            of_state = _transposed_products(cell, learned, of_recurrent, dtype)
             of_read = (of_read[0] + here.masked(of_state), *of_read[1:])
-        return here.chosen(total, here.read(of_read)), (of_product, of_again)
+        return here.chosen(total, here.read(of_read)), (of_products, of_gates.recurrent)
 
     zeros = tuple(map(jnp.zeros_like, start))
-    positions = (product_LBX, kept_LBX, before, gradients, fixed.scanned())
-    of_start, (of_product, of_again) = jax.lax.scan(step, zeros, positions, reverse=True)
-    of_again = of_product if cell.is_sum else of_again
-    of_learned = _gradients_of_recurrent(cell, learned, fixed.masked(before[0]), of_again, dtype)
-    of_learned |= {'bias': of_product.sum((0, 1))} if 'bias' in learned else {}
-    return of_product.astype(dtype), of_learned, of_start, None
+    positions = (products, activated, recurrent, before, gradients, fixed.scanned())
+    of_start, (of_products, of_recurrent) = jax.lax.scan(step, zeros, positions, reverse=True)
+    of_recurrent = (*of_products[:first], *of_recurrent)
+    of_learned = _gradients_of_recurrent(cell, learned, fixed.masked(before[0]), of_recurrent, dtype)
+    of_learned |= {'bias': tuple(one.sum((0, 1)) for one in of_products)} if 'bias' in learned else {}
+    return tuple(one.astype(dtype) for one in of_products), of_learned, of_start, None
 
 
 states_of.defvjp(_forward, _backward)
 
 
-def _operands(cell: Cell, product: Array, again: Array | None) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-    """The first two arguments of a cell's step."""
-    again = None if cell.is_sum else again
-    return _gates(product, cell.gates), () if again is None else _gates(again, cell.recurrent)
+def _with_bias(products: Blocks, learned: Learned, first: int = 0) -> Blocks:
+    """float32 input products of a position, of the blocks from number `first` on."""
+    if 'bias' not in learned:
+        return tuple(one.astype(jnp.float32) for one in products)
+    pairs = zip(products, learned['bias'][first:], strict=True)
+    return tuple(one.astype(jnp.float32) + bias[None] for one, bias in pairs)
 
 
-def _gates(x: Array, count: int) -> tuple[Array, ...]:
-    """The arrays of the gates that stand one after another."""
-    return tuple(jnp.split(x, count, axis=-1))
+def _gates(cell: Cell, products: Blocks, recurrent: Blocks, units: int) -> Gates:
+    if not cell.scales:
+        return Gates(None, products, recurrent)
+    activated = jnp.tanh((products[0] + recurrent[0]) * _scales(cell, units))
+    return Gates(activated, products[1:], recurrent[1:])
 
 
-def _recurrent_product(cell: Cell, learned: Learned, state_BU: Array, dtype: jnp.dtype) -> Array | None:
+def _scales(cell: Cell, units: int) -> Array:
+    """Of the gates of the first block, [1, n U]."""
+    return jnp.repeat(jnp.asarray(cell.scales, jnp.float32), units)[None]
+
+
+def _recurrent_products(cell: Cell, learned: Learned, state_BU: Array, dtype: jnp.dtype) -> Blocks:
     """float32; products of matrices are of numbers in `dtype`."""
-    if not cell.recurrent:
-        return None
     if cell.is_diagonal:
-        return jnp.tile(state_BU, cell.recurrent) * learned['diagonal'][None]
-    kernel = learned['recurrent'].astype(dtype)
-    product = jnp.matmul(state_BU.astype(dtype), kernel, preferred_element_type=jnp.float32)
-    return product + learned['recurrent_bias'][None] if 'recurrent_bias' in learned else product
+        return tuple(state_BU * one[None] for one in learned.get('diagonal', ()))
+    products = (
+        jnp.matmul(state_BU.astype(dtype), kernel.astype(dtype), preferred_element_type=jnp.float32)
+        for kernel in learned['recurrent']
+    )
+    if 'recurrent_bias' not in learned:
+        return tuple(products)
+    return tuple(one + bias[None] for one, bias in zip(products, learned['recurrent_bias'], strict=True))
 
 
-def _transposed_product(cell: Cell, learned: Learned, of_again: Array | None, dtype: jnp.dtype) -> Array | None:
-    if of_again is None:
-        return None
+def _transposed_products(cell: Cell, learned: Learned, of_recurrent: Blocks, dtype: jnp.dtype) -> Array:
+    """The gradient of the state that the recurrent products read."""
     if cell.is_diagonal:
-        return jnp.stack(_gates(of_again * learned['diagonal'][None], cell.recurrent)).sum(axis=0)
-    kernel = learned['recurrent'].T.astype(dtype)
-    return jnp.matmul(of_again.astype(dtype), kernel, preferred_element_type=jnp.float32)
+        each = [of * one[None] for of, one in zip(of_recurrent, learned['diagonal'], strict=True)]
+    else:
+        each = [
+            jnp.matmul(of.astype(dtype), kernel.T.astype(dtype), preferred_element_type=jnp.float32)
+            for of, kernel in zip(of_recurrent, learned['recurrent'], strict=True)
+        ]
+    return functools.reduce(jnp.add, each)
 
 
 def _gradients_of_recurrent(
-    cell: Cell, learned: Learned, read_LBU: Array, of_again_LBX: Array | None, dtype: jnp.dtype
+    cell: Cell, learned: Learned, read_LBU: Array, of_recurrent: Blocks, dtype: jnp.dtype
 ) -> Learned:
-    if of_again_LBX is None:
-        return {}
     if cell.is_diagonal:
-        return {'diagonal': (jnp.tile(read_LBU, cell.recurrent) * of_again_LBX).sum((0, 1))}
-    read_LBU, of_again = read_LBU.astype(dtype), of_again_LBX.astype(dtype)
-    product = jnp.einsum('lbu,lbx->ux', read_LBU, of_again, preferred_element_type=jnp.float32)
-    found = {'recurrent': product.astype(learned['recurrent'].dtype)}
+        return {'diagonal': tuple((read_LBU * of).sum((0, 1)) for of in of_recurrent)} if of_recurrent else {}
+    read_XU = jax.lax.collapse(read_LBU, 0, 2).astype(dtype)
+    products = (
+        jnp.matmul(read_XU.T, jax.lax.collapse(of, 0, 2).astype(dtype), preferred_element_type=jnp.float32)
+        for of in of_recurrent
+    )
+    pairs = zip(products, learned['recurrent'], strict=True)
+    found = {'recurrent': tuple(one.astype(kernel.dtype) for one, kernel in pairs)}
     if 'recurrent_bias' in learned:
-        found['recurrent_bias'] = of_again_LBX.sum((0, 1))
+        found['recurrent_bias'] = tuple(of.sum((0, 1)) for of in of_recurrent)
     return found

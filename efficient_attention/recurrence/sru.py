@@ -17,10 +17,10 @@ from efficient_attention.recurrence.cell import Cell, Operand, States
 SCALE = math.sqrt(3.0)  # of the input that goes past the cell: sqrt(1 + 2 exp(b_r)) for b_r = 0
 
 
-def step(product: tuple[Array, ...], recurrent: tuple[Array, ...], states: States) -> States:
+def step(gates: tuple[Array, ...], recurrent: tuple[Array, ...], states: States) -> States:
     """c after a position."""
-    f = jax.nn.sigmoid(product[1] + (recurrent[0] if recurrent else 0.0))
-    return (f * states[0] + (1 - f) * product[0],)
+    f = jax.nn.sigmoid(gates[1] + recurrent[0] if recurrent else gates[1])
+    return (gates[0] + f * (states[0] - gates[0]),)
 
 
 def output(
@@ -50,11 +50,12 @@ def cell(version: int, *, has_past: bool) -> Cell:
         operands |= {'diagonal': Operand('U'), 'reset': Operand('U')}
     return Cell(
         f'sru{version}',
-        gates=3 + has_past,
+        (1,) * (3 + has_past),
         states=1,
         recurrent=int(version == 2),
         operands=operands,
         step=step,
+        scanned=2,
         biased=(1, 3),
         is_diagonal=True,
         output=functools.partial(output, has_state=version == 2),

@@ -76,6 +76,7 @@ SKIPPED = {
     '*scripts/benchmark.py decode*': IDLE,
     '*scripts/benchmark.py infer*': IDLE,
     '*scripts/benchmark.py text_to_text*': IDLE,
+    '*scripts/benchmark.py recurrent*': IDLE,
     '*scripts/fuzz_readers.py *': 'draws inputs for minutes; its test draws a few for each reader',
     '*scripts/plan.py *': 'compiles large models for minutes; tests/scripts/test_plan.py plans a tiny one',
     '*scripts/saving_benchmark.py *': IDLE,

@@ -11,5 +11,5 @@ def test_a_cell_names_its_operands_and_can_be_a_static_argument(cell):
         cell.recurrent > 0
     )
     assert all(set(one.shape) <= set('DUgb') and one.fan_in in ('', 'D', 'U') for one in cell.operands.values())
-    assert not cell.is_sum or cell.recurrent == cell.gates
+    assert not cell.scales or len(cell.scales) == cell.blocks[0]
     assert hash(cell) == hash(cell) and cell == cell

@@ -1,0 +1,60 @@
+"""One process, one measurement: a recurrent layer of PyTorch, forward and forward + backward.
+
+Runs in the environment of `make peers`; `scripts/benchmark.py` starts it and gives the shape as one JSON object. It
+prints one JSON object.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+
+CELLS = {'tanh': torch.nn.RNN, 'gru': torch.nn.GRU, 'lstm': torch.nn.LSTM}
+
+
+def measure(shape: dict) -> dict:
+    """Seconds of each call after a warm-up and the peak resident memory above that of the inputs."""
+    torch.manual_seed(0)
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    module = CELLS[shape['cell']](shape['width'], shape['width'], batch_first=True)
+    size = (shape['rows'], shape['length'], shape['width'])
+    x, cotangent = torch.randn(size, requires_grad=True), torch.randn(size)
+    baseline = peak_bytes()
+
+    def forward() -> None:
+        with torch.no_grad():
+            module(x)
+
+    def forward_backward() -> None:
+        module.zero_grad()
+        x.grad = None
+        module(x)[0].backward(cotangent)
+
+    result = {'name': f'torch {torch.__version__}'}
+    for name, function in (('forward', forward), ('forward_backward', forward_backward)):
+        result[name] = seconds(function, shape['steps'])
+    return result | {'peak_bytes': peak_bytes() - baseline}
+
+
+def seconds(call: Callable[[], None], steps: int) -> list[float]:
+    """Seconds of each of `steps` calls after one that is not counted."""
+    call()
+    taken = []
+    for _ in range(steps):
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+    return taken
+
+
+def peak_bytes() -> int:
+    """The largest resident memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == 'darwin' else 1024)
+
+
+if __name__ == '__main__':
+    print(json.dumps(measure(json.loads(sys.argv[1]))))
