@@ -8,7 +8,10 @@ nothing is seen twice, and with a vocabulary of 8,000: T5 1.0 (Raffel et al. 201
 BART (Lewis et al. 2019, arXiv 1910.13461) with AdamW. A source has 256 tokens; a target of T5 has the 57 of what was
 hidden in 283, one of BART the whole text. Fine-tuned by glue.py:sst2-pretrained.
 
-Not run yet.
+Runs of 2026-11-23, jax 0.10.2, seed 0, one core of an AMD EPYC: `t5`, 33 minutes for 3.4 million tokens of text, held
+out 4.504 nats a token and accuracy 0.264. SST-2 from it, --config.train.steps=2100 --config.optimizer.warmup_steps=210,
+22 minutes: accuracy 0.706 (0.288 nats); the same from random parameters (--config.train.start_random=True) 0.784 (0.234).
+So half an hour of pretraining by this recipe is not worth its time; other rates were not tried. `bart` was not run.
 """
 
 from ml_collections import ConfigDict
@@ -20,7 +23,7 @@ NOISES = {'t5': 'span_corruption', 'bart': 'bart'}
 FIELDS = {'t5': t5_fields('small'), 'bart': bart_fields('base') | {'norm': 'post', 'max_length': 258}}
 SIZE = {'layers': 4, 'decoder_layers': 4, 'width': 256, 'heads': 4, 'head_width': 64, 'feed_forward_width': 1024}
 LENGTHS = {'t5': 64, 'bart': 256}  # most tokens of a target
-STEPS = {'t5': 1_500, 'bart': 760}
+STEPS = {'t5': 750, 'bart': 450}  # about half an hour on one core
 RECIPES = {
     't5': {'name': 'adafactor', 'learning_rate': 2e-2, 'weight_decay': 0.0},  # relative to each parameter's size
     'bart': {'learning_rate': 5e-4, 'beta2': 0.98, 'bias_correction': True},
