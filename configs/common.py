@@ -118,7 +118,7 @@ def set_fields(group: ConfigDict, fields: dict[str, Any]) -> None:
             group[name] = value
 
 
-# name: the fields of `model` that make a small decoder's mechanism, equal in parameters to 0.1 %: the width of the
+# name: the fields of `model` that make a small decoder's mechanism, equal in parameters to 0.2 %: the width of the
 # feed-forward layer makes up for what a mechanism's projections cost or save.
 SMALL_DECODERS: dict[str, dict[str, Any]] = {
     'full': {'attention': 'causal'},
@@ -141,6 +141,9 @@ SMALL_DECODERS: dict[str, dict[str, Any]] = {
         'feed_forward_width': 448,
     },
     'full_shared': {'attention': 'causal', 'shared_qk': True, 'feed_forward_width': 576},  # the yardstick of `lsh`
+    'gru': {'cell': 'gru', 'rotary': False, 'feed_forward_width': 384},
+    'lstm': {'cell': 'lstm', 'rotary': False, 'feed_forward_width': 256},
+    'sru': {'cell': 'sru2', 'rotary': False, 'feed_forward_width': 576},
 }
 
 
@@ -155,14 +158,14 @@ def small_decoder_config(mechanism: str) -> ConfigDict:
     config = language_modelling_config()
     config.data.length = 512  # tokens
     config.model.width = 128
-    config.model.heads = 4
     config.model.layers = 4
     config.model.rotary = True
     config.model.positions = 'none'
     config.model.init_std = 0.05
     config.model.dropout_rate = 0.0  # less than one pass over the text
-    config.model.attention_dropout_rate = 0.0
     config.model.scan_unroll = 4
+    if 'cell' not in SMALL_DECODERS[mechanism]:  # a cell has no heads, and no weights to drop
+        set_fields(config.model, {'heads': 4, 'attention_dropout_rate': 0.0})
     set_fields(config.model, SMALL_DECODERS[mechanism])
 
     config.optimizer.learning_rate = 2e-3
