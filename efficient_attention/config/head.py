@@ -8,6 +8,7 @@ from efficient_attention.config.feed_forward import ACTIVATIONS
 KINDS = ('none', 'sequence', 'token', 'span', 'choice', 'multi_hop')
 TRANSFORMS = ('none', 'tanh', *ACTIVATIONS)
 MOST_SENTENCE_LAYERS = 2**10
+FEATURES = ('last', 'mix')
 POOLINGS = ('first', 'mean', 'attention')
 
 
@@ -22,6 +23,9 @@ class HeadConfig:
     # 'none' | 'sequence' C numbers a row | 'token' C a token | 'span' start and end | 'choice' one of A texts
     # | 'multi_hop' span, answer type and supporting sentences
     kind: str = 'none'
+    # what of the encoder the head reads: its 'last' layer's vectors | a 'mix' of the embeddings and all layers with
+    # learned weights (ELMo), also of an encoder that stays as it is (optimizer.frozen '^encoder/')
+    features: str = 'last'
     outputs: int = 2  # C of 'sequence' and 'token'; one class = regression
     # of 'sequence' and 'choice': a row's vector is that of its 'first' token | the 'mean' of its tokens' | their mean
     # by the weights of an 'attention' with a learned query
@@ -36,6 +40,7 @@ class HeadConfig:
     def __post_init__(self) -> None:
         check_one_of('head.kind', self.kind, KINDS)
         check_one_of('head.transform', self.transform, TRANSFORMS)
+        check_one_of('head.features', self.features, FEATURES)
         check_one_of('head.pooling', self.pooling, POOLINGS)
         check_within('head.sentence_layers', self.sentence_layers, 0, MOST_SENTENCE_LAYERS)
         check_within('head.outputs', self.outputs, 1)

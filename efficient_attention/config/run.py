@@ -58,8 +58,9 @@ class RunConfig:
                 f'eval.stride is {self.eval.stride}, above data.length {self.data.length}: tokens would be left out'
             )
         is_decoder = self.task == 'language_modelling'
-        fits = not (is_decoder and self.model.bidirectional)
-        require(fits, 'model.bidirectional', True, 'False in a language model, which reads no later token')
+        fits = not (is_decoder and self.model.bidirectional) or self.model.directions_apart
+        allowed = 'False in a language model, which reads no later token, without model.directions_apart'
+        require(fits, 'model.bidirectional', True, allowed)
         allowed = f'another in the task {self.task}; it counts distances behind a token, for decoders alone'
         require(is_decoder or self.model.relative != 'transformer_xl', 'model.relative', 'transformer_xl', allowed)
         check_memory(self.model)

@@ -20,7 +20,6 @@ from efficient_attention.tasks.problems.one_label import OneLabelProblem
 from efficient_attention.tasks.problems.problem import Feature
 from efficient_attention.tasks.problems.sentence_rows import sentences_of
 
-
 BETWEEN, SPECIAL, UNREAD = 'between', 'special', 'unread'
 
 

@@ -194,7 +194,7 @@ def head_misfits(family: Family, model: ModelConfig, head: HeadConfig, parts: fr
         misfits.append('a head for sentence pairs')
     if head.kind in ('span', 'multi_hop') and head.feed_forward != ('head/inner' in family.span):
         misfits.append(f'head.feed_forward {head.feed_forward!r}')
-    for name in ('pooling', 'sentence_layers'):
+    for name in ('features', 'pooling', 'sentence_layers'):
         if getattr(head, name) != getattr(HeadConfig(), name):
             misfits.append(f'head.{name} {getattr(head, name)!r}')
     pooled = {'sequence': family.sequence, 'choice': family.choice}.get(head.kind)

@@ -1,5 +1,7 @@
 """The model that is fine-tuned: an encoder with a head for rows, tokens, spans, choices or multi-hop answers."""
 
+from typing import Any
+
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -10,6 +12,7 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.heads import Pooler
+from efficient_attention.models.layer_mix import LayerMix
 from efficient_attention.models.sentences import SentenceLevel, folded
 from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.context import fold
@@ -36,6 +39,7 @@ class FineTuningModel(nnx.Module):
 
     def __init__(self, config: ModelConfig, head: HeadConfig, *, rngs: nnx.Rngs) -> None:
         self.encoder = Encoder(config, rngs=rngs)
+        self.mix = LayerMix(config.layers) if head.features == 'mix' else None
         is_pooled = head.kind in POOLED
         self.pooling = Pooling(config, head.pooling if is_pooled else 'first', rngs=rngs)
         self.sentences = SentenceLevel(config, head, rngs=rngs) if head.sentence_layers else None
@@ -80,16 +84,15 @@ class FineTuningModel(nnx.Module):
         return outputs
 
     def encode(self, batch: dict[str, Array], rng: Array | None = None, step: Array | int = 0) -> Array:
-        """The encoder's vectors [B, L, D]; token types are left out where the model has none."""
-        has_types = self.encoder.config.token_types > 1
-        return self.encoder(
-            batch['tokens'],
-            batch['segments'],
-            token_types_BL=batch['token_types'] if has_types else None,
-            rng=rng,
-            step=step,
-            is_global_BL=batch.get('is_global'),
-        )
+        """The encoder's features [B, L, D]: its last layer's, or all of them mixed.
+
+        Token types are left out where the model has none.
+        """
+        read: dict[str, Any] = {'token_types_BL': batch['token_types'] if self.encoder.config.token_types > 1 else None}
+        read |= {'rng': rng, 'step': step, 'is_global_BL': batch.get('is_global')}
+        if self.mix is None:
+            return self.encoder(batch['tokens'], batch['segments'], **read)
+        return self.mix(self.encoder.states(batch['tokens'], batch['segments'], **read))
 
     def text_vectors(self, batch: dict[str, Array], rng: Array | None = None, step: Array | int = 0) -> Array:
         """One vector for each row [B, D]: its pooled tokens, or its pooled sentences."""

@@ -138,7 +138,7 @@ def fill_head(head: Values, examples: EncodedExamples, pretrained: Pretrained | 
         needed['outputs'] = task.outputs
     form: Values = {}
     if pretrained is not None:
-        form = {name: getattr(pretrained.head, name) for name in ('feed_forward', 'dropout_rate')}
+        form = {name: getattr(pretrained.head, name) for name in ('feed_forward', 'dropout_rate', 'features')}
         form['feed_forward'] = form['feed_forward'] and task.head == 'span'
         if task.head in POOLED:
             form |= {name: getattr(pretrained.head, name) for name in ('transform', 'pooling')}
