@@ -85,6 +85,7 @@ def small_model(model: dict[str, Any], length: int) -> dict[str, Any]:
     small |= {'embedding_width': 8} if model['embedding_width'] else {}
     small |= {'adaptive_divisor': min(model['adaptive_divisor'], 2)}
     small |= {'adaptive_cutoffs': tuple(16 * (1 + tail) for tail in range(len(model['adaptive_cutoffs'])))}
+    small |= {} if model['feed_forward'] else {'feed_forward_width': 0}
     if model['positions'] == 'axial':
         small['axial_shape'] = (8, 8) if length == LENGTH else (4, 4, 3)
         widths = (8, 8) if length == LENGTH else (8, 4, 4)

@@ -1,17 +1,19 @@
 """Causal language modelling: the cross-entropy of each next token."""
 
-from typing import Any
-
 import jax.numpy as jnp
 from jax import Array
 from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.memory import Memory, empty_memory
+from efficient_attention.models.two_way import TwoWayLanguageModel
 from efficient_attention.objectives.adaptive_loss import adaptive_sums
 from efficient_attention.objectives.chunked_loss import chunked_sums
 from efficient_attention.objectives.objective import Batch, Objective, Sums
 from efficient_attention.objectives.weighted_sums import is_best, weighted_sums
+
+LanguageModel = Decoder | TwoWayLanguageModel
 
 
 class LanguageModelling(Objective):
@@ -37,7 +39,7 @@ class LanguageModelling(Objective):
         return empty_memory(self.model, rows) if self.model and self.model.memory_length else None
 
     def sums(
-        self, model: Any, batch: Batch, carry: Memory | None, rng: Array | None, step: Array | int = 0
+        self, model: LanguageModel, batch: Batch, carry: Memory | None, rng: Array | None, step: Array | int = 0
     ) -> tuple[Sums, Memory | None]:
         """Loss (nats) and correct predictions of a `Decoder` or a `TwoWayLanguageModel`.
 
@@ -49,6 +51,7 @@ class LanguageModelling(Objective):
         if carry is None:
             hidden_BLD = model.hidden(tokens_BL, segments_BL, rng=rng, step=step)
         else:
+            assert isinstance(model, Decoder)  # the other keeps no memory
             hidden_BLD, carry = model.continued(tokens_BL, segments_BL, carry, rng=rng)
         back_BLD = None
         if self.is_two_way:
@@ -72,7 +75,7 @@ def backward_weights(batch: Batch) -> Array:
     return batch['weights'][:, 1:] * is_one_text.astype(jnp.float32)
 
 
-def output_sums(model: Any, hidden_BLD: Array, targets_BL: Array, weights_BL: Array) -> dict[str, Array]:
+def output_sums(model: LanguageModel, hidden_BLD: Array, targets_BL: Array, weights_BL: Array) -> dict[str, Array]:
     """'loss' and 'accuracy', of `model.config.loss_chunk` positions of each row at a time where it is above 0."""
     chunk = model.config.loss_chunk
     clustered = model.head.clustered(hidden_BLD, model.embeddings.token) if chunk else None
