@@ -34,8 +34,6 @@ class RecurrentConfig(FeedForwardConfig):
         check_one_of('model.cell', self.cell, CHOICES)
         check_within('model.state_dropout_rate', self.state_dropout_rate, 0, 1, high_is_open=True)
         require(self.recurrent_chunk >= 0, 'model.recurrent_chunk', self.recurrent_chunk, '0 or more')
-        fits = self.bidirectional or not self.directions_apart
-        require(fits, 'model.directions_apart', True, 'False without model.bidirectional')
         if self.cell == 'none':
             for name in ('bidirectional', 'state_dropout_rate', 'recurrent_chunk'):
                 value, default = getattr(self, name), getattr(RecurrentConfig, name)

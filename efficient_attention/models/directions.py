@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jaxtyping import Float
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.stack import Stack
@@ -61,7 +62,7 @@ class DirectionNorms(nnx.Module):
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.ahead, self.back = (make_norm(config, config.width // 2, rngs) for _ in range(2))
 
-    def __call__(self, x: Array) -> Array:
-        """Vectors [..., D], each half normed by itself."""
+    def __call__(self, x: Float[Array, '... D']) -> Float[Array, '... D']:
+        """The vectors, each half normed by itself."""
         ahead, back = jnp.split(x, 2, axis=-1)
         return jnp.concatenate([self.ahead(ahead), self.back(back)], axis=-1)

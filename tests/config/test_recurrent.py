@@ -16,8 +16,6 @@ from efficient_attention.errors import InputError
         ({'cell': 'gru', 'recurrent_chunk': -1}, 'recurrent_chunk is -1'),
         ({'cell': 'gru', 'bidirectional': True, 'width': 9, 'heads': 3}, 'width is 9; it must be even for model.bidir'),
         ({'bidirectional': True}, 'bidirectional is True; it must be False without model.cell'),
-        ({'directions_apart': True}, 'directions_apart is True; it must be False without model.bidirectional'),
-        ({'cell': 'gru', 'directions_apart': True}, 'directions_apart is True; it must be False without model.bidirec'),
         ({'recurrent_chunk': 8}, 'recurrent_chunk is 8; it must be 0 without model.cell'),
         ({'feed_forward': False, 'feed_forward_width': 8}, 'feed_forward_width is 8; it must be 512 with model.feed_f'),
         ({'feed_forward': False, 'feed_forward_gate': True}, 'feed_forward_gate is True; it must be False with model.'),
