@@ -32,6 +32,8 @@ def get_config(name: str = 'han') -> ConfigDict:
     config.examples.test = f'{test}/neg/*.txt,{test}/pos/*.txt'
     config.examples.overlong = 'truncate'
     config.examples.sentences = 0 if name == 'flat' else 30  # of a review
+    # Of sentences and of the tokens of one, or of a review's tokens; each pair of them is a compiled program.
+    config.examples.buckets = (64, 128, 192, 256, 384, 512) if name == 'flat' else (8, 12, 16, 20, 24, 30, 50)
     config.examples.epochs = 4.0
     config.examples.warmup_share = 0.02
     config.data.tokenizer = 'data/tokenizers/bert-base-uncased-vocab.txt'  # WordPiece; no word is out of it
