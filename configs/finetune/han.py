@@ -8,8 +8,9 @@ gives a review's. `mean` pools both levels by their mean; `flat` is one GRU over
 is pretrained. The layers have a residual sum and a norm, which the paper's do not. A tenth of the training reviews,
 those whose number ends in 0, chooses the checkpoint; the test set is read once, by the second command.
 
-Not run to its end yet. A step of 64 reviews of 16 sentences of 50 tokens takes 1.0 s of one CPU core (`han`; compiling
-11 s), so that the 1,408 steps take about 25 minutes, and reading and splitting the reviews 4 more.
+Not run to its end yet. A step of 64 reviews of 16 sentences of 50 tokens takes 1.0 s of a CPU core, and compiling 11 s
+for each of up to a dozen pairs of lengths (`han`). So the 1,408 steps should take about 25 minutes, and compiling,
+reading and splitting the reviews 6 more.
 """
 
 from ml_collections import ConfigDict
