@@ -1,11 +1,13 @@
-"""Draws attention: patterns, and which pieces of a source a trained decoder reads.
+"""Draws attention: patterns, which pieces of a source a trained decoder reads, and what weighs in a classified text.
 
     python scripts/visualize.py pattern 'causal & window(256)' --output window.png
     python scripts/visualize.py alignment --model runs/multi30k 'Zwei Hunde spielen.' --output alignment.png
+    python scripts/visualize.py pooling --model runs/han 'It begins well. The end is bad.' --output pooling.html
 
 `pattern` draws one pattern with the tiles that it keeps, as PNG and in the terminal, and says what it costs;
 `gallery` draws all named patterns and presets in one picture. `alignment` prints what an encoder-decoder makes of each
-text, and draws the weights of its cross-attention.
+text, and draws the weights of its cross-attention. `pooling` writes a page with the weights of each text's sentences
+and words in what a classifier says of it.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -31,7 +33,7 @@ from efficient_attention.attention.patterns.tile_table import passes, tile_table
 from efficient_attention.commands.command_line import parse_flags, run_command, take_command
 from efficient_attention.commands.flags import define_length, define_output
 from efficient_attention.errors import InputError, require
-from efficient_attention.whole_files import whole_file
+from efficient_attention.whole_files import whole_file, write_atomically
 
 Panel = tuple[np.ndarray, str]  # shades and caption
 
@@ -50,7 +52,7 @@ GALLERY = (
     *('longformer(12, 3)', 'bigbird(8, 2)', 'sparse_fixed(32, 4)', 'sparse_strided(16)'),
 )
 GALLERY_LENGTH, GALLERY_TILE = 128, 8
-WORDS = {'pattern': 'PATTERN', 'gallery': '', 'alignment': 'TEXT...'}  # of each sub-command
+WORDS = {'pattern': 'PATTERN', 'gallery': '', 'alignment': 'TEXT...', 'pooling': 'TEXT...'}  # of each sub-command
 OLD_NAMES = {'out': 'output'}
 
 
@@ -58,12 +60,17 @@ def main() -> None:
     """Writes the picture that the command asks for, and says where it is."""
     command, arguments = take_command(sys.argv, WORDS)
     options = define_flags(command)
-    required = ('model',) if command == 'alignment' else ()
+    required = ('model',) if command in ('alignment', 'pooling') else ()
     usage: dict[str, Any] = {'words': WORDS[command], 'old_names': OLD_NAMES, 'command': command}
     words = parse_flags(arguments, required, options=options, **usage)
-    figure = draw(command, words, options)
-    with whole_file(options.output) as partial:
-        figure.savefig(partial, format='png', dpi=150)
+    if command == 'pooling':
+        from scripts.pooling_pages import pages_of_texts  # which needs what models need
+
+        write_atomically(options.output, pages_of_texts(words, options))
+    else:
+        figure = draw(command, words, options)
+        with whole_file(options.output) as partial:
+            figure.savefig(partial, format='png', dpi=150)
     print(options.output)
 
 
@@ -87,6 +94,12 @@ def define_flags(command: str) -> flags.FlagValues:
 
         define_output('PNG to write.', Path('alignment.png'), options)
         define_alignment_flags(options)
+        return options
+    if command == 'pooling':
+        from scripts.pooling_pages import define_pooling_flags
+
+        define_output('HTML page to write.', Path('pooling.html'), options)
+        define_pooling_flags(options)
         return options
     define_output('PNG to write.', Path('pattern.png'), options)
     define_length(1024, 'Positions.', options)

@@ -85,6 +85,7 @@ def small_model(model: dict[str, Any], length: int) -> dict[str, Any]:
     small |= {'embedding_width': 8} if model['embedding_width'] else {}
     small |= {'adaptive_divisor': min(model['adaptive_divisor'], 2)}
     small |= {'adaptive_cutoffs': tuple(16 * (1 + tail) for tail in range(len(model['adaptive_cutoffs'])))}
+    small |= {} if model['feed_forward'] else {'feed_forward_width': 0}
     if model['positions'] == 'axial':
         small['axial_shape'] = (8, 8) if length == LENGTH else (4, 4, 3)
         widths = (8, 8) if length == LENGTH else (8, 4, 4)
@@ -116,7 +117,9 @@ def shrink_fine_tuning(config: ConfigDict, folder: Path) -> None:
     if config.examples.format == 'glue':
         config.examples.train = config.examples.dev = write_glue(folder, config.examples.name)
     elif config.examples.train.endswith('.txt'):
-        config.examples.train = config.examples.dev = write_folders(folder)
+        sentences = min(config.examples.sentences, 4)
+        config.examples.sentences = sentences
+        config.examples.train = config.examples.dev = write_folders(folder, sentences=sentences)
     else:
         config.examples.train = config.examples.dev = str(folder / f'rows.{ending}')
         Path(config.examples.train).write_text('\n'.join(map(make_row, range(ROWS))) + '\n', encoding='utf-8')
@@ -127,7 +130,8 @@ def shrink_fine_tuning(config: ConfigDict, folder: Path) -> None:
         (LENGTH,),
     )
     config.examples.question_length = 8 if config.examples.problem in ('question_answering', 'multi_hop') else 64
-    for field, value in (MODEL | {'vocab_size': letters().size}).items():
+    wide = {'feed_forward_width': 0} if config.model.feed_forward is False else {}
+    for field, value in (MODEL | wide | {'vocab_size': letters().size}).items():
         config.model[field] = value
     if config.model.global_tokens:
         config.model.global_tokens, config.model.attention = 16, 'window(8)'
@@ -145,10 +149,14 @@ def write_glue(folder: Path, task: str) -> str:
     return str(path)
 
 
-def write_folders(folder: Path) -> str:
-    """Writes a text a file, in a folder for each label; returns the pattern of their paths."""
+def write_folders(folder: Path, *, sentences: int = 0) -> str:
+    """Writes a text a file, in a folder for each label; returns the pattern of their paths.
+
+    `sentences`: 0 = each has one, and no full stop; else 2.
+    """
     for row in range(ROWS):
         path = folder / 'reviews' / ('neg', 'pos')[row % 2] / f'{row}.txt'
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f'{WORDS[row % 4]} ran\n', encoding='utf-8')
+        text = f'{WORDS[row % 4]} ran. We saw {WORDS[row % 3]}.' if sentences else f'{WORDS[row % 4]} ran'
+        path.write_text(f'{text}\n', encoding='utf-8')
     return f'{folder}/reviews/*/*.txt'

@@ -16,6 +16,7 @@ from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.pretraining import PretrainingModel
+from efficient_attention.tasks.language_modelling import make_language_model
 from efficient_attention.training.fill_config import with_open_fields
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,7 +45,7 @@ def parameter_count(name: str, argument: str) -> int:
     def build() -> nnx.Module:
         rngs = nnx.Rngs(0)
         if config.task == 'language_modelling':
-            return Decoder(config.model, rngs=rngs)
+            return make_language_model(config.model, rngs)
         if config.task == 'text_to_text':
             return EncoderDecoder(config.model, rngs=rngs)
         if config.task == 'fine_tuning':

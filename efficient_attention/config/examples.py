@@ -16,6 +16,7 @@ PROBLEMS = (
     'multi_hop',
 )
 FORMATS = ('table', 'glue', 'conll', 'swag', 'race', 'squad', 'hotpotqa')
+MOST_SENTENCES = 2**12
 OVERLONG = ('truncate', 'error', 'skip', 'windows')
 # Each at most 1.5 times the one before: a compiled program for each, and little padding.
 _UP_TO_512 = (8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512)
@@ -43,6 +44,8 @@ class ExamplesConfig:
     label: str = 'label'  # the column of the label
     id: str = ''  # the column of an identifier, for predictions; '' = the row's number
     labels: tuple[str, ...] = ()  # names in the order of the outputs; () = those of the training files, sorted
+    # most sentences of a text, each a row of data.length tokens for the encoder; 0 = texts are not split into sentences
+    sentences: int = 0
     overlong: str = 'truncate'  # text above data.length tokens: 'truncate' | 'error' | 'skip' | 'windows' of it
     # tokens by which a window moves on ('question_answering', or overlong 'windows')
     stride: int = marked(EXPORTED, default=128)
@@ -63,6 +66,7 @@ class ExamplesConfig:
         check_one_of('examples.overlong', self.overlong, OVERLONG)
         for name in ('stride', 'question_length', 'answer_length', 'best_count'):
             check_within(f'examples.{name}', getattr(self, name), 1)
+        check_within('examples.sentences', self.sentences, 0, MOST_SENTENCES)
         check_within('examples.epochs', self.epochs, 0, low_is_open=True)
         check_within('examples.warmup_share', self.warmup_share, 0, 1)
         if not self.buckets or list(self.buckets) != sorted(set(self.buckets)) or self.buckets[0] < 1:

@@ -4,7 +4,7 @@ import dataclasses
 
 from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.feed_forward import FeedForwardConfig
-from efficient_attention.config.fields import CHANGEABLE, marked
+from efficient_attention.config.fields import CHANGEABLE, marked, read_by
 from efficient_attention.errors import require
 from efficient_attention.recurrence.registry import CELLS
 
@@ -22,6 +22,9 @@ class RecurrentConfig(FeedForwardConfig):
     # 'none' = layers mix positions by attention | 'tanh' | 'gru' | 'lstm' | 'sru1' | 'sru2' = by a recurrent cell
     cell: str = 'none'
     bidirectional: bool = False  # of an encoder: half of a layer's units read the row from its end
+    # of both directions: each has a stack of its own over its half of the width and never reads the other's states, so
+    # that a language model may have both (ELMo)
+    directions_apart: bool = read_by('language_modelling', 'fine_tuning', default=False)
     state_dropout_rate: float = 0.0  # on the state, one mask for all positions of a row (Gal & Ghahramani 2016)
     # positions whose products and states are kept for gradients at a time, the others computed again; 0 = of all
     recurrent_chunk: int = marked(CHANGEABLE, default=0)

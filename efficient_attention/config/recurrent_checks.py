@@ -11,6 +11,8 @@ OF_ATTENTION = {'heads': 2, 'attention_bias': True, 'scaled_logits': True, 'atte
 
 def check_recurrent(model: ModelConfig, mesh: MeshConfig) -> None:
     """Raises InputError where layers are recurrent and a field asks for what they do not do."""
+    fits = model.bidirectional or not model.directions_apart
+    require(fits, 'model.directions_apart', True, 'False without model.bidirectional')
     if model.cell == 'none':
         return
     reason = f'with model.cell {model.cell!r}, whose layers do not read it'

@@ -16,6 +16,7 @@ from efficient_attention.config.noise import NoiseConfig, check_default
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.config.packing_checks import check_packing
 from efficient_attention.config.pairs import PairsConfig
+from efficient_attention.config.pooling_checks import check_pooling
 from efficient_attention.config.recurrent_checks import check_recurrent
 from efficient_attention.config.sequence_checks import check_sequence
 from efficient_attention.config.train import TrainConfig
@@ -57,8 +58,9 @@ class RunConfig:
                 f'eval.stride is {self.eval.stride}, above data.length {self.data.length}: tokens would be left out'
             )
         is_decoder = self.task == 'language_modelling'
-        fits = not (is_decoder and self.model.bidirectional)
-        require(fits, 'model.bidirectional', True, 'False in a language model, which reads no later token')
+        fits = not (is_decoder and self.model.bidirectional) or self.model.directions_apart
+        allowed = 'False in a language model, which reads no later token, without model.directions_apart'
+        require(fits, 'model.bidirectional', True, allowed)
         allowed = f'another in the task {self.task}; it counts distances behind a token, for decoders alone'
         require(is_decoder or self.model.relative != 'transformer_xl', 'model.relative', 'transformer_xl', allowed)
         check_memory(self.model)
@@ -73,8 +75,10 @@ class RunConfig:
             )
         if self.train.early_stop and not self.checkpoint.best_metric:
             raise InputError(f'train.early_stop is {self.train.early_stop}; it needs checkpoint.best_metric')
-        if self.task == 'fine_tuning' and self.examples.problem == 'none':
-            raise InputError("examples.problem is 'none'; the task fine_tuning needs one")
+        if self.task == 'fine_tuning':
+            if self.examples.problem == 'none':
+                raise InputError("examples.problem is 'none'; the task fine_tuning needs one")
+            check_pooling(self.head, self.model, self.examples, self.mesh)
         if self.task != 'fine_tuning' and self.model.vocab_size < self.data.vocab_size:
             raise InputError(
                 f'model.vocab_size {self.model.vocab_size} is below data.vocab_size {self.data.vocab_size}'

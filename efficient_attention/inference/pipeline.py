@@ -151,6 +151,7 @@ class TextPipeline:
             pad=encoder.pad,
             batch_size=batch_size,
             is_row_alone=config.reads_length,
+            sentences=examples.sentences,
         )
 
     def outputs(self, features: Sequence[Feature]) -> list[dict[str, np.ndarray]]:

@@ -33,12 +33,13 @@ class Predictor:
         pad: int,
         batch_size: int = 32,
         is_row_alone: bool = False,
+        sentences: int = 0,
     ) -> None:
-        """`is_row_alone`: see `FeatureBatches`."""
+        """`is_row_alone` and `sentences`: see `FeatureBatches`."""
         graph, state = nnx.split(model)
         self.params = nnx.to_pure_dict(state)
         self.length, self.pad, self.batch_size, self.is_row_alone = length, pad, batch_size, is_row_alone
-        self.token_outputs = model.token_outputs
+        self.token_outputs, self.sentences = model.token_outputs, sentences
         self.step = jax.jit(make_output_step(graph))
 
     def __call__(self, features: Sequence[Feature]) -> list[dict[str, np.ndarray]]:
@@ -47,6 +48,7 @@ class Predictor:
             return []
         rows = [{name: array for name, array in feature.items() if name in READ} for feature in features]
         size = min(self.batch_size, len(rows))
-        batches = FeatureBatches(rows, BUCKETS, self.length, size, self.pad, is_row_alone=self.is_row_alone)
+        sizes = BUCKETS, self.length, size, self.pad
+        batches = FeatureBatches(rows, *sizes, is_row_alone=self.is_row_alone, sentences=self.sentences)
         to_devices = lambda batch: jax.tree.map(jnp.asarray, batch)  # noqa: E731
         return evaluate_outputs(self.step, self.params, batches.evaluation(0, 1), to_devices, self.token_outputs)[1]

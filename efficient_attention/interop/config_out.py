@@ -194,6 +194,9 @@ def head_misfits(family: Family, model: ModelConfig, head: HeadConfig, parts: fr
         misfits.append('a head for sentence pairs')
     if head.kind in ('span', 'multi_hop') and head.feed_forward != ('head/inner' in family.span):
         misfits.append(f'head.feed_forward {head.feed_forward!r}')
+    for name in ('features', 'pooling', 'sentence_layers'):
+        if getattr(head, name) != getattr(HeadConfig(), name):
+            misfits.append(f'head.{name} {getattr(head, name)!r}')
     pooled = {'sequence': family.sequence, 'choice': family.choice}.get(head.kind)
     is_free = family.model_type == 'electra' and head.kind == 'choice'
     if pooled and not is_free and head.transform != (pooled.activation or model.activation):

@@ -22,12 +22,15 @@ def encoder_run(workdir: Path) -> RunConfig:
     """The config of a run that trained an encoder, alone or with a decoder that reads it.
 
     Raises:
-        InputError: there is no run, or it trained a language model.
+        InputError: there is no run, or it trained a language model, unless that is one of both directions over the
+            pieces of a tokenizer.
     """
     config = read_config(workdir)
-    if config.task not in READ:
+    is_two_way = config.model.directions_apart and config.data.units == 'tokenizer'
+    if config.task not in READ and not is_two_way:
         raise InputError(
-            f'{workdir} holds a language model, and an encoder is needed: a run of {" or ".join(READ)}; '
+            f'{workdir} holds a language model, and an encoder is needed: a run of {" or ".join(READ)}, '
+            "or a language model with model.directions_apart and data.units 'tokenizer'; "
             'scripts/generate.py generates text with a language model, eval.py evaluates it'
         )
     return config
@@ -39,6 +42,8 @@ def parts_of(config: RunConfig) -> Parts:
         return Parts(config.head)
     if config.task == 'text_to_text':
         return Parts(has_decoder=True)
+    if config.task == 'language_modelling':
+        return Parts(has_two_ways=True)
     has_pairs = config.data.pairs != 'none'
     return Parts(has_masked_lm=True, has_pooler=has_pairs, has_pair=has_pairs)
 
@@ -64,7 +69,7 @@ def checkpoint_thresholds(workdir: Path, config: RunConfig, checkpoint: str = ''
 
 
 def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> dict[str, Any]:
-    """Nested dicts of float32 NumPy arrays.
+    """Nested dicts of float32 NumPy arrays; of a language model its encoder's alone.
 
     Args:
         workdir: the folder.
@@ -81,4 +86,5 @@ def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> di
     check_host_fits(needed, f'{workdir}: its parameters')
     abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), shapes)
     restored = reader.restore({PARAMS: abstract}, wanted_checkpoint(reader, config, checkpoint))
-    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), restored.state[PARAMS])
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), restored.state[PARAMS])
+    return {name: group for name, group in params.items() if name == 'encoder' or config.task in READ}

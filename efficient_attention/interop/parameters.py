@@ -20,6 +20,7 @@ from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.heads import MaskedLMHead, PairHead, Pooler
+from efficient_attention.models.two_way import TwoWayLanguageModel
 from efficient_attention.modules.parameters import linear
 
 LEAVES = {'kernel': 'weight', 'embedding': 'weight', 'scale': 'weight', 'table': 'weight', 'bias': 'bias'}
@@ -54,6 +55,7 @@ class Parts:
     has_pooler: bool = False  # of pretraining; the one below a head is the head's
     has_pair: bool = False
     has_detector: bool = False
+    has_two_ways: bool = False  # it is that of a language model of both directions
     has_decoder: bool = False  # the encoder is that of an encoder-decoder
 
 
@@ -102,6 +104,8 @@ def parameter_shapes(model: ModelConfig, parts: Parts) -> dict[str, Any]:
         rngs = nnx.Rngs(0)
         if parts.has_decoder:
             return nnx.to_pure_dict(nnx.state(EncoderDecoder(model, rngs=rngs)))
+        if parts.has_two_ways:
+            return nnx.to_pure_dict(nnx.state(TwoWayLanguageModel(model, rngs=rngs)))
         if parts.head.kind != 'none':
             return nnx.to_pure_dict(nnx.state(FineTuningModel(model, parts.head, rngs=rngs)))
         modules: dict[str, Any] = {'encoder': Encoder(model, rngs=rngs)}

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from efficient_attention.commands.phases import WRITING, note_phase
 from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.config.fields import unread_fields
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
@@ -129,11 +130,12 @@ def _of_workdir(path: Path, checkpoint: str) -> Pretrained:
     config = encoder_run(path)
     is_fine_tuned = config.task == 'fine_tuning'
     file = path / TOKENIZER
+    problems = {'fine_tuning': config.examples.problem, 'text_to_text': TEXT_TO_TEXT, 'language_modelling': 'none'}
     return Pretrained(
-        model=config.model,
+        model=as_encoder(config.model) if config.task == 'language_modelling' else config.model,
         head=config.head if is_fine_tuned else HeadConfig(),
         labels=config.examples.labels if is_fine_tuned else (),
-        problem={'fine_tuning': config.examples.problem, 'text_to_text': TEXT_TO_TEXT}.get(config.task, 'fill_mask'),
+        problem=problems.get(config.task, 'fill_mask'),
         family='',
         tokenizer=file if file.is_file() else None,
         lowercase=config.data.lowercase,
@@ -148,6 +150,13 @@ def _of_workdir(path: Path, checkpoint: str) -> Pretrained:
         origin=lambda: f'{path} step {checkpoint_step(path, config, checkpoint)}',
         run=config,
         target_tokenizer=path / TARGET_TOKENIZER if config.pairs.target_tokenizer else None,
+    )
+
+
+def as_encoder(model: ModelConfig) -> ModelConfig:
+    """A language model's config without what its output layer alone reads."""
+    return dataclasses.replace(
+        model, **{name: unread for name, (_, unread) in unread_fields(model, 'fine_tuning').items()}
     )
 
 

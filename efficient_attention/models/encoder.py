@@ -10,6 +10,7 @@ from jax import Array
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.attention.redraw import redraw_key
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.directions import DirectionNorms, DirectionStacks, direction_config
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.stack import Stack
 from efficient_attention.models.taps import Taps
@@ -22,10 +23,11 @@ class Encoder(nnx.Module):
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
-        self.embeddings = Embeddings(config, rngs=rngs)
-        self.stack = Stack(config, rngs=rngs)
+        self.embeddings = Embeddings(direction_config(config) if config.directions_apart else config, rngs=rngs)
+        self.stack = DirectionStacks(config, rngs=rngs) if config.directions_apart else Stack(config, rngs=rngs)
         # A stack of pre-norm layers leaves its sum unnormalised.
-        self.norm = make_norm(config, config.width, rngs) if config.norm == 'pre' else None
+        make = DirectionNorms if config.directions_apart else row_norm
+        self.norm = make(config, rngs=rngs) if config.norm == 'pre' else None
 
     def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> Array:
         """The vectors of the last layer; arguments as of `embedded`."""
@@ -44,6 +46,16 @@ class Encoder(nnx.Module):
         x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
         x_BLD, taps = self.stack.tapped(x_BLD, segments_BL, **read)
         return self.normed(x_BLD, options.get('rng')), taps
+
+    def states(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> Array:
+        """The vectors of the embeddings and of each of the N layers, [N + 1, B, L, D], normed as the last one's are.
+
+        Arguments as of `embedded`. A reversible stack keeps what it would otherwise recover.
+        """
+        x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
+        _, taps = self.stack.tapped(x_BLD, segments_BL, **read)
+        states_NBLD = jnp.concatenate([x_BLD[None], taps.outputs_NBLD.astype(x_BLD.dtype)])
+        return jax.vmap(lambda x_BLD: self.normed(x_BLD, options.get('rng')))(states_NBLD)
 
     def embedded(
         self,
@@ -71,12 +83,19 @@ class Encoder(nnx.Module):
         if positions_BL is None:
             positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
         x_BLD = self.embeddings(tokens_BL, token_types_BL, positions_BL, rng=fold(rng, 0))
+        if self.config.directions_apart:  # both begin with the same vectors
+            x_BLD = jnp.concatenate([x_BLD, x_BLD], axis=-1)
         draws = {'rng': fold(rng, 1), 'mechanism_rng': mechanism_rng(self.config, step)}
         return x_BLD, {'positions_BL': positions_BL, 'is_global_BL': is_global_BL} | draws
 
     def normed(self, x_BLD: Array, rng: Array | None = None) -> Array:
         """The last layer's output as it is handed on; `rng` (a key, or one a row) turns dropout on."""
         return last_norm(self.config, self.norm, x_BLD, rng)
+
+
+def row_norm(config: ModelConfig, *, rngs: nnx.Rngs) -> nnx.Module:
+    """The norm of vectors as wide as the model."""
+    return make_norm(config, config.width, rngs)
 
 
 def last_norm(config: ModelConfig, norm: nnx.Module | None, x_BLD: Array, rng: Array | None) -> Array:

@@ -1,6 +1,7 @@
 """The model that is fine-tuned: an encoder with a head for rows, tokens, spans, choices or multi-hop answers."""
 
-import jax
+from typing import Any
+
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -11,12 +12,16 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.heads import Pooler
+from efficient_attention.models.layer_mix import LayerMix
+from efficient_attention.models.sentences import SentenceLevel, folded
 from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.context import fold
 from efficient_attention.modules.parameters import linear, make_norm
+from efficient_attention.modules.pooling import Pooling
 
-POOLED = ('sequence', 'choice')  # kinds that read the first token's vector
+POOLED = ('sequence', 'choice')  # kinds that read one vector for each row
 ANSWER_TYPES = 3  # of 'multi_hop': a span of the text, yes, no
+READ = ('tokens', 'segments', 'token_types', 'is_global')  # of a batch, by the encoder
 NOWHERE = -1e9  # the logit of a position or choice that is padding
 TOKEN_OUTPUTS = {
     'token': frozenset({'logits'}),
@@ -26,11 +31,19 @@ TOKEN_OUTPUTS = {
 
 
 class FineTuningModel(nnx.Module):
-    """An encoder, the pooler that its pretraining may have left, and a head."""
+    """An encoder, for kinds that read rows a pooling and the pooler that pretraining may have left, and a head.
+
+    With `sentence_layers` a row is a list of sentences: the encoder and the pooling make a vector of each, and a second
+    level one of these (models/sentences.py).
+    """
 
     def __init__(self, config: ModelConfig, head: HeadConfig, *, rngs: nnx.Rngs) -> None:
         self.encoder = Encoder(config, rngs=rngs)
-        has_pooler = head.kind in POOLED and head.transform != 'none'
+        self.mix = LayerMix(config.layers) if head.features == 'mix' else None
+        is_pooled = head.kind in POOLED
+        self.pooling = Pooling(config, head.pooling if is_pooled else 'first', rngs=rngs)
+        self.sentences = SentenceLevel(config, head, rngs=rngs) if head.sentence_layers else None
+        has_pooler = is_pooled and head.transform != 'none'
         self.pooler = Pooler(config, activation=head.transform, rngs=rngs) if has_pooler else None
         self.head = Head(config, head, rngs=rngs)
 
@@ -38,7 +51,8 @@ class FineTuningModel(nnx.Module):
         """The head's float32 outputs for a batch.
 
         Args:
-            batch: 'tokens', 'segments' and 'token_types' [B, L], of choices [B, A, L]; 'is_global' where tokens are.
+            batch: 'tokens', 'segments' and 'token_types' [B, L], of choices [B, A, L], with sentences [B, S, L];
+                'is_global' where tokens are.
             rng: a key for each row; turns dropout on.
             step: training step, which decides what random attention mechanisms draw.
 
@@ -49,8 +63,10 @@ class FineTuningModel(nnx.Module):
         kind = self.head.config.kind
         if kind == 'choice':
             return {'logits': self.choice_logits(batch, rng, step)}
-        x_BLD = self.encode(batch, fold(rng, 0), step)
-        return self.head(self.pooled(x_BLD) if kind in POOLED else x_BLD, rng=fold(rng, 1))
+        if kind == 'sequence':
+            x_BD = self.text_vectors(batch, rng, step)
+            return self.head(x_BD if self.pooler is None else self.pooler(x_BD), rng=fold(rng, 1))
+        return self.head(self.encode(batch, fold(rng, 0), step), rng=fold(rng, 1))
 
     @property
     def token_outputs(self) -> frozenset[str]:
@@ -68,32 +84,53 @@ class FineTuningModel(nnx.Module):
         return outputs
 
     def encode(self, batch: dict[str, Array], rng: Array | None = None, step: Array | int = 0) -> Array:
-        """The encoder's vectors [B, L, D]; token types are left out where the model has none."""
-        has_types = self.encoder.config.token_types > 1
-        return self.encoder(
-            batch['tokens'],
-            batch['segments'],
-            token_types_BL=batch['token_types'] if has_types else None,
-            rng=rng,
-            step=step,
-            is_global_BL=batch.get('is_global'),
-        )
+        """The encoder's features [B, L, D]: its last layer's, or all of them mixed.
 
-    def pooled(self, x_BLD: Array) -> Array:
-        """The first token's vector [B, D], through the pooler where there is one."""
-        return x_BLD[:, 0] if self.pooler is None else self.pooler(x_BLD)
+        Token types are left out where the model has none.
+        """
+        read: dict[str, Any] = {'token_types_BL': batch['token_types'] if self.encoder.config.token_types > 1 else None}
+        read |= {'rng': rng, 'step': step, 'is_global_BL': batch.get('is_global')}
+        if self.mix is None:
+            return self.encoder(batch['tokens'], batch['segments'], **read)
+        return self.mix(self.encoder.states(batch['tokens'], batch['segments'], **read))
+
+    def text_vectors(self, batch: dict[str, Array], rng: Array | None = None, step: Array | int = 0) -> Array:
+        """One vector for each row [B, D]: its pooled tokens, or its pooled sentences."""
+        if self.sentences is None:
+            return self.pooling(self.encode(batch, fold(rng, 0), step), batch['segments'])
+        x_BSD = self.sentence_vectors(batch, rng, step)
+        return self.sentences(x_BSD, sentence_segments(batch), rng=fold(rng, 2))
+
+    def sentence_vectors(self, batch: dict[str, Array], rng: Array | None = None, step: Array | int = 0) -> Array:
+        """One vector for each of a row's rows, [B, S, D]: its pooled tokens."""
+        flat, keys = folded(batch, rng, READ)
+        x_BD = self.pooling(self.encode(flat, fold(keys, 0), step), flat['segments'])
+        return x_BD.reshape(*batch['tokens'].shape[:2], -1)
+
+    def pooling_weights(self, batch: dict[str, Array]) -> dict[str, Array]:
+        """How much each token weighs in its row's vector or in its sentence's: float32 'words' [B, L] or [B, S, L].
+
+        Of sentences also 'sentences' [B, S]: how much each weighs in its text's vector.
+        """
+        if self.sentences is None:
+            return {'words': self.pooling.weights(self.encode(batch), batch['segments'])}
+        flat, segments_BS = folded(batch, None, READ)[0], sentence_segments(batch)
+        words_BL = self.pooling.weights(self.encode(flat), flat['segments'])
+        x_BSD = self.sentences.encode(self.sentence_vectors(batch), segments_BS)
+        sentences_BS = self.sentences.pooling.weights(x_BSD, segments_BS)
+        return {'words': words_BL.reshape(batch['tokens'].shape), 'sentences': sentences_BS}
 
     def choice_logits(self, batch: dict[str, Array], rng: Array | None, step: Array | int) -> Array:
         """One number for each choice, [B, A]: the choices are rows of their own."""
-        rows, choices, _ = batch['tokens'].shape
-        names = ('tokens', 'segments', 'token_types', 'is_global')
-        flat = {name: jax.lax.collapse(batch[name], 0, 2) for name in names if name in batch}
-        keys = None
-        if rng is not None:
-            keys = jax.vmap(lambda key: jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(choices)))(rng)
-            keys = keys.reshape(-1)
-        x_BLD = self.encode(flat, fold(keys, 0), step)
-        return self.head(self.pooled(x_BLD), rng=fold(keys, 1))['logits'].reshape(rows, choices)
+        flat, keys = folded(batch, rng, READ)
+        x_BD = self.pooling(self.encode(flat, fold(keys, 0), step), flat['segments'])
+        x_BD = x_BD if self.pooler is None else self.pooler(x_BD)
+        return self.head(x_BD, rng=fold(keys, 1))['logits'].reshape(batch['tokens'].shape[:2])
+
+
+def sentence_segments(batch: dict[str, Array]) -> Array:
+    """int32 [B, S]: 1 where there is a sentence, 0 where all its places are padding."""
+    return (batch['segments'] > 0).any(axis=-1).astype(jnp.int32)
 
 
 def token_outputs(head: HeadConfig) -> frozenset[str]:

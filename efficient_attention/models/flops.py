@@ -18,6 +18,7 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
     """
     inner = config.heads * config.head_width
     wide = (2 + config.feed_forward_gate) * config.width * config.feed_forward_width * config.feed_forward
+    wide //= 1 + config.directions_apart  # two of half the widths
     if config.cell == 'none':
         # A shared projection of queries and keys is one, not two.
         mixing = (4 - config.shared_qk) * config.width * inner
@@ -49,9 +50,10 @@ def encoder_decoder_flops(config: ModelConfig, source_length: int, target_length
 
 def cell_of_layer(config: ModelConfig) -> int:
     """Multiply-adds of one layer's recurrent cells for one token."""
-    cell = cell_of(config.cell, config.width, config.units)
+    width = config.units if config.directions_apart else config.width
+    cell = cell_of(config.cell, width, config.units)
     states = 0 if cell.is_diagonal else cell.recurrent * config.units
-    return (1 + config.bidirectional) * config.units * (cell.gates * config.width + states)
+    return (1 + config.bidirectional) * config.units * (cell.gates * width + states)
 
 
 def attention_of(config: ModelConfig, mechanism: Mechanism, length: int) -> float:

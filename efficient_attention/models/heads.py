@@ -31,15 +31,15 @@ class MaskedLMHead(nnx.Module):
 
 
 class Pooler(nnx.Module):
-    """tanh, or another activation, of a dense layer on the first position's vector, [B, L, D] -> [B, D]."""
+    """tanh, or another activation, of a dense layer on the vector of a row, [B, D] -> [B, D]."""
 
     def __init__(self, config: ModelConfig, *, activation: str = 'tanh', rngs: nnx.Rngs) -> None:
         self.dense = linear(config, config.width, config.width, rngs)
         self.activation = activation
 
-    def __call__(self, x_BLD: Array) -> Array:
-        """The vector of each row's first position after the dense layer and the activation, [B, D]."""
-        return POOLER_FUNCTIONS[self.activation](self.dense(x_BLD[:, 0]))
+    def __call__(self, x_BD: Array) -> Array:
+        """The vectors after the dense layer and the activation."""
+        return POOLER_FUNCTIONS[self.activation](self.dense(x_BD))
 
 
 class PairHead(nnx.Module):

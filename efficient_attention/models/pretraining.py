@@ -45,4 +45,4 @@ class PretrainingModel(nnx.Module):
         """float32 logits [B, 2] of the sentence-pair label."""
         if self.pooler is None or self.pair is None:
             raise ValueError('this model was made without a sentence-pair head')
-        return self.pair(self.pooler(x_BLD))
+        return self.pair(self.pooler(x_BLD[:, 0]))

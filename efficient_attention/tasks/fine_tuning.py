@@ -22,6 +22,7 @@ from efficient_attention.data.sources.text_files import digest_files, find_files
 from efficient_attention.errors import InputError
 from efficient_attention.models.fine_tuning import POOLED, FineTuningModel, token_outputs
 from efficient_attention.models.flops import encoder_flops
+from efficient_attention.models.sentences import sentence_config
 from efficient_attention.objectives.fine_tuning import TERM, FineTuning
 from efficient_attention.tasks.problems.problem import Feature, Problem
 from efficient_attention.tasks.problems.registry import make_problem
@@ -122,9 +123,8 @@ class FineTuningTask(Task):
     def batches(self, features: Sequence[Feature], batch_size: int) -> FeatureBatches:
         """Batches of these rows."""
         pad, is_row_alone = self.problem.encoder.pad, self.model.reads_length
-        return FeatureBatches(
-            features, self.examples.buckets, self.data.length, batch_size, pad, self.seed, is_row_alone
-        )
+        sizes = self.examples.buckets, self.data.length, batch_size, pad, self.seed
+        return FeatureBatches(features, *sizes, is_row_alone, self.examples.sentences)
 
     @functools.cached_property
     def training(self) -> FeatureBatches:
@@ -176,8 +176,13 @@ class FineTuningTask(Task):
 
     def training_flops(self) -> float:
         """See `Task`; backward counts twice the forward, at the mean length of a batch."""
-        length = max(int(self.tokens_per_step() / self.batch_size), 1)
-        return 3.0 * self.batch_size * encoder_flops(self.model, length, predictions=0)
+        rows, length = self.batch_size, max(int(self.tokens_per_step() / self.batch_size), 1)
+        above = 0.0
+        if self.head.sentence_layers:
+            length, sentences = self.data.length, max(length // self.data.length, 1)
+            level = sentence_config(self.model, self.head.sentence_layers)
+            above, rows = rows * encoder_flops(level, sentences, predictions=0), rows * sentences
+        return 3.0 * (rows * encoder_flops(self.model, length, predictions=0) + above)
 
     @property
     def vocabulary(self) -> dict[str, int]:
@@ -196,7 +201,8 @@ def check_head(problem: Problem[Any, Any], head: HeadConfig) -> None:
             f'head.kind is {head.kind!r}; examples.problem {problem.config.problem!r} needs {problem.head!r}'
         )
     check_outputs(problem, head)
-    unread = {'outputs': head.kind not in ('sequence', 'token'), 'transform': head.kind not in POOLED}
+    unread = {'outputs': head.kind not in ('sequence', 'token'), 'sentence_layers': head.kind != 'sequence'}
+    unread |= dict.fromkeys(('transform', 'pooling'), head.kind not in POOLED)
     for name in (name for name, is_unread in unread.items() if is_unread):
         value, default = getattr(head, name), getattr(HeadConfig(), name)
         if value != default:
@@ -215,7 +221,8 @@ def check_outputs(problem: Problem[Any, Any], head: HeadConfig) -> None:
 
 def check_global(features: Sequence[Feature], model: ModelConfig) -> None:
     """Raises InputError where a row has more global tokens than the model has places for."""
-    most = max((int(feature['is_global'].sum()) for feature in features if 'is_global' in feature), default=0)
+    marked = [feature['is_global'].sum(axis=-1) for feature in features if 'is_global' in feature]  # of each row
+    most = max((int(counts.max()) for counts in marked), default=0)
     if most > model.global_tokens:
         raise InputError(f'a row has {most} global tokens; model.global_tokens {model.global_tokens} must be as many')
 

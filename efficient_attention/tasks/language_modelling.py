@@ -22,6 +22,7 @@ from efficient_attention.data.text.rows import TextRows, check_rows
 from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder, check_causal
 from efficient_attention.models.flops import encoder_flops
+from efficient_attention.models.two_way import TwoWayLanguageModel
 from efficient_attention.objectives.language_modelling import LanguageModelling
 from efficient_attention.tasks.pretraining import unigram_losses
 from efficient_attention.tasks.task import BatchShapes, HostBatch, Task
@@ -66,7 +67,8 @@ class LanguageModellingTask(Task):
 
     def set_up(self, config: RunConfig) -> None:
         """See `Task`."""
-        check_causal(config.model)
+        if not config.model.directions_apart:
+            check_causal(config.model)
         self.data, self.model, self.seed = config.data, config.model, config.train.seed
         self.batch_size, self.evaluation = config.train.batch_size, config.eval
         self.evaluation_model = evaluation_model(config.model, config.eval)
@@ -98,13 +100,13 @@ class LanguageModellingTask(Task):
         """See `Task`; windows overlap, and these are the rows of a text that is cut into windows side by side."""
         return self.rows('train', self.data.length).targets // self.data.length
 
-    def make_model(self, rngs: nnx.Rngs) -> Decoder:
-        """The decoder."""
-        return Decoder(self.model, rngs=rngs)
+    def make_model(self, rngs: nnx.Rngs) -> nnx.Module:
+        """The decoder, or the model of both directions."""
+        return make_language_model(self.model, rngs)
 
-    def make_evaluation_model(self, rngs: nnx.Rngs) -> Decoder:
-        """The decoder with the evaluation's memory."""
-        return Decoder(self.evaluation_model, rngs=rngs)
+    def make_evaluation_model(self, rngs: nnx.Rngs) -> nnx.Module:
+        """The model with the evaluation's memory."""
+        return make_language_model(self.evaluation_model, rngs)
 
     @property
     def evaluation_objective(self) -> LanguageModelling:
@@ -171,9 +173,9 @@ class LanguageModellingTask(Task):
 
     def metric_names(self) -> frozenset[str]:
         """The names of the held-out metrics."""
-        return frozenset(
-            self.finish_metrics({f'causal_lm_{name}': 1.0 for name in ('loss', 'accuracy', 'unigram_loss', 'weight')})
-        )
+        names = [f'causal_lm_{name}' for name in ('loss', 'accuracy', 'unigram_loss', 'weight')]
+        names += [f'backward_lm_{name}' for name in ('loss', 'accuracy', 'weight')] * self.model.directions_apart
+        return frozenset(self.finish_metrics(dict.fromkeys(names, 1.0)))
 
     def training_flops(self) -> float:
         """See `Task`; backward counts twice the forward, and every position is predicted."""
@@ -188,6 +190,11 @@ class LanguageModellingTask(Task):
     def save_assets(self, workdir: Path) -> None:
         """Writes the vocabulary, where there is one."""
         self.text.units.save(workdir)
+
+
+def make_language_model(model: ModelConfig, rngs: nnx.Rngs) -> nnx.Module:
+    """The model of a config."""
+    return TwoWayLanguageModel(model, rngs=rngs) if model.directions_apart else Decoder(model, rngs=rngs)
 
 
 def evaluation_model(model: ModelConfig, evaluation: EvalConfig) -> ModelConfig:

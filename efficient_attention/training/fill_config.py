@@ -138,10 +138,12 @@ def fill_head(head: Values, examples: EncodedExamples, pretrained: Pretrained | 
         needed['outputs'] = task.outputs
     form: Values = {}
     if pretrained is not None:
-        form = {name: getattr(pretrained.head, name) for name in ('transform', 'feed_forward', 'dropout_rate')}
+        form = {name: getattr(pretrained.head, name) for name in ('feed_forward', 'dropout_rate', 'features')}
         form['feed_forward'] = form['feed_forward'] and task.head == 'span'
-        if task.head not in POOLED:
-            del form['transform']
+        if task.head in POOLED:
+            form |= {name: getattr(pretrained.head, name) for name in ('transform', 'pooling')}
+        if task.config.sentences:
+            form['sentence_layers'] = pretrained.head.sentence_layers
     fill(head, needed | form)
     fill(head, default_fields(RunConfig)['head'])
 

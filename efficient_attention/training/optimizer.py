@@ -24,6 +24,7 @@ from efficient_attention.training.schedules import make_schedule
 
 STACKED_LAYERS = r'(^|/)layers/'  # parameters of a stack whose layers are scanned over: their first axis counts layers
 EMBEDDINGS = r'(^|/)embeddings/'
+SENTENCES = r'(^|/)sentences/'  # layers on top of an encoder, which have the rate of a head
 
 
 def make_optimizer(config: OptimizerConfig, total_steps: int, *, stacked: str | None) -> optax.GradientTransformation:
@@ -104,6 +105,8 @@ def layer_scale(name: str, update: jax.Array, config: OptimizerConfig, layers: i
     dtype = update.dtype
     if any(re.search(pattern, name) for pattern in config.frozen):
         return jnp.zeros((), dtype)
+    if re.search(SENTENCES, name):
+        return jnp.ones((), dtype)
     if re.search(EMBEDDINGS, name):
         return jnp.asarray(0.0 if config.frozen_layers else config.layer_decay ** (layers + 1), dtype)
     if re.search(STACKED_LAYERS, name):

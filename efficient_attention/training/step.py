@@ -5,6 +5,7 @@ batch the sums are global, and micro-batches are divided by the weights of the w
 model runs.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.attention.device_mesh import using_mesh
+from efficient_attention.models.sharding import path_name
 from efficient_attention.objectives.objective import Batch, Objective, Sums, mean_metrics, total_loss
 from efficient_attention.training.finite import StepArrays, is_finite, is_state_finite, place_of_cause
 from efficient_attention.training.run import Run, optimizer_of
@@ -25,15 +27,23 @@ StepFn = Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
 
 def jit_train_step(run: Run) -> StepFn:
     """The run's training step as a program; it takes its state's memory over."""
-    micro_batches = run.config.train.micro_batches
-    step = make_train_step(run.graph, run.task.objective, optimizer_of(run.config), micro_batches=micro_batches)
+    config = run.config
+    options: dict[str, Any] = {'micro_batches': config.train.micro_batches, 'frozen': config.optimizer.frozen}
+    step = make_train_step(run.graph, run.task.objective, optimizer_of(config), **options)
     return jax.jit(using_mesh(run.mesh)(step), donate_argnums=0, out_shardings=(run.shardings, None))
 
 
 def make_train_step(
-    graph: nnx.GraphDef, objective: Objective, optimizer: optax.GradientTransformation, *, micro_batches: int = 1
+    graph: nnx.GraphDef,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    *,
+    micro_batches: int = 1,
+    frozen: tuple[str, ...] = (),
 ) -> StepFn:
     """A function from (state, batch) to (next state, metrics of this step), to be jitted by the caller.
+
+    Parameters in whose paths a regex of `frozen` is found get zeros for gradients, which cost nothing.
 
     Metrics: 'loss', the objective's means, 'gradient_norm' (before clipping), 'skipped' (all skipped steps so far). A
     step whose loss, gradient or carry is not finite changes nothing but the counters, and hands nothing on to the next.
@@ -46,7 +56,7 @@ def make_train_step(
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
 
         def sums_of(params: Any, rows: KeyedRows) -> tuple[Sums, Any]:
-            model = nnx.merge(graph, params)
+            model = nnx.merge(graph, held(params, frozen))
             return objective.sums(model, rows.batch, rows.carry, rows.keys_B, state.step)
 
         whole = KeyedRows(batch, row_keys(key, batch), state.carry)
@@ -75,6 +85,16 @@ def make_train_step(
         return next_state, mean_metrics(sums, weights) | metrics
 
     return train_step
+
+
+def held(params: Any, frozen: tuple[str, ...]) -> Any:
+    """The parameters, without a gradient to those in whose paths one of the regexes is found."""
+
+    def leaf_of(path: tuple[Any, ...], leaf: Array) -> Array:
+        is_frozen = any(re.search(pattern, path_name(path)) for pattern in frozen)
+        return jax.lax.stop_gradient(leaf) if is_frozen else leaf
+
+    return jax.tree_util.tree_map_with_path(leaf_of, params)
 
 
 class KeyedRows(NamedTuple):

@@ -22,6 +22,7 @@ def run_of(run: dict[str, Any], **model: Any) -> RunConfig:
 
 def test_recurrent_layers_serve_every_task():
     run_of(LANGUAGE)
+    run_of(LANGUAGE, bidirectional=True, directions_apart=True)
     run_of({}, attention='full', bidirectional=True)
     run_of(PAIRS, heads=4, attention_dropout_rate=0.0, bidirectional=True, cross_attention='window(4)')
 
@@ -39,6 +40,16 @@ def test_recurrent_layers_serve_every_task():
         (LANGUAGE, {'rotary': True}, 'model.rotary is True; it must be False with model.cell'),
         (LANGUAGE, {'relative': 'alibi'}, "model.relative is 'alibi'; it must be 'none' with model.cell"),
         (LANGUAGE, {'bidirectional': True}, 'model.bidirectional is True; it must be False in a language model'),
+        (
+            LANGUAGE,
+            {'directions_apart': True},
+            'model.directions_apart is True; it must be False without model.bidirect',
+        ),
+        (
+            PAIRS,
+            {'directions_apart': True},
+            'model.directions_apart is True; the task text_to_text does not read it, so',
+        ),
         (
             LANGUAGE,
             {'memory_length': 4, 'positions': 'none', 'rotary': False, 'data': {'batches': 'streams'}},

@@ -81,7 +81,7 @@ def test_a_field_that_the_task_does_not_read_must_keep_its_value(task: str, fiel
     known = {'pairs': 'sop', 'units': 'bytes', 'splitting': 'end', 'batches': 'streams', 'split': 'test'}
     known |= {'mask_unit': 'word', 'max_ngram': 2, 'problem': 'regression', 'format': 'glue', 'overlong': 'error'}
     known |= {'kind': 'span', 'transform': 'relu', 'labels': ['yes'], 'prefix': ['a'], 'penalty': 'length'}
-    known |= {'name': 'bart', 'mean_span': 2.0, 'mixing_temperature': 2.0}
+    known |= {'pooling': 'mean', 'features': 'mix', 'name': 'bart', 'mean_span': 2.0, 'mixing_temperature': 2.0}
     known |= {'cross_attention': 'window(4)', 'decoder_attention': 'causal & window(4)'}
     _, usual = unread_fields(RunConfig(), task)[field]
     by_type: dict[type, Any] = {bool: not usual, tuple: [7], float: 0.05, str: 'other'}

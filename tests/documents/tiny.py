@@ -31,6 +31,8 @@ SKIPPED = {
     '*scripts/translate.py --model runs/multi30k *': 'needs a run that is skipped; the same script reads runs/reverse',
     '*scripts/score_by_length.py --models runs/multi30k *': 'likewise',
     '*scripts/visualize.py alignment --model runs/multi30k *': 'likewise',
+    '* --workdir runs/han': 'needs IMDB and half an hour; tests/inference/test_pooled_text.py trains such a model',
+    '* --model runs/han *': 'needs a run that is skipped; tests/scripts/test_pooling_pages.py writes pages',
     '* --workdir runs/packed *': 'needs Multi30k; tests/tasks/test_text_to_text.py packs made pairs',
     '* --workdir runs/sst2_text*': 'as runs/reverse with a set of GLUE, which tests/tasks/as_text/ reads and scores',
     '* --workdir runs/books_bart': 'as runs/books_t5 with the other noise, whose rows tests/tasks/ reads',
@@ -113,6 +115,7 @@ FIELDS = {
     'configs/quickstart.py': SHORT_TEXT | {'data.source': CORPUS, 'data.vocab_size': 64},
     'configs/pretrain/books_albert.py': BOOKS | {'data.vocab_size': 64, 'model.embedding_width': 8},
     'configs/lm/books_characters.py': BOOKS,
+    'configs/lm/books_two_way.py': BOOKS | {'data.vocab_size': 80},
     'configs/lm/books_words.py:favor': BOOKS
     | {'data.vocab_size': 64, 'data.min_count': 1, 'model.adaptive_cutoffs': '(8,16)'},
     'configs/lm/enwik8_small.py:transformer_xl': SHORT_TEXT | {'model.memory_length': 32},

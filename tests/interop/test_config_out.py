@@ -117,6 +117,9 @@ def test_what_cannot_be_said_is_named(fields: dict, family: str, message: str):
     [
         (HeadConfig(kind='sequence', transform='relu'), ENCODER, 'bert', "bert has head.transform 'relu'"),
         (HeadConfig(kind='span', feed_forward=True), ENCODER, 'bert', 'bert has head.feed_forward True'),
+        (HeadConfig(kind='sequence', pooling='mean'), ENCODER, 'bert', "bert has head.pooling 'mean'"),
+        (HeadConfig(kind='sequence', sentence_layers=1), ENCODER, 'bert', 'bert has head.sentence_layers 1'),
+        (HeadConfig(kind='token', features='mix'), ENCODER, 'bert', "bert has head.features 'mix'"),
         (HeadConfig(kind='span'), ENCODER, 'big_bird', 'big_bird has head.feed_forward False'),
         (NONE, ENCODER | {'masked_lm'}, 'electra', "electra has model.activation 'gelu_tanh' where the masked-LM"),
         (NONE, ENCODER | {'masked_lm', 'pair'}, 'distilbert', 'distilbert has .*a head for sentence pairs'),

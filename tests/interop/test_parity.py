@@ -111,7 +111,9 @@ def heads_outputs(pretrained: Pretrained, params: dict, encoder: Encoder, x_BLD:
     pooled_BD = x_BLD[:, 0]
     if 'pooler' in params:
         activation = 'tanh' if head.kind == 'none' else head.transform
-        pooled_BD = module(lambda: Pooler(model, activation=activation, rngs=nnx.Rngs(0)), params['pooler'])(x_BLD)
+        pooled_BD = module(lambda: Pooler(model, activation=activation, rngs=nnx.Rngs(0)), params['pooler'])(
+            x_BLD[:, 0]
+        )
     if 'masked_lm' in params:
         logits = module(lambda: MaskedLMHead(model, rngs=nnx.Rngs(0)), params['masked_lm'])(
             x_BLD, encoder.embeddings.token

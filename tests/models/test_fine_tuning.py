@@ -86,7 +86,7 @@ def choices_of(batch: dict[str, jax.Array], choices: int) -> dict[str, jax.Array
 
 def test_each_choice_is_a_row_of_its_own():
     model = model_of(HeadConfig(kind='choice'))
-    alone = model.head(model.pooled(model.encode(batch_of())))['logits'][:, 0]
+    alone = model.head(model.pooler(model.encode(batch_of())[:, 0]))['logits'][:, 0]
     logits_BA = model(choices_of(batch_of(), 4))['logits']
     assert_close(logits_BA, jnp.stack([jnp.roll(alone, i) for i in range(4)], axis=1))
 

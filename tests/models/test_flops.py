@@ -53,6 +53,8 @@ def test_recurrent_layers_count_their_products_and_no_pairs():
     assert flops[200] == 2 * flops[100] == 2 * 2 * 2 * 100 * 4 * (256 + 256) * 256  # layers, a multiply-add, gates
     both = dataclasses.replace(recurrent, bidirectional=True)
     assert encoder_flops(both, 100, predictions=0) == 2 * 2 * 100 * 2 * 4 * (256 + 128) * 128
+    apart = dataclasses.replace(both, directions_apart=True)
+    assert encoder_flops(apart, 100, predictions=0) == 2 * 2 * 100 * 2 * 4 * (128 + 128) * 128
     simple = dataclasses.replace(recurrent, cell='sru2')
     assert encoder_flops(simple, 100, predictions=0) == 2 * 2 * 100 * 3 * 256 * 256
 

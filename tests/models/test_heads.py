@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from flax import nnx
 
@@ -43,10 +42,9 @@ def test_masked_lm_gradient_reaches_the_shared_table_and_the_bias():
     assert jnp.abs(head_gradient['bias'][...]).min() > 0
 
 
-def test_pooler_reads_the_first_position_alone():
+def test_pooler_is_tanh_of_a_dense_layer():
     pooler = Pooler(CONFIG, rngs=nnx.Rngs(0))
-    assert_close(pooler(X), jnp.tanh(X[:, 0] @ pooler.dense.kernel[...]))
-    np.testing.assert_array_equal(pooler(X), pooler(X.at[:, 1:].set(0.0)))
+    assert_close(pooler(X[:, 0]), jnp.tanh(X[:, 0] @ pooler.dense.kernel[...]))
 
 
 def test_pair_head_is_one_dense_layer():
@@ -60,6 +58,6 @@ def test_logits_are_float32_whatever_the_compute_dtype():
     head, table = head_and_table(config)
     x = X.astype(jnp.bfloat16)
     assert head(x, table).dtype == jnp.float32
-    pooled = Pooler(config, rngs=nnx.Rngs(0))(x)
+    pooled = Pooler(config, rngs=nnx.Rngs(0))(x[:, 0])
     assert pooled.dtype == jnp.bfloat16
     assert PairHead(config, rngs=nnx.Rngs(0))(pooled).dtype == jnp.float32

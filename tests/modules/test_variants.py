@@ -42,7 +42,7 @@ MODULES = {
     'recurrent': (Recurrent, (X, SEGMENTS), True),
     'stack': (Stack, (X, SEGMENTS, POSITIONS), True),
     'embeddings': (Embeddings, (TOKENS, TOKENS % 2, POSITIONS), True),
-    'pooler': (Pooler, (X,), False),
+    'pooler': (Pooler, (X[:, 0],), False),
     'pair_head': (PairHead, (X[:, 0],), False),
 }
 

@@ -12,12 +12,13 @@ import pytest
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.mesh import MeshConfig
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate import make_evaluation
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.inference.restore import abstract_params
 from efficient_attention.models.sharding import make_mesh
-from efficient_attention.tasks.fine_tuning import check_head, file_names, files_digest
+from efficient_attention.tasks.fine_tuning import check_global, check_head, file_names, files_digest
 from efficient_attention.tasks.registry import make_task
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.initial_params import InitialParams
@@ -124,6 +125,15 @@ def test_a_model_with_global_tokens_gets_them_marked(tmp_path: Path):
     assert batch['is_global'][:, 0].all() and not batch['is_global'][:, 1:].any()
 
 
+def test_global_tokens_are_counted_in_each_row_of_a_rows_rows():
+    marks = np.zeros((5, 4), bool)
+    marks[:, 0] = True
+    check_global([{'is_global': marks}, {}], ModelConfig(attention='window(2)', global_tokens=1))
+    marks[2, 1] = True
+    with pytest.raises(InputError, match='^a row has 2 global tokens; model.global_tokens 1 must be as many$'):
+        check_global([{'is_global': marks}], ModelConfig(attention='window(2)', global_tokens=1))
+
+
 def test_a_run_needs_files_to_evaluate_on(tmp_path: Path):
     with pytest.raises(InputError, match=r'^examples\.dev is empty; it must name files to evaluate on$'):
         build_run(tiny_config(tmp_path, **{'examples.dev': ''}))
@@ -185,6 +195,8 @@ def test_a_missing_file_is_named_with_its_field(tmp_path: Path):
             {'transform': 'relu'},
             "head.transform is 'relu'; a token head does not read it, so it must be 'tanh'$",
         ),
+        ('token', {'pooling': 'mean'}, "head.pooling is 'mean'; a token head does not read it, so it must be 'first'$"),
+        ('choice', {'sentence_layers': 1}, 'head.sentence_layers is 1; a choice head does not read it'),
         ('choice', {'outputs': 4}, 'head.outputs is 4; a choice head does not read it'),
         ('sequence', {'outputs': 4}, r'head.outputs is 4; the examples have 2 \(no, yes\)$'),
         ('span', {}, ''),

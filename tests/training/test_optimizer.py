@@ -231,6 +231,7 @@ def fine_tuned(**fields: object) -> dict:
             'stack': {'layers': {'attention': {'kernel': jnp.ones((3, 2, 2))}, 'norm': {'bias': jnp.ones((3, 2))}}},
         },
         'pooler': {'kernel': jnp.ones((2, 2))},
+        'sentences': {'stack': {'layers': {'attention': {'kernel': jnp.ones((2, 2, 2))}}}},
         'head': {'out': {'kernel': jnp.ones((2, 2))}},
     }
     optimizer = make_optimizer(config, 10, stacked=STACKED_LAYERS)
@@ -244,6 +245,7 @@ def test_lower_layers_learn_more_slowly():
     rates = fine_tuned(layer_decay=0.5)
     assert_close(rates['head/out/kernel'], jnp.ones((2, 2)))
     assert_close(rates['pooler/kernel'], jnp.ones((2, 2)))
+    assert_close(rates['sentences/stack/layers/attention/kernel'], jnp.ones((2, 2, 2)))
     for name in ('attention/kernel', 'norm/bias'):
         rate = rates[f'encoder/stack/layers/{name}']
         assert_close(rate.reshape(3, -1)[:, 0], jnp.array([0.125, 0.25, 0.5]))

@@ -20,7 +20,7 @@ from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.objectives.objective import Batch, Objective, Sums
 from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.training.finite import step_names
-from efficient_attention.training.optimizer import make_optimizer
+from efficient_attention.training.optimizer import STACKED_LAYERS, make_optimizer
 from efficient_attention.training.state import initial_state
 from efficient_attention.training.step import KeyedRows, accumulate, join_rows, make_train_step, row_keys, split_rows
 from tests.training.tiny_batch import random_batch
@@ -274,3 +274,18 @@ def test_a_carry_that_is_not_finite_makes_a_step_be_skipped_though_its_loss_is()
     assert np.isfinite(metrics['loss']) and after.skipped == 1 and not metrics['is_spoiled']
     assert step_names(batch_of(1.0), after)[int(metrics['cause'])] == 'new_carry'
     assert after.carry.tolist() == [0, 0] and after.params['slope'] == 2.0
+
+
+def test_frozen_parameters_get_the_updates_of_zero_gradients_and_cost_no_backward_pass():
+    graph, params = model()
+    fields = OptimizerConfig(learning_rate=0.1, warmup_steps=0, schedule='constant', frozen=('^encoder/',))
+    optimizer = make_optimizer(fields, 10, stacked=STACKED_LAYERS)
+    state = initial_state(jax.tree.map(jnp.asarray, params), optimizer, 0)
+    found, costs = [], []
+    for frozen in ((), fields.frozen):
+        step = jax.jit(make_train_step(graph, OBJECTIVE, optimizer, frozen=frozen)).lower(state, BATCH).compile()
+        found.append(step(state, BATCH)[0].params)
+        costs.append(step.cost_analysis()['flops'])
+    jax.tree.map(lambda *pair: np.testing.assert_allclose(*pair, **EQUAL), *found)
+    jax.tree.map(np.testing.assert_array_equal, found[1]['encoder'], params['encoder'])
+    assert costs[1] < 0.75 * costs[0]

@@ -29,6 +29,8 @@ class FeatureBatches:
         pad: the id of padding.
         is_row_alone: in an evaluation each row is padded to the bucket of its own length, so that no result depends on
             what comes with it; costs some smaller batches. For attention that reads the length of the row.
+        sentences: most of a row where rows are lists of sentences [S, l]: rows with about as many sentences share a
+            batch, and both axes are padded to buckets; 0 = they are not.
     """
 
     features: Sequence[Feature]
@@ -38,12 +40,14 @@ class FeatureBatches:
     pad: int
     seed: int = 0
     is_row_alone: bool = False
+    sentences: int = 0
 
     @functools.cached_property
     def plan(self) -> LengthBatches:
         """Which rows share a batch."""
-        lengths = np.array([feature['tokens'].shape[-1] for feature in self.features], np.int64)
-        return LengthBatches(lengths, self.buckets, self.length, self.batch_size, self.seed)
+        axis, most = (0, self.sentences) if self.sentences else (-1, self.length)
+        lengths = np.array([feature['tokens'].shape[axis] for feature in self.features], np.int64)
+        return LengthBatches(lengths, self.buckets, most, self.batch_size, self.seed)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -57,7 +61,8 @@ class FeatureBatches:
 
     def tokens_per_step(self) -> float:
         """Mean tokens of a training batch, padding and choices included."""
-        return int(np.prod(self.choices)) * self.batch_size * self.plan.mean_bucket()
+        sizes = [np.prod(self.row_shape(rows)) for rows in self.plan.plan(0)]
+        return self.batch_size * float(np.mean(sizes))
 
     def training(self, start_step: int, stop_step: int, process_index: int, process_count: int) -> Iterator[Batch]:
         """This process's rows of the batches of steps start_step:stop_step.
@@ -77,11 +82,18 @@ class FeatureBatches:
 
     def batch(self, rows: np.ndarray, block: HostBlock) -> Batch:
         """The process's block of the batch of these rows, its arrays as `arrays_of_rows` gives them."""
-        length = self.plan.bucket(rows)
         first = block.process_index * block.rows
         block_rows = rows[first : first + block.rows]
-        shape = (block.rows, *self.choices, length)
+        shape = (block.rows, *self.row_shape(rows))
         return arrays_of_rows([self.features[row] for row in block_rows], block_rows, shape, self.pad, self.like)
+
+    def row_shape(self, rows: np.ndarray) -> tuple[int, ...]:
+        """What these rows are padded to: (L,), of choices (A, L), of sentences (S, L)."""
+        if not self.sentences:
+            return (*self.choices, self.plan.bucket(rows))
+        longest = max(self.features[row]['tokens'].shape[-1] for row in rows)
+        lengths = LengthBatches(np.zeros(0, np.int64), self.buckets, self.length, self.batch_size)
+        return self.plan.bucket(rows), lengths.bucket_of(longest)
 
     @functools.cached_property
     def like(self) -> Feature:
@@ -96,7 +108,8 @@ class FeatureBatches:
 def arrays_of_rows(
     features: Sequence[Feature], numbers: np.ndarray, shape: tuple[int, ...], pad: int, like: Feature
 ) -> Batch:
-    """Arrays of `shape`, [B, L] or of choices [B, A, L], filled up with padding, with choices of it, rows of weight 0.
+    """Arrays of `shape`, [B, L], [B, A, L] or [B, S, L], filled up with padding, choices or sentences of it, and rows
+    of weight 0.
 
     Beside the features' arrays: 'segments' int32 (1 = token, 0 = padding), 'weights' float32 [B] (1 = has a label),
     'index' int32 [B], the rows' `numbers` (-1 = filled up). `like` has one array of each name there is; a row

@@ -73,3 +73,14 @@ def row_template(encoder: TextEncoder, *, is_pair: bool) -> RowTemplate:
             fixed_types.append([])
         seen += 1
     return RowTemplate(tuple(map(tuple, fixed)), tuple(map(tuple, fixed_types)), tuple(text_types))
+
+
+def joined_rows(rows: Sequence[dict[str, np.ndarray]], pad: int) -> dict[str, np.ndarray]:
+    """Several rows as one feature: 'tokens' and 'token_types' int32 [A, l], padded, and 'lengths' int32 [A]."""
+    lengths = np.array([len(row['tokens']) for row in rows], np.int32)
+    joined = {'lengths': lengths}
+    for name, fill in (('tokens', pad), ('token_types', 0)):
+        joined[name] = np.full((len(rows), int(lengths.max())), fill, np.int32)
+        for place, row in enumerate(rows):
+            joined[name][place, : lengths[place]] = row[name]
+    return joined

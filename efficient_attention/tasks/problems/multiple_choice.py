@@ -10,7 +10,7 @@ import scipy
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.multiple_choice import ChoiceQuestion, read_choices, strings
-from efficient_attention.data.examples.row_template import row_template
+from efficient_attention.data.examples.row_template import joined_rows, row_template
 from efficient_attention.data.examples.text_encoder import TextEncoder, ids_of
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.metrics.glue import accuracy
@@ -95,12 +95,7 @@ class MultipleChoice(Problem[ChoiceQuestion, ChoicePrediction | None]):
         return [[(context[start : start + width], ending) for _, ending in texts] for start in starts]
 
     def _feature(self, question: ChoiceQuestion, rows: list[Feature], index: int) -> Feature:
-        lengths = np.array([len(row['tokens']) for row in rows], np.int32)
-        feature = {'lengths': lengths, 'example': np.array(index, np.int32)}
-        for name, fill in (('tokens', self.encoder.pad), ('token_types', 0)):
-            feature[name] = np.full((len(rows), int(lengths.max())), fill, np.int32)
-            for place, row in enumerate(rows):
-                feature[name][place, : lengths[place]] = row[name]
+        feature = joined_rows(rows, self.encoder.pad) | {'example': np.array(index, np.int32)}
         if question.answer is not None:
             feature['label'] = np.array(question.answer, np.int32)
         return self.with_global(feature)

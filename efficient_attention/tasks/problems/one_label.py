@@ -9,11 +9,12 @@ import numpy as np
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.data.examples.glue import MISMATCHED, GlueTask, glue_sources, glue_task, subset_of
 from efficient_attention.data.examples.labelled_text import LabelledText, read_labelled
-from efficient_attention.data.examples.row_template import row_template
+from efficient_attention.data.examples.row_template import joined_rows, row_template
 from efficient_attention.data.examples.text_encoder import TextEncoder, ids_of
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.overlong_texts import Ids, LengthCounts, LengthRule
 from efficient_attention.tasks.problems.problem import Feature, Problem
+from efficient_attention.tasks.problems.sentence_rows import SentenceRule, check_borders, sentence_ids
 
 Prediction = TypeVar('Prediction')
 MATCHED_SPLIT, MISMATCHED_SPLIT = 'dev_matched', 'dev_mismatched'
@@ -36,6 +37,9 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         self.text_count = len(self.glue.texts) if self.glue else 1 + bool(config.text_pair)
         self.templates = {texts: row_template(encoder, is_pair=texts == 2) for texts in (1, 2)}  # by number of texts
         self.rule.room(self.templates[self.text_count].added, self.text_count)  # raises early
+        self.sentence_rule = SentenceRule(config.overlong, config.sentences, length)
+        if config.sentences and self.text_count > 1:
+            raise InputError(f'examples.sentences is {config.sentences}; it reads one text, and a row here has two')
         self.dev_splits = self._dev_splits()
 
     @property
@@ -70,7 +74,8 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
 
     def encode(self, examples: Sequence[LabelledText], *, is_training: bool = False) -> list[Feature]:
         """See `Problem`."""
-        del is_training  # every row teaches
+        if self.config.sentences:
+            return self._encode_sentences(examples, is_training=is_training)
         counts = LengthCounts(self.rule)
         features: list[Feature] = []
         for index, (example, texts) in enumerate(zip(examples, self._ids(examples), strict=True)):
@@ -79,6 +84,21 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
             is_overlong = sum(map(len, texts)) + template.added > self.length
             counts.add(example.file, is_overlong=is_overlong, made=len(rows))
             features += [self._feature(template.row(*row), example, index) for row in rows]
+        self.note_lengths(counts)
+        return features
+
+    def _encode_sentences(self, examples: Sequence[LabelledText], *, is_training: bool) -> list[Feature]:
+        counts, template = LengthCounts(self.sentence_rule), self.templates[1]
+        features: list[Feature] = []
+        texts = sentence_ids(self.encoder, [example.texts[0] for example in examples])
+        if is_training:
+            check_borders(texts, self.config.sentences)
+        for index, (example, sentences) in enumerate(zip(examples, texts, strict=True)):
+            rows = self.sentence_rule.rows(sentences, template.added, example.where)
+            is_overlong = self.sentence_rule.is_overlong(sentences, template.added)
+            counts.add(example.file, is_overlong=is_overlong, made=len(rows))
+            joined = [joined_rows([template.row(ids) for ids in row], self.encoder.pad) for row in rows]
+            features += [self._feature(row, example, index) for row in joined]
         self.note_lengths(counts)
         return features
 

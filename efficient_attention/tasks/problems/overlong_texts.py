@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -28,6 +29,11 @@ class LengthRule:
     policy: str
     stride: int
     length: int
+
+    @property
+    def limit(self) -> str:
+        """The most that a row has, for messages."""
+        return f'data.length {self.length} tokens'
 
     def room(self, added: int, texts: int) -> int:
         """The tokens left for texts beside `added` special ones; raises InputError where there is none for each."""
@@ -76,10 +82,20 @@ class LengthRule:
         return [tuple(one if index == longer else ids for index, ids in enumerate(texts)) for one in windows]
 
 
+class Rule(Protocol):
+    """What says when a row is too long: a policy, and the most that a row has, in words."""
+
+    @property
+    def policy(self) -> str: ...
+
+    @property
+    def limit(self) -> str: ...
+
+
 class LengthCounts:
     """How many rows of each file were too long, for one line a file to the user."""
 
-    def __init__(self, rule: LengthRule) -> None:
+    def __init__(self, rule: Rule) -> None:
         self.rule = rule
         self.rows: collections.Counter[str] = collections.Counter()
         self.overlong: collections.Counter[str] = collections.Counter()
@@ -102,7 +118,7 @@ class LengthCounts:
     def _note(self, name: str, files: Sequence[str]) -> str:
         rows, overlong, made = (sum(map(one.__getitem__, files)) for one in (self.rows, self.overlong, self.made))
         fate = {'truncate': 'were cut', 'skip': 'were left out', 'windows': f'became {made} windows'}[self.rule.policy]
-        return f'{name}: {overlong} of {rows} rows have more than data.length {self.rule.length} tokens and {fate}'
+        return f'{name}: {overlong} of {rows} rows have more than {self.rule.limit} and {fate}'
 
 
 def cut_notes(questions: Sequence[EncodedText], places: Sequence[str], limit: int) -> dict[str, str]:

@@ -19,6 +19,7 @@ Prediction = TypeVar('Prediction')
 
 # The arrays of one row before it is padded, by name:
 #   'tokens' int32 [l], or [A, l] for multiple choice (each choice padded with 0 up to l, 'lengths' int32 [A] beside it)
+#       and [S, l] likewise for a text of S sentences
 #   'token_types' int32, shaped as the tokens
 #   'example' int32 []: the number of its example in the list that was encoded
 #   labels, absent where the example has none:

@@ -114,3 +114,27 @@ def test_rows_with_and_without_labels_share_a_batch():
     batch = next(batches_of(rows).evaluation(0, 1))
     by_row = dict(zip(batch['index'].tolist(), batch['weights'].tolist(), strict=True))
     assert by_row == {0: 0.0, 1: 1.0, 2: 1.0, -1: 0.0}
+
+
+def texts_of_sentences() -> list[dict[str, np.ndarray]]:
+    rows = []
+    for number in range(20):
+        lengths = np.random.default_rng(number).integers(1, 40, 1 + 3 * number % 23).astype(np.int32)
+        tokens = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int32) * (number + 1)
+        rows.append({'tokens': tokens, 'lengths': lengths, 'label': np.int32(number)})
+    return rows
+
+
+def test_texts_with_as_many_sentences_share_a_batch_and_both_axes_have_buckets():
+    rows = texts_of_sentences()
+    batches, padded = FeatureBatches(rows, BUCKETS, 48, 4, pad=0, sentences=24), []
+    for batch in batches.evaluation(0, 1):
+        shapes = np.array([rows[index]['tokens'].shape for index in batch['index'] if index >= 0])
+        expected = [next((one for one in BUCKETS if one >= longest), 48) for longest in shapes.max(axis=0)]
+        expected[0] = min(expected[0], 24)
+        assert batch['tokens'].shape == (4, *expected)
+        np.testing.assert_array_equal(batch['segments'], batch['tokens'] > 0)
+        np.testing.assert_array_equal(batch['label'], np.maximum(batch['index'], 0))
+        padded.append(np.prod(batch['tokens'].shape))
+    assert sorted(index for batch in batches.evaluation(0, 1) for index in batch['index']) == list(range(20))
+    assert padded[0] > 2 * padded[-1] and batches.tokens_per_step() <= 4 * 24 * 48

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from efficient_attention.data.examples.row_template import row_template
+from efficient_attention.data.examples.row_template import joined_rows, row_template
 from efficient_attention.data.examples.text_encoder import arrays_of
 from tests.tasks.letters import letters, spaced_letters
 
@@ -21,3 +21,10 @@ def test_a_row_is_the_tokenizers_own(texts, make):
         assert row[name].dtype == np.int32
     assert template.added == encoder.added(is_pair=len(texts) == 2)
     np.testing.assert_array_equal(row['tokens'][template.start :][: len(encodings[0])], encodings[0].ids)
+
+
+def test_joined_rows_are_padded_to_the_longest():
+    template = row_template(letters(), is_pair=False)
+    joined = joined_rows([template.row([9]), template.row([7, 8, 9])], pad=5)
+    assert joined['tokens'].tolist() == [[2, 9, 3, 5, 5], [2, 7, 8, 9, 3]] and joined['lengths'].tolist() == [3, 5]
+    assert not joined['token_types'].any() and {array.dtype.name for array in joined.values()} == {'int32'}

@@ -136,3 +136,25 @@ def test_only_labelled_examples_can_be_scored(tmp_path):
     assert labelled(examples, [0.5, None]) == [(examples[0], 0.5)]
     with pytest.raises(InputError, match='a.csv: line 3: no label to compare the prediction with'):
         labelled(examples, [0.5, 0.5])
+
+
+def test_sentences_are_rows_of_a_text(tmp_path):
+    content = 'text,label\nab. Cd e! F,x\nab cdefgh. G,y\n'
+    task = task_of(tmp_path, content, length=7, sentences=2)
+    first, second = task.encode(task.read('train'), is_training=True)
+    rows = [texts([{'tokens': ids}]) for ids in first['tokens']]
+    assert rows == ['[CLS]ab.[SEP][PAD]', '[CLS]cde![SEP]'] and first['lengths'].tolist() == [5, 6]
+    assert second['tokens'].shape == (2, 7) and int(second['label']) == 1
+    limit = 'examples.sentences 2 sentences, or data.length 7 tokens in one,'
+    assert task.notes == [f'{tmp_path}/a.csv: 2 of 2 rows have more than {limit} and were cut']
+    task = task_of(tmp_path, content, length=7, sentences=2, overlong='windows')
+    assert [int(feature['example']) for feature in task.encode(task.read('dev'))] == [0, 0, 1, 1]
+
+
+def test_sentences_of_pairs_or_of_texts_without_borders_are_refused(tmp_path):
+    with pytest.raises(InputError, match='^examples.sentences is 2; it reads one text, and a row here has two$'):
+        task_of(tmp_path, 'a,b,label\nab c,d,x\nd,e f,y\n', text='a', text_pair='b', sentences=2)
+    task = task_of(tmp_path, 'text,label\nab,x\nd,y\n', sentences=2)
+    with pytest.raises(InputError, match='none of the 2 texts of examples.train has a sentence border'):
+        task.encode(task.read('train'), is_training=True)
+    assert task.encode(task.read('dev'))[0]['tokens'].shape == (1, 4)

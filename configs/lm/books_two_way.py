@@ -1,0 +1,48 @@
+"""A language model of both directions on books, whose layers are features for other tasks (Peters et al. 2018, ELMo).
+
+python train.py --config configs/lm/books_two_way.py --workdir runs/two_way
+
+Two layers of LSTMs in each direction over pieces of words; neither direction reads the other. docs/recurrent.md says
+how a fine-tuning run reads them. Not run to its end yet.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.common import language_modelling_config, set_fields
+
+BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_books/*/*.md'
+
+
+def get_config() -> ConfigDict:
+    """2,048 tokens a step; 256 units in each direction."""
+    config = language_modelling_config()
+    config.data.source = BOOKS
+    config.data.tokenizer = 'train:wordpiece'
+    config.data.vocab_size = 8000
+    config.data.held_out = 0.002  # of the books
+    config.data.length = 128  # tokens
+
+    fields = {
+        'cell': 'lstm',
+        'bidirectional': True,
+        'directions_apart': True,
+        'width': 512,  # of both directions
+        'layers': 2,
+        'feed_forward': False,
+        'positions': 'none',
+        'kernel_init': 'fan_in',
+        'dropout_rate': 0.1,
+        'loss_chunk': 64,  # positions
+    }
+    set_fields(config.model, fields)
+
+    config.optimizer.learning_rate = 2e-3
+    config.optimizer.warmup_steps = 200
+    config.optimizer.schedule = 'cosine'
+    config.optimizer.bias_correction = True
+    config.train.steps = 10_000
+    config.train.batch_size = 16  # rows
+    config.eval.every_steps = 1000
+    config.eval.batch_size = 16
+    config.checkpoint.every_steps = 1000
+    return config

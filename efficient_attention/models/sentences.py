@@ -1,0 +1,74 @@
+"""The second level of a hierarchical encoder: layers over one vector for each sentence of a text, and one for the text.
+
+Yang et al. 2016, "Hierarchical Attention Networks for Document Classification", section 2.2. The first level is an
+`Encoder`, to which each sentence is a row, and a `Pooling` of its words.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from efficient_attention.attention.device_mesh import spread
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.encoder import last_norm
+from efficient_attention.models.stack import Stack
+from efficient_attention.modules.context import fold
+from efficient_attention.modules.parameters import make_norm
+from efficient_attention.modules.pooling import Pooling
+from efficient_attention.modules.positions import sinusoid
+
+
+class SentenceLevel(nnx.Module):
+    """Vectors of sentences [B, S, D] to that of each text, [B, S, D] -> [B, D]; S counts sentences."""
+
+    def __init__(self, config: ModelConfig, head: HeadConfig, *, rngs: nnx.Rngs) -> None:
+        self.config = sentence_config(config, head.sentence_layers)
+        self.stack = Stack(self.config, rngs=rngs)
+        self.norm = make_norm(config, config.width, rngs) if config.norm == 'pre' else None
+        self.pooling = Pooling(config, head.pooling, rngs=rngs)
+
+    def __call__(self, x_BSD: Array, segments_BS: Array, *, rng: Array | None = None) -> Array:
+        """The vector of each text; segment 0 = no sentence; `rng` (a key, or one a row) turns dropout on."""
+        return self.pooling(self.encode(x_BSD, segments_BS, rng=rng), segments_BS)
+
+    def encode(self, x_BSD: Array, segments_BS: Array, *, rng: Array | None = None) -> Array:
+        """The vectors after the layers, as the pooling reads them.
+
+        Attention knows the order of sentences by sinusoids, where that of words has positions of its own.
+        """
+        places_BS = jnp.broadcast_to(jnp.arange(x_BSD.shape[1]), x_BSD.shape[:2])
+        if self.config.positions != 'none':
+            x_BSD = x_BSD + sinusoid(places_BS, self.config.width).astype(x_BSD.dtype)
+        x_BSD = self.stack(spread(x_BSD, 'BLD'), segments_BS, places_BS, rng=fold(rng, 1))
+        return last_norm(self.config, self.norm, x_BSD, rng)
+
+
+def sentence_config(config: ModelConfig, layers: int) -> ModelConfig:
+    """The config of the second level's layers: the encoder's cell and sizes; attention reads all sentences.
+
+    They share one layer where the encoder's do.
+    """
+    return dataclasses.replace(
+        config,
+        layers=layers,
+        attention='full',
+        global_tokens=0,
+        stack='plain',
+        sharing='none' if config.is_stacked else 'all',
+        layer_groups=1,
+        inner_layers=1,
+    )
+
+
+def folded(batch: dict[str, Array], rng: Array | None, names: tuple[str, ...]) -> tuple[dict[str, Array], Array | None]:
+    """Rows of rows [B, S, L] as rows of their own [B S, L], and a key for each of them from those of the rows, [B]."""
+    flat = {name: jax.lax.collapse(batch[name], 0, 2) for name in names if name in batch}
+    if rng is None:
+        return flat, None
+    numbers = jnp.arange(batch['tokens'].shape[1])
+    keys = jax.vmap(lambda key: jax.vmap(lambda i: jax.random.fold_in(key, i))(numbers))(rng)
+    return flat, keys.reshape(-1)

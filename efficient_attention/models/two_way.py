@@ -1,0 +1,34 @@
+"""A language model of both directions: each token from those before it, and from those behind it (ELMo)."""
+
+from typing import Any
+
+from flax import nnx
+from jax import Array
+
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.decoder import OutputHead, make_head
+from efficient_attention.models.directions import direction_config
+from efficient_attention.models.embeddings import Embeddings
+from efficient_attention.models.encoder import Encoder
+
+
+class TwoWayLanguageModel(nnx.Module):
+    """An encoder whose directions are apart, and one output layer for both (Peters et al. 2018, section 3.1)."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.config = config
+        self.encoder = Encoder(config, rngs=rngs)
+        self.head: OutputHead = make_head(direction_config(config), rngs)
+
+    @property
+    def embeddings(self) -> Embeddings:
+        """Those of both directions."""
+        return self.encoder.embeddings
+
+    def hidden(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> Array:
+        """The vectors [B, L, D]: the first half at t depends on tokens 0 ... t, the second on tokens t ... L - 1."""
+        return self.encoder(tokens_BL, segments_BL, **options)
+
+    def logits(self, hidden_BLE: Array) -> Array:
+        """float32 [B, L, V] from one direction's half of the vectors, of what comes next in it."""
+        return self.head(hidden_BLE, self.embeddings.token)

@@ -1,0 +1,93 @@
+"""ELMo's use, end to end: a language model of both directions is trained, and a frozen mix of its layers is read."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import efficient_attention as ea
+from efficient_attention.errors import InputError
+from efficient_attention.inference.evaluate_workdir import evaluate_workdir
+from efficient_attention.inference.generate import TextGenerator
+from efficient_attention.interop.from_workdir import encoder_run
+from efficient_attention.training.fill_config import fill_config
+from efficient_attention.training.initial_params import InitialParams
+from efficient_attention.training.loop import train
+from efficient_attention.training.run import build_run
+from efficient_attention.training.step import jit_train_step
+from tests.tasks.test_language_modelling import config_of
+from tests.training.tiny_fine_tuning import tiny_values
+
+# Optax multiplies Python floats with int32 counts.
+pytestmark = pytest.mark.lenient_promotion
+
+MODEL = {'cell': 'lstm', 'bidirectional': True, 'directions_apart': True, 'feed_forward': False, 'positions': 'none'}
+FIELDS = {f'model.{name}': value for name, value in MODEL.items()}
+FIELDS |= {'data.units': 'tokenizer', 'data.vocab_size': 80, 'model.vocab_size': 80, 'train.steps': 6}
+FIELDS |= {'model.tied_output': False, 'model.loss_chunk': 8}
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp('two_way')
+    train(config_of(folder, **FIELDS), folder / 'run')
+    return folder / 'run'
+
+
+def frozen_values(folder: Path, run: Path) -> dict:
+    """A classification by features of the run's layers, none of which moves."""
+    fields = {'optimizer.frozen': ('^encoder/',), 'train.start_from': str(run)}
+    fields |= {'optimizer.weight_decay': 0.1, 'checkpoint.every_steps': 4, 'eval.every_steps': 4, 'train.steps': 4}
+    values = tiny_values(folder, **fields)
+    values['model'], values['head'] = dict.fromkeys(values['model']), dict.fromkeys(values['head'])
+    values['data']['tokenizer'] = None
+    values['head'] |= {'features': 'mix', 'pooling': 'attention'}
+    return values
+
+
+def test_both_directions_have_losses_of_their_own(run: Path):
+    metrics = evaluate_workdir(run)
+    assert {'causal_lm_loss', 'backward_lm_loss', 'backward_lm_accuracy', 'causal_lm_below_unigram'} <= set(metrics)
+    assert 0 < metrics['backward_lm_weight'] < metrics['causal_lm_weight']
+
+
+def test_frozen_layers_stay_and_all_else_moves(run: Path, tmp_path: Path):
+    filled = fill_config(frozen_values(tmp_path, run))
+    assert filled.config.model.directions_apart and filled.config.model.tied_output
+    started = build_run(filled.config, examples=filled.examples)
+    state, step = InitialParams(filled.config, filled.pretrained).state(started), jit_train_step(started)
+    before = jax.device_get(state.params)
+    theirs = filled.pretrained.params()
+    assert list(theirs) == ['encoder']
+    jax.tree.map(np.testing.assert_array_equal, before['encoder'], theirs['encoder'])
+    for batch in started.task.training_batches(0, 2, 0, 1):
+        state, _ = step(state, started.on_devices(batch))
+    after = jax.device_get(state.params)
+    jax.tree.map(np.testing.assert_array_equal, before['encoder'], after['encoder'])
+    for name in ('mix', 'pooling', 'pooler', 'head'):
+        moved = jax.tree.map(lambda old, new: bool((old != new).any()), before[name], after[name])
+        assert all(jax.tree.leaves(moved)), moved
+
+
+def test_the_run_is_trained_evaluated_and_answers(run: Path, tmp_path: Path):
+    filled = fill_config(frozen_values(tmp_path / 'files', run))
+    metrics = train(filled.config, tmp_path / 'run', examples=filled.examples, pretrained=filled.pretrained)
+    assert np.isfinite(metrics['accuracy'])
+    classify = ea.pipeline('text-classification', tmp_path / 'run')
+    assert classify('a good film')['label'] in ('good', 'bad')
+    vectors = ea.pipeline('feature-extraction', run)('a good film')
+    assert vectors.shape[1] == 16
+
+
+def test_what_such_a_model_is_not_is_said_in_one_line(run: Path, tmp_path: Path):
+    with pytest.raises(InputError, match='model.bidirectional is True; it must be False in a decoder'):
+        TextGenerator(run)
+    values = json.loads((run / 'config.json').read_text(encoding='utf-8'))
+    values['data']['units'] = 'bytes'
+    (tmp_path / 'config.json').write_text(json.dumps(values), encoding='utf-8')
+    with pytest.raises(InputError, match="or a language model with model.directions_apart and data.units 'tokenizer'"):
+        encoder_run(tmp_path)
+    with pytest.raises(InputError, match='^model.bidirectional is True; it must be False in a language model, which'):
+        config_of(tmp_path, **FIELDS | {'model.directions_apart': False})
