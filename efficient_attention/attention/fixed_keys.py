@@ -59,14 +59,18 @@ def fix_keys(mechanism: Mechanism, keys: KeySequence, rng: Array | None = None) 
 
 
 def attend_fixed(
-    mechanism: Mechanism, fixed: FixedKeys | FixedSums, new: NewQueries, *, backend: str = 'auto'
+    mechanism: Mechanism, fixed: FixedKeys | FixedSums, new: NewQueries, *, backend: str = 'auto', **dropout: Any
 ) -> Float[Array, '_ L H K']:
-    """The output of `attend` for queries that read the keys, as `mechanism` says, within segments."""
+    """The output of `attend` for queries that read the keys, as `mechanism` says, within segments.
+
+    `dropout` has `dropout_rate` and `dropout_rng` of `attend`, for mechanisms that keep keys.
+    """
     rows = len(fixed.segment_B if isinstance(fixed, FixedSums) else fixed.segments_BM)
     query, segments, positions = (side_by_side(x, rows) for x in new)
     if isinstance(fixed, FixedSums):
         return read_fixed_sums(fixed, query, segments).reshape(new.query.shape)
     options: dict[str, Any] = {'query_segments': segments, 'key_segments': fixed.segments_BM, 'backend': backend}
+    options |= dropout
     if mechanism.compares_positions:
         options |= {'query_positions': positions, 'key_positions': fixed.positions_BM}
     key, value = fixed.key_BGMK.swapaxes(1, 2), fixed.value_BGMK.swapaxes(1, 2)

@@ -43,7 +43,8 @@ class ModelConfig(OutputConfig):
     decoder_attention: str = read_by('text_to_text', default='causal', marks=(EXPORTED,))
     # what the backward pass recomputes in a layer: nothing | 'full' all | 'dots' all but matrix products
     remat: str = marked(CHANGEABLE, EXPORTED, default='none')
-    # tokens before a segment whose layer inputs a decoder keeps and reads again (M)
+    # tokens before a segment whose layer inputs a decoder keeps and reads again (M); with `cell` 1 = it goes on from
+    # its state
     memory_length: int = read_by('language_modelling', default=0)
     attention_seed: int = marked(EXPORTED, default=0)  # of what LSH and FAVOR draw
     # training steps that share one draw; 0 = one draw for the whole run
@@ -70,10 +71,33 @@ class ModelConfig(OutputConfig):
         self.check_groups()
         allowed = f'a number of mechanisms that divides {self.layers} layers'
         require(self.layers % len(self.mechanisms) == 0, 'model.attention', self.attention, allowed)
+        if self.decoder_layers:
+            self.check_source_reading()
         if self.stack == 'reversible':
             require(self.norm == 'pre', 'model.norm', self.norm, "'pre' in a reversible stack")
+            require(self.residual, 'model.residual', False, 'True in a reversible stack, which is made of its sums')
             allowed = "'none' in a reversible stack, which keeps nothing"
             require(self.remat == 'none', 'model.remat', self.remat, allowed)
+
+    def check_source_reading(self) -> None:
+        """Raises InputError where an encoder-decoder's stacks do not fit how the one reads the other."""
+        value, bidirectional = self.initial_state, self.bidirectional
+        if value != 'zeros':
+            allowed = f'{self.layers}, model.layers, with model.initial_state {value!r}'
+            require(self.decoder_layers == self.layers, 'model.decoder_layers', self.decoder_layers, allowed)
+        fits = value != 'copy' or not bidirectional
+        require(fits, 'model.initial_state', value, 'zeros, map or map_backward with model.bidirectional')
+        fits = value != 'map_backward' or bidirectional
+        require(fits, 'model.initial_state', value, 'zeros, copy or map without model.bidirectional')
+        if self.source_reading == 'before':
+            allowed = "0 or model.width with model.source_reading 'before', whose queries are states"
+            require(self.state_width in (0, self.width), 'model.state_width', self.state_width, allowed)
+        if self.is_stepwise:
+            allowed = '0 where the decoder reads one position after another (model.source_reading, input_feeding)'
+            require(not self.recurrent_chunk, 'model.recurrent_chunk', self.recurrent_chunk, allowed)
+        if value != 'zeros' or self.source_reading != 'layers':
+            allowed = "'plain' with model.source_reading or model.initial_state"
+            require(self.stack == 'plain', 'model.stack', self.stack, allowed)
 
     @property
     def encoder(self) -> 'ModelConfig':

@@ -16,13 +16,9 @@ def check_recurrent(model: ModelConfig, mesh: MeshConfig) -> None:
     reason = f'with model.cell {model.cell!r}, whose layers do not read it'
     for field, text in (('attention', model.attention), ('decoder_attention', model.decoder_attention)):
         require(text in ('full', 'causal'), f'model.{field}', text, f"'full' or 'causal' {reason}")
-    for field, value in (OF_SELF_ATTENTION | ({} if model.decoder_layers else OF_ATTENTION)).items():
+    has_attention = model.decoder_layers > 0 and model.source_reading != 'state'
+    for field, value in (OF_SELF_ATTENTION | ({} if has_attention else OF_ATTENTION)).items():
         require(getattr(model, field) == value, f'model.{field}', getattr(model, field), f'{value!r} {reason}')
-    if model.memory_length:
-        raise InputError(
-            f'model.memory_length is {model.memory_length}; layers of model.cell {model.cell!r} keep a state, no '
-            'tokens, and do not yet carry it from segment to segment'
-        )
     if mesh.sequence > 1:
         raise InputError(
             f'mesh.sequence is {mesh.sequence}; layers of model.cell {model.cell!r} read rows position by position'

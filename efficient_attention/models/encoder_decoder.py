@@ -8,6 +8,7 @@ from jax import Array
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.initial_state import InitialState
 from efficient_attention.modules.context import OtherSequence, fold
 from efficient_attention.modules.sub_layer import sub_layers_of
 
@@ -24,9 +25,10 @@ class EncoderDecoder(nnx.Module):
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
-        sub_layers = sub_layers_of(config.decoder, reads_other=True)
+        sub_layers = sub_layers_of(config.decoder, reads_other=config.source_reading == 'layers')
         self.decoder = Decoder(config.decoder, sub_layers=sub_layers, rngs=rngs)
         self.encoder = Encoder(config.encoder, rngs=rngs)
+        self.initial = InitialState(config, rngs=rngs) if config.initial_state != 'zeros' else None
         if config.shared_table:
             self.encoder.embeddings.token = self.decoder.embeddings.token
 
@@ -73,8 +75,11 @@ class EncoderDecoder(nnx.Module):
         step: Array | int = 0,
     ) -> OtherSequence:
         """What the decoder reads of a source, computed once for all of its targets; arguments as of `hidden`."""
-        states_BMD = self.encoder(source_BM, segments_BM, positions_BL=positions_BM, rng=rng, step=step)
-        return OtherSequence(states_BMD, segments_BM, positions_BM)
+        options: dict[str, Any] = {'positions_BL': positions_BM, 'rng': rng, 'step': step}
+        if self.initial is None:
+            return OtherSequence(self.encoder(source_BM, segments_BM, **options), segments_BM, positions_BM)
+        states_BMD, last = self.encoder.with_states(source_BM, segments_BM, **options)
+        return OtherSequence(states_BMD, segments_BM, positions_BM, self.initial(last))
 
     def logits(self, hidden_BLD: Array) -> Array:
         """float32 [B, L, V] from the vectors of `hidden`, or of any part of their positions."""

@@ -78,6 +78,7 @@ class Attention(nnx.Module):
             mechanism: by default the config's first.
         """
         config, segments_BL, memory = self.config, context.segments_BL, context.memory
+        assert memory is None or isinstance(memory, LayerMemory)
         mechanism = parse_mechanism(config.attention.split(';')[0]) if mechanism is None else mechanism
         q_BLHK, k_BMHK, v_BMHK = self.project(x_BLD, context.positions_BL, mechanism, memory)
         options = self.options(context.rng) | {'rng': context.mechanism_rng}
@@ -136,15 +137,21 @@ class Attention(nnx.Module):
         return fix_keys(self.config.cross_mechanism, self.cross_keys(other), cross_rng(mechanism_rng))
 
     def read_fixed(
-        self, x_BLD: Array, segments_BL: Array, positions_BL: Array, fixed: FixedKeys | FixedSums
+        self,
+        x_BLD: Array,
+        segments_BL: Array,
+        positions_BL: Array,
+        fixed: FixedKeys | FixedSums,
+        rng: Array | None = None,
     ) -> tuple[Array, AttentionOperands | None]:
-        """`cross` from what `fixed_keys` gave, for as many rows or a multiple of them, without dropout.
+        """`cross` from what `fixed_keys` gave, for as many rows or a multiple of them.
 
-        Also the queries and keys; None where sums are all that is left of the keys.
+        Also the queries and keys; None where sums are all that is left of the keys. `rng` turns dropout of the weights
+        on.
         """
         q_BLHK, mechanism = self.cross_query(x_BLD), self.config.cross_mechanism
         new = NewQueries(q_BLHK, segments_BL, positions_BL)
-        out_BLHK = attend_fixed(mechanism, fixed, new, backend=self.config.attention_backend)
+        out_BLHK = attend_fixed(mechanism, fixed, new, **self.options(rng))
         operands = None if isinstance(fixed, FixedSums) else AttentionOperands(q_BLHK, fixed.key_BGMK.swapaxes(1, 2))
         return self.join_heads(out_BLHK), operands
 

@@ -79,6 +79,23 @@ def recur(
     return out_BLU[:, ::-1] if is_reversed else out_BLU, state
 
 
+def recur_from_product(
+    learned: LearnedCell,
+    product_BLX: Array,
+    x_BLD: Array,
+    segments_BL: Array,
+    *,
+    state: State,
+    state_mask_BU: Array | None = None,
+) -> tuple[Array, State]:
+    """As `recur`, from the product of the inputs with the operand 'input', or anything else in its place, [B, L, g U].
+
+    Of the inputs themselves it reads what goes past the cell (SRU).
+    """
+    product_LBX, x_LBD = product_BLX.swapaxes(0, 1), x_BLD.swapaxes(0, 1)
+    return _run_product(learned, product_LBX, x_LBD, segments_BL, state, state_mask_BU)
+
+
 def _in_chunks(
     learned: LearnedCell,
     x_BLD: Array,
@@ -112,9 +129,20 @@ def _run(
     learned: LearnedCell, x_BLD: Array, segments_BL: Array | None, state: State, state_mask_BU: Array | None
 ) -> tuple[Array, State]:
     """Without segments the rows go on with the state's texts, and have no padding."""
-    (cell, operands), units = learned, learned.units
     x_LBD = jax.lax.optimization_barrier(x_BLD.swapaxes(0, 1))
-    product_LBX = x_LBD @ operands['input'].astype(x_BLD.dtype)
+    product_LBX = x_LBD @ learned.operands['input'].astype(x_BLD.dtype)
+    return _run_product(learned, product_LBX, x_LBD, segments_BL, state, state_mask_BU)
+
+
+def _run_product(
+    learned: LearnedCell,
+    product_LBX: Array,
+    x_LBD: Array,
+    segments_BL: Array | None,
+    state: State,
+    state_mask_BU: Array | None,
+) -> tuple[Array, State]:
+    (cell, operands), units = learned, learned.units
     read = {name: operands[name] for name in READ if name in operands}
     if 'bias' in operands:
         first, end = cell.biased or (0, cell.gates)
@@ -133,7 +161,7 @@ def _run(
         out_LBU = cell.output(product, x_LBD.astype(jnp.float32), before, after, operands)
     if fixed.holds_LB is not None:
         out_LBU = jnp.where(fixed.holds_LB[..., None], 0.0, out_LBU)
-    return out_LBU.astype(x_BLD.dtype).swapaxes(0, 1), State(tuple(one[-1] for one in after), newest_B)
+    return out_LBU.astype(x_LBD.dtype).swapaxes(0, 1), State(tuple(one[-1] for one in after), newest_B)
 
 
 def _segments_before(segments_BL: Array, newest_B: Array) -> tuple[Array, Array]:

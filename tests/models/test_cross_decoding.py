@@ -24,6 +24,7 @@ SIZES: dict[str, Any] = {
     'width': 16, 'heads': 2, 'feed_forward_width': 24, 'vocab_size': 24, 'max_length': 12, 'token_types': 0,
     'layers': 2, 'decoder_layers': 2, 'attention_dropout_rate': 0.0, 'init_std': 0.3,
 }  # fmt: skip
+PLAIN = {'norm': 'none', 'residual': False, 'feed_forward': False, 'feed_forward_width': 0, 'positions': 'none'}
 MODELS: dict[str, dict[str, Any]] = {
     'vaswani': {'positions': 'sinusoidal', 'activation': 'relu', 'embedding_norm': False, 'embedding_scale': True},
     't5': {
@@ -47,6 +48,13 @@ MODELS: dict[str, dict[str, Any]] = {
         'cross_attention': 'favor(8, orthogonal=False)',
     },
     'gru': {'cell': 'gru', 'bidirectional': True, 'norm': 'pre', 'positions': 'none', 'decoder_layers': 1},
+    'states copied, no attention': PLAIN | {'cell': 'lstm', 'source_reading': 'state', 'initial_state': 'copy'},
+    'bahdanau': PLAIN | {
+        'cell': 'gru', 'bidirectional': True, 'source_reading': 'before', 'initial_state': 'map_backward',
+        'readout': 'maxout', 'norm': 'pre', 'residual': True,
+    },
+    'luong': PLAIN | {'cell': 'lstm', 'source_reading': 'after', 'input_feeding': True, 'initial_state': 'copy'},
+    'luong, sru': PLAIN | {'cell': 'sru2', 'source_reading': 'after', 'cross_attention': 'window(3)'},
     'linear, reversible': {
         'norm': 'pre', 'stack': 'reversible', 'positions': 'none', 'rotary': True, 'cross_attention': 'linear',
         'decoder_attention': 'linear(causal=True, chunk=4); sparse_strided(3)',
