@@ -1,5 +1,6 @@
 """Which part of a source each token of a target reads: the weights of a decoder's cross-attention."""
 
+import jax
 from jax import Array
 
 from efficient_attention.attention.attend import attention_weights
@@ -29,6 +30,6 @@ def cross_weights(
     _, taps = decoder.tapped(tokens_BL, segments_BL, other=other)
     number = range(config.layers)[layer]
     context = Context(segments_BL, read['positions_BL'], mechanism_rng=fold(mechanism_rng(config, 0), number))
-    query_NBLHK, key_NBMHK, _ = taps.attention[CROSS_ATTENTION.name]
-    options = cross_options(config.cross_mechanism, context, other)
-    return attention_weights(query_NBLHK[number], key_NBMHK[number], config.cross_mechanism, **options)
+    operands = jax.tree.map(lambda leaf: leaf[number], taps.attention[CROSS_ATTENTION.name])
+    options = cross_options(config.cross_mechanism, context, other) | operands.options
+    return attention_weights(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, **options)

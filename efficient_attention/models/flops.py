@@ -21,6 +21,7 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
     if config.cell == 'none':
         # A shared projection of queries and keys is one, not two.
         mixing = (4 - config.shared_qk) * config.width * inner
+        mixing += general_of_layer(config) - unread_keys_of_layer(config)
         turns = config.mechanisms
         scores = (config.layers // len(turns)) * sum(attention_of(config, mechanism, length) for mechanism in turns)
     else:
@@ -41,6 +42,7 @@ def encoder_decoder_flops(config: ModelConfig, source_length: int, target_length
     encoder, decoder = config.encoder, config.decoder
     inner = config.heads * config.head_width
     projected = 2 * (target_length + source_length) * config.width * inner
+    projected += target_length * general_of_layer(config) - source_length * unread_keys_of_layer(config)
     cross = decoder.layers * (projected + 2 * target_length * source_length * inner)
     stacks = encoder_flops(encoder, source_length, predictions=0)
     stacks += encoder_flops(decoder, target_length, predictions=0)
@@ -52,6 +54,16 @@ def cell_of_layer(config: ModelConfig) -> int:
     cell = cell_of(config.cell, config.width, config.units)
     states = 0 if cell.is_diagonal else cell.recurrent * config.units
     return (1 + config.bidirectional) * config.units * (cell.gates * config.width + states)
+
+
+def general_of_layer(config: ModelConfig) -> int:
+    """Multiply-adds of the matrices of 'general' scores for one query of a layer."""
+    return config.heads * config.head_width**2 * (config.score == 'general')
+
+
+def unread_keys_of_layer(config: ModelConfig) -> int:
+    """Multiply-adds of the projection of one key that scores by location do not have."""
+    return config.width * config.heads * config.head_width * (config.score == 'location')
 
 
 def attention_of(config: ModelConfig, mechanism: Mechanism, length: int) -> float:

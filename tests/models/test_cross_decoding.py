@@ -46,7 +46,12 @@ MODELS: dict[str, dict[str, Any]] = {
         'decoder_attention': 'favor(8, causal=True, chunk=4, orthogonal=False)',
         'cross_attention': 'favor(8, orthogonal=False)',
     },
-    'gru': {'cell': 'gru', 'bidirectional': True, 'norm': 'pre', 'positions': 'none', 'decoder_layers': 1},
+    'additive': {'score': 'additive', 'decoder_attention': 'causal; causal & window(3)'},
+    'location': {'score': 'location', 'location_length': 9, 'positions': 'none', 'decoder_layers': 1},
+    'gru': {
+        'cell': 'gru', 'score': 'general', 'bidirectional': True, 'norm': 'pre', 'positions': 'none',
+        'decoder_layers': 1,
+    },
     'linear, reversible': {
         'norm': 'pre', 'stack': 'reversible', 'positions': 'none', 'rotary': True, 'cross_attention': 'linear',
         'decoder_attention': 'linear(causal=True, chunk=4); sparse_strided(3)',
