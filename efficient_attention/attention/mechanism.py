@@ -90,6 +90,11 @@ class Mechanism:
         return True
 
     @property
+    def draws_in_training(self) -> bool:
+        """Whether it draws keys where a call gives `rng`, as training does, whose loss then counts these draws."""
+        return False
+
+    @property
     def needs_centres(self) -> bool:
         """Whether each query says around which place it reads: `centres` of `attend`."""
         return False

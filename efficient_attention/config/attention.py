@@ -70,6 +70,11 @@ class AttentionConfig:
             raise InputError(f'model.cross_attention {text!r} needs model.attention_dropout_rate=0.0')
 
     def _check_mechanism(self, mechanism: Mechanism) -> None:
+        if mechanism.draws_in_training:
+            raise InputError(
+                f'model.attention {self.attention!r} draws keys, from which model.cross_attention alone learns; leave '
+                'sampled=True out here'
+            )
         if not mechanism.reads_itself:
             raise InputError(
                 f'model.attention {self.attention!r} predicts places in another sequence: use it as '

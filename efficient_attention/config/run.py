@@ -5,6 +5,7 @@ import dataclasses
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.config.checks import check_one_of
 from efficient_attention.config.data import DataConfig
+from efficient_attention.config.draw_checks import check_draws
 from efficient_attention.config.evaluation import EvalConfig, has_held_out
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.fields import CHANGEABLE, TASKS, TRAINING_ONLY, marked, read_by, unread_fields
@@ -132,6 +133,7 @@ class RunConfig:
         if not self.model.decoder_layers:
             raise InputError('model.decoder_layers is 0; the task text_to_text needs a decoder')
         check_decoder(self.model)
+        check_draws(self.model)
         self.check_target_tokenizer()
         if self.eval.split == 'test' and not self.pairs.test.strip():
             raise InputError("eval.split is 'test', but pairs.test is empty: there are no targets to score by")

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from efficient_attention.config.checks import check_one_of
+from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.relative import RelativeConfig
 from efficient_attention.errors import require
 
@@ -16,7 +16,7 @@ ADDITIVE_BACKENDS = ('auto', 'reference', 'dense')
 
 @dataclasses.dataclass(frozen=True)
 class ScoreConfig(RelativeConfig):
-    """The compatibility of a query q and a key k, in all attentions of the model.
+    """The compatibility of a query q and a key k, in all attentions of the model, and how drawn keys are learnt.
 
     'dot' q k, 'general' q W k (Luong et al. 2015, arXiv 1508.04025, equation 8), 'additive' v tanh(q + k) (Bahdanau et
     al. 2014, arXiv 1409.0473), 'location' q t of a learned vector t for each key position (Luong, equation 9).
@@ -28,10 +28,16 @@ class ScoreConfig(RelativeConfig):
     # 'dot' | 'general' | 'additive' | 'location'; the first two times 1 / sqrt(K) with `scaled_logits`
     score: str = 'dot'
     location_length: int = 512  # key positions that have a vector of 'location'
+    # factor of the gradient of what a sampled cross-attention draws; 1 = that of the expected loss
+    reinforce_weight: float = 1.0
 
     def __post_init__(self) -> None:
         RelativeConfig.__post_init__(self)
         check_one_of('model.score', self.score, SCORES)
+        check_within('model.reinforce_weight', self.reinforce_weight, 0)
+        is_read = self.cross_mechanism.draws_in_training or self.reinforce_weight == 1.0
+        allowed = '1.0 without a model.cross_attention that draws, such as hard(full, sampled=True)'
+        require(is_read, 'model.reinforce_weight', self.reinforce_weight, allowed)
         length, default = self.location_length, ScoreConfig.location_length
         require(length >= 1, 'model.location_length', length, 'at least 1')
         is_read = self.score == 'location' or length == default

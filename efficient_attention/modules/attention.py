@@ -25,6 +25,7 @@ from efficient_attention.modules.positions import rotate
 from efficient_attention.modules.scores import Additive, Centres, General, Location
 
 CROSS_STREAM = 0x63726F73  # folded into a layer's key for what its cross-attention draws
+DRAW_STREAM = 0x64726177  # folded into a cross-attention's key of dropout for the keys that it draws in training
 
 
 class AttentionOperands(NamedTuple):
@@ -35,6 +36,8 @@ class AttentionOperands(NamedTuple):
     relative: Relative | None = None
     additive_HK: Array | None = None
     centres_BLH: Array | None = None
+    # log-probabilities of the keys that queries drew, in training
+    drawn_BHL: Array | None = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -136,7 +139,12 @@ class Attention(nnx.Module):
         mechanism = self.config.cross_mechanism
         options = self.options(context.rng) | cross_options(mechanism, context, other)
         operands = self.cross_operands(x_BLD, q_BLHK, keys.key)
-        out_BLHK = attend(q_BLHK, keys.key, keys.value, mechanism, **operands.options, **options)
+        options |= operands.options
+        if mechanism.draws_in_training and context.rng is not None:
+            options['rng'] = fold(context.rng, DRAW_STREAM)
+            out_BLHK, drawn_BHL = attend(q_BLHK, keys.key, keys.value, mechanism, return_lse=True, **options)
+            return self.join_heads(out_BLHK), operands._replace(drawn_BHL=drawn_BHL)
+        out_BLHK = attend(q_BLHK, keys.key, keys.value, mechanism, **options)
         return self.join_heads(out_BLHK), operands
 
     def cross_operands(self, x_BLD: Array, q_BLHK: Array, k_BMHK: Array) -> AttentionOperands:
@@ -228,7 +236,7 @@ def cross_options(mechanism: Mechanism, context: Context, other: OtherSequence) 
 
     Positions are left out where the mechanism compares none, as those of arrays hinder some backends.
     """
-    options: dict[str, Any] = {'rng': cross_rng(context.mechanism_rng)}
+    options: dict[str, Any] = {'rng': cross_rng(context.mechanism_rng) if mechanism.needs_rng else None}
     options |= {'query_segments': context.segments_BL, 'key_segments': other.segments_BM}
     if mechanism.compares_positions:
         options |= {'query_positions': context.positions_BL, 'key_positions': other.positions_BM}

@@ -113,7 +113,7 @@ def of_linear(_: Mechanism, query: np.ndarray, key: np.ndarray, allowed: np.ndar
 def of_entmax(
     mechanism: OverPattern, query: np.ndarray, key: np.ndarray, allowed: np.ndarray, __: np.ndarray
 ) -> np.ndarray:
-    allowed = allowed & dense_mask(mechanism.pattern, L, L)[0]
+    allowed = allowed & dense_mask(mechanism.pattern, L, L)
     return contract.entmax(
         contract.scaled_logits(query, key), allowed, {'sparsemax': 2.0, 'entmax': 1.5}[mechanism.name]
     )

@@ -83,6 +83,26 @@ def test_weights_and_output_are_the_formula_s(score: str, is_scaled: bool, is_cr
         assert again is not None and (again.additive_HK is None) == (score != 'additive')
 
 
+@pytest.mark.parametrize('score', ['dot', 'additive'])
+def test_local_p_reads_where_its_parameters_say(score: str):
+    """Shares are sigmoid(v tanh(W h)); the same from fixed keys; all parameters learn."""
+    config = LayerConfig(width=D, heads=H, score=score, cross_attention='local_p(2)', attention_dropout_rate=0.0)
+    graph, params = drawn(lambda: Attention(config, is_cross=True, rngs=nnx.Rngs(0)))
+    module, context = nnx.merge(graph, params), Context(SEGMENTS, POSITIONS)
+    out, operands = module.cross(X, context, OTHER)
+    hidden = np.tanh(heads(np.asarray(X, np.float64) @ numbers(module.centres.hidden.kernel)))
+    expected = 1.0 / (1.0 + np.exp(-np.einsum('BLHK,HK->BLH', hidden, numbers(module.centres.vector))))
+    assert_close(operands.centres_BLH, expected)
+    fixed = module.fixed_keys(OTHER)
+    assert_close(module.read_fixed(X, SEGMENTS, POSITIONS, fixed)[0], out)
+
+    def loss(params: dict) -> jax.Array:
+        return jnp.sin(nnx.merge(graph, params).cross(X, context, OTHER)[0]).sum()
+
+    gradients = jax.jit(jax.grad(loss))(params)
+    assert all(jnp.abs(leaf).max() > 1e-6 for leaf in jax.tree.leaves(gradients['centres']))
+
+
 @pytest.mark.parametrize('score', ['general', 'additive', 'location'])
 def test_all_operands_learn(score: str):
     """And no projection is made that nothing reads."""
