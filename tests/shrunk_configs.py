@@ -75,7 +75,7 @@ def shrink_text_to_text(config: ConfigDict, folder: Path) -> None:
     config.data.update({'length': LENGTH, 'vocab_size': DATA['vocab_size']})
     small = MODEL | {'layers': 2, 'decoder_layers': 2}
     small |= {'state_width': 16} if config.model.state_width else {}
-    small |= {} if config.model.feed_forward else {'feed_forward_width': 64}  # which nobody reads
+    small |= {} if config.model.feed_forward else {'feed_forward_width': 0}  # nobody reads it
     config.model.update(ConfigDict(small))
 
 

@@ -50,7 +50,7 @@ class AttentionConfig:
         require(fits, 'model.head_width', self.head_width, 'even for rotary positions')
         check_one_of('model.attention_backend', self.attention_backend, ('auto', *BACKENDS))
         require(self.global_tokens >= 0, 'model.global_tokens', self.global_tokens, '0 or more')
-        if self.global_tokens and not all(mechanism.has_logits for mechanism in self.mechanisms):
+        if self.global_tokens and not all(mechanism.merges for mechanism in self.mechanisms):
             raise InputError(
                 f'model.global_tokens is {self.global_tokens}; model.attention {self.attention!r} has none'
             )
@@ -70,6 +70,16 @@ class AttentionConfig:
             raise InputError(f'model.cross_attention {text!r} needs model.attention_dropout_rate=0.0')
 
     def _check_mechanism(self, mechanism: Mechanism) -> None:
+        if mechanism.draws_in_training:
+            raise InputError(
+                f'model.attention {self.attention!r} draws keys, from which model.cross_attention alone learns; leave '
+                'sampled=True out here'
+            )
+        if not mechanism.reads_itself:
+            raise InputError(
+                f'model.attention {self.attention!r} predicts places in another sequence: use it as '
+                'model.cross_attention, and window(w) here'
+            )
         mechanism.check_heads(self.heads)
         has_keys = self.shared_qk or not mechanism.normalises_keys
         has_dropout = mechanism.has_dropout or self.attention_dropout_rate == 0.0

@@ -29,6 +29,10 @@ def check_keeps_memory(config: ModelConfig) -> None:
             f'{asked}model.attention {config.attention!r} keeps no memory: use causal, window or strided attention, '
             'which go by distance'
         )
+    if config.score == 'location':
+        raise InputError(
+            f"{asked}model.score 'location' has vectors for positions of a text, and those in memory have none"
+        )
     if config.stack != 'plain':
         raise InputError(f'{asked}a {config.stack} stack (model.stack) keeps no memory')
     if config.positions != 'none' or config.relative in UNTIED:

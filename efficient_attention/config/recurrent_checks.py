@@ -1,12 +1,20 @@
 """Checks that a run with recurrent layers sets no field that they do not read."""
 
+from typing import Any
+
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError, require
 
 # Fields of attention to the row itself, and fields that cross-attention reads, too: what they must be without it.
 OF_SELF_ATTENTION = {'shared_qk': False, 'rotary': False, 'relative': 'none', 'global_tokens': 0}
-OF_ATTENTION = {'heads': 2, 'attention_bias': True, 'scaled_logits': True, 'attention_dropout_rate': 0.1}
+OF_ATTENTION: dict[str, Any] = {
+    'heads': 2,
+    'attention_bias': True,
+    'scaled_logits': True,
+    'attention_dropout_rate': 0.1,
+}
+OF_ATTENTION |= {'score': 'dot', 'location_length': 512}
 
 
 def check_recurrent(model: ModelConfig, mesh: MeshConfig) -> None:

@@ -56,17 +56,16 @@ class Decoder(nnx.Module):
 
         Arguments as of `embedded`.
         """
-        x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
-        if self.source is None:
-            return self.normed(self.stack(x_BLD, segments_BL, **read), options.get('rng'))
-        return self.source(self.stack, self.normed, x_BLD, segments_BL, **read)[0]
+        return self.reading_source(tokens_BL, segments_BL, **options)[0]
 
-    def asked_source(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> AttentionOperands | None:
-        """The queries and keys by which the source is read apart from the layers; None where it is not read so."""
-        if self.source is None:
-            return None
+    def reading_source(
+        self, tokens_BL: Array, segments_BL: Array, **options: Any
+    ) -> tuple[Array, AttentionOperands | None]:
+        """As `hidden`, and the queries and keys by which the source is read apart from the layers, if it is."""
         x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
-        return self.source(self.stack, self.normed, x_BLD, segments_BL, **read)[1]
+        if self.source is None:
+            return self.normed(self.stack(x_BLD, segments_BL, **read), options.get('rng')), None
+        return self.source(self.stack, self.normed, x_BLD, segments_BL, **read)
 
     def tapped(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> tuple[Array, Taps]:
         """As `hidden`, and what all layers computed on the way."""

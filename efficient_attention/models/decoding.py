@@ -246,8 +246,10 @@ class Cached(NamedTuple):
             distances = self.spec.mechanism.keys_back(self.spec.max_length)
             query, relative = module.distances(query, distances, distance_biases)
         new = NewTokens(query, key, value, self.positions_Bn, self.segments_Bn)
-        out_BnHK, cache = decode(self.spec, self.cache, new, bias=bias, relative=relative)
-        return module.join_heads(out_BnHK), (cache, AttentionOperands(query, key, relative))
+        operands = AttentionOperands(query, key, relative, module.additive_vector())
+        terms = {'bias': bias, 'relative': relative, 'additive': operands.additive_HK}
+        out_BnHK, cache = decode(self.spec, self.cache, new, **terms)
+        return module.join_heads(out_BnHK), (cache, operands)
 
 
 def read_prompt(

@@ -21,6 +21,7 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
     if config.cell == 'none':
         # A shared projection of queries and keys is one, not two.
         mixing = (4 - config.shared_qk) * config.width * inner
+        mixing += general_of_layer(config) - unread_keys_of_layer(config)
         turns = config.mechanisms
         scores = (config.layers // len(turns)) * sum(attention_of(config, mechanism, length) for mechanism in turns)
     else:
@@ -41,6 +42,7 @@ def encoder_decoder_flops(config: ModelConfig, source_length: int, target_length
     encoder, decoder = config.encoder, config.decoder
     inner = config.heads * config.head_width
     projected = 2 * (target_length + source_length) * config.width * inner
+    projected += target_length * general_of_layer(config) - source_length * unread_keys_of_layer(config)
     readings = {'layers': decoder.layers, 'state': 0}.get(config.source_reading, 1)
     cross = readings * (projected + 2 * target_length * source_length * inner) + apart(config) * target_length
     stacks = encoder_flops(encoder, source_length, predictions=0)
@@ -65,6 +67,16 @@ def apart(config: ModelConfig) -> int:
     read = 2 + (config.source_reading == 'before')
     readout = 2 * read * square if config.readout != 'none' else 0
     return config.is_stepwise * fed + (config.source_reading == 'after') * 2 * square + readout
+
+
+def general_of_layer(config: ModelConfig) -> int:
+    """Multiply-adds of the matrices of 'general' scores for one query of a layer."""
+    return config.heads * config.head_width**2 * (config.score == 'general')
+
+
+def unread_keys_of_layer(config: ModelConfig) -> int:
+    """Multiply-adds of the projection of one key that scores by location do not have."""
+    return config.width * config.heads * config.head_width * (config.score == 'location')
 
 
 def attention_of(config: ModelConfig, mechanism: Mechanism, length: int) -> float:

@@ -52,11 +52,15 @@ class Position(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What a position gives: the last layer's vector, or what it is joined to; what attention gave, and was asked."""
+    """What a position gives: the last layer's vector, or what it is joined to; what attention gave, and was asked.
+
+    And the log-probability of the keys that it drew, where it draws some.
+    """
 
     hidden_B1D: Array
-    context_B1D: Array | None
-    asked_B1D: Array | None
+    context_B1D: Array | None = None
+    asked_B1D: Array | None = None
+    drawn_BH1: Array | None = None
 
 
 def has_reader(config: ModelConfig) -> bool:
@@ -103,8 +107,8 @@ class SourceReader(nnx.Module):
         kept = self.first(len(x_BLD), x_BLD.dtype, other)
         given, _ = self.go_on(stack, norm, x_BLD, context, kept, fixed)
         assert self.attention is not None and given.asked_B1D is not None
-        keys = self.attention.cross_keys(other).key
-        operands = AttentionOperands(self.attention.cross_query(given.asked_B1D), keys)
+        query, keys = self.attention.cross_query(given.asked_B1D), self.attention.cross_keys(other).key
+        operands = self.attention.cross_operands(given.asked_B1D, query, keys)._replace(drawn_BHL=given.drawn_BH1)
         return self.read_out(given, x_BLD, context.rng), operands
 
     def all_at_once(
@@ -112,10 +116,10 @@ class SourceReader(nnx.Module):
     ) -> tuple[Given, AttentionOperands | None]:
         """What all positions give whose states wait for no attention, from the last layer's vectors."""
         if self.attention is None:
-            return Given(hidden_BLD, None, None), None
+            return Given(hidden_BLD), None
         asked = context._replace(rng=fold(context.rng, WEIGHTS), mechanism_rng=self.drawn_from(context.mechanism_rng))
         read_BLD, operands = self.attention.cross(hidden_BLD, asked, other)
-        return Given(self.join(read_BLD, hidden_BLD, context.rng), None, None), operands
+        return Given(self.join(read_BLD, hidden_BLD, context.rng)), operands
 
     # ---- one position after another ----
 
@@ -160,9 +164,10 @@ class SourceReader(nnx.Module):
             here = context._replace(rng=rng, segments_BL=at.segments_B1, positions_BL=at.positions_B1)
             here = here._replace(state_rng=context.rng)
             before = self.before(kept, at)
-            product_B1X, given = at.product_B1X, Given(at.x_B1D, None, None)
+            product_B1X, given = at.product_B1X, Given(at.x_B1D)
             if self.config.source_reading == 'before':
-                given = given._replace(asked_B1D=before, context_B1D=self.ask(before, here, fixed))
+                read_B1D, drawn_BH1 = self.ask(before, here, fixed)
+                given = Given(at.x_B1D, read_B1D, before, drawn_BH1)
             if self.fed is not None:
                 read_B1D = before if given.context_B1D is None else given.context_B1D
                 product_B1X = product_B1X + self.fed(read_B1D)
@@ -186,7 +191,9 @@ class SourceReader(nnx.Module):
         each = jax.tree.map(lambda x: x if x.ndim == 1 else jnp.expand_dims(x.swapaxes(0, 1), 2), each)
         step = rematerialised(step, self.config.remat)
         kept, given = jax.lax.scan(step, kept, each)
-        return jax.tree.map(lambda x_nB1D: x_nB1D[:, :, 0].swapaxes(0, 1), given), kept
+        drawn_BHn = None if given.drawn_BH1 is None else jnp.moveaxis(given.drawn_BH1[..., 0], 0, -1)
+        given = jax.tree.map(lambda x_nB1D: x_nB1D[:, :, 0].swapaxes(0, 1), given._replace(drawn_BH1=None))
+        return given._replace(drawn_BH1=drawn_BHn), kept
 
     def before(self, kept: Kept, at: Position) -> Array:
         """What was made before a position and is read there, [B, 1, D]: zeros where a text begins."""
@@ -195,18 +202,21 @@ class SourceReader(nnx.Module):
         begins_B1 = ((segments_B != newest.segments_B) & (segments_B != 0))[:, None]
         return jnp.where(begins_B1, 0.0, vector_BD).astype(at.x_B1D.dtype)[:, None]
 
-    def ask(self, asked_BnD: Array, context: Context, fixed: FixedKeys | FixedSums | None) -> Array:
-        """What attention gives for these queries."""
+    def ask(
+        self, asked_BnD: Array, context: Context, fixed: FixedKeys | FixedSums | None
+    ) -> tuple[Array, Array | None]:
+        """What attention gives for these queries, and the log-probability of what it drew."""
         assert self.attention is not None and fixed is not None
         rng = fold(context.rng, WEIGHTS)
-        return self.attention.read_fixed(asked_BnD, context.segments_BL, context.positions_BL, fixed, rng)[0]
+        out, operands = self.attention.read_fixed(asked_BnD, context.segments_BL, context.positions_BL, fixed, rng)
+        return out, None if operands is None else operands.drawn_BHL
 
     def given(self, hidden_BnD: Array, given: Given, context: Context, fixed: FixedKeys | FixedSums | None) -> Given:
         """What positions give, from the last layer's vectors and what attention gave before."""
         if self.joined is None:
             return given._replace(hidden_B1D=hidden_BnD)
-        joined_BnD = self.join(self.ask(hidden_BnD, context, fixed), hidden_BnD, context.rng)
-        return Given(joined_BnD, None, hidden_BnD)
+        read_BnD, drawn_BHn = self.ask(hidden_BnD, context, fixed)
+        return Given(self.join(read_BnD, hidden_BnD, context.rng), None, hidden_BnD, drawn_BHn)
 
     # ---- what the output layer reads ----
 

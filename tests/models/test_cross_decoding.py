@@ -47,10 +47,20 @@ MODELS: dict[str, dict[str, Any]] = {
         'decoder_attention': 'favor(8, causal=True, chunk=4, orthogonal=False)',
         'cross_attention': 'favor(8, orthogonal=False)',
     },
-    'gru': {'cell': 'gru', 'bidirectional': True, 'norm': 'pre', 'positions': 'none', 'decoder_layers': 1},
+    'additive': {
+        'score': 'additive', 'decoder_attention': 'entmax(causal); sparsemax(causal & window(3))',
+        'cross_attention': 'entmax(window(2))',
+    },
+    'local_p, hard': {'cross_attention': 'local_p(2)', 'decoder_attention': 'hard(causal)', 'decoder_layers': 1},
+    'location': {'score': 'location', 'location_length': 9, 'positions': 'none', 'decoder_layers': 1},
+    'gru': {
+        'cell': 'gru', 'score': 'general', 'bidirectional': True, 'norm': 'pre', 'positions': 'none',
+        'decoder_layers': 1,
+    },
     'states copied, no attention': PLAIN | {'cell': 'lstm', 'source_reading': 'state', 'initial_state': 'copy'},
     'bahdanau': PLAIN | {
-        'cell': 'gru', 'bidirectional': True, 'source_reading': 'before', 'initial_state': 'map_backward',
+        'cell': 'gru', 'bidirectional': True, 'score': 'additive', 'source_reading': 'before',
+        'initial_state': 'map_backward',
         'readout': 'maxout', 'norm': 'pre', 'residual': True,
     },
     'luong': PLAIN | {'cell': 'lstm', 'source_reading': 'after', 'input_feeding': True, 'initial_state': 'copy'},
@@ -165,7 +175,7 @@ def apply(graph: nnx.GraphDef, params: dict, step: int = 0, **arrays: Any) -> ja
     return nnx.merge(graph, params)(**arrays, step=step)
 
 
-@pytest.mark.parametrize('text', ['window(1)', 'favor(8, orthogonal=False)'])
+@pytest.mark.parametrize('text', ['window(1)', 'favor(8, orthogonal=False)', 'local_p(2)'])
 def test_packed_pairs_are_those_in_rows_of_their_own(text: str):
     """Windows go by positions in the texts."""
     model = model_of(layers=1, decoder_layers=1, cross_attention=text, positions='sinusoidal')
@@ -178,6 +188,10 @@ def test_packed_pairs_are_those_in_rows_of_their_own(text: str):
 # ---- what no gradient reaches ----
 
 LEAKS: dict[str, dict[str, Any]] = {
+    'distributions': {
+        'score': 'additive', 'cross_attention': 'local_p(3)', 'attention': 'entmax(window(2))', 'decoder_layers': 1,
+        'decoder_attention': 'sparsemax(causal)',
+    },
     'windows': {'cross_attention': 'window(3)', 'attention': 'window(1)', 'attention_backend': 'blocked'},
     'favor': {
         'cross_attention': 'favor(8, orthogonal=False)', 'attention': 'favor(8, orthogonal=False)', 'decoder_layers': 1,

@@ -58,7 +58,7 @@ def test_recurrent_layers_count_their_products_and_no_pairs():
 
 
 def test_a_source_that_is_read_apart_counts_its_matrices():
-    model = {'cell': 'gru', 'feed_forward': False, 'decoder_layers': 2, 'token_types': 0, 'heads': 1}
+    model = {'cell': 'gru', 'feed_forward': False, 'decoder_layers': 2, 'token_types': 0, 'heads': 1, 'head_width': 256}
     square, inner = 256**2, 100 * 20 * 256
     flops = {}
     for reading in ('layers', 'state', 'before', 'after'):

@@ -28,7 +28,8 @@ BAHDANAU: dict[str, Any] = {
 }  # fmt: skip
 LUONG = {'cell': 'lstm', 'layers': 2, 'decoder_layers': 2, 'source_reading': 'after', 'initial_state': 'copy'}
 MODELS: dict[str, dict[str, Any]] = {
-    'bahdanau': BAHDANAU,
+    'bahdanau': BAHDANAU | {'score': 'additive'},
+    'bahdanau, dot': BAHDANAU,
     'luong': LUONG,
     'luong, fed': LUONG | {'input_feeding': True},
 }
@@ -74,7 +75,11 @@ def dense(p: dict, x: np.ndarray) -> np.ndarray:
 
 
 def attention(p: dict, query: np.ndarray, read_MD: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    scores_M = dense(p['key'], read_MD) @ dense(p['query'], query) / np.sqrt(WIDTH)
+    key_MK, query_K = dense(p['key'], read_MD), dense(p['query'], query)
+    if 'additive' in p:
+        scores_M = np.tanh(key_MK + query_K) @ jax.tree.leaves(p['additive'])[0].reshape(-1)
+    else:
+        scores_M = key_MK @ query_K / np.sqrt(WIDTH)
     weights_M = np.exp(scores_M - scores_M.max())
     weights_M /= weights_M.sum()
     return dense(p['out'], weights_M @ dense(p['value'], read_MD)), weights_M
@@ -131,6 +136,7 @@ def luong_loop(params: dict, source: np.ndarray, target: np.ndarray, *, is_fed: 
 
 LOOPS = {
     'bahdanau': bahdanau_loop,
+    'bahdanau, dot': bahdanau_loop,
     'luong': functools.partial(luong_loop, is_fed=False),
     'luong, fed': functools.partial(luong_loop, is_fed=True),
 }
@@ -199,6 +205,23 @@ def test_packed_pairs_are_those_in_rows_of_their_own(name: str):
     ones = jnp.ones((2, 3), jnp.int32)
     separate = logits_of(*model, source[0, :6].reshape(2, 3), ones, target[0, :6].reshape(2, 3), ones)
     assert_close(packed.reshape(2, 3, -1), separate)
+
+
+@pytest.mark.parametrize('name', ['bahdanau, dot', 'luong', 'luong, fed'])
+def test_keys_that_are_drawn_in_training_come_with_their_log_probabilities(name: str):
+    """Of each target at its step; the search reads the best key, so it draws nothing."""
+    config = ModelConfig(**FIELDS | MODELS[name] | {'cross_attention': 'hard(full)'})
+    graph, params = drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), std=0.5)
+
+    @jax.jit
+    def draws(params: dict, rng: jax.Array) -> jax.Array:
+        return nnx.merge(graph, params).hidden_and_draws(*ARRAYS, rng=rng)[1]
+
+    first, other = (draws(params, jax.random.key(number)) for number in (0, 1))
+    assert first.shape == TARGET.shape and (first < 0).all() and (first != other).any()
+    gradient = jax.jit(jax.grad(lambda params: draws(params, jax.random.key(0)).sum()))(params)
+    query = gradient['decoder']['source']['attention']['query']['kernel']
+    assert jnp.isfinite(query).all() and query.any()
 
 
 # ---- dropout ----

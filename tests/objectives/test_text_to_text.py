@@ -39,9 +39,9 @@ class Model:
     class config:
         loss_chunk = 0
 
-    def hidden(self, *arrays: jax.Array, **options: object) -> jax.Array:
+    def hidden_and_draws(self, *arrays: jax.Array, **options: object) -> tuple[jax.Array, None]:
         self.arrays, self.options = arrays, options
-        return LOGITS
+        return LOGITS, None
 
     def logits(self, hidden_BLD: jax.Array) -> jax.Array:
         return hidden_BLD
