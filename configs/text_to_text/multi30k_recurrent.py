@@ -11,7 +11,7 @@ any of them has half of each width and fewer steps, for what is compared by over
 
 The data, tokenizer, lengths and evaluation are those of multi30k.py. Where the papers have them otherwise: Adam in
 place of Adadelta (`optimizer.name=adadelta`, `learning_rate=1`, `beta2=0.95`) and of gradient descent, pieces for
-words, attention with matrices for values and for what comes out, one map of the joined annotations to the width.
+words, matrices for the values and the output of attention, one map of the joined annotations to the width.
 
 No run is recorded yet. The steps are chosen for 50 minutes of one core, and 15 of `-half`: a gradient of 128 pairs of 20
 and 20 tokens took 1.4 s of `bahdanau` and 1.0 s without attention.

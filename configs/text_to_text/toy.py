@@ -3,9 +3,9 @@
     python train.py --config configs/text_to_text/toy.py:reverse --workdir runs/reverse
     python train.py --config configs/text_to_text/toy.py:reverse-rotary --workdir runs/reverse_rotary
 
-The problem follows the colon, and after a dash how positions are told: sinusoidal (the default), learned, t5 or rotary; or
-a recurrent cell: tanh, gru, lstm, sru1 or sru2, two layers in each direction whose decoder attends after each step, or
-with -state behind it begins with the encoder's states and attends to nothing (`copy-gru-state`).
+The problem follows the colon, and after a dash how positions are told: sinusoidal (the default), learned, t5 or rotary;
+or a recurrent cell: tanh, gru, lstm, sru1 or sru2, in two layers whose decoder attends after each step, or with -state
+behind it begins with the encoder's states and attends to nothing (`copy-gru-state`). These were not run.
 Sources of 2 to 20 digits to train on and to be evaluated on; `pairs.test` has 21 to 40, which no training pair
 has. Of the held-out sources those of 2 and most of 3 digits are among those to train on, too.
 

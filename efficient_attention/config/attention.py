@@ -10,6 +10,8 @@ from efficient_attention.config.checks import check_one_of
 from efficient_attention.config.fields import CHANGEABLE, EXPORTED, marked, read_by
 from efficient_attention.errors import InputError, require
 
+WITHOUT_BACKENDS = ('auto', 'blocked', 'reference')  # which any mechanism serves
+
 
 @dataclasses.dataclass(frozen=True)
 class AttentionConfig:
@@ -26,7 +28,8 @@ class AttentionConfig:
     attention: str = marked(EXPORTED, default='full')
     # 'auto' | 'reference' | 'dense' | 'blocked' | 'jax_nn' | 'cudnn'
     attention_backend: str = marked(CHANGEABLE, EXPORTED, default='auto')
-    # what an encoder-decoder's decoder reads the encoder by: full, favor or linear attention, or a window by positions
+    # what an encoder-decoder's decoder reads the encoder by: full, favor or linear attention, a window by positions, a
+    # distribution such as entmax over these, or places that each token predicts, local_p
     cross_attention: str = read_by('text_to_text', default='full', marks=(EXPORTED,))
     attention_bias: bool = True  # biases in the query, key, value and output projections; Reformer has none
     scaled_logits: bool = True  # products of queries and keys times 1 / sqrt(K); T5's are left as they are
@@ -56,6 +59,8 @@ class AttentionConfig:
             )
         for mechanism in self.mechanisms:
             self._check_mechanism(mechanism)
+            self._check_backend('model.attention', self.attention, mechanism)
+        self._check_backend('model.cross_attention', self.cross_attention, self.cross_mechanism)
         self._check_cross_mechanism()
 
     def _check_cross_mechanism(self) -> None:
@@ -68,6 +73,14 @@ class AttentionConfig:
         mechanism.check_heads(self.heads)
         if not mechanism.has_dropout and self.attention_dropout_rate:
             raise InputError(f'model.cross_attention {text!r} needs model.attention_dropout_rate=0.0')
+
+    def _check_backend(self, field: str, text: str, mechanism: Mechanism) -> None:
+        backend = self.attention_backend
+        if backend not in WITHOUT_BACKENDS and not mechanism.has_backends:
+            raise InputError(
+                f'model.attention_backend {backend!r} executes softmax, and {field} {text!r} has one fast form; use '
+                f'{", ".join(WITHOUT_BACKENDS)}'
+            )
 
     def _check_mechanism(self, mechanism: Mechanism) -> None:
         if mechanism.draws_in_training:

@@ -104,7 +104,12 @@ class ModelConfig(OutputConfig):
     def encoder(self) -> 'ModelConfig':
         """The config of an encoder-decoder's encoder."""
         return dataclasses.replace(
-            self, decoder_layers=0, decoder_attention='causal', cross_attention='full', target_vocab_size=0
+            self,
+            decoder_layers=0,
+            decoder_attention='causal',
+            cross_attention='full',
+            reinforce_weight=1.0,
+            target_vocab_size=0,
         )
 
     @property

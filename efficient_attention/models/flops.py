@@ -43,6 +43,7 @@ def encoder_decoder_flops(config: ModelConfig, source_length: int, target_length
     inner = config.heads * config.head_width
     projected = 2 * (target_length + source_length) * config.width * inner
     projected += target_length * general_of_layer(config) - source_length * unread_keys_of_layer(config)
+    projected += target_length * (config.width + 1) * inner * config.cross_mechanism.needs_centres
     readings = {'layers': decoder.layers, 'state': 0}.get(config.source_reading, 1)
     cross = readings * (projected + 2 * target_length * source_length * inner) + apart(config) * target_length
     stacks = encoder_flops(encoder, source_length, predictions=0)

@@ -32,6 +32,14 @@ def test_heads_share_the_width_unless_theirs_is_given():
         ),
         ({'attention': 'per_head(full, causal, full)'}, '2 heads do not divide over 3 patterns'),
         ({'attention': 'causal; windw(3)'}, "unknown name 'windw'"),
+        (
+            {'attention': 'causal; entmax(causal)', 'attention_backend': 'dense'},
+            "model.attention_backend 'dense' executes softmax, and model.attention 'causal; entmax",
+        ),
+        (
+            {'cross_attention': 'local_p(3)', 'attention_backend': 'jax_nn'},
+            "model.attention_backend 'jax_nn' executes softmax, and model.cross_attention 'local_p",
+        ),
         ({'global_tokens': -1}, 'model.global_tokens is -1'),
     ],
 )

@@ -14,7 +14,9 @@ DRAWS = {'cross_attention': 'hard(full, sampled=True)', 'decoder_layers': 1}
 
 
 def test_a_plain_stack_and_the_losses_of_all_targets_serve():
-    check_draws(ModelConfig(**DRAWS, reinforce_weight=0.5))
+    model = ModelConfig(**DRAWS, reinforce_weight=0.5)
+    check_draws(model)
+    assert model.decoder.reinforce_weight == 0.5 and model.encoder.cross_attention == 'full'
     check_draws(ModelConfig(loss_chunk=8))
 
 

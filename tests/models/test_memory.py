@@ -41,6 +41,7 @@ KINDS = {
     'rotary, shared QK': {'rotary': True, 'shared_qk': True},
     'alibi, per head': {'relative': 'alibi', 'attention': 'per_head(causal, causal & window(5))'},
     't5': {'relative': 't5'},
+    'additive, entmax': {'score': 'additive', 'relative': 'alibi', 'attention': 'entmax(causal & window(9))'},
 }
 
 

@@ -210,7 +210,7 @@ def test_packed_pairs_are_those_in_rows_of_their_own(name: str):
 @pytest.mark.parametrize('name', ['bahdanau, dot', 'luong', 'luong, fed'])
 def test_keys_that_are_drawn_in_training_come_with_their_log_probabilities(name: str):
     """Of each target at its step; the search reads the best key, so it draws nothing."""
-    config = ModelConfig(**FIELDS | MODELS[name] | {'cross_attention': 'hard(full)'})
+    config = ModelConfig(**FIELDS | MODELS[name] | {'cross_attention': 'hard(full, sampled=True)'})
     graph, params = drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), std=0.5)
 
     @jax.jit
