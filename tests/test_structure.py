@@ -293,7 +293,7 @@ WITH_LETTERS = ('attention', 'modules', 'models', 'objectives')
 # Arrays that keep the names of `attend`'s and `Relative`'s arguments, which stand in the dimension key; and keys of
 # random numbers, one or one a row.
 PUBLIC_ARRAYS = {'query', 'key', 'value', 'bias', 'segments', 'positions', 'table'}
-PUBLIC_ARRAYS |= {'rng', 'dropout_rng', 'mechanism_rng', 'additive', 'centres'}
+PUBLIC_ARRAYS |= {'rng', 'dropout_rng', 'mechanism_rng', 'state_rng', 'additive', 'centres'}
 PUBLIC_ARRAYS |= {f'{side}_{name}' for side in ('query', 'key') for name in ('segments', 'positions')}
 
 

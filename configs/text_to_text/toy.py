@@ -16,23 +16,31 @@ digit. Beyond: of `copy` 0.87 of the digits are right for sources of 21 to 25, 0
 `sort`, `sum` and the other positions were not run.
 """
 
-from typing import Any
-
 from ml_collections import ConfigDict
 
 from configs.common import set_fields, text_to_text_config
 
 PROBLEMS = ('copy', 'reverse', 'sort', 'sum')
-POSITIONS: dict[str, dict[str, Any]] = {
+POSITIONS: dict[str, dict[str, object]] = {
     'sinusoidal': {'positions': 'sinusoidal'},
     'learned': {'positions': 'learned'},
     't5': {'positions': 'none', 'relative': 't5'},
     'rotary': {'positions': 'none', 'rotary': True},
 }
-RECURRENT = {'bidirectional': True, 'state_width': 128, 'positions': 'none', 'feed_forward': False, 'heads': 1}
+RECURRENT: dict[str, object] = {
+    'bidirectional': True,
+    'state_width': 128,
+    'positions': 'none',
+    'feed_forward': False,
+    'heads': 1,
+}
 RECURRENT |= {'initial_state': 'map', 'embedding_scale': False}
-ATTENDING = {'source_reading': 'after', 'attention_bias': False}
-BLIND = {'source_reading': 'state', 'heads': 2, 'attention_dropout_rate': 0.1}  # the last two are not read
+ATTENDING: dict[str, object] = {'source_reading': 'after', 'attention_bias': False}
+BLIND: dict[str, object] = {
+    'source_reading': 'state',
+    'heads': 2,
+    'attention_dropout_rate': 0.1,
+}  # the last two are not read
 for cell in ('tanh', 'gru', 'lstm', 'sru1', 'sru2'):
     POSITIONS[cell] = RECURRENT | {'cell': cell} | ATTENDING
     POSITIONS[f'{cell}-state'] = RECURRENT | {'cell': cell} | BLIND

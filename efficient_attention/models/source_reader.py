@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jaxtyping import Int
 
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.attention.features.fixed_sums import FixedSums
@@ -48,7 +49,7 @@ class Position(NamedTuple):
     product_B1X: Array
     segments_B1: Array
     positions_B1: Array
-    number: Array
+    number: Int[Array, '']
 
 
 class Given(NamedTuple):
