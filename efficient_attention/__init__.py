@@ -13,7 +13,7 @@ A lower-case letter is local, such as that of a chunk's positions; b in place of
 query heads that share a key head, any other is named in its file's docstring. P also counts the distances of a relative
 term. Without letters are scalars, random keys (or one for each row), arrays of any shape ('...' in their annotation),
 and those that keep the name which `attend` and `Relative` give them: query [B, L, H, K], key and value [B, M, G, K],
-bias, segments, positions and table.
+bias, segments, positions, table, additive [H, K] and centres [B, L, H].
 """
 
 import importlib
@@ -29,6 +29,10 @@ _PUBLIC = {
     'LSH': 'attention.lsh.definition',
     'FAVOR': 'attention.favor.definition',
     'Linear': 'attention.linear.definition',
+    'Sparsemax': 'attention.sparsemax.definition',
+    'Entmax': 'attention.entmax.definition',
+    'Hard': 'attention.hard.definition',
+    'LocalP': 'attention.local_p.definition',
     'Relative': 'attention.relative',
     'parse_mechanism': 'attention.parsing',
     'parse_pattern': 'attention.parsing',

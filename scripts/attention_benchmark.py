@@ -49,6 +49,9 @@ OURS = (
     Side('favor_causal', 'favor(256, causal=True)', against=('performer_pytorch_causal',)),
     Side('linear', 'linear'),
     Side('linear_causal', 'linear(causal=True)'),
+    Side('sparsemax', 'sparsemax'),
+    Side('entmax', 'entmax'),
+    Side('hard', 'hard'),
 )
 PEERS = tuple(Side(name, peer=name) for side in OURS for name in side.against if name != 'jax_nn')
 SIDES = {side.name: side for side in OURS + tuple(dict.fromkeys(PEERS))}

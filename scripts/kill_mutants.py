@@ -59,7 +59,7 @@ class Mutant:
 
 
 MUTANTS = (
-    Mutant('attention/softmax/definition.py', '1.0 / math.sqrt(width)', '1.0 / math.sqrt(width + 1)'),
+    Mutant('attention/logits/definition.py', '1.0 / math.sqrt(width)', '1.0 / math.sqrt(width + 1)'),
     Mutant(
         'attention/weights.py',
         'return (query_B1L1 == key_B11M) & (key_B11M != 0)',

@@ -3,11 +3,12 @@
     python scripts/visualize.py pattern 'causal & window(256)' --output window.png
     python scripts/visualize.py alignment --model runs/multi30k 'Zwei Hunde spielen.' --output alignment.png
     python scripts/visualize.py pooling --model runs/han 'It begins well. The end is bad.' --output pooling.html
+    python scripts/visualize.py weights 'sparsemax(causal)' 'entmax(causal)' causal --output weights.png
 
 `pattern` draws one pattern with the tiles that it keeps, as PNG and in the terminal, and says what it costs;
 `gallery` draws all named patterns and presets in one picture. `alignment` prints what an encoder-decoder makes of each
 text, and draws the weights of its cross-attention. `pooling` writes a page with the weights of each text's sentences
-and words in what a classifier says of it.
+and words in what a classifier says of it. `weights` draws what mechanisms make of random queries and keys.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -52,7 +53,13 @@ GALLERY = (
     *('longformer(12, 3)', 'bigbird(8, 2)', 'sparse_fixed(32, 4)', 'sparse_strided(16)'),
 )
 GALLERY_LENGTH, GALLERY_TILE = 128, 8
-WORDS = {'pattern': 'PATTERN', 'gallery': '', 'alignment': 'TEXT...', 'pooling': 'TEXT...'}  # of each sub-command
+WORDS = {  # of each sub-command
+    'pattern': 'PATTERN',
+    'gallery': '',
+    'alignment': 'TEXT...',
+    'pooling': 'TEXT...',
+    'weights': 'MECHANISM...',
+}
 OLD_NAMES = {'out': 'output'}
 
 
@@ -80,6 +87,10 @@ def draw(command: str, words: list[str], options: flags.FlagValues) -> Figure:
         from scripts.alignment_pictures import draw_texts  # which needs what models need
 
         return draw_texts(words, options)
+    if command == 'weights':
+        from scripts.weight_pictures import draw_weights
+
+        return draw_weights(words, options)
     return draw_pattern(words[0], options) if command == 'pattern' else draw_gallery()
 
 
@@ -100,6 +111,12 @@ def define_flags(command: str) -> flags.FlagValues:
 
         define_output('HTML page to write.', Path('pooling.html'), options)
         define_pooling_flags(options)
+        return options
+    if command == 'weights':
+        from scripts.weight_pictures import define_weight_flags
+
+        define_output('PNG to write.', Path('weights.png'), options)
+        define_weight_flags(options)
         return options
     define_output('PNG to write.', Path('pattern.png'), options)
     define_length(1024, 'Positions.', options)

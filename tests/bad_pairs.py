@@ -80,6 +80,16 @@ BAD_PAIRS = {
     ),
     'decoder bidirectional': train('model.decoder_attention=full', "model.decoder_attention 'full' is not causal"),
     'encoder missing': train('model.layers=0', 'model.layers is 0'),
+    'score unknown': train('model.score=cosine', "model.score is 'cosine'; known: dot, general, additive, location"),
+    'distribution unknown': train('model.cross_attention=softmin(full)', "attention 'softmin(full)': unknown name"),
+    'cross attention sparsemax': train(
+        'model.cross_attention=sparsemax(causal)', "model.cross_attention 'sparsemax(causal)' needs queries and keys in"
+    ),
+    'local-p to itself': train('model.attention=local_p(4)', "model.attention 'local_p(4)' predicts places in another"),
+    'draws to itself': train(
+        'model.decoder_attention=hard(causal,sampled=True)',
+        "model.decoder_attention 'hard(causal,sampled=True)' does not serve: model.attention",
+    ),
     'cross attention LSH': train('model.cross_attention=lsh(8)', "model.cross_attention 'lsh(8)'"),
     'rows split': train(
         'mesh.sequence=2 model.cross_attention=window(4)',

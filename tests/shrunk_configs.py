@@ -73,7 +73,10 @@ def shrink_text_to_text(config: ConfigDict, folder: Path) -> None:
         if isinstance(defaults, ConfigDict):
             config[group].update({name: defaults[name] for name, value in config[group].items() if value is None})
     config.data.update({'length': LENGTH, 'vocab_size': DATA['vocab_size']})
-    config.model.update(ConfigDict(MODEL | {'layers': 2, 'decoder_layers': 2}))
+    small = MODEL | {'layers': 2, 'decoder_layers': 2}
+    small |= {'state_width': 16} if config.model.state_width else {}
+    small |= {} if config.model.feed_forward else {'feed_forward_width': 0}  # nobody reads it
+    config.model.update(ConfigDict(small))
 
 
 def small_model(model: dict[str, Any], length: int) -> dict[str, Any]:

@@ -60,6 +60,7 @@ ARGUMENTS = {
     'configs.text_to_text.books': ('t5',),
     'configs.text_to_text.glue': ('sst2',),
     'configs.text_to_text.multi30k_joined': ('window',),
+    'configs.text_to_text.multi30k_recurrent': ('bahdanau', 'no-attention', 'luong-feeding', 'sru'),
     'configs.text_to_text.wmt14': ('base',),
 }
 REPEATED = {
@@ -81,6 +82,7 @@ REPEATED = {
     'configs.pretrain.reformer': ('',),
     'configs.text_to_text.books': ('t5',),
     'configs.text_to_text.multi30k_joined': ('window',),
+    'configs.text_to_text.multi30k_recurrent': ('no-attention', 'luong-feeding', 'sru'),
     'configs.text_to_text.wmt14': ('base',),
 }
 LOSSES = [(name, argument) for name in NAMES for argument in ARGUMENTS.get(name, ('',))]

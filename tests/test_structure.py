@@ -161,7 +161,9 @@ def test_a_room_imports_no_other_room(name: str):
 
 def test_what_rooms_share_imports_no_room():
     shared = [
-        path for folder in ('features', 'patterns') for path in (ROOT / PACKAGE / 'attention' / folder).glob('*.py')
+        path
+        for folder in ('distributions', 'features', 'logits', 'patterns')
+        for path in (ROOT / PACKAGE / 'attention' / folder).glob('*.py')
     ]
     rooms = {f'{PACKAGE}.attention.{name}' for name in ROOMS}
     for path in shared:
@@ -291,7 +293,7 @@ WITH_LETTERS = ('attention', 'modules', 'models', 'objectives')
 # Arrays that keep the names of `attend`'s and `Relative`'s arguments, which stand in the dimension key; and keys of
 # random numbers, one or one a row.
 PUBLIC_ARRAYS = {'query', 'key', 'value', 'bias', 'segments', 'positions', 'table'}
-PUBLIC_ARRAYS |= {'rng', 'dropout_rng', 'mechanism_rng'}
+PUBLIC_ARRAYS |= {'rng', 'dropout_rng', 'mechanism_rng', 'state_rng', 'additive', 'centres'}
 PUBLIC_ARRAYS |= {f'{side}_{name}' for side in ('query', 'key') for name in ('segments', 'positions')}
 
 

@@ -3,7 +3,9 @@
     python train.py --config configs/text_to_text/toy.py:reverse --workdir runs/reverse
     python train.py --config configs/text_to_text/toy.py:reverse-rotary --workdir runs/reverse_rotary
 
-The problem follows the colon, and after a dash how positions are told: sinusoidal (the default), learned, t5 or rotary.
+The problem follows the colon, and after a dash how positions are told: sinusoidal (the default), learned, t5 or rotary;
+or a recurrent cell: tanh, gru, lstm, sru1 or sru2, in two layers whose decoder attends after each step, or with -state
+behind it begins with the encoder's states and attends to nothing (`copy-gru-state`). These were not run.
 Sources of 2 to 20 digits to train on and to be evaluated on; `pairs.test` has 21 to 40, which no training pair
 has. Of the held-out sources those of 2 and most of 3 digits are among those to train on, too.
 
@@ -19,16 +21,33 @@ from ml_collections import ConfigDict
 from configs.common import set_fields, text_to_text_config
 
 PROBLEMS = ('copy', 'reverse', 'sort', 'sum')
-POSITIONS = {
+POSITIONS: dict[str, dict[str, object]] = {
     'sinusoidal': {'positions': 'sinusoidal'},
     'learned': {'positions': 'learned'},
     't5': {'positions': 'none', 'relative': 't5'},
     'rotary': {'positions': 'none', 'rotary': True},
 }
+RECURRENT: dict[str, object] = {
+    'bidirectional': True,
+    'state_width': 128,
+    'positions': 'none',
+    'feed_forward': False,
+    'heads': 1,
+}
+RECURRENT |= {'initial_state': 'map', 'embedding_scale': False}
+ATTENDING: dict[str, object] = {'source_reading': 'after', 'attention_bias': False}
+BLIND: dict[str, object] = {
+    'source_reading': 'state',
+    'heads': 2,
+    'attention_dropout_rate': 0.1,
+}  # the last two are not read
+for cell in ('tanh', 'gru', 'lstm', 'sru1', 'sru2'):
+    POSITIONS[cell] = RECURRENT | {'cell': cell} | ATTENDING
+    POSITIONS[f'{cell}-state'] = RECURRENT | {'cell': cell} | BLIND
 
 
 def get_config(name: str = 'reverse') -> ConfigDict:
-    """2 + 2 layers of 128, 0.9 M parameters."""
+    """2 + 2 layers of 128, 0.9 M parameters of attention."""
     problem, _, positions = name.partition('-')
     positions = positions or 'sinusoidal'
     if problem not in PROBLEMS or positions not in POSITIONS:

@@ -12,7 +12,9 @@ from jaxtyping import Float, Int
 
 from efficient_attention.attention import reference
 from efficient_attention.attention.checks import (
+    check_additive,
     check_bias,
+    check_centres,
     check_keys,
     check_mechanism,
     check_positions,
@@ -54,6 +56,8 @@ def attend(  # type: ignore[misc]
     *,
     bias: Float[Array, '#B #H #L #M'] | Callable[[Any, Any], Any] | None = None,
     relative: Relative | None = None,
+    additive: Float[Array, 'H K'] | None = None,
+    centres: Float[Array, 'B L H'] | None = None,
     query_segments: Int[Numbers, 'B L'] | None = None,
     key_segments: Int[Numbers, 'B M'] | None = None,
     query_positions: Int[Numbers, '#B L'] | None = None,
@@ -76,6 +80,9 @@ def attend(  # type: ignore[misc]
             where its parameters need gradients), which only the dense backend evaluates on all pairs at once.
         relative: added to the scaled logits: products of a second query with a vector for each distance
             (Transformer-XL); positions must then count tokens of the text, as distances between them are looked up.
+        additive: v of additive scores, v tanh(q + k) unscaled, in place of q k / sqrt(K) (Bahdanau et al. 2014, arXiv
+            1409.0473).
+        centres: where `LocalP` reads, in [0, 1] as a share of the keys of the query's segment.
         query_segments: a query reads keys of its own segment alone; segment 0 is padding, which nobody reads.
             Give both segment arguments or neither; queries of segment 0 give zeros. Numbers in [0, 2**31); one
             outside is refused in a NumPy array and in a JAX array on a CPU. It is not noticed in an array on another
@@ -85,11 +92,11 @@ def attend(  # type: ignore[misc]
             runs, so that a backend can leave out what the pattern forbids.
         key_positions: likewise; needed where a pattern compares positions and L differs from M.
         dropout_rate: probability in [0, 1) to drop a weight; needs `dropout_rng` or `rng`.
-        rng: a typed key for mechanisms that draw something (LSH, FAVOR).
+        rng: a typed key for mechanisms that draw something (LSH, FAVOR), for `Hard(sampled=True)` also one a row.
         dropout_rng: a typed key, or one for each batch row [B]; `rng` by default.
         backend: how a `Softmax` is executed: 'auto' or a name in `BACKENDS`. Other mechanisms have one fast form, under
             'auto' and 'blocked', and their definition, 'reference'.
-        return_lse: also return [B, H, L].
+        return_lse: also return [B, H, L]; of `Hard(sampled=True)` the log-probabilities of what was drawn.
 
     A query that may read no key gives zeros, and zero gradients.
 
@@ -106,6 +113,8 @@ def attend(  # type: ignore[misc]
             mechanism,
             bias=bias,
             relative=relative,
+            additive=additive,
+            centres=centres,
             segments=Sides(query_segments, key_segments),
             positions=Sides(query_positions, key_positions),
             dropout=Dropout(dropout_rate, dropout_rng),
@@ -142,6 +151,8 @@ def complete(request: Request) -> Request:
     check_positions(query, key, mechanism, *request.positions)
     check_bias(query, key, request.bias)
     check_relative(query, mechanism, request.relative)
+    check_additive(query, mechanism, request.additive)
+    check_centres(query, mechanism, request.centres)
     check_keys(mechanism, query.shape[0], rate, request.rng, dropout_rng)
     lengths = query.shape[1], key.shape[1]
     return dataclasses.replace(
@@ -182,7 +193,9 @@ def positions_or_default(positions_bL: Numbers | None, length: int) -> Numbers:
 def attention_weights(
     query: Float[Array, 'B L H K'], key: Float[Array, 'B M G K'], mechanism: Mechanism, **options: Any
 ) -> Float[Array, 'B H L M']:
-    """The weights by which each query sums the values, for any mechanism: rows sum to 1, or to 0 without keys.
+    """The weights by which each query sums the values, for any mechanism: rows sum to 1, to 0 without keys.
+
+    LocalP's sum to at most 1.
 
     FAVOR's are its implicit matrix, LSH's the union over rounds. Needs memory for all pairs: for pictures and tests.
     Takes `attend`'s keyword arguments but those below; raises what it raises.

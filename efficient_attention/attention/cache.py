@@ -11,12 +11,11 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float
 
-from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
+from efficient_attention.attention.cache_spec import Bias, CacheSpec, LogitTerms, NewTokens
 from efficient_attention.attention.features.feature_map import FeatureMap
 from efficient_attention.attention.mechanism import refuse
 from efficient_attention.attention.registry import room_of
 from efficient_attention.attention.relative import Relative
-from efficient_attention.attention.room import Bias
 
 __all__ = [
     'Cache',
@@ -62,7 +61,13 @@ def init_cache(spec: CacheSpec, batch: int, dtype: DTypeLike, rng: Array | None 
 
 
 def decode(
-    spec: CacheSpec, cache: Cache, new: NewTokens, *, bias: Bias | None = None, relative: Relative | None = None
+    spec: CacheSpec,
+    cache: Cache,
+    new: NewTokens,
+    *,
+    bias: Bias | None = None,
+    relative: Relative | None = None,
+    additive: Float[Array, 'H K'] | None = None,
 ) -> tuple[Float[Array, 'B n H K'], Cache]:
     """Outputs of new tokens, which read themselves and those before them, and the cache that includes them.
 
@@ -73,14 +78,16 @@ def decode(
             kept and gets zeros. Mechanisms that keep sums read the newest run of equal segments alone.
         bias: added to the scaled logits: a function of positions of queries and keys, as in `attend`.
         relative: also added, by distance: the queries of the new tokens, and the table, as in `attend`.
+        additive: the vector of additive scores, as in `attend`.
 
     Outputs at positions from `max_length` on are NaN where the cache has no slots for them.
     """
     if not spec.mechanism.has_logits:
-        refuse(spec.mechanism.name, {'additive bias': bias is not None, 'relative term': relative is not None})
+        lacks = {'additive bias': bias is not None, 'relative term': relative is not None}
+        refuse(spec.mechanism.name, lacks | {'additive scores': additive is not None})
     positions, segments = new.positions.astype(jnp.int32), new.segments.astype(jnp.int32)
     new = new._replace(positions=positions, segments=segments)
-    out, cache = room_of(spec.mechanism).decode(spec, cache, new, bias, relative)
+    out, cache = room_of(spec.mechanism).decode(spec, cache, new, LogitTerms(bias, relative, additive))
     return out.astype(new.query.dtype), cache
 
 

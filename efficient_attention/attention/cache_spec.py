@@ -1,11 +1,13 @@
 """The arguments of decoding: a mechanism with its sizes, and the new tokens that go on with a text."""
 
 import dataclasses
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from jax import Array
 
 from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.relative import Relative
 from efficient_attention.errors import InputError
 
 
@@ -49,3 +51,20 @@ class NewTokens(NamedTuple):
     value: Array
     positions: Array
     segments: Array
+
+
+Bias = Callable[[Any, Any], Any]  # from positions of queries and keys
+
+
+class LogitTerms(NamedTuple):
+    """What the logits of new tokens are beside q k / sqrt(K), each None where that is all.
+
+    Args:
+        bias: added, a function of positions of queries and keys, as in `attend`.
+        relative: also added, by distance: the queries of the new tokens, and the table, as in `attend`.
+        additive: the vector of additive scores, in place of the products.
+    """
+
+    bias: Bias | None = None
+    relative: Relative | None = None
+    additive: Array | None = None

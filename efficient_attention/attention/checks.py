@@ -121,6 +121,32 @@ def check_relative(query: Array, mechanism: Mechanism, relative: Any) -> None:
         )
 
 
+def check_additive(query: Array, mechanism: Mechanism, additive: Any) -> None:
+    """A vector [H, K] of floating-point numbers, for mechanisms that have logits."""
+    if additive is None:
+        return
+    if not mechanism.has_logits:
+        raise ValueError(f'{mechanism} has no logits that additive scores could be')
+    if not hasattr(additive, 'dtype') or not jnp.issubdtype(additive.dtype, jnp.floating):
+        kind = getattr(additive, 'dtype', type(additive).__name__)
+        raise ValueError(f'additive is of type {kind}; it must be an array of floating-point numbers')
+    if additive.shape != query.shape[2:]:
+        raise ValueError(f'additive has shape {additive.shape}; it must be [H, K] = {query.shape[2:]}')
+
+
+def check_centres(query: Array, mechanism: Mechanism, centres: Any) -> None:
+    """Numbers [B, L, H] where the mechanism needs them, and only there."""
+    if not mechanism.needs_centres:
+        if centres is not None:
+            raise ValueError(f'{mechanism} reads around no centres; only LocalP does')
+        return
+    shape = query.shape[:3]
+    if centres is None:
+        raise ValueError(f'{mechanism} needs centres [B, L, H] = {shape}, where each query reads')
+    if centres.shape != shape or not jnp.issubdtype(centres.dtype, jnp.floating):
+        raise ValueError(f'centres are {centres.dtype} {centres.shape}; they must be floating-point numbers {shape}')
+
+
 def check_keys(mechanism: Mechanism, batch: int, dropout_rate: float, rng: Any, dropout_rng: Any) -> None:
     """One typed key for a mechanism that draws; one, or one for each row, for dropout."""
     if not 0.0 <= dropout_rate < 1.0:

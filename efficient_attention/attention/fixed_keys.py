@@ -37,11 +37,15 @@ class FixedKeys(NamedTuple):
 
 
 class NewQueries(NamedTuple):
-    """Queries [n B, L, H, K], for keys of B rows, with their segments and positions, int [n B, L]."""
+    """Queries [n B, L, H, K], for keys of B rows, with their segments and positions, int [n B, L].
+
+    And where they read, [n B, L, H], for a mechanism that needs it.
+    """
 
     query: Array
     segments: Array
     positions: Array
+    centres_BLH: Array | None = None
 
 
 def fix_keys(mechanism: Mechanism, keys: KeySequence, rng: Array | None = None) -> FixedKeys | FixedSums:
@@ -59,18 +63,31 @@ def fix_keys(mechanism: Mechanism, keys: KeySequence, rng: Array | None = None) 
 
 
 def attend_fixed(
-    mechanism: Mechanism, fixed: FixedKeys | FixedSums, new: NewQueries, *, backend: str = 'auto'
-) -> Float[Array, '_ L H K']:
-    """The output of `attend` for queries that read the keys, as `mechanism` says, within segments."""
+    mechanism: Mechanism,
+    fixed: FixedKeys | FixedSums,
+    new: NewQueries,
+    *,
+    additive: Float[Array, 'H K'] | None = None,
+    backend: str = 'auto',
+    **options: Any,
+) -> Any:
+    """The output of `attend` for queries that read the keys, as `mechanism` and `additive` say, within segments.
+
+    `options` are others of `attend`, for mechanisms that keep keys: dropout, and for keys that are drawn in training,
+    with a row of queries for each of keys, `rng` and `return_lse`; their log-probabilities [B, H, L] then come second.
+    """
     rows = len(fixed.segment_B if isinstance(fixed, FixedSums) else fixed.segments_BM)
-    query, segments, positions = (side_by_side(x, rows) for x in new)
+    query, segments, positions, centres = (None if x is None else side_by_side(x, rows) for x in new)
+    assert query is not None and segments is not None
     if isinstance(fixed, FixedSums):
         return read_fixed_sums(fixed, query, segments).reshape(new.query.shape)
-    options: dict[str, Any] = {'query_segments': segments, 'key_segments': fixed.segments_BM, 'backend': backend}
+    options |= {'query_segments': segments, 'key_segments': fixed.segments_BM, 'backend': backend}
+    options |= {'additive': additive, 'centres': centres}
     if mechanism.compares_positions:
         options |= {'query_positions': positions, 'key_positions': fixed.positions_BM}
     key, value = fixed.key_BGMK.swapaxes(1, 2), fixed.value_BGMK.swapaxes(1, 2)
-    return attend(query, key, value, mechanism, **options).reshape(new.query.shape)
+    found = attend(query, key, value, mechanism, **options)
+    return found if options.get('return_lse') else found.reshape(new.query.shape)
 
 
 def side_by_side(x: Shaped[Array, '_ L *rest'], rows: int) -> Shaped[Array, 'B _ *rest']:

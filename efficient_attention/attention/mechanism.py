@@ -56,7 +56,12 @@ class Mechanism:
 
     @property
     def has_logits(self) -> bool:
-        """Whether a bias and a relative term can be added to logits, and results over parts of the keys merge."""
+        """Whether a bias and a relative term can be added to logits, which may be additive scores."""
+        return False
+
+    @property
+    def merges(self) -> bool:
+        """Whether results over parts of the keys merge, through a log-sum-exp."""
         return False
 
     @property
@@ -78,6 +83,21 @@ class Mechanism:
     def reads_other_sequence(self) -> bool:
         """Whether queries may read keys of another sequence: all of them, or by the distance of their positions."""
         return not self.is_causal and (self.goes_by_distance or not self.compares_positions)
+
+    @property
+    def reads_itself(self) -> bool:
+        """Whether queries may read keys of their own row."""
+        return True
+
+    @property
+    def draws_in_training(self) -> bool:
+        """Whether it draws keys where a call gives `rng`, as training does, whose loss then counts these draws."""
+        return False
+
+    @property
+    def needs_centres(self) -> bool:
+        """Whether each query says around which place it reads: `centres` of `attend`."""
+        return False
 
     @property
     def is_band(self) -> bool:

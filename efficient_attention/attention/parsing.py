@@ -1,7 +1,8 @@
 """The text form of patterns and mechanisms, for configs and the command line.
 
 'causal & (window(128) | global_tokens(2))' is a pattern, and as a mechanism softmax attention over it;
-'lsh(bucket_size=64, rounds=4)' and 'favor(features=256, causal=True)' are the other mechanisms. Texts are parsed into
+'sparsemax(causal & window(64))' is another distribution over a pattern's keys, and 'lsh(bucket_size=64, rounds=4)' and
+'favor(features=256, causal=True)' are mechanisms without patterns. Texts are parsed into
 a syntax tree and matched against known names; nothing is evaluated.
 """
 
@@ -12,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from efficient_attention.attention.logits.over_pattern import OverPattern
 from efficient_attention.attention.mechanism import CAUSAL_OPTION, Mechanism
 from efficient_attention.attention.patterns import (
     Block,
@@ -95,10 +97,13 @@ def _build_mechanism(node: ast.expr, text: str) -> Mechanism:
     name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else getattr(node, 'id', '')
     if name not in MECHANISMS:
         return Softmax(_build(node, text))
-    arguments, options = _arguments(node, text, _constant) if isinstance(node, ast.Call) else ([], {})
     make = MECHANISMS[name]
+    read = _pattern_or_constant if issubclass(make, OverPattern) else _constant
+    arguments, options = _arguments(node, text, read) if isinstance(node, ast.Call) else ([], {})
     for field, value in [*zip(dataclasses.fields(make), arguments, strict=False), *_named_fields(make, options)]:
-        if type(value) is not type(field.default):
+        if isinstance(field.default, Pattern) and not isinstance(value, Pattern):
+            raise InputError(f'attention {text!r}: {name} {field.name} is {value!r}; it must be a pattern')
+        if not isinstance(field.default, Pattern) and type(value) is not type(field.default):
             kind = _KINDS[type(field.default)]
             raise InputError(f'attention {text!r}: {name} {field.name} is {value!r}; it must be {kind}')
     return _call(name, make, arguments, options, text)
@@ -143,9 +148,12 @@ def _build(node: ast.expr, text: str) -> Pattern:
 def _known(name: str, text: str) -> Callable[..., Pattern]:
     """The function that makes the pattern of this name; a mechanism's name and unknown ones raise an InputError."""
     if name in MECHANISMS:
+        make = MECHANISMS[name]
+        advice = f'write {name}(...) around the whole pattern' if issubclass(make, OverPattern) else 'write it alone'
+        needs = model_needs(make())
         raise InputError(
-            f'attention {text!r}: {name} is a mechanism of its own and no pattern, nor part of one; write it alone, '
-            f'with {model_needs(MECHANISMS[name]())}'
+            f'attention {text!r}: {name} is a mechanism of its own and no pattern, nor part of one; {advice}'
+            f'{", with " if needs else ""}{needs}'
         )
     if name not in PATTERNS:
         known = ', '.join(sorted((*PATTERNS, *MECHANISMS)))
@@ -200,6 +208,11 @@ def _whole_number(node: ast.expr, text: str) -> int:
     if type(_value(node)) is int:
         return _value(node)
     raise InputError(f'attention {text!r}: {ast.unparse(node)!r} is not a whole number')
+
+
+def _pattern_or_constant(node: ast.expr, text: str) -> Pattern | int | bool | str:
+    """The constant that a node is, or the pattern that it stands for."""
+    return _build(node, text) if _value(node) is None else _constant(node, text)
 
 
 def _constant(node: ast.expr, text: str) -> int | bool | str:

@@ -1,6 +1,6 @@
 """Every mechanism's room, by the mechanism's name; a new one is a line here."""
 
-from efficient_attention.attention import favor, linear, lsh, softmax
+from efficient_attention.attention import entmax, favor, hard, linear, local_p, lsh, softmax, sparsemax
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.room import Room
 
@@ -9,6 +9,10 @@ _ROOMS = (
     lsh.ROOM,
     favor.ROOM,
     linear.ROOM,
+    sparsemax.ROOM,
+    entmax.ROOM,
+    hard.ROOM,
+    local_p.ROOM,
 )
 ROOMS: dict[str, Room] = {room.kind.name: room for room in _ROOMS}
 

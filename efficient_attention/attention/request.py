@@ -59,6 +59,8 @@ class Request:
     dropout: Dropout | None
     bias: Any = None
     relative: Relative | None = None
+    additive: Array | None = None  # v [H, K] of scores v tanh(q + k) in place of q k / sqrt(K)
+    centres: Array | None = None  # [B, L, H] in [0, 1], shares of the keys of the query's segment
     rng: Array | None = None
     return_lse: bool = False
     backend: str = 'auto'  # how a `Softmax` is executed

@@ -7,14 +7,12 @@ from typing import Any
 from jax import Array
 from jax.typing import DTypeLike
 
-from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
+from efficient_attention.attention.cache_spec import CacheSpec, LogitTerms, NewTokens
 from efficient_attention.attention.features.feature_map import FeatureMap
 from efficient_attention.attention.mechanism import Mechanism
-from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.split_tokens.split import Split
 
-Bias = Callable[[Any, Any], Any]
 Result = tuple[Array, Array | None]
 
 
@@ -30,8 +28,8 @@ class Room:
             honoured, or refused by the line of `mechanism.lack`.
         init_cache: cache.py; what is kept before any token, given the number of rows, a dtype and a key. A mechanism
             that cannot be decoded takes this and `decode` from `attention/no_cache.py`.
-        decode: cache.py; float outputs [B, n, H, K] of n >= 1 new tokens, and the cache that includes them. The
-            bias and the relative term are None unless the mechanism has logits.
+        decode: cache.py; float outputs [B, n, H, K] of n >= 1 new tokens, and the cache that includes them. All
+            terms are None unless the mechanism has logits.
         multiply_adds: cost.py; of one row of so many positions, heads and width, in matrix products, forward.
         serve_share: split_tokens.py or serve.py; as `serve`, of the share of a request that one device has, inside
             `jax.shard_map`. Positions are those of the whole rows. None where rows cannot be split.
@@ -43,7 +41,7 @@ class Room:
     weights: Callable[[Request], Result]
     serve: Callable[[Request], Result]
     init_cache: Callable[[CacheSpec, int, DTypeLike, Array | None], Any]
-    decode: Callable[[CacheSpec, Any, NewTokens, Bias | None, Relative | None], tuple[Array, Any]]
+    decode: Callable[[CacheSpec, Any, NewTokens, LogitTerms], tuple[Array, Any]]
     multiply_adds: Callable[[Any, int, int, int], int]
     serve_share: Callable[[Request, Split], Result] | None = None
     feature_map: Callable[[Any, Any, int], FeatureMap] | None = None

@@ -10,6 +10,8 @@ from efficient_attention.config.checks import check_one_of
 from efficient_attention.config.fields import CHANGEABLE, EXPORTED, marked, read_by
 from efficient_attention.errors import InputError, require
 
+WITHOUT_BACKENDS = ('auto', 'blocked', 'reference')  # which any mechanism serves
+
 
 @dataclasses.dataclass(frozen=True)
 class AttentionConfig:
@@ -26,7 +28,8 @@ class AttentionConfig:
     attention: str = marked(EXPORTED, default='full')
     # 'auto' | 'reference' | 'dense' | 'blocked' | 'jax_nn' | 'cudnn'
     attention_backend: str = marked(CHANGEABLE, EXPORTED, default='auto')
-    # what an encoder-decoder's decoder reads the encoder by: full, favor or linear attention, or a window by positions
+    # what an encoder-decoder's decoder reads the encoder by: full, favor or linear attention, a window by positions, a
+    # distribution such as entmax over these, or places that each token predicts, local_p
     cross_attention: str = read_by('text_to_text', default='full', marks=(EXPORTED,))
     attention_bias: bool = True  # biases in the query, key, value and output projections; Reformer has none
     scaled_logits: bool = True  # products of queries and keys times 1 / sqrt(K); T5's are left as they are
@@ -50,12 +53,14 @@ class AttentionConfig:
         require(fits, 'model.head_width', self.head_width, 'even for rotary positions')
         check_one_of('model.attention_backend', self.attention_backend, ('auto', *BACKENDS))
         require(self.global_tokens >= 0, 'model.global_tokens', self.global_tokens, '0 or more')
-        if self.global_tokens and not all(mechanism.has_logits for mechanism in self.mechanisms):
+        if self.global_tokens and not all(mechanism.merges for mechanism in self.mechanisms):
             raise InputError(
                 f'model.global_tokens is {self.global_tokens}; model.attention {self.attention!r} has none'
             )
         for mechanism in self.mechanisms:
             self._check_mechanism(mechanism)
+            self._check_backend('model.attention', self.attention, mechanism)
+        self._check_backend('model.cross_attention', self.cross_attention, self.cross_mechanism)
         self._check_cross_mechanism()
 
     def _check_cross_mechanism(self) -> None:
@@ -69,7 +74,25 @@ class AttentionConfig:
         if not mechanism.has_dropout and self.attention_dropout_rate:
             raise InputError(f'model.cross_attention {text!r} needs model.attention_dropout_rate=0.0')
 
+    def _check_backend(self, field: str, text: str, mechanism: Mechanism) -> None:
+        backend = self.attention_backend
+        if backend not in WITHOUT_BACKENDS and not mechanism.has_backends:
+            raise InputError(
+                f'model.attention_backend {backend!r} executes softmax, and {field} {text!r} has one fast form; use '
+                f'{", ".join(WITHOUT_BACKENDS)}'
+            )
+
     def _check_mechanism(self, mechanism: Mechanism) -> None:
+        if mechanism.draws_in_training:
+            raise InputError(
+                f'model.attention {self.attention!r} draws keys, from which model.cross_attention alone learns; leave '
+                'sampled=True out here'
+            )
+        if not mechanism.reads_itself:
+            raise InputError(
+                f'model.attention {self.attention!r} predicts places in another sequence: use it as '
+                'model.cross_attention, and window(w) here'
+            )
         mechanism.check_heads(self.heads)
         has_keys = self.shared_qk or not mechanism.normalises_keys
         has_dropout = mechanism.has_dropout or self.attention_dropout_rate == 0.0

@@ -49,10 +49,17 @@ class EmbeddingConfig(LayerConfig):
     @property
     def position_limit(self) -> int | None:
         """How many positions the model has a place for; None where any number of them."""
+        return min(self.position_tables.values(), default=None)
+
+    @property
+    def position_tables(self) -> dict[str, int]:
+        """How many positions each table of positions has, by its field or fields."""
+        tables: dict[str, int] = {}
         if self.positions == 'axial':
-            return math.prod(self.axial_shape)
-        is_limited = self.positions == 'learned' or self.relative in UNTIED
-        return self.max_length - self.position_offset if is_limited else None
+            tables['model.axial_shape'] = math.prod(self.axial_shape)
+        elif self.positions == 'learned' or self.relative in UNTIED:
+            tables['model.max_length'] = self.max_length - self.position_offset
+        return tables | ({'model.location_length': self.location_length} if self.score == 'location' else {})
 
     def check_positions(self) -> None:
         """Raises InputError where the fields of positions do not fit together."""

@@ -5,14 +5,14 @@ from typing import Any
 
 from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.fields import EXPORTED, marked
-from efficient_attention.config.relative import RelativeConfig
+from efficient_attention.config.score import ScoreConfig
 from efficient_attention.errors import require
 
 ACTIVATIONS = ('gelu_tanh', 'gelu_erf', 'gelu_sigmoid', 'relu')
 
 
 @dataclasses.dataclass(frozen=True)
-class FeedForwardConfig(RelativeConfig):
+class FeedForwardConfig(ScoreConfig):
     """The feed-forward sub-layer of a layer.
 
     Raises:
@@ -29,7 +29,7 @@ class FeedForwardConfig(RelativeConfig):
     activation: str = 'gelu_tanh'  # 'gelu_tanh' (BERT, ALBERT) | 'gelu_erf' (ELECTRA) | 'gelu_sigmoid' | 'relu'
 
     def __post_init__(self) -> None:
-        RelativeConfig.__post_init__(self)
+        ScoreConfig.__post_init__(self)
         object.__setattr__(self, 'feed_forward_width', self.feed_forward_width or 4 * self.width)
         if not self.feed_forward:
             self._check_unread()

@@ -6,24 +6,26 @@ import jax.numpy as jnp
 
 from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.fields import EXPORTED, marked
-from efficient_attention.config.recurrent import RecurrentConfig
+from efficient_attention.config.source_reading import SourceReadingConfig
 from efficient_attention.errors import require
 
-NORMS = ('post', 'pre')
+NORMS = ('post', 'pre', 'none')
 NORM_KINDS = ('layer', 'rms')
 KERNEL_INITS = ('fixed', 'fan_in')
 DTYPES = ('float32', 'bfloat16')
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerConfig(RecurrentConfig):
+class LayerConfig(SourceReadingConfig):
     """Shape and numerics of a layer; defaults are BERT's (Devlin et al. 2018, arXiv 1810.04805, and its released code).
 
     Raises:
         InputError: a field is out of range; names the field, its value and what is allowed.
     """
 
-    norm: str = 'post'  # normalise after the residual sum ('post', BERT) or before each sub-layer ('pre')
+    # normalise after the residual sum ('post', BERT), before each sub-layer ('pre'), or nowhere in the layers ('none')
+    norm: str = 'post'
+    residual: bool = True  # add a sub-layer's input to its output; stacked cells of the first papers do not
     # 'layer' normalisation | 'rms' = division by the root of the mean square alone (T5)
     norm_kind: str = 'layer'
     norm_epsilon: float = 1e-12  # added to the variance
@@ -37,7 +39,7 @@ class LayerConfig(RecurrentConfig):
     dtype: str = marked(EXPORTED, default='float32')
 
     def __post_init__(self) -> None:
-        RecurrentConfig.__post_init__(self)
+        SourceReadingConfig.__post_init__(self)
         require(0.0 <= self.dropout_rate < 1.0, 'model.dropout_rate', self.dropout_rate, 'in [0, 1)')
         check_within('model.init_std', self.init_std, 0, low_is_open=True)
         check_within('model.norm_epsilon', self.norm_epsilon, 0)

@@ -2,7 +2,7 @@
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.relative import UNTIED
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, require
 
 
 def check_memory(config: ModelConfig) -> None:
@@ -19,10 +19,19 @@ def check_memory(config: ModelConfig) -> None:
 def check_keeps_memory(config: ModelConfig) -> None:
     """Raises InputError unless the layers can read what was before a segment as they read the segment."""
     asked = f'model.memory_length is {config.memory_length}; ' if config.memory_length else ''
-    if not all(mechanism.goes_by_distance for mechanism in config.mechanisms):
+    if config.cell != 'none':
+        allowed = f'0, or 1 with model.cell {config.cell!r}: the state, which stands for all tokens before'
+        require(config.memory_length <= 1, 'model.memory_length', config.memory_length, allowed)
+        allowed = f'False with model.cell {config.cell!r}, whose state tells no tokens apart'
+        require(not config.same_length, 'model.same_length', True, allowed)
+    elif not all(mechanism.goes_by_distance for mechanism in config.mechanisms):
         raise InputError(
             f'{asked}model.attention {config.attention!r} keeps no memory: use causal, window or strided attention, '
             'which go by distance'
+        )
+    if config.score == 'location':
+        raise InputError(
+            f"{asked}model.score 'location' has vectors for positions of a text, and those in memory have none"
         )
     if config.stack != 'plain':
         raise InputError(f'{asked}a {config.stack} stack (model.stack) keeps no memory')

@@ -1,11 +1,11 @@
 """A model's whole config: layers, embeddings, output, and how the layers are stacked.
 
-The groups of model fields inherit from one another (AttentionConfig <- RelativeConfig <- FeedForwardConfig <-
-LayerConfig <- EmbeddingConfig <- OutputConfig <- ModelConfig), a file for each, and are not fields of one another. So a
-field has one flat name everywhere, on the command line (`--config.model.width`), in config.json and in code
-(`config.width`), without a table that maps flat names to groups; a module asks for the smallest config that has what it
-reads, and takes any larger one; and a group can check its fields against those below it, such as `adaptive_divisor`
-against `embedding_width`.
+The groups of model fields inherit from one another (AttentionConfig <- RelativeConfig <- ScoreConfig <-
+FeedForwardConfig <- RecurrentConfig <- LayerConfig <- EmbeddingConfig <- OutputConfig <- ModelConfig), a file for each,
+and are not fields of one another. So a field has one flat name everywhere, on the command line
+(`--config.model.width`), in config.json and in code (`config.width`), without a table that maps flat names to groups; a
+module asks for the smallest config that has what it reads, and takes any larger one; and a group can check its fields
+against those below it, such as `adaptive_divisor` against `embedding_width`.
 """
 
 import dataclasses
@@ -25,7 +25,8 @@ STACKS = ('plain', 'reversible')
 @dataclasses.dataclass(frozen=True)
 class ModelConfig(OutputConfig):
     """An encoder or decoder. Its fields are those of this stack and of the groups below it, all on one level:
-    `AttentionConfig`, `RelativeConfig`, `FeedForwardConfig`, `LayerConfig`, `EmbeddingConfig`, `OutputConfig`.
+    `AttentionConfig`, `RelativeConfig`, `ScoreConfig`, `FeedForwardConfig`, `RecurrentConfig`, `LayerConfig`,
+    `EmbeddingConfig`, `OutputConfig`.
 
     Raises:
         InputError: a field is out of range; names the field, its value and what is allowed.
@@ -43,7 +44,8 @@ class ModelConfig(OutputConfig):
     decoder_attention: str = read_by('text_to_text', default='causal', marks=(EXPORTED,))
     # what the backward pass recomputes in a layer: nothing | 'full' all | 'dots' all but matrix products
     remat: str = marked(CHANGEABLE, EXPORTED, default='none')
-    # tokens before a segment whose layer inputs a decoder keeps and reads again (M)
+    # tokens before a segment whose layer inputs a decoder keeps and reads again (M); with `cell` 1 = it goes on from
+    # its state
     memory_length: int = read_by('language_modelling', default=0)
     attention_seed: int = marked(EXPORTED, default=0)  # of what LSH and FAVOR draw
     # training steps that share one draw; 0 = one draw for the whole run
@@ -70,16 +72,44 @@ class ModelConfig(OutputConfig):
         self.check_groups()
         allowed = f'a number of mechanisms that divides {self.layers} layers'
         require(self.layers % len(self.mechanisms) == 0, 'model.attention', self.attention, allowed)
+        if self.decoder_layers:
+            self.check_source_reading()
         if self.stack == 'reversible':
             require(self.norm == 'pre', 'model.norm', self.norm, "'pre' in a reversible stack")
+            require(self.residual, 'model.residual', False, 'True in a reversible stack, which is made of its sums')
             allowed = "'none' in a reversible stack, which keeps nothing"
             require(self.remat == 'none', 'model.remat', self.remat, allowed)
+
+    def check_source_reading(self) -> None:
+        """Raises InputError where an encoder-decoder's stacks do not fit how the one reads the other."""
+        value, bidirectional = self.initial_state, self.bidirectional
+        if value != 'zeros':
+            allowed = f'{self.layers}, model.layers, with model.initial_state {value!r}'
+            require(self.decoder_layers == self.layers, 'model.decoder_layers', self.decoder_layers, allowed)
+        fits = value != 'copy' or not bidirectional
+        require(fits, 'model.initial_state', value, 'zeros, map or map_backward with model.bidirectional')
+        fits = value != 'map_backward' or bidirectional
+        require(fits, 'model.initial_state', value, 'zeros, copy or map without model.bidirectional')
+        if self.source_reading == 'before':
+            allowed = "0 or model.width with model.source_reading 'before', whose queries are states"
+            require(self.state_width in (0, self.width), 'model.state_width', self.state_width, allowed)
+        if self.is_stepwise:
+            allowed = '0 where the decoder reads one position after another (model.source_reading, input_feeding)'
+            require(not self.recurrent_chunk, 'model.recurrent_chunk', self.recurrent_chunk, allowed)
+        if value != 'zeros' or self.source_reading != 'layers':
+            allowed = "'plain' with model.source_reading or model.initial_state"
+            require(self.stack == 'plain', 'model.stack', self.stack, allowed)
 
     @property
     def encoder(self) -> 'ModelConfig':
         """The config of an encoder-decoder's encoder."""
         return dataclasses.replace(
-            self, decoder_layers=0, decoder_attention='causal', cross_attention='full', target_vocab_size=0
+            self,
+            decoder_layers=0,
+            decoder_attention='causal',
+            cross_attention='full',
+            reinforce_weight=1.0,
+            target_vocab_size=0,
         )
 
     @property

@@ -7,7 +7,7 @@ from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.fields import CHANGEABLE_WITH_MORE_STEPS, marked
 from efficient_attention.errors import InputError
 
-NAMES = ('adamw', 'lamb', 'adafactor')
+NAMES = ('adamw', 'lamb', 'adafactor', 'adadelta')
 SCHEDULES = ('bert', 'linear', 'cosine', 'constant', 'rsqrt')
 SCHEDULES_WITH_AN_END = ('bert', 'linear', 'cosine')
 
@@ -20,7 +20,9 @@ class OptimizerConfig:
         InputError: a field is out of its range; names the field, its value and what is allowed.
     """
 
-    name: str = 'adamw'  # 'adamw' | 'lamb' | 'adafactor', whose learning rate is relative to each parameter's size
+    # 'adamw' | 'lamb' | 'adafactor', whose learning rate is relative to each parameter's size | 'adadelta', whose
+    # learning rate is 1 and `beta2` the decay of both of its means (the paper: 0.95)
+    name: str = 'adamw'
     learning_rate: float = marked(CHANGEABLE_WITH_MORE_STEPS, default=1e-4)  # the peak
     warmup_steps: int = marked(CHANGEABLE_WITH_MORE_STEPS, default=10_000)  # steps of linear warm-up from 0
     # 'bert' | 'linear' | 'cosine' | 'constant' | 'rsqrt', see schedules.py
@@ -29,7 +31,7 @@ class OptimizerConfig:
     end_learning_rate_ratio: float = marked(CHANGEABLE_WITH_MORE_STEPS, default=0.0)
     beta1: float = 0.9  # decay of the mean of the gradients
     beta2: float = 0.999  # decay of the mean of their squares
-    eps: float = 1e-6  # added to the root of the second mean
+    eps: float = 1e-6  # added to the root of the second mean, of Adadelta to both means under their roots
     weight_decay: float = 0.01  # decoupled: parameters shrink by learning rate * this a step
     bias_correction: bool = False  # divide the means by 1 - beta^step; the code of BERT and ALBERT does not
     clip_norm: float = 1.0  # largest norm of all gradients together, before the update rule; 0 = no clipping
@@ -55,6 +57,8 @@ class OptimizerConfig:
             )
         if self.name == 'adafactor':
             _check_not_given(self, ('beta1', 'beta2', 'eps', 'bias_correction'))
+        if self.name == 'adadelta':
+            _check_not_given(self, ('beta1', 'bias_correction'))
         check_within('optimizer.layer_decay', self.layer_decay, 0, 1, low_is_open=True)
         check_within('optimizer.frozen_layers', self.frozen_layers, 0)
         _check_patterns('optimizer.no_decay', self.no_decay)

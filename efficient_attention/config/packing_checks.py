@@ -2,11 +2,13 @@
 
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, require
 
 
 def check_packing(model: ModelConfig) -> None:
     """Raises InputError where a text would read other tokens of itself in a packed row than in a row of its own."""
+    allowed = "'zeros' with pairs.packed: a row of several pairs has one last state"
+    require(model.initial_state == 'zeros', 'model.initial_state', model.initial_state, allowed)
     for field in ('attention', 'decoder_attention'):
         stack = model.encoder if field == 'attention' else model.decoder
         for mechanism, text in zip(stack.mechanisms, getattr(model, field).split(';'), strict=True):

@@ -39,6 +39,9 @@ class PairsConfig(PairRowsConfig):
     # the piece that a decoder reads first, BART's '</s>'; '' = [CLS] or its like, else that of padding
     start: str = marked(EXPORTED, default='')
     buckets: tuple[int, ...] = BUCKETS  # row lengths to pad to
+    reverse_source: bool = (
+        False  # sources from their last token to their first (Sutskever et al. 2014, arXiv 1409.3215)
+    )
 
     def __post_init__(self) -> None:
         PairRowsConfig.__post_init__(self)

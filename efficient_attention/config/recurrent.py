@@ -21,10 +21,12 @@ class RecurrentConfig(FeedForwardConfig):
 
     # 'none' = layers mix positions by attention | 'tanh' | 'gru' | 'lstm' | 'sru1' | 'sru2' = by a recurrent cell
     cell: str = 'none'
-    bidirectional: bool = False  # of an encoder: half of a layer's units read the row from its end
+    bidirectional: bool = False  # of an encoder: a second cell reads the row from its end
     # of both directions: each has a stack of its own over its half of the width and never reads the other's states, so
     # that a language model may have both (ELMo)
     directions_apart: bool = read_by('language_modelling', 'fine_tuning', default=False)
+    # U of each direction; 0 = the width, or half of it in each of two. Where all are not the width, a matrix maps them
+    state_width: int = 0
     state_dropout_rate: float = 0.0  # on the state, one mask for all positions of a row (Gal & Ghahramani 2016)
     # positions whose products and states are kept for gradients at a time, the others computed again; 0 = of all
     recurrent_chunk: int = marked(CHANGEABLE, default=0)
@@ -34,13 +36,14 @@ class RecurrentConfig(FeedForwardConfig):
         check_one_of('model.cell', self.cell, CHOICES)
         check_within('model.state_dropout_rate', self.state_dropout_rate, 0, 1, high_is_open=True)
         require(self.recurrent_chunk >= 0, 'model.recurrent_chunk', self.recurrent_chunk, '0 or more')
+        require(self.state_width >= 0, 'model.state_width', self.state_width, '0 or more')
         if self.cell == 'none':
-            for name in ('bidirectional', 'state_dropout_rate', 'recurrent_chunk'):
+            for name in ('bidirectional', 'state_width', 'state_dropout_rate', 'recurrent_chunk'):
                 value, default = getattr(self, name), getattr(RecurrentConfig, name)
                 require(value == default, f'model.{name}', value, f'{default!r} without model.cell')
             return
-        fits = not self.bidirectional or self.width % 2 == 0
-        require(fits, 'model.width', self.width, 'even for model.bidirectional, of which each direction has half')
+        fits = not self.bidirectional or self.state_width or self.width % 2 == 0
+        require(bool(fits), 'model.width', self.width, 'even for model.bidirectional, or set model.state_width')
         has_matrix = not self.cell.startswith('sru') or not self.state_dropout_rate
         allowed = f'0 with model.cell {self.cell!r}, whose state no matrix reads'
         require(has_matrix, 'model.state_dropout_rate', self.state_dropout_rate, allowed)
@@ -48,4 +51,4 @@ class RecurrentConfig(FeedForwardConfig):
     @property
     def units(self) -> int:
         """The width of a recurrent state, U, of each direction."""
-        return self.width // (1 + self.bidirectional)
+        return self.state_width or self.width // (1 + self.bidirectional)

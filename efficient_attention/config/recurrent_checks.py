@@ -1,12 +1,20 @@
 """Checks that a run with recurrent layers sets no field that they do not read."""
 
+from typing import Any
+
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError, require
 
 # Fields of attention to the row itself, and fields that cross-attention reads, too: what they must be without it.
 OF_SELF_ATTENTION = {'shared_qk': False, 'rotary': False, 'relative': 'none', 'global_tokens': 0}
-OF_ATTENTION = {'heads': 2, 'attention_bias': True, 'scaled_logits': True, 'attention_dropout_rate': 0.1}
+OF_ATTENTION: dict[str, Any] = {
+    'heads': 2,
+    'attention_bias': True,
+    'scaled_logits': True,
+    'attention_dropout_rate': 0.1,
+}
+OF_ATTENTION |= {'score': 'dot', 'location_length': 512}
 
 
 def check_recurrent(model: ModelConfig, mesh: MeshConfig) -> None:
@@ -18,13 +26,9 @@ def check_recurrent(model: ModelConfig, mesh: MeshConfig) -> None:
     reason = f'with model.cell {model.cell!r}, whose layers do not read it'
     for field, text in (('attention', model.attention), ('decoder_attention', model.decoder_attention)):
         require(text in ('full', 'causal'), f'model.{field}', text, f"'full' or 'causal' {reason}")
-    for field, value in (OF_SELF_ATTENTION | ({} if model.decoder_layers else OF_ATTENTION)).items():
+    has_attention = model.decoder_layers > 0 and model.source_reading != 'state'
+    for field, value in (OF_SELF_ATTENTION | ({} if has_attention else OF_ATTENTION)).items():
         require(getattr(model, field) == value, f'model.{field}', getattr(model, field), f'{value!r} {reason}')
-    if model.memory_length:
-        raise InputError(
-            f'model.memory_length is {model.memory_length}; layers of model.cell {model.cell!r} keep a state, no '
-            'tokens, and do not yet carry it from segment to segment'
-        )
     if mesh.sequence > 1:
         raise InputError(
             f'mesh.sequence is {mesh.sequence}; layers of model.cell {model.cell!r} read rows position by position'

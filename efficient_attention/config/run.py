@@ -5,6 +5,7 @@ import dataclasses
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.config.checks import check_one_of
 from efficient_attention.config.data import DataConfig
+from efficient_attention.config.draw_checks import check_draws
 from efficient_attention.config.evaluation import EvalConfig, has_held_out
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.fields import CHANGEABLE, TASKS, TRAINING_ONLY, marked, read_by, unread_fields
@@ -136,6 +137,7 @@ class RunConfig:
         if not self.model.decoder_layers:
             raise InputError('model.decoder_layers is 0; the task text_to_text needs a decoder')
         check_decoder(self.model)
+        check_draws(self.model)
         self.check_target_tokenizer()
         if self.eval.split == 'test' and not self.pairs.test.strip():
             raise InputError("eval.split is 'test', but pairs.test is empty: there are no targets to score by")
@@ -143,21 +145,21 @@ class RunConfig:
             check_packing(self.model)
         if self.train.z_loss and self.model.adaptive_cutoffs:
             raise InputError('train.z_loss must be 0 with model.adaptive_cutoffs, whose outputs are normalised already')
-        limit = self.model.position_limit
-        if limit is not None and self.pairs.target_length > limit:
-            raise InputError(
-                f'pairs.target_length {self.pairs.target_length} is beyond the position table, model.max_length {limit}'
-            )
+        self.check_length('pairs.target_length', self.pairs.target_length)
 
     def check_positions(self) -> None:
         """Raises InputError where rows are longer than what the model has positions for, or fill no axial shape."""
-        model, limit = self.model, self.model.position_limit
-        if model.positions == 'axial' and self.data.length != limit:
+        model, tables = self.model, self.model.position_tables
+        if model.positions == 'axial' and self.data.length != tables['model.axial_shape']:
             raise InputError(
-                f'model.axial_shape {model.axial_shape} has {limit} positions; their number must be '
-                f'data.length {self.data.length}'
+                f'model.axial_shape {model.axial_shape} has {tables["model.axial_shape"]} positions; their number must '
+                f'be data.length {self.data.length}'
             )
-        table = 'model.axial_shape' if model.positions == 'axial' else 'model.max_length'
-        for name, length in (('data.length', self.data.length), ('eval.context', self.eval.context)):
-            if limit is not None and length > limit:
+        self.check_length('data.length', self.data.length)
+        self.check_length('eval.context', self.eval.context)
+
+    def check_length(self, name: str, length: int) -> None:
+        """Raises InputError where so many tokens, the value of the field `name`, are beyond a position table."""
+        for table, limit in self.model.position_tables.items():
+            if length > limit:
                 raise InputError(f'{name} {length} is beyond the position table, {table} {limit}')

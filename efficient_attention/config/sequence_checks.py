@@ -33,6 +33,8 @@ def check_sequence(mesh: MeshConfig, model: ModelConfig, lengths: dict[str, int]
             f'{asked}model.attention_backend {model.attention_backend!r} gives no log-sum-exp to merge results by; '
             "use 'auto', 'blocked' or 'dense'"
         )
+    if model.score == 'additive':
+        raise InputError(f"{asked}model.score 'additive' has no form for rows that are split; use another score")
     if model.relative in UNTIED:
         raise InputError(f'{asked}model.relative {model.relative!r} reads positions of whole rows; use another one')
 

@@ -117,7 +117,9 @@ class Translator:
             yield number, [self.translation(sources[number], target) for target in targets]
 
     def translation(self, source: np.ndarray, target: Target) -> Translation:
-        """A target as a text."""
+        """A target as a text; the source's pieces, and the weights for them, stand as in its text."""
+        places, alignment = self.encoder.source.places(len(source)), target.alignment
+        source, alignment = source[places], None if alignment is None else alignment[:, places]
         tokenizer = self.encoder.target.tokenizer
         pieces, source_pieces = (
             tuple(one.tokenizer.id_to_token(int(id)) or '' for id in ids)
@@ -125,7 +127,7 @@ class Translator:
         )
         written = [id for id in target.ids.tolist() if id not in self.unwritten]
         text = ' '.join(tokenizer.decode(written, skip_special_tokens=False).split('\n'))
-        return Translation(text, target.score, pieces, source_pieces, target.alignment)
+        return Translation(text, target.score, pieces, source_pieces, alignment)
 
 
 def make_translator(
@@ -201,6 +203,7 @@ def translator_of(
     lengths = (run.data.length, run.pairs.target_length) if run else (length, length)
     source = side_encoder(pretrained, pretrained.tokenizer, lengths[0])
     target = dataclasses.replace(source, length=lengths[1])
+    source = dataclasses.replace(source, is_reversed=run.pairs.reverse_source if run else False)
     if pretrained.target_tokenizer is not None:
         target = side_encoder(pretrained, pretrained.target_tokenizer, lengths[1])
     module = pretrained_module(lambda rngs: EncoderDecoder(pretrained.model, rngs=rngs), pretrained)

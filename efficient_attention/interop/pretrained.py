@@ -210,11 +210,14 @@ def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None
         tokenizer: its file; None = `pretrained.tokenizer`.
 
     Raises:
-        InputError: no Hugging Face family has such a model, it has two tokenizers, or there is something in the folder.
+        InputError: no Hugging Face family has such a model, it has two tokenizers or reads sources in reverse, or there
+            is something in the folder.
         RunError: the disk is full.
     """
     if pretrained.target_tokenizer is not None:
         raise InputError('pairs.target_tokenizer: the model has two tokenizers; a Hugging Face folder holds one')
+    if pretrained.run is not None and pretrained.run.pairs.reverse_source:
+        raise InputError('pairs.reverse_source is True; no tokenizer of a Hugging Face folder reverses texts')
     params = pretrained.params()
     tokenizer = pretrained.tokenizer if tokenizer is None else tokenizer
     values = config_values(

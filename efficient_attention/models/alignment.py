@@ -1,8 +1,11 @@
 """Which part of a source each token of a target reads: the weights of a decoder's cross-attention."""
 
+import jax
+import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.attend import attention_weights
+from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.modules.attention import cross_options
@@ -22,13 +25,29 @@ def cross_weights(
         tokens_BL: what it reads, the start symbol first.
         segments_BL: 0 = padding, whose weights are 0.
         other: what `EncoderDecoder.encode` gave.
-        layer: the number of the layer, negative from the last one.
+        layer: the number of the layer, negative from the last one; not read where one attention serves all.
+
+    Raises:
+        InputError: the decoder reads the source by its first states alone, without weights.
     """
     config = decoder.config
+    if config.source_reading != 'layers':
+        return apart_weights(decoder, tokens_BL, segments_BL, other)
     _, read = decoder.embedded(tokens_BL, segments_BL, other=other)
     _, taps = decoder.tapped(tokens_BL, segments_BL, other=other)
     number = range(config.layers)[layer]
     context = Context(segments_BL, read['positions_BL'], mechanism_rng=fold(mechanism_rng(config, 0), number))
-    query_NBLHK, key_NBMHK, _ = taps.attention[CROSS_ATTENTION.name]
-    options = cross_options(config.cross_mechanism, context, other)
-    return attention_weights(query_NBLHK[number], key_NBMHK[number], config.cross_mechanism, **options)
+    operands = jax.tree.map(lambda leaf: leaf[number], taps.attention[CROSS_ATTENTION.name])
+    options = cross_options(config.cross_mechanism, context, other) | operands.options
+    return attention_weights(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, **options)
+
+
+def apart_weights(decoder: Decoder, tokens_BL: Array, segments_BL: Array, other: OtherSequence) -> Array:
+    """`cross_weights` of a decoder whose layers do not read the source themselves."""
+    config, operands = decoder.config, decoder.reading_source(tokens_BL, segments_BL, other=other)[1]
+    if operands is None:
+        raise InputError(f'model.source_reading is {config.source_reading!r}: no attention to the source, no weights')
+    positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
+    context = Context(segments_BL, positions_BL, mechanism_rng=fold(mechanism_rng(config, 0), config.layers))
+    options = cross_options(config.cross_mechanism, context, other) | operands.options
+    return attention_weights(operands.query_BLHK, operands.key_BMHK, config.cross_mechanism, **options)

@@ -13,9 +13,11 @@ from efficient_attention.errors import InputError, require
 from efficient_attention.models.adaptive import AdaptiveHead, Cluster, TokenTable, WholeTable
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.encoder import last_norm, mechanism_rng
-from efficient_attention.models.memory import Memory
+from efficient_attention.models.memory import AnyMemory
+from efficient_attention.models.source_reader import SourceReader, has_reader
 from efficient_attention.models.stack import Stack
 from efficient_attention.models.taps import Taps
+from efficient_attention.modules.attention import AttentionOperands
 from efficient_attention.modules.context import OtherSequence, fold
 from efficient_attention.modules.parameters import linear, make_norm
 from efficient_attention.modules.sub_layer import SubLayer
@@ -42,6 +44,7 @@ class Decoder(nnx.Module):
         self.stack = Stack(config, causal=True, sub_layers=sub_layers, rngs=rngs)
         # A stack of pre-norm layers leaves its sum unnormalised.
         self.norm = make_norm(config, config.width, rngs) if config.norm == 'pre' else None
+        self.source = SourceReader(config, rngs=rngs) if has_reader(config) else None
         self.head: OutputHead = make_head(config, rngs)
 
     def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> Array:
@@ -53,8 +56,16 @@ class Decoder(nnx.Module):
 
         Arguments as of `embedded`.
         """
+        return self.reading_source(tokens_BL, segments_BL, **options)[0]
+
+    def reading_source(
+        self, tokens_BL: Array, segments_BL: Array, **options: Any
+    ) -> tuple[Array, AttentionOperands | None]:
+        """As `hidden`, and the queries and keys by which the source is read apart from the layers, if it is."""
         x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
-        return self.normed(self.stack(x_BLD, segments_BL, **read), options.get('rng'))
+        if self.source is None:
+            return self.normed(self.stack(x_BLD, segments_BL, **read), options.get('rng')), None
+        return self.source(self.stack, self.normed, x_BLD, segments_BL, **read)
 
     def tapped(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> tuple[Array, Taps]:
         """As `hidden`, and what all layers computed on the way."""
@@ -93,8 +104,8 @@ class Decoder(nnx.Module):
         return last_norm(self.config, self.norm, x_BLD, rng)
 
     def continued(
-        self, tokens_BL: Array, segments_BL: Array, memory: Memory, *, rng: Array | None = None
-    ) -> tuple[Array, Memory]:
+        self, tokens_BL: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
+    ) -> tuple[Array, AnyMemory]:
         """The vectors that `logits` reads for the segment that follows on `memory`, and the memory after it.
 
         Args:

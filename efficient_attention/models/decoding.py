@@ -25,12 +25,13 @@ from efficient_attention.attention.features.fixed_sums import FixedSums
 from efficient_attention.attention.fixed_keys import FixedKeys
 from efficient_attention.attention.patterns import Window
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.models import source_reader
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.models.stack import layer_mechanisms
 from efficient_attention.models.taps import LayerTap, Taps, taps_of_each
 from efficient_attention.modules.attention import Attention, AttentionOperands
-from efficient_attention.modules.context import OtherSequence, fold
+from efficient_attention.modules.context import Context, OtherSequence, fold
 from efficient_attention.modules.distances import Biases
 from efficient_attention.modules.layer import Layer
 from efficient_attention.modules.sub_layer import FIXED, GROWING, STATE, SubLayer, begin, end
@@ -40,8 +41,8 @@ PIECE = 128  # tokens of a prompt that are read at once: their scores are [piece
 
 
 # Of an attention: the keys of all tokens that were read, as its mechanism keeps them, or those of another sequence; of
-# a recurrent sub-layer its state.
-Kept = Cache | FixedKeys | FixedSums | State
+# a recurrent sub-layer its state; of a decoder that reads its source apart from its layers what all of them keep.
+Kept = Cache | FixedKeys | FixedSums | State | source_reader.Kept
 
 
 class DecodeState(NamedTuple):
@@ -92,18 +93,22 @@ class CachedDecoder:
             step: the training step whose random features the layers draw.
             other: what cross-attention reads, where layers have one; its keys are computed here and never again.
         """
-        rng = mechanism_rng(self.config, step)
+        rng, source = mechanism_rng(self.config, step), self.decoder.source
+        if source is not None:
+            kept = source.first(batch, self.config.compute_dtype, other)
+            if source.attention is None:
+                return DecodeState((kept,), jnp.zeros(batch, jnp.int32))
+            fixed = source.fixed_keys(read_other(source.attention, other), rng)
+            return DecodeState((kept, fixed), jnp.zeros(batch, jnp.int32))
         caches: list[Kept] = []
         for number, (layer, spec) in enumerate(zip(self.layers, self.specs, strict=True)):
             for sub in layer.sub_layers:
                 if sub.cache == GROWING:
                     caches.append(init_cache(spec, batch, self.config.compute_dtype, fold(rng, number)))
                 elif sub.cache == STATE:
-                    caches.append(getattr(layer, sub.name).empty_state(batch))
+                    caches.append(first_state(other, number) or getattr(layer, sub.name).empty_state(batch))
                 elif sub.cache == FIXED:
-                    if other is None:
-                        raise ValueError(f'{sub.name} reads another sequence; give it as `other`')
-                    caches.append(getattr(layer, sub.name).fixed_keys(other, fold(rng, number)))
+                    caches.append(getattr(layer, sub.name).fixed_keys(read_other(sub, other), fold(rng, number)))
         return DecodeState(tuple(caches), jnp.zeros(batch, jnp.int32))
 
     def __call__(
@@ -139,10 +144,24 @@ class CachedDecoder:
         if self.config.position_limit is not None:
             is_beyond_Bn = positions_Bn >= self.config.position_limit
             x_BnD = jnp.where(is_beyond_Bn[..., None], jnp.nan, x_BnD)
-        x_BnD, caches, each = self.run_layers(x_BnD, state.caches, positions_Bn, segments_Bn)
-        x_BnD = x_BnD if self.decoder.norm is None else self.decoder.norm(x_BnD)
+        if self.decoder.source is None:
+            x_BnD, caches, each = self.run_layers(x_BnD, state.caches, positions_Bn, segments_Bn)
+            x_BnD = x_BnD if self.decoder.norm is None else self.decoder.norm(x_BnD)
+        else:
+            x_BnD, caches, each = *self.run_source(x_BnD, state.caches, positions_Bn, segments_Bn), []
         length_B = state.length_B + (segments_Bn != 0).sum(axis=1, dtype=jnp.int32)
         return self.decoder.head(x_BnD, self.decoder.embeddings.token), DecodeState(caches, length_B), each
+
+    def run_source(
+        self, x_BnD: Array, caches: tuple[Any, ...], positions_Bn: Array, segments_Bn: Array
+    ) -> tuple[Array, tuple[Kept, ...]]:
+        """What the output layer reads, of a decoder that reads its source apart from its layers, and what is kept."""
+        (kept, *fixed), decoder, source = caches, self.decoder, self.decoder.source
+        assert source is not None
+        context = Context(segments_Bn, positions_Bn)
+        keys = fixed[0] if fixed else None
+        given, kept = source.go_on(decoder.stack, decoder.normed, x_BnD, context, kept, keys)
+        return source.read_out(given, x_BnD, None), (kept, *fixed)
 
     def run_layers(
         self, x_BnD: Array, caches: tuple[Kept, ...], positions_Bn: Array, segments_Bn: Array
@@ -160,6 +179,20 @@ class CachedDecoder:
                     operands |= {} if kept[1] is None else {sub.name: kept[1]}
             each.append((streams, operands))
         return end(streams, x_BnD.dtype), tuple(after), each
+
+
+def read_other(what: Any, other: OtherSequence | None) -> OtherSequence:
+    """The other sequence; raises ValueError where the call brings none."""
+    if other is None:
+        raise ValueError(f'{getattr(what, "name", "the decoder")} reads another sequence; give it as `other`')
+    return other
+
+
+def first_state(other: OtherSequence | None, number: int) -> State | None:
+    """What the state of layer `number` begins with; None where that is not told."""
+    if other is None or other.first_BNU is None:
+        return None
+    return State(tuple(x_BNU[:, number] for x_BNU in other.first_BNU), jnp.ones(len(other.segments_BM), jnp.int32))
 
 
 def cache_specs(config: ModelConfig, max_length: int) -> tuple[CacheSpec, ...]:
@@ -213,8 +246,10 @@ class Cached(NamedTuple):
             distances = self.spec.mechanism.keys_back(self.spec.max_length)
             query, relative = module.distances(query, distances, distance_biases)
         new = NewTokens(query, key, value, self.positions_Bn, self.segments_Bn)
-        out_BnHK, cache = decode(self.spec, self.cache, new, bias=bias, relative=relative)
-        return module.join_heads(out_BnHK), (cache, AttentionOperands(query, key, relative))
+        operands = AttentionOperands(query, key, relative, module.additive_vector())
+        terms = {'bias': bias, 'relative': relative, 'additive': operands.additive_HK}
+        out_BnHK, cache = decode(self.spec, self.cache, new, **terms)
+        return module.join_heads(out_BnHK), (cache, operands)
 
 
 def read_prompt(

@@ -12,6 +12,7 @@ from efficient_attention.attention.redraw import redraw_key
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.directions import DirectionNorms, DirectionStacks, direction_config
 from efficient_attention.models.embeddings import Embeddings
+from efficient_attention.models.memory import StateMemory
 from efficient_attention.models.stack import Stack
 from efficient_attention.models.taps import Taps
 from efficient_attention.modules.context import fold
@@ -33,6 +34,12 @@ class Encoder(nnx.Module):
         """The vectors of the last layer; arguments as of `embedded`."""
         x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
         return self.normed(self.stack(x_BLD, segments_BL, **read), options.get('rng'))
+
+    def with_states(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> tuple[Array, StateMemory]:
+        """As a call, and the states of recurrent layers after the last token, or of the backward ones the first."""
+        x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
+        x_BLD, states = self.stack.with_states(x_BLD, segments_BL, **read)
+        return self.normed(x_BLD, options.get('rng')), states
 
     token_outputs = frozenset({'vectors'})  # the outputs with an axis of tokens
 

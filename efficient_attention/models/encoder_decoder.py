@@ -8,8 +8,9 @@ from jax import Array
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.initial_state import InitialState
 from efficient_attention.modules.context import OtherSequence, fold
-from efficient_attention.modules.sub_layer import sub_layers_of
+from efficient_attention.modules.sub_layer import CROSS_ATTENTION, sub_layers_of
 
 
 class EncoderDecoder(nnx.Module):
@@ -24,9 +25,10 @@ class EncoderDecoder(nnx.Module):
 
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
-        sub_layers = sub_layers_of(config.decoder, reads_other=True)
+        sub_layers = sub_layers_of(config.decoder, reads_other=config.source_reading == 'layers')
         self.decoder = Decoder(config.decoder, sub_layers=sub_layers, rngs=rngs)
         self.encoder = Encoder(config.encoder, rngs=rngs)
+        self.initial = InitialState(config, rngs=rngs) if config.initial_state != 'zeros' else None
         if config.shared_table:
             self.encoder.embeddings.token = self.decoder.embeddings.token
 
@@ -58,10 +60,46 @@ class EncoderDecoder(nnx.Module):
             rng: a key, or one for each row; turns dropout on.
             step: training step, which decides what random mechanisms draw; 0 outside training.
         """
-        read: dict[str, Any] = {'rng': fold(rng, 0), 'step': step, 'positions_BM': positions[0]}
-        other = self.encode(source_BM, source_segments_BM, **read)
-        options: dict[str, Any] = {'positions_BL': positions[1], 'rng': fold(rng, 1), 'step': step}
-        return self.decoder.hidden(tokens_BL, segments_BL, other=other, **options)
+        source = source_BM, source_segments_BM
+        return self.decoder.hidden(tokens_BL, segments_BL, **self.read(source, positions, rng, step))
+
+    def hidden_and_draws(
+        self,
+        source_BM: Array,
+        source_segments_BM: Array,
+        tokens_BL: Array,
+        segments_BL: Array,
+        *,
+        positions: tuple[Array | None, Array | None] = (None, None),
+        rng: Array | None = None,
+        step: Array | int = 0,
+    ) -> tuple[Array, Array | None]:
+        """As `hidden`, and the log-probability of all keys that were drawn at each position, [B, L].
+
+        None where nothing is drawn: the cross-attention draws no keys, or there is no `rng`.
+        """
+        read = self.read((source_BM, source_segments_BM), positions, rng, step)
+        if rng is None or not self.config.cross_mechanism.draws_in_training:
+            return self.decoder.hidden(tokens_BL, segments_BL, **read), None
+        if self.config.source_reading != 'layers':
+            hidden_BLD, operands = self.decoder.reading_source(tokens_BL, segments_BL, **read)
+            assert operands is not None and operands.drawn_BHL is not None
+            return hidden_BLD, operands.drawn_BHL.sum(axis=1)
+        hidden_BLD, taps = self.decoder.tapped(tokens_BL, segments_BL, **read)
+        drawn_NBHL = taps.attention[CROSS_ATTENTION.name].drawn_BHL
+        assert drawn_NBHL is not None
+        return hidden_BLD, drawn_NBHL.sum(axis=(0, 2))
+
+    def read(
+        self,
+        source: tuple[Array, Array],
+        positions: tuple[Array | None, Array | None],
+        rng: Array | None,
+        step: Array | int,
+    ) -> dict[str, Any]:
+        """What the decoder reads beside its tokens; arguments as of `hidden`, `source` with its segments."""
+        other = self.encode(*source, rng=fold(rng, 0), step=step, positions_BM=positions[0])
+        return {'other': other, 'positions_BL': positions[1], 'rng': fold(rng, 1), 'step': step}
 
     def encode(
         self,
@@ -73,8 +111,11 @@ class EncoderDecoder(nnx.Module):
         step: Array | int = 0,
     ) -> OtherSequence:
         """What the decoder reads of a source, computed once for all of its targets; arguments as of `hidden`."""
-        states_BMD = self.encoder(source_BM, segments_BM, positions_BL=positions_BM, rng=rng, step=step)
-        return OtherSequence(states_BMD, segments_BM, positions_BM)
+        options: dict[str, Any] = {'positions_BL': positions_BM, 'rng': rng, 'step': step}
+        if self.initial is None:
+            return OtherSequence(self.encoder(source_BM, segments_BM, **options), segments_BM, positions_BM)
+        states_BMD, last = self.encoder.with_states(source_BM, segments_BM, **options)
+        return OtherSequence(states_BMD, segments_BM, positions_BM, self.initial(last))
 
     def logits(self, hidden_BLD: Array) -> Array:
         """float32 [B, L, V] from the vectors of `hidden`, or of any part of their positions."""

@@ -22,13 +22,14 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
     if config.cell == 'none':
         # A shared projection of queries and keys is one, not two.
         mixing = (4 - config.shared_qk) * config.width * inner
+        mixing += general_of_layer(config) - unread_keys_of_layer(config)
         turns = config.mechanisms
         scores = (config.layers // len(turns)) * sum(attention_of(config, mechanism, length) for mechanism in turns)
     else:
         mixing, scores = cell_of_layer(config), 0
     projections = mixing + wide
     # Keys and values of the memory; the distances' projection is one for all rows and left out.
-    memory = 2 * config.memory_length * config.layers * config.width * inner
+    memory = 2 * config.memory_length * config.layers * config.width * inner * (config.cell == 'none')
     factorised = config.embedding_width * config.width if config.embedding_width != config.width else 0
     head = config.width * config.embedding_width + config.embedding_width * config.vocab_size
     return 2.0 * (length * (config.layers * projections + factorised) + scores + memory + predictions * head)
@@ -42,7 +43,10 @@ def encoder_decoder_flops(config: ModelConfig, source_length: int, target_length
     encoder, decoder = config.encoder, config.decoder
     inner = config.heads * config.head_width
     projected = 2 * (target_length + source_length) * config.width * inner
-    cross = decoder.layers * (projected + 2 * target_length * source_length * inner)
+    projected += target_length * general_of_layer(config) - source_length * unread_keys_of_layer(config)
+    projected += target_length * (config.width + 1) * inner * config.cross_mechanism.needs_centres
+    readings = {'layers': decoder.layers, 'state': 0}.get(config.source_reading, 1)
+    cross = readings * (projected + 2 * target_length * source_length * inner) + apart(config) * target_length
     stacks = encoder_flops(encoder, source_length, predictions=0)
     stacks += encoder_flops(decoder, target_length, predictions=0)
     return stacks + 2.0 * (cross + target_length * config.width * decoder.vocab_size)
@@ -53,7 +57,29 @@ def cell_of_layer(config: ModelConfig) -> int:
     width = config.units if config.directions_apart else config.width
     cell = cell_of(config.cell, width, config.units)
     states = 0 if cell.is_diagonal else cell.recurrent * config.units
-    return (1 + config.bidirectional) * config.units * (cell.gates * width + states)
+    wide = (1 + config.bidirectional) * config.units
+    return wide * (cell.gates * width + states + (wide != config.width) * config.width)
+
+
+def apart(config: ModelConfig) -> int:
+    """Multiply-adds of the matrices beside a decoder's layers, from the source to the output layer, for one token."""
+    if config.cell == 'none':
+        return 0
+    decoder, square = config.decoder, config.width**2
+    fed = cell_of(decoder.cell, decoder.width, decoder.units).gates * decoder.units * config.width
+    read = 2 + (config.source_reading == 'before')
+    readout = 2 * read * square if config.readout != 'none' else 0
+    return config.is_stepwise * fed + (config.source_reading == 'after') * 2 * square + readout
+
+
+def general_of_layer(config: ModelConfig) -> int:
+    """Multiply-adds of the matrices of 'general' scores for one query of a layer."""
+    return config.heads * config.head_width**2 * (config.score == 'general')
+
+
+def unread_keys_of_layer(config: ModelConfig) -> int:
+    """Multiply-adds of the projection of one key that scores by location do not have."""
+    return config.width * config.heads * config.head_width * (config.score == 'location')
 
 
 def attention_of(config: ModelConfig, mechanism: Mechanism, length: int) -> float:

@@ -21,7 +21,7 @@ from efficient_attention.errors import InputError
 # splits); the first that matches decides, and what matches none is copied. Leading dimensions, such as the stacked
 # layers', stay whole. Optimizer moments carry the same paths. Modules gather their parameters by the same letters.
 RULES: tuple[tuple[str, str], ...] = (
-    (r'(query|key|value|distances/projection)/kernel$', 'DI'),
+    (r'(query|key|value|distances/projection|centres/hidden)/kernel$', 'DI'),
     (r'(query|key|value)/bias$', 'I'),
     (r'attention/out/kernel$', 'ID'),
     (r'(up|gate)/kernel$', 'DF'),

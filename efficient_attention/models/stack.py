@@ -18,14 +18,15 @@ from jaxtyping import Int
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.models.memory import Memory
+from efficient_attention.models.memory import AnyMemory, StateMemory, before_layer, empty_states, first_memory
 from efficient_attention.models.position_bias import LogitTerms, PositionBias
 from efficient_attention.models.reversible import Plan, reversible, turn_of
 from efficient_attention.models.taps import LayerTap, Taps, taps_of
 from efficient_attention.modules.context import Context, LayerMemory, OtherSequence
 from efficient_attention.modules.distances import DistanceBiases
 from efficient_attention.modules.layer import Layer
-from efficient_attention.modules.sub_layer import Streams, SubLayer, begin, end
+from efficient_attention.modules.sub_layer import RECURRENT, Streams, SubLayer, begin, end
+from efficient_attention.recurrence.recur import State
 
 # Fields of a context that gradients flow into.
 DIFFERENTIABLE = ('bias', 'distance_biases', 'other_BMD')
@@ -38,8 +39,10 @@ class Shared(NamedTuple):
     read: dict[str, Any]
 
 
-# Layer inputs and taps, each stacked over the N layers; None without memory, and where no taps are asked for.
-HandedOut = tuple[Array | None, LayerTap | None]
+# What the memory keeps of layers, and taps, each stacked over the N layers; None without memory, and where no taps are
+# asked for.
+HandedOut = tuple[Any, LayerTap | None]
+BeforeLayer = LayerMemory | tuple[State, ...] | None
 Parameters = tuple[nnx.State | None, Shared]  # of one layer alone, of all layers
 
 
@@ -73,10 +76,13 @@ class Stack(nnx.Module):
         self.layers, self.is_separate = nnx.List(self.parameter_layers()), True
 
     def __call__(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any) -> Array:
-        """The last layer's output; arguments as of `context`."""
+        """The last layer's output; arguments as of `context`.
+
+        Recurrent layers begin with the first states that the other sequence brings, where it brings some.
+        """
         context = self.context(segments_BL, positions_BL, **options)
         if self.config.stack == 'plain' or self.is_separate:
-            return self.run(x_BLD, context)[0]
+            return self.run(x_BLD, context, first_memory(options.get('other')))[0]
         read = {name: getattr(context, name) for name in DIFFERENTIABLE}
         nothing: dict[str, Any] = dict.fromkeys(DIFFERENTIABLE)
         return reversible(*self.reversible_parts(**read), context._replace(**nothing), x_BLD)
@@ -86,20 +92,28 @@ class Stack(nnx.Module):
 
         A reversible stack, whose layers' outputs are kept here anyway, is differentiated like a plain one.
         """
-        x_BLD, (_, tap) = self.run(x_BLD, self.context(segments_BL, positions_BL, **options), is_tapped=True)
+        context, memory = self.context(segments_BL, positions_BL, **options), first_memory(options.get('other'))
+        x_BLD, (_, tap) = self.run(x_BLD, context, memory, is_tapped=True)
         assert tap is not None
         return x_BLD, taps_of(tap, x_BLD.dtype)
 
+    def with_states(
+        self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any
+    ) -> tuple[Array, StateMemory]:
+        """The last layer's output, and the states of recurrent layers after it; arguments as of `context`."""
+        context, memory = self.context(segments_BL, positions_BL, **options), empty_states(self.config, len(x_BLD))
+        x_BLD, (states, _) = self.run(x_BLD, context, memory)
+        return x_BLD, memory.after(states, segments_BL)
+
     def continued(
-        self, x_BLD: Array, segments_BL: Array, memory: Memory, *, rng: Array | None = None
-    ) -> tuple[Array, Memory]:
+        self, x_BLD: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
+    ) -> tuple[Array, AnyMemory]:
         """The last layer's output for the segment after `memory`, and the memory after it; a plain stack alone."""
         positions_BL = jnp.broadcast_to(jnp.arange(x_BLD.shape[1]), x_BLD.shape[:2])
         context = Context(segments_BL, positions_BL, rng, **self.logit_terms())
         memory = jax.lax.stop_gradient(memory)
-        x_BLD, (inputs_NBLD, _) = self.run(x_BLD, context, memory)
-        assert inputs_NBLD is not None
-        return x_BLD, memory.after(inputs_NBLD, segments_BL)
+        x_BLD, (kept, _) = self.run(x_BLD, context, memory)
+        return x_BLD, memory.after(kept, segments_BL)
 
     def context(
         self,
@@ -149,7 +163,7 @@ class Stack(nnx.Module):
         return {} if self.position_bias is None else self.position_bias.logit_terms(positions_BL)
 
     def run(
-        self, x_BLD: Array, context: Context, memory: Memory | None = None, *, is_tapped: bool = False
+        self, x_BLD: Array, context: Context, memory: AnyMemory | None = None, *, is_tapped: bool = False
     ) -> tuple[Array, HandedOut]:
         """The last layer's output, and what memory and taps ask of all layers, with a leading N."""
         streams = begin(x_BLD, is_reversible=self.config.stack == 'reversible')
@@ -158,20 +172,20 @@ class Stack(nnx.Module):
         return end(streams, x_BLD.dtype), handed_out
 
     def walk(
-        self, streams: Streams, context: Context, memory: Memory | None, is_tapped: bool
+        self, streams: Streams, context: Context, memory: AnyMemory | None, is_tapped: bool
     ) -> tuple[Streams, HandedOut]:
         """As `run`, one separate layer after another in a program that grows with their number."""
         layers, each = self.parameter_layers(), []
         for number, mechanism in enumerate(layer_mechanisms(self.config)):
-            before = None if memory is None else LayerMemory(memory.states_BNMD[:, number], memory.segments_BM)
-            inputs = None if memory is None else streams[0]
+            of_layers = None if memory is None else memory.by_layer()
+            before = before_layer(memory, jax.tree.map(lambda leaf, number=number: leaf[number], of_layers))
             layer = layers[self.config.layer_numbers[number]]
-            streams, tap = LayerCall(mechanism, context, is_tapped).run(layer, number, before, streams)
-            each.append((inputs, tap))
+            streams, handed = LayerCall(mechanism, context, is_tapped).run(layer, number, before, streams)
+            each.append(handed)
         return streams, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
 
     def scan(
-        self, streams: Streams, context: Context, memory: Memory | None, is_tapped: bool
+        self, streams: Streams, context: Context, memory: AnyMemory | None, is_tapped: bool
     ) -> tuple[Streams, HandedOut]:
         """As `run`, under one scan over layers."""
         graph, _ = nnx.split(self.layers)
@@ -179,21 +193,20 @@ class Stack(nnx.Module):
         calls = [LayerCall(mechanism, context, is_tapped, graph).apply for mechanism in mechanisms]
         calls = [rematerialised(call, self.config.remat, in_scan=len(calls) == 1) for call in calls]
         numbers = jnp.arange(self.config.layers).reshape(-1, len(calls))
-        states = None if memory is None else memory.states_BNMD.swapaxes(0, 1)
-        states = None if states is None else states.reshape(*numbers.shape, *states.shape[1:])
+        of_layers = None if memory is None else memory.by_layer()
+        of_layers = jax.tree.map(lambda leaf: leaf.reshape(*numbers.shape, *leaf.shape[1:]), of_layers)
 
-        def step(streams: Streams, layers: tuple[nnx.State | None, Array, Array | None]) -> tuple[Streams, list[Any]]:
-            separate, numbers, states = layers
+        def step(streams: Streams, layers: tuple[nnx.State | None, Array, Any]) -> tuple[Streams, list[Any]]:
+            separate, numbers, of_layers = layers
             each = []
             for turn, call in enumerate(calls):
-                before = None if memory is None or states is None else LayerMemory(states[turn], memory.segments_BM)
-                inputs = None if before is None else streams[0]
+                before = before_layer(memory, turn_of(of_layers, turn))
                 parameters = shared if separate is None else turn_of(separate, turn)
-                streams, tap = call(parameters, numbers[turn], before, streams)
-                each.append((inputs, tap))
+                streams, handed = call(parameters, numbers[turn], before, streams)
+                each.append(handed)
             return streams, each
 
-        streams, each = jax.lax.scan(step, streams, (separate, numbers, states), unroll=unroll)
+        streams, each = jax.lax.scan(step, streams, (separate, numbers, of_layers), unroll=unroll)
         return streams, jax.tree.map(lambda *turns: jax.lax.collapse(jnp.stack(turns, axis=1), 0, 2), *each)
 
     def turns(self) -> tuple[tuple[Mechanism, ...], tuple[nnx.State | None, nnx.State | None], int]:
@@ -238,17 +251,20 @@ class LayerCall(NamedTuple):
     graph: Any = None  # of layers that are given as parameters
 
     def apply(
-        self, parameters: Any, number: Int[Array, ''], memory: LayerMemory | None, streams: Streams
-    ) -> tuple[Streams, LayerTap | None]:
+        self, parameters: Any, number: Int[Array, ''], memory: BeforeLayer, streams: Streams
+    ) -> tuple[Streams, HandedOut]:
         """`run` of a layer with these parameters."""
         return self.run(nnx.merge(self.graph, parameters), number, memory, streams)
 
     def run(
-        self, layer: Layer, number: Array | int, memory: LayerMemory | None, streams: Streams
-    ) -> tuple[Streams, LayerTap | None]:
-        """The streams after layer `number`, and its tap if there is one."""
+        self, layer: Layer, number: Array | int, memory: BeforeLayer, streams: Streams
+    ) -> tuple[Streams, HandedOut]:
+        """The streams after layer `number`, and what memory and taps ask of it."""
+        read = streams[0]
         streams, operands = layer.run(streams, self.context.of_layer(number, memory), self.mechanism)
-        return streams, (streams, operands) if self.is_tapped else None
+        states = operands.pop(RECURRENT.name, None)
+        kept = None if memory is None else read if isinstance(memory, LayerMemory) else states
+        return streams, (kept, (streams, operands) if self.is_tapped else None)
 
 
 def layer_branch(

@@ -22,8 +22,10 @@ from efficient_attention.modules.distances import DistanceTerm
 from efficient_attention.modules.global_tokens import GlobalTokens, attend_with_global
 from efficient_attention.modules.parameters import linear
 from efficient_attention.modules.positions import rotate
+from efficient_attention.modules.scores import Additive, Centres, General, Location
 
 CROSS_STREAM = 0x63726F73  # folded into a layer's key for what its cross-attention draws
+DRAW_STREAM = 0x64726177  # folded into a cross-attention's key of dropout for the keys that it draws in training
 
 
 class AttentionOperands(NamedTuple):
@@ -32,6 +34,15 @@ class AttentionOperands(NamedTuple):
     query_BLHK: Array
     key_BMHK: Array
     relative: Relative | None = None
+    additive_HK: Array | None = None
+    centres_BLH: Array | None = None
+    # log-probabilities of the keys that queries drew, in training
+    drawn_BHL: Array | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What stands beside queries and keys, as keyword arguments of `attend` and `attention_weights`."""
+        return {'relative': self.relative, 'additive': self.additive_HK, 'centres': self.centres_BLH}
 
 
 class Attention(nnx.Module):
@@ -46,13 +57,18 @@ class Attention(nnx.Module):
         self.query = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
         if config.kernel_init == 'fan_in' and not config.scaled_logits:
             self.query.kernel[...] = self.query.kernel[...] / config.logit_scale
-        has_key = is_cross or not config.shared_qk
+        has_key = (is_cross or not config.shared_qk) and config.score != 'location'
         self.key = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias) if has_key else None
         self.value = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
         self.out = linear(config, inner, config.width, rngs, axes='ID', use_bias=use_bias)
         has_global, has_distances = config.global_tokens and not is_cross, config.relative == 'transformer_xl'
         self.global_projections = GlobalProjections(config, rngs=rngs) if has_global else None
         self.distances = DistanceTerm(config, rngs=rngs) if has_distances and not is_cross else None
+        self.general = General(config, rngs=rngs) if config.score == 'general' else None
+        self.additive = Additive(config, rngs=rngs) if config.score == 'additive' else None
+        self.location = Location(config, rngs=rngs) if config.score == 'location' else None
+        has_centres = is_cross and config.cross_mechanism.needs_centres
+        self.centres = Centres(config, rngs=rngs) if has_centres else None
 
     def __call__(
         self,
@@ -78,6 +94,7 @@ class Attention(nnx.Module):
             mechanism: by default the config's first.
         """
         config, segments_BL, memory = self.config, context.segments_BL, context.memory
+        assert memory is None or isinstance(memory, LayerMemory)
         mechanism = parse_mechanism(config.attention.split(';')[0]) if mechanism is None else mechanism
         q_BLHK, k_BMHK, v_BMHK = self.project(x_BLD, context.positions_BL, mechanism, memory)
         options = self.options(context.rng) | {'rng': context.mechanism_rng}
@@ -94,13 +111,18 @@ class Attention(nnx.Module):
         relative = None
         if self.distances is not None:
             q_BLHK, relative = self.distances(q_BLHK, k_BMHK.shape[1], context.distance_biases)
-        out_BLHK = attend(q_BLHK, k_BMHK, v_BMHK, mechanism, bias=context.bias, relative=relative, **options)
-        return self.join_heads(out_BLHK), AttentionOperands(q_BLHK, k_BMHK, relative)
+        operands = AttentionOperands(q_BLHK, k_BMHK, relative, self.additive_vector())
+        out_BLHK = attend(q_BLHK, k_BMHK, v_BMHK, mechanism, bias=context.bias, **operands.options, **options)
+        return self.join_heads(out_BLHK), operands
 
     def options(self, rng: Array | None) -> dict[str, Any]:
         """The keyword arguments of `attend` that follow from the config; `rng` turns dropout of the weights on."""
         rate = 0.0 if rng is None else self.config.attention_dropout_rate
         return {'dropout_rate': rate, 'dropout_rng': rng, 'backend': self.config.attention_backend}
+
+    def additive_vector(self) -> Array | None:
+        """v [H, K] of additive scores; None of others."""
+        return None if self.additive is None else self.additive()
 
     def global_tokens(self, x_BLD: Array, is_global_BL: Array) -> GlobalTokens:
         """The global tokens through their projections; raises ValueError where the config has none."""
@@ -117,35 +139,73 @@ class Attention(nnx.Module):
         q_BLHK, keys = self.cross_query(x_BLD), self.cross_keys(other)
         mechanism = self.config.cross_mechanism
         options = self.options(context.rng) | cross_options(mechanism, context, other)
+        operands = self.cross_operands(x_BLD, q_BLHK, keys.key)
+        options |= operands.options
+        if mechanism.draws_in_training and context.rng is not None:
+            options['rng'] = fold(context.rng, DRAW_STREAM)
+            out_BLHK, drawn_BHL = attend(q_BLHK, keys.key, keys.value, mechanism, return_lse=True, **options)
+            return self.join_heads(out_BLHK), operands._replace(drawn_BHL=drawn_BHL)
         out_BLHK = attend(q_BLHK, keys.key, keys.value, mechanism, **options)
-        return self.join_heads(out_BLHK), AttentionOperands(q_BLHK, keys.key)
+        return self.join_heads(out_BLHK), operands
+
+    def cross_operands(self, x_BLD: Array, q_BLHK: Array, k_BMHK: Array) -> AttentionOperands:
+        """Queries and keys of another sequence with what goes beside them."""
+        centres_BLH = None if self.centres is None else self.centres(x_BLD)
+        return AttentionOperands(q_BLHK, k_BMHK, None, self.additive_vector(), centres_BLH)
 
     def cross_query(self, x_BLD: Array) -> Array:
         """The queries [B, L, H, K] to another sequence, without positions."""
-        q_BLHK = self.split_heads(self.query(x_BLD))
+        q_BLHK = self.general_query(self.split_heads(self.query(x_BLD)))
         return q_BLHK if self.config.scaled_logits else q_BLHK * self.config.logit_scale
+
+    def general_query(self, q_BLHK: Array) -> Array:
+        """The queries as they meet keys: those of 'general' scores times their matrix, others as they are."""
+        return q_BLHK if self.general is None else self.general(q_BLHK)
 
     def cross_keys(self, other: OtherSequence) -> KeySequence:
         """The keys and values [B, M, H, K] of another sequence, without positions."""
-        assert self.key is not None
-        key_BMHK, value_BMHK = (self.split_heads(linear(other.states_BMD)) for linear in (self.key, self.value))
+        key_BMHK = self.keys_of(other.states_BMD, other.positions_BM)
+        assert key_BMHK is not None
+        value_BMHK = self.split_heads(self.value(other.states_BMD))
         return KeySequence(key_BMHK, value_BMHK, other.segments_BM, other.positions_BM)
+
+    def keys_of(self, read_BMD: Array, positions_BM: Array | None) -> Array | None:
+        """The keys [B, M, H, K] of what is read or of its positions, by default 0, 1, ...; None if queries are keys."""
+        if self.location is not None:
+            if positions_BM is None:
+                positions_BM = jnp.broadcast_to(jnp.arange(read_BMD.shape[1]), read_BMD.shape[:2])
+            return self.split_heads(self.location(positions_BM))
+        return None if self.key is None else self.split_heads(self.key(read_BMD))
 
     def fixed_keys(self, other: OtherSequence, mechanism_rng: Array | None = None) -> FixedKeys | FixedSums:
         """What decoding keeps of another sequence, computed once; `mechanism_rng` is the layer's."""
         return fix_keys(self.config.cross_mechanism, self.cross_keys(other), cross_rng(mechanism_rng))
 
     def read_fixed(
-        self, x_BLD: Array, segments_BL: Array, positions_BL: Array, fixed: FixedKeys | FixedSums
+        self,
+        x_BLD: Array,
+        segments_BL: Array,
+        positions_BL: Array,
+        fixed: FixedKeys | FixedSums,
+        rng: Array | None = None,
     ) -> tuple[Array, AttentionOperands | None]:
-        """`cross` from what `fixed_keys` gave, for as many rows or a multiple of them, without dropout.
+        """`cross` from what `fixed_keys` gave, for as many rows or a multiple of them.
 
-        Also the queries and keys; None where sums are all that is left of the keys.
+        Also the queries and keys; None where sums are all that is left of the keys. `rng` turns dropout of the weights
+        on.
         """
-        q_BLHK, mechanism = self.cross_query(x_BLD), self.config.cross_mechanism
-        new = NewQueries(q_BLHK, segments_BL, positions_BL)
-        out_BLHK = attend_fixed(mechanism, fixed, new, backend=self.config.attention_backend)
-        operands = None if isinstance(fixed, FixedSums) else AttentionOperands(q_BLHK, fixed.key_BGMK.swapaxes(1, 2))
+        q_BLHK, config = self.cross_query(x_BLD), self.config
+        keys = None if isinstance(fixed, FixedSums) else fixed.key_BGMK.swapaxes(1, 2)
+        operands = None if keys is None else self.cross_operands(x_BLD, q_BLHK, keys)
+        centres_BLH, additive_HK = (None, None) if operands is None else (operands.centres_BLH, operands.additive_HK)
+        new = NewQueries(q_BLHK, segments_BL, positions_BL, centres_BLH)
+        options = self.options(rng) | {'additive': additive_HK}
+        if config.cross_mechanism.draws_in_training and rng is not None:
+            assert operands is not None
+            options['rng'] = fold(rng, DRAW_STREAM)
+            out_BLHK, drawn_BHL = attend_fixed(config.cross_mechanism, fixed, new, return_lse=True, **options)
+            return self.join_heads(out_BLHK), operands._replace(drawn_BHL=drawn_BHL)
+        out_BLHK = attend_fixed(config.cross_mechanism, fixed, new, **options)
         return self.join_heads(out_BLHK), operands
 
     def project(
@@ -161,15 +221,15 @@ class Attention(nnx.Module):
             key_positions_BM = jnp.broadcast_to(jnp.arange(read_BMD.shape[1]), read_BMD.shape[:2])
             positions_BL = key_positions_BM[:, -x_BLD.shape[1] :]
         q_BLHK, v_BMHK = self.split_heads(self.query(x_BLD)), self.split_heads(self.value(read_BMD))
-        if self.key is not None:
-            k_BMHK = self.split_heads(self.key(read_BMD))
-        else:
+        q_BLHK = self.general_query(q_BLHK)
+        has_keys, k_BMHK = not self.config.shared_qk, self.keys_of(read_BMD, key_positions_BM)
+        if k_BMHK is None:
             k_BMHK = q_BLHK if memory is None else self.split_heads(self.query(read_BMD))
         if self.config.rotary:
             is_one = k_BMHK is q_BLHK
             q_BLHK = rotate(q_BLHK, positions_BL)
             k_BMHK = q_BLHK if is_one else rotate(k_BMHK, key_positions_BM)
-        if self.key is None and not mechanism.normalises_keys:
+        if not has_keys and not mechanism.normalises_keys:
             k_BMHK = keys_of_queries(k_BMHK)
         q_BLHK = q_BLHK * self.config.query_scale if self.config.query_scale != 1.0 else q_BLHK
         return q_BLHK, k_BMHK, v_BMHK
@@ -188,7 +248,7 @@ def cross_options(mechanism: Mechanism, context: Context, other: OtherSequence) 
 
     Positions are left out where the mechanism compares none, as those of arrays hinder some backends.
     """
-    options: dict[str, Any] = {'rng': cross_rng(context.mechanism_rng)}
+    options: dict[str, Any] = {'rng': cross_rng(context.mechanism_rng) if mechanism.needs_rng else None}
     options |= {'query_segments': context.segments_BL, 'key_segments': other.segments_BM}
     if mechanism.compares_positions:
         options |= {'query_positions': context.positions_BL, 'key_positions': other.positions_BM}

@@ -9,6 +9,8 @@ from jax import Array
 
 from efficient_attention.modules.distances import Biases
 from efficient_attention.modules.sub_layer import SubLayer
+from efficient_attention.recurrence.cell import States
+from efficient_attention.recurrence.recur import State
 
 
 class LayerMemory(NamedTuple):
@@ -29,11 +31,13 @@ class OtherSequence(NamedTuple):
     """What a cross-attention reads, such as an encoder's output: vectors [B, M, D], and the segment of each [B, M].
 
     A query reads those of its segment; segment 0 is padding. Windows go by positions, 0, 1, ... where there are none.
+    Recurrent layers that read it begin with `first_BNU`, where it is there: the arrays of a state, of all N layers.
     """
 
     states_BMD: Array
     segments_BM: Array
     positions_BM: Array | None = None
+    first_BNU: States | None = None
 
 
 class Context(NamedTuple):
@@ -50,10 +54,12 @@ class Context(NamedTuple):
         bias: added to the logits of self-attention: an array or a function of places, as `attend` takes it.
         distance_biases: u and v of relative 'transformer_xl', where all layers share them.
         memory: what this layer read before: keys and values come from it and then from the input; rotary positions
-            then count from its first token.
+            then count from its first token. Of a recurrent layer its states, one for each direction.
         other_BMD: another sequence, which a cross-attention reads.
         other_segments_BM: the segments of the other sequence.
         other_positions_BM: the positions of its tokens in their texts, 0, 1, ... by default.
+        state_rng: of dropout of the state, where `rng` is that of one position alone.
+        product_BLX: the product of a recurrent sub-layer's input, where it does not come from the input alone.
     """
 
     segments_BL: Array
@@ -63,15 +69,18 @@ class Context(NamedTuple):
     is_global_BL: Array | None = None
     bias: Any = None
     distance_biases: Biases | None = None
-    memory: LayerMemory | None = None
+    memory: LayerMemory | tuple[State, ...] | None = None
     other_BMD: Array | None = None
     other_segments_BM: Array | None = None
     other_positions_BM: Array | None = None
+    state_rng: Array | None = None
+    product_BLX: Array | None = None
 
-    def of_layer(self, number: int | Array, memory: LayerMemory | None = None) -> 'Context':
+    def of_layer(self, number: int | Array, memory: LayerMemory | tuple[State, ...] | None = None) -> 'Context':
         """The same for layer `number` of a stack, with its keys and its memory."""
-        rngs = fold(self.rng, number), fold(self.mechanism_rng, number)
-        return self._replace(rng=rngs[0], mechanism_rng=rngs[1], memory=memory)
+        rngs = (fold(rng, number) for rng in (self.rng, self.mechanism_rng, self.state_rng))
+        rng, mechanism_rng, state_rng = rngs
+        return self._replace(rng=rng, mechanism_rng=mechanism_rng, state_rng=state_rng, memory=memory)
 
     def other(self, sub: SubLayer) -> OtherSequence:
         """The other sequence, for the sub-layer that reads it; raises ValueError where the call brings none."""

@@ -17,19 +17,22 @@ from efficient_attention.modules.feed_forward import FeedForward
 from efficient_attention.modules.parameters import make_norm
 from efficient_attention.modules.recurrent import Recurrent
 from efficient_attention.modules.sub_layer import MEMORY, OTHER, Streams, SubLayer, advance, sub_layers_of
+from efficient_attention.recurrence.recur import State
 
 
 class Layer(nnx.Module):
     """Sub-layers one after another, [B, L, D] -> [B, L, D]: by default those of `sub_layers_of`.
 
-    'post': x = norm(x + dropout(f(x))) as in BERT; 'pre': x = x + dropout(f(norm(x))).
+    'post': x = norm(x + dropout(f(x))) as in BERT; 'pre': x = x + dropout(f(norm(x))); 'none': without the norm.
+    Without `residual` the sum's first x is left out.
     """
 
     def __init__(self, config: LayerConfig, *, sub_layers: tuple[SubLayer, ...] | None = None, rngs: nnx.Rngs) -> None:
         self.config, self.sub_layers = config, sub_layers or sub_layers_of(config)
         for sub in self.sub_layers:
             setattr(self, sub.name, make_module(config, sub, rngs))
-            setattr(self, sub.norm, make_norm(config, config.width, rngs))
+            if config.norm != 'none':
+                setattr(self, sub.norm, make_norm(config, config.width, rngs))
 
     def __call__(
         self,
@@ -45,9 +48,9 @@ class Layer(nnx.Module):
 
     def run(
         self, streams: Streams, context: Context, mechanism: Mechanism | None = None
-    ) -> tuple[Streams, dict[str, AttentionOperands]]:
-        """The streams after all sub-layers, and the queries and keys of each attention by its name."""
-        operands: dict[str, AttentionOperands] = {}
+    ) -> tuple[Streams, dict[str, Any]]:
+        """The streams after all sub-layers, and by name the queries and keys of attentions and the states of cells."""
+        operands: dict[str, Any] = {}
         for sub in self.sub_layers:
             apply = functools.partial(self.apply, sub, context, mechanism)
             streams, used = self.advance(sub, streams, apply, context.rng)
@@ -62,7 +65,8 @@ class Layer(nnx.Module):
         A 'post' layer normalises the sum of the input and what the sub-layer adds.
         """
         norm = getattr(self, sub.norm) if self.config.norm == 'post' else None
-        return advance(streams, lambda x_BLD: self.branch(sub, x_BLD, apply, rng), norm)
+        added = functools.partial(self.branch, sub, apply=apply, rng=rng)
+        return advance(streams, added, norm, has_sum=self.config.residual)
 
     def branch(
         self, sub: SubLayer, x_BLD: Array, apply: Callable[[Array], tuple[Array, Any]], rng: Array | None = None
@@ -81,22 +85,31 @@ class Layer(nnx.Module):
 
     def apply(
         self, sub: SubLayer, context: Context, mechanism: Mechanism | None, x_BLD: Array
-    ) -> tuple[Array, AttentionOperands | None]:
-        """A sub-layer's module on what `branch` has normalised, and an attention's queries and keys."""
+    ) -> tuple[Array, AttentionOperands | tuple[State, ...] | None]:
+        """A sub-layer's module on what `branch` has normalised, and its queries and keys, or a cell's states."""
         module = getattr(self, sub.name)
         rng = fold(context.rng, sub.inner_dropout)
         if sub.is_recurrent:
-            return module(x_BLD, context.segments_BL, rng=rng), None
+            rng = rng if context.state_rng is None else fold(context.state_rng, sub.inner_dropout)
+            return module.run(x_BLD, context.segments_BL, context.memory, rng=rng, product_BLX=context.product_BLX)
         if not sub.keys_from:
             return module(x_BLD, rng=rng), None
         if OTHER in sub.keys_from:
             return module.cross(x_BLD, context._replace(rng=rng), context.other(sub))
-        memory = self.normed_memory(sub, context.memory) if MEMORY in sub.keys_from else None
+        read = context.memory if MEMORY in sub.keys_from else None
+        assert read is None or isinstance(read, LayerMemory)
+        memory = self.normed_memory(sub, read)
         return module.self_attention(x_BLD, context._replace(rng=rng, memory=memory), mechanism)
+
+    def input_product(self, x_BLD: Array) -> Array:
+        """The product [B, L, g U] of the first sub-layer, a recurrent one, with the input of the layer."""
+        sub = self.sub_layers[0]
+        x_BLD = getattr(self, sub.norm)(x_BLD) if self.config.norm == 'pre' else x_BLD
+        return getattr(self, sub.name).input_product(x_BLD)
 
     def normed_memory(self, sub: SubLayer, memory: LayerMemory | None) -> LayerMemory | None:
         """The memory as the sub-layer reads it: normalised like its input."""
-        if memory is None or self.config.norm == 'post':
+        if memory is None or self.config.norm != 'pre':
             return memory
         return memory._replace(states_BMD=getattr(self, sub.norm)(memory.states_BMD))
 

@@ -1,6 +1,7 @@
 """The recurrent sub-layer: a cell's learned arrays, and one call into `recur` for each direction."""
 
 import math
+from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
@@ -10,40 +11,79 @@ from efficient_attention.attention.device_mesh import gathered, spread
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.context import fold
-from efficient_attention.modules.parameters import kernel_init
+from efficient_attention.modules.parameters import kernel_init, linear
 from efficient_attention.recurrence.cell import Operand
-from efficient_attention.recurrence.recur import LearnedCell, State, recur
+from efficient_attention.recurrence.recur import LearnedCell, State, recur, recur_from_product
 from efficient_attention.recurrence.registry import cell_of
 
 MATRIX_AXES = 'DE'  # by which the matrices lie on a mesh
 
 
 class Recurrent(nnx.Module):
-    """A recurrent cell over the row, [B, L, D] -> [B, L, D]; with `bidirectional` half of the units in each direction.
+    """A recurrent cell over the row, [B, L, D] -> [B, L, D]; with `bidirectional` two, one in each direction.
 
-    A text's state begins with zeros and padding leaves it as it is.
+    A text's state begins with zeros and padding leaves it as it is. Where the states together are not as wide as the
+    layer, a matrix maps them to its width.
     """
 
     def __init__(self, config: LayerConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
         self.forward = CellParameters(config, rngs=rngs)
         self.backward = CellParameters(config, rngs=rngs) if config.bidirectional else None
+        wide = config.units * (1 + config.bidirectional)
+        self.out = linear(config, wide, config.width, rngs, use_bias=False) if wide != config.width else None
 
     def __call__(self, x_BLD: Array, segments_BL: Array, *, rng: Array | None = None) -> Array:
         """The sub-layer's output; `rng` (a key, or one a row) turns dropout of the state on."""
-        outs = [
+        return self.run(x_BLD, segments_BL, rng=rng)[0]
+
+    def run(
+        self,
+        x_BLD: Array,
+        segments_BL: Array,
+        states: tuple[State, ...] | None = None,
+        *,
+        rng: Array | None = None,
+        product_BLX: Array | None = None,
+    ) -> tuple[Array, tuple[State, ...]]:
+        """The output, and the state of each direction after the last position that it reads.
+
+        Args:
+            x_BLD: the input.
+            segments_BL: 0 = padding, 1, 2, ... = packed texts.
+            states: before the first position, of each direction; empty by default.
+            rng: a key, or one a row; turns dropout of the state on.
+            product_BLX: as `input_product` gives it, with what else is read, for cells of one direction.
+        """
+        cells = [cell.learned() for cell in (self.forward, self.backward) if cell is not None]
+        states = tuple(cell.empty_state(len(x_BLD)) for cell in cells) if states is None else states
+        masks = [self.state_mask(len(x_BLD), fold(rng, number)) for number in range(len(cells))]
+        if product_BLX is not None:
+            options: dict[str, Any] = {'state': states[0], 'state_mask_BU': masks[0]}
+            out, state = recur_from_product(cells[0], product_BLX, x_BLD, segments_BL, **options)
+            return self.joined([out]), (state,)
+        found = [
             recur(
-                cell.learned(),
+                cell,
                 x_BLD,
                 segments_BL,
+                state=states[number],
                 is_reversed=number == 1,
-                state_mask_BU=self.state_mask(len(x_BLD), fold(rng, number)),
+                state_mask_BU=masks[number],
                 chunk=self.config.recurrent_chunk,
-            )[0]
-            for number, cell in enumerate((self.forward, self.backward))
-            if cell is not None
+            )
+            for number, cell in enumerate(cells)
         ]
-        return spread(outs[0] if len(outs) == 1 else jnp.concatenate(outs, axis=-1), 'BLD')
+        return self.joined([out for out, _ in found]), tuple(state for _, state in found)
+
+    def joined(self, outs: list[Array]) -> Array:
+        """What the directions give side by side, as wide as the layer."""
+        out = outs[0] if len(outs) == 1 else jnp.concatenate(outs, axis=-1)
+        return spread(out if self.out is None else self.out(out), 'BLD')
+
+    def input_product(self, x_BLD: Array) -> Array:
+        """The product of the input with all gates' matrices, [B, L, g U]."""
+        return x_BLD @ self.forward.learned().operands['input'].astype(x_BLD.dtype)
 
     def state_mask(self, rows: int, rng: Array | None) -> Array | None:
         """What the state is multiplied by, [B, U]; None without dropout."""
@@ -56,7 +96,8 @@ class Recurrent(nnx.Module):
 
     def go_on(self, x_BnD: Array, segments_Bn: Array, state: State) -> tuple[Array, State]:
         """The output for new tokens behind those of the state, without dropout, and the state after them."""
-        return recur(self.forward.learned(), x_BnD, segments_Bn, state=state)
+        out_BnD, states = self.run(x_BnD, segments_Bn, (state,))
+        return out_BnD, states[0]
 
 
 class CellParameters(nnx.Module):

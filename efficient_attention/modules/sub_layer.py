@@ -82,7 +82,11 @@ def end(streams: Streams, dtype: DTypeLike) -> Array:
 
 
 def advance(
-    streams: Streams, added: Callable[[Array], tuple[Array, Any]], norm: Callable[[Array], Array] | None = None
+    streams: Streams,
+    added: Callable[[Array], tuple[Array, Any]],
+    norm: Callable[[Array], Array] | None = None,
+    *,
+    has_sum: bool = True,
 ) -> tuple[Streams, Any]:
     """The streams after a sub-layer, and what it hands out.
 
@@ -93,7 +97,9 @@ def advance(
         streams: before the sub-layer.
         added: from the stream that is read to what is added, and anything that is handed out.
         norm: of the sum.
+        has_sum: whether it adds; else what it would add takes the first stream's place.
     """
     out, handed_out = added(streams[-1])
-    total = streams[0] + out.astype(streams[0].dtype)
+    out = out.astype(streams[0].dtype)
+    total = streams[0] + out if has_sum else out
     return (*streams[1:], total if norm is None else norm(total)), handed_out

@@ -20,7 +20,7 @@ def chunked_sums(
     *,
     chunk: int,
 ) -> dict[str, Array]:
-    """Sums over all positions: 'loss' and 'accuracy', of which `chunk` of each row are computed at a time.
+    """Sums over all positions, such as 'loss' and 'accuracy', of which `chunk` of each row are computed at a time.
 
     Args:
         sums_of: vectors [B, c, D], labels [B, c] and weights [B, c] to their float32 sums; may hold parameters, which
@@ -41,8 +41,8 @@ def chunked_sums(
     # Rows stay whole, so that a batch that is spread over devices stays where it is. What fills the last chunk up
     # weighs nothing.
     chunks = by_chunks(hidden_BLD, chunk), by_chunks(labels_BL, chunk), by_chunks(weights_BL, chunk)
-    zero = jnp.zeros((), jnp.float32)
-    return jax.lax.scan(add, {'loss': zero, 'accuracy': zero}, chunks)[0]
+    shapes = jax.eval_shape(sums_of, *(x[0] for x in chunks))
+    return jax.lax.scan(add, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes), chunks)[0]
 
 
 def by_chunks(x: Shaped[Array, 'B L ...'], chunk: int) -> Shaped[Array, 'n B c ...']:

@@ -6,7 +6,7 @@ from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entr
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.memory import Memory, empty_memory
+from efficient_attention.models.memory import AnyMemory, empty_memory
 from efficient_attention.models.two_way import TwoWayLanguageModel
 from efficient_attention.objectives.adaptive_loss import adaptive_sums
 from efficient_attention.objectives.chunked_loss import chunked_sums
@@ -34,13 +34,13 @@ class LanguageModelling(Objective):
         weights = {'causal_lm': batch['weights'].sum()}
         return weights | ({'backward_lm': backward_weights(batch).sum()} if self.is_two_way else {})
 
-    def initial_carry(self, rows: int) -> Memory | None:
+    def initial_carry(self, rows: int) -> AnyMemory | None:
         """An empty memory, for a decoder that keeps one."""
         return empty_memory(self.model, rows) if self.model and self.model.memory_length else None
 
     def sums(
-        self, model: LanguageModel, batch: Batch, carry: Memory | None, rng: Array | None, step: Array | int = 0
-    ) -> tuple[Sums, Memory | None]:
+        self, model: LanguageModel, batch: Batch, carry: AnyMemory | None, rng: Array | None, step: Array | int = 0
+    ) -> tuple[Sums, AnyMemory | None]:
         """Loss (nats) and correct predictions of a `Decoder` or a `TwoWayLanguageModel`.
 
         Handed on is the memory after the batch, where `carry` is the one before it.

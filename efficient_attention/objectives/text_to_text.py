@@ -8,6 +8,7 @@ from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entr
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.objectives.chunked_loss import chunked_sums
 from efficient_attention.objectives.objective import Batch, Objective, Sums
+from efficient_attention.objectives.reinforced import surrogate
 from efficient_attention.objectives.weighted_sums import is_best
 
 TERM = 'target'
@@ -32,8 +33,11 @@ class TextToText(Objective):
     def sums(
         self, model: EncoderDecoder, batch: Batch, carry: None, rng: Array | None, step: Array | int = 0
     ) -> tuple[Sums, None]:
-        """'loss' with smoothing and z-loss, 'cross_entropy' without (nats), and 'accuracy'."""
-        hidden_BLD = model.hidden(
+        """'loss' with smoothing and z-loss, 'cross_entropy' without (nats), and 'accuracy'.
+
+        Where cross-attention draws keys, the gradient of 'loss' has a term for the draws, which adds nothing to it.
+        """
+        hidden_BLD, drawn_BL = model.hidden_and_draws(
             batch['source'],
             batch['source_segments'],
             batch['tokens'],
@@ -48,7 +52,11 @@ class TextToText(Objective):
             loss_Bc, cross_entropy_Bc = self.losses(logits_BcV, targets_Bc)
             is_correct_Bc = is_best(logits_BcV, targets_Bc).astype(jnp.float32)
             found = {'loss': loss_Bc, 'cross_entropy': cross_entropy_Bc, 'accuracy': is_correct_Bc}
-            return {name: (value_Bc * weights_Bc).sum() for name, value_Bc in found.items()}
+            sums = {name: (value_Bc * weights_Bc).sum() for name, value_Bc in found.items()}
+            if drawn_BL is not None:  # then there is one chunk, as check_draws of the config sees to
+                draws = surrogate(drawn_BL, loss_Bc * weights_Bc, batch['segments'])
+                sums['loss'] = sums['loss'] + model.config.reinforce_weight * draws
+            return sums
 
         chunk = model.config.loss_chunk
         return {TERM: chunked_sums(sums_of, hidden_BLD, batch['targets'], batch['weights'], chunk=chunk)}, carry

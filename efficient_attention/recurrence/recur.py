@@ -96,6 +96,23 @@ def recur(
     return out_BLU[:, ::-1] if is_reversed else out_BLU, state
 
 
+def recur_from_product(
+    learned: LearnedCell,
+    product_BLX: Array,
+    x_BLD: Array,
+    segments_BL: Array,
+    *,
+    state: State,
+    state_mask_BU: Array | None = None,
+) -> tuple[Array, State]:
+    """As `recur`, from the product of the inputs with the operand 'input', or anything else in its place, [B, L, g U].
+
+    Of the inputs themselves it reads what goes past the cell (SRU).
+    """
+    products = learned.cell.parts(product_BLX.swapaxes(0, 1), learned.units)
+    return _run_products(learned, products, x_BLD.swapaxes(0, 1), segments_BL, state, state_mask_BU)
+
+
 def _in_chunks(
     learned: LearnedCell,
     x_BLD: Array,
@@ -129,9 +146,19 @@ def _run(
     learned: LearnedCell, x_BLD: Array, segments_BL: Array | None, state: State, state_mask_BU: Array | None
 ) -> tuple[Array, State]:
     """Without segments the rows go on with the state's texts, and have no padding."""
-    cell, operands = learned
     x_LBD = jax.lax.optimization_barrier(x_BLD.swapaxes(0, 1))
-    products = learned.input_products(x_LBD)
+    return _run_products(learned, learned.input_products(x_LBD), x_LBD, segments_BL, state, state_mask_BU)
+
+
+def _run_products(
+    learned: LearnedCell,
+    products: tuple[Array, ...],
+    x_LBD: Array,
+    segments_BL: Array | None,
+    state: State,
+    state_mask_BU: Array | None,
+) -> tuple[Array, State]:
+    cell, operands = learned
     read, scanned = learned.by_block(), cell.scanned or len(products)
     fixed, newest_B = Fixed(state_mask_BU=state_mask_BU), state.segments_B
     if segments_BL is not None:
@@ -147,7 +174,7 @@ def _run(
         out_LBU = cell.output(gates, x_LBD.astype(jnp.float32), before, after, operands)
     if fixed.holds_LB is not None:
         out_LBU = jnp.where(fixed.holds_LB[..., None], 0.0, out_LBU)
-    return out_LBU.astype(x_BLD.dtype).swapaxes(0, 1), State(tuple(one[-1] for one in after), newest_B)
+    return out_LBU.astype(x_LBD.dtype).swapaxes(0, 1), State(tuple(one[-1] for one in after), newest_B)
 
 
 def _segments_before(segments_BL: Array, newest_B: Array) -> tuple[Array, Array]:

@@ -99,7 +99,8 @@ class TextToTextTask(EncoderDecoderTask):
         if size > most:
             raise InputError(f'the tokenizer has {size} pieces, more than model.vocab_size {most}')
         start = '' if pairs.target_tokenizer else pairs.start
-        return SideEncoder(self.tokenizer, symbols_of(self.tokenizer, start, pairs.begin), self.config.data.length)
+        symbols = symbols_of(self.tokenizer, start, pairs.begin)
+        return SideEncoder(self.tokenizer, symbols, self.config.data.length, pairs.reverse_source)
 
     def target_encoder(self) -> SideEncoder:
         """The same of targets."""

@@ -1,6 +1,8 @@
-"""From gradients to updates: AdamW and LAMB with the details of the published code, and Adafactor (`adafactor.py`).
+"""From gradients to updates: AdamW and LAMB with details of the published code, Adafactor (`adafactor.py`), Adadelta.
 
     BERT:   m = b1 m + (1 - b1) g,  v = b2 v + (1 - b2) g^2,  u = m / (sqrt(v) + eps) + decay * w,  w -= rate * u
+    ADADELTA: v = b2 v + (1 - b2) g^2,  u = g sqrt(x + eps) / sqrt(v + eps) + decay * w,  w -= rate * u, where x is the
+            same mean of u^2 (Zeiler 2012, arXiv 1212.5701; optax's)
     LAMB:   the same u, then  w -= rate * (|w| / |u|) * u  for each parameter (You et al. 2020, 1904.00962, alg. 2)
 
 Two details differ from most libraries and matter when published runs are to be repeated: BERT and ALBERT do not divide
@@ -43,7 +45,7 @@ def make_optimizer(config: OptimizerConfig, total_steps: int, *, stacked: str | 
         # What stays as it is does not count in the norm of what moves.
         scale_by_layer(dataclasses.replace(config, layer_decay=1.0), stacked) if has_rates else optax.identity(),
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
-        scale_by_adafactor(stacked) if config.name == 'adafactor' else _scale_by_moments(config),
+        _scale_by_gradients(config, stacked),
         optax.add_decayed_weights(config.weight_decay, mask=lambda params: decays(params, config.no_decay)),
     ]
     if config.name == 'lamb':
@@ -173,7 +175,11 @@ def scale_by_trust_ratio(stacked: str | None) -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
 
 
-def _scale_by_moments(config: OptimizerConfig) -> optax.GradientTransformation:
+def _scale_by_gradients(config: OptimizerConfig, stacked: str | None) -> optax.GradientTransformation:
+    if config.name == 'adafactor':
+        return scale_by_adafactor(stacked)
+    if config.name == 'adadelta':
+        return optax.scale_by_adadelta(rho=config.beta2, eps=config.eps)
     make = optax.scale_by_adam if config.bias_correction else scale_by_uncorrected_moments
     return make(config.beta1, config.beta2, config.eps)
 

@@ -60,6 +60,53 @@ def softmax(logits: np.ndarray, allowed: np.ndarray) -> tuple[np.ndarray, np.nda
     return weights, lse
 
 
+def entmax(logits: np.ndarray, allowed: np.ndarray, alpha: float) -> np.ndarray:
+    """Weights [H, L, M] of alpha-entmax over the allowed keys, by bisection: Peters et al. 2019, arXiv 1905.05702,
+    equation 10, p = max((alpha - 1) z - tau, 0)^(1 / (alpha - 1)) with the tau by which p sums to 1.
+    """
+    weights = np.zeros_like(logits)
+    allowed = np.broadcast_to(allowed, logits.shape)
+    for place in np.ndindex(logits.shape[:2]):
+        z = (alpha - 1.0) * logits[place][allowed[place]]
+        if not z.size:
+            continue
+        low, high = z.max() - 1.0, z.max()
+        for _ in range(100):
+            tau = (low + high) / 2.0
+            total = (np.maximum(z - tau, 0.0) ** (1.0 / (alpha - 1.0))).sum()
+            low, high = (tau, high) if total > 1.0 else (low, tau)
+        weights[place][allowed[place]] = np.maximum(z - low, 0.0) ** (1.0 / (alpha - 1.0))
+    return weights
+
+
+def hard(logits: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """Weights [H, L, M]: one on the allowed key of the largest logit (Xu et al. 2015, arXiv 1502.03044)."""
+    weights = np.zeros_like(logits)
+    allowed = np.broadcast_to(allowed, logits.shape)
+    for place in np.ndindex(logits.shape[:2]):
+        keys = np.flatnonzero(allowed[place])
+        if keys.size:
+            weights[place][keys[logits[place][keys].argmax()]] = 1.0
+    return weights
+
+
+def local_p(
+    logits: np.ndarray, centres: np.ndarray, segments: np.ndarray, places: np.ndarray, radius: int
+) -> np.ndarray:
+    """Weights [H, L, M] of one row: Luong et al. 2015, arXiv 1508.04025, equations 9 and 10, sigma = D / 2.
+
+    `centres` [L, H] are sigmoid(v tanh(W h)), `segments` [L] and [M] those of queries and keys, `places` [M].
+    """
+    weights, sigma = np.zeros_like(logits), radius / 2.0
+    for h, i in itertools.product(range(logits.shape[0]), range(logits.shape[1])):
+        own = (segments[1] == segments[0][i]) & (segments[1] != 0)
+        p = own.sum() * centres[i, h]
+        near = own & (np.abs(places - p) <= radius)
+        a = softmax(logits[h : h + 1, i : i + 1], near[None])[0][0, 0]
+        weights[h, i] = a * np.exp(-((places - p) ** 2) / (2.0 * sigma**2))
+    return weights
+
+
 def dropped(weights: np.ndarray, keep: np.ndarray, rate: float) -> np.ndarray:
     """Weights after dropout, Srivastava et al. 2014 (JMLR 15): what is kept is divided by the share that is kept."""
     return weights * keep / (1.0 - rate)

@@ -12,13 +12,14 @@ from efficient_attention.attention.attend import DROPOUT_STREAM, attend, attenti
 from efficient_attention.attention.dropout import keep_mask
 from efficient_attention.attention.favor import random_features as favor_features
 from efficient_attention.attention.favor.definition import FAVOR
+from efficient_attention.attention.logits.definition import scaled_logits
 from efficient_attention.attention.lsh import hashing
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.merge import Partial, merge
 from efficient_attention.attention.parsing import parse_mechanism, parse_pattern
 from efficient_attention.attention.patterns import Full, RandomTiles, dense_mask
 from efficient_attention.attention.relative import Relative
-from efficient_attention.attention.softmax.definition import Softmax, scaled_logits
+from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.weights import MASKED, masked_softmax
 from tests.attention import contract
 from tests.attention import paper_patterns as paper

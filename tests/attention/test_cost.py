@@ -35,7 +35,10 @@ def both_counts(text: str, length: int) -> tuple[int, int]:
     mechanism = parse_mechanism(text)
     array = jax.ShapeDtypeStruct((1, length, HEADS, WIDTH), jnp.float32)
     rng = jax.eval_shape(lambda: jax.random.key(0))
-    program = jax.make_jaxpr(lambda q, rng: attend(q, q, q, mechanism, rng=rng, backend='blocked'))(array, rng)
+    options = {'centres': jnp.ones((1, length, HEADS))} if mechanism.needs_centres else {}
+    program = jax.make_jaxpr(lambda q, rng: attend(q, q, q, mechanism, rng=rng, backend='blocked', **options))(
+        array, rng
+    )
     return multiply_adds(mechanism, length, HEADS, WIDTH), traced_products(program.jaxpr)
 
 

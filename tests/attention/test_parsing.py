@@ -2,7 +2,10 @@
 
 import pytest
 
+from efficient_attention.attention.entmax.definition import Entmax
 from efficient_attention.attention.favor.definition import FAVOR
+from efficient_attention.attention.hard.definition import Hard
+from efficient_attention.attention.local_p.definition import LocalP
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import MECHANISMS, PATTERNS, parse_mechanism, parse_pattern
@@ -24,6 +27,7 @@ from efficient_attention.attention.patterns import (
     Without,
 )
 from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.attention.sparsemax.definition import Sparsemax
 from efficient_attention.errors import InputError
 
 TEXTS: dict[str, Pattern] = {
@@ -69,6 +73,11 @@ def test_every_name_is_read_above():
         ('lsh', LSH()),
         ('lsh(bucket_size=32, rounds=2, causal=True)', LSH(32, 2, causal=True)),
         ('favor(features=64)', FAVOR(64)),
+        ('sparsemax', Sparsemax()),
+        ('sparsemax(causal & window(64))', Sparsemax(Causal() & Window(64))),
+        ('entmax(pattern=causal)', Entmax(Causal())),
+        ('hard(causal)', Hard(Causal())),
+        ("local_p(4, 'entmax')", LocalP(4, 'entmax')),
         ("favor(64, kernel='relu', orthogonal=False)", FAVOR(64, kernel='relu', orthogonal=False)),
     ],
 )
@@ -143,6 +152,11 @@ def test_bad_text_gives_one_line(text: str):
         ('favor(-3)', 'favor features is -3; it must be at least 1'),
         ('lsh(True)', 'lsh bucket_size is True; it must be a whole number'),
         ('favor(features="x")', "favor features is 'x'; it must be a whole number"),
+        ('sparsemax(3)', 'sparsemax pattern is 3; it must be a pattern'),
+        ('entmax(windw(3))', "unknown name 'windw'"),
+        ('sparsemax(causal, full)', 'sparsemax takes (pattern=Full())'),
+        ('sparsemax & causal', 'nor part of one; write sparsemax(...) around the whole pattern'),
+        ('sparsemax(entmax(causal))', 'entmax is a mechanism of its own and no pattern'),
         ('favor(causal=1)', 'favor causal is 1; it must be True or False'),
     ],
 )

@@ -16,11 +16,13 @@ from efficient_attention.attention import no_cache, registry
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, init_cache
 from efficient_attention.attention.favor.definition import FAVOR
+from efficient_attention.attention.local_p.definition import LocalP
+from efficient_attention.attention.logits.over_pattern import OverPattern
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.lsh.hashing import draw_rotations
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
-from efficient_attention.attention.patterns import global_tokens
+from efficient_attention.attention.patterns import dense_mask, global_tokens
 from efficient_attention.attention.registry import ROOMS, room_of
 from efficient_attention.attention.room import Room
 from efficient_attention.attention.softmax.definition import Softmax
@@ -34,15 +36,21 @@ FILES = ('definition', 'serve', 'cache', 'cost')
 ATTENTION = Path(registry.__file__).parent
 
 
+SHARED = ('logits.definition', 'logits.serve', 'logits.cache', 'logits.cost')
+
+
 @pytest.mark.parametrize('name', ROOMS)
-def test_a_room_has_the_files_that_every_room_has(name: str):
-    assert not [file for file in FILES if not (ATTENTION / name / f'{file}.py').is_file()]
+def test_a_room_has_the_files_that_every_room_has_or_shares_them(name: str):
+    """Rooms over patterns may take those of logits/ in place of their own."""
     room = ROOMS[name]
     always = [field.name for field in dataclasses.fields(room) if field.name not in ('serve_share', 'feature_map')]
-    modules = [getattr(room, name).__module__ for name in always]
-    cache = f'{name}.cache' if has_cache(room) else 'no_cache'
-    files = (*(f'{name}.{file}' for file in ('definition', 'definition', 'serve')), cache, cache, f'{name}.cost')
-    assert modules == [f'efficient_attention.attention.{file}' for file in files]
+    found = [getattr(room, name).__module__.removeprefix('efficient_attention.attention.') for name in always]
+    files = 'definition', 'definition', 'serve', 'cache', 'cache', 'cost'
+    for module, file in zip(found, files, strict=True):
+        is_shared = module in SHARED and issubclass(room.kind, OverPattern) and module == f'logits.{file}'
+        is_without = module == 'no_cache' and not has_cache(room)
+        assert is_shared or module == f'{name}.{file}' or (is_without and file == 'cache')
+    assert found[0] == f'{name}.definition'
 
 
 def has_cache(room: Room) -> bool:
@@ -102,6 +110,29 @@ def of_linear(_: Mechanism, query: np.ndarray, key: np.ndarray, allowed: np.ndar
     return contract.linear_weights(query, key, allowed)
 
 
+def of_entmax(
+    mechanism: OverPattern, query: np.ndarray, key: np.ndarray, allowed: np.ndarray, __: np.ndarray
+) -> np.ndarray:
+    allowed = allowed & dense_mask(mechanism.pattern, L, L)
+    return contract.entmax(
+        contract.scaled_logits(query, key), allowed, {'sparsemax': 2.0, 'entmax': 1.5}[mechanism.name]
+    )
+
+
+def of_hard(_: Mechanism, query: np.ndarray, key: np.ndarray, allowed: np.ndarray, __: np.ndarray) -> np.ndarray:
+    return contract.hard(contract.scaled_logits(query, key), allowed)
+
+
+CENTRES = np.random.default_rng(5).uniform(size=(L, H)).astype(np.float32)  # of all rows
+
+
+def of_local_p(
+    mechanism: LocalP, query: np.ndarray, key: np.ndarray, _: np.ndarray, segments: np.ndarray
+) -> np.ndarray:
+    logits, places = contract.scaled_logits(query, key), np.arange(L)
+    return contract.local_p(logits, np.asarray(CENTRES, np.float64), (segments, segments), places, mechanism.radius)
+
+
 # By text: the weights [H, L, M] of one row, from float64 query and key [L, H, K], what segments and order allow
 # [L, M], and the segments.
 TABLE: dict[str, Callable[[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
@@ -110,6 +141,11 @@ TABLE: dict[str, Callable[[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     'favor(16, causal=True, chunk=4)': of_favor,
     'linear': of_linear,
     'linear(causal=True, chunk=4)': of_linear,
+    'sparsemax': of_entmax,
+    'sparsemax(causal & window(5))': of_entmax,
+    'entmax(causal)': of_entmax,
+    'hard(causal)': of_hard,
+    'local_p(3)': of_local_p,
 }
 
 
@@ -125,6 +161,8 @@ def served(text: str, q: jax.Array, k: jax.Array, v: jax.Array, backend: str) ->
     mechanism = parse_mechanism(text)
     options = {'query_segments': jnp.asarray(SEGMENTS), 'key_segments': jnp.asarray(SEGMENTS), 'backend': backend}
     options |= {'rng': RNG} if mechanism.needs_rng else {}
+    if mechanism.needs_centres:
+        options |= {'centres': jnp.broadcast_to(CENTRES, (B, *CENTRES.shape))}
     return attend(q, q if mechanism.normalises_keys else k, v, mechanism, **options)
 
 

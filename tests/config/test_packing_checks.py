@@ -31,3 +31,10 @@ def test_attention_by_the_place_in_the_row_is_refused(text: str):
     assert goes_by_place(parse_mechanism('lsh(8, 2)')) and not goes_by_place(parse_mechanism('causal'))
     with pytest.raises(InputError, match=r"model.decoder_attention 'sparse_fixed\(4, 2\)' needs a row for each pair"):
         check_packing(decoder)
+
+
+def test_first_states_of_a_source_are_refused_and_its_attention_is_served():
+    reading = dataclasses.replace(MODEL, cell='gru', source_reading='before', heads=1)
+    check_packing(reading)
+    with pytest.raises(InputError, match="^model.initial_state is 'copy'; it must be 'zeros' with pairs.packed: a row"):
+        check_packing(dataclasses.replace(reading, initial_state='copy'))

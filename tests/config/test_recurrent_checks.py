@@ -53,7 +53,7 @@ def test_recurrent_layers_serve_every_task():
         (
             LANGUAGE,
             {'memory_length': 4, 'positions': 'none', 'rotary': False, 'data': {'batches': 'streams'}},
-            '(model.memory_length is 4; layers of model.cell|.*positions must go by distance)',
+            "model.memory_length is 4; it must be 0, or 1 with model.cell 'gru': the state, which stands for",
         ),
         (LANGUAGE, {'mesh': {'sequence': 2}}, "mesh.sequence is 2; layers of model.cell 'gru' read rows position by"),
         (

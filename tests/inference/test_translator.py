@@ -1,5 +1,6 @@
 """Texts through a model: which ids may follow, the prefix, and the options of the search."""
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -47,6 +48,15 @@ def test_texts_go_through_in_their_order(tokenizer: Tokenizer):
     assert one.text == 'a a b' and one.source_pieces == ('b', 'a', 'a', '</s>') and one.pieces == ('a', 'a', 'b')
     assert translator.cut_sources == 1
     assert other.text == 'b a b' and one.alignment.shape == (3, 4)  # the source is cut to 4 tokens
+
+
+def test_pieces_and_weights_of_a_reversed_source_stand_as_in_its_text(tokenizer: Tokenizer):
+    """The transducer reads `b a a` and gives it backwards; each target's weight is at the piece that it was."""
+    side = SideEncoder(tokenizer, symbols_of(tokenizer), 4)
+    reversing = dataclasses.replace(side, is_reversed=True)
+    [[one]] = Translator(Reversing(), PairEncoder(reversing, side))(['a a b'], alignments=True)
+    assert one.text == 'a a b' and one.source_pieces == ('a', 'a', 'b', '</s>')
+    assert one.alignment.argmax(axis=1).tolist() == [0, 1, 2]
 
 
 def test_sentinels_are_written_and_read(tokenizer: Tokenizer):

@@ -98,6 +98,7 @@ def test_stale_labels_and_our_old_key_are_left_out():
     [
         ({'positions': 'none', 'rotary': True}, '', 'no Hugging Face family has .*model.rotary True'),
         ({'norm': 'pre'}, '', "no Hugging Face family has model.norm 'pre'$"),
+        ({'score': 'general'}, '', "no Hugging Face family has model.score 'general'$"),
         ({'position_offset': 2}, 'bert', 'no Hugging Face bert has model.position_offset 2'),
         ({'token_types': 0}, 'bert', 'no Hugging Face bert has model.token_types 0'),
         ({'sharing': 'all'}, 'albert', r'no Hugging Face albert has such a model \(embedding_size is 16'),

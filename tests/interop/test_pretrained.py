@@ -142,6 +142,10 @@ def test_an_encoder_decoder_goes_out_with_the_ids_of_its_tokenizer(tmp_path: Pat
         InputError, match='^pairs.target_tokenizer: the model has two tokenizers; a Hugging Face folder'
     ):
         save_pretrained(tmp_path / 'two', two, tokenizer=tmp_path / 'spiece.model')
+    run = config_of(**{'pairs.reverse_source': True})
+    reversing = dataclasses.replace(random_encoder_decoder(200), run=run)
+    with pytest.raises(InputError, match='^pairs.reverse_source is True; no tokenizer of a Hugging Face folder'):
+        save_pretrained(tmp_path / 'reversing', reversing, tokenizer=tmp_path / 'spiece.model')
 
 
 def run_as(name: str, begin: str, start: str) -> Pretrained:

@@ -24,6 +24,7 @@ SIZES: dict[str, Any] = {
     'width': 16, 'heads': 2, 'feed_forward_width': 24, 'vocab_size': 24, 'max_length': 12, 'token_types': 0,
     'layers': 2, 'decoder_layers': 2, 'attention_dropout_rate': 0.0, 'init_std': 0.3,
 }  # fmt: skip
+PLAIN = {'norm': 'none', 'residual': False, 'feed_forward': False, 'feed_forward_width': 0, 'positions': 'none'}
 MODELS: dict[str, dict[str, Any]] = {
     'vaswani': {'positions': 'sinusoidal', 'activation': 'relu', 'embedding_norm': False, 'embedding_scale': True},
     't5': {
@@ -46,7 +47,24 @@ MODELS: dict[str, dict[str, Any]] = {
         'decoder_attention': 'favor(8, causal=True, chunk=4, orthogonal=False)',
         'cross_attention': 'favor(8, orthogonal=False)',
     },
-    'gru': {'cell': 'gru', 'bidirectional': True, 'norm': 'pre', 'positions': 'none', 'decoder_layers': 1},
+    'additive': {
+        'score': 'additive', 'decoder_attention': 'entmax(causal); sparsemax(causal & window(3))',
+        'cross_attention': 'entmax(window(2))',
+    },
+    'local_p, hard': {'cross_attention': 'local_p(2)', 'decoder_attention': 'hard(causal)', 'decoder_layers': 1},
+    'location': {'score': 'location', 'location_length': 9, 'positions': 'none', 'decoder_layers': 1},
+    'gru': {
+        'cell': 'gru', 'score': 'general', 'bidirectional': True, 'norm': 'pre', 'positions': 'none',
+        'decoder_layers': 1,
+    },
+    'states copied, no attention': PLAIN | {'cell': 'lstm', 'source_reading': 'state', 'initial_state': 'copy'},
+    'bahdanau': PLAIN | {
+        'cell': 'gru', 'bidirectional': True, 'score': 'additive', 'source_reading': 'before',
+        'initial_state': 'map_backward',
+        'readout': 'maxout', 'norm': 'pre', 'residual': True,
+    },
+    'luong': PLAIN | {'cell': 'lstm', 'source_reading': 'after', 'input_feeding': True, 'initial_state': 'copy'},
+    'luong, sru': PLAIN | {'cell': 'sru2', 'source_reading': 'after', 'cross_attention': 'window(3)'},
     'linear, reversible': {
         'norm': 'pre', 'stack': 'reversible', 'positions': 'none', 'rotary': True, 'cross_attention': 'linear',
         'decoder_attention': 'linear(causal=True, chunk=4); sparse_strided(3)',
@@ -157,7 +175,7 @@ def apply(graph: nnx.GraphDef, params: dict, step: int = 0, **arrays: Any) -> ja
     return nnx.merge(graph, params)(**arrays, step=step)
 
 
-@pytest.mark.parametrize('text', ['window(1)', 'favor(8, orthogonal=False)'])
+@pytest.mark.parametrize('text', ['window(1)', 'favor(8, orthogonal=False)', 'local_p(2)'])
 def test_packed_pairs_are_those_in_rows_of_their_own(text: str):
     """Windows go by positions in the texts."""
     model = model_of(layers=1, decoder_layers=1, cross_attention=text, positions='sinusoidal')
@@ -170,6 +188,10 @@ def test_packed_pairs_are_those_in_rows_of_their_own(text: str):
 # ---- what no gradient reaches ----
 
 LEAKS: dict[str, dict[str, Any]] = {
+    'distributions': {
+        'score': 'additive', 'cross_attention': 'local_p(3)', 'attention': 'entmax(window(2))', 'decoder_layers': 1,
+        'decoder_attention': 'sparsemax(causal)',
+    },
     'windows': {'cross_attention': 'window(3)', 'attention': 'window(1)', 'attention_backend': 'blocked'},
     'favor': {
         'cross_attention': 'favor(8, orthogonal=False)', 'attention': 'favor(8, orthogonal=False)', 'decoder_layers': 1,

@@ -59,6 +59,20 @@ def test_recurrent_layers_count_their_products_and_no_pairs():
     assert encoder_flops(simple, 100, predictions=0) == 2 * 2 * 100 * 3 * 256 * 256
 
 
+def test_a_source_that_is_read_apart_counts_its_matrices():
+    model = {'cell': 'gru', 'feed_forward': False, 'decoder_layers': 2, 'token_types': 0, 'heads': 1, 'head_width': 256}
+    square, inner = 256**2, 100 * 20 * 256
+    flops = {}
+    for reading in ('layers', 'state', 'before', 'after'):
+        chosen = model | {'source_reading': reading, 'initial_state': 'copy'}
+        config = dataclasses.replace(CONFIG, **chosen)
+        flops[reading] = encoder_decoder_flops(config, 100, 20) / 2
+    cross = 2 * 120 * square + 2 * inner
+    assert flops['layers'] - flops['state'] == 2 * cross
+    assert flops['before'] - flops['state'] == cross + 20 * 3 * square
+    assert flops['after'] - flops['state'] == cross + 20 * 2 * square
+
+
 def test_each_layer_counts_its_own_mechanism():
     def flops(attention: str) -> float:
         return encoder_flops(dataclasses.replace(CONFIG, attention=attention), 512, predictions=3)

@@ -41,6 +41,7 @@ KINDS = {
     'rotary, shared QK': {'rotary': True, 'shared_qk': True},
     'alibi, per head': {'relative': 'alibi', 'attention': 'per_head(causal, causal & window(5))'},
     't5': {'relative': 't5'},
+    'additive, entmax': {'score': 'additive', 'relative': 'alibi', 'attention': 'entmax(causal & window(9))'},
 }
 
 
@@ -101,6 +102,35 @@ def test_a_layer_reaches_as_far_as_its_memory_and_no_further():
     hidden, beyond, within = (by_segments(decoder, x, jnp.ones_like(x))[0][:, LENGTH:] for x in (tokens, changed, seen))
     np.testing.assert_array_equal(hidden, beyond)
     assert (hidden != within).any()
+
+
+@pytest.mark.parametrize('cell', ['lstm', 'sru2'])
+def test_states_carried_from_segment_to_segment_are_one_pass(cell):
+    """Texts end within segments, and a row's padding stands behind its last one."""
+    decoder = make(cell=cell, memory_length=1, feed_forward=False, feed_forward_width=0)
+    tokens = some_tokens()
+    segments = jnp.asarray(np.repeat([[1, 2, 3, 3], [1, 1, 1, 0]], 9, axis=1))
+    hidden, memories = by_segments(decoder, tokens, segments)
+    assert_close(hidden, whole(decoder, tokens, segments))
+    assert memories[-1].segments_B.tolist() == [3, 1]
+    fresh, _ = continued(decoder, tokens[:, LENGTH : 2 * LENGTH], segments[:, LENGTH : 2 * LENGTH], memories[0])
+    alone = whole(decoder, tokens[:, LENGTH : 2 * LENGTH], segments[:, LENGTH : 2 * LENGTH])
+    assert jnp.abs(fresh - alone).max() > 1e-2
+
+
+def test_a_memory_of_states_is_1_and_no_gradient_flows_into_it():
+    with pytest.raises(InputError, match="memory_length is 4; it must be 0, or 1 with model.cell 'gru': the state"):
+        make(cell='gru', memory_length=4)
+    decoder = make(cell='gru', memory_length=1, feed_forward=False, feed_forward_width=0)
+    tokens, empty = some_tokens(LENGTH), empty_memory(decoder.config, 2)
+    _, memory = continued(decoder, tokens, jnp.ones_like(tokens), empty)
+
+    def total(vectors):
+        read = dataclasses.replace(memory, vectors_BNU=vectors)
+        return decoder.continued(tokens, jnp.ones_like(tokens), read)[0].sum()
+
+    gradient = jax.jit(jax.grad(total))(memory.vectors_BNU)
+    assert not any(leaf.any() for leaf in jax.tree.leaves(gradient))
 
 
 def test_no_memory_is_memory_of_length_0():

@@ -189,7 +189,7 @@ def test_cross_attention_is_its_definition_forward_and_gradient(text: str):
 def test_cross_attention_reads_by_the_weights_of_its_queries_and_keys():
     config = LayerConfig(width=16, heads=2, cross_attention='window(1)', attention_dropout_rate=0.0)
     module = nnx.merge(*drawn(lambda: Attention(config, is_cross=True, rngs=nnx.Rngs(0))))
-    out, (query, key, _) = module.cross(X, READER, OTHER)
+    out, (query, key, *_) = module.cross(X, READER, OTHER)
     weights = attention_weights(
         query, key, config.cross_mechanism, **cross_options(config.cross_mechanism, READER, OTHER)
     )

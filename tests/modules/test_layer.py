@@ -17,6 +17,20 @@ SEGMENTS = jnp.ones((3, 6), jnp.int32)
 POSITIONS = jnp.tile(jnp.arange(6)[None], (3, 1))
 
 
+def test_layers_without_norms_or_sums():
+    config = LayerConfig(width=16, heads=2, norm='none', init_std=0.3)
+    layer = Layer(config, rngs=nnx.Rngs(0))
+    assert not hasattr(layer, 'attention_norm')
+    x = X + layer.attention(X, SEGMENTS, POSITIONS)
+    assert_close(layer(X, SEGMENTS, POSITIONS), x + layer.feed_forward(x))
+    for norm in ('none', 'pre'):
+        config = LayerConfig(width=16, heads=2, norm=norm, residual=False, init_std=0.3)
+        layer = Layer(config, rngs=nnx.Rngs(0))
+        normed = [(lambda x: x) if norm == 'none' else getattr(layer, sub.norm) for sub in layer.sub_layers]
+        expected = layer.feed_forward(normed[1](layer.attention(normed[0](X), SEGMENTS, POSITIONS)))
+        assert_close(layer(X, SEGMENTS, POSITIONS), expected)
+
+
 @pytest.mark.parametrize('norm', ['pre', 'post'])
 def test_order_of_norm_and_residual(norm: str):
     layer = Layer(LayerConfig(width=16, heads=2, norm=norm, init_std=0.3), rngs=nnx.Rngs(0))

@@ -30,6 +30,16 @@ def test_each_direction_has_half_of_the_units_and_arrays_of_its_own(name: str):
     assert_close(make(cell=name)(X, SEGMENTS), recur(make(cell=name).forward.learned(), X, SEGMENTS)[0])
 
 
+def test_states_of_another_width_are_mapped_to_the_layer_s():
+    module = make(cell='gru', bidirectional=True, state_width=8)
+    outs = [
+        recur(cell.learned(), X, SEGMENTS, is_reversed=number == 1)[0]
+        for number, cell in enumerate((module.forward, module.backward))
+    ]
+    assert_close(module(X, SEGMENTS), module.out(jnp.concatenate(outs, axis=-1)))
+    assert module.out.bias is None and make(cell='gru', state_width=8).out is None
+
+
 def test_initial_values_follow_the_config():
     narrow, wide = make(cell='lstm'), LayerConfig(width=8, cell='lstm', kernel_init='fan_in')
     assert jnp.abs(narrow.forward.input[...]).max() <= 2 * 0.5 and not narrow.forward.bias[...].any()

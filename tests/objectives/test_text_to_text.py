@@ -39,9 +39,9 @@ class Model:
     class config:
         loss_chunk = 0
 
-    def hidden(self, *arrays: jax.Array, **options: object) -> jax.Array:
+    def hidden_and_draws(self, *arrays: jax.Array, **options: object) -> tuple[jax.Array, None]:
         self.arrays, self.options = arrays, options
-        return LOGITS
+        return LOGITS, None
 
     def logits(self, hidden_BLD: jax.Array) -> jax.Array:
         return hidden_BLD
@@ -59,3 +59,17 @@ def test_sums_are_of_the_tokens_that_weigh_something():
     np.testing.assert_allclose(sums['target']['loss'], (loss * weights).sum(), rtol=1e-6)
     np.testing.assert_allclose(sums['target']['cross_entropy'], (cross_entropy * weights).sum(), rtol=1e-6)
     assert [int(array[0, 0]) for array in model.arrays] == [0, 1, 2, 3]
+
+
+def test_a_loss_in_chunks_is_the_whole_one():
+    """With all of its metrics, in rows that the chunks do not divide."""
+    weights = jnp.array([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+    names = ('source', 'source_segments', 'tokens', 'segments')
+    batch = {name: jnp.full((2, 3), number) for number, name in enumerate(names)} | {'targets': TARGETS}
+    model, found = Model(), []
+    for chunk in (0, 2):
+        model.config = type('config', (), {'loss_chunk': chunk})
+        found.append(TextToText().sums(model, batch | {'weights': weights}, None, None)[0]['target'])
+    assert set(found[0]) == set(found[1]) == {'loss', 'cross_entropy', 'accuracy'}
+    for name, value in found[0].items():
+        np.testing.assert_allclose(found[1][name], value, rtol=1e-6)

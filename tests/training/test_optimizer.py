@@ -295,3 +295,20 @@ def test_frozen_gradients_do_not_count_in_the_norm_that_is_clipped():
     first, second = (named(optax.tree.get(state, 'mu')['layers']) for state in updated)
     for name, moment in first.items():
         np.testing.assert_allclose(moment, second[name], rtol=1e-6)
+
+
+def test_adadelta_is_the_papers_formula():
+    """Zeiler 2012, algorithm 1: its updates need no learning rate, so that of 1 is the paper's."""
+    config = dataclasses.replace(FLAT, name='adadelta', learning_rate=1.0, beta2=0.95)
+    params, gradients = make_params(), [make_params(seed) for seed in range(1, 4)]
+    found = named(run(config, params, gradients)[0])
+    for path, w in named(params).items():
+        squares = updates = np.zeros_like(w)
+        for gradient in gradients:
+            g = named(gradient)[path]
+            squares = 0.95 * squares + 0.05 * g**2
+            u = g * np.sqrt(updates + 1e-6) / np.sqrt(squares + 1e-6)
+            updates, w = 0.95 * updates + 0.05 * u**2, w - u
+        assert_close(found[path], w)
+    with pytest.raises(InputError, match="beta1 is 0.5, which 'adadelta' does not read; leave it at 0.9"):
+        OptimizerConfig(name='adadelta', beta1=0.5)

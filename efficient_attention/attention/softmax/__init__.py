@@ -1,15 +1,17 @@
-"""Softmax attention over patterns: its definition, and every way to execute it.
+"""Softmax attention over patterns, and every way to execute it; its definition and cache are those of logits/.
 
 Two names of serve.py are for others: `attend` and configs read its `BACKENDS`, and what makes a bias asks
 `may_hold_all_pairs`.
 """
 
+from efficient_attention.attention.logits import cache
+from efficient_attention.attention.logits.definition import weights_of
 from efficient_attention.attention.room import Room
-from efficient_attention.attention.softmax import cache, cost, definition, serve, split_tokens
+from efficient_attention.attention.softmax import cost, definition, serve, split_tokens
 
 ROOM = Room(
     kind=definition.Softmax,
-    weights=definition.weights,
+    weights=weights_of,
     serve=serve.serve,
     init_cache=cache.init,
     decode=cache.decode,

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.device_forms import device_forms
+from efficient_attention.attention.logits.definition import pattern_of
 from efficient_attention.attention.mechanism import refuse
 from efficient_attention.attention.patterns import Pattern, Reach
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.softmax.definition import pattern_of
 
 WIDEST_HEAD = 128  # on every GPU that cuDNN's fused attention runs on; 256 on some
 
@@ -47,6 +47,7 @@ def check_served(request: Request) -> None:
         f'inputs of type {request.query.dtype}': request.query.dtype not in (jnp.bfloat16, jnp.float16),
         f'heads {width} wide': width % 8 != 0 or width > WIDEST_HEAD,
         'additive bias': request.bias is not None or request.relative is not None,
+        'additive scores': request.additive is not None,
         'segments': request.segments is not None,
         'attention dropout': request.dropout is not None,
         'log-sum-exp that can be merged': request.return_lse,

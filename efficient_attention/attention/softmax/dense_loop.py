@@ -24,9 +24,11 @@ from efficient_attention.attention.device_forms import cores, device_forms
 from efficient_attention.attention.device_kind import device_count
 from efficient_attention.attention.dropout import fold_indices, is_kept, row_seeds
 from efficient_attention.attention.einsum import float32_einsum
+from efficient_attention.attention.logits import dense
+from efficient_attention.attention.logits import serve as logits
+from efficient_attention.attention.logits.definition import allowed_pairs, logit_terms
 from efficient_attention.attention.request import Request, Sides
-from efficient_attention.attention.softmax import dense
-from efficient_attention.attention.softmax.definition import allowed_pairs, logit_terms
+from efficient_attention.attention.room import Result
 from efficient_attention.attention.weights import MASKED
 
 
@@ -40,8 +42,10 @@ class Heads(NamedTuple):
     seeds_gh: Array | None  # uint32, of dropout
 
 
-def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
+def serve(request: Request) -> Result:
     """Output and log-sum-exp of `Softmax` with every option of a request, in a loop where that is faster."""
+    if request.additive is not None:
+        return logits.serve(request)
     return attend_by_rows(request) if is_faster_by_rows(request) else dense.serve(request)
 
 

@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from efficient_attention.attention.logits.definition import allowed_pairs, pattern_of
 from efficient_attention.attention.mechanism import refuse
 from efficient_attention.attention.patterns import Causal, Full
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.softmax.definition import allowed_pairs, pattern_of
 
 
 def serve(request: Request) -> tuple[Array, None]:
@@ -29,6 +29,7 @@ def check_served(request: Request) -> None:
         raise NotImplementedError(f'jax_nn serves Softmax over full and causal, not {request.mechanism}')
     lacks = {
         'bias as a function of positions': callable(request.bias),
+        'additive scores': request.additive is not None,
         'relative term': request.relative is not None,
         'attention dropout': request.dropout is not None,
         # It returns the log-sum-exp in the input dtype and without a gradient.

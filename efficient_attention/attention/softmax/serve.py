@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from jax import Array
 
+from efficient_attention.attention.logits.definition import pattern_of
 from efficient_attention.attention.patterns.text_form import pattern_text
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax import cudnn, dense_loop, jax_nn, tiled
-from efficient_attention.attention.softmax.definition import pattern_of
 
 Backend = Callable[[Request], tuple[Array, Array | None]]
 
@@ -32,7 +32,8 @@ def serve(request: Request) -> tuple[Array, Array | None]:
         return BACKENDS[request.backend](request)
     lacks = []
     is_small = may_hold_all_pairs('auto', request.query.shape[1], request.key.shape[1])
-    for name in AUTO_ORDER if is_small else [name for name in AUTO_ORDER if name != 'dense']:
+    is_dense = is_small or request.additive is not None  # of which `dense` builds no more than a part at a time
+    for name in AUTO_ORDER if is_dense else [name for name in AUTO_ORDER if name != 'dense']:
         try:
             result = BACKENDS[name](request)
         except NotImplementedError as error:

@@ -11,11 +11,12 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.mechanism import of_kind
+from efficient_attention.attention.logits.definition import pattern_of
+from efficient_attention.attention.mechanism import of_kind, refuse
 from efficient_attention.attention.merge import merge
 from efficient_attention.attention.patterns import Pattern
 from efficient_attention.attention.request import Numbers, Request
-from efficient_attention.attention.softmax.definition import Softmax, pattern_of
+from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.softmax.schedule import schedule
 from efficient_attention.attention.softmax.tile_chunks import reorder
 from efficient_attention.attention.softmax.tile_pass import attend_pass
@@ -24,6 +25,7 @@ from efficient_attention.attention.weights import MASKED
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B H L']]:
     """Output and log-sum-exp of `Softmax` over any pattern, with every option of a request."""
+    refuse('blocked', {'additive scores': request.additive is not None})
     heads = request.query.shape[2]
     pattern = pattern_of(request)
     results = {}

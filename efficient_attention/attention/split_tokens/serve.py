@@ -33,6 +33,8 @@ def serve_split(request: Request, mesh: Mesh, room: Room) -> Result:
         raise lack(request.mechanism.name, 'form for rows that are split over a sequence axis')
     if any(first_position(positions) is None for positions in request.positions):
         raise lack('a sequence axis', 'positions that do not rise by 1 or are known to the program alone')
+    if request.additive is not None:
+        raise lack('a sequence axis', 'additive scores')
     axes = axes_of(request, mesh)
     arrays, specs = arrays_of(request, axes)
     has_lse = request.mechanism.has_logits

@@ -58,11 +58,13 @@ class SideEncoder:
         tokenizer: of this side.
         symbols: its symbols.
         length: most tokens of a text, its end included.
+        is_reversed: whether the model reads its tokens from the last to the first; the symbols at its ends stay there.
     """
 
     tokenizer: Tokenizer
     symbols: Symbols
     length: int
+    is_reversed: bool = False
 
     def ids(self, texts: Iterable[str]) -> list[np.ndarray]:
         """The ids of texts, each with its end, of any length."""
@@ -70,8 +72,16 @@ class SideEncoder:
         return [self.symbols.around(one.ids) for one in encoded]
 
     def cut(self, ids: np.ndarray) -> np.ndarray:
-        """The first tokens of a text, and its end."""
-        return ids if len(ids) <= self.length else np.append(ids[: self.length - 1], np.int32(self.symbols.end))
+        """The first tokens of a text, and its end, in the order in which the model reads them."""
+        ids = ids if len(ids) <= self.length else np.append(ids[: self.length - 1], np.int32(self.symbols.end))
+        return ids[self.places(len(ids))]
+
+    def places(self, length: int) -> np.ndarray:
+        """Where each of the tokens that a model reads stands in its text, and conversely, with its ends counted."""
+        places, first = np.arange(length), self.symbols.count - 1
+        if self.is_reversed:
+            places[first : length - 1] = places[first : length - 1][::-1]
+        return places
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from efficient_attention.attention.favor.random_features import draw_features, l
 from efficient_attention.attention.features.causal import attend_causal
 from efficient_attention.attention.features.chunks import Inputs
 from efficient_attention.attention.features.key_sums import KeySums, no_keys
-from efficient_attention.attention.softmax import dense
+from efficient_attention.attention.logits import dense
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.weights import combine_values
 from tests.tolerances import assert_close

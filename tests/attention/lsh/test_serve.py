@@ -11,12 +11,12 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from efficient_attention.attention.attend import make_request
+from efficient_attention.attention.logits import dense
 from efficient_attention.attention.lsh import definition as lsh_definition
 from efficient_attention.attention.lsh import serve as lsh
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.lsh.rounds import make_rounds
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.softmax import dense
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.weights import drop_weights
 from tests.tolerances import assert_close

@@ -15,10 +15,11 @@ from efficient_attention.attention import reference
 from efficient_attention.attention.attend import attend, make_request
 from efficient_attention.attention.device_forms import using_forms
 from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.logits import dense
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.relative import Relative
-from efficient_attention.attention.softmax import dense, dense_loop
+from efficient_attention.attention.softmax import dense_loop
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.softmax.serve import BACKENDS
 from efficient_attention.config.head import HeadConfig
@@ -170,7 +171,7 @@ def test_a_model_trains_the_same_through_it(remat: str, stack: str, norm: str, m
 
 def test_refuses_what_is_no_softmax():
     (q, k, v), _ = inputs(20)
-    with pytest.raises(NotImplementedError, match='softmax computes Softmax, not LSH'):
+    with pytest.raises(NotImplementedError, match='logits computes OverPattern, not LSH'):
         dense_loop.attend_by_rows(make_request(q, q, v, LSH(8, 2), rng=jax.random.key(0)))
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.attend import make_request
+from efficient_attention.attention.logits.definition import dense_bias
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.softmax.definition import Softmax, dense_bias
+from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.softmax.tile_bias import ArrayBias, FunctionBias, make_tile_bias
 from efficient_attention.attention.softmax.tile_chunks import ChosenTiles, TileChunk, TileMaskInputs, make_side
 

@@ -1,5 +1,7 @@
 """Pairs as ids: ends, prefixes, cuts, and the symbols of tokenizers."""
 
+import dataclasses
+
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
@@ -48,6 +50,17 @@ def test_pairs_that_are_too_long_are_cut_or_left_out_and_counted():
     assert [pair.where for pair in encoder('skip').encode(PAIRS, '', Overlong())] == ['line 1', 'line 3']
     with pytest.raises(InputError, match=r'^line 2: 4 and 4 tokens, above data.length 4 and pairs.target_length 3'):
         list(encoder('error').encode(PAIRS, '', overlong))
+
+
+def test_sources_are_reversed_between_their_ends_after_they_are_cut():
+    begun = dataclasses.replace(side(PIECES, 5), symbols=Symbols(pad=0, end=1, start=0, begin=2), is_reversed=True)
+    reversing = dataclasses.replace(side(PIECES, 4), is_reversed=True)
+    [pair] = PairEncoder(reversing, side(PIECES, 4)).encode([TextPair('a b c c', 'a b', 'line 1')], '', Overlong())
+    assert pair.source.tolist() == [5, 4, 3, 1] and pair.target.tolist() == [3, 4, 1]
+    [ids] = begun.ids(['a b c'])
+    read = begun.cut(ids)
+    assert read.tolist() == [2, 5, 4, 3, 1] and (read[begun.places(len(read))] == ids).all()
+    assert reversing.cut(reversing.ids([''])[0]).tolist() == [1]
 
 
 def test_symbols_by_the_names_in_use():

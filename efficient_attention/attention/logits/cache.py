@@ -1,4 +1,4 @@
-"""The cache of causal softmax attention: keys and values in slots, for as long as the pattern lets a query read them.
+"""The cache of causal attention over a pattern: slots of keys and values, for as long as it lets one read them.
 
 - Where no key is read from farther than a distance r (`causal & window(r)`, `causal & block(r + 1)`), a ring of r + 1
   slots, whatever the length;
@@ -22,15 +22,14 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int
 
-from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
+from efficient_attention.attention.cache_spec import CacheSpec, LogitTerms, NewTokens
+from efficient_attention.attention.logits.additive import additive_logits
+from efficient_attention.attention.logits.cache_slots import Slots, slots_of
+from efficient_attention.attention.logits.over_pattern import OverPattern, Weights
 from efficient_attention.attention.mechanism import of_kind
 from efficient_attention.attention.merge import merge
 from efficient_attention.attention.patterns import Pattern, head_patterns
-from efficient_attention.attention.relative import Relative, relative_logits
-from efficient_attention.attention.room import Bias
-from efficient_attention.attention.softmax.cache_slots import Slots, slots_of
-from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.attention.weights import masked_softmax
+from efficient_attention.attention.relative import relative_logits
 
 # Slots that hypotheses share are read in parts of at least so many, and in at most so many parts: each is more code.
 LEAST_PART, MOST_PARTS = 16, 4
@@ -76,16 +75,9 @@ class SharedKeys(NamedTuple):
         return self._replace(writers_BKM=jnp.take_along_axis(self.writers_BKM, parents_BK[..., None], axis=1))
 
 
-class LogitTerms(NamedTuple):
-    """What is added to the logits of new tokens, each None where there is none."""
-
-    bias: Bias | None
-    relative: Relative | None
-
-
 def pattern_of(spec: CacheSpec) -> Pattern:
     """The pattern of what is decoded, for `max_length` keys."""
-    return of_kind(Softmax, spec.mechanism).pattern.for_keys(spec.max_length)
+    return of_kind(OverPattern, spec.mechanism).pattern.for_keys(spec.max_length)
 
 
 def slots_of_spec(spec: CacheSpec) -> Slots:
@@ -102,13 +94,13 @@ def init(spec: CacheSpec, batch: int, dtype: DTypeLike, _: Array | None) -> KeyC
 
 
 def decode(
-    spec: CacheSpec, cache: KeyCache | SharedKeys, new: NewTokens, bias: Bias | None, relative: Relative | None
+    spec: CacheSpec, cache: KeyCache | SharedKeys, new: NewTokens, terms: LogitTerms
 ) -> tuple[Array, KeyCache | SharedKeys]:
     """Outputs [B, n, H, K] of the new tokens in the query's dtype, and the cache that includes them.
 
     Outputs beyond `max_length` are NaN where the cache is no ring.
     """
-    slots, terms = slots_of_spec(spec), LogitTerms(bias, relative)
+    slots = slots_of_spec(spec)
     added = KeyCache(new.key.swapaxes(1, 2), new.value.swapaxes(1, 2), new.positions, new.segments)
     if isinstance(cache, SharedKeys):
         out_BnHK, cache = decode_shared(spec, cache, new.query, added, terms)
@@ -130,8 +122,17 @@ def decode_keys(
         # Written before it is read, and that once, the cache of a loop over tokens is changed in place, not copied.
         cache = jax.lax.optimization_barrier(write(slots, cache, new))
         return read_keys(spec, query_BnHK, new, cache, terms)[0], cache
-    results = [read_keys(spec, query_BnHK, new, keys, terms) for keys in (cache, new)]
-    return merge(results)[0], write(slots, cache, new)
+    if spec.mechanism.merges:
+        results = [read_keys(spec, query_BnHK, new, keys, terms) for keys in (cache, new)]
+        return merge([(out, lse) for out, lse in results if lse is not None])[0], write(slots, cache, new)
+    return read_keys(spec, query_BnHK, new, with_keys(cache, new), terms)[0], write(slots, cache, new)
+
+
+def with_keys(cache: KeyCache, new: KeyCache) -> KeyCache:
+    """All keys of both side by side."""
+    keys = (jnp.concatenate([old, fresh.astype(old.dtype)], 2) for old, fresh in zip(cache[:2], new[:2], strict=True))
+    numbers = (jnp.concatenate(both, axis=1) for both in zip(cache[2:], new[2:], strict=True))
+    return KeyCache(*keys, *numbers)
 
 
 def decode_shared(
@@ -177,11 +178,10 @@ def read_shared(
     rows, count, slots = cache.writers_BKM.shape
     batch, heads, width = query_bHK.shape
     groups = spec.key_heads
-    q_BqGhK = (query_bHK * (1.0 / math.sqrt(width))).reshape(rows, count, groups, -1, width)
-    q_BGqhK = q_BqGhK.swapaxes(1, 2)
+    q_BGqhK = scaled(query_bHK, terms).reshape(rows, count, groups, -1, width).swapaxes(1, 2)
     parts = bounds(cache)
     owned = [(keys, is_own(cache.writers_BKM[:, :, part])) for part, keys in zip(parts, cache.parts, strict=True)]
-    logits = [of_used(keys, functools.partial(own_logits, q_BGqhK, keys, own)) for keys, own in owned]
+    logits = [of_used(keys, functools.partial(own_logits, terms.additive, q_BGqhK, keys, own)) for keys, own in owned]
     logits_bH1M = jnp.concatenate(logits, axis=-1).swapaxes(1, 2).reshape(batch, heads, 1, slots)
     positions_BM, segments_BM = (jnp.concatenate(x, axis=1) for x in list(zip(*cache.parts, strict=True))[2:])
     numbers = {'positions_BM': jnp.repeat(positions_BM, count, 0), 'segments_BM': jnp.repeat(segments_BM, count, 0)}
@@ -206,12 +206,22 @@ def of_used(keys: KeyCache, compute: Callable[[], Array]) -> Array:
     return jax.lax.cond((keys.segments_BM != 0).any(), compute, lambda: jnp.zeros(shape.shape, shape.dtype))
 
 
-def own_logits(q_BGqhK: Array, keys: KeyCache, own_B1q1wM: Array) -> Float[Array, 'B G q h M']:
-    """Products of each hypothesis' queries with its own keys."""
+def scaled(query: Float[Array, '... K'], terms: LogitTerms) -> Float[Array, '... K']:
+    """The queries as they meet keys: times 1 / sqrt(K), but for additive scores."""
+    return query * (1.0 / math.sqrt(query.shape[-1])) if terms.additive is None else query
+
+
+def own_logits(vector_HK: Array | None, q_BGqhK: Array, keys: KeyCache, own_B1q1wM: Array) -> Float[Array, 'B G q h M']:
+    """Products of each hypothesis' queries with its own keys, or their additive scores."""
     rows, groups, count, _, width = q_BGqhK.shape
     key_BGxK = keys.key_BGMK.reshape(rows, groups, -1, width)
     q_BGQK = jax.lax.collapse(q_BGqhK, 2, 4)
-    logits_BGQx = jnp.einsum('BGQK,BGxK->BGQx', q_BGQK, key_BGxK, preferred_element_type=jnp.float32)
+    if vector_HK is None:
+        logits_BGQx = jnp.einsum('BGQK,BGxK->BGQx', q_BGQK, key_BGxK, preferred_element_type=jnp.float32)
+    else:
+        q_BqHK = q_BGqhK.swapaxes(1, 2).reshape(rows, count, -1, width)
+        logits_BHqx = additive_logits(q_BqHK, key_BGxK.swapaxes(1, 2), vector_HK)
+        logits_BGQx = logits_BHqx.reshape(rows, groups, -1, *logits_BHqx.shape[2:]).swapaxes(2, 3)
     logits_BGqhwM = logits_BGQx.reshape(rows, groups, count, -1, *own_B1q1wM.shape[4:])
     return jnp.where(own_B1q1wM, logits_BGqhwM, 0.0).sum(axis=4)
 
@@ -228,22 +238,23 @@ def own_values(weights_BGqhM: Array, keys: KeyCache, own_B1q1wM: Array) -> Float
 
 def read_keys(
     spec: CacheSpec, query_BnHK: Array, new: KeyCache, keys: KeyCache, terms: LogitTerms
-) -> tuple[Float[Array, 'B n H K'], Float[Array, 'B H n']]:
+) -> tuple[Float[Array, 'B n H K'], Float[Array, 'B H n'] | None]:
     """Float32 outputs and log-sum-exp of the queries of tokens `new` over these keys alone."""
     batch, count, heads, width = query_BnHK.shape
-    q_BnGhK = (query_BnHK * (1.0 / math.sqrt(width))).reshape(batch, count, spec.key_heads, -1, width)
-    q_BGhnK = q_BnGhK.transpose(0, 2, 3, 1, 4)
-    logits_BGhnM = jnp.einsum('BGhnK,BGMK->BGhnM', q_BGhnK, keys.key_BGMK, preferred_element_type=jnp.float32)
-    logits_BHnM = logits_BGhnM.reshape(batch, heads, count, -1)
+    if terms.additive is None:
+        q_BnGhK = scaled(query_BnHK, terms).reshape(batch, count, spec.key_heads, -1, width)
+        q_BGhnK = q_BnGhK.transpose(0, 2, 3, 1, 4)
+        logits_BGhnM = jnp.einsum('BGhnK,BGMK->BGhnM', q_BGhnK, keys.key_BGMK, preferred_element_type=jnp.float32)
+        logits_BHnM = logits_BGhnM.reshape(batch, heads, count, -1)
+    else:
+        logits_BHnM = additive_logits(query_BnHK, keys.key_BGMK.swapaxes(1, 2), terms.additive)
     weights_BHnM, lse_BHn = weigh(spec, logits_BHnM, new, keys, terms)
-    weights_BGhnM = weights_BHnM.astype(query_BnHK.dtype).reshape(logits_BGhnM.shape)
+    weights_BGhnM = weights_BHnM.astype(query_BnHK.dtype).reshape(batch, spec.key_heads, -1, *logits_BHnM.shape[2:])
     out_BGhnK = jnp.einsum('BGhnM,BGMK->BGhnK', weights_BGhnM, keys.value_BGMK, preferred_element_type=jnp.float32)
     return out_BGhnK.reshape(batch, heads, count, width).swapaxes(1, 2), lse_BHn
 
 
-def weigh(
-    spec: CacheSpec, logits_BHnM: Array, new: KeyCache, keys: KeyCache, terms: LogitTerms
-) -> tuple[Float[Array, 'B H n M'], Float[Array, 'B H n']]:
+def weigh(spec: CacheSpec, logits_BHnM: Array, new: KeyCache, keys: KeyCache, terms: LogitTerms) -> Weights:
     """Weights and log-sum-exp, from the products of queries and keys; positions and segments alone are read of both."""
     is_same_B1nM = new.segments_BM[:, None, :, None] == keys.segments_BM[:, None, None]
     is_same_B1nM = is_same_B1nM & (keys.segments_BM != 0)[:, None, None]
@@ -253,7 +264,7 @@ def weigh(
     if terms.bias is not None:
         values = terms.bias(new.positions_BM[:, None, :, None], keys.positions_BM[:, None, None, :])
         logits_BHnM = logits_BHnM + values.astype(jnp.float32)
-    return masked_softmax(logits_BHnM, allowed_BhnM)
+    return of_kind(OverPattern, spec.mechanism).distribute(logits_BHnM, allowed_BhnM)
 
 
 def allowed_pairs(

@@ -1,14 +1,11 @@
 """What a `Softmax` says of itself follows from its pattern; the weights are tested in test_contract.py."""
 
-import jax
-import jax.numpy as jnp
 import pytest
 
-from efficient_attention.attention.attend import make_request
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import Causal, Window
-from efficient_attention.attention.softmax.definition import Softmax, pattern_of
+from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError
 
 
@@ -50,10 +47,3 @@ def test_the_size_of_a_tile_is_checked_and_not_written():
         Softmax(tile=0)
     assert repr(Softmax(tile=16)) == repr(Softmax())
     assert Softmax(Causal(), tile=16).for_layer(3).tile == 16
-
-
-def test_another_mechanism_has_no_pattern():
-
-    q = jnp.ones((1, 4, 1, 8))
-    with pytest.raises(NotImplementedError, match='softmax computes Softmax, not LSH'):
-        pattern_of(make_request(q, q, q, LSH(), rng=jax.random.key(0)))

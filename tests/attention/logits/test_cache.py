@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from efficient_attention.attention.attend import attend
-from efficient_attention.attention.softmax.cache import KeyCache
+from efficient_attention.attention.logits.cache import KeyCache
 from tests.attention.test_cache import ONES, POSITIONS, arrays, in_pieces, spec_of
 from tests.tolerances import assert_close
 

@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from efficient_attention.attention.logits.cache_slots import last_readers, slots_of
 from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import dense_mask, head_patterns
-from efficient_attention.attention.softmax.cache_slots import last_readers, slots_of
 from tests.attention.test_cache import LENGTH, PATTERNS
 
 POSITIONS = jnp.arange(LENGTH)

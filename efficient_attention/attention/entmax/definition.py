@@ -1,0 +1,23 @@
+"""What entmax with alpha 1.5 over a pattern promises."""
+
+import dataclasses
+
+from jax import Array
+from jaxtyping import Bool
+
+from efficient_attention.attention.distributions.entmax import entmax
+from efficient_attention.attention.logits.over_pattern import OverPattern, Weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Entmax(OverPattern):
+    """entmax(q k^T / sqrt(K)) v over the pairs that `pattern` allows: many weights are exactly zero.
+
+    Source: Peters et al. 2019, arXiv 1905.05702; in Transformers Correia et al. 2019, arXiv 1909.00015.
+    """
+
+    name = 'entmax'
+
+    def distribute(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
+        """Entmax with alpha 1.5 over the allowed keys."""
+        return entmax(logits_BHLM, allowed_bhLM)

@@ -1,0 +1,66 @@
+"""What hard attention over a pattern promises, and its weights where keys are drawn."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, UInt32
+
+from efficient_attention.attention.distributions.hard import drawn, hard
+from efficient_attention.attention.dropout import fold_indices, row_seeds
+from efficient_attention.attention.logits import definition as logits
+from efficient_attention.attention.logits.over_pattern import OverPattern, Weights
+from efficient_attention.attention.request import Request
+from efficient_attention.errors import require_truth_values
+
+DRAW_STREAM = 0x64726177  # apart from what dropout draws from the same key
+
+
+@dataclasses.dataclass(frozen=True)
+class Hard(OverPattern):
+    """The value of one key of those that `pattern` allows: by default of the one with the largest logit.
+
+    Weights give logits no gradient. With `sampled` and a key `rng`, one for all or one for each row, a query and head
+    draws its key from the softmax of the logits, and `return_lse` gives the log-probability of each draw in the place
+    of a log-sum-exp: the gradient of an expected loss is that of the loss plus loss times that of these (REINFORCE,
+    Williams 1992). Without `rng` it takes the largest logit.
+
+    Source: Xu et al. 2015, arXiv 1502.03044, section 4.1.
+    """
+
+    name = 'hard'
+
+    sampled: bool = False
+
+    def __post_init__(self) -> None:
+        OverPattern.__post_init__(self)
+        require_truth_values('hard', sampled=self.sampled)
+
+    @property
+    def draws_in_training(self) -> bool:
+        """Whether keys are drawn where `rng` is given."""
+        return self.sampled
+
+    def distribute(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
+        """One for the allowed key with the largest logit."""
+        return hard(logits_BHLM, allowed_bhLM)
+
+
+def weights_of(request: Request, dtype: Any = logits.FLOAT32, precision: Any = logits.HIGHEST) -> Weights:
+    """The dense weights; of draws also their log-probabilities."""
+    if request.rng is None or not request.mechanism.draws_in_training:
+        return logits.weights_of(request, dtype, precision)
+    logits_BHLM = logits.scaled_logits(request, dtype, precision)
+    return drawn(logits_BHLM, logits.allowed_pairs(request), random_bits(request, request.rng))
+
+
+def weights(request: Request) -> Weights:
+    """The dense weights from products in full float32 on accelerators too."""
+    return weights_of(request)
+
+
+def random_bits(request: Request, rng: Array) -> UInt32[Array, 'B H L M']:
+    """Bits that depend on the key, its row, head, query and key number alone, not on how the request is cut."""
+    seeds_B = fold_indices(row_seeds(rng, len(request.query)), jnp.full(1, DRAW_STREAM))[:, 0]
+    return fold_indices(seeds_B, *map(request.numbers, ('head', 'query', 'key')))

@@ -1,0 +1,90 @@
+"""Local-p defined: each query predicts a place in the source and reads the keys around it, the nearest ones most."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from efficient_attention.attention.distributions import DISTRIBUTIONS
+from efficient_attention.attention.logits.definition import FLOAT32, HIGHEST, scaled_logits
+from efficient_attention.attention.logits.over_pattern import Weights
+from efficient_attention.attention.mechanism import Mechanism, of_kind
+from efficient_attention.attention.request import Request
+from efficient_attention.attention.weights import same_segment
+from efficient_attention.errors import require, require_at_least
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalP(Mechanism):
+    """Weights of the keys within `radius` of p, times exp(-(s - p)^2 / (2 (radius / 2)^2)), not normalised again.
+
+    p = S c, with c in (0, 1) that each query predicts (`centres` of `attend`) and S the keys of its segment; s is a
+    key's position in its text. The gradient reaches c through the Gaussian alone.
+
+    Source: Luong et al. 2015, arXiv 1508.04025, section 3.2, equations 9 and 10, where the radius is 10.
+
+    Args:
+        radius: D, positions.
+        distribution: of the logits within the window: 'softmax' (the paper's), 'sparsemax', 'entmax' or 'hard'.
+    """
+
+    name = 'local_p'
+
+    radius: int = 10
+    distribution: str = 'softmax'
+
+    def __post_init__(self) -> None:
+        require_at_least(1, 'local_p radius', self.radius)
+        known = f'one of {", ".join(DISTRIBUTIONS)}'
+        require(self.distribution in DISTRIBUTIONS, 'local_p distribution', self.distribution, known)
+
+    @property
+    def has_logits(self) -> bool:
+        """True: a bias adds to q k^T."""
+        return True
+
+    @property
+    def needs_centres(self) -> bool:
+        """True: each query says where it reads."""
+        return True
+
+    @property
+    def reads_other_sequence(self) -> bool:
+        """True: that is what places are predicted in."""
+        return True
+
+    @property
+    def reads_itself(self) -> bool:
+        """False: of its own row a token knows its place, around which `window` reads."""
+        return False
+
+
+def weights_of(request: Request, dtype: Any = FLOAT32, precision: jax.lax.Precision | None = HIGHEST) -> Weights:
+    """The dense weights, whose sum is at most 1; there is no log-sum-exp."""
+    mechanism = of_kind(LocalP, request.mechanism)
+    offsets_BHLM = offsets(request)
+    is_near_BHLM = same_segment(request) & (jnp.abs(offsets_BHLM) <= mechanism.radius)
+    distribute = DISTRIBUTIONS[mechanism.distribution]
+    weights_BHLM, _ = distribute(scaled_logits(request, dtype, precision), is_near_BHLM)
+    return weights_BHLM * jnp.exp(-2.0 * jnp.square(offsets_BHLM / mechanism.radius)), None
+
+
+def weights(request: Request) -> Weights:
+    """The dense weights from products in full float32 on accelerators too."""
+    return weights_of(request)
+
+
+def offsets(request: Request) -> Float[Array, 'B H L M']:
+    """s - p of all pairs, in positions."""
+    assert request.centres is not None
+    keys = request.keys_of_row
+    if request.segments is None:
+        keys_BL1 = jnp.full((1, 1, 1), keys, jnp.float32)
+    else:
+        keys_BL1 = same_segment(request)[:, 0].sum(axis=-1, dtype=jnp.float32)[..., None]
+    places_BHL = (request.centres.astype(jnp.float32) * keys_BL1).swapaxes(1, 2)
+    positions_bM = jnp.asarray(request.positions_in_row.key, jnp.float32)
+    return positions_bM[:, None, None] - places_BHL[..., None]

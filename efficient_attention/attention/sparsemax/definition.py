@@ -1,0 +1,23 @@
+"""What sparsemax over a pattern promises."""
+
+import dataclasses
+
+from jax import Array
+from jaxtyping import Bool
+
+from efficient_attention.attention.distributions.sparsemax import sparsemax
+from efficient_attention.attention.logits.over_pattern import OverPattern, Weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Sparsemax(OverPattern):
+    """sparsemax(q k^T / sqrt(K)) v over the pairs that `pattern` allows: most weights are exactly zero.
+
+    Source: Martins & Astudillo 2016, arXiv 1602.02068, section 4.3.
+    """
+
+    name = 'sparsemax'
+
+    def distribute(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
+        """Sparsemax over the allowed keys."""
+        return sparsemax(logits_BHLM, allowed_bhLM)

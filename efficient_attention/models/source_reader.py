@@ -1,0 +1,236 @@
+"""How a recurrent decoder reads the source apart from its layers, and what it gives to the output layer.
+
+'before' (Bahdanau et al. 2014, arXiv 1409.0473, A.1.2): c_t = attention(s_{t-1}), and s_t = cell(s_{t-1}, [y, c_t]).
+'after' (Luong et al. 2015, arXiv 1508.04025, 3.1): c_t = attention(s_t), h~_t = tanh(W [c_t; s_t]), which the output
+layer reads; with input feeding (3.3) also s_{t+1} = cell(s_t, [y, h~_t]). A matrix that reads two vectors side by side
+is here two, whose products are added.
+
+Where a position waits for what was made of the one before, there is one function for a position, which training scans
+over the target and decoding calls for each new token.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+from jaxtyping import Int
+
+from efficient_attention.attention.dropout import dropout
+from efficient_attention.attention.features.fixed_sums import FixedSums
+from efficient_attention.attention.fixed_keys import FixedKeys
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.memory import empty_states, first_memory
+from efficient_attention.models.stack import Stack, rematerialised
+from efficient_attention.modules.attention import Attention, AttentionOperands
+from efficient_attention.modules.context import Context, OtherSequence, fold
+from efficient_attention.modules.parameters import linear
+from efficient_attention.modules.sub_layer import RECURRENT, Streams
+from efficient_attention.recurrence.recur import State
+from efficient_attention.recurrence.registry import cell_of
+
+Norm = Callable[[Array, Array | None], Array]  # of a stack's output, with a key for dropout behind it
+JOINED, READ_OUT, WEIGHTS = 0x6A, 0x72, 0x77  # folded into a decoder's key for dropout
+
+
+class Kept(NamedTuple):
+    """What is kept of the tokens before a position: each layer's state, and the vector that input feeding reads."""
+
+    states: tuple[State, ...]
+    fed_BD: Array
+
+
+class Position(NamedTuple):
+    """What a call reads at one position, or of a scan at each of them, then with an axis of positions in front."""
+
+    x_B1D: Array
+    product_B1X: Array
+    segments_B1: Array
+    positions_B1: Array
+    number: Int[Array, '']
+
+
+class Given(NamedTuple):
+    """What a position gives: the last layer's vector, or what it is joined to; what attention gave, and was asked.
+
+    And the log-probability of the keys that it drew, where it draws some.
+    """
+
+    hidden_B1D: Array
+    context_B1D: Array | None = None
+    asked_B1D: Array | None = None
+    drawn_BH1: Array | None = None
+
+
+def has_reader(config: ModelConfig) -> bool:
+    """Whether a decoder needs a `SourceReader`."""
+    return config.source_reading in ('before', 'after') or config.readout != 'none'
+
+
+class SourceReader(nnx.Module):
+    """One attention to the source for all layers, the matrices that join what it gives, and the readout.
+
+    Args:
+        config: of the decoder.
+        rngs: of the initial values.
+    """
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.config, width, reading = config, config.width, config.source_reading
+        gates = cell_of(config.cell, width, config.units).gates * config.units
+        self.attention = Attention(config, is_cross=True, rngs=rngs) if reading != 'state' else None
+        self.joined = linear(config, 2 * width, width, rngs, use_bias=False) if reading == 'after' else None
+        self.fed = linear(config, width, gates, rngs, use_bias=False) if config.is_stepwise else None
+        read = width * (2 + (reading == 'before'))
+        self.readout = linear(config, read, 2 * width, rngs) if config.readout == 'maxout' else None
+
+    def __call__(
+        self, stack: Stack, norm: Norm, x_BLD: Array, segments_BL: Array, **read: Any
+    ) -> tuple[Array, AttentionOperands | None]:
+        """What the output layer reads at all positions, and the queries and keys of the attention to the source.
+
+        Args:
+            stack: the decoder's.
+            norm: of its output.
+            x_BLD: the embedded tokens.
+            segments_BL: 0 = padding, 1, 2, ... = packed targets.
+            read: as of `Stack.context`.
+        """
+        other: OtherSequence = read['other']
+        context = stack.context(segments_BL, read['positions_BL'], rng=read['rng'], mechanism_rng=read['mechanism_rng'])
+        if not self.config.is_stepwise:
+            hidden_BLD = norm(stack(x_BLD, segments_BL, **read), context.rng)
+            given, operands = self.all_at_once(hidden_BLD, context, other)
+            return self.read_out(given, x_BLD, context.rng), operands
+        fixed = self.fixed_keys(other, context.mechanism_rng)
+        kept = self.first(len(x_BLD), x_BLD.dtype, other)
+        given, _ = self.go_on(stack, norm, x_BLD, context, kept, fixed)
+        assert self.attention is not None and given.asked_B1D is not None
+        query, keys = self.attention.cross_query(given.asked_B1D), self.attention.cross_keys(other).key
+        operands = self.attention.cross_operands(given.asked_B1D, query, keys)._replace(drawn_BHL=given.drawn_BH1)
+        return self.read_out(given, x_BLD, context.rng), operands
+
+    def all_at_once(
+        self, hidden_BLD: Array, context: Context, other: OtherSequence
+    ) -> tuple[Given, AttentionOperands | None]:
+        """What all positions give whose states wait for no attention, from the last layer's vectors."""
+        if self.attention is None:
+            return Given(hidden_BLD), None
+        asked = context._replace(rng=fold(context.rng, WEIGHTS), mechanism_rng=self.drawn_from(context.mechanism_rng))
+        read_BLD, operands = self.attention.cross(hidden_BLD, asked, other)
+        return Given(self.join(read_BLD, hidden_BLD, context.rng)), operands
+
+    # ---- one position after another ----
+
+    def first(self, rows: int, dtype: jnp.dtype, other: OtherSequence | None) -> Kept:
+        """What is kept before the first token."""
+        memory = first_memory(other) or empty_states(self.config, rows)
+        of_layers = memory.by_layer()
+        states = [
+            memory.of_layer(jax.tree.map(lambda x, number=number: x[number], of_layers))[0]
+            for number in range(self.config.layers)
+        ]
+        return Kept(tuple(states), jnp.zeros((rows, self.config.width), dtype))
+
+    def fixed_keys(self, other: OtherSequence, mechanism_rng: Array | None) -> FixedKeys | FixedSums | None:
+        """What attention reads of the source, computed once; None without attention."""
+        if self.attention is None:
+            return None
+        return self.attention.fixed_keys(other, self.drawn_from(mechanism_rng))
+
+    def drawn_from(self, mechanism_rng: Array | None) -> Array | None:
+        """The key of what the attention draws, behind those of the layers."""
+        return fold(mechanism_rng, self.config.layers)
+
+    def go_on(
+        self,
+        stack: Stack,
+        norm: Norm,
+        x_BnD: Array,
+        context: Context,
+        kept: Kept,
+        fixed: FixedKeys | FixedSums | None,
+    ) -> tuple[Given, Kept]:
+        """What new tokens give, [B, n, D], and what is kept after them.
+
+        All that waits for nothing, the product of the input, is one product for all of them.
+        """
+        layers = stack.parameter_layers()
+        layers = tuple(layers[number] for number in self.config.layer_numbers)
+
+        def step(kept: Kept, at: Position) -> tuple[Kept, Given]:
+            rng = fold(context.rng, at.number)
+            here = context._replace(rng=rng, segments_BL=at.segments_B1, positions_BL=at.positions_B1)
+            here = here._replace(state_rng=context.rng)
+            before = self.before(kept, at)
+            product_B1X, given = at.product_B1X, Given(at.x_B1D)
+            if self.config.source_reading == 'before':
+                read_B1D, drawn_BH1 = self.ask(before, here, fixed)
+                given = Given(at.x_B1D, read_B1D, before, drawn_BH1)
+            if self.fed is not None:
+                read_B1D = before if given.context_B1D is None else given.context_B1D
+                product_B1X = product_B1X + self.fed(read_B1D)
+            streams: Streams = (at.x_B1D,)
+            states: list[State] = []
+            for number, layer in enumerate(layers):
+                of_layer = here.of_layer(number, (kept.states[number],))
+                of_layer = of_layer._replace(product_BLX=product_B1X) if number == 0 else of_layer
+                streams, handed_out = layer.run(streams, of_layer)
+                states.append(handed_out[RECURRENT.name][0])
+            given = self.given(norm(streams[0], rng), given, here, fixed)
+            is_padding_B1 = at.segments_B1 == 0
+            fed_BD = jnp.where(is_padding_B1, kept.fed_BD, given.hidden_B1D[:, 0])
+            return Kept(tuple(states), fed_BD), given
+
+        numbers_n = jnp.arange(x_BnD.shape[1])
+        each = Position(x_BnD, layers[0].input_product(x_BnD), context.segments_BL, context.positions_BL, numbers_n)
+        if x_BnD.shape[1] == 1:
+            kept, given = step(kept, each._replace(number=numbers_n[0]))
+            return given, kept
+        each = jax.tree.map(lambda x: x if x.ndim == 1 else jnp.expand_dims(x.swapaxes(0, 1), 2), each)
+        step = rematerialised(step, self.config.remat)
+        kept, given = jax.lax.scan(step, kept, each)
+        drawn_BHn = None if given.drawn_BH1 is None else jnp.moveaxis(given.drawn_BH1[..., 0], 0, -1)
+        given = jax.tree.map(lambda x_nB1D: x_nB1D[:, :, 0].swapaxes(0, 1), given._replace(drawn_BH1=None))
+        return given._replace(drawn_BH1=drawn_BHn), kept
+
+    def before(self, kept: Kept, at: Position) -> Array:
+        """What was made before a position and is read there, [B, 1, D]: zeros where a text begins."""
+        newest, segments_B = kept.states[-1], at.segments_B1[:, 0]
+        vector_BD = newest.vectors[0] if self.config.source_reading == 'before' else kept.fed_BD
+        begins_B1 = ((segments_B != newest.segments_B) & (segments_B != 0))[:, None]
+        return jnp.where(begins_B1, 0.0, vector_BD).astype(at.x_B1D.dtype)[:, None]
+
+    def ask(
+        self, asked_BnD: Array, context: Context, fixed: FixedKeys | FixedSums | None
+    ) -> tuple[Array, Array | None]:
+        """What attention gives for these queries, and the log-probability of what it drew."""
+        assert self.attention is not None and fixed is not None
+        rng = fold(context.rng, WEIGHTS)
+        out, operands = self.attention.read_fixed(asked_BnD, context.segments_BL, context.positions_BL, fixed, rng)
+        return out, None if operands is None else operands.drawn_BHL
+
+    def given(self, hidden_BnD: Array, given: Given, context: Context, fixed: FixedKeys | FixedSums | None) -> Given:
+        """What positions give, from the last layer's vectors and what attention gave before."""
+        if self.joined is None:
+            return given._replace(hidden_B1D=hidden_BnD)
+        read_BnD, drawn_BHn = self.ask(hidden_BnD, context, fixed)
+        return Given(self.join(read_BnD, hidden_BnD, context.rng), None, hidden_BnD, drawn_BHn)
+
+    # ---- what the output layer reads ----
+
+    def join(self, read_BLD: Array, hidden_BLD: Array, rng: Array | None) -> Array:
+        """h~: the last layer's vectors with what attention gave for them."""
+        assert self.joined is not None
+        joined_BLD = jnp.tanh(self.joined(jnp.concatenate([read_BLD, hidden_BLD], axis=-1)))
+        return dropout(joined_BLD, self.config.dropout_rate, fold(rng, JOINED))
+
+    def read_out(self, given: Given, x_BLD: Array, rng: Array | None) -> Array:
+        """The vectors for the output layer, of all positions."""
+        if self.readout is None:
+            return given.hidden_B1D
+        read = [given.hidden_B1D, x_BLD, *([] if given.context_B1D is None else [given.context_B1D])]
+        pairs_BLD2 = self.readout(jnp.concatenate(read, axis=-1)).reshape(*x_BLD.shape, 2)
+        return dropout(pairs_BLD2.max(axis=-1), self.config.dropout_rate, fold(rng, READ_OUT))

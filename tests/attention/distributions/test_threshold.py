@@ -1,0 +1,91 @@
+"""Sparsemax and entmax against the entmax package, finite differences, and the simplex's own conditions."""
+
+import functools
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.attention.distributions import DISTRIBUTIONS
+from efficient_attention.attention.distributions.threshold import threshold
+from tests.attention import contract
+from tests.tolerances import assert_close
+
+# What scripts/peers/make_distribution_fixtures.py writes.
+GIVEN = json.loads((Path(__file__).parent / 'entmax_rows.json').read_text(encoding='utf-8'))
+ALPHAS = {'sparsemax': 2.0, 'entmax': 1.5}
+
+
+def weights_of(name: str, z: jax.Array) -> jax.Array:
+    """The weights of rows [*, M], all of whose entries are allowed."""
+    rows = z.reshape(1, 1, -1, z.shape[-1])
+    return DISTRIBUTIONS[name](rows, jnp.ones((1, 1, 1, 1), bool))[0].reshape(z.shape)
+
+
+@pytest.mark.parametrize('name', ALPHAS)
+def test_weights_and_gradients_are_those_of_the_entmax_package(name: str):
+    supports = set()
+    for case in GIVEN['cases']:
+        z, expected = jnp.asarray(case['z'], jnp.float32), np.asarray(case[name]['weights'])
+        weights, pull = jax.vjp(functools.partial(weights_of, name), z)
+        assert_close(weights, expected)
+        (gradient,) = pull(jnp.cos(jnp.arange(len(z), dtype=jnp.float32)))
+        assert_close(gradient, np.asarray(case[name]['gradient']))
+        np.testing.assert_array_equal(np.asarray(weights) == 0.0, expected == 0.0)
+        assert not np.asarray(gradient)[expected == 0.0].any()
+        supports.add((expected > 0.0).mean())
+    assert 1.0 in supports and min(supports) < 0.1
+
+
+@pytest.mark.parametrize('name', ALPHAS)
+def test_gradients_are_finite_differences_in_float64(name: str):
+    z = np.random.default_rng(3).normal(size=9)
+    seed = np.cos(np.arange(9.0))
+
+    def value(z: np.ndarray) -> float:
+        return float(contract.entmax(z[None, None], np.ones((1, 9), bool), ALPHAS[name])[0, 0] @ seed)
+
+    steps = 1e-5 * np.eye(9)
+    expected = [(value(z + step) - value(z - step)) / 2e-5 for step in steps]
+    found = jax.grad(lambda z: weights_of(name, z) @ jnp.asarray(seed, jnp.float32))(jnp.asarray(z, jnp.float32))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize('name', ALPHAS)
+@pytest.mark.parametrize('scale', [1e-3, 0.02, 1.0, 100.0])
+def test_long_rows_sum_to_one_and_equal_bisection(name: str, scale: float):
+    z = scale * np.random.default_rng(1).normal(size=(4, 2000)) + 50.0
+    z = np.asarray(z, np.float32)
+    found = np.asarray(weights_of(name, jnp.asarray(z)), np.float64)
+    expected = contract.entmax(np.asarray(z, np.float64)[None], np.ones((1, 1), bool), ALPHAS[name])[0]
+    np.testing.assert_allclose(found.sum(-1), 1.0, atol=2e-5)
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize('name', DISTRIBUTIONS)
+def test_keys_that_are_not_allowed_leave_before_the_sort(name: str):
+    """As if they were not there, whatever their logits; a row without keys gives zeros and sends back zeros."""
+    z = jnp.asarray(np.random.default_rng(2).normal(size=(1, 1, 3, 6)), jnp.float32)
+    z = z.at[0, 0, 0, 4].set(60.0).at[0, 0, 1, 1].set(1e9)
+    allowed = jnp.asarray([[1, 0, 1, 1, 0, 1], [1, 0, 0, 1, 1, 1], [0] * 6], bool)[None, None]
+
+    def run(z: jax.Array) -> tuple[jax.Array, jax.Array]:
+        weights = DISTRIBUTIONS[name](z, allowed)[0]
+        return (weights * jnp.cos(jnp.arange(18.0).reshape(1, 1, 3, 6))).sum(), weights
+
+    gradient, weights = jax.grad(run, has_aux=True)(z)
+    for row in range(2):
+        kept = np.flatnonzero(allowed[0, 0, row])
+        alone = DISTRIBUTIONS[name](z[:, :, row : row + 1, kept], jnp.ones((1, 1, 1, 1), bool))[0]
+        assert_close(weights[0, 0, row, kept], alone[0, 0, 0])
+    assert not np.asarray(weights)[~np.asarray(allowed)].any()
+    assert not np.asarray(gradient)[~np.asarray(allowed)].any() and not np.asarray(gradient)[0, 0, 2].any()
+    assert np.isfinite(gradient).all()
+
+
+def test_the_threshold_of_equal_entries():
+    tau = threshold(lambda mean, _, k: mean - 1.0 / k, jnp.zeros((1, 4)), jnp.full((1, 1), 3))
+    assert_close(tau, np.full((1, 1), -1.0 / 3.0))

@@ -1,0 +1,89 @@
+"""Local-p: packed sources, positions in texts, and the gradient that reaches centres through the Gaussian alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.attention.attend import attend, attention_weights
+from efficient_attention.attention.checks import check_centres
+from efficient_attention.attention.fixed_keys import KeySequence, NewQueries, attend_fixed, fix_keys
+from efficient_attention.attention.local_p.definition import LocalP
+from efficient_attention.attention.logits import query_chunks
+from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.errors import InputError
+from tests.attention import contract
+from tests.tolerances import assert_close
+
+L, M, H, K = 5, 11, 2, 8
+QUERY, KEY, VALUE = (
+    jax.random.normal(jax.random.key(seed), (2, length, H, K)) for seed, length in enumerate((L, M, M))
+)
+CENTRES = jax.random.uniform(jax.random.key(7), (2, L, H))
+QUERY_SEGMENTS = jnp.asarray([[1, 1, 2, 2, 0], [1] * L])
+SEGMENTS = jnp.asarray([[1] * 6 + [2] * 4 + [0], [1] * 3 + [0] * 8])
+PLACES = jnp.asarray([[*range(6), *range(4), 0], [*range(3), *[0] * 8]])
+OPTIONS = {'query_segments': QUERY_SEGMENTS, 'key_segments': SEGMENTS, 'key_positions': PLACES}
+OPTIONS['query_positions'] = jnp.zeros((2, L), jnp.int32)
+
+
+@pytest.mark.parametrize('radius', [1, 3, 10])
+def test_weights_are_the_printed_formula_in_packed_sources(radius: int):
+    """S counts the tokens of the query's own segment, without padding."""
+    weights = attention_weights(QUERY, KEY, LocalP(radius), centres=CENTRES, **OPTIONS)
+    for row in range(2):
+        logits = contract.scaled_logits(*(np.asarray(x[row], np.float64) for x in (QUERY, KEY)))
+        segments = np.asarray(QUERY_SEGMENTS[row]), np.asarray(SEGMENTS[row])
+        args = np.asarray(CENTRES[row], np.float64), segments, np.asarray(PLACES[row]), radius
+        assert_close(weights[row], contract.local_p(logits, *args))
+
+
+@pytest.mark.parametrize('name', ['softmax', 'sparsemax', 'entmax', 'hard'])
+def test_the_gradient_reaches_centres_through_the_gaussian(name: str):
+    """By finite differences of the weights where the window does not change."""
+
+    def value(centres: jax.Array) -> jax.Array:
+        weights = attention_weights(QUERY, KEY, LocalP(4, name), centres=centres, **OPTIONS)
+        return (weights * jnp.cos(jnp.arange(weights.size, dtype=jnp.float32)).reshape(weights.shape)).sum()
+
+    found = jax.jit(jax.grad(value))(CENTRES)
+    assert not found[0, 4].any()  # padding
+    step = jnp.zeros_like(CENTRES).at[0, 0, 1].set(1e-3)
+    assert_close(found[0, 0, 1], (value(CENTRES + step) - value(CENTRES - step)) / 2e-3, gradient=True)
+    assert jnp.abs(found[0, 0, 1]) > 1e-3
+
+
+def test_parts_of_the_queries_and_fixed_keys_give_the_same(monkeypatch: pytest.MonkeyPatch):
+    expected = attend(QUERY, KEY, VALUE, LocalP(3), centres=CENTRES, backend='reference', **OPTIONS)
+    monkeypatch.setattr(query_chunks, 'PART_BYTES', 4 * 2 * H * M * 2)
+    assert_close(attend(QUERY, KEY, VALUE, LocalP(3), centres=CENTRES, **OPTIONS), expected)
+    fixed = fix_keys(LocalP(3), KeySequence(KEY, VALUE, SEGMENTS, PLACES))
+    new = NewQueries(QUERY, QUERY_SEGMENTS, jnp.zeros((2, L), jnp.int32), CENTRES)
+    assert_close(attend_fixed(LocalP(3), fixed, new), expected)
+
+
+@pytest.mark.parametrize(
+    'text, line',
+    [
+        ('local_p(0)', 'local_p radius is 0; it must be at least 1'),
+        (
+            "local_p(3, 'softmin')",
+            "local_p distribution is 'softmin'; it must be one of softmax, sparsemax, entmax, hard",
+        ),
+        ('local_p(causal)', "'causal' is neither a whole number, True, False nor a name"),
+    ],
+)
+def test_bad_texts_are_named(text: str, line: str):
+    with pytest.raises(InputError, match=line):
+        parse_mechanism(text)
+
+
+def test_centres_go_with_local_p_alone():
+    with pytest.raises(ValueError, match=r'needs centres \[B, L, H\] = \(2, 5, 2\)'):
+        check_centres(QUERY, LocalP(), None)
+    with pytest.raises(
+        ValueError, match=r'centres are float32 \(2, 5\); they must be floating-point numbers \(2, 5, 2\)'
+    ):
+        check_centres(QUERY, LocalP(), CENTRES[..., 0])
+    with pytest.raises(ValueError, match='reads around no centres; only LocalP does'):
+        check_centres(QUERY, parse_mechanism('full'), CENTRES)

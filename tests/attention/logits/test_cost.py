@@ -1,0 +1,11 @@
+"""The count of all pairs; that it is the program's is tested in test_registry.py."""
+
+import pytest
+
+from efficient_attention.attention.cost import multiply_adds
+from efficient_attention.attention.parsing import parse_mechanism
+
+
+@pytest.mark.parametrize('text', ['sparsemax(causal & window(8))', 'entmax', 'hard', 'local_p(4)'])
+def test_all_pairs_are_computed_whatever_the_pattern(text: str):
+    assert multiply_adds(parse_mechanism(text), 100, 3, 16) == 2 * 3 * 100 * 100 * 16

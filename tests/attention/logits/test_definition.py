@@ -1,0 +1,15 @@
+"""Logits and masks are tested in test_contract.py, against loops; here what is no pattern is refused."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from efficient_attention.attention.attend import make_request
+from efficient_attention.attention.logits.definition import pattern_of
+from efficient_attention.attention.lsh.definition import LSH
+
+
+def test_another_mechanism_has_no_pattern():
+    q = jnp.ones((1, 4, 1, 8))
+    with pytest.raises(NotImplementedError, match='logits computes OverPattern, not LSH'):
+        pattern_of(make_request(q, q, q, LSH(), rng=jax.random.key(0)))

@@ -1,0 +1,43 @@
+"""Parts of the queries: how many there are, and what each of them reads; results in test_additive.py."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.attention.attend import make_request
+from efficient_attention.attention.logits import query_chunks
+from efficient_attention.attention.logits.query_chunks import by_queries, cut, joined, queries_at_once
+from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.attention.request import Request
+
+
+def request_of(length: int) -> Request:
+    x = jnp.ones((2, length, 3, 8))
+    return make_request(x, x, x, parse_mechanism('full'))
+
+
+def test_parts_have_no_more_scores_than_said(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(query_chunks, 'PART_BYTES', 4 * 2 * 3 * 20 * 7)
+    assert queries_at_once(request_of(20)) == 7
+    monkeypatch.setattr(query_chunks, 'PART_BYTES', 1)
+    assert queries_at_once(request_of(20)) == 1
+
+
+def test_parts_are_put_together_in_their_order():
+    x = np.arange(2 * 11 * 3).reshape(2, 11, 3)
+    parts = cut(x, 1, 4, 3)
+    assert parts.shape == (4, 2, 3, 3)
+    np.testing.assert_array_equal(joined(parts, 1, 11), x)
+
+
+def test_each_part_knows_the_numbers_of_its_queries(monkeypatch: pytest.MonkeyPatch):
+    """By which dropout draws; they are those of the whole row."""
+    monkeypatch.setattr(query_chunks, 'PART_BYTES', 4 * 2 * 3 * 20 * 7)
+
+    def numbers(part: Request) -> tuple:
+        shape = part.query.shape
+        return jnp.broadcast_to(part.numbers('query')[None, :, None, None], shape), None
+
+    found, lse = by_queries(request_of(20), numbers)
+    np.testing.assert_array_equal(found[0, :, 0, 0], np.arange(20))
+    assert lse is None

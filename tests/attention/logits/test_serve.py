@@ -1,0 +1,46 @@
+"""The form in parts: the same bits of dropout as for all queries at once, on one device or several."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from efficient_attention.attention.attend import attend, make_request
+from efficient_attention.attention.device_mesh import using_mesh
+from efficient_attention.attention.logits import query_chunks
+from efficient_attention.attention.logits.serve import serve
+from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.config.mesh import MeshConfig
+from efficient_attention.models.sharding import make_mesh
+from tests.attention.cells import inputs, quick
+from tests.tolerances import assert_close
+
+
+def test_dropout_does_not_depend_on_the_parts(monkeypatch: pytest.MonkeyPatch):
+    arrays, extra = inputs(13, 'dropout segments')
+    rng = extra.pop('rng')
+
+    def run() -> jax.Array:
+        return serve(make_request(*arrays, parse_mechanism('causal'), dropout_rng=rng, **extra))[0]
+
+    expected = run()
+    monkeypatch.setattr(query_chunks, 'PART_BYTES', 4 * 2 * 4 * 13 * 3)
+    assert_close(run(), expected)
+
+
+@pytest.mark.parametrize('text', ['entmax(causal)', 'hard(causal, sampled=True)', 'local_p(3)'])
+def test_rows_and_heads_may_lie_on_several_devices(text: str):
+    """Forward and gradient are those of one device, with additive scores, dropout and draws."""
+    mechanism, (arrays, extra) = parse_mechanism(text), inputs(13, 'dropout segments padding')
+    extra |= {'centres': jax.random.uniform(jax.random.key(8), (2, 13, 4))} if mechanism.needs_centres else {}
+    mesh = make_mesh(MeshConfig(data=2, tensor=2), jax.devices()[:4])
+
+    def loss(additive: jax.Array, *arrays: jax.Array) -> jax.Array:
+        return jnp.sin(attend(*arrays, mechanism, additive=additive, **extra)).sum()
+
+    vector = jax.random.normal(jax.random.key(9), (4, 8))
+    step = jax.value_and_grad(loss, (0, 1, 2, 3))
+    lie = NamedSharding(mesh, PartitionSpec('data', None, 'tensor'))
+    spread_arrays = [jax.device_put(x, lie) for x in arrays]
+    found = quick(using_mesh(mesh)(step))(jax.device_put(vector, NamedSharding(mesh, PartitionSpec())), *spread_arrays)
+    assert_close(jax.device_get(found), quick(step)(vector, *arrays), gradient=True)

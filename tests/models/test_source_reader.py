@@ -1,0 +1,260 @@
+"""Decoders that read the source before or after a step: equal to loops over the papers' equations, and no leak."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.alignment import cross_weights
+from efficient_attention.models.encoder_decoder import EncoderDecoder
+from tests.models.drawn import drawn
+from tests.tolerances import assert_close
+
+WIDTH, VOCABULARY = 8, 16
+FIELDS: dict[str, Any] = {
+    'width': WIDTH, 'heads': 1, 'feed_forward': False, 'vocab_size': VOCABULARY, 'token_types': 0, 'norm': 'none',
+    'residual': False, 'positions': 'none', 'embedding_norm': False, 'tied_output': False, 'shared_table': False,
+    'dropout_rate': 0.0, 'attention_dropout_rate': 0.0, 'layers': 1, 'decoder_layers': 1, 'cell': 'gru',
+}  # fmt: skip
+BAHDANAU: dict[str, Any] = {
+    'bidirectional': True, 'state_width': WIDTH, 'source_reading': 'before', 'initial_state': 'map_backward',
+    'readout': 'maxout',
+}  # fmt: skip
+LUONG = {'cell': 'lstm', 'layers': 2, 'decoder_layers': 2, 'source_reading': 'after', 'initial_state': 'copy'}
+MODELS: dict[str, dict[str, Any]] = {
+    'bahdanau': BAHDANAU | {'score': 'additive'},
+    'bahdanau, dot': BAHDANAU,
+    'luong': LUONG,
+    'luong, fed': LUONG | {'input_feeding': True},
+}
+SOURCE = jnp.asarray([[3, 4, 5, 6, 7], [8, 9, 10, 0, 0]])
+SOURCE_SEGMENTS = (SOURCE > 0).astype(jnp.int32)
+TARGET = jnp.asarray([[1, 11, 12, 13], [1, 14, 15, 2]])
+ARRAYS = (SOURCE, SOURCE_SEGMENTS, TARGET, jnp.ones_like(TARGET))
+
+
+@functools.cache
+def parts_of(name: str) -> tuple[nnx.GraphDef, dict]:
+    config = ModelConfig(**FIELDS | MODELS[name])
+    return drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), std=0.5)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def logits_of(graph: nnx.GraphDef, params: dict, *arrays: jax.Array, **options: Any) -> jax.Array:
+    return nnx.merge(graph, params)(*arrays, **options)
+
+
+# ---- the equations, one position after another, in float64 ----
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def gru(p: dict, x: np.ndarray, h: np.ndarray, more: np.ndarray | float = 0.0) -> np.ndarray:
+    a, b = x @ p['input'] + p['bias'] + more, h @ p['recurrent'] + p['recurrent_bias']
+    (ar, az, an), (br, bz, bn) = np.split(a, 3), np.split(b, 3)
+    z = sigmoid(az + bz)
+    return (1 - z) * np.tanh(an + sigmoid(ar + br) * bn) + z * h
+
+
+def lstm(p: dict, x: np.ndarray, state: tuple, more: np.ndarray | float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    i, f, g, o = np.split(x @ p['input'] + p['bias'] + state[0] @ p['recurrent'] + more, 4)
+    c = sigmoid(f) * state[1] + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(c), c
+
+
+def dense(p: dict, x: np.ndarray) -> np.ndarray:
+    return x @ p['kernel'] + p.get('bias', 0.0)
+
+
+def attention(p: dict, query: np.ndarray, read_MD: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    key_MK, query_K = dense(p['key'], read_MD), dense(p['query'], query)
+    if 'additive' in p:
+        scores_M = np.tanh(key_MK + query_K) @ jax.tree.leaves(p['additive'])[0].reshape(-1)
+    else:
+        scores_M = key_MK @ query_K / np.sqrt(WIDTH)
+    weights_M = np.exp(scores_M - scores_M.max())
+    weights_M /= weights_M.sum()
+    return dense(p['out'], weights_M @ dense(p['value'], read_MD)), weights_M
+
+
+def bahdanau_loop(params: dict, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Logits [L, V] and weights [L, M] of one pair: arXiv 1409.0473, A.1 and A.2."""
+    encoder, decoder = params['encoder'], params['decoder']
+    cells = jax.tree.map(lambda leaf: leaf[0], encoder['stack']['layers']['recurrent'])
+    x_MD, zeros = encoder['embeddings']['token']['embedding'][source], np.zeros(WIDTH)
+    ahead, back = [], []
+    for states, cell, words in ((ahead, cells['forward'], x_MD), (back, cells['backward'], x_MD[::-1])):
+        for word in words:
+            states.append(gru(cell, word, states[-1] if states else zeros))
+    read_MD = dense(cells['out'], np.concatenate([ahead, back[::-1]], axis=1))
+    s, out, weights = np.tanh(back[-1] @ params['initial']['kernel'][0, 0]), [], []
+    cell, reader = jax.tree.map(lambda leaf: leaf[0], decoder['stack']['layers'])['recurrent'], decoder['source']
+    for word in decoder['embeddings']['token']['embedding'][target]:
+        context, weights_M = attention(reader['attention'], s, read_MD)
+        s = gru(cell['forward'], word, s, dense(reader['fed'], context))
+        t = dense(reader['readout'], np.concatenate([s, word, context]))
+        out.append(dense(decoder['head']['dense'], t.reshape(-1, 2).max(axis=1)))
+        weights.append(weights_M)
+    return np.stack(out), np.stack(weights)
+
+
+def luong_loop(params: dict, source: np.ndarray, target: np.ndarray, *, is_fed: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Logits [L, V] and weights [L, M] of one pair: arXiv 1508.04025, section 3."""
+    encoder, decoder = params['encoder'], params['decoder']
+    states = [(np.zeros(WIDTH), np.zeros(WIDTH))] * 2
+
+    def through(layers: list, word: np.ndarray, more: np.ndarray | float = 0.0) -> np.ndarray:
+        for number, layer in enumerate(layers):
+            states[number] = lstm(layer, word, states[number], more if number == 0 else 0.0)
+            word = states[number][0]
+        return word
+
+    def layers_of(side: dict) -> list:
+        cells = side['stack']['layers']['recurrent']['forward']
+        return [jax.tree.map(lambda leaf, number=number: leaf[number], cells) for number in range(2)]
+
+    read_MD = np.stack(
+        [through(layers_of(encoder), word) for word in encoder['embeddings']['token']['embedding'][source]]
+    )
+    reader, joined, out, weights = decoder['source'], np.zeros(WIDTH), [], []
+    for word in decoder['embeddings']['token']['embedding'][target]:
+        h = through(layers_of(decoder), word, dense(reader['fed'], joined) if is_fed else 0.0)
+        context, weights_M = attention(reader['attention'], h, read_MD)
+        joined = np.tanh(dense(reader['joined'], np.concatenate([context, h])))
+        out.append(dense(decoder['head']['dense'], joined))
+        weights.append(weights_M)
+    return np.stack(out), np.stack(weights)
+
+
+LOOPS = {
+    'bahdanau': bahdanau_loop,
+    'bahdanau, dot': bahdanau_loop,
+    'luong': functools.partial(luong_loop, is_fed=False),
+    'luong, fed': functools.partial(luong_loop, is_fed=True),
+}
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_logits_and_weights_are_those_of_a_loop_over_the_equations(name: str):
+    graph, params = parts_of(name)
+    model = nnx.merge(graph, params)
+    exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    found = np.asarray(logits_of(graph, params, *ARRAYS))
+    other = model.encode(SOURCE, SOURCE_SEGMENTS)
+    weights = np.asarray(jax.jit(lambda: cross_weights(model.decoder, TARGET, jnp.ones_like(TARGET), other))())
+    for row, length in enumerate((5, 3)):
+        logits, expected = LOOPS[name](exact, np.asarray(SOURCE[row, :length]), np.asarray(TARGET[row]))
+        assert_close(found[row], logits)
+        assert_close(weights[row, 0, :, :length], expected)
+        assert not weights[row, 0, :, length:].any()
+
+
+# ---- what it may and may not read ----
+
+
+@pytest.mark.parametrize('name', MODELS)
+def test_no_gradient_reaches_later_targets_or_the_source_s_padding(name: str):
+    graph, params = parts_of(name)
+
+    def total(tables: tuple[jax.Array, jax.Array], place: int) -> jax.Array:
+        model = nnx.merge(graph, params)
+        model.encoder.embeddings.token.embedding = nnx.Param(tables[0])
+        model.decoder.embeddings.token.embedding = nnx.Param(tables[1])
+        return (model(*ARRAYS)[1, place] * jnp.arange(1.0, VOCABULARY + 1)).sum()
+
+    tables = tuple(params[side]['embeddings']['token']['embedding'] for side in ('encoder', 'decoder'))
+    of_source, of_target = (
+        np.linalg.norm(one, axis=1) for one in jax.jit(jax.grad(total), static_argnums=1)(tables, 1)
+    )
+    # Row 1 reads the source 8, 9, 10 and padding (id 0), and of the target 1 and 14 up to this place, 15 and 2 later.
+    assert of_source[[8, 9, 10]].all() and not of_source[0]
+    assert of_target[[1, 14]].all() and not of_target[[15, 2]].any()
+
+
+@pytest.mark.parametrize('name', ['bahdanau', 'luong, fed'])
+def test_gradients_are_finite_and_recomputing_them_changes_nothing(name: str):
+    fields = FIELDS | MODELS[name] | {'attention_bias': False}  # that of keys has no gradient: softmax takes it away
+    (graph, params), (again, _) = (
+        drawn(lambda remat=remat: EncoderDecoder(ModelConfig(**fields | {'remat': remat}), rngs=nnx.Rngs(0)), std=0.5)
+        for remat in ('none', 'full')
+    )
+
+    def loss(graph: nnx.GraphDef, params: dict) -> jax.Array:
+        return jnp.square(nnx.merge(graph, params)(*ARRAYS, rng=jax.random.key(0))).mean()
+
+    gradient, remade = (jax.jit(jax.grad(functools.partial(loss, one)))(params) for one in (graph, again))
+    assert all(jnp.isfinite(leaf).all() and leaf.any() for leaf in jax.tree.leaves(gradient))
+    assert_close(remade, gradient, gradient=True)
+
+
+@pytest.mark.parametrize('name', ['bahdanau', 'luong', 'luong, fed'])
+def test_packed_pairs_are_those_in_rows_of_their_own(name: str):
+    config = ModelConfig(**FIELDS | MODELS[name] | {'initial_state': 'zeros'})
+    model = drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), std=0.5)
+    segments = jnp.asarray([[1, 1, 1, 2, 2, 2, 0]])
+    source, target = jnp.asarray([[3, 4, 5, 6, 7, 8, 0]]), jnp.asarray([[1, 11, 12, 1, 14, 15, 0]])
+    packed = logits_of(*model, source, segments, target, segments)[0, :6]
+    ones = jnp.ones((2, 3), jnp.int32)
+    separate = logits_of(*model, source[0, :6].reshape(2, 3), ones, target[0, :6].reshape(2, 3), ones)
+    assert_close(packed.reshape(2, 3, -1), separate)
+
+
+@pytest.mark.parametrize('name', ['bahdanau, dot', 'luong', 'luong, fed'])
+def test_keys_that_are_drawn_in_training_come_with_their_log_probabilities(name: str):
+    """Of each target at its step; the search reads the best key, so it draws nothing."""
+    config = ModelConfig(**FIELDS | MODELS[name] | {'cross_attention': 'hard(full, sampled=True)'})
+    graph, params = drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), std=0.5)
+
+    @jax.jit
+    def draws(params: dict, rng: jax.Array) -> jax.Array:
+        return nnx.merge(graph, params).hidden_and_draws(*ARRAYS, rng=rng)[1]
+
+    first, other = (draws(params, jax.random.key(number)) for number in (0, 1))
+    assert first.shape == TARGET.shape and (first < 0).all() and (first != other).any()
+    gradient = jax.jit(jax.grad(lambda params: draws(params, jax.random.key(0)).sum()))(params)
+    query = gradient['decoder']['source']['attention']['query']['kernel']
+    assert jnp.isfinite(query).all() and query.any()
+
+
+# ---- dropout ----
+
+
+def test_dropout_is_of_every_place_and_of_the_weights():
+    """Rows with keys of their own are as in a batch by themselves; each rate alone changes the logits."""
+    keys = jax.random.split(jax.random.key(1), 2)
+    for rates in ({'dropout_rate': 0.5}, {'attention_dropout_rate': 0.5}, {'state_dropout_rate': 0.5}):
+        config = ModelConfig(**FIELDS | BAHDANAU | rates)
+        model = drawn(lambda config=config: EncoderDecoder(config, rngs=nnx.Rngs(0)), std=0.5)
+        dropped = logits_of(*model, *ARRAYS, rng=keys)
+        assert jnp.abs(dropped - logits_of(*model, *ARRAYS)).max() > 1e-2
+        assert_close(logits_of(*model, *(x[1:] for x in ARRAYS), rng=keys[1:])[0], dropped[1])
+
+
+def test_a_state_s_mask_is_the_same_at_all_positions_of_either_form():
+    """Fed by a matrix of zeros, a decoder that goes by steps is the one that reads all targets at once."""
+    fields = FIELDS | MODELS['luong'] | {'state_dropout_rate': 0.5}
+    at_once = drawn(lambda: EncoderDecoder(ModelConfig(**fields), rngs=nnx.Rngs(0)), std=0.5)
+    graph, params = drawn(
+        lambda: EncoderDecoder(ModelConfig(**fields | {'input_feeding': True}), rngs=nnx.Rngs(0)), std=0.5
+    )
+    source = at_once[1]['decoder']['source'] | {'fed': jax.tree.map(jnp.zeros_like, params['decoder']['source']['fed'])}
+    params = at_once[1] | {'decoder': at_once[1]['decoder'] | {'source': source}}
+    keys = jax.random.split(jax.random.key(1), 2)
+    assert_close(logits_of(graph, params, *ARRAYS, rng=keys), logits_of(*at_once, *ARRAYS, rng=keys))
+
+
+def test_half_precision_is_near_single_precision():
+    graph, params = parts_of('bahdanau')
+    config = dataclasses.replace(nnx.merge(graph, params).config, dtype='bfloat16')
+    half, _ = drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)))
+    exact = logits_of(graph, params, *ARRAYS)
+    scale = jnp.abs(exact).max()  # sums of large numbers may be small
+    assert_close(logits_of(half, params, *ARRAYS) / scale, exact / scale, dtype='bfloat16')

@@ -1,0 +1,125 @@
+"""Scores in the attention sub-layer, to itself and to another sequence, against their formulas in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.attention.attend import attention_weights
+from efficient_attention.config.layer import LayerConfig
+from efficient_attention.modules.attention import Attention
+from efficient_attention.modules.context import Context, OtherSequence
+from tests.attention import contract
+from tests.models.drawn import drawn
+from tests.tolerances import assert_close
+
+H, K, D = 2, 8, 16
+X = jax.random.normal(jax.random.key(0), (2, 6, D))
+SEGMENTS = jnp.asarray([[1, 1, 1, 2, 2, 0], [1] * 6])
+POSITIONS = jnp.asarray([[0, 1, 2, 0, 1, 0], [*range(6)]])
+OTHER = OtherSequence(
+    jax.random.normal(jax.random.key(4), (2, 5, D)),
+    jnp.asarray([[1, 1, 2, 2, 0], [1] * 5]),
+    jnp.asarray([[0, 1, 0, 1, 0], [*range(5)]]),
+)
+
+
+def heads(x: np.ndarray) -> np.ndarray:
+    return x.reshape(*x.shape[:-1], H, K)
+
+
+def numbers(x: jax.Array | nnx.Param) -> np.ndarray:
+    return np.asarray(x[...], np.float64)
+
+
+def logits_of(module: Attention, row: int, read: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """[H, L, M] as the papers print them, of inputs [L, D] and what they read [M, D]."""
+    config, scale = module.config, 1.0 / np.sqrt(K) if module.config.scaled_logits else 1.0
+    x = np.asarray(X[row], np.float64)
+    q = heads(x @ numbers(module.query.kernel) + numbers(module.query.bias))
+    if config.score == 'location':
+        t = heads(numbers(module.location.table.embedding)[positions])
+        return np.einsum('LHK,MHK->HLM', q, t)
+    k = heads(read @ numbers(module.key.kernel) + numbers(module.key.bias))
+    if config.score == 'additive':
+        return np.einsum('LMHK,HK->HLM', np.tanh(q[:, None] + k[None]), numbers(module.additive.vector))
+    matrix = numbers(module.general.matrix) if config.score == 'general' else np.stack([np.eye(K)] * H)
+    return np.einsum('LHK,HKJ,MHJ->HLM', q, matrix, k) * scale
+
+
+def softmax(logits: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    weights = np.where(allowed, np.exp(logits), 0.0)
+    return weights / np.maximum(weights.sum(-1, keepdims=True), 1e-30)
+
+
+CASES = [('dot', True), ('dot', False), ('general', True), ('general', False), ('additive', True), ('location', True)]
+
+
+@pytest.mark.parametrize('is_cross', [False, True])
+@pytest.mark.parametrize('score, is_scaled', CASES)
+def test_weights_and_output_are_the_formula_s(score: str, is_scaled: bool, is_cross: bool):
+    """The same from fixed keys; in packed texts locations are those in the text."""
+    options = {'location_length': 6} if score == 'location' else {}
+    config = LayerConfig(width=D, heads=H, score=score, scaled_logits=is_scaled, attention_dropout_rate=0.0, **options)
+    module = nnx.merge(*drawn(lambda: Attention(config, is_cross=is_cross, rngs=nnx.Rngs(0))))
+    context = Context(SEGMENTS, POSITIONS)
+    read, segments, positions = OTHER if is_cross else (X, SEGMENTS, POSITIONS)
+    out, operands = module.cross(X, context, OTHER) if is_cross else module.self_attention(X, context)
+    options = {'query_segments': SEGMENTS, 'key_segments': segments} | operands.options
+    mechanism = config.cross_mechanism if is_cross else config.mechanisms[0]
+    weights = attention_weights(operands.query_BLHK, operands.key_BMHK, mechanism, **options)
+    for row in range(2):
+        of_row = np.asarray(read[row], np.float64)
+        allowed = contract.same_segment(np.asarray(SEGMENTS[row]), np.asarray(segments[row]))
+        expected = softmax(logits_of(module, row, of_row, np.asarray(positions[row])), allowed)
+        assert_close(weights[row], expected)
+        v = heads(of_row @ numbers(module.value.kernel) + numbers(module.value.bias))
+        mixed = np.einsum('HLM,MHK->LHK', expected, v).reshape(-1, D)
+        assert_close(out[row], mixed @ numbers(module.out.kernel) + numbers(module.out.bias), gradient=True)
+    if is_cross:
+        found, again = module.read_fixed(X, SEGMENTS, POSITIONS, module.fixed_keys(OTHER))
+        assert_close(found, out)
+        assert again is not None and (again.additive_HK is None) == (score != 'additive')
+
+
+@pytest.mark.parametrize('score', ['dot', 'additive'])
+def test_local_p_reads_where_its_parameters_say(score: str):
+    """Shares are sigmoid(v tanh(W h)); the same from fixed keys; all parameters learn."""
+    config = LayerConfig(width=D, heads=H, score=score, cross_attention='local_p(2)', attention_dropout_rate=0.0)
+    graph, params = drawn(lambda: Attention(config, is_cross=True, rngs=nnx.Rngs(0)))
+    module, context = nnx.merge(graph, params), Context(SEGMENTS, POSITIONS)
+    out, operands = module.cross(X, context, OTHER)
+    hidden = np.tanh(heads(np.asarray(X, np.float64) @ numbers(module.centres.hidden.kernel)))
+    expected = 1.0 / (1.0 + np.exp(-np.einsum('BLHK,HK->BLH', hidden, numbers(module.centres.vector))))
+    assert_close(operands.centres_BLH, expected)
+    fixed = module.fixed_keys(OTHER)
+    assert_close(module.read_fixed(X, SEGMENTS, POSITIONS, fixed)[0], out)
+
+    def loss(params: dict) -> jax.Array:
+        return jnp.sin(nnx.merge(graph, params).cross(X, context, OTHER)[0]).sum()
+
+    gradients = jax.jit(jax.grad(loss))(params)
+    assert all(jnp.abs(leaf).max() > 1e-6 for leaf in jax.tree.leaves(gradients['centres']))
+
+
+@pytest.mark.parametrize('score', ['general', 'additive', 'location'])
+def test_all_operands_learn(score: str):
+    """And no projection is made that nothing reads."""
+    config = LayerConfig(width=D, heads=H, score=score, attention_dropout_rate=0.0)
+    graph, params = drawn(lambda: Attention(config, rngs=nnx.Rngs(0)))
+
+    def loss(params: dict) -> jax.Array:
+        return jnp.sin(nnx.merge(graph, params)(X, SEGMENTS, POSITIONS)).sum()
+
+    gradients = jax.jit(jax.grad(loss))(params)
+    # A key's bias adds the same to all logits of a query.
+    named = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(gradients)}
+    still = [name for name, leaf in named.items() if not jnp.abs(leaf).max() > 1e-4]
+    assert still == (["['key']['bias']"] if score == 'general' else [])
+
+
+def test_a_location_beyond_the_table_is_not_a_number():
+    config = LayerConfig(width=D, heads=H, score='location', location_length=4)
+    module = nnx.merge(*drawn(lambda: Attention(config, rngs=nnx.Rngs(0))))
+    assert jnp.isnan(module(X, SEGMENTS, POSITIONS)[1]).all()

@@ -1,0 +1,128 @@
+"""The gradient by what was drawn: its mean is that of the expected loss, by enumeration of all choices."""
+
+import functools
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.flatten_util import ravel_pytree
+
+from efficient_attention.attention.hard import definition as hard
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.encoder_decoder import EncoderDecoder
+from efficient_attention.objectives.reinforced import losses_behind, mean_of_others, surrogate
+from efficient_attention.objectives.text_to_text import TextToText
+from tests.models.drawn import drawn
+from tests.tolerances import assert_close
+
+SEGMENTS = jnp.asarray([[1, 1, 1, 2, 2], [1, 1, 1, 1, 0]])
+LOSSES = jnp.asarray([[1.0, 2.0, 3.0, 4.0, 5.0], [2.0, 4.0, 6.0, 8.0, 0.0]])
+
+
+def test_a_draw_is_followed_by_the_losses_of_its_text():
+    assert_close(losses_behind(LOSSES, SEGMENTS), np.asarray([[6, 5, 3, 9, 5], [20, 18, 14, 8, 0]], np.float32))
+
+
+def test_the_baseline_is_the_mean_of_the_other_rows():
+    found = mean_of_others(
+        jnp.asarray([[1.0, 9.0], [2.0, 4.0], [6.0, 7.0]]), jnp.asarray([[1, 1], [1, 1], [1, 0]], bool)
+    )
+    assert_close(found, np.asarray([[4.0, 4.0], [3.5, 9.0], [1.5, 6.5]], np.float32))
+    assert not mean_of_others(jnp.ones((1, 3)), jnp.ones((1, 3), bool)).any()
+
+
+def test_the_surrogate_is_zero_and_weighs_log_probabilities():
+    logs = jnp.full(SEGMENTS.shape, -2.0)
+    value, gradient = jax.value_and_grad(surrogate)(logs, LOSSES, SEGMENTS)
+    assert value == 0.0
+    expected = np.asarray([[-14, -13, -11, 1, 5], [14, 13, 11, -1, 0]], np.float32)
+    assert_close(gradient, expected)
+    assert not jax.grad(surrogate, argnums=1)(logs, LOSSES, SEGMENTS).any()
+
+
+# ---- a model of two layers, each of whose two queries draws one of two keys ----
+
+LAYERS, CHOICES, PLACES = 2, 2, 2
+CONFIG = ModelConfig(
+    width=4, heads=1, layers=1, decoder_layers=LAYERS, feed_forward_width=4, vocab_size=5, max_length=4, token_types=0,
+    norm='pre', dropout_rate=0.0, attention_dropout_rate=0.0, cross_attention='hard(full, sampled=True)',
+)  # fmt: skip
+# Rows alike, for which the other row's loss is a good baseline.
+BATCH = {
+    'source': jnp.asarray([[1, 4]] * 2),
+    'source_segments': jnp.ones((2, CHOICES), jnp.int32),
+    'tokens': jnp.asarray([[0, 3]] * 2),
+    'segments': jnp.ones((2, PLACES), jnp.int32),
+    'targets': jnp.asarray([[3, 1]] * 2),
+    'weights': jnp.ones((2, PLACES)),
+}
+
+
+def loss_of(graph: nnx.GraphDef, params: dict, keys: jax.Array) -> jax.Array:
+    return TextToText().sums(nnx.merge(graph, params), BATCH, None, keys)[0]['target']['loss']
+
+
+def exact_gradient(graph: nnx.GraphDef, params: dict, monkeypatch: pytest.MonkeyPatch) -> jax.Array:
+    """Of the sum over all choices of a row of their probability times their loss, the same choices in both rows.
+
+    Bits force each choice: layers one after another take theirs.
+    """
+    choices = jnp.asarray([*itertools.product(range(CHOICES), repeat=LAYERS * PLACES)]).reshape(-1, LAYERS, PLACES)
+
+    def expected(params: dict) -> jax.Array:
+        return jax.vmap(functools.partial(of_choice, params))(choices).sum()
+
+    def of_choice(params: dict, choice_NL: jax.Array) -> jax.Array:
+        model, layers = nnx.merge(graph, params), iter(choice_NL)
+        model.decoder.stack.lay_out_separately()
+
+        def forced(*_: Any) -> jax.Array:
+            is_chosen = jnp.arange(CHOICES)[None] == next(layers)[:, None]
+            bits = jnp.where(is_chosen, jnp.uint32(2**32 - 1), jnp.uint32(0))
+            return jnp.broadcast_to(bits, (2, 1, PLACES, CHOICES))
+
+        monkeypatch.setattr(hard, 'random_bits', forced)
+        names = ('source', 'source_segments', 'tokens', 'segments')
+        hidden, logs = model.hidden_and_draws(*(BATCH[name] for name in names), rng=jax.random.key(0))
+        losses = TextToText().losses(model.logits(hidden), BATCH['targets'])[0]
+        return (jnp.exp(logs.sum(axis=1)) * losses.sum(axis=1)).sum()
+
+    found = ravel_pytree(jax.jit(jax.grad(expected))(params))[0]
+    monkeypatch.undo()
+    return found
+
+
+def test_the_mean_gradient_is_that_of_all_choices(monkeypatch: pytest.MonkeyPatch):
+    """Within 3 sigma along random directions, among them those of queries and keys alone."""
+    graph, params = drawn(lambda: EncoderDecoder(CONFIG, rngs=nnx.Rngs(0)), std=0.8)
+    exact = exact_gradient(graph, params, monkeypatch)
+    compares = ravel_pytree(jax.tree.map_with_path(is_compared, params))[0]
+    directions = jax.random.normal(jax.random.key(3), (8, exact.size)).at[:4].multiply(compares[None])
+
+    def sample(keys: jax.Array) -> jax.Array:
+        return directions @ ravel_pytree(jax.grad(functools.partial(loss_of, graph))(params, keys))[0]
+
+    keys = jax.random.split(jax.random.key(1), (32, 128, 2))
+    found = jax.jit(lambda keys: jax.lax.map(jax.vmap(sample), keys))(keys).reshape(-1, 8)
+    sigma = np.asarray(found.std(axis=0)) / np.sqrt(len(found))
+    away = np.abs(np.asarray(found.mean(axis=0)) - np.asarray(directions @ exact))
+    assert (away < 3.0 * sigma).all()
+    assert (np.abs(np.asarray(directions @ exact)[:4]) > 6.0 * sigma[:4]).any()  # there is something to find
+
+
+def is_compared(path: Any, leaf: jax.Array) -> jax.Array:
+    """Ones for what decides a query's draws and nothing else."""
+    name = jax.tree_util.keystr(path, simple=True, separator='/')
+    return jnp.full(leaf.shape, float('cross_attention/query' in name or 'cross_attention/key' in name))
+
+
+def test_outside_training_nothing_is_drawn():
+    graph, params = drawn(lambda: EncoderDecoder(CONFIG, rngs=nnx.Rngs(0)))
+    model = nnx.merge(graph, params)
+    names = ('source', 'source_segments', 'tokens', 'segments')
+    hidden, draws = model.hidden_and_draws(*(BATCH[name] for name in names))
+    assert draws is None and jnp.isfinite(hidden).all()
