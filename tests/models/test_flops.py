@@ -109,3 +109,16 @@ def test_memory_adds_its_keys_values_and_pairs():
     pairs = 2 * 256 * 64 * 128  # two products of 64 queries with 128 keys, all heads
     assert longer - plain == 2 * 2 * (pairs + 2 * 128 * 256 * 256)
     assert more - longer == 2 * 2 * (pairs + 2 * 256 * 64 * 64) / 2  # its own tile of 64 x 64 pairs is computed whole
+
+
+def test_scores_count_their_operands():
+    """A matrix for each head's queries; no projection of keys where these are places; of local-p the hidden layer."""
+    plain = dataclasses.replace(CONFIG, decoder_layers=2, token_types=0)
+    base = encoder_decoder_flops(plain, 40, 24)
+    general = encoder_decoder_flops(dataclasses.replace(plain, score='general'), 40, 24)
+    assert general - base == 2 * 2 * (40 + 24 + 24) * 2 * 128 * 128  # a multiply-add, layers, queries, heads
+    location = encoder_decoder_flops(dataclasses.replace(plain, score='location'), 40, 24)
+    assert base - location == 2 * 2 * (40 + 24 + 40) * 256 * 256  # keys
+    local = encoder_decoder_flops(dataclasses.replace(plain, cross_attention='local_p(5)'), 40, 24)
+    assert local - base == 2 * 2 * 24 * (256 + 1) * 256
+    assert encoder_decoder_flops(dataclasses.replace(plain, score='additive'), 40, 24) == base
