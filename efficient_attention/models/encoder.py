@@ -38,6 +38,7 @@ class Encoder(nnx.Module):
     def with_states(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> tuple[Array, StateMemory]:
         """As a call, and the states of recurrent layers after the last token, or of the backward ones the first."""
         x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
+        assert isinstance(self.stack, Stack)  # an encoder-decoder's has no directions apart
         x_BLD, states = self.stack.with_states(x_BLD, segments_BL, **read)
         return self.normed(x_BLD, options.get('rng')), states
 

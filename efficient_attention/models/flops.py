@@ -3,6 +3,7 @@
 from efficient_attention.attention.cost import multiply_adds
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.directions import direction_config
 from efficient_attention.recurrence.registry import cell_of
 
 
@@ -54,11 +55,12 @@ def encoder_decoder_flops(config: ModelConfig, source_length: int, target_length
 
 def cell_of_layer(config: ModelConfig) -> int:
     """Multiply-adds of one layer's recurrent cells for one token."""
-    width = config.units if config.directions_apart else config.width
-    cell = cell_of(config.cell, width, config.units)
+    if config.directions_apart:
+        return 2 * cell_of_layer(direction_config(config))
+    cell = cell_of(config.cell, config.width, config.units)
     states = 0 if cell.is_diagonal else cell.recurrent * config.units
     wide = (1 + config.bidirectional) * config.units
-    return wide * (cell.gates * width + states + (wide != config.width) * config.width)
+    return wide * (cell.gates * config.width + states + (wide != config.width) * config.width)
 
 
 def apart(config: ModelConfig) -> int:
