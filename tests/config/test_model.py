@@ -57,6 +57,7 @@ def test_which_layers_share_parameters(fields: dict, numbers: tuple[int, ...]):
         ({'sharing': 'all', 'layers': 4, 'inner_layers': 3}, 'model.inner_layers is 3; it must be a divisor of'),
         ({'stack': 'reverse'}, "model.stack is 'reverse'; known: plain, reversible"),
         ({'stack': 'reversible'}, "model.norm is 'post'; it must be 'pre' in a reversible stack"),
+        ({'stack': 'reversible', 'norm': 'pre', 'residual': False}, 'model.residual is False; it must be True in a re'),
         ({'stack': 'reversible', 'norm': 'pre', 'remat': 'full'}, "model.remat is 'full'; it must be 'none' in a rev"),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
 from efficient_attention.models.alignment import cross_weights
 from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.models.encoder_decoder import EncoderDecoder
@@ -47,3 +48,13 @@ def test_the_weights_are_those_that_the_layer_sums_values_by(text: str):
     assert weights.shape == (2, 2, 3, 4) and not weights[1, ..., 3].any()
     assert_close(found, expected, gradient=True)
     np.testing.assert_allclose(weights.sum(axis=-1), 1.0, rtol=1e-5)
+
+
+def test_a_decoder_without_attention_has_no_weights():
+    config = ModelConfig(
+        width=8, cell='gru', vocab_size=8, token_types=0, layers=1, decoder_layers=1, source_reading='state',
+        initial_state='copy',
+    )  # fmt: skip
+    model = nnx.merge(*drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))
+    with pytest.raises(InputError, match="^model.source_reading is 'state': no attention to the source, no weights"):
+        cross_weights(model.decoder, TOKENS, jnp.ones_like(TOKENS), model.encode(SOURCE, SEGMENTS))

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from efficient_attention.recurrence.cell import Cell
-from efficient_attention.recurrence.recur import LearnedCell, State, recur
+from efficient_attention.recurrence.recur import LearnedCell, State, recur, recur_from_product
 from efficient_attention.recurrence.registry import CELLS, cell_of
 from tests.attention.cells import quick
 from tests.tolerances import assert_close
@@ -193,3 +193,16 @@ def test_bfloat16_inputs_give_bfloat16_and_the_state_stays_float32(name: str):
         return recur(LearnedCell(cell, p), X.astype(jnp.bfloat16), SEGMENTS)[0].astype(jnp.float32).sum()
 
     assert {one.dtype for one in jax.tree.leaves(jax.grad(loss)(p))} == {jnp.dtype('float32')}
+
+
+@pytest.mark.parametrize('name', ['gru', 'sru2 of its own width'])
+def test_a_product_that_is_there_is_read_in_the_input_s_place(name: str):
+    """And so what is added to it, too."""
+    cell, units = cell_named(name)
+    learned = LearnedCell(cell, operands_of(cell, units))
+    product = X @ learned.operands['input']
+    found, state = recur_from_product(learned, product, X, SEGMENTS, state=learned.empty_state(B))
+    expected, expected_state = recur(learned, X, SEGMENTS)
+    assert_close((found, state.vectors), (expected, expected_state.vectors))
+    more = recur_from_product(learned, product + 0.5, X, SEGMENTS, state=learned.empty_state(B))[0]
+    assert jnp.abs(more - found).max() > 1e-2
