@@ -2,10 +2,10 @@
 
 The groups of model fields inherit from one another (AttentionConfig <- RelativeConfig <- ScoreConfig <-
 FeedForwardConfig <- RecurrentConfig <- SourceReadingConfig <- LayerConfig <- EmbeddingConfig <- OutputConfig <-
-ModelConfig), a file for each, and are not fields of one another. So a field has one flat name everywhere, on the command line
-(`--config.model.width`), in config.json and in code (`config.width`), without a table that maps flat names to groups; a
-module asks for the smallest config that has what it reads, and takes any larger one; and a group can check its fields
-against those below it, such as `adaptive_divisor` against `embedding_width`.
+ModelConfig), a file for each, and are not fields of one another. So a field has one flat name everywhere, on the
+command line (`--config.model.width`), in config.json and in code (`config.width`), without a table that maps flat names
+to groups; a module asks for the smallest config that has what it reads, and takes any larger one; and a group can check
+its fields against those below it, such as `adaptive_divisor` against `embedding_width`.
 """
 
 import dataclasses
@@ -25,9 +25,8 @@ STACKS = ('plain', 'reversible')
 @dataclasses.dataclass(frozen=True)
 class ModelConfig(OutputConfig):
     """An encoder or decoder. Its fields are those of this stack and of the groups below it, all on one level:
-    `AttentionConfig`, `RelativeConfig`, `ScoreConfig`, `FeedForwardConfig`, `RecurrentConfig`,
-    `SourceReadingConfig`, `LayerConfig`,
-    `EmbeddingConfig`, `OutputConfig`.
+    `AttentionConfig`, `RelativeConfig`, `ScoreConfig`, `FeedForwardConfig`, `RecurrentConfig`, `SourceReadingConfig`,
+    `LayerConfig`, `EmbeddingConfig`, `OutputConfig`.
 
     Raises:
         InputError: a field is out of range; names the field, its value and what is allowed.
