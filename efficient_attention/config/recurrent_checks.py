@@ -29,6 +29,9 @@ def check_recurrent(model: ModelConfig, mesh: MeshConfig) -> None:
     has_attention = model.decoder_layers > 0 and model.source_reading != 'state'
     for field, value in (OF_SELF_ATTENTION | ({} if has_attention else OF_ATTENTION)).items():
         require(getattr(model, field) == value, f'model.{field}', getattr(model, field), f'{value!r} {reason}')
+    has_memory = model.directions_apart and model.memory_length > 0
+    allowed = '0 with model.directions_apart: what one direction reads has not been there yet'
+    require(not has_memory, 'model.memory_length', model.memory_length, allowed)
     if mesh.sequence > 1:
         raise InputError(
             f'mesh.sequence is {mesh.sequence}; layers of model.cell {model.cell!r} read rows position by position'

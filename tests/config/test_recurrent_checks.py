@@ -55,6 +55,12 @@ def test_recurrent_layers_serve_every_task():
             {'memory_length': 4, 'positions': 'none', 'rotary': False, 'data': {'batches': 'streams'}},
             "model.memory_length is 4; it must be 0, or 1 with model.cell 'gru': the state, which stands for",
         ),
+        (
+            LANGUAGE,
+            {'memory_length': 1, 'bidirectional': True, 'directions_apart': True, 'positions': 'none'}
+            | {'data': {'batches': 'streams'}},
+            'model.memory_length is 1; it must be 0 with model.directions_apart',
+        ),
         (LANGUAGE, {'mesh': {'sequence': 2}}, "mesh.sequence is 2; layers of model.cell 'gru' read rows position by"),
         (
             PAIRS,
