@@ -64,6 +64,10 @@ NEED_OTHERS = (
     'model.dense_output_bias',
     'model.target_vocab_size',
     'pairs.target_vocab_size',
+    'model.source_reading',
+    'model.input_feeding',
+    'model.initial_state',
+    'model.readout',
 )  # refused before, without what they go with
 
 

@@ -64,7 +64,7 @@ def test_weights_and_output_are_the_formula_s(score: str, is_scaled: bool, is_cr
     config = LayerConfig(width=D, heads=H, score=score, scaled_logits=is_scaled, attention_dropout_rate=0.0, **options)
     module = nnx.merge(*drawn(lambda: Attention(config, is_cross=is_cross, rngs=nnx.Rngs(0))))
     context = Context(SEGMENTS, POSITIONS)
-    read, segments, positions = OTHER if is_cross else (X, SEGMENTS, POSITIONS)
+    read, segments, positions = OTHER[:3] if is_cross else (X, SEGMENTS, POSITIONS)
     out, operands = module.cross(X, context, OTHER) if is_cross else module.self_attention(X, context)
     options = {'query_segments': SEGMENTS, 'key_segments': segments} | operands.options
     mechanism = config.cross_mechanism if is_cross else config.mechanisms[0]
