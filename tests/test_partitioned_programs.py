@@ -104,6 +104,8 @@ MODELS['encoder-decoder'] = dataclasses.replace(
     feed_forward_gate=True,
     norm_kind='rms',
 )
+# The width of a state, 13, is no other size.
+MODELS['recurrent'] = dataclasses.replace(ENCODER, cell='lstm', bidirectional=True, state_width=13, layers=1)
 # The same with rows that the loss does not cut.
 MODELS['transformer_xl without chunks'] = dataclasses.replace(MODELS['transformer_xl'], loss_chunk=0)
 LOGITS, FEATURES = ('alibi', 't5', 'tupe'), ('favor', 'linear', 'causal linear')
@@ -263,6 +265,7 @@ def test_a_step_on_any_mesh_is_that_of_one_device_and_gathers_a_layer_at_a_time(
     [
         ('reformer', 'data x fsdp x tensor'),
         ('encoder-decoder', 'fsdp x tensor x sequence'),
+        ('recurrent', 'data'),
         pytest.param('transformer_xl', 'data x fsdp x tensor', marks=pytest.mark.slow),
     ],
 )
@@ -286,7 +289,7 @@ def test_positions_and_features_on_each_axis(name: str, shape: tuple, capfd):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    'name', sorted(set(MODELS) - {'scan', 'reformer', 'tupe', 'transformer_xl', 'encoder-decoder'})
+    'name', sorted(set(MODELS) - {'scan', 'reformer', 'tupe', 'transformer_xl', 'encoder-decoder', 'recurrent'})
 )
 def test_every_model_whose_rows_may_be_split(name: str, capfd):
     """The others: test_what_cannot_be_split, or above; a chunk of the loss takes whole rows (docs/scaling.md)."""

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from efficient_attention.attention.device_mesh import is_split
 from efficient_attention.recurrence.cell import Cell, States
 from efficient_attention.recurrence.scan import Fixed, states_before, states_of
 
@@ -52,8 +53,10 @@ class LearnedCell(NamedTuple):
 
     def input_products(self, x_LBD: Array) -> tuple[Array, ...]:
         """Of all positions in x's dtype, [L, B, n U] for each block of n gates."""
-        x_XD = jax.lax.collapse(x_LBD, 0, 2)
         kernels = self.cell.parts(self.operands['input'].astype(x_LBD.dtype), self.units)
+        if is_split('B'):  # joined axes of which one is split could only be gathered
+            return tuple(jnp.einsum('lbd,dg->lbg', x_LBD, kernel) for kernel in kernels)
+        x_XD = jax.lax.collapse(x_LBD, 0, 2)
         return tuple((x_XD @ kernel).reshape(*x_LBD.shape[:2], -1) for kernel in kernels)
 
     def empty_state(self, rows: int) -> State:

@@ -6,7 +6,7 @@ recurrent products of all positions, and one product makes the matrix's gradient
 
 On a CPU it is faster still to compute the tanh of all gates that are sums at once, and to split them afterwards: a
 function of a slice of an array in a loop is not vectorised. So the scan keeps these gates rather than their sums. And
-matrices are multiplied as matrices: a sum over two axes would be preceded by copies.
+matrices are multiplied as matrices, unless devices share the rows: a sum over two axes would be preceded by copies.
 """
 
 import functools
@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from efficient_attention.attention.device_mesh import is_split
 from efficient_attention.recurrence.cell import Cell, States
 
 Blocks = tuple[Array, ...]  # an array for each block of gates
@@ -199,13 +200,20 @@ def _gradients_of_recurrent(
 ) -> Learned:
     if cell.is_diagonal:
         return {'diagonal': tuple((read_LBU * of).sum((0, 1)) for of in of_recurrent)} if of_recurrent else {}
-    read_XU = jax.lax.collapse(read_LBU, 0, 2).astype(dtype)
-    products = (
-        jnp.matmul(read_XU.T, jax.lax.collapse(of, 0, 2).astype(dtype), preferred_element_type=jnp.float32)
-        for of in of_recurrent
-    )
+    products = (_sum_of_outer(read_LBU.astype(dtype), of.astype(dtype)) for of in of_recurrent)
     pairs = zip(products, learned['recurrent'], strict=True)
     found = {'recurrent': tuple(one.astype(kernel.dtype) for one, kernel in pairs)}
     if 'recurrent_bias' in learned:
         found['recurrent_bias'] = tuple(of.sum((0, 1)) for of in of_recurrent)
     return found
+
+
+def _sum_of_outer(x_LBU: Array, y_LBG: Array) -> Array:
+    """float32 [U, G], the sum of outer products over positions and rows.
+
+    Joined axes of which a mesh splits one could only be gathered; where none is split they are faster.
+    """
+    if is_split('B'):
+        return jnp.einsum('lbu,lbg->ug', x_LBU, y_LBG, preferred_element_type=jnp.float32)
+    x_XU, y_XG = jax.lax.collapse(x_LBU, 0, 2), jax.lax.collapse(y_LBG, 0, 2)
+    return jnp.matmul(x_XU.T, y_XG, preferred_element_type=jnp.float32)
