@@ -13,8 +13,9 @@ The data, tokenizer, lengths and evaluation are those of multi30k.py. Where the 
 place of Adadelta (`optimizer.name=adadelta`, `learning_rate=1`, `beta2=0.95`) and of gradient descent, pieces for
 words, matrices for the values and the output of attention, one map of the joined annotations to the width.
 
-No run is recorded yet. The steps are chosen for 50 minutes of one core, and 15 of `-half`: a gradient of 128 pairs of
-20 and 20 tokens took 1.4 s of `bahdanau` and 1.0 s without attention.
+Runs of 2026-11-24, jax 0.10.2, seed 0, one core of an AMD EPYC beside other work: BLEU on test_2016_flickr (13a, mixed
+case, 5 beams) 36.5 of `bahdanau` in 36 minutes, 16.0 of `no-attention` in 23; docs/recurrent.md has lengths and
+alignments. The others, and `-half` with 15 minutes in mind, were not run to the end.
 """
 
 from ml_collections import ConfigDict
