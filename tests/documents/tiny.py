@@ -54,6 +54,7 @@ SKIPPED = {
     '* --workdir runs/enwik8-reformer': 'the config is run with another mechanism; tests/models/ has this one',
     '* --workdir runs/enwik8-fixed': 'the config is run with other mechanisms; its first losses are recorded',
     '* --workdir runs/enwik8-favor': 'the mechanism is run on words',
+    '* --workdir runs/enwik8-[gls]*': 'the first losses of lstm are recorded, and runs/reverse_gru is run',
     '* --workdir runs/enwik8-2048*': 'the same scripts are run on rows of another length',
     '* --workdir runs/characters-*': 'the config is run as runs/characters, and mechanisms on bytes and words',
     '* --workdir runs/words-full*': 'the same config is run with another mechanism',
