@@ -68,7 +68,12 @@ class Decoder(nnx.Module):
         return self.source(self.stack, self.normed, x_BLD, segments_BL, **read)
 
     def tapped(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> tuple[Array, Taps]:
-        """As `hidden`, and what all layers computed on the way."""
+        """As `hidden`, and what all layers computed on the way.
+
+        Raises:
+            InputError: the decoder reads its source apart from its layers.
+        """
+        check_taps(self)
         x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
         x_BLD, taps = self.stack.tapped(x_BLD, segments_BL, **read)
         return self.normed(x_BLD, options.get('rng')), taps
@@ -194,3 +199,10 @@ def check_causal(config: ModelConfig) -> None:
         if not mechanism.is_causal:
             advice = mechanism.causal_form(text.strip())
             raise InputError(f'model.attention {text.strip()!r} is not causal, as a decoder needs it; write {advice}')
+
+
+def check_taps(decoder: Decoder) -> None:
+    """Raises InputError where the source is read apart from the layers, whose taps would lack what they read of it."""
+    if decoder.source is not None:
+        reading = decoder.config.source_reading
+        raise InputError(f"model.source_reading is {reading!r}; layers have taps where it is 'layers' or 'state'")

@@ -26,7 +26,7 @@ from efficient_attention.attention.fixed_keys import FixedKeys
 from efficient_attention.attention.patterns import Window
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models import source_reader
-from efficient_attention.models.decoder import Decoder
+from efficient_attention.models.decoder import Decoder, check_taps
 from efficient_attention.models.encoder import mechanism_rng
 from efficient_attention.models.stack import layer_mechanisms
 from efficient_attention.models.taps import LayerTap, Taps, taps_of_each
@@ -128,7 +128,12 @@ class CachedDecoder:
     def tapped(
         self, state: DecodeState, tokens_Bn: Array, segments_Bn: Array | None = None
     ) -> tuple[Array, DecodeState, Taps]:
-        """As a call, and what all layers computed on the way; keys are those of the new tokens alone."""
+        """As a call, and what all layers computed on the way; keys are those of the new tokens alone.
+
+        Raises:
+            InputError: the decoder reads its source apart from its layers.
+        """
+        check_taps(self.decoder)
         logits_BnV, state, each = self.step(state, tokens_Bn, segments_Bn)
         return logits_BnV, state, taps_of_each(each, self.config.compute_dtype)
 

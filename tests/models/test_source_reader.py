@@ -11,7 +11,9 @@ import pytest
 from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
 from efficient_attention.models.alignment import cross_weights
+from efficient_attention.models.decoding import CachedDecoder, DecodeState
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
@@ -258,3 +260,12 @@ def test_half_precision_is_near_single_precision():
     exact = logits_of(graph, params, *ARRAYS)
     scale = jnp.abs(exact).max()  # sums of large numbers may be small
     assert_close(logits_of(half, params, *ARRAYS) / scale, exact / scale, dtype='bfloat16')
+
+
+def test_layers_that_do_not_read_the_source_have_no_taps():
+    decoder = nnx.merge(*parts_of('bahdanau')).decoder
+    line = "^model.source_reading is 'before'; layers have taps where it is 'layers' or 'state'$"
+    with pytest.raises(InputError, match=line):
+        decoder.tapped(TARGET, jnp.ones_like(TARGET))
+    with pytest.raises(InputError, match=line):
+        CachedDecoder(decoder, 4).tapped(DecodeState((), jnp.zeros(2, jnp.int32)), TARGET)
