@@ -61,6 +61,11 @@ def test_recurrent_layers_serve_every_task():
             | {'data': {'batches': 'streams'}},
             'model.memory_length is 1; it must be 0 with model.directions_apart',
         ),
+        (
+            LANGUAGE,
+            {'memory_length': 1, 'same_length': True, 'positions': 'none', 'data': {'batches': 'streams'}},
+            "model.same_length is True; it must be False with model.cell 'gru', whose state tells no tokens apart",
+        ),
         (LANGUAGE, {'mesh': {'sequence': 2}}, "mesh.sequence is 2; layers of model.cell 'gru' read rows position by"),
         (
             PAIRS,
