@@ -15,7 +15,7 @@ from efficient_attention.models.decoder_sizes import (
     transformer_xl_fields,
 )
 from efficient_attention.models.sizes import albert_fields, bert_fields, bigbird_fields, longformer_fields
-from efficient_attention.models.text_to_text_sizes import bart_fields, t5_fields, vaswani_fields
+from efficient_attention.models.text_to_text_sizes import bart_fields, t5_fields, t5_v1_1_fields, vaswani_fields
 
 __all__ = [
     'albert_fields',
@@ -34,6 +34,7 @@ __all__ = [
     'small_decoder_config',
     'sparse_fields',
     't5_fields',
+    't5_v1_1_fields',
     'text_to_text_config',
     'transformer_xl_fields',
     'vaswani_fields',

@@ -22,6 +22,7 @@ MODEL = {'width': 16, 'heads': 2, 'head_width': 0, 'feed_forward_width': 32, 'sc
 MODEL |= {'dtype': 'float32', 'max_length': LONG + 2}
 OPTIMIZER = {'learning_rate': 3e-3, 'warmup_steps': 0}
 TRAIN = {'steps': 4, 'batch_size': 2, 'micro_batches': 1}
+SMALLEST_BPE = 300  # pieces, 256 of them the bytes
 DATA = {'vocab_size': 70, 'held_out': 0.2, 'max_masked': 16, 'min_count': 1, 'workers': 0}
 
 
@@ -54,7 +55,7 @@ def shrink(config: ConfigDict, folder: Path) -> None:
     for field in read:
         data[field] = DATA[field]
     if data.tokenizer == 'train:bpe':
-        data.vocab_size = 300  # 256 of them are the bytes
+        data.vocab_size = SMALLEST_BPE
     for field, value in (MODEL | small_model(model.to_dict(), data.length)).items():
         model[field] = value
     if data.units not in ('bytes', 'characters', 'pixels'):
@@ -72,7 +73,8 @@ def shrink_text_to_text(config: ConfigDict, folder: Path) -> None:
     for group, defaults in text_to_text_config().items():  # what is open would be a checkpoint's
         if isinstance(defaults, ConfigDict):
             config[group].update({name: defaults[name] for name, value in config[group].items() if value is None})
-    config.data.update({'length': LENGTH, 'vocab_size': DATA['vocab_size']})
+    size = SMALLEST_BPE if config.data.tokenizer == 'train:bpe' else DATA['vocab_size']
+    config.data.update({'length': LENGTH, 'vocab_size': size})
     small = MODEL | {'layers': 2, 'decoder_layers': 2}
     small |= {'state_width': 16} if config.model.state_width else {}
     small |= {} if config.model.feed_forward else {'feed_forward_width': 0}  # nobody reads it

@@ -57,10 +57,12 @@ ARGUMENTS = {
     'configs.lm.sparse_transformer': ('enwik8', 'cifar10'),
     'configs.lm.transformer_xl': ('enwik8_12', 'wikitext103_large'),
     'configs.pretrain.books_long': ('full', 'window', 'bigbird', 'performer', 'reformer', 'full_shared'),
+    'configs.text_to_text.bart': ('base',),
     'configs.text_to_text.books': ('t5',),
     'configs.text_to_text.glue': ('sst2',),
     'configs.text_to_text.multi30k_joined': ('window',),
     'configs.text_to_text.multi30k_recurrent': ('bahdanau', 'no-attention', 'luong-feeding', 'sru'),
+    'configs.text_to_text.t5': ('v1_1-small',),
     'configs.text_to_text.wmt14': ('base',),
 }
 REPEATED = {
@@ -80,9 +82,11 @@ REPEATED = {
     'configs.pretrain.books_long': ('full', 'window', 'bigbird', 'performer', 'reformer', 'full_shared'),
     'configs.pretrain.performer': ('',),
     'configs.pretrain.reformer': ('',),
+    'configs.text_to_text.bart': ('base',),
     'configs.text_to_text.books': ('t5',),
     'configs.text_to_text.multi30k_joined': ('window',),
     'configs.text_to_text.multi30k_recurrent': ('no-attention', 'luong-feeding', 'sru'),
+    'configs.text_to_text.t5': ('v1_1-small',),
     'configs.text_to_text.wmt14': ('base',),
 }
 LOSSES = [(name, argument) for name in NAMES for argument in ARGUMENTS.get(name, ('',))]

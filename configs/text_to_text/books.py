@@ -21,13 +21,14 @@ from configs.common import bart_fields, set_fields, t5_fields, text_to_text_conf
 
 BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_books/*/*.md'
 NOISES = {'t5': 'span_corruption', 'bart': 'bart'}
-FIELDS = {'t5': t5_fields('small'), 'bart': bart_fields('base') | {'norm': 'post', 'max_length': 258}}
-SIZE = {'layers': 4, 'decoder_layers': 4, 'width': 256, 'heads': 4, 'head_width': 64, 'feed_forward_width': 1024}
-LENGTHS = {'t5': 64, 'bart': 256}  # most tokens of a target
-STEPS = {'t5': 750, 'bart': 450}  # about half an hour on one core
+FIELDS = {'t5': t5_fields('small'), 'bart': bart_fields('base') | {'norm': 'post', 'max_length': 130}}
+SIZE = {'layers': 2, 'decoder_layers': 2, 'width': 128, 'heads': 4, 'head_width': 32, 'feed_forward_width': 512}
+LENGTHS = {'t5': (64, 20), 'bart': (128, 128)}  # most tokens of a source and of a target
+ROWS = {'t5': 16, 'bart': 8}  # about 1,000 tokens of text a step
+STEPS = {'t5': 14_000, 'bart': 9_000}  # about half an hour on one core
 RECIPES = {
-    't5': {'name': 'adafactor', 'learning_rate': 2e-2, 'weight_decay': 0.0},  # relative to each parameter's size
-    'bart': {'learning_rate': 5e-4, 'beta2': 0.98, 'bias_correction': True},
+    't5': {'name': 'adafactor', 'learning_rate': 3e-2, 'weight_decay': 0.0},  # relative to each parameter's size
+    'bart': {'learning_rate': 1e-3, 'beta2': 0.98, 'bias_correction': True},
 }
 
 
@@ -41,19 +42,18 @@ def get_config(name: str = 't5') -> ConfigDict:
     config.data.held_out = 0.02  # of the books
     config.data.tokenizer = 'train:unigram'
     config.data.vocab_size = 8000
-    config.data.length = 256
-    config.pairs.target_length = LENGTHS[name]
+    config.data.length, config.pairs.target_length = LENGTHS[name]
     config.noise.name = NOISES[name]
 
     fields = {field: value for field, value in FIELDS[name].items() if field != 'vocab_size'}
     rates = dict.fromkeys(('dropout_rate', 'attention_dropout_rate', 'feed_forward_dropout_rate'), 0.0)
     set_fields(config.model, fields | SIZE | rates)
 
-    set_fields(config.optimizer, RECIPES[name] | {'schedule': 'linear', 'warmup_steps': 100})
+    set_fields(config.optimizer, RECIPES[name] | {'schedule': 'linear', 'warmup_steps': 200})
     config.train.steps = STEPS[name]
-    config.train.batch_size = 16  # rows: 4,528 tokens of text for T5, at most 4,080 for BART
-    config.train.log_every_steps = 50
-    config.eval.every_steps = STEPS[name] // 2
+    config.train.batch_size = ROWS[name]
+    config.train.log_every_steps = 200
+    config.eval.every_steps = STEPS[name]
     config.eval.batch_size = 32
-    config.checkpoint.every_steps = 250
+    config.checkpoint.every_steps = 1_000
     return config
