@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from efficient_attention.commands.flags import define_checkpoint, define_model
 from efficient_attention.errors import InputError
-from efficient_attention.inference.translate_file import say_cut
+from efficient_attention.inference.translate_file import say_limits
 from efficient_attention.inference.translator import Decoding, Translation, open_translator
 
 COLUMNS = 3  # pictures side by side
@@ -34,7 +34,7 @@ def draw_texts(texts: list[str], options: flags.FlagValues) -> Figure:
     decoding = Decoding(beams=options.beams, batch_size=len(texts))
     translator = open_translator(options.model, checkpoint=options.checkpoint, decoding=decoding, prefix=options.prefix)
     found = [best[0] for best in translator(texts, alignments=True) if best]
-    say_cut(translator)
+    say_limits(translator)
     for one in found:
         print(one.text)
     return draw_alignments(found)

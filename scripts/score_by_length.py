@@ -28,7 +28,7 @@ from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_batch_size, define_integers, define_output
 from efficient_attention.data.pairs.pair_sets import TextPair, parse_sets
 from efficient_attention.errors import InputError
-from efficient_attention.inference.translate_file import say_cut
+from efficient_attention.inference.translate_file import say_limits
 from efficient_attention.inference.translator import Decoding, open_translator
 from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.whole_files import whole_file
@@ -55,7 +55,7 @@ def main() -> None:
     for model in options.models:
         translator = open_translator(Path(model), decoding=decoding)
         made = [best[0].text if best else '' for best in translator([pair.source for pair in pairs])]
-        say_cut(translator)
+        say_limits(translator)
         scores[model] = [group_score(made, pairs, group, options.metric) for group in groups]
     counts = [len(group) for group in groups]
     print(json.dumps({'metric': options.metric, 'words': options.edges, 'pairs': counts, 'scores': scores}))

@@ -7,7 +7,7 @@
 Without --input it reads standard input, and answers line by line. With --output an interrupted command goes on where it
 was: what is done stands in `<output>.partial` until all is. `--format jsonl` writes an object a line, with the --best
 texts and their scores. With --references the last line on standard output is one JSON object of BLEU, chrF and exact
-matches with their signatures. Without --input, --references scores an --output that is there, and needs no --model:
+matches with their signatures, and of the search. Without --input, --references scores an --output that is there, and needs no --model:
 
     python scripts/translate.py --output test.en --references test.en.gold
 """
@@ -54,15 +54,16 @@ def main() -> None:
 
     decoding = Decoding(**{name: options[name].value for name in SEARCH})
     choice: dict[str, Any] = {'checkpoint': options.checkpoint, 'decoding': decoding, 'prefix': options.prefix}
+    choice['length'] = options.length
     translator = open_translator(options.model, **choice)
     if options.input is None:
-        translate_stream(translator, sys.stdin, sys.stdout, form=options.format)
+        translate_stream(translator, sys.stdin.buffer, sys.stdout, form=options.format)
         return
-    identity = {'model': translator.origin, 'prefix': translator.prefix}
+    identity = {'model': translator.origin, 'prefix': translator.prefix, 'length': translator.encoder.source.length}
     identity |= {name: options[name].value for name in SEARCH if name != 'batch_size'}
     translate_file(translator, options.input, options.output, form=options.format, identity=identity)
     if options.references is not None:
-        print_scores(options)
+        print_scores(options, {'beams': options.beams, 'length_penalty': f'{options.penalty} {options.alpha:g}'})
 
 
 def score_alone(options: flags.FlagValues) -> None:
@@ -74,11 +75,11 @@ def score_alone(options: flags.FlagValues) -> None:
     print_scores(options)
 
 
-def print_scores(options: flags.FlagValues) -> None:
-    """Prints the scores of the output against the references."""
+def print_scores(options: flags.FlagValues, search: dict[str, Any] | None = None) -> None:
+    """Prints the scores of the output against the references, and the search that it is from where that is known."""
     from efficient_attention.inference.translate_file import file_scores
 
-    print(json.dumps(file_scores(options.output, options.references, form=options.format)))
+    print(json.dumps(file_scores(options.output, options.references, form=options.format) | (search or {})))
 
 
 def define_flags() -> flags.FlagValues:
@@ -93,6 +94,8 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_enum(
         'format', 'text', ('text', 'jsonl'), 'Of the output: the best text, or all with scores.', flag_values=options
     )
+    meaning = "Most tokens of a source; by default the run's, or as many as the model has positions, or 512."
+    flags.DEFINE_integer('length', 0, meaning, lower_bound=0, flag_values=options)
     flags.DEFINE_string('prefix', None, "Before each text; the run's by default.", flag_values=options)
     flags.DEFINE_integer('beams', 5, 'Open hypotheses of the search; 1 = greedy.', flag_values=options)
     flags.DEFINE_integer('best', 1, 'Texts for each line, in --format jsonl.', flag_values=options)

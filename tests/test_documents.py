@@ -72,6 +72,18 @@ def test_the_walk_of_fine_tuning_ends_in_its_files(reader: Reader):
     assert said.count("'label'") == 2
 
 
+def test_the_walk_from_text_to_text_ends_in_its_texts(reader: Reader):
+    reader.read('docs/text_to_text.md')
+    scores = last_line(reader, 'eval.py --workdir runs/reverse')
+    assert {'target_loss', 'bleu', 'chrf', 'exact_match'} < scores.keys() and 'tok:13a' in scores['bleu_signature']
+    of_run, of_export = (
+        (reader.folder / f'my_digits_{name}.txt').read_text(encoding='utf-8') for name in ('reversed', 'exported')
+    )
+    assert of_run == of_export and of_run.count('\n') == 2
+    labels = last_line(reader, 'eval.py --workdir runs/sst2_text')
+    assert 0 <= labels['sst2_accuracy'] <= 1
+
+
 # ---- what the blocks are ----
 
 LEFT_OUT = [command for command in all_commands() if reason_to_skip(command)]

@@ -8,7 +8,7 @@ from efficient_attention.config.fields import EXPORTED, marked
 from efficient_attention.config.score import ScoreConfig
 from efficient_attention.errors import require
 
-ACTIVATIONS = ('gelu_tanh', 'gelu_erf', 'gelu_sigmoid', 'relu')
+ACTIVATIONS = ('gelu_tanh', 'gelu_erf', 'gelu_sigmoid', 'relu', 'silu')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,8 @@ class FeedForwardConfig(ScoreConfig):
     feed_forward_bias: bool = True  # biases of the feed-forward layer; T5 has none
     feed_forward_gate: bool = False  # activation(x W_gate) * x W_up in place of activation(x W_up) (T5 1.1)
     feed_forward_dropout_rate: float = 0.0  # on the activations between its two products (T5, BART)
-    activation: str = 'gelu_tanh'  # 'gelu_tanh' (BERT, ALBERT) | 'gelu_erf' (ELECTRA) | 'gelu_sigmoid' | 'relu'
+    # 'gelu_tanh' (BERT, ALBERT) | 'gelu_erf' (ELECTRA, BART) | 'gelu_sigmoid' | 'relu' | 'silu', also called swish (Marian)
+    activation: str = 'gelu_tanh'
 
     def __post_init__(self) -> None:
         ScoreConfig.__post_init__(self)

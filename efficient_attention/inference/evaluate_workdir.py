@@ -16,6 +16,7 @@ from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.restore import restore
+from efficient_attention.inference.transducer import why_unsearchable
 from efficient_attention.inference.translator import generation_scores
 from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.tasks.text_to_text import TextToTextTask
@@ -33,6 +34,7 @@ def evaluate_workdir(
 ) -> dict[str, float | str]:
     """The held-out metrics of a checkpoint, its 'step' and the task's protocol.
 
+    From text to text, those of the texts that are found are among them, unless no search serves the decoder.
     Equal up to rounding for every batch size and device count, but for a language model's with memory: there the batch
     size is the number of parts that the text is cut into, each of which begins without any.
 
@@ -72,6 +74,9 @@ def evaluate_workdir(
         metrics = evaluation.metrics(eval_step, params, on_batch=on_batch)
         found = {'step': step, **task.protocol, **metrics}
         if not isinstance(task, TextToTextTask):
+            return found
+        if reason := why_unsearchable(config.model):
+            logging.getLogger(__name__).warning('no text is searched: %s', reason)
             return found
         before_search(found)
         return found | generation_scores(task, graph, params, on_batch)

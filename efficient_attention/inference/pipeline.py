@@ -1,6 +1,7 @@
 """Plain Python in, plain Python out: what a fine-tuned or pretrained checkpoint says of texts."""
 
 import dataclasses
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from efficient_attention.inference.predictor import Predictor
 from efficient_attention.inference.pretrained_models import pretrained_module, row_length
 from efficient_attention.inference.text_to_text_pipeline import TextToTextPipeline
 from efficient_attention.interop.config_in import default_labels
+from efficient_attention.interop.generation_config import task_prefixes
 from efficient_attention.interop.pretrained import Pretrained, check_encoder, open_pretrained
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import FineTuningModel
@@ -35,6 +37,7 @@ PROBLEMS = {
     'multiple-choice': ('multiple_choice',),
 }
 TEXT_TO_TEXT_TASKS = ('text2text-generation', 'translation', 'summarization')
+TRANSLATION = re.compile(r'translation_\w+_to_\w+')  # as released T5s name theirs
 FORMATS = {'question_answering': 'squad', 'multi_hop': 'hotpotqa'}  # of other problems: a table
 
 
@@ -52,15 +55,17 @@ def pipeline(
         'multiple-choice'       {'context', 'choices'} -> {'choice', 'score', 'scores'}
         'fill-mask'             text with [MASK] -> for each mask [{'token', 'score'}, ...]
         'feature-extraction'    text -> vectors [tokens, D]; [D] with pooling='first' or 'mean'
-        'text2text-generation'  text -> {'text', 'score'}, the `best` of them in a list where that is above 1;
-                                'translation' and 'summarization' are the same
+        'text2text-generation'  text -> {'text', 'score', 'is_ended'}, the `best` of them in a list where that is above
+                                1; 'translation', 'translation_en_to_de' and the like, and 'summarization' are the
+                                same, with the prefix that a released T5's config.json has for a task of that name
 
     Args:
         task: one of the names above.
         path: a Hugging Face folder or a workdir.
         checkpoint: of a workdir: 'last', 'best' or a step; '' = the best where one is known, else the last.
         batch_size: rows at a time.
-        length: most tokens a row; 0 = as many as the model has positions for.
+        length: most tokens a row, of 'text2text-generation' those of the text that is read; 0 = as many as the model has
+            positions for, or without a table of them as many as it was trained on, or 512.
         options: of 'fill-mask' `top`, of 'feature-extraction' `pooling`, of 'text2text-generation' `prefix`,
             `alignments` and the fields of `Decoding` (inference/translator.py), such as `beams`, `best` and `alpha`; of
             the others fields of a config's `examples` group.
@@ -77,12 +82,13 @@ def make_pipeline(
 ) -> Any:
     """`pipeline` for a checkpoint that is open; `path` is for messages."""
     known = ('fill-mask', 'feature-extraction', *PROBLEMS, *TEXT_TO_TEXT_TASKS)
-    if task not in known:
+    is_text_to_text = task in TEXT_TO_TEXT_TASKS or bool(TRANSLATION.fullmatch(task))
+    if task not in known and not is_text_to_text:
         raise InputError(f'pipeline {task!r} is unknown; known: {", ".join(known)}')
-    if task in TEXT_TO_TEXT_TASKS:
-        if length:
-            raise InputError(f'length is {length}; of {task} it is max_tokens that can be chosen')
-        return TextToTextPipeline(pretrained, path, batch_size=batch_size, **options)
+    if is_text_to_text:
+        if options.get('prefix') is None:
+            options['prefix'] = task_prefixes(pretrained.extra).get(task)
+        return TextToTextPipeline(pretrained, path, batch_size=batch_size, length=length, **options)
     check_encoder(path, pretrained)
     if pretrained.tokenizer is None:
         raise InputError(f'{path}: no tokenizer there (tokenizer.json, vocab.txt or *.model)')

@@ -18,6 +18,7 @@ class TextToTextPipeline:
         pretrained: the checkpoint.
         path: of it, for messages.
         prefix: before each text; by default that of the run.
+        length: most tokens of a text that is read, see `open_translator`.
         alignments: with the pieces of both sides and the weights of cross-attention, [pieces, source pieces].
         options: fields of `Decoding`.
 
@@ -26,19 +27,28 @@ class TextToTextPipeline:
     """
 
     def __init__(
-        self, pretrained: Pretrained, path: Path, *, prefix: str | None = None, alignments: bool = False, **options: Any
+        self,
+        pretrained: Pretrained,
+        path: Path,
+        *,
+        prefix: str | None = None,
+        alignments: bool = False,
+        length: int = 0,
+        **options: Any,
     ) -> None:
         known = [field.name for field in dataclasses.fields(Decoding)]
         if unknown := sorted(options.keys() - set(known)):
             raise InputError(
-                f'unknown options: {", ".join(unknown)}; known: {", ".join(["prefix", "alignments", *known])}'
+                f'unknown options: {", ".join(unknown)}; known: {", ".join(["prefix", "alignments", "length", *known])}'
             )
         decoding = Decoding(**options)
         self.best, self.alignments = decoding.best, alignments
-        self.translator = translator_of(pretrained, path, decoding, prefix)
+        self.translator = translator_of(pretrained, path, decoding, prefix, length=length)
 
     def __call__(self, texts: str | Sequence[str]) -> Any:
-        """{'text', 'score'} of a text, a list of as many as `best` where that is above 1; a list of these of a list.
+        """What is found for a text, a list of as many as `best` where that is above 1; a list of these of a list.
+
+        It is {'text', 'score', 'is_ended'}: whether the model ended it, and not the most tokens that it may have.
 
         Raises:
             InputError: a text is empty.
@@ -56,7 +66,8 @@ class TextToTextPipeline:
 
     def shown(self, found: list[Translation]) -> Any:
         """What was found for one text as plain Python."""
-        rows = [{'text': one.text, 'score': one.score} | self.aligned(one) for one in found]
+        known = [{'text': one.text, 'score': one.score, 'is_ended': one.is_ended} for one in found]
+        rows = [row | self.aligned(one) for row, one in zip(known, found, strict=True)]
         return rows[0] if self.best == 1 else rows
 
     def aligned(self, one: Translation) -> dict[str, Any]:

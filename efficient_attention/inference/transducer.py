@@ -118,7 +118,8 @@ class Transducer:
         self.graph, self.params, self.batching = graph, params, batching or Batching()
         self.config = nnx.merge(graph, params).config
         size, limit = self.config.decoder.vocab_size, self.config.position_limit
-        check_searchable(self.config)
+        if reason := why_unsearchable(self.config):
+            raise InputError(reason)
         self.prompt_P = ids_of(prompt, 'prompt', size)
         room = search.max_tokens if limit is None else limit + 1 - len(self.prompt_P)
         self.search = dataclasses.replace(search, max_tokens=min(search.max_tokens, room))
@@ -231,14 +232,15 @@ def align(graph: nnx.GraphDef, params: Any, sources: Sources, tokens_BnT: Array)
     return jax.lax.map(of_one, tokens_BnT.swapaxes(0, 1)).swapaxes(0, 1)
 
 
-def check_searchable(config: ModelConfig) -> None:
-    """Raises InputError where what the decoder reads depends on the length of its row, which ends with the search."""
+def why_unsearchable(config: ModelConfig) -> str:
+    """Where what the decoder reads depends on the length of its row, which ends with the search: a line; else ''."""
     for text, mechanism in zip(config.decoder_attention.split(';'), config.decoder.mechanisms, strict=True):
         if mechanism.reads_length:
-            raise InputError(
+            return (
                 f'model.decoder_attention {text.strip()!r} reads by the length of its row, which no search knows '
                 'before it ends; the loss is all that such a model gives'
             )
+    return ''
 
 
 def ids_of(ids: Ids, name: str, size: int) -> np.ndarray:

@@ -3,18 +3,19 @@
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from efficient_attention.config.json_text import parse_json
-from efficient_attention.data.sources.text_files import digest_files, read_lines
+from efficient_attention.data.sources.text_files import decode, digest_files, read_lines
 from efficient_attention.errors import InputError
 from efficient_attention.inference.translator import Translation, Translator
 from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.whole_files import flush, write_atomically
 
 CHUNK = 4  # batches whose lines are sorted together and then written
+UNENDED = 'texts that reached the most tokens (--max_tokens, --ratio, --extra) without an end'
 
 
 def translate_file(
@@ -51,18 +52,20 @@ def translate_file(
             done += len(some)
             rate = (done - first) / max(time.monotonic() - started, 1e-9)
             print(f'{done:,} of {len(lines):,} lines, {rate:.1f} lines/s', file=sys.stderr, flush=True)
-    say_cut(translator)
+    say_limits(translator)
     flush(partial)
     partial.rename(output)
     note.unlink(missing_ok=True)
     return len(lines)
 
 
-def say_cut(translator: Translator) -> None:
-    """Says how many sources were cut, if any."""
+def say_limits(translator: Translator) -> None:
+    """Says how many sources were cut, and how many texts were ended by the most tokens that they may have, if any."""
     if translator.cut_sources:
         most = translator.encoder.source.length
         print(f'texts of more than {most} tokens, which were cut: {translator.cut_sources:,}', file=sys.stderr)
+    if translator.unended:
+        print(f'{UNENDED}: {translator.unended:,}', file=sys.stderr)
 
 
 def lines_done(partial: Path, note: Path, begun: str) -> int:
@@ -87,16 +90,24 @@ def lines_done(partial: Path, note: Path, begun: str) -> int:
     return whole.count(b'\n')
 
 
-def translate_stream(translator: Translator, source: TextIO, output: TextIO, *, form: str = 'text') -> None:
-    """Answers each line of a stream as it comes; says of which the source was cut."""
-    cut = translator.cut_sources
+def translate_stream(translator: Translator, source: Iterable[bytes], output: TextIO, *, form: str = 'text') -> None:
+    """Answers each line of a stream as it comes; says of which the source was cut, and how many texts had no end.
+
+    Raises:
+        InputError: a line is not UTF-8.
+    """
+    cut, offset = translator.cut_sources, 0
     for number, line in enumerate(source, start=1):
-        for found in translated(translator, [line.rstrip('\r\n')]):
+        text = decode(line, 'standard input', offset).rstrip('\r\n')
+        offset += len(line)
+        for found in translated(translator, [text]):
             output.write(written(found, form))
             output.flush()
         if translator.cut_sources > cut:
             cut = translator.cut_sources
             print(f'line {number} has more than {translator.encoder.source.length} tokens and was cut', file=sys.stderr)
+    if translator.unended:
+        print(f'{UNENDED}: {translator.unended:,}', file=sys.stderr)
 
 
 def translated(translator: Translator, lines: list[str]) -> Iterator[list[Translation]]:
@@ -110,7 +121,7 @@ def written(found: list[Translation], form: str) -> str:
     """The line of the output for what was found for a line of the input."""
     if form == 'text':
         return f'{found[0].text if found else ""}\n'
-    best = [{'text': one.text, 'score': one.score} for one in found]
+    best = [{'text': one.text, 'score': one.score, 'is_ended': one.is_ended} for one in found]
     return json.dumps({'best': best}, ensure_ascii=False) + '\n'
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ import numpy as np
 from flax import nnx
 from tokenizers import Tokenizer
 
+from efficient_attention.config.checks import check_within
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.pairs.pair_encoder import PairEncoder, SideEncoder, symbols_of
 from efficient_attention.data.symbols import Symbols
@@ -22,7 +24,7 @@ from efficient_attention.inference.evaluate import on_host
 from efficient_attention.inference.pretrained_models import pretrained_module, row_length
 from efficient_attention.inference.transducer import Batching, Target, Transducer
 from efficient_attention.interop.config_in import TEXT_TO_TEXT
-from efficient_attention.interop.generation_config import Forced, unused_settings
+from efficient_attention.interop.generation_config import Forced, task_prefixes, unused_settings
 from efficient_attention.interop.pretrained import Pretrained, begin_of, forced_of, open_pretrained, trained_ids
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from efficient_attention.tasks.as_text.sets import written_scores
@@ -40,6 +42,7 @@ class Translation(NamedTuple):
         pieces: of the text.
         source_pieces: of the source, its end included.
         alignment: float32 [pieces, source pieces], the weights of cross-attention; None where it was not asked for.
+        is_ended: whether the model ended it, and not the most tokens that it may have.
     """
 
     text: str
@@ -47,6 +50,7 @@ class Translation(NamedTuple):
     pieces: tuple[str, ...]
     source_pieces: tuple[str, ...]
     alignment: np.ndarray | None = None
+    is_ended: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,6 +102,7 @@ class Translator:
     def __init__(self, transducer: Transducer, encoder: PairEncoder, prefix: str = '', origin: str = '') -> None:
         self.transducer, self.encoder, self.prefix, self.origin = transducer, encoder, prefix, origin
         self.cut_sources = 0  # so far, of more tokens than a source may have
+        self.unended = 0  # so far, texts whose best target has the most tokens that it may have, and no end
         target = encoder.target.tokenizer
         # A sentinel says which span the pieces behind it fill.
         self.unwritten = special_ids(target) - set(sentinels_of(target.get_vocab(with_added_tokens=True)))
@@ -114,6 +119,7 @@ class Translator:
         self.cut_sources += sum(len(ids) > encoder.length for ids in sources)
         sources = [encoder.cut(ids) for ids in sources]
         for number, targets in self.transducer.each(sources, alignments=alignments):
+            self.unended += bool(targets) and not targets[0].is_ended
             yield number, [self.translation(sources[number], target) for target in targets]
 
     def translation(self, source: np.ndarray, target: Target) -> Translation:
@@ -127,7 +133,7 @@ class Translator:
         )
         written = [id for id in target.ids.tolist() if id not in self.unwritten]
         text = ' '.join(tokenizer.decode(written, skip_special_tokens=False).split('\n'))
-        return Translation(text, target.score, pieces, source_pieces, alignment)
+        return Translation(text, target.score, pieces, source_pieces, alignment, target.is_ended)
 
 
 def make_translator(
@@ -175,7 +181,7 @@ def special_ids(tokenizer: Tokenizer) -> set[int]:
 
 
 def open_translator(
-    path: Path, *, checkpoint: str = '', decoding: Decoding | None = None, prefix: str | None = None
+    path: Path, *, checkpoint: str = '', decoding: Decoding | None = None, prefix: str | None = None, length: int = 0
 ) -> Translator:
     """The translator of a run, or of a Hugging Face folder of T5, BART, Marian or Pegasus.
 
@@ -184,24 +190,33 @@ def open_translator(
         checkpoint: of a run: 'last', 'best' or a step's number; '' = the best where one is known, else the last.
         decoding: how targets are searched.
         prefix: before each source; by default that of the run, which must be one.
+        length: most tokens of a source; 0 = as many as in the run, or as the model has positions, or 512.
 
     Raises:
-        InputError: there is no encoder-decoder, no such checkpoint, no tokenizer, or a run has several prefixes.
+        InputError: there is no encoder-decoder, no such checkpoint, no tokenizer, a run has several prefixes, or the
+            model has fewer positions.
     """
-    return translator_of(open_pretrained(path, checkpoint), path, decoding, prefix)
+    return translator_of(open_pretrained(path, checkpoint), path, decoding, prefix, length=length)
 
 
 def translator_of(
-    pretrained: Pretrained, path: Path, decoding: Decoding | None = None, prefix: str | None = None
+    pretrained: Pretrained,
+    path: Path,
+    decoding: Decoding | None = None,
+    prefix: str | None = None,
+    *,
+    length: int = 0,
 ) -> Translator:
     """As `open_translator`, of a checkpoint that is open; `path` is for messages."""
     if pretrained.problem != TEXT_TO_TEXT:
         raise InputError(f'{path} was trained for {pretrained.problem!r}; text from text needs an encoder-decoder')
     if pretrained.tokenizer is None:
         raise InputError(f'{path}: no tokenizer there (tokenizer.json, vocab.json with merges.txt, or *.model)')
-    run, length = pretrained.run, row_length(pretrained)
-    lengths = (run.data.length, run.pairs.target_length) if run else (length, length)
-    source = side_encoder(pretrained, pretrained.tokenizer, lengths[0])
+    run, rows = pretrained.run, row_length(pretrained)
+    lengths = (run.data.length, run.pairs.target_length) if run else (rows, rows)
+    limit = pretrained.model.encoder.position_limit
+    check_within('length', length, 0, math.inf if limit is None else limit)
+    source = side_encoder(pretrained, pretrained.tokenizer, length or lengths[0])
     target = dataclasses.replace(source, length=lengths[1])
     source = dataclasses.replace(source, is_reversed=run.pairs.reverse_source if run else False)
     if pretrained.target_tokenizer is not None:
@@ -215,6 +230,9 @@ def translator_of(
     translator = make_translator(graph, nnx.to_pure_dict(state), encoder, decoding or Decoding(), prefix, run, forced)
     translator.origin = pretrained.origin()
     say_unused(pretrained, path)
+    if not prefix and (known := task_prefixes(pretrained.extra)):
+        named = ', '.join(f'{before!r} of {task}' for task, before in known.items())
+        logging.getLogger(__name__).warning('%s: its tasks have prefixes, and none is used: %s', path, named)
     return translator
 
 
@@ -250,7 +268,7 @@ def generation_scores(
     """Scores of what the model makes of the split that is evaluated, as `written_scores` has them, and of the search.
 
     Pairs that `pairs.overlong` leaves out are not scored either; 'left_out' says how many. Sources that it cuts are
-    read as they were cut, and compared with the whole target.
+    read as they were cut, and compared with the whole target. 'unended' are texts that reached the most tokens.
 
     Args:
         task: of the run, with its pairs.
@@ -263,6 +281,7 @@ def generation_scores(
     most = config.pairs.target_length
     decoding = Decoding(**fields, batch_size=config.eval.batch_size, max_tokens=most, extra=most)
     written: list[dict[int, str]] = []
+    unended = 0
     params = on_host(params)  # each process writes all of the targets, on one of its devices
     sets, prefixes, encoded = task.sets[split], task.prefixes(split), task.encoded(split)
     with jax.default_device(jax.local_devices()[0]):
@@ -273,8 +292,9 @@ def generation_scores(
             for place, best in translator.each([pairs[number].source for number in numbers]):
                 found[numbers[place]] = best[0].text if best else ''
                 on_text()
+            unended += translator.unended
             written.append(dict(sorted(found.items())))
     scores = written_scores(sets, [task.pairs_of_set(one) for one in sets], written)
     if task.pairs.overlong == 'skip':
         scores['left_out'] = task.overlong[split].count
-    return {**scores, 'beams': config.eval.beams, 'length_penalty': f'{config.eval.penalty} {config.eval.alpha:g}'}
+    return {**scores, 'unended': unended, 'beams': config.eval.beams, 'length_penalty': f'{config.eval.penalty} {config.eval.alpha:g}'}

@@ -126,6 +126,8 @@ ACTIVATIONS = {
     'gelu_accurate': 'gelu_tanh',
     'quick_gelu': 'gelu_sigmoid',
     'relu': 'relu',
+    'silu': 'silu',
+    'swish': 'silu',
 }
 # T5's names of a feed-forward layer: an activation, or 'gated-' and one, where 'gelu' is the tanh form. -> ours, gate.
 PROJECTIONS = (

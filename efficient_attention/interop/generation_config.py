@@ -12,7 +12,7 @@ from efficient_attention.errors import InputError
 GENERATION = 'generation_config.json'
 KEYS = {'pad': 'pad_token_id', 'start': 'decoder_start_token_id', 'end': 'eos_token_id'}
 
-# Settings of a search -> values with which they change nothing.
+# Settings of a search that older models have in config.json -> values with which they change nothing.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     'num_beams': (None, 1),
     'length_penalty': (None, 1.0),
@@ -27,6 +27,12 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 FORCED_FIRST, FORCED_END = 'forced_bos_token_id', 'forced_eos_token_id'
 UNSAID = ('bos_token_id', FORCED_END)
+# Keys of generation_config.json that are read, or that change no token.
+READ = {*KEYS.values(), 'bos_token_id', FORCED_FIRST, FORCED_END}
+READ |= {'_from_model_config', 'transformers_version', 'use_cache', 'cache_implementation', 'return_dict_in_generate'}
+READ |= {'output_attentions', 'output_hidden_states', 'output_scores', 'output_logits'}
+NOTHING = (None, False, 0)  # of a setting that `NEUTRAL` does not have
+TASKS = 'task_specific_params'
 
 
 class Forced(NamedTuple):
@@ -54,14 +60,22 @@ def generation_values(folder: Path) -> dict[str, Any]:
 
 
 def unused_settings(generation: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a search that a checkpoint's files hold and that change what transformers finds.
+    """The settings of a search that a checkpoint's files hold and that may change what transformers finds.
 
     Args:
         generation: the keys of its generation_config.json, which count first.
         extra: those of its config.json, where older models have them.
     """
-    values = {**{key: extra[key] for key in NEUTRAL if key in extra}, **generation}
-    return {key: values[key] for key, same in NEUTRAL.items() if key in values and values[key] not in same}
+    older = {key: extra[key] for key in NEUTRAL if key in extra}
+    values = older | {key: value for key, value in generation.items() if key not in READ}
+    return {key: value for key, value in values.items() if value not in NEUTRAL.get(key, NOTHING)}
+
+
+def task_prefixes(extra: Mapping[str, Any]) -> dict[str, str]:
+    """What a released model's config.json puts before the texts of each of its tasks, as T5's does."""
+    tasks = extra.get(TASKS)
+    found = {name: values for name, values in tasks.items() if isinstance(values, dict)} if isinstance(tasks, dict) else {}
+    return {name: values['prefix'] for name, values in found.items() if isinstance(values.get('prefix'), str)}
 
 
 def ids_as_trained(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> TextToTextIds:
@@ -80,8 +94,10 @@ def ids_as_trained(ids: TextToTextIds, extra: Mapping[str, Any], generation: Map
         value = next((one[key] for one in (generation, extra) if one.get(key) is not None), None)
         if value is None:
             continue
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
         if type(value) is not int or not 0 <= value < ids.size:
-            raise InputError(f'{key} is {value!r}; the tokenizer has the ids 0 to {ids.size - 1}')
+            raise InputError(f'{key} is {value!r}; it must be one of the ids that the tokenizer has, 0 to {ids.size - 1}')
         found[field] = value
     return dataclasses.replace(ids, **found)
 

@@ -30,4 +30,5 @@ ACTIVATION_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     'gelu_erf': gelu_erf,
     'gelu_sigmoid': gelu_sigmoid,
     'relu': jax.nn.relu,
+    'silu': jax.nn.silu,
 }

@@ -35,6 +35,7 @@ FREE = 58  # ids from 4 up to here are words
 FORCED = {'forced_bos_token_id': 0, 'forced_eos_token_id': 2}  # as released BARTs have it
 SCALED = BART | {'scale_embedding': True, 'activation_function': 'relu', 'd_model': 12, 'encoder_layers': 2}
 MARIAN = SCALED | {'pad_token_id': 60, 'eos_token_id': 1, 'decoder_start_token_id': 60, 'bos_token_id': None}
+MARIAN |= {'activation_function': 'swish'}  # as released models have it
 SINUSOIDAL = ('marian', 'pegasus')
 
 # Folder -> class, config.

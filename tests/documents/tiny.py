@@ -25,7 +25,6 @@ SKIPPED = {
     '*python -m pip *': 'fetches from a package index',
     '*scripts/prepare_corpus.py *my_books*': 'needs books; tests/tasks/test_denoising.py finds a corpus like it',
     '*scripts/prepare_corpus_beam.py *': 'needs make beam; its test runs it',
-    '* --workdir runs/translation *': 'as runs/reverse with files, which tests/data/pairs/ reads',
     '* --workdir runs/multi30k*': 'needs Multi30k and an hour; the same commands are run as runs/reverse',
     '* --workdir runs/two_tokenizers *': 'needs files of pairs; tests/tasks/test_text_to_text.py has two tokenizers',
     '*scripts/translate.py --model runs/multi30k*': 'needs a run that is skipped; the same script reads runs/reverse',
@@ -34,9 +33,7 @@ SKIPPED = {
     '* --workdir runs/han': 'needs IMDB and half an hour; tests/inference/test_pooled_text.py trains such a model',
     '* --model runs/han *': 'needs a run that is skipped; tests/scripts/test_pooling_pages.py writes pages',
     '* --workdir runs/packed *': 'needs Multi30k; tests/tasks/test_text_to_text.py packs made pairs',
-    '* --workdir runs/sst2_text*': 'as runs/reverse with a set of GLUE, which tests/tasks/as_text/ reads and scores',
-    '* --workdir runs/books_bart': 'as runs/books_t5 with the other noise, whose rows tests/tasks/ reads',
-    '* --workdir runs/books_sst2 *': 'as runs/reverse with a set of GLUE, which tests/tasks/as_text/ reads and scores',
+    '* --workdir runs/sst2_text_started *': 'needs a checkpoint of others; runs/books_sst2 starts from a run',
     '* --workdir runs/wikipedia': 'needs a dump and hours; tests/data/ reads dumps, and the config is read',
     'unzip *': 'unpacks what the line before has fetched',
     'mkdir -p checkpoints': 'a folder for what is unpacked',
@@ -113,6 +110,7 @@ CORPUS = 'text:corpus.txt#paragraphs'
 SHORT_TEXT = FEW_STEPS | SMALL_MODEL | {'data.length': 32, 'optimizer.warmup_steps': 1}
 BOOKS = SHORT_TEXT | {'data.source': CORPUS, 'data.held_out': 0.2}
 # Pattern of --config: the fields that are set beside what the page sets.
+PAIRS = FEW_STEPS | SMALL_MODEL | {'model.decoder_layers': 1, 'pairs.buckets': '(24,)', 'data.vocab_size': 60}
 FIELDS = {
     'configs/quickstart.py': SHORT_TEXT | {'data.source': CORPUS, 'data.vocab_size': 64},
     'configs/pretrain/books_albert.py': BOOKS | {'data.vocab_size': 64, 'model.embedding_width': 8},
@@ -133,6 +131,9 @@ FIELDS = {
         'pairs.train': 'toy:reverse:40:2-6',
         'pairs.held_out': 'toy:reverse:8:2-6',
     },
+    'configs/text_to_text/multi30k.py:transformer': PAIRS | {'pairs.test': '', 'eval.beams': 1},
+    'configs/text_to_text/glue.py:sst2': PAIRS,
+    'configs/text_to_text/glue.py:sst2-pretrained': FEW_STEPS | {'pairs.buckets': '(24,)'},
     'configs/finetune/*': FEW_STEPS | SMALL_ROWS,
 }
 
@@ -181,6 +182,9 @@ def make_folder(folder: Path) -> None:
     write_wnut17(folder / 'data' / 'wnut17')
     write_images(folder / 'data' / 'cifar10_jpg')
     write_table(folder)
+    for name, count in (('my.de', 24), ('my.en', 24)):
+        (folder / name).write_text('\n'.join(texts(count)) + '\n', encoding='utf-8')
+    (folder / 'my.tsv').write_text('german\tenglish\n' + 4 * 'der hund\tthe dog\n', encoding='utf-8')
     (folder / 'my_digits.txt').write_text('3 1 4 1 5\n2 7 1\n', encoding='utf-8')
     (folder / 'my_digits_references.txt').write_text('5 1 4 1 3\n1 7 2\n', encoding='utf-8')
 

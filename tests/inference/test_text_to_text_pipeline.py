@@ -47,9 +47,9 @@ def test_texts_of_a_hugging_face_folder(name: str, tmp_path: Path):
 @pytest.mark.parametrize(
     'options, said',
     [
-        ({'beam': 3}, '^unknown options: beam; known: prefix, alignments, beams, best'),
+        ({'beam': 3}, '^unknown options: beam; known: prefix, alignments, length, beams, best'),
         ({'beams': 0}, '^beams is 0'),
-        ({'length': 9}, '^length is 9; of summarization it is max_tokens that can be chosen$'),
+        ({'length': -1}, r'^length is -1; it must lie in'),
     ],
 )
 def test_bad_options_are_named(options: dict, said: str, tmp_path: Path):
@@ -65,3 +65,29 @@ def test_empty_texts_and_encoders_are_refused(tmp_path: Path):
     shutil.copytree(encoder, tmp_path / 'bert')
     with pytest.raises(InputError, match='text from text needs an encoder-decoder'):
         ea.pipeline('translation', tmp_path / 'bert')
+
+
+def test_a_released_prefix_goes_before_texts_of_its_task(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    folder = folder_of('t5_1', tmp_path / 't5')
+    values = json.loads((folder / 'config.json').read_text())
+    tasks = {'translation_en_to_de': {'prefix': 'w7 w8 ', 'num_beams': 4}}
+    (folder / 'config.json').write_text(json.dumps(values | {'task_specific_params': tasks}))
+    options = SMALL | {'alignments': True}
+    named = ea.pipeline('translation_en_to_de', folder, **options)('w3')
+    assert not caplog.records and named['source_pieces'] == ['w7', 'w8', 'w3', '</s>']
+    other = ea.pipeline('translation_en_to_de', folder, prefix='', **options)('w3')
+    assert other['source_pieces'] == ['w3', '</s>']
+    said = f"{folder}: its tasks have prefixes, and none is used: 'w7 w8 ' of translation_en_to_de"
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
+def test_longer_texts_are_read_where_that_is_asked_for(tmp_path: Path):
+    """A T5 has no table of positions, so that any length may be asked for; a BART has."""
+    text = ' '.join(f'w{3 + number % 20}' for number in range(600))
+    options = SMALL | {'alignments': True, 'ratio': 0.0, 'extra': 4}
+    t5 = folder_of('t5_1', tmp_path / 't5')
+    with pytest.warns(UserWarning, match='1 of 1 texts have more than 512 tokens and were cut'):
+        assert len(ea.pipeline('summarization', t5, **options)(text)['source_pieces']) == 512
+    assert len(ea.pipeline('summarization', t5, length=640, **options)(text)['source_pieces']) == 601
+    with pytest.raises(InputError, match=r'^length is 640; it must lie in \[0, 24\]$'):
+        ea.pipeline('summarization', folder_of('bart_1', tmp_path / 'bart'), length=640)

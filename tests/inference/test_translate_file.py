@@ -25,13 +25,15 @@ class Shouting:
     cut_sources = 0
 
     def __init__(self, fails_at: str = '') -> None:
-        self.asked, self.fails_at = [], fails_at
+        self.asked, self.fails_at, self.unended = [], fails_at, 0
 
     def __call__(self, texts: list[str]) -> list[list[Translation]]:
         if self.fails_at in texts:
             raise KeyboardInterrupt
         self.asked += texts
-        return [[Translation(text.upper(), -0.5, (), ()), Translation('?', -2.0, (), ())] for text in texts]
+        self.unended += sum('ei' in text for text in texts)
+        others = [Translation('?', -2.0, (), (), is_ended=False)]
+        return [[Translation(text.upper(), -0.5, (), (), is_ended='ei' not in text), *others] for text in texts]
 
 
 @pytest.fixture(autouse=True)
@@ -46,9 +48,12 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def test_lines_keep_their_places(source: Path, tmp_path: Path):
+def test_lines_keep_their_places(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
     output = tmp_path / 'out.txt'
     assert translate_file(Shouting(), source, output) == 5
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split(' lines, ')[0] for line in said[:2]] == ['2 of 5', '4 of 5']  # two rows a batch, one a chunk
+    assert said[-1] == f'{module.UNENDED}: 3'  # eins, zwei, drei
     assert output.read_text() == 'EINS\n\nZWEI\nDREI\nVIER\n'
     assert sorted(path.name for path in tmp_path.iterdir()) == ['in.txt', 'out.txt']
 
@@ -56,7 +61,9 @@ def test_lines_keep_their_places(source: Path, tmp_path: Path):
 def test_all_texts_with_their_scores(source: Path, tmp_path: Path):
     translate_file(Shouting(), source, tmp_path / 'out.jsonl', form='jsonl')
     lines = [json.loads(line)['best'] for line in (tmp_path / 'out.jsonl').read_text().splitlines()]
-    assert lines[0] == [{'text': 'EINS', 'score': -0.5}, {'text': '?', 'score': -2.0}] and lines[1] == []
+    other = {'text': '?', 'score': -2.0, 'is_ended': False}
+    assert lines[0] == [{'text': 'EINS', 'score': -0.5, 'is_ended': False}, other] and lines[1] == []
+    assert lines[4] == [{'text': 'VIER', 'score': -0.5, 'is_ended': True}, other]
 
 
 def test_a_killed_command_goes_on_where_it_was(source: Path, tmp_path: Path):
@@ -86,12 +93,12 @@ def test_a_stream_says_which_line_was_cut(capsys: pytest.CaptureFixture):
     translator.encoder = SimpleNamespace(source=SimpleNamespace(length=3))
 
     def lines():
-        yield 'eins\n'
+        yield b'eins\n'
         translator.cut_sources += 1  # as the next call would count it
-        yield 'zwei\n'
+        yield b'zwei\n'
 
     translate_stream(translator, lines(), io.StringIO())
-    assert capsys.readouterr().err == 'line 2 has more than 3 tokens and was cut\n'
+    assert capsys.readouterr().err == f'line 2 has more than 3 tokens and was cut\n{module.UNENDED}: 2\n'
 
 
 def test_an_output_that_is_there_stays(source: Path):
@@ -101,7 +108,7 @@ def test_an_output_that_is_there_stays(source: Path):
 
 def test_a_stream_is_answered_line_by_line():
     output = io.StringIO()
-    lines = iter(['eins\n', '\n', 'zwei'])
+    lines = iter([b'\xef\xbb\xbfeins\r\n', b'\n', b'zwei'])  # a byte order mark, and a line of Windows
 
     def answered():
         for number, line in enumerate(lines):
@@ -110,6 +117,13 @@ def test_a_stream_is_answered_line_by_line():
 
     translate_stream(Shouting(), answered(), output)
     assert output.getvalue() == 'EINS\n\nZWEI\n'
+
+
+def test_a_stream_that_is_no_text_ends_in_one_line():
+    output = io.StringIO()
+    with pytest.raises(InputError, match=r'^standard input: byte 0xff at offset 7 is not UTF-8'):
+        translate_stream(Shouting(), iter([b'eins\n', b'zw\xffi\n']), output)
+    assert output.getvalue() == 'EINS\n'
 
 
 @pytest.mark.parametrize('form', ['text', 'jsonl'])

@@ -1,5 +1,6 @@
 """Ids that targets begin and end with: from a checkpoint's files, and into them."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from efficient_attention.interop.generation_config import (
     generation_of_run,
     generation_values,
     ids_as_trained,
+    task_prefixes,
     unused_settings,
     with_ids,
 )
@@ -33,8 +35,11 @@ def test_what_the_files_say_counts_more_than_the_tokenizer():
     extra = {'decoder_start_token_id': 4, 'eos_token_id': 5, 'pad_token_id': None}
     ids = ids_as_trained(IDS, extra, {'decoder_start_token_id': 2})
     assert (ids.pad, ids.start, ids.end) == (1, 2, 5)
-    with pytest.raises(InputError, match='eos_token_id is 9; the tokenizer has the ids 0 to 8'):
-        ids_as_trained(IDS, {'eos_token_id': 9}, {})
+    assert ids_as_trained(IDS, {'eos_token_id': [5]}, {}).end == 5
+    for value in (9, [2, 3]):
+        said = rf'^eos_token_id is {re.escape(str(value))}; it must be one of the ids that the tokenizer has, 0 to 8$'
+        with pytest.raises(InputError, match=said):
+            ids_as_trained(IDS, {'eos_token_id': value}, {})
 
 
 def test_settings_of_a_search_are_named_where_they_change_something():
@@ -43,6 +48,14 @@ def test_settings_of_a_search_are_named_where_they_change_something():
     expected = {'num_beams': 4, 'early_stopping': True, 'no_repeat_ngram_size': 3}
     assert unused_settings(generation, {'num_beams': 5, 'vocab_size': 9}) == expected
     assert unused_settings({}, {'length_penalty': 2.0, 'vocab_size': 9}) == {'length_penalty': 2.0}
+    others = {'suppress_tokens': [3], 'min_new_tokens': 5, 'use_cache': True, 'transformers_version': '5', 'top_k': None}
+    assert unused_settings(others, {}) == {'suppress_tokens': [3], 'min_new_tokens': 5}
+
+
+def test_prefixes_of_tasks():
+    tasks = {'summarization': {'prefix': 'summarize: ', 'num_beams': 4}, 'other': {'num_beams': 4}, 'odd': 3}
+    assert task_prefixes({'task_specific_params': tasks}) == {'summarization': 'summarize: '}
+    assert task_prefixes({}) == task_prefixes({'task_specific_params': None}) == {}
 
 
 def test_ids_are_written_and_no_default_of_another_family_is_taken():

@@ -51,6 +51,7 @@ def test_sizes_of_the_others():
         1,
         'post',
     )
+    assert marian.activation == 'silu'
     assert (pegasus.positions, pegasus.norm, pegasus.activation) == ('sinusoidal', 'pre', 'gelu_tanh')
 
 
@@ -128,8 +129,8 @@ def test_which_outputs_are_scaled(values: dict[str, bool], scaled: bool):
     [
         (
             't5_1',
-            {'feed_forward_proj': 'gated-silu'},
-            "feed_forward_proj is 'gated-silu'; read here: gelu, .*gated-gelu",
+            {'feed_forward_proj': 'gated-mish'},
+            "feed_forward_proj is 'gated-mish'; read here: gelu, .*gated-gelu",
         ),
         ('t5_1', {'architectures': ['T5EncoderModel']}, "'T5EncoderModel'; read here: T5Model, T5ForConditionalGen"),
         ('t5_1', {'is_encoder_decoder': False}, 'is_encoder_decoder is False; read here: True'),

@@ -14,6 +14,7 @@ FORMULAS = {
     'gelu_erf': lambda x: 0.5 * x * (1 + math.erf(x / math.sqrt(2))),
     'gelu_sigmoid': lambda x: x / (1 + math.exp(-1.702 * x)),
     'relu': lambda x: max(x, 0.0),
+    'silu': lambda x: x / (1 + math.exp(-x)),
 }
 
 

@@ -135,7 +135,9 @@ def test_two_tokenizers_learn_write_and_stay_apart(tmp_path: Path):
 
 
 class Copies:
-    """In place of a translator: writes each source, the last one first."""
+    """In place of a translator: writes each source, the last one first, as if two of them had no end."""
+
+    unended = 2
 
     def each(self, texts: list[str]) -> Iterator[tuple[int, list[Translation]]]:
         for number in reversed(range(len(texts))):
@@ -151,6 +153,7 @@ def test_pairs_that_are_left_out_are_not_scored_and_are_counted(monkeypatch: pyt
     found = generation_scores(task, nnx.graphdef(nnx.Dict()), {}, lambda: seen.append(None))
     assert found['exact_match'] == 1.0  # each text was compared with the target of its own pair
     assert 5 < len(kept) < 15 and len(seen) == len(kept) and found['left_out'] == 15 - len(kept)
+    assert found['unended'] == 4  # of two sets
     assert task.notes[0].startswith(f'pairs.held_out: {15 - len(kept)} pairs left out (pairs.overlong), the first at ')
     assert sum(len(one) for one in task.held_out.plan.in_order()) == len(kept)
 
