@@ -7,7 +7,8 @@
 Without --input it reads standard input, and answers line by line. With --output an interrupted command goes on where it
 was: what is done stands in `<output>.partial` until all is. `--format jsonl` writes an object a line, with the --best
 texts and their scores. With --references the last line on standard output is one JSON object of BLEU, chrF and exact
-matches with their signatures, and of the search. Without --input, --references scores an --output that is there, and needs no --model:
+matches with their signatures, and of the search. Without --input, --references scores an --output that is there, and
+needs no --model:
 
     python scripts/translate.py --output test.en --references test.en.gold
 """

@@ -2,11 +2,11 @@
 
     python train.py --config configs/text_to_text/bart.py:base --workdir runs/bart_base
 
-139,420,416 and 406,291,456 parameters (tests/models/test_text_to_text_sizes.py). Recipe of section 5.1 for large: a mask
-for each span of 30 % of the words, all sentences in another order, 500,000 steps of 8,000 texts; the paper drops dropout
-in the last tenth of them, this run does not. Rate, warm-up, betas and 512 tokens a text are RoBERTa's (Liu et al. 2019,
-arXiv 1907.11692, table 9), as the paper names none. A vocabulary of byte pairs, trained here. Not run here at these
-sizes; a small one is in books.py.
+139,420,416 and 406,291,456 parameters (tests/models/test_text_to_text_sizes.py). Recipe of section 5.1 for large: a
+mask for each span of 30 % of the words, all sentences in another order, 500,000 steps of 8,000 texts; the paper drops
+dropout in the last tenth of them, this run does not. Rate, warm-up, betas and 512 tokens a text are RoBERTa's (Liu et
+al. 2019, arXiv 1907.11692, table 9), as the paper names none. A vocabulary of byte pairs, trained here. Not run here at
+these sizes; a small one is in books.py.
 """
 
 from ml_collections import ConfigDict

@@ -19,7 +19,7 @@ JOINED = 8
 
 
 def get_config(name: str = 'full') -> ConfigDict:
-    """Four epochs of 3,625 rows; `name` is the encoder, 'full' or 'window'."""
+    """Two epochs of 3,625 rows; `name` is the encoder, 'full' or 'window'."""
     if name not in ENCODERS:
         raise ValueError(f"the config's argument is {name!r}; known: {', '.join(ENCODERS)}")
     config = text_to_text_config()
@@ -33,10 +33,10 @@ def get_config(name: str = 'full') -> ConfigDict:
 
     recipe = {'learning_rate': 5e-4, 'schedule': 'cosine', 'warmup_steps': 100, 'beta2': 0.98, 'eps': 1e-9}
     set_fields(config.optimizer, recipe | {'weight_decay': 0.0, 'bias_correction': True})
-    config.train.steps = 900
+    config.train.steps = 500
     config.train.batch_size = 16
     config.train.label_smoothing = 0.1
-    config.eval.every_steps = 225
+    config.eval.every_steps = 250
     config.eval.batch_size = 16
-    config.checkpoint.every_steps = 225
+    config.checkpoint.every_steps = 250
     return config

@@ -5,11 +5,11 @@
 
 60,506,624 parameters of `small`, 76,961,152 of `v1_1-small`; all: tests/models/test_text_to_text_sizes.py. Recipe of
 sections 3.1.2 and 3.1.4 and of the released code: 2^19 steps of 128 rows of 512 tokens, Adafactor with the rate
-0.01 * (10,000 / step)^0.5 (here it rises over the first 10,000 steps, where it is 0.01 in the paper), loss on the square
-of log z of 1e-4. Version 1.1 has gates, an output matrix of its own and no dropout. Data: files of JSON lines with a
+0.01 * (10,000 / step)^0.5 (here it rises over the first 10,000 steps, where it is 0.01 in the paper), a loss of 1e-4 on
+the square of log z. Version 1.1 has gates, an output matrix of its own and no dropout. Data: files of JSON lines with a
 field `text`, as C4's English part is published; 32,000 pieces are a SentencePiece model in the paper, and a unigram
-model trained here (`--config.data.tokenizer=spiece.model` takes the released one). Not run here at these sizes; a
-small one is in books.py.
+model trained here (`--config.data.tokenizer=spiece.model` takes the released one). Not run here at these sizes; a small
+one is in books.py.
 """
 
 from ml_collections import ConfigDict

@@ -26,7 +26,7 @@ class FeedForwardConfig(ScoreConfig):
     feed_forward_bias: bool = True  # biases of the feed-forward layer; T5 has none
     feed_forward_gate: bool = False  # activation(x W_gate) * x W_up in place of activation(x W_up) (T5 1.1)
     feed_forward_dropout_rate: float = 0.0  # on the activations between its two products (T5, BART)
-    # 'gelu_tanh' (BERT, ALBERT) | 'gelu_erf' (ELECTRA, BART) | 'gelu_sigmoid' | 'relu' | 'silu', also called swish (Marian)
+    # 'gelu_tanh' (BERT, ALBERT) | 'gelu_erf' (ELECTRA, BART) | 'gelu_sigmoid' | 'relu' | 'silu', called swish (Marian)
     activation: str = 'gelu_tanh'
 
     def __post_init__(self) -> None:

@@ -64,8 +64,8 @@ def pipeline(
         path: a Hugging Face folder or a workdir.
         checkpoint: of a workdir: 'last', 'best' or a step; '' = the best where one is known, else the last.
         batch_size: rows at a time.
-        length: most tokens a row, of 'text2text-generation' those of the text that is read; 0 = as many as the model has
-            positions for, or without a table of them as many as it was trained on, or 512.
+        length: most tokens a row, of 'text2text-generation' those of the text that is read; 0 = as many as the model
+            has positions for, or without a table of them as many as it was trained on, or 512.
         options: of 'fill-mask' `top`, of 'feature-extraction' `pooling`, of 'text2text-generation' `prefix`,
             `alignments` and the fields of `Decoding` (inference/translator.py), such as `beams`, `best` and `alpha`; of
             the others fields of a config's `examples` group.

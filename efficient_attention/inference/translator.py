@@ -297,4 +297,9 @@ def generation_scores(
     scores = written_scores(sets, [task.pairs_of_set(one) for one in sets], written)
     if task.pairs.overlong == 'skip':
         scores['left_out'] = task.overlong[split].count
-    return {**scores, 'unended': unended, 'beams': config.eval.beams, 'length_penalty': f'{config.eval.penalty} {config.eval.alpha:g}'}
+    return {
+        **scores,
+        'unended': unended,
+        'beams': config.eval.beams,
+        'length_penalty': f'{config.eval.penalty} {config.eval.alpha:g}',
+    }

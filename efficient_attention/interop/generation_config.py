@@ -74,8 +74,10 @@ def unused_settings(generation: Mapping[str, Any], extra: Mapping[str, Any]) -> 
 def task_prefixes(extra: Mapping[str, Any]) -> dict[str, str]:
     """What a released model's config.json puts before the texts of each of its tasks, as T5's does."""
     tasks = extra.get(TASKS)
-    found = {name: values for name, values in tasks.items() if isinstance(values, dict)} if isinstance(tasks, dict) else {}
-    return {name: values['prefix'] for name, values in found.items() if isinstance(values.get('prefix'), str)}
+    if not isinstance(tasks, dict):
+        return {}
+    prefixes = {name: values.get('prefix') for name, values in tasks.items() if isinstance(values, dict)}
+    return {name: prefix for name, prefix in prefixes.items() if isinstance(prefix, str)}
 
 
 def ids_as_trained(ids: TextToTextIds, extra: Mapping[str, Any], generation: Mapping[str, Any]) -> TextToTextIds:
@@ -97,7 +99,9 @@ def ids_as_trained(ids: TextToTextIds, extra: Mapping[str, Any], generation: Map
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
         if type(value) is not int or not 0 <= value < ids.size:
-            raise InputError(f'{key} is {value!r}; it must be one of the ids that the tokenizer has, 0 to {ids.size - 1}')
+            raise InputError(
+                f'{key} is {value!r}; it must be one of the ids that the tokenizer has, 0 to {ids.size - 1}'
+            )
         found[field] = value
     return dataclasses.replace(ids, **found)
 

@@ -48,7 +48,13 @@ def test_settings_of_a_search_are_named_where_they_change_something():
     expected = {'num_beams': 4, 'early_stopping': True, 'no_repeat_ngram_size': 3}
     assert unused_settings(generation, {'num_beams': 5, 'vocab_size': 9}) == expected
     assert unused_settings({}, {'length_penalty': 2.0, 'vocab_size': 9}) == {'length_penalty': 2.0}
-    others = {'suppress_tokens': [3], 'min_new_tokens': 5, 'use_cache': True, 'transformers_version': '5', 'top_k': None}
+    others = {
+        'suppress_tokens': [3],
+        'min_new_tokens': 5,
+        'use_cache': True,
+        'transformers_version': '5',
+        'top_k': None,
+    }
     assert unused_settings(others, {}) == {'suppress_tokens': [3], 'min_new_tokens': 5}
 
 
