@@ -15,9 +15,18 @@ from efficient_attention.models.decoder_sizes import (
     transformer_xl_fields,
 )
 from efficient_attention.models.sizes import albert_fields, bert_fields, bigbird_fields, longformer_fields
-from efficient_attention.models.text_to_text_sizes import bart_fields, t5_fields, t5_v1_1_fields, vaswani_fields
+from efficient_attention.models.text_to_text_sizes import (
+    T5_SIZES,
+    T5_V1_1_SIZES,
+    bart_fields,
+    t5_fields,
+    t5_v1_1_fields,
+    vaswani_fields,
+)
 
 __all__ = [
+    'T5_SIZES',
+    'T5_V1_1_SIZES',
     'albert_fields',
     'bart_fields',
     'bert_fields',
