@@ -29,6 +29,8 @@ def draw_texts(texts: list[str], options: flags.FlagValues) -> Figure:
     Raises:
         InputError: there are too many texts, or the model does not serve.
     """
+    if not all(text.strip() for text in texts):
+        raise InputError('a text is empty, so there is nothing to read in it')
     if len(texts) > MOST_TEXTS:
         raise InputError(f'{len(texts)} texts; one picture shows {MOST_TEXTS} at most')
     decoding = Decoding(beams=options.beams, batch_size=len(texts))

@@ -46,8 +46,10 @@ def main() -> None:
         raise InputError(f'--edges is {options.edges}; they must rise, from at least 1')
     if len(set(options.models)) < len(options.models):
         raise InputError(f'--models has {options.models}; each stands there once')
-    found = (pair for one in parse_sets(options.pairs, '--pairs') for pair in one.read())
+    found = [pair for one in parse_sets(options.pairs, '--pairs') for pair in one.read()]
     pairs = [pair for pair in found if len(pair.source.split()) <= options.edges[-1]]
+    if longer := len(found) - len(pairs):
+        print(f'pairs of more than {options.edges[-1]} words, which are left out: {longer:,}', file=sys.stderr)
     groups = numbers_by_length(pairs, options.edges)
     print(keep_freed_memory(), file=sys.stderr)
     decoding = Decoding(beams=options.beams, batch_size=options.batch_size)

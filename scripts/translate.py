@@ -4,7 +4,8 @@
     python scripts/translate.py --model runs/multi30k --input test.de --output test.en --references test.en.gold
     echo 'Zwei Hunde spielen im Schnee.' | python scripts/translate.py --model runs/multi30k
 
-Without --input it reads standard input, and answers line by line. With --output an interrupted command goes on where it
+Without --input it reads standard input, and answers line by line; without --output it writes to standard output. With
+--output an interrupted command goes on where it
 was: what is done stands in `<output>.partial` until all is. `--format jsonl` writes an object a line, with the --best
 texts and their scores. With --references the last line on standard output is one JSON object of BLEU, chrF and exact
 matches with their signatures, and of the search. Without --input, --references scores an --output that is there, and
@@ -50,13 +51,20 @@ def main() -> None:
         raise InputError('--model is missing')
     check_files(options)
     print(keep_freed_memory(), file=sys.stderr)
-    from efficient_attention.inference.translate_file import translate_file, translate_stream  # after --help
+    from efficient_attention.inference.translate_file import (
+        translate_file,
+        translate_lines,
+        translate_stream,
+    )  # after --help
     from efficient_attention.inference.translator import Decoding, open_translator
 
     decoding = Decoding(**{name: options[name].value for name in SEARCH})
     choice: dict[str, Any] = {'checkpoint': options.checkpoint, 'decoding': decoding, 'prefix': options.prefix}
     choice['length'] = options.length
     translator = open_translator(options.model, **choice)
+    if options.output is None and options.input is not None:
+        translate_lines(translator, options.input, sys.stdout, form=options.format)
+        return
     if options.input is None:
         translate_stream(translator, sys.stdin.buffer, sys.stdout, form=options.format)
         return
@@ -71,6 +79,8 @@ def score_alone(options: flags.FlagValues) -> None:
     """Prints the scores of an output that is there; raises InputError where there is none, or a model is named."""
     if options.output is None:
         raise InputError('--references needs --output, and --input unless that file is there')
+    if unread := [name for name in (*SEARCH, 'prefix', 'length', 'checkpoint') if options[name].present]:
+        raise InputError(f'--{unread[0]} is of a search, and without --input the --output that is there is scored')
     if options.model is not None:
         raise InputError('--model needs --input; without both, --references scores the --output that is there')
     print_scores(options)
@@ -88,7 +98,9 @@ def define_flags() -> flags.FlagValues:
     options = flags.FlagValues()
     define_model(options)
     define_path('input', 'File of texts, a line each, plain or .gz; standard input by default.', options=options)
-    define_output('File for the texts that are found, a line each; must be missing.', options=options)
+    define_output(
+        'File for the texts that are found, a line each; must be missing. Standard output by default.', options=options
+    )
     meaning = 'File of the texts that are right, to score by; without --input, the --output that is there.'
     define_path('references', meaning, options=options)
     define_checkpoint('', '; best by default where the run names a metric, else last', options)
@@ -115,8 +127,10 @@ def define_flags() -> flags.FlagValues:
 def check_files(options: flags.FlagValues) -> None:
     """Raises InputError where the files do not fit together, before a model is read."""
     output: Path | None = options.output
-    if (options.input is None) != (output is None):
-        raise InputError('--input and --output come together; without both, standard input and output are used')
+    if options.input is None and output is not None:
+        raise InputError('--output needs --input; without both, standard input and output are used')
+    if output is None and options.references is not None:
+        raise InputError('--references needs --output')
     if output is not None and output.exists():
         way = ', or score it with --references and without --model and --input' if options.references else ''
         raise InputError(f'{output}: there is a file already; name another one (--output){way}')

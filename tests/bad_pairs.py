@@ -100,11 +100,25 @@ BAD_PAIRS = {
     'beams none': train('eval.beams=0', 'eval.beams is 0'),
     'translation by an encoder': translate(FILES, "{base}/run was trained for 'fill_mask'", a__txt='dog\n'),
     'translation there': translate(FILES, '{here}/b.txt: there is a file already', a__txt='dog\n', b__txt='dog\n'),
-    'translation without output': translate(
-        '--input={here}/a.txt', '--input and --output come together', a__txt='dog\n'
+    'translation without input': translate('--output={here}/b.txt', '--output needs --input; without both,'),
+    'translation scored nowhere': translate(
+        '--input={here}/a.txt --references={here}/a.txt', '--references needs --output', a__txt='dog\n'
     ),
-    'translation references': translate(
-        FILES + ' --references={here}/c.txt', '{here}/c.txt has 2 lines, {here}/a.txt 1', a__txt='a\n', c__txt='a\nb\n'
+    'translation scored with beams': BadInput(
+        'scripts/translate.py --output={here}/a.txt --references={here}/a.txt --beams=2',
+        '--beams is of a search, and without --input the --output that is there is scored',
+        {'a.txt': 'a\n'},
+    ),
+    'translation scored as lines': BadInput(
+        'scripts/translate.py --output={here}/a.jsonl --references={here}/a.jsonl',
+        '{here}/a.jsonl has an object a line; add --format jsonl',
+        {'a.jsonl': '{"best": []}\n'},
+    ),
+    'pairs all overlong': lines(
+        'a b\n',
+        'a b c d e\n',
+        "pairs.train 'lines:{here}/a.txt,{here}/b.txt' gives no pair: all 1 are above data.length 128 and",
+        'pairs.overlong=skip pairs.target_length=4',
     ),
     'translation scored and there': translate(
         FILES + ' --references={here}/c.txt',

@@ -40,6 +40,7 @@ def get_config(name: str = 'sst2') -> ConfigDict:
     config.pairs.held_out = f'glue:{task}:{files}'
     config.pairs.target_length = 8
     config.data.length = 128  # tokens of a source
+    config.pairs.buckets = (16, 24, 32, 48, 64)  # sentences of these tasks have some 10 to 50 tokens
     if start:
         leave_model_open(config)
     else:

@@ -13,6 +13,7 @@ from efficient_attention.commands.stopping import stop_watch
 from efficient_attention.errors import InputError, RunError, RunStopped, exit_code, one_line, show_error
 
 HELP = {'--help', '-h'}
+EXHAUSTED = 'RESOURCE_EXHAUSTED'
 NO_ARGUMENT = 'get_config() takes 0 positional arguments'  # what Python says of 'configs/quickstart.py:small'
 
 
@@ -159,6 +160,10 @@ def answer(error: BaseException) -> int | None:
         print('interrupted', file=sys.stderr)
     elif isinstance(error, (InputError, NotImplementedError, RunError)):
         show_error(error)
+    elif EXHAUSTED in str(error):  # what JAX raises, which this file does not load
+        found = re.search(r'[Oo]ut of memory[^.]*', str(error))
+        which = found[0] if found else EXHAUSTED
+        show_error(RunError(f'the device has not enough memory ({which}); take fewer rows at a time, or beams'))
     elif not isinstance(error, RunStopped):  # which the run has said
         return None
     return exit_code(error)

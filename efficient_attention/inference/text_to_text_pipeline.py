@@ -51,11 +51,15 @@ class TextToTextPipeline:
         It is {'text', 'score', 'is_ended'}: whether the model ended it, and not the most tokens that it may have.
 
         Raises:
-            InputError: a text is empty.
+            InputError: a text is empty, or there is something else than texts.
         """
+        if not isinstance(texts, str | list | tuple) or not all(isinstance(text, str) for text in texts):
+            raise InputError(
+                f'there is {str(texts)[:40]!r}, of type {type(texts).__name__}; it must be a text or a list of them'
+            )
         given = [texts] if isinstance(texts, str) else list(texts)
         for number, text in enumerate(given):
-            if not isinstance(text, str) or not text.strip():
+            if not text.strip():
                 raise InputError(f'text {number} is {text!r}; it must be a text that is not empty')
         before = self.translator.cut_sources
         found = [self.shown(some) for some in self.translator(given, alignments=self.alignments)]

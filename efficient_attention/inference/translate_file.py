@@ -1,5 +1,6 @@
 """A translator over files and streams: in order, resumable, with progress."""
 
+import contextlib
 import json
 import sys
 import time
@@ -7,13 +8,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from efficient_attention.commands.stopping import stop_watch
 from efficient_attention.config.json_text import parse_json
 from efficient_attention.data.sources.text_files import decode, digest_files, read_lines
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, write_at_once
 from efficient_attention.inference.translator import Translation, Translator
 from efficient_attention.tasks.metrics.translation import translation_scores
 from efficient_attention.whole_files import flush, write_atomically
 
+OBJECT = '{"best": ['
 CHUNK = 4  # batches whose lines are sorted together and then written
 UNENDED = 'texts that reached the most tokens (--max_tokens, --ratio, --extra) without an end'
 
@@ -42,11 +45,11 @@ def translate_file(
     partial, note = output.with_name(f'{output.name}.partial'), output.with_name(f'{output.name}.partial.json')
     begun = json.dumps({**(identity or {}), 'form': form, 'source': digest_files([source])}, sort_keys=True)
     done = lines_done(partial, note, begun)
+    if done:
+        print(f'{done:,} of {len(lines):,} lines are done; it goes on behind them', file=sys.stderr, flush=True)
     started, first = time.monotonic(), done
-    size = CHUNK * translator.transducer.batching.rows
-    with partial.open('ab') as file:
-        while done < len(lines):
-            some = lines[done : done + size]
+    with partial.open('ab') as file, saying_what_is_done(partial):
+        for some in chunks(translator, lines[done:]):
             file.write(''.join(written(one, form) for one in translated(translator, some)).encode())
             file.flush()
             done += len(some)
@@ -57,6 +60,33 @@ def translate_file(
     partial.rename(output)
     note.unlink(missing_ok=True)
     return len(lines)
+
+
+def translate_lines(translator: Translator, source: Path, output: TextIO, *, form: str = 'text') -> None:
+    """Writes what is found for each line of a file to a stream; raises InputError where the file cannot be read."""
+    for some in chunks(translator, [line for _, line in read_lines(source)]):
+        output.writelines(written(one, form) for one in translated(translator, some))
+        output.flush()
+    say_limits(translator)
+
+
+def chunks(translator: Translator, lines: list[str]) -> Iterator[list[str]]:
+    """The lines in parts that are sorted by length, and written, together."""
+    size = CHUNK * translator.transducer.batching.rows
+    return (lines[first : first + size] for first in range(0, len(lines), size))
+
+
+@contextlib.contextmanager
+def saying_what_is_done(partial: Path) -> Iterator[None]:
+    """Says of a stop in its midst that what is done is not lost, where a command would say that nothing was saved."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        done = partial.read_bytes().count(b'\n')
+        line = f'stopped; {partial} has {done:,} lines, and the same command goes on behind them'
+        watch = stop_watch()
+        (watch.say if watch else write_at_once)(line)
+        raise
 
 
 def say_limits(translator: Translator) -> None:
@@ -82,6 +112,10 @@ def lines_done(partial: Path, note: Path, begun: str) -> int:
         write_atomically(note, begun)
         return 0
     if note.read_text(encoding='utf-8') != begun:
+        if b'\n' not in partial.read_bytes():  # nothing is lost
+            partial.unlink()
+            write_atomically(note, begun)
+            return 0
         raise InputError(f'{partial} was begun by another model, input or options; remove it, or name another --output')
     whole = partial.read_bytes()
     end = whole.rfind(b'\n') + 1
@@ -128,6 +162,8 @@ def written(found: list[Translation], form: str) -> str:
 def file_scores(output: Path, references: Path, *, form: str = 'text') -> dict[str, float | str]:
     """The scores of a file of `translate_file` against one of references, a line each; raises InputError."""
     lines = [line for _, line in read_lines(output)]
+    if form == 'text' and lines and all(line.startswith(OBJECT) for line in lines):
+        raise InputError(f'{output} has an object a line; add --format jsonl')
     if form == 'jsonl':
         lines = [next((one['text'] for one in parse_json(line)['best']), '') for line in lines]
     right = [line for _, line in read_lines(references)]

@@ -18,6 +18,7 @@ from efficient_attention.data.pairs.pair_encoder import PairEncoder, SideEncoder
 from efficient_attention.data.symbols import Symbols
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.text_to_text import sentinels_of
+from efficient_attention.data.tokenizers.training import unused_ids
 from efficient_attention.errors import InputError
 from efficient_attention.inference.beam_search import Search
 from efficient_attention.inference.evaluate import on_host
@@ -73,6 +74,7 @@ class Decoding:
     stop: str = 'exact'
 
     def __post_init__(self) -> None:
+        check_within('batch_size', self.batch_size, 1)
         self.search(end=0)
         self.batching()
 
@@ -166,11 +168,13 @@ def make_translator(
 def may_follow(tokenizer: Tokenizer, symbols: Symbols, size: int) -> np.ndarray:
     """bool [V], the ids that a target may have: pieces that are not special, sentinels, and the symbols of its ends.
 
-    So padding, the unknown piece and a mask are never written, nor ids of a model that its tokenizer has no piece for.
+    So padding, the unknown piece, a mask and pieces that only fill a vocabulary up are never written, nor ids of a
+    model that its tokenizer has no piece for.
     """
     allowed = np.arange(size) < tokenizer.get_vocab_size()
-    allowed[[id for id in special_ids(tokenizer) if id < size]] = False
-    sentinels = sentinels_of(tokenizer.get_vocab(with_added_tokens=True))
+    pieces = tokenizer.get_vocab(with_added_tokens=True)
+    allowed[[id for id in (*special_ids(tokenizer), *unused_ids(pieces)) if id < size]] = False
+    sentinels = sentinels_of(pieces)
     allowed[[id for id in (symbols.begin, symbols.end, *sentinels) if 0 <= id < size]] = True
     return allowed
 

@@ -29,7 +29,8 @@ def encoder_run(workdir: Path) -> RunConfig:
     is_two_way = config.model.directions_apart and config.data.units == 'tokenizer'
     if config.task not in READ and not is_two_way:
         raise InputError(
-            f'{workdir} holds a language model, and an encoder is needed: a run of {" or ".join(READ)}, '
+            f'{workdir} holds a language model, and an encoder or an encoder-decoder is needed: '
+            f'a run of {" or ".join(READ)}, '
             "or a language model with model.directions_apart and data.units 'tokenizer'; "
             'scripts/generate.py generates text with a language model, eval.py evaluates it'
         )

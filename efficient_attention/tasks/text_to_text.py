@@ -19,6 +19,7 @@ from efficient_attention.data.pairs.pair_batches import PairBatches
 from efficient_attention.data.pairs.pair_encoder import EncodedPair, Overlong, PairEncoder, SideEncoder, symbols_of
 from efficient_attention.data.pairs.pair_sets import TextPair
 from efficient_attention.data.tokenizers.choice import loaded_tokenizer, trained_tokenizer
+from efficient_attention.data.tokenizers.training import unused_ids
 from efficient_attention.errors import InputError
 from efficient_attention.models.flops import encoder_decoder_flops
 from efficient_attention.tasks.as_text.scored_set import ScoredSet
@@ -141,7 +142,10 @@ class TextToTextTask(EncoderDecoderTask):
             for one, prefix in zip(self.sets[split], self.prefixes(split), strict=True)
         ]
         if not any(found):
-            raise InputError(f'pairs.{split} {getattr(self.pairs, split)!r} gives no pair')
+            reason = (
+                f': all {overlong.count:,} are above {self.encoder.limits} (pairs.overlong)' if overlong.count else ''
+            )
+            raise InputError(f'pairs.{split} {getattr(self.pairs, split)!r} gives no pair{reason}')
         self.ids[split] = found
         return found
 
@@ -204,8 +208,20 @@ class TextToTextTask(EncoderDecoderTask):
         read = [one for split in SPLITS for one in self.sets[split] if one in self.found]
         notes += [note for one in read if isinstance(one, ScoredSet) for note in one.notes]
         training = self.training if 'training' in self.__dict__ else None
+        notes += [self.filling_note()] if self.filling_note() else []
         notes += [self.mixture_note(training.mixture)] if training and training.mixture else []
         return notes + ([self.packing_note(training)] if isinstance(training, PackedBatches) else [])
+
+    def filling_note(self) -> str:
+        """How many pieces of a vocabulary only fill it up, where they are most of it; else ''."""
+        pieces = self.tokenizer.get_vocab(with_added_tokens=True)
+        found = len(unused_ids(pieces))
+        if 2 * found < len(pieces):
+            return ''
+        return (
+            f'data.vocab_size is {len(pieces):,}, and the pairs have {len(pieces) - found:,} pieces; '
+            'the others only fill the vocabulary up'
+        )
 
     def packing_note(self, packed: PackedBatches) -> str:
         """How much of packed rows is padding, and how much of rows of one pair each."""

@@ -39,4 +39,5 @@ def no_evaluation_note(config: RunConfig) -> list[str]:
     """A line where a run has nothing to be evaluated on."""
     if config.has_held_out:
         return []
-    return ['no text is held out (data.held_out=0): nothing is evaluated, and no checkpoint is the best one']
+    field = 'pairs.held_out is empty' if config.task == 'text_to_text' and not config.has_noise else 'data.held_out=0'
+    return [f'no text is held out ({field}): nothing is evaluated, and no checkpoint is the best one']

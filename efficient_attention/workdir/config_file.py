@@ -127,6 +127,8 @@ def read_config(workdir: Path) -> RunConfig:
         raise InputError(f'{path}: cannot be read ({error.strerror})') from None
     except ValueError as error:
         raise InputError(f'{path}: not JSON ({error})') from None
+    if isinstance(values, dict) and 'model_type' in values and 'task' not in values:
+        raise InputError(f'{workdir} is a Hugging Face folder, and no run that train.py wrote')
     try:
         return from_dict(values, RunConfig)
     except InputError as error:

@@ -111,6 +111,13 @@ def test_the_text_of_a_key_error_has_no_extra_quotes(capsys):
     assert capsys.readouterr().err == "error: no field 'widht'\n"
 
 
+def test_too_little_memory_is_one_line(capsys):
+    error = RuntimeError('RESOURCE_EXHAUSTED: Out of memory allocating 95876255176 bytes.')  # as JAX raises it
+    assert answer(error) == 1
+    said = 'error: the device has not enough memory (Out of memory allocating 95876255176 bytes); take fewer rows'
+    assert capsys.readouterr().err.startswith(said)
+
+
 def parse_with_config(known: flags.FlagValues, monkeypatch, *arguments: str) -> None:
     """Parses as train.py does; ml_collections reads sys.argv beside what it is given."""
     config_flags.DEFINE_config_file('config', flag_values=known)

@@ -61,6 +61,9 @@ def test_empty_texts_and_encoders_are_refused(tmp_path: Path):
     translate = ea.pipeline('text2text-generation', folder_of('t5_1', tmp_path / 't5'), **SMALL)
     with pytest.raises(InputError, match=r"^text 1 is ' '; it must be a text that is not empty$"):
         translate(['w3', ' '])
+    for other in (None, 3, b'w3', {'text': 'w3'}, ['w3', 3]):
+        with pytest.raises(InputError, match=f'of type {type(other).__name__}; it must be a text or a list of them$'):
+            translate(other)
     encoder = next(path for path in sorted(FIXTURES.iterdir()) if path.name.startswith('bert'))
     shutil.copytree(encoder, tmp_path / 'bert')
     with pytest.raises(InputError, match='text from text needs an encoder-decoder'):

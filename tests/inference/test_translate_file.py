@@ -12,7 +12,7 @@ import pytest
 from efficient_attention.errors import InputError
 from efficient_attention.inference import translate_file as module
 from efficient_attention.inference.transducer import Batching
-from efficient_attention.inference.translate_file import file_scores, translate_file, translate_stream
+from efficient_attention.inference.translate_file import file_scores, translate_file, translate_lines, translate_stream
 from efficient_attention.inference.translator import Translation
 
 
@@ -66,11 +66,13 @@ def test_all_texts_with_their_scores(source: Path, tmp_path: Path):
     assert lines[4] == [{'text': 'VIER', 'score': -0.5, 'is_ended': True}, other]
 
 
-def test_a_killed_command_goes_on_where_it_was(source: Path, tmp_path: Path):
+def test_a_killed_command_goes_on_where_it_was(source: Path, tmp_path: Path, capfd: pytest.CaptureFixture):
     output = tmp_path / 'out.txt'
     with pytest.raises(KeyboardInterrupt):
         translate_file(Shouting(fails_at='vier'), source, output, identity={'beams': 5})
     partial = tmp_path / 'out.txt.partial'
+    said = f'stopped; {partial} has 4 lines, and the same command goes on behind them'
+    assert capfd.readouterr().err.splitlines()[-1] == said
     with partial.open('a') as file:
         file.write('HALF A LI')  # as the kill may leave it
     with pytest.raises(InputError, match='was begun by another model, input or options'):
@@ -78,6 +80,21 @@ def test_a_killed_command_goes_on_where_it_was(source: Path, tmp_path: Path):
     rest = Shouting()
     translate_file(rest, source, output, identity={'beams': 5})
     assert rest.asked == ['vier'] and output.read_text() == 'EINS\n\nZWEI\nDREI\nVIER\n'
+    assert '4 of 5 lines are done; it goes on behind them' in capfd.readouterr().err.splitlines()
+
+
+def test_another_command_begins_anew_where_nothing_was_done(source: Path, tmp_path: Path):
+    output = tmp_path / 'out.txt'
+    with pytest.raises(KeyboardInterrupt):
+        translate_file(Shouting(fails_at='eins'), source, output, identity={'beams': 5})
+    assert (tmp_path / 'out.txt.partial').read_bytes() == b''
+    assert translate_file(Shouting(), source, output, identity={'beams': 4}) == 5
+
+
+def test_lines_of_a_file_to_a_stream(source: Path):
+    stream = io.StringIO()
+    translate_lines(Shouting(), source, stream)
+    assert stream.getvalue() == 'EINS\n\nZWEI\nDREI\nVIER\n'
 
 
 def test_a_file_in_the_place_of_what_is_done_stays(source: Path, tmp_path: Path):

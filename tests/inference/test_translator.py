@@ -68,6 +68,12 @@ def test_sentinels_are_written_and_read(tokenizer: Tokenizer):
     assert one.text == '<extra_id_0> b <extra_id_1> a' and '<unk>' in one.pieces
 
 
+def test_pieces_that_fill_a_vocabulary_up_do_not_follow(tokenizer: Tokenizer):
+    tokenizer.add_tokens(['[unused0]', 'c', '[unused17]'])
+    follow = may_follow(tokenizer, symbols_of(tokenizer), 8)
+    assert follow.tolist() == [False, True, False, True, True, False, True, False]
+
+
 def test_special_pieces_do_not_follow_but_for_the_end(tokenizer: Tokenizer):
     assert may_follow(tokenizer, symbols_of(tokenizer), 8).tolist() == [
         False,

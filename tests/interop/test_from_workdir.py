@@ -60,6 +60,7 @@ def test_decoders_stay(workdir: Path, tmp_path: Path):
     values['model'] |= {'token_types': 0}
     (tmp_path / 'config.json').write_text(json.dumps(values))
     with pytest.raises(
-        InputError, match='holds a language model, and an encoder is needed: a run of pretraining or fine_tuning'
+        InputError,
+        match='holds a language model, and an encoder or an encoder-decoder is needed: a run of pretraining or',
     ):
         encoder_run(tmp_path)

@@ -174,6 +174,13 @@ def test_sets_are_joined_with_their_prefixes_and_what_is_cut_is_said():
     assert task.rows_per_epoch() == 30
 
 
+def test_a_vocabulary_that_is_mostly_filled_up_is_said():
+    assert TextToTextTask(config_of()).notes == []
+    task = TextToTextTask(config_of(**{'data.vocab_size': 200, 'model.vocab_size': 200}))
+    [note] = task.notes
+    assert note.startswith('data.vocab_size is 200, and the pairs have ') and int(note.split()[7]) < 40
+
+
 def test_sets_are_mixed_by_shares_and_the_counts_are_said():
     sets = {'pairs.train': 'toy:copy:40:2-3; toy:sort:8:4-4', 'pairs.held_out': '', 'pairs.mixing_limit': 12}
     task = TextToTextTask(config_of(**sets))

@@ -31,6 +31,11 @@ def test_a_test_split_is_something_to_be_evaluated_on():
     config = language_modelling_config()
     config.data.update({'held_out': 0.0, 'test': 0.1, 'splitting': 'end', 'units': 'bytes'})
     assert len(no_evaluation_note(from_dict(config.to_dict(), RunConfig))) == 1
+    decoder = {'decoder_layers': 1, 'token_types': 0}
+    pairs = from_dict({'task': 'text_to_text', 'model': decoder, 'pairs': {'train': 'toy:copy:4:2-3'}}, RunConfig)
+    assert no_evaluation_note(pairs)[0].startswith(
+        'no text is held out (pairs.held_out is empty): nothing is evaluated'
+    )
     config.eval.split = 'test'
     assert no_evaluation_note(from_dict(config.to_dict(), RunConfig)) == []
 

@@ -139,6 +139,7 @@ def test_no_field_of_parameters_or_examples_is_changeable():
         ('{"model": ', r'config\.json: not JSON \('),
         ('\xff', r'config\.json: not JSON \('),
         ('[]', r'config\.json: the config is \[\]; it must be a group of fields$'),
+        ('{"model_type": "t5"}', r'is a Hugging Face folder, and no run that train.py wrote$'),
         ('{"model": {"widht": 3}}', r'config\.json: unknown config field model\.widht; known: '),
         ('{"model": {"width": 0}}', r'config\.json: model\.width is 0; it must be at least 1$'),
     ],

@@ -108,6 +108,11 @@ class PairEncoder:
         """Most tokens of a source and of a target."""
         return self.source.length, self.target.length
 
+    @property
+    def limits(self) -> str:
+        """The most tokens of both sides, in words."""
+        return f'data.length {self.source.length} and pairs.target_length {self.target.length}'
+
     def encode(self, pairs: Iterable[TextPair], prefix: str, overlong: Overlong) -> Iterator[EncodedPair]:
         """The pairs as ids; those beyond a length are counted in `overlong`, and cut or left out.
 
@@ -129,7 +134,6 @@ class PairEncoder:
     def note(self, pair: TextPair, source: int, target: int, overlong: Overlong) -> None:
         """Counts a pair that is too long; raises InputError where that is an error."""
         if self.overlong == 'error':
-            limits = f'data.length {self.source.length} and pairs.target_length {self.target.length}'
-            raise InputError(f'{pair.where}: {source} and {target} tokens, above {limits} (pairs.overlong)')
+            raise InputError(f'{pair.where}: {source} and {target} tokens, above {self.limits} (pairs.overlong)')
         overlong.count += 1
         overlong.first = overlong.first or pair.where

@@ -21,6 +21,7 @@ CHARACTER_COVERAGE = 0.9999  # of the characters of the texts; rarer ones are un
 CHARACTER_SHARE = 3  # at most one in so many pieces is a single character (WordPiece has most of them twice)
 RUNS = r'▁?[\p{L}\p{M}]+|▁?\p{N}+|▁?[^▁\p{L}\p{M}\p{N}]+|▁'  # no piece mixes letters, digits and signs (SentencePiece)
 SCORE_DIGITS = 3  # of a log probability; the noise is near 1e-10
+UNUSED = re.compile(r'\[unused\d+\]')
 LADDER = 1e-4  # step between the scores of characters that the Unigram trainer adds in the end
 
 
@@ -146,6 +147,11 @@ def _filled(vocabulary: dict[str, int], vocab_size: int) -> dict[str, int]:
 
 def _unused(count: int) -> list[str]:
     return [f'[unused{index}]' for index in range(count)]
+
+
+def unused_ids(pieces: dict[str, int]) -> list[int]:
+    """The ids of the pieces of a vocabulary that only fill it up, as no text has them."""
+    return [id for piece, id in pieces.items() if UNUSED.fullmatch(piece)]
 
 
 def _canonical(pieces: Sequence[Sequence], vocab_size: int) -> list[tuple[str, float]]:
