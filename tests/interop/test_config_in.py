@@ -101,7 +101,7 @@ def test_old_files_without_a_model_type_go_by_the_architecture():
         ({'hidden_size': '16'}, "hidden_size is '16'; it must be a whole number"),
         ({'layer_norm_eps': 'x'}, "layer_norm_eps is 'x'; it must be a number"),
         ({'num_attention_heads': 3}, 'model.heads is 3; it must be a divisor'),
-        ({'hidden_act': 'silu'}, "hidden_act is 'silu'; read here: gelu, "),
+        ({'hidden_act': 'mish'}, "hidden_act is 'mish'; read here: gelu, "),
         ({'position_embedding_type': 'relative_key'}, "position_embedding_type is 'relative_key'; read here: 'absol"),
         ({'is_decoder': True}, 'is_decoder is True; read here: False'),
         ({'pruned_heads': {'1': [0]}}, 'pruned_heads is {'),

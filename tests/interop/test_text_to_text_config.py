@@ -140,7 +140,7 @@ def test_which_outputs_are_scaled(values: dict[str, bool], scaled: bool):
         ('bart_1', {'architectures': ['BartForCausalLM']}, "'BartForCausalLM'; read here: BartModel, BartForCond"),
         ('bart_1', {'tie_word_embeddings': False}, 'tie_word_embeddings is False; read here: True'),
         ('bart_1', {'decoder_ffn_dim': 20}, 'decoder_ffn_dim is 20; it must be 28, as encoder_ffn_dim is'),
-        ('bart_1', {'activation_function': 'silu'}, "activation_function is 'silu'; read here: gelu, "),
+        ('bart_1', {'activation_function': 'mish'}, "activation_function is 'mish'; read here: gelu, "),
         ('bart_1', {'encoder_layerdrop': 0.1}, 'encoder_layerdrop is 0.1; read here: 0.0'),
         ('bart_1', {'decoder_layers': 0}, 'decoder_layers is 0; it must be at least 1'),
         ('marian_1', {'decoder_vocab_size': 60}, 'decoder_vocab_size is 60; it must be 61, as vocab_size is'),
