@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from configs.common import text_to_text_config
 from configs.text_to_text.glue import get_config as glue_config
-from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.noise import NoiseConfig
 from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.config.run import RunConfig
@@ -30,6 +30,9 @@ from efficient_attention.tasks.task import HostBatch
 from efficient_attention.tasks.text_to_text import TextToTextTask, source_rows
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
+from efficient_attention.training.run import build_run
+from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.workdir.config_file import claim_workdir
 from efficient_attention.workdir.metrics import read_metrics
 from tests.tolerances import assert_close
 
@@ -239,6 +242,24 @@ def test_an_evaluation_and_a_search_read_a_source_in_rows_of_one_length(attentio
     assert seen == {4, 8, 12}
     noised = RunConfig(**{**task.config.__dict__, 'pairs': PairsConfig(target_length=9), 'noise': NoiseConfig('bart')})
     assert source_rows(noised) == (9, 12)
+
+
+def test_of_a_decoder_that_no_search_serves_an_evaluation_gives_the_loss(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    config = config_of(**{'model.decoder_attention': 'causal & random_tiles(1, 4)'})
+    run = build_run(config)
+    claim_workdir(tmp_path, config)
+    run.task.save_assets(tmp_path)
+    fingerprint = {'config': to_dict(config), **run.task.fingerprint}
+    with Checkpoints(tmp_path, config.checkpoint) as checkpoints:
+        checkpoints.save(0, run.drawn_state(), record={'fingerprint': fingerprint})
+    found = evaluate_workdir(tmp_path)
+    assert found['target_loss'] > 0 and 'bleu' not in found
+    said = "no text is searched: model.decoder_attention 'causal & random_tiles(1, 4)' reads by the length of its row"
+    assert any(record.getMessage().startswith(said) for record in caplog.records)
+    with pytest.raises(InputError, match='reads by the length of its row'):
+        open_translator(tmp_path)
 
 
 def test_the_fingerprint_follows_the_pairs_and_the_tokenizer():
