@@ -47,7 +47,7 @@ def test_the_blocks_of_a_page_run(reader: Reader, page: str):
 
 def last_line(reader: Reader, start: str) -> dict:
     """The JSON object that the one command which begins so has printed last."""
-    [text] = [text for text in reader.printed if text.startswith(f'.venv/bin/python {start}')]
+    [text] = [text for text in reader.printed if f'{text} '.startswith(f'.venv/bin/python {start} ')]
     return json.loads(reader.printed[text].splitlines()[-1])
 
 
