@@ -208,7 +208,7 @@ class TextToTextTask(EncoderDecoderTask):
         read = [one for split in SPLITS for one in self.sets[split] if one in self.found]
         notes += [note for one in read if isinstance(one, ScoredSet) for note in one.notes]
         training = self.training if 'training' in self.__dict__ else None
-        notes += [self.filling_note()] if self.filling_note() else []
+        notes += [note] if (note := self.filling_note()) else []
         notes += [self.mixture_note(training.mixture)] if training and training.mixture else []
         return notes + ([self.packing_note(training)] if isinstance(training, PackedBatches) else [])
 
