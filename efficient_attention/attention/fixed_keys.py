@@ -6,6 +6,7 @@ about one source, then read one row of keys, of which there is no copy.
 
 from typing import Any, NamedTuple
 
+import jax
 from jax import Array
 from jaxtyping import Float, Shaped
 
@@ -59,7 +60,9 @@ def fix_keys(mechanism: Mechanism, keys: KeySequence, rng: Array | None = None) 
     feature_map = room_of(mechanism).feature_map
     if feature_map is not None:
         return sum_fixed(keys.key, keys.value, keys.segments, feature_map(mechanism, rng, keys.key.shape[3]))
-    return FixedKeys(keys.key.swapaxes(1, 2), keys.value.swapaxes(1, 2), keys.segments, keys.positions)
+    # Without the barrier XLA swaps the axes at every step of a loop that reads the keys.
+    key_BGMK, value_BGMK = jax.lax.optimization_barrier((keys.key.swapaxes(1, 2), keys.value.swapaxes(1, 2)))
+    return FixedKeys(key_BGMK, value_BGMK, keys.segments, keys.positions)
 
 
 def attend_fixed(

@@ -263,7 +263,7 @@ def next_log_probs(logits_bV: Array, made: Array, search: Search, limits: Limits
     They are the model's own: what other tokens lose by a rule, these do not gain. b is B, or of a beam search B K.
     """
     size = logits_bV.shape[1]
-    ids_1V, log_probs_bV = jnp.arange(size)[None], jax.nn.log_softmax(logits_bV.astype(jnp.float32), axis=-1)
+    ids_1V, log_probs_bV = jnp.arange(size)[None], log_softmax(logits_bV.astype(jnp.float32))
     may_follow_1V = limits.may_follow_V[None] & ((ids_1V != search.end) | (made >= search.min_tokens))
     log_probs_bV = jnp.where(may_follow_1V, log_probs_bV, MASKED)
     if search.first >= 0:
@@ -273,6 +273,14 @@ def next_log_probs(logits_bV: Array, made: Array, search: Search, limits: Limits
         is_last_b1 = jnp.repeat(is_last_B, len(logits_bV) // len(is_last_B))[:, None]
         log_probs_bV = jnp.where(is_last_b1, jnp.where(ids_1V == search.end, 0.0, MASKED), log_probs_bV)
     return log_probs_bV
+
+
+def log_softmax(logits_bV: Array) -> Array:
+    """The log-probabilities of each row's logits."""
+    # Without the barriers XLA joins the output layer's product with the maxima, and computes both in one CPU thread.
+    logits_bV = jax.lax.optimization_barrier(logits_bV)
+    highest_b1 = jax.lax.optimization_barrier(logits_bV.max(axis=1, keepdims=True))
+    return logits_bV - (highest_b1 + jnp.log(jnp.exp(logits_bV - highest_b1).sum(axis=1, keepdims=True)))
 
 
 def best_candidates(beams: Beams, token_log_probs_bV: Array) -> Candidates:

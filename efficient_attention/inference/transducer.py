@@ -4,7 +4,9 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +23,8 @@ from efficient_attention.models.alignment import cross_weights
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 
 Ids = Sequence[int] | np.ndarray
+# Batches under way at a time on a CPU: a program leaves it idle in parts between products, and while rows are read out.
+CPU_BATCHES = 2
 
 
 class Target(NamedTuple):
@@ -47,7 +51,7 @@ class Batching:
     """How sources are put into batches, and how long their targets may be.
 
     Args:
-        rows: most sources of a batch.
+        rows: most sources that are searched at a time.
         lengths: rising lengths that rows are padded to; a longer source goes to the next power of two.
         ratio: the most tokens of a target are ratio x tokens of its source + extra, and at most `Search.max_tokens`;
             Vaswani et al. 2017, section 6.1, have 1 and 50.
@@ -89,9 +93,9 @@ class Sources(NamedTuple):
 class Transducer:
     """An encoder-decoder, ready to turn sources into targets on one device.
 
-    A program is compiled for each length of rows and number of them that occurs, the most or a power of two. What is
-    found for a source depends neither on the sources beside it nor on padding; where the encoder reads the length of a
-    row, `batching` alone decides it.
+    A program is compiled for each length of rows and number of them that occurs, the most or a power of two. On a CPU
+    two batches of half the rows are searched side by side, in threads. What is found for a source depends neither on
+    the sources beside it nor on padding; where the encoder reads the length of a row, `batching` alone decides it.
 
     Args:
         graph: of an `EncoderDecoder`, as `for_inference` gives it.
@@ -117,6 +121,10 @@ class Transducer:
     ) -> None:
         self.graph, self.params, self.batching = graph, params, batching or Batching()
         self.config = nnx.merge(graph, params).config
+        self.encoder = self.config.encoder  # which is made at each mention
+        self.at_once = min(CPU_BATCHES if jax.default_backend() == 'cpu' else 1, self.batching.rows)
+        self.rows = -(-self.batching.rows // self.at_once)
+        self.compiled = set[tuple[int, int, bool]]()  # rows, their length, and whether with alignments
         size, limit = self.config.decoder.vocab_size, self.config.position_limit
         if reason := why_unsearchable(self.config):
             raise InputError(reason)
@@ -142,20 +150,30 @@ class Transducer:
         lengths = [self.row_length(len(row), number) for number, row in enumerate(rows)]
         numbers = sorted(range(len(rows)), key=lambda number: (lengths[number], len(rows[number])))
         full = 0  # the length of the last batch with the most sources, whose program serves fewer, too
-        for some, length in self.batches(numbers, lengths):
-            full = length if len(some) == self.batching.rows else full
-            size = self.batching.rows if length == full else min(power_of_two(len(some)), self.batching.rows)
-            together = self.side_by_side([rows[number] for number in some], length, size)
-            yield from zip(some, self.batch(together, len(some), alignments), strict=True)
+        begun = deque[tuple[list[int], Future[list[list[Target]]]]]()
+        with ThreadPoolExecutor(self.at_once) as pool:
+            for some, length in self.batches(numbers, lengths):
+                full = length if len(some) == self.rows else full
+                size = self.rows if length == full else min(power_of_two(len(some)), self.rows)
+                together = self.side_by_side([rows[number] for number in some], length, size)
+                begun.append((some, pool.submit(self.batch, together, len(some), alignments)))
+                if (size, length, alignments) not in self.compiled:  # else two threads would both compile it
+                    wait([begun[-1][1]])
+                    self.compiled.add((size, length, alignments))
+                while len(begun) > self.at_once or begun and begun[0][1].done():
+                    done, found = begun.popleft()
+                    yield from zip(done, found.result(), strict=True)
+            for done, found in begun:
+                yield from zip(done, found.result(), strict=True)
 
     def batches(self, numbers: list[int], lengths: list[int]) -> Iterator[tuple[list[int], int]]:
         """Sources that are searched together, with the length of their rows; `lengths` of each, `numbers` in order.
 
         What does not fill a batch goes with rows up to twice as long: a batch of another size is one more program.
         """
-        most, waiting = self.batching.rows, list[int]()
+        most, waiting = self.rows, list[int]()
         for length, group in itertools.groupby(numbers, key=lambda number: lengths[number]):
-            if waiting and (length > 2 * lengths[waiting[0]] or self.config.encoder.reads_length):
+            if waiting and (length > 2 * lengths[waiting[0]] or self.encoder.reads_length):
                 yield waiting, lengths[waiting[-1]]
                 waiting = []
             waiting += group
@@ -167,7 +185,7 @@ class Transducer:
 
     def row_length(self, length: int, number: int) -> int:
         """The length of the rows that source `number` is in."""
-        limit = self.config.encoder.position_limit
+        limit = self.encoder.position_limit
         if limit is not None and length > limit:
             raise InputError(f'source {number} has {length} tokens; the model has {limit} positions')
         padded = self.batching.padded(length)

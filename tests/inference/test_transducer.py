@@ -61,15 +61,38 @@ def test_the_shortest_come_first_and_the_numbers_tell_which_they_are():
     assert numbers == [1, 4, 5, 2, 0, 3] and transducer_of()([]) == []
 
 
+def test_batches_side_by_side_are_found_as_one_after_another(monkeypatch):
+    sources = [source[:-1] + [number, 1] for number in range(3, 12) for source in SOURCES]
+    targets = transducer_of()(sources)
+    monkeypatch.setattr('efficient_attention.inference.transducer.CPU_BATCHES', 1)
+    alone = transducer_of.__wrapped__(rows=2)
+    assert (alone.at_once, alone.rows) == (1, 2) == (1, transducer_of().rows)
+    for found, expected in zip(targets, alone(sources), strict=True):
+        assert [list(target.ids) for target in found] == [list(target.ids) for target in expected]
+        assert [target.score for target in found] == [target.score for target in expected]
+
+
+def test_what_fails_in_a_batch_ends_the_call(monkeypatch):
+    transducer = transducer_of.__wrapped__()
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError('no memory')
+
+    monkeypatch.setattr(transducer, 'batch', fail)
+    with pytest.raises(RuntimeError, match='no memory'):
+        transducer(SOURCES)
+
+
 def test_what_is_left_of_a_length_needs_no_program_of_its_own():
     transduce.clear_cache()
-    targets = transducer_of(rows=2, lengths=(8,))([*SOURCES[1:4], SOURCES[2], SOURCES[3]])
+    targets = transducer_of(rows=4, lengths=(8,))([*SOURCES[1:4], SOURCES[2], SOURCES[3]])
     assert transduce._cache_size() == 1
     assert [list(target.ids) for target in targets[3]] == [list(target.ids) for target in targets[1]]
 
 
 def test_what_fills_no_batch_goes_with_rows_up_to_twice_as_long():
-    transducer = transducer_of(rows=3, lengths=(4, 8, 16, 32))
+    transducer = transducer_of(rows=6, lengths=(4, 8, 16, 32))
+    assert transducer.rows == 3  # on a CPU half of them twice
     lengths = [4, 4, 8, 8, 8, 8, 16, 32]
     assert list(transducer.batches(list(range(8)), lengths)) == [([0, 1, 2], 8), ([3, 4, 5], 8), ([6, 7], 32)]
     lengths = [4, 16, 32, 32, 32]

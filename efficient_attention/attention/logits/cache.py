@@ -53,21 +53,34 @@ class KeyCache(NamedTuple):
         parts = tuple(self.part_for(count, slice(start, start + size)) for start in range(0, slots, size))
         return SharedKeys(parts, jnp.zeros((rows, count, slots), jnp.int32))
 
-    def part_for(self, count: int, part: slice) -> 'KeyCache':
+    def part_for(self, count: int, part: slice) -> 'SharedPart':
         """Some of the slots, with a key for each of `count` hypotheses."""
-        key_BGMK, value_BGMK = (jnp.repeat(x_BGMK[:, :, part], count, axis=1) for x_BGMK in self[:2])
-        return KeyCache(key_BGMK, value_BGMK, self.positions_BM[:, part], self.segments_BM[:, part])
+        key_BGMK, value_BGMK = self.key_BGMK[:, :, part], self.value_BGMK[:, :, part]
+        key_BGKwM = jnp.repeat(key_BGMK.swapaxes(2, 3)[:, :, :, None], count, axis=3)
+        value_BGwMK = jnp.repeat(value_BGMK[:, :, None], count, axis=2)
+        return SharedPart(key_BGKwM, value_BGwMK, self.positions_BM[:, part], self.segments_BM[:, part])
+
+
+class SharedPart(NamedTuple):
+    """Some slots of `SharedKeys`, each with the key and value of every hypothesis, w.
+
+    The last axes of either are those that its product with the queries or weights of all hypotheses runs along.
+    """
+
+    key_BGKwM: Array
+    value_BGwMK: Array
+    positions_BM: Array
+    segments_BM: Array
 
 
 class SharedKeys(NamedTuple):
     """The keys of K hypotheses of each row, which all have read as many tokens.
 
-    Slots are cut into parts, so that those that hold nothing yet are not read. In `parts`, G counts the key heads of
-    all hypotheses: those of the first key head, then those of the second, ... `writers_BKM` says whose key each of
-    them reads in each slot.
+    Slots are cut into parts, so that those that hold nothing yet are not read. `writers_BKM` says whose key each of
+    the hypotheses reads in each slot.
     """
 
-    parts: tuple[KeyCache, ...]
+    parts: tuple[SharedPart, ...]
     writers_BKM: Array
 
     def go_on_from(self, parents_BK: Array) -> 'SharedKeys':
@@ -143,13 +156,13 @@ def decode_shared(
         raise ValueError(f'hypotheses go on by one token each, and {query_bnHK.shape[1]} are given')
     rows, count, _ = cache.writers_BKM.shape
     own = KeyCache(*(x.reshape(rows, count, *x.shape[1:]) for x in new))
-    key_BGMK, value_BGMK = (jax.lax.collapse(x.swapaxes(1, 2), 1, 3) for x in own[:2])
-    added = KeyCache(key_BGMK, value_BGMK, own.positions_BM[:, 0], own.segments_BM[:, 0])
+    numbers = own.positions_BM[:, 0], own.segments_BM[:, 0]
+    added = SharedPart(own.key_BGMK.transpose(0, 2, 4, 1, 3), own.value_BGMK.swapaxes(1, 2), *numbers)
     slots = slots_of_spec(spec)
     places_B1 = jnp.where(added.segments_BM != 0, slots.slot(added.positions_BM), slots.count)
     put_number = jax.vmap(lambda old_KM, place: old_KM.at[:, place].set(jnp.arange(count)[:, None], mode='drop'))
     both = zip(bounds(cache), cache.parts, strict=True)
-    parts = tuple(put(within(places_B1, part), keys, added) for part, keys in both)
+    parts = tuple(put_shared(within(places_B1, part), keys, added) for part, keys in both)
     after = SharedKeys(parts, put_number(cache.writers_BKM, places_B1))
     after = jax.lax.optimization_barrier(after)  # as in `decode_keys`
     return read_shared(spec, query_bnHK[:, 0], new, after, terms), after
@@ -200,7 +213,7 @@ def is_own(writers_BqM: Array) -> Bool[Array, 'B 1 q 1 w M']:
     return writers_BqM[:, None, :, None, None] == numbers_w
 
 
-def of_used(keys: KeyCache, compute: Callable[[], Array]) -> Array:
+def of_used(keys: SharedPart, compute: Callable[[], Array]) -> Array:
     """What is computed of keys; zeros, and nothing is read, where all slots are empty."""
     shape = jax.eval_shape(compute)
     return jax.lax.cond((keys.segments_BM != 0).any(), compute, lambda: jnp.zeros(shape.shape, shape.dtype))
@@ -211,25 +224,27 @@ def scaled(query: Float[Array, '... K'], terms: LogitTerms) -> Float[Array, '...
     return query * (1.0 / math.sqrt(query.shape[-1])) if terms.additive is None else query
 
 
-def own_logits(vector_HK: Array | None, q_BGqhK: Array, keys: KeyCache, own_B1q1wM: Array) -> Float[Array, 'B G q h M']:
+def own_logits(
+    vector_HK: Array | None, q_BGqhK: Array, keys: SharedPart, own_B1q1wM: Array
+) -> Float[Array, 'B G q h M']:
     """Products of each hypothesis' queries with its own keys, or their additive scores."""
     rows, groups, count, _, width = q_BGqhK.shape
-    key_BGxK = keys.key_BGMK.reshape(rows, groups, -1, width)
+    key_BGKx = jax.lax.collapse(keys.key_BGKwM, 3)
     q_BGQK = jax.lax.collapse(q_BGqhK, 2, 4)
     if vector_HK is None:
-        logits_BGQx = jnp.einsum('BGQK,BGxK->BGQx', q_BGQK, key_BGxK, preferred_element_type=jnp.float32)
+        logits_BGQx = jnp.einsum('BGQK,BGKx->BGQx', q_BGQK, key_BGKx, preferred_element_type=jnp.float32)
     else:
         q_BqHK = q_BGqhK.swapaxes(1, 2).reshape(rows, count, -1, width)
-        logits_BHqx = additive_logits(q_BqHK, key_BGxK.swapaxes(1, 2), vector_HK)
+        logits_BHqx = additive_logits(q_BqHK, key_BGKx.transpose(0, 3, 1, 2), vector_HK)
         logits_BGQx = logits_BHqx.reshape(rows, groups, -1, *logits_BHqx.shape[2:]).swapaxes(2, 3)
     logits_BGqhwM = logits_BGQx.reshape(rows, groups, count, -1, *own_B1q1wM.shape[4:])
     return jnp.where(own_B1q1wM, logits_BGqhwM, 0.0).sum(axis=4)
 
 
-def own_values(weights_BGqhM: Array, keys: KeyCache, own_B1q1wM: Array) -> Float[Array, 'B G q h K']:
+def own_values(weights_BGqhM: Array, keys: SharedPart, own_B1q1wM: Array) -> Float[Array, 'B G q h K']:
     """Sums of each hypothesis' own values."""
     rows, groups, count, *_ = weights_BGqhM.shape
-    value_BGxK = keys.value_BGMK.reshape(rows, groups, -1, keys.value_BGMK.shape[3])
+    value_BGxK = jax.lax.collapse(keys.value_BGwMK, 2, 4)
     weights_BGqhwM = jnp.where(own_B1q1wM, weights_BGqhM[..., None, :], 0.0)
     weights_BGQx = weights_BGqhwM.reshape(rows, groups, -1, value_BGxK.shape[2])
     out_BGQK = jnp.einsum('BGQx,BGxK->BGQK', weights_BGQx, value_BGxK, preferred_element_type=jnp.float32)
@@ -286,11 +301,23 @@ def write(slots: Slots, cache: KeyCache, new: KeyCache) -> KeyCache:
 
 def put(places_Bn: Array, cache: KeyCache, new: KeyCache) -> KeyCache:
     """The cache with new keys in these slots; those beyond the last slot are dropped."""
+    keys = (put_rows(old, places_Bn, fresh) for old, fresh in zip(cache[:2], new[:2], strict=True))
+    return KeyCache(*keys, *(put_last(old, places_Bn, fresh) for old, fresh in zip(cache[2:], new[2:], strict=True)))
+
+
+def put_shared(places_B1: Array, part: SharedPart, new: SharedPart) -> SharedPart:
+    """As `put`, of slots that hypotheses share."""
+    key, positions, segments = (put_last(part[field], places_B1, new[field]) for field in (0, 2, 3))
+    return SharedPart(key, put_rows(part.value_BGwMK, places_B1, new.value_BGwMK), positions, segments)
+
+
+def put_rows(old: Array, places_Bn: Array, fresh: Array) -> Array:
+    """`old` [B, ..., M, K] with `fresh` [B, ..., n, K] at the places along the last axis but one."""
     put_one = jax.vmap(lambda old, place, fresh: old.at[..., place, :].set(fresh.astype(old.dtype), mode='drop'))
-    numbers = (
-        put_one(old[..., None], places_Bn, fresh[..., None])[..., 0]
-        for old, fresh in zip(cache[2:], new[2:], strict=True)
-    )
-    return KeyCache(
-        put_one(cache.key_BGMK, places_Bn, new.key_BGMK), put_one(cache.value_BGMK, places_Bn, new.value_BGMK), *numbers
-    )
+    return put_one(old, places_Bn, fresh)
+
+
+def put_last(old: Array, places_Bn: Array, fresh: Array) -> Array:
+    """`old` [B, ..., M] with `fresh` [B, ..., n] at the places along the last axis."""
+    put_one = jax.vmap(lambda old, place, fresh: old.at[..., place].set(fresh.astype(old.dtype), mode='drop'))
+    return put_one(old, places_Bn, fresh)
