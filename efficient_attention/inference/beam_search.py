@@ -280,7 +280,8 @@ def log_softmax(logits_bV: Array) -> Array:
     # Without the barriers XLA joins the output layer's product with the maxima, and computes both in one CPU thread.
     logits_bV = jax.lax.optimization_barrier(logits_bV)
     highest_b1 = jax.lax.optimization_barrier(logits_bV.max(axis=1, keepdims=True))
-    return logits_bV - (highest_b1 + jnp.log(jnp.exp(logits_bV - highest_b1).sum(axis=1, keepdims=True)))
+    shifted_bV = logits_bV - highest_b1
+    return shifted_bV - jnp.log(jnp.exp(shifted_bV).sum(axis=1, keepdims=True))
 
 
 def best_candidates(beams: Beams, token_log_probs_bV: Array) -> Candidates:

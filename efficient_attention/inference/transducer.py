@@ -5,7 +5,7 @@ import functools
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
@@ -82,6 +82,14 @@ class Batching:
         return min(search.max_tokens, max(search.min_tokens + 1, math.ceil(self.ratio * length) + self.extra))
 
 
+class Batch(NamedTuple):
+    """Sources that are searched together: their numbers, the length of their rows, and how many rows there are."""
+
+    numbers: list[int]
+    length: int
+    size: int
+
+
 class Sources(NamedTuple):
     """Sources side by side, padded: ids and segments, 1 or 0, of each; and the ids that begin every target."""
 
@@ -123,7 +131,7 @@ class Transducer:
         self.config = nnx.merge(graph, params).config
         self.encoder = self.config.encoder  # which is made at each mention
         self.at_once = min(CPU_BATCHES if jax.default_backend() == 'cpu' else 1, self.batching.rows)
-        self.rows = -(-self.batching.rows // self.at_once)
+        self.rows = self.batching.rows // self.at_once
         self.compiled = set[tuple[int, int, bool]]()  # rows, their length, and whether with alignments
         size, limit = self.config.decoder.vocab_size, self.config.position_limit
         if reason := why_unsearchable(self.config):
@@ -147,41 +155,65 @@ class Transducer:
             InputError: a source is empty, longer than the model can read, or has an id that is none of the vocabulary.
         """
         rows = [ids_of(source, f'source {number}', self.config.vocab_size) for number, source in enumerate(sources)]
-        lengths = [self.row_length(len(row), number) for number, row in enumerate(rows)]
-        numbers = sorted(range(len(rows)), key=lambda number: (lengths[number], len(rows[number])))
-        full = 0  # the length of the last batch with the most sources, whose program serves fewer, too
-        begun = deque[tuple[list[int], Future[list[list[Target]]]]]()
-        with ThreadPoolExecutor(self.at_once) as pool:
-            for some, length in self.batches(numbers, lengths):
-                full = length if len(some) == self.rows else full
-                size = self.rows if length == full else min(power_of_two(len(some)), self.rows)
-                together = self.side_by_side([rows[number] for number in some], length, size)
-                begun.append((some, pool.submit(self.batch, together, len(some), alignments)))
-                if (size, length, alignments) not in self.compiled:  # else two threads would both compile it
-                    wait([begun[-1][1]])
-                    self.compiled.add((size, length, alignments))
-                while len(begun) > self.at_once or begun and begun[0][1].done():
-                    done, found = begun.popleft()
-                    yield from zip(done, found.result(), strict=True)
-            for done, found in begun:
-                yield from zip(done, found.result(), strict=True)
+        batches = list(self.batches([self.row_length(len(row), number) for number, row in enumerate(rows)], rows))
+        if self.at_once > 1 and len(batches) > 1:
+            yield from self.in_threads(batches, rows, alignments)
+            return
+        for batch in batches:
+            yield from self.found(batch, rows, alignments)
 
-    def batches(self, numbers: list[int], lengths: list[int]) -> Iterator[tuple[list[int], int]]:
-        """Sources that are searched together, with the length of their rows; `lengths` of each, `numbers` in order.
+    def in_threads(
+        self, batches: list[Batch], rows: list[np.ndarray], alignments: bool
+    ) -> Iterator[tuple[int, list[Target]]]:
+        """As `each`, with some batches under way at a time. Who stops asking waits for none of them."""
+        # Of these settings of JAX each thread has its own.
+        device, precision = (getattr(jax.config, f'jax_default_{name}') for name in ('device', 'matmul_precision'))
+
+        def search(batch: Batch) -> list[tuple[int, list[Target]]]:
+            with jax.default_device(device), jax.default_matmul_precision(precision):
+                return self.found(batch, rows, alignments)
+
+        begun, pool = deque[Future[list[tuple[int, list[Target]]]]](), ThreadPoolExecutor(self.at_once)
+        try:
+            for batch in batches:
+                begun.append(pool.submit(search, batch))
+                program = batch.size, batch.length, alignments
+                if program not in self.compiled:  # else two threads would both compile it
+                    wait([begun[-1]])
+                    self.compiled.add(program)
+                while len(begun) > self.at_once or begun and begun[0].done():
+                    yield from begun.popleft().result()
+            for found in begun:
+                yield from found.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def found(self, batch: Batch, rows: list[np.ndarray], alignments: bool) -> list[tuple[int, list[Target]]]:
+        """The number of each source of a batch with its best targets."""
+        together = self.side_by_side([rows[number] for number in batch.numbers], batch.length, batch.size)
+        return list(zip(batch.numbers, self.batch(together, len(batch.numbers), alignments), strict=True))
+
+    def batches(self, lengths: list[int], rows: Sequence[Sized]) -> Iterator[Batch]:
+        """The batches of sources, `lengths` those of their padded rows, the shortest first.
 
         What does not fill a batch goes with rows up to twice as long: a batch of another size is one more program.
         """
-        most, waiting = self.rows, list[int]()
+        full, waiting = 0, list[int]()  # `full`: rows of the last full batch, whose program serves fewer of them, too
+        numbers = sorted(range(len(rows)), key=lambda number: (lengths[number], len(rows[number])))
         for length, group in itertools.groupby(numbers, key=lambda number: lengths[number]):
             if waiting and (length > 2 * lengths[waiting[0]] or self.encoder.reads_length):
-                yield waiting, lengths[waiting[-1]]
+                yield self.partial_batch(waiting, lengths[waiting[-1]], full)
                 waiting = []
             waiting += group
-            while len(waiting) >= most:
-                yield waiting[:most], length
-                waiting = waiting[most:]
+            while len(waiting) >= self.rows:
+                yield Batch(waiting[: self.rows], length, self.rows)
+                full, waiting = length, waiting[self.rows :]
         if waiting:
-            yield waiting, lengths[waiting[-1]]
+            yield self.partial_batch(waiting, lengths[waiting[-1]], full)
+
+    def partial_batch(self, numbers: list[int], length: int, full: int) -> Batch:
+        """Fewer sources than a batch may have."""
+        return Batch(numbers, length, self.rows if length == full else min(power_of_two(len(numbers)), self.rows))
 
     def row_length(self, length: int, number: int) -> int:
         """The length of the rows that source `number` is in."""

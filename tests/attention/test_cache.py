@@ -144,19 +144,20 @@ def test_rows_of_a_cache_are_taken_in_any_order(text: str):
     assert_close(*both())
 
 
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
 @pytest.mark.parametrize('text', ['causal', 'causal & window(3)', 'sparse_fixed(4, 1)', FAVORS[0]])
-def test_hypotheses_that_change_places_read_what_they_come_from(text: str):
+def test_hypotheses_that_change_places_read_what_they_come_from(text: str, dtype: str):
     """As if the caches of all were copied: two prompts of unequal lengths, three hypotheses each, in random order."""
-    spec, new = spec_of(text), NewTokens(*arrays(), POSITIONS, ONES.at[1, 10:12].set(0))
+    spec, new = spec_of(text), NewTokens(*(x.astype(dtype) for x in arrays()), POSITIONS, ONES.at[1, 10:12].set(0))
     prompt, texts = (NewTokens(*(x[:, part] for x in new)) for part in (slice(0, 12), slice(12, 24)))
     rng = np.random.default_rng(0)
     parents_tBK = jnp.asarray(rng.integers(0, 3, (12, 2, 3)), jnp.int32)
-    noise_tb11K = jnp.asarray(rng.normal(size=(12, 6, 1, 1, 8)), jnp.float32)
+    noise_tb11K = jnp.asarray(rng.normal(size=(12, 6, 1, 1, 8)), dtype)
     lengths_b = jnp.asarray([12, 12, 12, 10, 10, 10])
     bias = slopes if spec.mechanism.has_logits else None
 
     def outputs(is_shared: bool) -> jax.Array:
-        cache = decode(spec, init_cache(spec, 2, jnp.float32, RNG), prompt)[1]
+        cache = decode(spec, init_cache(spec, 2, dtype, RNG), prompt)[1]
         first = jnp.repeat(jnp.arange(2), 3)
         cache = with_hypotheses(cache, 3) if is_shared else take_rows(cache, first)
 

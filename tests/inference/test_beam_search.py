@@ -26,6 +26,7 @@ from efficient_attention.inference.beam_search import (
     find_best,
     greedy,
     highest,
+    log_softmax,
     no_limits,
     start,
 )
@@ -389,3 +390,8 @@ def test_too_few_positions_are_told_before_anything_runs():
     assert cached_for(model.decoder, 1, Search(max_tokens=16)).specs[0].max_length == 16
     with pytest.raises(InputError, match='2 tokens before and max_tokens 16 need 17 positions; the model has 16'):
         cached_for(model.decoder, 2, Search(max_tokens=16))
+
+
+def test_log_probabilities_of_large_logits_are_as_exact_as_of_small_ones():
+    logits_bV = jnp.asarray(np.random.default_rng(0).normal(size=(3, 50)) * 100 - 3000, jnp.float32)
+    np.testing.assert_allclose(log_softmax(logits_bV), jax.nn.log_softmax(logits_bV), rtol=1e-6, atol=1e-6)

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -72,15 +74,64 @@ def test_batches_side_by_side_are_found_as_one_after_another(monkeypatch):
         assert [target.score for target in found] == [target.score for target in expected]
 
 
-def test_what_fails_in_a_batch_ends_the_call(monkeypatch):
+def patched(batch: Callable[..., Any]) -> Transducer:
+    """A transducer of batches of two, whose programs are compiled, with another function for them."""
     transducer = transducer_of.__wrapped__()
+    transducer.batch = batch
+    transducer.compiled = {(2, length, False) for length in (4, 8)}
+    return transducer
 
-    def fail(*_: Any) -> None:
-        raise RuntimeError('no memory')
 
-    monkeypatch.setattr(transducer, 'batch', fail)
+def test_two_batches_are_under_way_together():
+    both = threading.Barrier(2)
+
+    def meet(*_: Any) -> list[list[Any]]:
+        both.wait(timeout=60)
+        return [[], []]
+
+    assert [number for number, _ in patched(meet).each([[3, 1]] * 8)] == list(range(8))
+
+
+def test_what_fails_in_a_batch_ends_the_call():
+    begun = []
+
+    def second_fails(*_: Any) -> list[list[Any]]:
+        begun.append(None)
+        if len(begun) == 2:
+            raise RuntimeError('no memory')
+        return [[], []]
+
     with pytest.raises(RuntimeError, match='no memory'):
-        transducer(SOURCES)
+        list(patched(second_fails).each([[3, 1]] * 20))
+    assert len(begun) <= 5  # of ten batches
+
+
+def test_who_stops_asking_waits_for_no_batch():
+    begun, may_go_on = [], threading.Event()
+
+    def first_is_quick(*_: Any) -> list[list[Any]]:
+        begun.append(None)
+        assert len(begun) == 1 or may_go_on.wait(timeout=60)
+        return [[], []]
+
+    found = patched(first_is_quick).each([[3, 1]] * 20)
+    assert next(found) == (0, [])
+    found.close()
+    assert len(begun) <= 3
+    may_go_on.set()
+
+
+def test_settings_of_the_caller_hold_in_the_threads():
+    seen = []
+
+    def look(*_: Any) -> list[list[Any]]:
+        seen.append((jax.config.jax_default_device, jax.config.jax_default_matmul_precision))
+        return [[], []]
+
+    device = jax.local_devices()[-1]
+    with jax.default_device(device), jax.default_matmul_precision('highest'):
+        list(patched(look).each([[3, 1]] * 8))
+    assert seen == [(device, 'highest')] * 4
 
 
 def test_what_is_left_of_a_length_needs_no_program_of_its_own():
@@ -93,10 +144,18 @@ def test_what_is_left_of_a_length_needs_no_program_of_its_own():
 def test_what_fills_no_batch_goes_with_rows_up_to_twice_as_long():
     transducer = transducer_of(rows=6, lengths=(4, 8, 16, 32))
     assert transducer.rows == 3  # on a CPU half of them twice
-    lengths = [4, 4, 8, 8, 8, 8, 16, 32]
-    assert list(transducer.batches(list(range(8)), lengths)) == [([0, 1, 2], 8), ([3, 4, 5], 8), ([6, 7], 32)]
-    lengths = [4, 16, 32, 32, 32]
-    assert list(transducer.batches(list(range(5)), lengths)) == [([0], 4), ([1, 2, 3], 32), ([4], 32)]
+
+    def batches(*lengths: int) -> list[tuple[list[int], int, int]]:
+        return [tuple(one) for one in transducer.batches(list(lengths), [range(length) for length in lengths])]
+
+    assert batches(4, 4, 8, 8, 8, 8, 16, 32) == [([0, 1, 2], 8, 3), ([3, 4, 5], 8, 3), ([6, 7], 32, 2)]
+    assert batches(4, 16, 32, 32, 32) == [([0], 4, 1), ([1, 2, 3], 32, 3), ([4], 32, 3)]
+
+
+@pytest.mark.parametrize('rows', [1, 2, 3, 5, 8])
+def test_no_more_sources_than_rows_are_under_way(rows: int):
+    transducer = transducer_of.__wrapped__(rows=rows)
+    assert rows - 1 <= transducer.rows * transducer.at_once <= rows
 
 
 def test_alignments_are_the_weights_of_the_last_layer():

@@ -307,8 +307,12 @@ def put(places_Bn: Array, cache: KeyCache, new: KeyCache) -> KeyCache:
 
 def put_shared(places_B1: Array, part: SharedPart, new: SharedPart) -> SharedPart:
     """As `put`, of slots that hypotheses share."""
-    key, positions, segments = (put_last(part[field], places_B1, new[field]) for field in (0, 2, 3))
-    return SharedPart(key, put_rows(part.value_BGwMK, places_B1, new.value_BGwMK), positions, segments)
+    return SharedPart(
+        put_last(part.key_BGKwM, places_B1, new.key_BGKwM),
+        put_rows(part.value_BGwMK, places_B1, new.value_BGwMK),
+        put_last(part.positions_BM, places_B1, new.positions_BM),
+        put_last(part.segments_BM, places_B1, new.segments_BM),
+    )
 
 
 def put_rows(old: Array, places_Bn: Array, fresh: Array) -> Array:
