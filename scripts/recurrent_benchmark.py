@@ -10,6 +10,7 @@ Every measurement is a process of its own; sides take turns. A side is left out 
 lengths before promises more than the limit. `--plot` draws the parts `lengths` and `token` in one figure.
 """
 
+import itertools
 import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -172,8 +173,10 @@ def against_length(
         yield {'shape': shape, 'sides': figures, 'exponents': exponents(figures), 'crossovers': crossovers(figures)}
     for side, power in exponents(figures).items():
         print(f'{side}: {WORDS[what]} grows as length^{power:.2f} (from {min(figures[side])} to {max(figures[side])})')
-    for side, (length, other) in crossovers(figures).items():
-        print(f'{side}: cheaper than {other} attention from length {length}' if length else f'{side}: never cheaper')
+    for side, others in crossovers(figures).items():
+        for other, length in others.items():
+            where = f'cheaper than {other} attention from length {length}' if length else f'never cheaper than {other}'
+            print(f'{side}: {where}')
 
 
 def exponents(figures: Figures) -> dict[str, float]:
@@ -183,16 +186,17 @@ def exponents(figures: Figures) -> dict[str, float]:
     }
 
 
-def crossovers(figures: Figures, other: str = 'full') -> dict[str, tuple[int | None, str]]:
-    """The shortest measured length from which on each side is faster than full attention; None where it never is."""
-    found: dict[str, tuple[int | None, str]] = {}
-    for side, by in figures.items():
-        lengths = sorted(set(by) & set(figures[other])) if side != other else []
-        slower = [one for one in lengths if by[one]['seconds'] >= figures[other][one]['seconds']]
+def crossovers(figures: Figures) -> dict[str, dict[str, int | None]]:
+    """The shortest measured length from which on each side is faster than each attention; None where it never is."""
+    found: dict[str, dict[str, int | None]] = {side: {} for side in figures}
+    for side, other in itertools.product(figures, ('full', 'window')):
+        by, others = figures[side], figures[other]
+        lengths = sorted(set(by) & set(others)) if side != other else []
+        slower = [one for one in lengths if by[one]['seconds'] >= others[one]['seconds']]
         faster_from = [one for one in lengths if one > max(slower, default=0)]
         if lengths:
-            found[side] = (faster_from[0] if faster_from else None, other)
-    return found
+            found[side][other] = faster_from[0] if faster_from else None
+    return {side: others for side, others in found.items() if others}
 
 
 def measure_memory(options: flags.FlagValues, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
@@ -213,7 +217,11 @@ def measure_memory(options: flags.FlagValues, commands: dict[str, list[str]], ru
 
 
 def draw(parts: dict[str, Figures], path: Path) -> None:
-    """Milliseconds against length, a panel for each part, both axes logarithmic; attention is dashed."""
+    """Milliseconds against length, a panel for each part, both axes logarithmic; attention is dashed.
+
+    A label has the growth exponent and where a side becomes cheaper than full and windowed attention; a ring stands
+    there, the larger one for full attention.
+    """
     import matplotlib
 
     matplotlib.use('agg')
@@ -224,14 +232,21 @@ def draw(parts: dict[str, Figures], path: Path) -> None:
         1, len(parts), figsize=(6.2 * len(parts), 4.6), layout='constrained', squeeze=False
     )
     for axis, (part, figures) in zip(panels[0], parts.items(), strict=True):
+        powers, cheaper = exponents(figures), crossovers(figures)
         for number, (side, by_length) in enumerate(figures.items()):
             values = [1e3 * row['seconds'] for row in by_length.values()]
-            style = '-' if side in CELLS else '--'
-            axis.plot(list(by_length), values, style, color=f'C{number}', marker='o', markersize=3, label=side)
+            style, label = '-' if side in CELLS else '--', side
+            label += f', length^{powers[side]:.2f}' if side in powers else ''
+            for other, length in cheaper.get(side, {}).items():
+                label += f', < {other} from {length}' if length else f', never < {other}'
+                if length:
+                    place, size = (length, 1e3 * by_length[length]['seconds']), 11 if other == 'full' else 7
+                    axis.plot(*place, 'o', color=f'C{number}', markersize=size, fillstyle='none')
+            axis.plot(list(by_length), values, style, color=f'C{number}', marker='o', markersize=3, label=label)
         axis.set(xscale='log', yscale='log', xlabel='length, positions', ylabel='ms', title=titles[part])
         axis.set_xscale('log', base=2)
         axis.grid(visible=True, alpha=0.3)
-    panels[0][-1].legend(fontsize=8)
+        axis.legend(fontsize=7)
     with whole_file(path) as partial:
         figure.savefig(partial, format=path.suffix.removeprefix('.'))
     pyplot.close(figure)

@@ -80,6 +80,12 @@ BAD_PAIRS = {
     ),
     'decoder bidirectional': train('model.decoder_attention=full', "model.decoder_attention 'full' is not causal"),
     'encoder missing': train('model.layers=0', 'model.layers is 0'),
+    'cell unknown': train('model.cell=elman', "model.cell is 'elman'; known: none, tanh, gru, lstm, sru1, sru2"),
+    'cross attention unread': train(
+        'model.cell=gru model.source_reading=state model.initial_state=map model.positions=none'
+        ' model.heads=2 model.attention_dropout_rate=0.1 model.cross_attention=hard(full,sampled=True)',
+        "model.cross_attention is 'hard(full,sampled=True)'; it must be 'full' with model.cell 'gru', whose layers do",
+    ),
     'score unknown': train('model.score=cosine', "model.score is 'cosine'; known: dot, general, additive, location"),
     'distribution unknown': train('model.cross_attention=softmin(full)', "attention 'softmin(full)': unknown name"),
     'cross attention sparsemax': train(

@@ -17,9 +17,15 @@ TOLERANCE = {
 }
 
 
-def assert_close(actual: Any, expected: Any, *, dtype: Any = 'float32', gradient: bool = False) -> None:
-    """Compares two trees of arrays leaf by leaf, within the table's tolerance for `dtype`; NaN equals nothing."""
+def assert_close(
+    actual: Any, expected: Any, *, dtype: Any = 'float32', gradient: bool = False, within: float | None = None
+) -> None:
+    """Compares two trees of arrays leaf by leaf, within the table's tolerance for `dtype`; NaN equals nothing.
+
+    `within` is a smaller one, where one is promised.
+    """
     tolerance = TOLERANCE[np.dtype(dtype).name][gradient]
+    tolerance = tolerance if within is None else min(within, tolerance)
     assert jax.tree.structure(actual) == jax.tree.structure(expected)
     for (path, left), right in zip(jax.tree.leaves_with_path(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(

@@ -14,7 +14,8 @@ OF_ATTENTION: dict[str, Any] = {
     'scaled_logits': True,
     'attention_dropout_rate': 0.1,
 }
-OF_ATTENTION |= {'score': 'dot', 'location_length': 512}
+OF_ATTENTION |= {'score': 'dot', 'location_length': 512, 'attention_backend': 'auto'}
+OF_ATTENTION |= {'cross_attention': 'full', 'reinforce_weight': 1.0}
 
 
 def check_recurrent(model: ModelConfig, mesh: MeshConfig) -> None:
@@ -29,6 +30,9 @@ def check_recurrent(model: ModelConfig, mesh: MeshConfig) -> None:
     has_attention = model.decoder_layers > 0 and model.source_reading != 'state'
     for field, value in (OF_SELF_ATTENTION | ({} if has_attention else OF_ATTENTION)).items():
         require(getattr(model, field) == value, f'model.{field}', getattr(model, field), f'{value!r} {reason}')
+    if not has_attention:
+        allowed = f'0, or model.width / model.heads, {reason}'
+        require(model.head_width == model.width // model.heads, 'model.head_width', model.head_width, allowed)
     has_memory = model.directions_apart and model.memory_length > 0
     allowed = '0 with model.directions_apart: what one direction reads has not been there yet'
     require(not has_memory, 'model.memory_length', model.memory_length, allowed)

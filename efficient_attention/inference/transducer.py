@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import logging
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence, Sized
@@ -136,6 +137,11 @@ class Transducer:
         size, limit = self.config.decoder.vocab_size, self.config.position_limit
         if reason := why_unsearchable(self.config):
             raise InputError(reason)
+        if self.config.decoder_layers and self.config.cross_mechanism.draws_in_training:
+            logging.getLogger(__name__).warning(
+                'model.cross_attention %r draws keys in training alone; a search reads the most probable one',
+                self.config.cross_attention,
+            )
         self.prompt_P = ids_of(prompt, 'prompt', size)
         room = search.max_tokens if limit is None else limit + 1 - len(self.prompt_P)
         self.search = dataclasses.replace(search, max_tokens=min(search.max_tokens, room))

@@ -4,6 +4,7 @@ Peters et al. 2018 (ELMo), arXiv 1802.05365, section 3.1. A vector [D] is that o
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -42,18 +43,29 @@ class DirectionStacks(nnx.Module):
 
     def __call__(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any) -> Array:
         """The last layers' outputs; arguments as of `Stack`."""
-        return self.tapped(x_BLD, segments_BL, positions_BL, **options)[0]
+        ahead, back = self.read(self.ahead, self.back, (x_BLD, segments_BL, positions_BL), options)
+        return jnp.concatenate([ahead, back[:, ::-1]], axis=-1)
 
-    def tapped(
-        self, x_BLD: Array, segments_BL: Array, positions_BL: Array, *, rng: Array | None = None, **options: Any
-    ) -> tuple[Array, Taps]:
+    def tapped(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any) -> tuple[Array, Taps]:
         """The last layers' outputs, and those of all layers; both directions' halves joined."""
-        ahead_BLE, back_BLE = jnp.split(x_BLD, 2, axis=-1)
-        read = back_BLE[:, ::-1], segments_BL[:, ::-1], positions_BL[:, ::-1]
-        ahead_BLE, ahead = self.ahead.tapped(ahead_BLE, segments_BL, positions_BL, rng=fold(rng, 0), **options)
-        back_BLE, back = self.back.tapped(*read, rng=fold(rng, 1), **options)
+        inputs = x_BLD, segments_BL, positions_BL
+        (ahead_BLE, ahead), (back_BLE, back) = self.read(self.ahead.tapped, self.back.tapped, inputs, options)
         outputs_NBLD = jnp.concatenate([ahead.outputs_NBLD, back.outputs_NBLD[:, :, ::-1]], axis=-1)
         return jnp.concatenate([ahead_BLE, back_BLE[:, ::-1]], axis=-1), Taps(outputs_NBLD, {})
+
+    def read(
+        self,
+        ahead: Callable[..., Any],
+        back: Callable[..., Any],
+        inputs: tuple[Array, Array, Array],
+        options: dict[str, Any],
+    ) -> tuple[Any, Any]:
+        """What each direction's stack gives of its half of the vectors; the second reads rows from their end."""
+        (x_BLD, segments_BL, positions_BL), rng = inputs, options.pop('rng', None)
+        ahead_BLE, back_BLE = jnp.split(x_BLD, 2, axis=-1)
+        turned = back_BLE[:, ::-1], segments_BL[:, ::-1], positions_BL[:, ::-1]
+        given = ahead(ahead_BLE, segments_BL, positions_BL, rng=fold(rng, 0), **options)
+        return given, back(*turned, rng=fold(rng, 1), **options)
 
 
 class DirectionNorms(nnx.Module):

@@ -50,13 +50,14 @@ class SentenceLevel(nnx.Module):
 def sentence_config(config: ModelConfig, layers: int) -> ModelConfig:
     """The config of the second level's layers: the encoder's cell and sizes; attention reads all sentences.
 
-    They share one layer where the encoder's do.
+    They share one layer where the encoder's do, and both directions of a cell read what both give.
     """
     return dataclasses.replace(
         config,
         layers=layers,
         attention='full',
         global_tokens=0,
+        directions_apart=False,
         stack='plain',
         sharing='none' if config.is_stacked else 'all',
         layer_groups=1,

@@ -13,11 +13,12 @@ from efficient_attention.recurrence.cell import Cell, Operand, States
 
 def step(gates: tuple[Array, ...], recurrent: tuple[Array, ...], states: States) -> States:
     """The state after a position."""
-    r, z, product = gates
-    n = jnp.tanh(product + (0.5 + 0.5 * r) * recurrent[0])
+    # Of arrays of their own: of one product's halves they took eight times as long, and the product's gain was less.
+    r, z = (jnp.tanh(0.5 * (g + u)) for g, u in zip(gates[:2], recurrent[:2], strict=True))
+    n = jnp.tanh(gates[2] + (0.5 + 0.5 * r) * recurrent[2])
     return (n + (0.5 + 0.5 * z) * (states[0] - n),)
 
 
 OPERANDS = {'input': Operand('Dg', 'U'), 'bias': Operand('g'), 'recurrent': Operand('Ug', 'U')}
 OPERANDS |= {'recurrent_bias': Operand('g')}
-CELL = Cell('gru', (2, 1), states=1, recurrent=3, operands=OPERANDS, step=step, scales=(0.5, 0.5))
+CELL = Cell('gru', (1, 1, 1), states=1, recurrent=3, operands=OPERANDS, step=step)

@@ -4,8 +4,8 @@ A gradient by JAX alone adds the outer product of each position to that of the r
 so reads and writes this matrix at each position. Here the scan of the backward pass leaves the gradient of the
 recurrent products of all positions, and one product makes the matrix's gradient of it.
 
-On a CPU it is faster still to compute the tanh of all gates that are sums at once, and to split them afterwards: a
-function of a slice of an array in a loop is not vectorised. So the scan keeps these gates rather than their sums. And
+A function of a slice of an array in a loop is not vectorised on a CPU. So where a cell's gates come of one product, the
+tanh of all of them is computed at once, and split afterwards; the scan keeps these gates rather than their sums. And
 matrices are multiplied as matrices, unless devices share the rows: a sum over two axes would be preceded by copies.
 """
 
@@ -122,6 +122,8 @@ def _forward(cell: Cell, products: Blocks, learned: Learned, start: States, fixe
 def _backward(cell: Cell, kept: tuple, gradients: States) -> tuple:
     products, like, learned, start, fixed, after, (activated, recurrent) = kept
     before, dtype, first = states_before(fixed, start, after), like.dtype, len(cell.scales) and 1
+    # Turned here, not at each position.
+    turned = jax.lax.optimization_barrier(tuple(kernel.T for kernel in learned.get('recurrent', ())))
 
     def step(later: States, one: tuple) -> tuple[States, tuple[Blocks, Blocks]]:
         products, activated, recurrent, read, gradient, position = one
@@ -134,7 +136,7 @@ def _backward(cell: Cell, kept: tuple, gradients: States) -> tuple:
             of_sum = (of_gates.activated * (1 - activated * activated) * _scales(cell, read[0].shape[-1]),)
         of_products, of_recurrent = (*of_sum, *of_gates.products), (*of_sum, *of_gates.recurrent)
         if of_recurrent:
-            of_state = _transposed_products(cell, learned, of_recurrent, dtype)
+            of_state = _transposed_products(cell, learned, turned, of_recurrent, dtype)
             of_read = (of_read[0] + here.masked(of_state), *of_read[1:])
         return here.chosen(total, here.read(of_read)), (of_products, of_gates.recurrent)
 
@@ -183,14 +185,14 @@ def _recurrent_products(cell: Cell, learned: Learned, state_BU: Array, dtype: jn
     return tuple(one + bias[None] for one, bias in zip(products, learned['recurrent_bias'], strict=True))
 
 
-def _transposed_products(cell: Cell, learned: Learned, of_recurrent: Blocks, dtype: jnp.dtype) -> Array:
-    """The gradient of the state that the recurrent products read."""
+def _transposed_products(cell: Cell, learned: Learned, turned: Blocks, of_recurrent: Blocks, dtype: jnp.dtype) -> Array:
+    """The gradient of the state that the recurrent products read; `turned` are their matrices, transposed."""
     if cell.is_diagonal:
         each = [of * one[None] for of, one in zip(of_recurrent, learned['diagonal'], strict=True)]
     else:
         each = [
-            jnp.matmul(of.astype(dtype), kernel.T.astype(dtype), preferred_element_type=jnp.float32)
-            for of, kernel in zip(of_recurrent, learned['recurrent'], strict=True)
+            jnp.matmul(of.astype(dtype), kernel_GU.astype(dtype), preferred_element_type=jnp.float32)
+            for of, kernel_GU in zip(of_recurrent, turned, strict=True)
         ]
     return functools.reduce(jnp.add, each)
 
@@ -216,4 +218,5 @@ def _sum_of_outer(x_LBU: Array, y_LBG: Array) -> Array:
     if is_split('B'):
         return jnp.einsum('lbu,lbg->ug', x_LBU, y_LBG, preferred_element_type=jnp.float32)
     x_XU, y_XG = jax.lax.collapse(x_LBU, 0, 2), jax.lax.collapse(y_LBG, 0, 2)
-    return jnp.matmul(x_XU.T, y_XG, preferred_element_type=jnp.float32)
+    x_UX = jax.lax.optimization_barrier(x_XU.T)  # a product that turns it on the way takes a CPU a fifth longer
+    return jnp.matmul(x_UX, y_XG, preferred_element_type=jnp.float32)

@@ -89,6 +89,8 @@ def results(backend: str, text: str, option: str, *shape: Any, tile: int | None 
     bias, mechanism = extra.pop('bias', None), parse_mechanism(text)
     mechanism = mechanism if tile is None else dataclasses.replace(mechanism, tile=tile)
     extra = ({'rng': jax.random.key(5)} if mechanism.needs_rng else {}) | extra
+    if mechanism.needs_centres:
+        extra['centres'] = jax.random.uniform(jax.random.key(6), arrays[0].shape[:3], maxval=arrays[1].shape[1])
 
     def weighted(q: jax.Array, k: jax.Array, v: jax.Array, bias: Any) -> tuple:
         k = q if mechanism.normalises_keys and k.shape == q.shape else k

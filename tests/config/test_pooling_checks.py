@@ -45,6 +45,12 @@ def test_what_fits():
             "^head.pooling is 'first'; it must be 'mean' or 'attention' with one direction of model.cell 'gru': a",
         ),
         ({}, {}, {'problem': 'multiple_choice'}, "^examples.sentences is 30; examples.problem 'multiple_choice' reads"),
+        (
+            {},
+            {'cell': 'none', 'bidirectional': False, 'score': 'location', 'location_length': 29},
+            {},
+            '^examples.sentences is 30; it must be at most model.location_length 29, whose table',
+        ),
         ({}, {}, {'text_pair': 'b'}, "^examples.text_pair is 'b'; it must be '' with examples.sentences 30: rows"),
         (
             {},

@@ -37,6 +37,21 @@ def test_recurrent_layers_serve_every_task():
             {'attention': 'causal & window(4)'},
             "model.attention is 'causal & window.4.'; it must be 'full' or",
         ),
+        (
+            LANGUAGE,
+            {'head_width': 16},
+            'model.head_width is 16; it must be 0, or model.width / model.heads, with model.',
+        ),
+        (
+            LANGUAGE,
+            {'attention_backend': 'dense'},
+            "model.attention_backend is 'dense'; it must be 'auto' with model.c",
+        ),
+        (
+            PAIRS,
+            {'source_reading': 'state', 'initial_state': 'map', 'layers': 2, 'cross_attention': 'sparsemax(full)'},
+            r"model.cross_attention is 'sparsemax\(full\)'; it must be 'full' with model.cell",
+        ),
         (LANGUAGE, {'rotary': True}, 'model.rotary is True; it must be False with model.cell'),
         (LANGUAGE, {'relative': 'alibi'}, "model.relative is 'alibi'; it must be 'none' with model.cell"),
         (LANGUAGE, {'bidirectional': True}, 'model.bidirectional is True; it must be False in a language model'),

@@ -28,7 +28,8 @@ def by_definition(pooling: Pooling) -> tuple[np.ndarray, np.ndarray]:
         if pooling.kind == 'mean' and len(places):
             weights[row, places] = 1 / len(places)
         elif len(places):
-            u = np.tanh(x[row, places] @ np.asarray(pooling.dense.kernel[...], np.float64))
+            u = x[row, places] @ np.asarray(pooling.dense.kernel[...], np.float64)
+            u = np.tanh(u + np.asarray(pooling.dense.bias[...], np.float64))
             scores = np.exp(u @ np.asarray(pooling.query[...], np.float64))
             weights[row, places] = scores / scores.sum()
     return weights, np.stack([one @ vectors for one, vectors in zip(weights, x, strict=True)])
@@ -37,6 +38,8 @@ def by_definition(pooling: Pooling) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize('kind', ['mean', 'attention'])
 def test_formula(kind: str):
     pooling = make(kind)
+    if kind == 'attention':
+        pooling.dense.bias[...] = jnp.linspace(-1.0, 1.0, pooling.dense.bias.size)
     weights, vectors = by_definition(pooling)
     assert_close(pooling.weights(X, SEGMENTS), weights)
     assert_close(pooling(X, SEGMENTS), vectors)

@@ -100,10 +100,10 @@ def test_a_cell_is_its_equations_forward_and_backward(name: str):
         (_, found), gradients = value_and_gradients(
             lambda p, x, chunk=chunk: recur(LearnedCell(cell, p), x, chunk=chunk)[0], p, X[:, :5]
         )
-        assert_close(found, out)
+        assert_close(found, out, within=1e-5)
         assert_close(gradients, truth, gradient=True)
     back = recur(LearnedCell(cell, p), X[:, 4::-1], is_reversed=True)[0]
-    assert_close(back[:, ::-1], out)
+    assert_close(back[:, ::-1], out, within=1e-5)
 
 
 @pytest.mark.parametrize('name', ['gru', 'lstm', 'sru2'])
@@ -127,7 +127,7 @@ def test_a_text_in_a_packed_row_with_padding_is_as_alone(name: str):
 
         (_, found), gradients = value_and_gradients(packed, p, X)
         (_, out), truth = value_and_gradients(alone, p, X)
-        assert_close(found, out)
+        assert_close(found, out, within=1e-5)
         assert_close(gradients, truth, gradient=True)
     assert not jnp.where(SEGMENTS[..., None] == 0, recur(LearnedCell(cell, p), X, SEGMENTS)[0], 0.0).any()
 
@@ -178,7 +178,24 @@ def test_nnx_cells_give_the_same(name: str):
     getattr(theirs, state_side).kernel[...] = p['recurrent']
     holder = next(getattr(theirs, side) for side in (input_side, state_side) if getattr(theirs, side).bias is not None)
     holder.bias[...] = p['bias']
-    assert_close(recur(LearnedCell(cell, p), X)[0], nnx.RNN(theirs)(X))
+    start = theirs.initialize_carry((B, units), nnx.Rngs(0))
+    graph, params, others = nnx.split(nnx.RNN(theirs, rngs=False), nnx.Param, ...)
+    weights = jnp.asarray(RNG.standard_normal((B, L, units)), jnp.float32)
+
+    def ours_of(p: dict, x: jax.Array) -> jax.Array:
+        return recur(LearnedCell(cell, p), x)[0]
+
+    def theirs_of(params: nnx.State, x: jax.Array) -> jax.Array:
+        return nnx.merge(graph, params, others)(x, initial_carry=start)
+
+    assert_close(ours_of(p, X), theirs_of(params, X), within=1e-5)
+    own, of_x = jax.grad(lambda p, x: (ours_of(p, x) * weights).sum(), argnums=(0, 1))(p, X)
+    params, of_their_x = jax.grad(lambda p, x: (theirs_of(p, x) * weights).sum(), argnums=(0, 1))(params, X)
+    assert_close(of_x, of_their_x, gradient=True)
+    found = params['cell']
+    pairs = (found[input_side].kernel, own['input']), (found[state_side].kernel, own['recurrent'])
+    for theirs_one, one in pairs:
+        assert_close(one, theirs_one[...], gradient=True)
 
 
 @pytest.mark.parametrize('name', ['gru', 'sru2'])

@@ -56,10 +56,17 @@ def test_growth_and_crossovers_follow_from_the_times(tmp_path: Path, monkeypatch
     for part in ('lengths', 'token'):
         assert found[part]['exponents']['lstm'] == pytest.approx(1.0)
         assert found[part]['exponents']['full'] == pytest.approx(2.0)
-        assert found[part]['crossovers']['lstm'] == [512, 'full']  # linear in place of length^2 / 256
-        assert found[part]['crossovers']['sru2'] == [128, 'full']
-    assert 'lstm: cheaper than full attention from length 512' in capsys.readouterr().out
-    assert 'one more token of a decoder' in plot.read_text(encoding='utf-8')
+        # Linear in place of length^2 / 256, as windows are here, too.
+        assert found[part]['crossovers']['lstm'] == {'full': 512, 'window': 512}
+        assert found[part]['crossovers']['sru2'] == {'full': 128, 'window': 128}
+        assert found[part]['crossovers']['window'] == {'full': None} and list(found[part]['crossovers']['full']) == [
+            'window'
+        ]
+    lines = capsys.readouterr().out
+    assert 'lstm: cheaper than full attention from length 512' in lines and 'window: never cheaper than full' in lines
+    drawn = plot.read_text(encoding='utf-8')
+    assert 'one more token of a decoder' in drawn
+    assert 'lstm, length^1.00, &lt; full from 512, &lt; window from 512' in drawn
 
 
 def test_a_side_that_would_take_too_long_is_left_out(tmp_path: Path, monkeypatch):
