@@ -8,9 +8,8 @@ gives a review's. `mean` pools both levels by their mean; `flat` is one GRU over
 is pretrained. The layers have a residual sum and a norm, which the paper's do not. A tenth of the training reviews,
 those whose number ends in 0, chooses the checkpoint; the test set is read once, by the second command.
 
-Not run to its end yet. A step of 64 reviews of 16 sentences of 50 tokens takes 1.0 s of a CPU core, and compiling 11 s
-for each of up to a dozen pairs of lengths (`han`). So the 1,408 steps should take about 25 minutes, and compiling,
-reading and splitting the reviews 6 more.
+Runs of 2026-11-25, jax 0.10.2, seed 0, one core of an AMD EPYC beside other work: accuracy on the 25,000 test reviews
+0.8909 of `han` in 23 minutes, 0.8824 of `mean` in 25; held out 0.9008 and 0.8888. `flat` was not run.
 """
 
 from ml_collections import ConfigDict
