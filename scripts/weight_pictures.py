@@ -20,6 +20,8 @@ SCALE = 1.5  # of the logits' spread, so that distributions differ
 def define_weight_flags(options: flags.FlagValues) -> None:
     """The flags of the queries and keys."""
     define_length(32, 'Queries and keys.', options)
+    what = 'How queries meet keys; general is dot with a matrix, which random queries have no need of.'
+    flags.DEFINE_enum('score', 'dot', ('dot', 'additive'), what, flag_values=options)
     flags.DEFINE_integer('seed', 0, 'Of the random queries and keys, and of what mechanisms draw.', flag_values=options)
 
 
@@ -38,7 +40,7 @@ def draw_weights(texts: list[str], options: flags.FlagValues) -> Figure:
     figure = Figure(figsize=(3.2 * columns, 3.4 * rows), layout='constrained')
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, text, mechanism in zip(grid, texts, mechanisms, strict=False):
-        weights_LM = weights_of(mechanism, text, options.length, options.seed)
+        weights_LM = weights_of(mechanism, text, options)
         axes.imshow(weights_LM, cmap='Blues', vmin=0.0, vmax=1.0, interpolation='nearest')
         axes.set_title(text, family='monospace', size=8)
         axes.tick_params(labelsize=7, length=0)
@@ -49,16 +51,18 @@ def draw_weights(texts: list[str], options: flags.FlagValues) -> Figure:
     return figure
 
 
-def weights_of(mechanism: Mechanism, text: str, length: int, seed: int) -> np.ndarray:
+def weights_of(mechanism: Mechanism, text: str, options: flags.FlagValues) -> np.ndarray:
     """float32 [L, M]; raises InputError where the mechanism serves no such call."""
-    shape = 1, length, 1, WIDTH
-    rngs = jax.random.split(jax.random.key(seed), 4)
+    shape = 1, options.length, 1, WIDTH
+    rngs = jax.random.split(jax.random.key(options.seed), 4)
     query, key = (SCALE * jax.random.normal(rng, shape) for rng in rngs[:2])
-    options = {'rng': rngs[2]} if mechanism.needs_rng else {}
+    given = {'rng': rngs[2]} if mechanism.needs_rng else {}
     if mechanism.needs_centres:
-        options['centres'] = jax.nn.sigmoid(2.0 * jax.random.normal(rngs[3], shape[:3]))
+        given['centres'] = jax.nn.sigmoid(2.0 * jax.random.normal(rngs[3], shape[:3]))
+    if options.score == 'additive':
+        given['additive'] = jax.random.normal(jax.random.fold_in(rngs[3], 1), (1, WIDTH))
     try:
-        weights = attention_weights(query, query if mechanism.normalises_keys else key, mechanism, **options)
+        weights = attention_weights(query, query if mechanism.normalises_keys else key, mechanism, **given)
     except (ValueError, NotImplementedError) as error:
         raise InputError(f'{text}: {error}') from None
     return np.asarray(weights[0, 0])
