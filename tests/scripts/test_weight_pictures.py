@@ -1,4 +1,6 @@
-"""Weights as pictures: mechanisms over the same queries and keys, by either score."""
+"""Pictures of weights: one for each mechanism, and one line for what cannot be drawn."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,17 +11,26 @@ from efficient_attention.errors import InputError
 from scripts.weight_pictures import define_weight_flags, draw_weights, weights_of
 
 
-def options_of(*words: str) -> flags.FlagValues:
-    options = flags.FlagValues()
-    define_weight_flags(options)
-    options(['visualize.py', '--length=12', *words])
-    return options
+def options(*arguments: str) -> flags.FlagValues:
+    values = flags.FlagValues()
+    define_weight_flags(values)
+    values(['visualize.py', *arguments])
+    return values
+
+
+def test_each_mechanism_has_its_picture(tmp_path: Path, capsys: pytest.CaptureFixture):
+    texts = ['sparsemax(causal)', 'hard', 'local_p(3)', 'lsh(4, 2)']
+    draw_weights(texts, options('--length', '16')).savefig(tmp_path / 'weights.png')
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(':')[0] for line in lines] == texts
+    assert lines[1] == 'hard: 1.0 keys a query have weight'
 
 
 def test_the_score_is_what_queries_and_keys_are_compared_by():
     text = 'sparsemax(causal)'
     dot, additive, again = (
-        weights_of(parse_mechanism(text), text, options_of(f'--score={score}')) for score in ('dot', 'additive', 'dot')
+        weights_of(parse_mechanism(text), text, options('--length', '12', f'--score={score}'))
+        for score in ('dot', 'additive', 'dot')
     )
     np.testing.assert_array_equal(dot, again)
     assert np.abs(dot - additive).max() > 0.1
@@ -28,12 +39,16 @@ def test_the_score_is_what_queries_and_keys_are_compared_by():
         assert not np.triu(weights_LM, 1).any()
 
 
-def test_a_mechanism_without_logits_refuses_additive_scores_in_one_line():
-    with pytest.raises(InputError, match=r'^lsh\(4, 2\): .* has no logits that additive scores could be'):
-        weights_of(parse_mechanism('lsh(4, 2)'), 'lsh(4, 2)', options_of('--score=additive'))
-
-
-def test_each_mechanism_has_its_panel():
-    figure = draw_weights(['causal', 'local_p(3)', 'hard(full)', 'entmax(full)'], options_of())
-    titles = [axes.get_title() for axes in figure.axes]
-    assert titles[:4] == ['causal', 'local_p(3)', 'hard(full)', 'entmax(full)'] and not any(titles[4:])
+@pytest.mark.parametrize(
+    'texts, arguments, line',
+    [
+        (['windw(3)'], (), "unknown name 'windw'"),
+        (['full'] * 13, (), 'mechanisms is 13; it must be at most 12'),
+        (['full'], ('--length', '0'), '--length is 0; it must be from 1 to 512'),
+        (['full'], ('--seed', '-1'), '--seed is -1'),
+        (['lsh(4, 2)'], ('--score=additive',), r'^lsh\(4, 2\): .* has no logits that additive scores could be'),
+    ],
+)
+def test_bad_input_is_one_line(texts: list[str], arguments: tuple, line: str):
+    with pytest.raises(InputError, match=line):
+        draw_weights(texts, options(*arguments))
