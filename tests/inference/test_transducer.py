@@ -158,6 +158,14 @@ def test_no_more_sources_than_rows_are_under_way(rows: int):
     assert rows - 1 <= transducer.rows * transducer.at_once <= rows
 
 
+def test_a_line_says_that_a_search_draws_no_keys(caplog: pytest.LogCaptureFixture):
+    config = dataclasses.replace(CONFIG, cross_attention='hard(full, sampled=True)')
+    graph, params = drawn(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0)), std=1.0)
+    Transducer(*for_inference(graph, params), SEARCH, prompt=PROMPT)
+    [line] = [record.getMessage() for record in caplog.records if 'draws keys in training alone' in record.getMessage()]
+    assert line.startswith("model.cross_attention 'hard(full, sampled=True)' ")
+
+
 def test_alignments_are_the_weights_of_the_last_layer():
     transducer = transducer_of()
     [[first, second]] = transducer(SOURCES[2:3], alignments=True)
