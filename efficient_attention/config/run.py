@@ -5,6 +5,7 @@ import dataclasses
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.config.checks import check_one_of
 from efficient_attention.config.data import DataConfig
+from efficient_attention.config.distill import DistillConfig
 from efficient_attention.config.draw_checks import check_draws
 from efficient_attention.config.evaluation import EvalConfig, has_held_out
 from efficient_attention.config.examples import ExamplesConfig
@@ -40,6 +41,7 @@ class RunConfig:
     pairs: PairsConfig = read_by('text_to_text', default=PairsConfig())
     noise: NoiseConfig = read_by('text_to_text', default=NoiseConfig())
     model: ModelConfig = ModelConfig()
+    distill: DistillConfig = read_by('pretraining', 'fine_tuning', default=DistillConfig(), marks=(TRAINING_ONLY,))
     optimizer: OptimizerConfig = marked(TRAINING_ONLY, default=OptimizerConfig())
     mesh: MeshConfig = marked(CHANGEABLE, default=MeshConfig())
     train: TrainConfig = marked(TRAINING_ONLY, default=TrainConfig())

@@ -17,6 +17,8 @@ class TrainConfig:
     seed: int = 0  # of parameters, data order, masks and dropout
     start_from: str = ''  # where parameters come from at step 0: a Hugging Face folder or a workdir; '' = drawn
     start_random: bool = False  # draw them all the same, and take sizes and tokenizer alone from `start_from`
+    # layers of the checkpoint of `start_from` that the model begins with, such as '1,3,5', counted from 1; '' = all
+    start_layers: str = read_by('pretraining', 'fine_tuning', default='')
     # evaluations in a row without a better checkpoint.best_metric that end the run; 0 = none do
     early_stop: int = read_by('fine_tuning', default=0, marks=(CHANGEABLE,))
     # share of each label that is spread over the vocabulary (Szegedy et al. 2015, arXiv 1512.00567, section 7)
@@ -38,3 +40,5 @@ class TrainConfig:
         check_within('train.stall_seconds', self.stall_seconds, 0)
         if self.start_random and not self.start_from:
             raise InputError('train.start_random is True; it needs train.start_from, whose sizes it takes')
+        if self.start_layers and not self.start_from:
+            raise InputError(f'train.start_layers is {self.start_layers!r}; it needs train.start_from, whose they are')

@@ -5,6 +5,7 @@ from typing import Any
 
 from flax import nnx
 
+from efficient_attention.objectives.beside import separate
 from efficient_attention.objectives.objective import Batch, Objective, OutputObjective
 
 
@@ -15,7 +16,8 @@ def make_eval_step(graph: nnx.GraphDef, objective: Objective) -> Callable[..., t
     """
 
     def eval_step(params: Any, batch: Batch, carry: Any = None) -> tuple:
-        sums, carry = objective.sums(nnx.merge(graph, params), batch, carry, None)
+        params, beside = separate(params)
+        sums, carry = objective.with_beside(beside).sums(nnx.merge(graph, params), batch, carry, None)
         result = sums, objective.weights(batch)
         return result if carry is None else (*result, carry)
 
@@ -29,9 +31,11 @@ def make_output_step(graph: nnx.GraphDef, objective: OutputObjective | None = No
     """
 
     def output_step(params: Any, batch: Batch) -> tuple:
-        outputs = nnx.merge(graph, params).outputs(batch)
+        params, beside = separate(params)
+        model = nnx.merge(graph, params)
         if objective is None:
-            return {}, {}, outputs
-        return objective.sums_of(outputs, batch), objective.weights(batch), outputs
+            return {}, {}, model.outputs(batch)
+        outputs, sums = objective.with_beside(beside).outputs_and_sums(model, batch)
+        return sums, objective.weights(batch), outputs
 
     return output_step

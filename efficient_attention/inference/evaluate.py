@@ -3,7 +3,7 @@
 import dataclasses
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.eval_step import make_eval_step, make_output_step
 from efficient_attention.models.device_memory import check_fits, layer_input_bytes
 from efficient_attention.models.sharding import carry_sharding, check_divisible, path_name, to_devices
-from efficient_attention.objectives.objective import Batch, OutputObjective, Sums
+from efficient_attention.objectives.objective import Batch, Objective, OutputObjective, Sums
 from efficient_attention.tasks.task import HostBatch, Task
 from efficient_attention.tasks.token_ids import check_ids
 
@@ -26,6 +26,13 @@ RUN_AHEAD = 2  # batches handed to the device before the host waits for the olde
 
 
 EvalStep = Callable[..., tuple]  # see `make_eval_step`
+
+
+class Joined(NamedTuple):
+    """An objective that reads more than a task's batches hold, and what adds that to a batch on the devices."""
+
+    objective: Objective
+    add: Callable[[Batch], Batch]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +43,12 @@ class Evaluation:
     mesh: Mesh
     batch_size: int  # rows at a time, over all devices
     model: ModelConfig
+    joined: Joined | None = None  # in training with a teacher; else the task's own objective, and batches as they are
+
+    @property
+    def objective(self) -> Objective:
+        """Whose sums are added."""
+        return self.task.evaluation_objective if self.joined is None else self.joined.objective
 
     def step(self) -> EvalStep:
         """The jitted step, from parameters and a batch to sums, weights and the outputs that the task asks for."""
@@ -47,8 +60,9 @@ class Evaluation:
 
     def step_of(self, graph: nnx.GraphDef) -> EvalStep:
         """The jitted step of a model with this graph."""
-        objective = self.task.evaluation_objective
-        if isinstance(objective, OutputObjective):
+        objective = self.objective
+        if self.task.token_outputs is not None:
+            assert isinstance(objective, OutputObjective)
             step = make_output_step(graph, objective)
         else:
             step = make_eval_step(graph, objective)
@@ -59,12 +73,27 @@ class Evaluation:
         batches = announced(self.task.evaluation_batches(jax.process_index(), jax.process_count()), on_batch)
         if self.task.token_outputs is not None:
             means, outputs = evaluate_outputs(step, params, batches, self.on_devices, self.task.token_outputs)
-            return self.task.finish_metrics(means) | self.task.scores(outputs)
-        return self.task.finish_metrics(evaluate(step, params, batches, self.on_devices, self.initial_carry()))
+            return self.finished(means) | self.task.scores(outputs)
+        return self.finished(evaluate(step, params, batches, self.on_devices, self.initial_carry()))
+
+    @property
+    def metric_names(self) -> frozenset[str]:
+        """The names of the metrics of an evaluation."""
+        names = self.task.held_out_metrics
+        return names if self.joined is None else self.joined.objective.metric_names(names) | {'loss'}
+
+    def finished(self, means: dict[str, float]) -> dict[str, float]:
+        """The metrics to report from the means of all terms; with a teacher also 'loss', their weighted sum."""
+        metrics = self.task.finish_metrics(means)
+        if self.joined is None:
+            return metrics
+        ending = '_weight'
+        terms = [name.removesuffix(ending) for name in means if name.endswith(ending)]
+        return metrics | {'loss': sum(self.objective.factor(term) * means[f'{term}_loss'] for term in terms)}
 
     def initial_carry(self) -> Any:
         """What the first batch gets from before, for an objective that hands something on; else None."""
-        shapes = jax.eval_shape(lambda: self.task.evaluation_objective.initial_carry(self.batch_size))
+        shapes = jax.eval_shape(lambda: self.objective.initial_carry(self.batch_size))
 
         def empty(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.Array:
             return jnp.zeros(leaf.shape, leaf.dtype, device=carry_sharding(path_name(path), leaf.shape, self.mesh))
@@ -73,16 +102,21 @@ class Evaluation:
 
     def on_devices(self, batch: HostBatch) -> Batch:
         """The global batch of this process's rows; raises InputError where an id is not of the vocabulary."""
+        rows = self.task_batch(batch)
+        return rows if self.joined is None else self.joined.add(rows)
+
+    def task_batch(self, batch: HostBatch) -> Batch:
+        """The same as the task's batches are, without what an objective reads beside."""
         check_ids(batch, self.model)
         return to_devices(batch, self.mesh)
 
 
-def make_evaluation(config: RunConfig, task: Task, mesh: Mesh) -> Evaluation:
+def make_evaluation(config: RunConfig, task: Task, mesh: Mesh, joined: Joined | None = None) -> Evaluation:
     """The evaluation of a config's task; raises InputError where its batch does not fit the mesh."""
     size, heads = config.eval.batch_size, config.model.heads
     check_divisible(mesh, batch_size=size, micro_batches=1, heads=heads, field='eval.batch_size')
     check_fits(mesh, {"the inputs of an evaluation's layers": layer_input_bytes(config, size, mesh, is_kept=False)})
-    return Evaluation(task, mesh, size, config.model)
+    return Evaluation(task, mesh, size, config.model, joined)
 
 
 def evaluate(

@@ -19,7 +19,7 @@ from efficient_attention.tasks.registry import make_task
 from efficient_attention.tasks.task import Task
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Wanted
 from efficient_attention.workdir.config_file import fields_of_a_run, read_config, with_new_fields
-from efficient_attention.workdir.fingerprint import compare_fingerprints
+from efficient_attention.workdir.fingerprint import TEACHER, compare_fingerprints
 
 
 class Trained(NamedTuple):
@@ -53,7 +53,7 @@ def restore(workdir: Path, *, wanted: Wanted = None, config: RunConfig | None = 
         with_new_fields(restored.record.get('fingerprint', {})),
         {'config': to_dict(config)} | task.fingerprint,
         where=str(workdir),
-        changeable=fields_of_a_run(CHANGEABLE) + fields_of_a_run(TRAINING_ONLY),
+        changeable=(*fields_of_a_run(CHANGEABLE), *fields_of_a_run(TRAINING_ONLY), TEACHER),
         advice='put back what was changed since',
     )
     return Trained(evaluation, restored.state['params'], restored.step)

@@ -14,7 +14,7 @@ from efficient_attention.models.directions import DirectionNorms, DirectionStack
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.memory import StateMemory
 from efficient_attention.models.stack import Stack
-from efficient_attention.models.taps import Taps
+from efficient_attention.models.taps import Inside, Taps
 from efficient_attention.modules.context import fold
 from efficient_attention.modules.parameters import make_norm
 
@@ -60,10 +60,15 @@ class Encoder(nnx.Module):
 
         Arguments as of `embedded`. A reversible stack keeps what it would otherwise recover.
         """
+        return self.with_inside(tokens_BL, segments_BL, **options)[1].states_NBLD
+
+    def with_inside(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> tuple[Array, Inside]:
+        """As a call, and what a student and its teacher are compared by; arguments as of `embedded`."""
         x_BLD, read = self.embedded(tokens_BL, segments_BL, **options)
-        _, taps = self.stack.tapped(x_BLD, segments_BL, **read)
+        last_BLD, taps = self.stack.tapped(x_BLD, segments_BL, **read)
         states_NBLD = jnp.concatenate([x_BLD[None], taps.outputs_NBLD.astype(x_BLD.dtype)])
-        return jax.vmap(lambda x_BLD: self.normed(x_BLD, options.get('rng')))(states_NBLD)
+        states_NBLD = jax.vmap(lambda x_BLD: self.normed(x_BLD, options.get('rng')))(states_NBLD)
+        return self.normed(last_BLD, options.get('rng')), Inside(states_NBLD, taps.attention.get('attention'))
 
     def embedded(
         self,

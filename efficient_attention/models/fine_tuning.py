@@ -14,6 +14,7 @@ from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.heads import Pooler
 from efficient_attention.models.layer_mix import LayerMix
 from efficient_attention.models.sentences import SentenceLevel, folded
+from efficient_attention.models.taps import Inside
 from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
 from efficient_attention.modules.context import fold
 from efficient_attention.modules.parameters import linear, make_norm
@@ -60,13 +61,24 @@ class FineTuningModel(nnx.Module):
             'logits' [B, C] ('sequence'), [B, L, C] ('token'), [B, L, 2] ('span', 'multi_hop') or [B, A] ('choice');
             of 'multi_hop' also 'type' [B, 3] and 'support' [B, L].
         """
-        kind = self.head.config.kind
-        if kind == 'choice':
-            return {'logits': self.choice_logits(batch, rng, step)}
-        if kind == 'sequence':
+        if self.sentences is not None:
             x_BD = self.text_vectors(batch, rng, step)
             return self.head(x_BD if self.pooler is None else self.pooler(x_BD), rng=fold(rng, 1))
-        return self.head(self.encode(batch, fold(rng, 0), step), rng=fold(rng, 1))
+        rows, keys = self.rows_of(batch, rng)
+        return self.of_vectors(self.encode(rows, fold(keys, 0), step), batch, keys)
+
+    def rows_of(self, batch: dict[str, Array], rng: Array | None) -> tuple[dict[str, Array], Array | None]:
+        """The rows that the encoder reads and their keys: of choices each is a row of its own."""
+        return folded(batch, rng, READ) if self.head.config.kind == 'choice' else (batch, rng)
+
+    def of_vectors(self, x_BLD: Array, batch: dict[str, Array], keys: Array | None) -> dict[str, Array]:
+        """The head's outputs from the encoder's features of all rows; `keys` of these turn dropout on."""
+        kind = self.head.config.kind
+        if kind not in POOLED:
+            return self.head(x_BLD, rng=fold(keys, 1))
+        x_BD = self.pooling(x_BLD, batch['segments'].reshape(x_BLD.shape[:2]))
+        outputs = self.head(x_BD if self.pooler is None else self.pooler(x_BD), rng=fold(keys, 1))
+        return outputs if kind == 'sequence' else {'logits': outputs['logits'].reshape(batch['tokens'].shape[:2])}
 
     @property
     def token_outputs(self) -> frozenset[str]:
@@ -75,7 +87,23 @@ class FineTuningModel(nnx.Module):
 
     def outputs(self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0) -> dict[str, Array]:
         """As a call, with those of padding out of reach of any softmax: what losses and predictions read."""
-        outputs, kind = self(batch, rng=rng, step=step), self.head.config.kind
+        return self.without_padding(self(batch, rng=rng, step=step), batch)
+
+    def with_inside(
+        self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0
+    ) -> tuple[dict[str, Array], Inside]:
+        """The `outputs`, and what a student and its teacher are compared by; not of rows of sentences."""
+        rows, keys = self.rows_of(batch, rng)
+        x_BLD, inside = self.encoder.with_inside(
+            rows['tokens'], rows['segments'], **self.read(rows, fold(keys, 0), step)
+        )
+        if self.mix is not None:
+            x_BLD = self.mix(inside.states_NBLD)
+        return self.without_padding(self.of_vectors(x_BLD, batch, keys), batch), inside
+
+    def without_padding(self, outputs: dict[str, Array], batch: dict[str, Array]) -> dict[str, Array]:
+        """Outputs whose logits of padding are out of reach of any softmax."""
+        kind = self.head.config.kind
         if kind in ('span', 'multi_hop'):
             is_padding = batch['segments'] == 0
             outputs['logits'] = jnp.where(is_padding[..., None], NOWHERE, outputs['logits'])
@@ -88,16 +116,19 @@ class FineTuningModel(nnx.Module):
 
         Token types are left out where the model has none.
         """
-        read: dict[str, Any] = {'token_types_BL': batch['token_types'] if self.encoder.config.token_types > 1 else None}
-        read |= {'rng': rng, 'step': step, 'is_global_BL': batch.get('is_global')}
+        read = self.read(batch, rng, step)
         if self.mix is None:
             return self.encoder(batch['tokens'], batch['segments'], **read)
         return self.mix(self.encoder.states(batch['tokens'], batch['segments'], **read))
 
+    def read(self, batch: dict[str, Array], rng: Array | None, step: Array | int) -> dict[str, Any]:
+        """What the encoder reads beside tokens and segments."""
+        types_BL = batch['token_types'] if self.encoder.config.token_types > 1 else None
+        return {'token_types_BL': types_BL, 'rng': rng, 'step': step, 'is_global_BL': batch.get('is_global')}
+
     def text_vectors(self, batch: dict[str, Array], rng: Array | None = None, step: Array | int = 0) -> Array:
-        """One vector for each row [B, D]: its pooled tokens, or its pooled sentences."""
-        if self.sentences is None:
-            return self.pooling(self.encode(batch, fold(rng, 0), step), batch['segments'])
+        """One vector for each row [B, D]: its pooled sentences."""
+        assert self.sentences is not None
         x_BSD = self.sentence_vectors(batch, rng, step)
         return self.sentences(x_BSD, sentence_segments(batch), rng=fold(rng, 2))
 
@@ -119,13 +150,6 @@ class FineTuningModel(nnx.Module):
         x_BSD = self.sentences.encode(self.sentence_vectors(batch), segments_BS)
         sentences_BS = self.sentences.pooling.weights(x_BSD, segments_BS)
         return {'words': words_BL.reshape(batch['tokens'].shape), 'sentences': sentences_BS}
-
-    def choice_logits(self, batch: dict[str, Array], rng: Array | None, step: Array | int) -> Array:
-        """One number for each choice, [B, A]: the choices are rows of their own."""
-        flat, keys = folded(batch, rng, READ)
-        x_BD = self.pooling(self.encode(flat, fold(keys, 0), step), flat['segments'])
-        x_BD = x_BD if self.pooler is None else self.pooler(x_BD)
-        return self.head(x_BD, rng=fold(keys, 1))['logits'].reshape(batch['tokens'].shape[:2])
 
 
 def sentence_segments(batch: dict[str, Array]) -> Array:

@@ -23,11 +23,32 @@ ALBERT_SIZES = {
     'xxlarge': (12, 4096, 0.0),
 }
 
+# Jiao et al. 2019, arXiv 1909.10351, section 4.2: layers, width, feed-forward width; 12 heads whatever the width.
+TINYBERT_SIZES = {'4': (4, 312, 1200), '6': (6, 768, 3072)}
+
 
 def bert_fields(size: str) -> dict[str, Any]:
     """The `model` fields in which BERT `size` differs from `ModelConfig`'s defaults."""
     layers, width = BERT_SIZES[known_size(BERT_ALIASES.get(size, size), BERT_SIZES, 'BERT')]
     return {'layers': layers, 'width': width, 'heads': width // 64, 'vocab_size': BERT_VOCABULARY}
+
+
+def distilbert_fields(size: str) -> dict[str, Any]:
+    """The `model` fields of DistilBERT: half of BERT-base's layers, no token types (Sanh et al. 2019, section 3)."""
+    known_size(size, {'base': ()}, 'DistilBERT')
+    return bert_fields('6x768') | {'token_types': 0}
+
+
+def tinybert_fields(size: str) -> dict[str, Any]:
+    """The `model` fields in which TinyBERT `size` differs from `ModelConfig`'s defaults."""
+    layers, width, wide = TINYBERT_SIZES[known_size(size, TINYBERT_SIZES, 'TinyBERT')]
+    return {
+        'layers': layers,
+        'width': width,
+        'heads': 12,
+        'feed_forward_width': wide,
+        'vocab_size': BERT_VOCABULARY,
+    }
 
 
 def albert_fields(size: str) -> dict[str, Any]:

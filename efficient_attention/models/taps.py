@@ -31,6 +31,18 @@ class Taps(NamedTuple):
     attention: dict[str, AttentionOperands]
 
 
+class Inside(NamedTuple):
+    """What a student and its teacher are compared by beside their outputs.
+
+    Args:
+        states: the vectors of the embeddings and of each of the N layers, normed as those of the last one are.
+        attention: of all N layers; None of layers without attention.
+    """
+
+    states_NBLD: Array
+    attention: AttentionOperands | None
+
+
 def taps_of(layers: LayerTap, dtype: DTypeLike) -> Taps:
     """The taps from those of all layers, stacked; outputs in the dtype of the stack's."""
     streams, attention = layers

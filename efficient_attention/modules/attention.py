@@ -38,6 +38,7 @@ class AttentionOperands(NamedTuple):
     centres_BLH: Array | None = None
     # log-probabilities of the keys that queries drew, in training
     drawn_BHL: Array | None = None
+    value_BMHK: Array | None = None  # of a self-attention; weights do not depend on it
 
     @property
     def options(self) -> dict[str, Any]:
@@ -103,7 +104,7 @@ class Attention(nnx.Module):
                 raise ValueError('is_global and bias do not go together')
             tokens = self.global_tokens(x_BLD, context.is_global_BL)
             out_BLHK = attend_with_global(q_BLHK, k_BMHK, v_BMHK, tokens, mechanism, segments_BL, options)
-            return self.join_heads(out_BLHK), AttentionOperands(q_BLHK, k_BMHK)
+            return self.join_heads(out_BLHK), AttentionOperands(q_BLHK, k_BMHK, value_BMHK=v_BMHK)
         options |= {'query_segments': segments_BL, 'key_segments': segments_BL}
         if memory is not None:
             options |= memory.options(segments_BL)
@@ -111,7 +112,7 @@ class Attention(nnx.Module):
         relative = None
         if self.distances is not None:
             q_BLHK, relative = self.distances(q_BLHK, k_BMHK.shape[1], context.distance_biases)
-        operands = AttentionOperands(q_BLHK, k_BMHK, relative, self.additive_vector())
+        operands = AttentionOperands(q_BLHK, k_BMHK, relative, self.additive_vector(), value_BMHK=v_BMHK)
         out_BLHK = attend(q_BLHK, k_BMHK, v_BMHK, mechanism, bias=context.bias, **operands.options, **options)
         return self.join_heads(out_BLHK), operands
 

@@ -5,8 +5,8 @@ whoever has added all of them divides.
 """
 
 import abc
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
 import jax.numpy as jnp
 from jax import Array
@@ -35,6 +35,22 @@ class Objective(abc.ABC):
             step: training step, which decides what random attention mechanisms draw.
         """
 
+    def factor(self, term: str) -> float:  # noqa: ARG002  the terms of most objectives count alike
+        """What a term's mean is multiplied by in the loss; its metrics stay as they are."""
+        return 1.0
+
+    def metric_names(self, of_task: frozenset[str]) -> frozenset[str]:
+        """The names of the metrics of an evaluation, from those that the task has for its own objective."""
+        return of_task
+
+    def initial_beside(self, rng: Array) -> Any:  # noqa: ARG002  most objectives train the model alone
+        """A tree of arrays that are trained beside the model's and are no part of it, or None."""
+        return None
+
+    def with_beside(self, beside: Any) -> Self:  # noqa: ARG002
+        """The objective with the arrays of `initial_beside` as they are now."""
+        return self
+
     def initial_carry(self, rows: int) -> Any:  # noqa: ARG002  most steps know nothing of one another
         """What the first step of a stream of batches gets from before: a tree of arrays [rows, ...], or None."""
         return None
@@ -47,10 +63,16 @@ class OutputObjective(Objective):
     def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:
         """Each term's weighted sums from the outputs of a model, by name [B, ...]."""
 
+    def outputs_and_sums(self, model: Any, batch: Batch) -> tuple[Mapping[str, Array], Sums]:
+        """What the model says of each row, without dropout, and `sums_of` it."""
+        outputs = model.outputs(batch)
+        return outputs, self.sums_of(outputs, batch)
 
-def total_loss(sums: Sums, weights: dict[str, Array]) -> Array:
-    """The sum of the terms' mean losses; a term without any weight counts 0."""
-    return sum((mean(sums[term]['loss'], weights[term]) for term in sums), jnp.float32(0.0))
+
+def total_loss(sums: Sums, weights: dict[str, Array], factor: Callable[[str], float] = lambda _: 1.0) -> Array:
+    """The sum of the terms' mean losses, each times its factor; a term without any weight counts 0."""
+    means = ((mean(sums[term]['loss'], weights[term]), factor(term)) for term in sums)
+    return sum((loss if times == 1.0 else loss * times for loss, times in means), jnp.float32(0.0))
 
 
 def mean_metrics(sums: Sums, weights: dict[str, Array]) -> dict[str, Array]:

@@ -1,18 +1,15 @@
 """Masked language modelling, alone or with a sentence-pair label (next sentence or sentence order)."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
-import jax.numpy as jnp
 from jax import Array
 from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
-from efficient_attention.attention.device_mesh import parts_of
-from efficient_attention.models.pretraining import PretrainingModel
+from efficient_attention.models.pretraining import PretrainingModel, in_equal_shares
 from efficient_attention.objectives.objective import Batch, Objective, Sums
 from efficient_attention.objectives.weighted_sums import is_best, weighted_sums
-
-PREDICTIONS = ('masked_positions', 'masked_tokens', 'masked_weights', 'unigram_losses')  # the arrays [B, P] of a batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,24 +27,19 @@ class Pretraining(Objective):
         self, model: PretrainingModel, batch: Batch, carry: Any, rng: Array | None, step: Array | int = 0
     ) -> tuple[Sums, Any]:
         """Losses and correct predictions of both terms; nothing is handed on."""
-        x_BLD = model.encode(batch, rng=rng, step=step)
+        return self.sums_of(model.outputs(batch, rng=rng, step=step), batch), carry
+
+    def sums_of(self, outputs: Mapping[str, Array], batch: Batch) -> Sums:
+        """The same from the outputs of a `PretrainingModel`."""
         batch = in_equal_shares(batch)
-        logits_BPV = model.masked_logits(x_BLD, batch['masked_positions'])
+        logits_BPV = outputs['masked_lm']
         tokens_BP, weights_BP = batch['masked_tokens'], batch['masked_weights']
         losses_BP = cross_entropy(logits_BPV, tokens_BP)
         sums = {'masked_lm': weighted_sums(losses_BP, is_best(logits_BPV, tokens_BP), weights_BP)}
         if 'unigram_losses' in batch:  # held-out batches: what a unigram model loses on the same tokens
             sums['masked_lm']['unigram_loss'] = (batch['unigram_losses'] * weights_BP).sum()
         if self.has_pairs:
-            logits_BC, labels_B = model.pair_logits(x_BLD), batch['pair_labels']
+            logits_BC, labels_B = outputs['pair'], batch['pair_labels']
             losses_B = cross_entropy(logits_BC, labels_B)
             sums['pair'] = weighted_sums(losses_B, is_best(logits_BC, labels_B), batch['pair_weights'])
-        return sums, carry
-
-
-def in_equal_shares(batch: Batch) -> Batch:
-    """The batch with predictions of weight 0 added to each row, until the devices that share it divide their number."""
-    missing = -batch['masked_positions'].shape[1] % parts_of('L')
-    if not missing:
-        return batch
-    return batch | {name: jnp.pad(batch[name], ((0, 0), (0, missing))) for name in PREDICTIONS if name in batch}
+        return sums

@@ -116,6 +116,8 @@ class PretrainingTask(Task):
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
         """Adds perplexity, names the pair's metrics by its task, compares with the unigram model where counted."""
         metrics = {name.replace('pair_', f'{self.data.pairs}_'): value for name, value in means.items()}
+        if 'masked_lm_loss' not in metrics:  # distillation without labels
+            return metrics
         metrics['masked_lm_perplexity'] = math.exp(min(metrics['masked_lm_loss'], 700.0))
         if metrics.get('masked_lm_unigram_loss'):
             metrics['masked_lm_below_unigram'] = 1.0 - metrics['masked_lm_loss'] / metrics['masked_lm_unigram_loss']

@@ -17,11 +17,20 @@ from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_fields import OUR_PAIRS
 from efficient_attention.interop.config_in import TEXT_TO_TEXT
-from efficient_attention.interop.pretrained import Pretrained, begin_of, open_encoder, open_pretrained, trained_ids
+from efficient_attention.interop.pretrained import (
+    Pretrained,
+    begin_of,
+    check_encoder,
+    open_encoder,
+    open_pretrained,
+    trained_ids,
+)
 from efficient_attention.models.fine_tuning import POOLED
 from efficient_attention.tasks.fine_tuning import EncodedExamples, load_examples
+from efficient_attention.training.initial_params import open_start
 
 Values = dict[str, Any]
+OF_WIDTH = ('head_width', 'feed_forward_width', 'embedding_width', 'state_width')  # which follow from it by default
 
 
 class FilledConfig(NamedTuple):
@@ -44,9 +53,15 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
         return FilledConfig(from_dict(values, RunConfig))
     filled = with_open_fields(values, {})
     start = filled['train'].get('start_from')
-    pretrained = open_encoder(Path(start)) if start else None
-    fill(filled['model'], to_dict(pretrained.model) if pretrained else default_fields(RunConfig)['model'])
-    fill_tokenizer(filled['data'], pretrained)
+    pretrained = open_start(start, filled['train'].get('start_layers') or '') if start else None
+    if pretrained is not None:
+        check_encoder(Path(start), pretrained)
+    teacher = None if pretrained else first_teacher(filled['distill'])
+    like = pretrained or teacher
+    if teacher is not None:
+        fill_student(filled['model'], teacher)
+    fill(filled['model'], to_dict(like.model) if like else default_fields(RunConfig)['model'])
+    fill_tokenizer(filled['data'], like)
     fill(filled['examples'], {'has_global': filled['model']['global_tokens'] > 0})
     steps = {'train': {'steps': 1}, 'optimizer': {'warmup_steps': 0}, 'head': default_fields(RunConfig)['head']}
     known = from_dict(with_open_fields(filled, steps), RunConfig)  # checks all that is there before files are read
@@ -125,9 +140,22 @@ def fill_tokenizer(data: Values, pretrained: Pretrained | None) -> None:
     if data.get('tokenizer') is not None:
         return
     if pretrained is None or pretrained.tokenizer is None:
-        where = 'train.start_from has none' if pretrained else 'there is no train.start_from'
+        where = 'the checkpoint has none' if pretrained else 'there is no train.start_from'
         raise InputError(f'data.tokenizer is not given, and {where}')
     data['tokenizer'], data['lowercase'] = str(pretrained.tokenizer), pretrained.lowercase
+
+
+def first_teacher(distill: Values) -> Pretrained | None:
+    """The model that a drawn student learns from, or the first of several; None without one."""
+    folder = (distill.get('teacher') or '').split(',')[0].strip()
+    return open_encoder(Path(folder)) if folder else None
+
+
+def fill_student(model: Values, teacher: Pretrained) -> None:
+    """Gives a drawn student of another width what follows from its own; all else is as the teacher has it."""
+    is_other = any(model.get(name) not in (None, getattr(teacher.model, name)) for name in ('width', 'heads'))
+    if is_other:
+        fill(model, {name: default_fields(RunConfig)['model'][name] for name in OF_WIDTH})
 
 
 def fill_head(head: Values, examples: EncodedExamples, pretrained: Pretrained | None) -> None:

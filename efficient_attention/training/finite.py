@@ -72,7 +72,7 @@ def is_state_finite(params: Any, opt_state: Any) -> Array:
 
 def step_names(batch: Any, state: TrainState) -> list[str]:
     """The names of a step's arrays, from any batch and any state of the run; a gradient is called as its parameter."""
-    return array_names(StepArrays(batch, state.carry, state.carry, state.params))
+    return array_names(StepArrays(batch, state.carry, state.carry, state.trained))
 
 
 def array_names(tree: Any) -> list[str]:
@@ -82,7 +82,7 @@ def array_names(tree: Any) -> list[str]:
 
 def name_in_state(state: TrainState) -> str:
     """The name of the first array of a state that is not finite, looked for on its devices; '' = all are."""
-    arrays = StateArrays(state.opt_state, state.params, state.carry)
+    arrays = StateArrays(state.opt_state, state.trained, state.carry)
     place = int(jax.jit(first_not_finite)(arrays))
     return '' if place == NOWHERE else array_names(arrays)[place]
 

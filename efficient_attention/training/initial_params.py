@@ -12,18 +12,25 @@ import jax
 import numpy as np
 
 from efficient_attention.config.run import RunConfig
-from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.interop.config_in import TEXT_TO_TEXT
 from efficient_attention.interop.lengthen import lengthen
 from efficient_attention.interop.parameters import listed
+from efficient_attention.interop.pick_layers import pick_layers
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
+from efficient_attention.interop.same_vocabulary import check_same_vocabulary
 from efficient_attention.models.sharding import path_name
 from efficient_attention.training.run import Run
 from efficient_attention.training.state import TrainState
 
 OUTPUTS = r'head/dense/|token/embedding$'  # in the names of an output layer, and of the tables that may be one
 MUST_START = 'encoder/'  # what a checkpoint cannot lack; heads are drawn where it has none that fits
+
+
+def open_start(folder: str, layers: str = '') -> Pretrained:
+    """The checkpoint of `train.start_from` with the layers of `train.start_layers`; raises InputError as both do."""
+    pretrained = open_pretrained(Path(folder))
+    return pick_layers(pretrained, layers) if layers else pretrained
 
 
 class InitialParams:
@@ -36,7 +43,7 @@ class InitialParams:
     @functools.cached_property
     def pretrained(self) -> Pretrained:
         """The checkpoint of `train.start_from`; raises InputError as `open_pretrained`."""
-        return self._open or open_pretrained(Path(self.config.train.start_from))
+        return self._open or open_start(self.config.train.start_from, self.config.train.start_layers)
 
     def state(self, run: Run) -> TrainState:
         """The run's state at step 0, made on its devices.
@@ -122,35 +129,3 @@ def advice(name: str) -> str:
     """What to change where an array of the output layer is in a checkpoint alone, or in a model alone."""
     fields = 'model.tied_output and model.shared_table'
     return f'; {fields} must be as the checkpoint has them' if re.search(OUTPUTS, name) else ''
-
-
-def check_same_vocabulary(
-    ours: Mapping[str, int] | None,
-    tokenizer: Path | None,
-    where: Path,
-    *,
-    is_text_to_text: bool = False,
-    is_target: bool = False,
-) -> None:
-    """Refuses a checkpoint whose ids stand for other pieces than the run's, whose rows would go to other tokens.
-
-    Args:
-        ours: the run's pieces and their ids, or None.
-        tokenizer: the checkpoint's file, or None where it has none.
-        where: the checkpoint, for the message.
-        is_text_to_text: as `load_tokenizer` takes it.
-        is_target: both are of targets.
-
-    Raises:
-        InputError: the ids differ; names the field with which they would not.
-    """
-    if ours is None or tokenizer is None:
-        return
-    theirs = load_tokenizer(tokenizer, lowercase=True, is_text_to_text=is_text_to_text).get_vocab()
-    same = sum(ours.get(piece) == number for piece, number in theirs.items())
-    field = 'pairs.target_tokenizer' if is_target else 'data.tokenizer'
-    if same < len(theirs):
-        raise InputError(
-            f'train.start_from {where}: {len(theirs) - same} of its {len(theirs)} ids stand for other pieces in the '
-            f'tokenizer of this run; add --config.{field}={tokenizer}'
-        )

@@ -23,6 +23,7 @@ from efficient_attention.training.early_stop import Patience
 from efficient_attention.training.finite import check_state
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.interval import INTERVAL, Interval
+from efficient_attention.training.kept_logits import keep_logits
 from efficient_attention.training.peak_flops import peak_flops
 from efficient_attention.training.progress import ProgressDisplay, show_progress
 from efficient_attention.training.run import Run, build_run
@@ -151,8 +152,8 @@ def write_report_at_the_end(
 def check_best_metric(run: Run) -> None:
     """Raises InputError at the start of a run whose `checkpoint.best_metric` no evaluation will give."""
     name = run.config.checkpoint.best_metric
-    if name and name not in run.task.held_out_metrics:
-        raise InputError(f'checkpoint.best_metric is {name!r}; known: {", ".join(sorted(run.task.held_out_metrics))}')
+    if name and name not in run.held_out_metrics:
+        raise InputError(f'checkpoint.best_metric is {name!r}; known: {", ".join(sorted(run.held_out_metrics))}')
 
 
 def lost_lines_note(newest: Saved | None, log: MetricsLog) -> list[str]:
@@ -219,11 +220,13 @@ class Trainer:
             self.evaluate(start, state)
         if self.is_complete(start):
             return self.held_out
+        kept = keep_logits(self.run, self.progress.say, lambda: self.watchdog.note(start, EVALUATING))
         batches = self.run.task.training_batches(start, last, jax.process_index(), jax.process_count())
         train_step = jit_train_step(self.run)
         for step in range(start + 1, last + 1):
             self.watchdog.note(step, COMPILING if step == start + 1 else INPUT)
-            batch = self.run.on_devices(self.next_batch(batches))
+            rows = self.next_batch(batches)
+            batch = self.run.on_devices(rows if kept is None else kept.add(rows))
             self.watchdog.note(step, COMPILING if step == start + 1 else DEVICE)
             state, metrics = train_step(state, batch)
             if step == start + 1:  # the first step holds the compilation
@@ -300,7 +303,7 @@ class Trainer:
             before_batch()
 
         with self.throughput.paused():
-            metrics = self.run.evaluation.metrics(self.eval_step, state.params, on_batch=on_batch)
+            metrics = self.run.evaluation.metrics(self.eval_step, state.trained, on_batch=on_batch)
             self.held_out = metrics
             self.log.write(step, 'held_out', metrics)
             shown = '  '.join(f'{name} {value:.4g}' for name, value in metrics.items())

@@ -1,6 +1,7 @@
 """The parts that training makes of a config: task, mesh, model graph, the sharded shape of the state, evaluation."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -8,15 +9,19 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from efficient_attention.config.run import RunConfig
-from efficient_attention.inference.evaluate import Evaluation, make_evaluation
+from efficient_attention.inference.evaluate import Evaluation, Joined, make_evaluation
 from efficient_attention.models.device_memory import check_fits, layer_input_bytes, state_bytes
-from efficient_attention.models.sharding import abstract_arrays, check_divisible, make_mesh, to_devices
+from efficient_attention.models.sharding import abstract_arrays, check_divisible, make_mesh
+from efficient_attention.objectives.objective import Objective
 from efficient_attention.tasks.fine_tuning import EncodedExamples
 from efficient_attention.tasks.registry import make_task, task_type
 from efficient_attention.tasks.task import HostBatch, Task
-from efficient_attention.tasks.token_ids import check_ids
 from efficient_attention.training.optimizer import STACKED_LAYERS, check_frozen, make_optimizer
 from efficient_attention.training.state import TrainState, initial_state
+from efficient_attention.training.teacher import Teacher, open_teacher
+from efficient_attention.workdir.fingerprint import TEACHER
+
+BESIDE_STREAM = 0x6265  # folded into the run's seed for what an objective trains beside the model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,11 +34,22 @@ class Run:
     graph: nnx.GraphDef
     abstract_state: TrainState  # of jax.ShapeDtypeStruct with shardings
     evaluation: Evaluation
+    teacher: Teacher | None = None
 
     @property
     def fingerprint(self) -> dict[str, str]:
         """What a checkpoint of this run is only valid with."""
-        return self.task.fingerprint
+        return self.task.fingerprint | ({} if self.teacher is None else {TEACHER: self.teacher.digest})
+
+    @property
+    def objective(self) -> Objective:
+        """What is trained: the task's objective, with the terms of a teacher where there is one."""
+        return objective_of(self.task, self.teacher)
+
+    @property
+    def held_out_metrics(self) -> frozenset[str]:
+        """The names of the metrics of an evaluation."""
+        return self.evaluation.metric_names
 
     @property
     def shardings(self) -> TrainState:
@@ -46,7 +62,8 @@ class Run:
 
     def drawn_state(self) -> TrainState:
         """The state at step 0 with parameters drawn from the seed, made on its devices."""
-        return jax.jit(lambda: make_state(self.task, self.config), out_shardings=self.shardings)()
+        make = functools.partial(make_state, self.task, self.config, self.objective)
+        return jax.jit(make, out_shardings=self.shardings)()
 
     def describe(self) -> str:
         """The run's size in one line."""
@@ -56,8 +73,7 @@ class Run:
 
     def on_devices(self, batch: HostBatch) -> dict[str, jax.Array]:
         """The global batch of this process's rows; raises InputError where an id is not of the vocabulary."""
-        check_ids(batch, self.config.model)
-        return to_devices(batch, self.mesh)
+        return self.evaluation.on_devices(batch)
 
 
 def build_run(
@@ -78,6 +94,8 @@ def build_run(
     needed = {"its layers' inputs": layer_input_bytes(config, rows, mesh, is_kept=True)}
     check_fits(mesh, needed)  # before data are prepared
     run = lay_out(config, mesh, make_task(config, examples))
+    if run.teacher is not None:
+        needed = {'the parameters of the teacher': run.teacher.bytes_on_a_device(), **needed}
     check_fits(mesh, {'parameters and optimizer': state_bytes(run.abstract_state), **needed})
     return run
 
@@ -103,19 +121,28 @@ def checked_mesh(config: RunConfig, devices: list[jax.Device] | None) -> Mesh:
 
 def lay_out(config: RunConfig, mesh: Mesh, task: Task) -> Run:
     """The run of a config's task on its mesh."""
-    evaluation = make_evaluation(config, task, mesh)
+    teacher = open_teacher(config, task, mesh) if task.has_data else None
+    objective = objective_of(task, teacher)
+    join = None if teacher is None else teacher.join
+    evaluation = make_evaluation(config, task, mesh, Joined(objective, join) if join else None)
     graph, _ = nnx.split(nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0))))
-    shapes = jax.eval_shape(lambda: make_state(task, config))
+    shapes = jax.eval_shape(lambda: make_state(task, config, objective))
     check_frozen(config.optimizer, shapes.params, stacked_of(config))
     abstract_state = abstract_arrays(shapes, mesh)
-    return Run(config, task, mesh, graph, abstract_state, evaluation)
+    return Run(config, task, mesh, graph, abstract_state, evaluation, teacher)
 
 
-def make_state(task: Task, config: RunConfig) -> TrainState:
+def objective_of(task: Task, teacher: Teacher | None) -> Objective:
+    """The objective of a task's run."""
+    return task.objective if teacher is None else teacher.objective(task)
+
+
+def make_state(task: Task, config: RunConfig, objective: Objective) -> TrainState:
     """Initial parameters from the seed, and the optimizer's state for them."""
     params = nnx.to_pure_dict(nnx.state(task.make_model(nnx.Rngs(config.train.seed))))
-    carry = task.objective.initial_carry(config.train.batch_size)
-    return initial_state(params, optimizer_of(config), config.train.seed, carry)
+    carry = objective.initial_carry(config.train.batch_size)
+    beside = objective.initial_beside(jax.random.fold_in(jax.random.key(config.train.seed), BESIDE_STREAM))
+    return initial_state(params, optimizer_of(config), config.train.seed, carry, beside)
 
 
 def optimizer_of(config: RunConfig) -> Any:

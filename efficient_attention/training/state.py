@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
+from efficient_attention.objectives.beside import joined
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
@@ -21,16 +23,25 @@ class TrainState:
     skipped_in_row: Array  # int32 [], the same since the last step that was not skipped
     key: Array  # uint32 key data from which every step's randomness is derived
     carry: Any = None  # what an objective hands from step to step, such as segment memory: arrays [rows, ...]
+    beside: Any = None  # what an objective trains beside the model: nested dict of float32 arrays
+
+    @property
+    def trained(self) -> Any:
+        """All that the optimizer moves, as one tree."""
+        return joined(self.params, self.beside)
 
 
-def initial_state(params: Any, optimizer: optax.GradientTransformation, seed: int, carry: Any = None) -> TrainState:
+def initial_state(
+    params: Any, optimizer: optax.GradientTransformation, seed: int, carry: Any = None, beside: Any = None
+) -> TrainState:
     """The state before the first step, with these parameters."""
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
-        opt_state=optimizer.init(params),
+        opt_state=optimizer.init(joined(params, beside)),
         skipped=jnp.zeros((), jnp.int32),
         skipped_in_row=jnp.zeros((), jnp.int32),
         key=jax.random.key_data(jax.random.key(seed)),
         carry=carry,
+        beside=beside,
     )

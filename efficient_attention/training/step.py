@@ -17,6 +17,7 @@ from jax import Array
 
 from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.models.sharding import path_name
+from efficient_attention.objectives.beside import separate
 from efficient_attention.objectives.objective import Batch, Objective, Sums, mean_metrics, total_loss
 from efficient_attention.training.finite import StepArrays, is_finite, is_state_finite, place_of_cause
 from efficient_attention.training.run import Run, optimizer_of
@@ -29,7 +30,7 @@ def jit_train_step(run: Run) -> StepFn:
     """The run's training step as a program; it takes its state's memory over."""
     config = run.config
     options: dict[str, Any] = {'micro_batches': config.train.micro_batches, 'frozen': config.optimizer.frozen}
-    step = make_train_step(run.graph, run.task.objective, optimizer_of(config), **options)
+    step = make_train_step(run.graph, run.objective, optimizer_of(config), **options)
     return jax.jit(using_mesh(run.mesh)(step), donate_argnums=0, out_shardings=(run.shardings, None))
 
 
@@ -56,16 +57,19 @@ def make_train_step(
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
 
         def sums_of(params: Any, rows: KeyedRows) -> tuple[Sums, Any]:
-            model = nnx.merge(graph, held(params, frozen))
-            return objective.sums(model, rows.batch, rows.carry, rows.keys_B, state.step)
+            params, beside = separate(held(params, frozen))
+            given = objective.with_beside(beside)
+            return given.sums(nnx.merge(graph, params), rows.batch, rows.carry, rows.keys_B, state.step)
 
         whole = KeyedRows(batch, row_keys(key, batch), state.carry)
-        (loss, sums), gradients, carry = accumulate(sums_of, state.params, whole, weights, micro_batches)
+        parts = micro_batches, objective.factor
+        (loss, sums), gradients, carry = accumulate(sums_of, state.trained, whole, weights, *parts)
         gradient_norm = optax.tree.norm(gradients)
         is_good = jnp.isfinite(loss) & jnp.isfinite(gradient_norm) & is_finite(carry)
-        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        params, opt_state = select(is_good, (params, opt_state), (state.params, state.opt_state))
+        updates, opt_state = optimizer.update(gradients, state.opt_state, state.trained)
+        trained = optax.apply_updates(state.trained, updates)
+        trained, opt_state = select(is_good, (trained, opt_state), (state.trained, state.opt_state))
+        params, beside = separate(trained)
         skip = 1 - is_good.astype(jnp.int32)
         next_state = TrainState(
             step=state.step + 1,
@@ -75,11 +79,12 @@ def make_train_step(
             skipped_in_row=(state.skipped_in_row + skip) * skip,
             key=state.key,
             carry=jax.tree.map(lambda leaf: jnp.where(is_good, leaf, jnp.zeros_like(leaf)), carry),
+            beside=beside,
         )
         counters = {'skipped': next_state.skipped, 'skipped_in_row': next_state.skipped_in_row}
         findings = {
             'cause': place_of_cause(is_good, StepArrays(batch, state.carry, carry, gradients)),
-            'is_spoiled': ~is_state_finite(params, opt_state),  # the carry is finite: it is, or it is zeros
+            'is_spoiled': ~is_state_finite(trained, opt_state),  # the carry is finite: it is, or it is zeros
         }
         metrics = {'loss': loss, 'gradient_norm': gradient_norm} | counters | findings
         return next_state, mean_metrics(sums, weights) | metrics
@@ -117,15 +122,16 @@ def accumulate(
     whole: KeyedRows,
     weights: dict[str, Array],
     micro_batches: int,
+    factor: Callable[[str], float] = lambda _: 1.0,
 ) -> tuple[tuple[Array, Sums], Any, Any]:
     """(Loss, sums), gradients and carry of the whole batch, computed over `micro_batches` parts one after another.
 
-    sums_of: an objective's sums, and what it hands on, from parameters and rows of the batch.
+    sums_of: an objective's sums, and what it hands on, from parameters and rows of the batch; factor: of its terms.
     """
 
     def loss_and_sums(params: Any, rows: KeyedRows) -> tuple[Array, tuple[Sums, Any]]:
         sums, carry = sums_of(params, rows)
-        return total_loss(sums, weights), (sums, carry)
+        return total_loss(sums, weights, factor), (sums, carry)
 
     def gradient(params: Any, rows: KeyedRows) -> tuple[tuple[Any, Any], Any]:
         (loss, (sums, carry)), gradients = jax.value_and_grad(loss_and_sums, has_aux=True)(params, rows)

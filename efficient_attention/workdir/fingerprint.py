@@ -8,6 +8,7 @@ from typing import Any
 from efficient_attention.config.nested_dicts import flatten
 from efficient_attention.errors import InputError
 
+TEACHER = 'teacher'  # the SHA-256 of a teacher's parameters, which the use of what was trained does not need
 ADVICE = 'name a new --workdir, or give the old value'
 
 

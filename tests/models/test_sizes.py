@@ -13,15 +13,20 @@ from efficient_attention.models.sizes import (
     ALBERT_SIZES,
     BERT_ALIASES,
     BERT_SIZES,
+    TINYBERT_SIZES,
     albert_fields,
     bert_fields,
     bigbird_fields,
+    distilbert_fields,
     longformer_fields,
+    tinybert_fields,
 )
 
 SIZES = (
     {f'bert_{name}': bert_fields(name) for name in (*BERT_SIZES, *BERT_ALIASES)}
     | {f'albert_{name}': albert_fields(name) for name in ALBERT_SIZES}
+    | {'distilbert_base': distilbert_fields('base')}
+    | {f'tinybert_{name}': tinybert_fields(name) for name in TINYBERT_SIZES}
     | {'longformer_base': longformer_fields('base'), 'bigbird_base': bigbird_fields('base')}
 )
 CONFIGS = {name: ModelConfig(**fields) for name, fields in SIZES.items()}
@@ -60,6 +65,10 @@ WITH_POOLER = {
     'bert_12x256': 17_488_640,
     'bert_12x512': 53_982_720,
     'bert_12x768': 109_482_240,
+    # BERT 6 x 768 without two token types, and without a pooler 66,362,880 as the released one.
+    'distilbert_base': 66_953_472,
+    'tinybert_4': 14_350_248,
+    'tinybert_6': 66_955_008,
     'albert_base': 11_683_584,
     'albert_large': 17_683_968,
     'albert_xlarge': 58_724_864,
@@ -77,6 +86,7 @@ WITH_BOTH_HEADS = {
     'albert_xxlarge': 223_158_450,
 }
 MASKED_LM_WITHOUT_POOLER = {'bert_base': 109_514_298, 'bert_large': 335_174_458, 'bigbird_base': 127_520_694}
+MASKED_LM_WITHOUT_POOLER |= {'distilbert_base': 66_985_530}
 
 
 @functools.cache
@@ -110,8 +120,8 @@ def test_encoder_with_the_masked_lm_head_alone(name: str):
 
 
 @pytest.mark.parametrize('name', WITH_POOLER)
-def test_heads_are_64_wide(name: str):
-    assert CONFIGS[name].head_width == 64
+def test_heads_are_64_wide_but_in_the_smallest_tinybert(name: str):
+    assert CONFIGS[name].head_width == (26 if name == 'tinybert_4' else 64)
 
 
 def test_only_the_largest_albert_trains_without_dropout():

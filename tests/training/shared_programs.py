@@ -44,7 +44,7 @@ class Programs:
 
 def jitted_state(run: Run) -> Any:
     """The program of `Run.drawn_state`."""
-    return jax.jit(lambda: make_state(run.task, run.config), out_shardings=run.shardings)
+    return jax.jit(lambda: make_state(run.task, run.config, run.objective), out_shardings=run.shardings)
 
 
 @pytest.fixture(scope='module')

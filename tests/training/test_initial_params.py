@@ -17,7 +17,6 @@ from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.initial_params import (
     InitialParams,
-    check_same_vocabulary,
     has_same_outputs,
     started_params,
 )
@@ -50,18 +49,6 @@ def test_what_fits_is_taken_and_the_rest_is_named(caplog: pytest.LogCaptureFixtu
     drawn, left = (record.getMessage() for record in caplog.records)
     assert drawn == 'somewhere has no such parameters, so they are drawn: head/out/bias'
     assert left == 'somewhere: left out, the model has no place for them: masked_lm/bias'
-
-
-def test_ids_that_stand_for_other_pieces_are_refused(tmp_path: Path):
-    """Rows of the table would go to other tokens, and the sizes fit all the same."""
-    file = tmp_path / 'vocab.txt'
-    pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a', 'b']
-    file.write_text('\n'.join(pieces) + '\n', encoding='utf-8')
-    ours = {piece: number for number, piece in enumerate(pieces)}
-    check_same_vocabulary(ours, file, FOLDER)
-    check_same_vocabulary(None, file, FOLDER)
-    with pytest.raises(InputError, match=rf'2 of its 7 ids .*; add --config\.data\.tokenizer={file}$'):
-        check_same_vocabulary(ours | {'a': 6, 'b': 5}, file, FOLDER)
 
 
 def state_of(config: RunConfig) -> TrainState:

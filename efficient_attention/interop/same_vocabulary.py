@@ -1,0 +1,41 @@
+"""Whether the ids of a checkpoint stand for the pieces of a run's tokenizer."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.errors import InputError
+
+
+def check_same_vocabulary(
+    ours: Mapping[str, int] | None,
+    tokenizer: Path | None,
+    where: Path,
+    *,
+    is_text_to_text: bool = False,
+    is_target: bool = False,
+    field: str = 'train.start_from',
+) -> None:
+    """Refuses a checkpoint whose ids stand for other pieces than the run's, whose rows would go to other tokens.
+
+    Args:
+        ours: the run's pieces and their ids, or None.
+        tokenizer: the checkpoint's file, or None where it has none.
+        where: the checkpoint, for the message.
+        is_text_to_text: as `load_tokenizer` takes it.
+        is_target: both are of targets.
+        field: that names the checkpoint.
+
+    Raises:
+        InputError: the ids differ; names the field with which they would not.
+    """
+    if ours is None or tokenizer is None:
+        return
+    theirs = load_tokenizer(tokenizer, lowercase=True, is_text_to_text=is_text_to_text).get_vocab()
+    same = sum(ours.get(piece) == number for piece, number in theirs.items())
+    ours_field = 'pairs.target_tokenizer' if is_target else 'data.tokenizer'
+    if same < len(theirs):
+        raise InputError(
+            f'{field} {where}: {len(theirs) - same} of its {len(theirs)} ids stand for other pieces in the '
+            f'tokenizer of this run; add --config.{ours_field}={tokenizer}'
+        )

@@ -1,0 +1,135 @@
+"""What a teacher says of each training row, computed once and kept in a file for every run of it on the same rows.
+
+A file belongs to a teacher's numbers and to rows, whose digests are its name. Runs with other seeds, temperatures or
+students read the same file.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax import Array
+from jax.experimental import multihost_utils
+
+from efficient_attention.data.examples.batches import Feature
+from efficient_attention.errors import InputError
+from efficient_attention.host_memory import host_memory
+from efficient_attention.inference.evaluate import ahead, on_host
+from efficient_attention.models.device_memory import in_units
+from efficient_attention.tasks.fine_tuning import FineTuningTask
+from efficient_attention.tasks.task import HostBatch
+from efficient_attention.training.run import Run
+from efficient_attention.training.teacher import LOGITS
+from efficient_attention.whole_files import whole_file
+
+FOLDER = 'teachers'  # of `distill.cache`
+LARGEST_SHARE = 0.5  # of the host's memory
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptLogits:
+    """The logits of all training rows, by their number: float32 [rows, ...], tokens padded to the longest row."""
+
+    logits: np.ndarray
+    has_tokens: bool
+
+    def add(self, batch: HostBatch) -> HostBatch:
+        """The batch with the logits of its rows; rows that fill it up get those of any row, which have no weight."""
+        rows = self.logits[batch['index']]
+        return batch | {LOGITS: rows[:, : batch['tokens'].shape[-1]] if self.has_tokens else rows}
+
+
+def is_kept(run: Run) -> bool:
+    """Whether logits alone are learned from, and each row of the training data is read at least once."""
+    distill = run.config.distill
+    if run.teacher is None or not distill.keep_logits or distill.inside or not isinstance(run.task, FineTuningTask):
+        return False
+    return run.config.train.steps * run.config.train.batch_size >= len(run.task.encoded.train)
+
+
+def keep_logits(
+    run: Run, say: Callable[[str], None] = lambda _: None, on_batch: Callable[[], None] = lambda: None
+) -> KeptLogits | None:
+    """The teacher's logits of all training rows, from their file or computed now; None where they are not kept.
+
+    Args:
+        run: with a teacher.
+        say: gets a line before they are computed.
+        on_batch: is called before each batch.
+
+    Raises:
+        InputError: they need more memory than there is, or their file cannot be read.
+        RunError: the disk is full.
+    """
+    if not is_kept(run):
+        return None
+    assert run.teacher is not None and isinstance(run.task, FineTuningTask)
+    task, has_tokens = run.task, run.config.head.kind in ('token', 'span')
+    features = task.encoded.train
+    name = f'{run.teacher.digest[:32]}-{rows_digest(features, run.config.examples.labels)[:32]}.npy'
+    path = Path(run.config.distill.cache, FOLDER, name)
+    if not all_have(path):
+        say(f'the teacher reads {len(features):,} training rows once; what it says is kept in {path}')
+        logits = compute(run, task, on_batch)
+        with whole_file(path) as partial, partial.open('wb') as file:
+            np.save(file, logits)
+    try:
+        return KeptLogits(np.load(path, mmap_mode='r'), has_tokens)
+    except (OSError, ValueError) as error:
+        raise InputError(f'{path} cannot be read ({error}); remove it, and it is made again') from None
+
+
+def compute(run: Run, task: FineTuningTask, on_batch: Callable[[], None]) -> np.ndarray:
+    """The logits of all training rows."""
+    features, teacher = task.encoded.train, run.teacher
+    assert teacher is not None
+
+    def results() -> Iterator[tuple[Array, Array]]:
+        for batch in task.batches(features, task.eval_batch_size).evaluation(jax.process_index(), jax.process_count()):
+            on_batch()
+            rows = run.evaluation.task_batch(batch)
+            yield teacher.said(rows)[LOGITS], rows['index']
+
+    kept: np.ndarray | None = None
+    for logits, index in map(on_host, ahead(results())):
+        if kept is None:
+            kept = room_for(run, len(features), logits.shape)
+        places = np.flatnonzero(index >= 0)
+        kept[(index[places], *(slice(size) for size in logits.shape[1:]))] = logits[places]
+    assert kept is not None
+    return kept
+
+
+def room_for(run: Run, rows: int, shape: Sequence[int]) -> np.ndarray:
+    """Zeros for the logits of so many rows, of which a batch has this shape; raises InputError where they are many."""
+    has_tokens = run.config.head.kind in ('token', 'span')
+    row = (run.config.data.length, *shape[2:]) if has_tokens else tuple(shape[1:])
+    needed = rows * int(np.prod(row)) * 4
+    if needed > LARGEST_SHARE * host_memory():
+        raise InputError(
+            f'the logits of {rows:,} rows take {in_units(needed)}; compute them anew in each step with '
+            '--config.distill.keep_logits=False'
+        )
+    return np.zeros((rows, *row), np.float32)
+
+
+def rows_digest(features: Sequence[Feature], labels: tuple[str, ...]) -> str:
+    """SHA-256 of the tokens of all rows and of the names of the outputs, in their order."""
+    total = hashlib.sha256(json.dumps(labels).encode())
+    for feature in features:
+        tokens = np.ascontiguousarray(feature['tokens'])
+        total.update(f'{tokens.shape}{tokens.dtype}'.encode())
+        total.update(tokens.tobytes())
+        total.update(np.ascontiguousarray(feature['token_types']).tobytes() if 'token_types' in feature else b'')
+    return total.hexdigest()
+
+
+def all_have(path: Path) -> bool:
+    """Whether every process of the run finds the file."""
+    if jax.process_count() == 1:
+        return path.is_file()
+    return bool(multihost_utils.process_allgather(np.array(path.is_file())).all())

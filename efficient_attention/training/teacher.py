@@ -1,0 +1,279 @@
+"""The teacher of a run: a frozen model, or several, whose outputs join each batch on the devices.
+
+It runs without dropout and without gradient. Its parameters are an argument of its program, and no part of the state.
+"""
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import Array
+from jax.sharding import Mesh
+
+from efficient_attention.attention.device_mesh import using_mesh
+from efficient_attention.config.distill import HEADS
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.layer_numbers import mapped_layers
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.run import RunConfig
+from efficient_attention.errors import InputError
+from efficient_attention.inference.pretrained_models import matched
+from efficient_attention.interop.pretrained import Pretrained, open_encoder
+from efficient_attention.interop.same_vocabulary import check_same_vocabulary
+from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.models.inference_layout import for_inference
+from efficient_attention.models.pretraining import PretrainingModel
+from efficient_attention.models.sharding import abstract_arrays, path_name
+from efficient_attention.objectives.compared import TEACHER, as_batch_arrays, compared
+from efficient_attention.objectives.distillation import Distillation
+from efficient_attention.objectives.fine_tuning import FineTuning
+from efficient_attention.objectives.objective import Batch
+from efficient_attention.objectives.pretraining import Pretraining
+from efficient_attention.tasks.task import Task
+
+FIELD = 'distill.teacher'
+MASKED_LM = 'masked_lm'
+LOGITS = f'{TEACHER}logits'
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """One model of a teacher: its graph, its parameters on the mesh, and the places of our labels in its outputs."""
+
+    graph: nnx.GraphDef
+    params: Any
+    labels: tuple[int, ...]  # () where they stand as ours do
+    digest: str  # SHA-256 of the parameters
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """What `distill.teacher` names, on the mesh of the run.
+
+    Args:
+        config: of the run.
+        members: the models; several are an ensemble.
+        layers: the teacher's layer for each of the student's that learns from one, both counted from 1; empty where
+            outputs alone are compared.
+        width: of its vectors.
+        mesh: where it lies.
+    """
+
+    config: RunConfig
+    members: tuple[Member, ...]
+    layers: dict[int, int]
+    width: int
+    mesh: Mesh
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the parameters of all members."""
+        return hashlib.sha256(''.join(member.digest for member in self.members).encode()).hexdigest()
+
+    def bytes_on_a_device(self) -> int:
+        """What the parameters take."""
+        leaves = jax.tree.leaves([member.params for member in self.members])
+        return sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
+
+    def join(self, batch: Batch) -> Batch:
+        """The batch with what the teacher says of its rows, by names that begin with 'teacher_', unless it has it."""
+        return batch if LOGITS in batch else batch | self.said(batch)
+
+    def said(self, batch: Batch) -> Batch:
+        """These arrays alone."""
+        return self.program([member.params for member in self.members], batch)
+
+    @functools.cached_property
+    def program(self) -> Callable[[list[Any], Batch], Batch]:
+        """The jitted function from the members' parameters and a batch to the arrays."""
+        return jax.jit(using_mesh(self.mesh)(self.arrays))
+
+    def arrays(self, params: list[Any], batch: Batch) -> Batch:
+        """The arrays that join a batch."""
+        distill, rows = self.config.distill, len(batch['tokens'])
+        models = [nnx.merge(member.graph, one) for member, one in zip(self.members, params, strict=True)]
+        if distill.inside:
+            outputs, inside = models[0].with_inside(batch)
+            found = as_batch_arrays(compared(inside, distill.inside, tuple(self.layers.values())), rows)
+            said = [outputs]
+        else:
+            found, said = {}, [model.outputs(batch) for model in models]
+        if not distill.soft:
+            return found
+        name = MASKED_LM if self.config.task == 'pretraining' else 'logits'
+        logits = [in_our_order(one[name], member) for one, member in zip(said, self.members, strict=True)]
+        return found | {f'{TEACHER}{name}': jnp.stack(logits).mean(axis=0)}
+
+    def objective(self, task: Task) -> Distillation:
+        """The task's objective with the terms of the teacher."""
+        assert isinstance(task.objective, FineTuning | Pretraining)  # the tasks that read config.distill
+        widths = self.config.model.width, self.width
+        return Distillation(task.objective, self.config.distill, tuple(self.layers), widths)
+
+
+def in_our_order(logits: Array, member: Member) -> Array:
+    """A member's logits with the classes in the order of the run's labels."""
+    return logits[..., np.array(member.labels)] if member.labels else logits
+
+
+def open_teacher(config: RunConfig, task: Task, mesh: Mesh) -> Teacher | None:
+    """The teacher of a run, on its mesh; None where it has none.
+
+    Raises:
+        InputError: a folder holds no such model, or one that does not fit the task or the student; names which.
+    """
+    distill = config.distill
+    if not distill.is_on:
+        return None
+    check_student(config)
+    opened = [(Path(folder), open_encoder(Path(folder))) for folder in distill.teachers]
+    for where, pretrained in opened:
+        check_reads_rows(config, where, pretrained)
+        check_same_vocabulary(task.vocabulary, pretrained.tokenizer, where, field=FIELD)
+        if distill.soft:
+            check_outputs(config, where, pretrained)
+    layers: dict[int, int] = {}
+    if distill.inside:
+        (where, pretrained) = opened[0]
+        layers = mapped_layers(distill.layers, config.model.layers, pretrained.model.layers)
+        check_inside(config, where, pretrained.model)
+    members = tuple(make_member(config, where, pretrained, mesh) for where, pretrained in opened)
+    return Teacher(config, members, layers, opened[0][1].model.width, mesh)
+
+
+def make_member(config: RunConfig, where: Path, pretrained: Pretrained, mesh: Mesh) -> Member:
+    """A checked model on the mesh; raises InputError where its parameters are not all there."""
+    make = functools.partial(make_model, config, pretrained)
+    graph, state = nnx.split(nnx.eval_shape(lambda: make(nnx.Rngs(0))))
+    shapes, found = nnx.to_pure_dict(state), pretrained.params()
+    if not config.distill.soft:  # nothing reads its head
+        drawn = nnx.to_pure_dict(nnx.state(make(nnx.Rngs(0))))
+        found = drawn | {'encoder': found['encoder']}
+    try:
+        params = matched(shapes, found, '')
+    except InputError as error:
+        raise InputError(f'{FIELD} {where}: {error}') from None
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)
+    digest = digest_of(params['encoder'] if not config.distill.soft else params)
+    graph, params = for_inference(graph, params)
+    placed = abstract_arrays(params, mesh)
+    params = jax.tree.map(lambda leaf, place: jax.device_put(leaf, place.sharding), params, placed)
+    return Member(graph, params, label_places(config, pretrained), digest)
+
+
+def make_model(config: RunConfig, pretrained: Pretrained, rngs: nnx.Rngs) -> FineTuningModel | PretrainingModel:
+    """The teacher's model, in the form of the student's."""
+    if config.task == 'pretraining':
+        return PretrainingModel(pretrained.model, has_pairs=False, rngs=rngs)
+    has_head = config.distill.soft > 0.0
+    head = pretrained.head if has_head else HeadConfig(kind=config.head.kind, transform='none')
+    return FineTuningModel(pretrained.model, head, rngs=rngs)
+
+
+def digest_of(params: Any) -> str:
+    """SHA-256 of arrays and their names."""
+    total = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        total.update(f'{path_name(path)} {leaf.shape}'.encode())
+        total.update(np.ascontiguousarray(leaf).data)
+    return total.hexdigest()
+
+
+def label_places(config: RunConfig, pretrained: Pretrained) -> tuple[int, ...]:
+    """The place in the teacher's outputs of each of the run's labels; () where there are none to be matched."""
+    if not config.distill.soft or config.task == 'pretraining' or pretrained.labels == config.examples.labels:
+        return ()
+    return tuple(pretrained.labels.index(label) for label in config.examples.labels)
+
+
+def check_student(config: RunConfig) -> None:
+    """Raises InputError where a term of the loss does not serve the student, whatever the teacher is."""
+    distill, model = config.distill, config.model
+    if config.head.kind == 'multi_hop':
+        raise InputError("distill.teacher is set; head.kind 'multi_hop' has no soft targets")
+    if distill.inside and config.head.sentence_layers:
+        raise InputError(f'distill.{distill.inside[0]} needs one row a text; head.sentence_layers makes a row of each')
+    check_heads(config, 'the student', model)
+
+
+def check_heads(config: RunConfig, who: str, model: ModelConfig) -> None:
+    """Raises InputError where a term compares attention that is not softmax over products of all pairs."""
+    for name in config.distill.inside:
+        if name not in HEADS:
+            continue
+        faults = {
+            'model.cell': model.cell != 'none' and model.cell,
+            'model.attention': model.attention != 'full' and model.attention,
+            'model.score': model.score == 'additive' and model.score,
+            'model.relative': model.relative != 'none' and model.relative,
+            'model.global_tokens': model.global_tokens,
+        }
+        for field, value in faults.items():
+            if value:
+                raise InputError(
+                    f'distill.{name} compares the attention of all pairs of tokens by their products alone; {who} has '
+                    f'{field} {value!r}'
+                )
+
+
+def check_reads_rows(config: RunConfig, where: Path, pretrained: Pretrained) -> None:
+    """Raises InputError where the teacher cannot read the student's rows."""
+    limit = pretrained.model.position_limit
+    if limit is not None and limit < config.data.length:
+        raise InputError(f'{FIELD} {where} has {limit} positions; data.length is {config.data.length}')
+    if pretrained.model.global_tokens and not config.model.global_tokens:
+        raise InputError(f'{FIELD} {where} has global tokens, and the rows of a student without them mark none')
+
+
+def check_outputs(config: RunConfig, where: Path, pretrained: Pretrained) -> None:
+    """Raises InputError where the teacher does not say what the student learns to say."""
+    if config.task == 'pretraining':
+        if pretrained.problem != 'fill_mask':
+            raise InputError(f'{FIELD} {where} has no masked-LM head, which distill.soft learns from')
+        if pretrained.model.vocab_size != config.model.vocab_size:
+            raise InputError(
+                f'{FIELD} {where} has {pretrained.model.vocab_size} logits a word; model.vocab_size is '
+                f'{config.model.vocab_size}'
+            )
+        return
+    if pretrained.problem != config.examples.problem:
+        raise InputError(
+            f'{FIELD} {where} has {a_head(pretrained)}; examples.problem is {config.examples.problem!r}. Fine-tune it '
+            'for that first, or learn from its layers alone with distill.soft=0'
+        )
+    if set(pretrained.labels) != set(config.examples.labels):
+        theirs, ours = (', '.join(labels) for labels in (pretrained.labels, config.examples.labels))
+        raise InputError(f'{FIELD} {where} has the labels {theirs}; the examples have {ours}')
+    if bool(pretrained.head.sentence_layers) != bool(config.head.sentence_layers):
+        raise InputError(f'{FIELD} {where}: head.sentence_layers must be set in both models or in neither')
+
+
+def a_head(pretrained: Pretrained) -> str:
+    """What a checkpoint has on its encoder, in a few words."""
+    return 'no head' if pretrained.problem == 'none' else f'a head for {pretrained.problem!r}'
+
+
+def check_inside(config: RunConfig, where: Path, teacher: ModelConfig) -> None:
+    """Raises InputError where both models' vectors or heads cannot be compared."""
+    distill, student = config.distill, config.model
+    check_heads(config, f'{FIELD} {where}', teacher)
+    for name in distill.inside:
+        if name in HEADS and teacher.heads != student.heads:
+            raise InputError(
+                f'distill.{name} compares head by head; {FIELD} {where} has {teacher.heads} heads, the student '
+                f'{student.heads}'
+            )
+        is_mapped = distill.has_projections and name in ('hidden', 'embeddings')
+        if name not in HEADS and not is_mapped and teacher.width != student.width:
+            advice = '' if name == 'cosine' else "; use distill.projection 'own' or 'one'"
+            raise InputError(
+                f'distill.{name} compares vectors as they are; {FIELD} {where} is {teacher.width} wide, the student '
+                f'{student.width}{advice}'
+            )

@@ -1,0 +1,22 @@
+"""A checkpoint whose ids stand for other pieces than the run's is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.interop.same_vocabulary import check_same_vocabulary
+
+FOLDER = Path('somewhere')
+
+
+def test_ids_that_stand_for_other_pieces_are_refused(tmp_path: Path):
+    """Rows of the table would go to other tokens, and the sizes fit all the same."""
+    file = tmp_path / 'vocab.txt'
+    pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a', 'b']
+    file.write_text('\n'.join(pieces) + '\n', encoding='utf-8')
+    ours = {piece: number for number, piece in enumerate(pieces)}
+    check_same_vocabulary(ours, file, FOLDER)
+    check_same_vocabulary(None, file, FOLDER)
+    with pytest.raises(InputError, match=rf'2 of its 7 ids .*; add --config\.data\.tokenizer={file}$'):
+        check_same_vocabulary(ours | {'a': 6, 'b': 5}, file, FOLDER)

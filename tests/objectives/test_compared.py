@@ -1,0 +1,37 @@
+"""The arrays of a teacher go into a batch and come out of it as they were."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.models.taps import Inside
+from efficient_attention.modules.attention import AttentionOperands
+from efficient_attention.objectives.compared import as_batch_arrays, compared, from_batch
+
+RNG = np.random.default_rng(0)
+QUERY, KEY, VALUE = (jnp.asarray(RNG.normal(size=(3, 6, 5, 2, 4))) for _ in range(3))
+INSIDE = Inside(jnp.asarray(RNG.normal(size=(4, 6, 5, 8))), AttentionOperands(QUERY, KEY, value_BMHK=VALUE))
+ALL = ('cosine', 'hidden', 'embeddings', 'attention', 'value_relations')
+
+
+def test_states_count_from_the_embeddings_and_attention_from_the_first_layer():
+    found = compared(INSIDE, ALL, (1, 3))
+    assert set(found) == {'cosine', 'hidden', 'embeddings', 'query', 'key', 'value'}
+    np.testing.assert_array_equal(found['hidden'], INSIDE.states_NBLD[jnp.array([1, 3])])
+    np.testing.assert_array_equal(found['embeddings'], INSIDE.states_NBLD[:1])
+    np.testing.assert_array_equal(found['cosine'], INSIDE.states_NBLD[-1:])
+    np.testing.assert_array_equal(found['value'], VALUE[jnp.array([0, 2])])
+
+
+def test_only_what_a_term_needs_is_taken():
+    assert set(compared(INSIDE, ('hidden',), (1,))) == {'hidden'}
+    assert set(compared(Inside(INSIDE.states_NBLD, None), ('cosine',), (3,))) == {'cosine'}
+
+
+@pytest.mark.parametrize('rows', [6, 3])  # 3 rows of two choices
+def test_arrays_come_out_of_a_batch_as_they_went_in(rows: int):
+    arrays = compared(INSIDE, ALL, (2, 3))
+    batch = as_batch_arrays(arrays, rows)
+    assert all(array.shape[:2] == (rows, 6 // rows) for array in batch.values())
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(from_batch(batch, name), array)

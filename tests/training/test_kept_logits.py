@@ -1,0 +1,81 @@
+"""What a teacher says of the training rows is computed once and kept by teacher and rows."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.training import kept_logits
+from efficient_attention.training.kept_logits import is_kept, keep_logits
+from efficient_attention.training.run import Run, build_run
+from tests.tolerances import assert_close
+from tests.training.test_teacher import config_of
+from tests.training.tiny_fine_tuning import ROWS
+from tests.training.tiny_teacher import write_teacher
+
+LONG = {'train.steps': 20}  # 8 rows each: all of them once
+
+
+@pytest.fixture(scope='module')
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_teacher(tmp_path_factory.mktemp('teacher'))
+
+
+def run_of(folder: Path, teacher: Path, **fields: Any) -> Run:
+    return build_run(config_of(folder, teacher, **(LONG | fields)), jax.devices()[:1])
+
+
+def test_kept_logits_are_those_that_the_teacher_says_in_a_step(tmp_path: Path, teacher: Path):
+    run, lines = run_of(tmp_path, teacher), []
+    kept = keep_logits(run, lines.append)
+    assert kept is not None and kept.logits.shape == (ROWS['train'], 2)
+    assert len(lines) == 1 and lines[0].startswith('the teacher reads 160 training rows once')
+    for batch in run.task.training_batches(18, 21, 0, 1):
+        added = kept.add(batch)
+        assert_close(added['teacher_logits'], run.on_devices(batch)['teacher_logits'])
+        np.testing.assert_array_equal(run.on_devices(added)['teacher_logits'], added['teacher_logits'])
+
+
+def test_a_second_run_reads_the_file_of_the_first(tmp_path: Path, teacher: Path, monkeypatch: pytest.MonkeyPatch):
+    first = keep_logits(run_of(tmp_path, teacher))
+    monkeypatch.setattr(kept_logits, 'compute', lambda *_: pytest.fail('it is computed anew'))
+    second = keep_logits(run_of(tmp_path, teacher, **{'train.seed': 5, 'distill.temperature': 3.0}))
+    assert first is not None and second is not None
+    np.testing.assert_array_equal(first.logits, second.logits)
+
+
+def test_another_teacher_and_other_rows_have_files_of_their_own(tmp_path: Path, teacher: Path):
+    keep_logits(run_of(tmp_path, teacher))
+    keep_logits(run_of(tmp_path, write_teacher(tmp_path / 'other', seed=9)))
+    keep_logits(
+        run_of(tmp_path, teacher, **{'data.length': 12, 'examples.overlong': 'truncate', 'examples.buckets': (12,)})
+    )
+    assert len(list((tmp_path / 'teachers').iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    'fields', [{'distill.keep_logits': False}, {'distill.hidden': 1.0}, {'train.steps': 19}], ids=str
+)
+def test_they_are_not_kept_where_they_are_not_wanted_or_not_all_read(
+    tmp_path: Path, teacher: Path, fields: dict[str, Any]
+):
+    run = run_of(tmp_path, teacher, **fields)
+    assert not is_kept(run) and keep_logits(run) is None
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, teacher: Path):
+    run = run_of(tmp_path, teacher)
+    keep_logits(run)
+    [file] = (tmp_path / 'teachers').iterdir()
+    file.write_bytes(b'no numbers')
+    with pytest.raises(InputError, match=rf'{file} cannot be read .*; remove it'):
+        keep_logits(run)
+
+
+def test_logits_of_tokens_are_cut_to_the_batch():
+    kept = kept_logits.KeptLogits(np.arange(24.0).reshape(2, 6, 2), has_tokens=True)
+    added = kept.add({'index': np.array([1, -1]), 'tokens': np.zeros((2, 4))})
+    np.testing.assert_array_equal(added['teacher_logits'][0], kept.logits[1, :4])
