@@ -14,7 +14,14 @@ from efficient_attention.models.decoder_sizes import (
     sparse_fields,
     transformer_xl_fields,
 )
-from efficient_attention.models.sizes import albert_fields, bert_fields, bigbird_fields, longformer_fields
+from efficient_attention.models.sizes import (
+    albert_fields,
+    bert_fields,
+    bigbird_fields,
+    distilbert_fields,
+    longformer_fields,
+    tinybert_fields,
+)
 from efficient_attention.models.text_to_text_sizes import (
     T5_SIZES,
     T5_V1_1_SIZES,
@@ -25,6 +32,7 @@ from efficient_attention.models.text_to_text_sizes import (
 )
 
 __all__ = [
+    'GLUE_TASKS',
     'T5_SIZES',
     'T5_V1_1_SIZES',
     'albert_fields',
@@ -32,7 +40,9 @@ __all__ = [
     'bert_fields',
     'bigbird_fields',
     'default_config',
+    'distilbert_fields',
     'fine_tuning_config',
+    'glue_config',
     'gpt2_fields',
     'gpt3_fields',
     'language_modelling_config',
@@ -45,6 +55,7 @@ __all__ = [
     't5_fields',
     't5_v1_1_fields',
     'text_to_text_config',
+    'tinybert_fields',
     'transformer_xl_fields',
     'vaswani_fields',
 ]
@@ -118,6 +129,42 @@ def fine_tuning_config() -> ConfigDict:
     config.checkpoint.keep = 1
     config.checkpoint.save_best = True
     config.eval.batch_size = 64
+    return config
+
+
+# task of GLUE (Wang et al. 2018, arXiv 1804.07461): problem, folder, train file, dev files, test files, metric that
+# picks the best checkpoint
+GLUE_TASKS = {
+    'cola': ('classification', 'CoLA', 'train.tsv', 'dev.tsv', 'test.tsv', 'matthews'),
+    'sst2': ('classification', 'SST-2', 'train.tsv', 'dev.tsv', 'test.tsv', 'accuracy'),
+    'mrpc': ('classification', 'MRPC', 'train.tsv', 'dev.tsv', 'test.tsv', 'f1'),
+    'qqp': ('classification', 'QQP', 'train.tsv', 'dev.tsv', 'test.tsv', 'f1'),
+    'stsb': ('regression', 'STS-B', 'train.tsv', 'dev.tsv', 'test.tsv', 'spearman'),
+    'mnli': (
+        'classification',
+        'MNLI',
+        'train.tsv',
+        'dev_matched.tsv,dev_mismatched.tsv',
+        'test_matched.tsv,test_mismatched.tsv,diagnostic/diagnostic.tsv',
+        'accuracy_matched',
+    ),
+    'qnli': ('classification', 'QNLI', 'train.tsv', 'dev.tsv', 'test.tsv', 'accuracy'),
+    'rte': ('classification', 'RTE', 'train.tsv', 'dev.tsv', 'test.tsv', 'accuracy'),
+    'wnli': ('classification', 'WNLI', 'train.tsv', 'dev.tsv', 'test.tsv', 'accuracy'),
+}
+
+
+def glue_config(task: str) -> ConfigDict:
+    """Every field of a fine-tuning run on a task of GLUE, with its files named as the benchmark's own."""
+    problem, folder, train, dev, test, metric = GLUE_TASKS[task]
+    config = fine_tuning_config()
+    config.examples.problem = problem
+    config.examples.format = 'glue'
+    config.examples.name = task
+    for split, names in (('train', train), ('dev', dev), ('test', test)):
+        paths = [name if '/' in name else f'{folder}/{name}' for name in names.split(',')]
+        config.examples[split] = ','.join(f'data/glue/{path}' for path in paths)
+    config.checkpoint.best_metric = metric
     return config
 
 

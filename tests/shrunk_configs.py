@@ -9,9 +9,10 @@ import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image
 
-from configs.common import text_to_text_config
+from configs.common import default_config, text_to_text_config
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.fill_config import fill_config
+from efficient_attention.training.loop import train
 from tests.tasks.letters import letters
 from tests.tasks.test_one_step import PROBLEMS, ROWS, WORDS
 from tests.training.tiny_run import write_corpus
@@ -35,7 +36,22 @@ def shrunk_config(name: str, argument: str, folder: Path) -> RunConfig:
     config.eval.batch_size = TRAIN['batch_size']
     kinds = {'fine_tuning': shrink_fine_tuning, 'text_to_text': shrink_text_to_text}
     kinds.get(config.task, shrink)(config, folder)
+    if config.distill.to_dict() != default_config().distill.to_dict():
+        name_teacher(config, folder / 'teacher')
     return fill_config(config.to_dict()).config
+
+
+def name_teacher(config: ConfigDict, workdir: Path) -> None:
+    """Gives a config of distillation a teacher of 6 layers, which has taken one step on the same data."""
+    values = config.to_dict()
+    values['distill'], values['model']['layers'] = default_config().distill.to_dict(), 6
+    values['train'] |= {'start_from': '', 'start_layers': '', 'steps': 1}
+    values['checkpoint'] |= {'best_metric': '', 'save_best': False, 'keep_best': 0}
+    filled = fill_config(values)
+    train(filled.config, workdir, examples=filled.examples)
+    config.distill.teacher = str(workdir)
+    if ',' in config.distill.layers:
+        config.model.layers = len(config.distill.layers.split(','))
 
 
 def shrink(config: ConfigDict, folder: Path) -> None:

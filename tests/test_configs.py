@@ -58,6 +58,10 @@ def parameter_count(name: str, argument: str) -> int:
 def filled(values: dict) -> dict:
     """The values with what a fine-tuning config, or one from text to text, leaves to checkpoint and files."""
     defaults = default_fields(RunConfig)
+    if values['distill'] != defaults['distill'] or values['train']['start_layers']:  # a teacher that a user names
+        has_teacher = values['distill'] != defaults['distill']
+        values['distill']['teacher'] = 'runs/teacher' if has_teacher else ''
+        values['train']['start_from'] = 'runs/teacher'
     if values['task'] == 'text_to_text':
         model = defaults['model'] | {'token_types': 0, 'decoder_layers': 1}
         return with_open_fields(values, {'data': defaults['data'], 'pairs': defaults['pairs'], 'model': model})

@@ -40,6 +40,7 @@ pytestmark = pytest.mark.lenient_promotion
 
 # config: the arguments whose losses are recorded; those that are not here have one
 ARGUMENTS = {
+    'configs.distill.distilbert': ('books',),
     'configs.finetune.choice': ('swag',),
     'configs.finetune.glue': ('cola',),
     'configs.finetune.han': ('han', 'flat'),  # 'mean' has another pooling, which 'flat' has
@@ -66,6 +67,7 @@ ARGUMENTS = {
     'configs.text_to_text.wmt14': ('base',),
 }
 REPEATED = {
+    'configs.distill.distilbert': ('books',),
     'configs.finetune.choice': ('swag',),
     'configs.finetune.imdb': ('short',),
     'configs.finetune.squad': ('v1',),

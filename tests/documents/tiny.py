@@ -112,6 +112,7 @@ SHORT_TEXT = FEW_STEPS | SMALL_MODEL | {'data.length': 32, 'optimizer.warmup_ste
 BOOKS = SHORT_TEXT | {'data.source': CORPUS, 'data.held_out': 0.2}
 # Pattern of --config: the fields that are set beside what the page sets.
 PAIRS = FEW_STEPS | SMALL_MODEL | {'model.decoder_layers': 1, 'pairs.buckets': '(24,)', 'data.vocab_size': 60}
+TINY = {'model.heads': 2, 'model.width': 8, 'model.feed_forward_width': 16, 'distill.layers': '2', 'data.max_masked': 3}
 FIELDS = {
     'configs/quickstart.py': SHORT_TEXT | {'data.source': CORPUS, 'data.vocab_size': 64},
     'configs/pretrain/books_albert.py': BOOKS | {'data.vocab_size': 64, 'model.embedding_width': 8},
@@ -136,6 +137,11 @@ FIELDS = {
     'configs/text_to_text/glue.py:sst2': PAIRS,
     'configs/text_to_text/glue.py:sst2-pretrained': FEW_STEPS | {'pairs.buckets': '(24,)'},
     'configs/finetune/*': FEW_STEPS | SMALL_ROWS,
+    'configs/distill/glue.py:*': FEW_STEPS | SMALL_ROWS | {'train.start_layers': '2'},
+    'configs/distill/tinybert.py:general': BOOKS
+    | TINY
+    | {'data.tokenizer': 'checkpoints/minilm/vocab.txt', 'data.vocab_size': 27, 'data.length': 24},
+    'configs/distill/tinybert.py:*': FEW_STEPS | SMALL_ROWS | {'distill.layers': '2'},
 }
 
 

@@ -1,0 +1,63 @@
+"""DistilBERT's three losses (Sanh et al. 2019, arXiv 1910.01108) on a corpus: half of the layers of a masked model.
+
+    python train.py --config configs/distill/distilbert.py:books --workdir runs/distil_books \
+      --config.distill.teacher=runs/books_bert
+
+The student begins with every second layer of the teacher and learns its words at the masked places (weight 5, at
+temperature 2), the masked words themselves (2), and the direction of its last vectors (1). `books` halves the BERT of
+configs/pretrain/books_bert.py; `base` has the published sizes, for a BERT-base as teacher. -alone behind it is the same
+start without a teacher, from --config.train.start_from.
+
+Where the paper has it otherwise: soft targets at all places of a row, which the released code can restrict to masked
+ones, as here; more masks on rare words; batches of up to 4,000 rows.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.common import default_config, distilbert_fields, set_fields
+
+BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_books/*/*.md'
+ALONE = '-alone'
+SETS = tuple(f'{name}{end}' for name in ('books', 'base') for end in ('', ALONE))
+
+
+def get_config(name: str = 'books') -> ConfigDict:
+    """The student of a masked model on the same corpus."""
+    if name not in SETS:
+        raise ValueError(f"the config's argument is {name!r}; known: {', '.join(SETS)}")
+    kind = name.removesuffix(ALONE)
+    config = default_config()
+
+    config.data.source = BOOKS
+    config.data.length = 128  # tokens
+    config.data.mask_unit = 'word'
+    config.data.max_masked = 20
+    config.train.start_from = config.distill.get_ref('teacher')
+
+    if kind == 'books':
+        config.data.tokenizer = 'train:wordpiece'
+        config.data.vocab_size = 8192
+        set_fields(config.model, {'width': 256, 'heads': 4, 'layers': 2, 'norm': 'pre', 'rotary': True})
+        set_fields(config.model, {'positions': 'none', 'init_std': 0.05, 'scan_unroll': 2})
+        set_fields(config.model, {'dropout_rate': 0.0, 'attention_dropout_rate': 0.0})
+        config.train.start_layers = '1,4'
+    else:
+        config.data.tokenizer = 'checkpoints/bert/tokenizer.json'
+        config.data.vocab_size = 30_522
+        config.data.length = 512  # tokens
+        set_fields(config.model, distilbert_fields('base'))
+        config.train.start_layers = '1,3,5,8,10,12'
+    if not name.endswith(ALONE):
+        set_fields(config.distill, {'temperature': 2.0, 'soft': 5.0, 'labels': 2.0, 'cosine': 1.0})
+
+    config.optimizer.learning_rate = 5e-4
+    config.optimizer.warmup_steps = 100
+    config.optimizer.schedule = 'linear'
+    config.optimizer.bias_correction = True
+    config.train.steps = 2_400
+    config.train.batch_size = 32  # rows, 4,096 tokens
+    config.train.log_every_steps = 50
+    config.checkpoint.every_steps = 400
+    config.eval.every_steps = 800
+    config.eval.batch_size = 64
+    return config

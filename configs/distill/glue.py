@@ -1,0 +1,47 @@
+"""GLUE's tasks by a smaller student of a fine-tuned teacher: labels and soft targets (Hinton et al. 2015).
+
+python train.py --config configs/distill/glue.py:sst2_3x384 --workdir runs/small --config.distill.teacher=runs/sst2
+
+The teacher is a workdir of configs/finetune/glue.py, or a Hugging Face folder with a head for the task. After the task
+comes the student: `3x384` begins with layers 2, 4 and 6 of the teacher, which has six layers or more; `4x312` and
+`2x128` are drawn, or begin with what --config.train.start_from names. Other sizes are as the teacher has them.
+With -alone behind it nothing but labels is learned, from the same start: --config.train.start_from=runs/sst2 in place
+of the teacher.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.common import GLUE_TASKS, glue_config, set_fields
+
+STUDENTS: dict[str, dict[str, int]] = {
+    '3x384': {},
+    '4x312': {'layers': 4, 'width': 312, 'heads': 12, 'head_width': 0, 'feed_forward_width': 1200},
+    '2x128': {'layers': 2, 'width': 128, 'heads': 2, 'head_width': 0, 'feed_forward_width': 512},
+}
+ALONE = '-alone'
+ARGUMENTS = tuple(f'{task}_{student}{end}' for task in GLUE_TASKS for student in STUDENTS for end in ('', ALONE))
+
+
+def get_config(name: str = 'sst2_3x384') -> ConfigDict:
+    """3 epochs of batches of 32; half of the loss by labels, half by soft targets at temperature 2."""
+    if name not in ARGUMENTS:
+        known = f'{", ".join(GLUE_TASKS)} with _{", _".join(STUDENTS)}'
+        raise ValueError(f"the config's argument is {name!r}; known: {known}, each also with {ALONE}")
+    task, _, student = name.removesuffix(ALONE).partition('_')
+    config = glue_config(task)
+
+    config.examples.epochs = 3.0
+    config.data.length = 128  # tokens
+
+    set_fields(config.model, STUDENTS[student])
+    if student == '3x384':
+        config.train.start_layers = '2,4,6'
+        config.train.start_from = config.distill.get_ref('teacher')
+    if not name.endswith(ALONE):
+        set_fields(config.distill, {'temperature': 2.0, 'labels': 0.5, 'soft': 0.5})
+
+    config.optimizer.learning_rate = 5e-5 if student == '3x384' else 2e-4
+    config.train.batch_size = 32  # rows
+    config.eval.every_steps = 250
+    config.checkpoint.every_steps = 250
+    return config

@@ -1,0 +1,84 @@
+"""TinyBERT (Jiao et al. 2019, arXiv 1909.10351): a general stage on a corpus, then two stages on a task.
+
+    python train.py --config configs/distill/tinybert.py:general --workdir runs/tiny --config.distill.teacher=<encoder>
+    python train.py --config configs/distill/tinybert.py:intermediate --workdir runs/tiny_inside \
+      --config.train.start_from=runs/tiny --config.distill.teacher=runs/sst2
+    python train.py --config configs/distill/tinybert.py:prediction --workdir runs/tiny_sst2 \
+      --config.train.start_from=runs/tiny_inside --config.distill.teacher=runs/sst2
+
+Each stage begins with the one before. The first two learn the embeddings, the vectors after each layer and the
+attention logits, and nothing of labels: their metric is the loss. The last one learns the teacher's classes. After a
+dash comes another task of GLUE (`intermediate-stsb`). The student's 4 layers learn from layers 2, 3, 5 and 6 of a
+teacher of six: the map of 3, 6, 9 and 12 of BERT-base is --config.distill.layers=uniform. Teachers with other than 12
+heads need a student with as many (--config.model.heads in the general stage).
+
+Where the paper has it otherwise: its corpus is Wikipedia, three passes in batches of 256; its two stages on a task take
+10 to 50 epochs and 3 epochs of augmented rows.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.common import GLUE_TASKS, default_config, glue_config, set_fields, tinybert_fields
+
+BOOKS = 'text:data/books/novels_100_english/corpus/*.txt,data/books/classic_books/*/*.md'
+STAGES = ('general', 'intermediate', 'prediction')
+ARGUMENTS = ('general', *(f'{stage}-{task}' for stage in STAGES[1:] for task in GLUE_TASKS))
+INSIDE = {'labels': 0.0, 'soft': 0.0, 'hidden': 1.0, 'embeddings': 1.0, 'attention': 1.0, 'layers': '2,3,5,6'}
+
+
+def get_config(name: str = 'general') -> ConfigDict:
+    """A stage of the 4-layer student of 312."""
+    stage, _, task = name.partition('-')
+    if stage not in STAGES or (task and (stage == 'general' or task not in GLUE_TASKS)):
+        raise ValueError(f"the config's argument is {name!r}; known: {', '.join(ARGUMENTS)}")
+    return general() if stage == 'general' else of_task(stage, task or 'sst2')
+
+
+def general() -> ConfigDict:
+    """The encoder alone, on a corpus, from another encoder."""
+    config = default_config()
+
+    config.data.source = BOOKS
+    config.data.tokenizer = 'checkpoints/minilm/tokenizer.json'
+    config.data.vocab_size = 30_522
+    config.data.length = 128  # tokens
+    config.data.mask_rate = 0.0  # the second version of the released general models saw no [MASK]
+
+    set_fields(config.model, tinybert_fields('4'))
+    config.model.activation = 'gelu_erf'
+    config.model.dropout_rate = 0.0
+    config.model.attention_dropout_rate = 0.0
+
+    set_fields(config.distill, INSIDE)
+
+    config.optimizer.learning_rate = 1e-3
+    config.optimizer.schedule = 'linear'
+    config.optimizer.bias_correction = True
+    config.optimizer.warmup_steps = 300
+    config.train.steps = 6_000
+    config.train.batch_size = 32  # rows
+    config.train.log_every_steps = 50
+    config.checkpoint.best_metric = 'loss'
+    config.checkpoint.every_steps = 500
+    config.eval.every_steps = 2_000
+    config.eval.batch_size = 64
+    return config
+
+
+def of_task(stage: str, task: str) -> ConfigDict:
+    """A stage on a task of GLUE."""
+    config = glue_config(task)
+    config.data.length = 128  # tokens
+
+    if stage == 'intermediate':
+        set_fields(config.distill, INSIDE)
+        config.checkpoint.best_metric, config.checkpoint.best_mode = 'loss', 'min'
+    else:
+        set_fields(config.distill, {'labels': 0.0, 'soft': 1.0})
+
+    config.examples.epochs = 10.0 if stage == 'intermediate' else 3.0
+    config.optimizer.learning_rate = 5e-5 if stage == 'intermediate' else 3e-5
+    config.train.batch_size = 32  # rows
+    config.eval.every_steps = 500
+    config.checkpoint.every_steps = 500
+    return config
