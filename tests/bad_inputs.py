@@ -125,6 +125,17 @@ BAD_INPUTS = {
     'group in place of a field': train('model=3', 'flag --config.model=3: '),
     'layers': train('model.layers=1000000000', 'model.layers is 1000000000; it must be at most 65536'),
     'processes': train('data.processes=100000', 'data.processes is 100000; it must lie in [0, 4096]'),
+    'sentences without borders': tune(
+        'head.sentence_layers=1 head.pooling=attention', 'head.sentence_layers is 1, and the rows have no sentence'
+    ),
+    'no teacher': tune('distill.temperature=2.0', 'distill.temperature is 2.0; it must be 1.0 without distill.teacher'),
+    'teacher that is not there': tune('distill.teacher={here}/no', '{here}/no'),
+    'teacher with another vocabulary': tune(
+        'distill.teacher={base}/run', 'distill.teacher {base}/run: 65 of its 70 ids stand for other pieces'
+    ),
+    'layers beyond those that there are': tune(
+        'train.start_from={base}/model train.start_layers=1,9', "train.start_layers is '1,9'; it must be numbers from 1"
+    ),
     'pattern unknown': train('model.attention=windw(3)', "attention 'windw(3)': unknown name 'windw'"),
     'pattern too deep': train(f'model.attention={"(" * 10_000}', "attention '((((((((((((((((((((((((((("),
     'pattern that calls': train('model.attention=__import__("os")', 'attention \'__import__("os")\': unknown name'),
