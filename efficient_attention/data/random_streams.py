@@ -15,6 +15,7 @@ class Stream(enum.IntEnum):
     EXAMPLE_BATCHES = 7  # which labelled examples share a batch
     MIXED_SETS = 10  # in which order rows of sets come that are mixed by shares
     PACKED_PAIRS = 11  # in which order pairs are packed into rows
+    REPLACED_WORDS = 12  # which words of an example are replaced, and by which
 
 
 def random_stream(seed: int, stream: Stream, epoch: int, index: int = 0) -> np.random.Generator:

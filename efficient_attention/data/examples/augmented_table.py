@@ -1,0 +1,81 @@
+"""Reads the rows of a training file with all of their columns, and writes such rows in the same format."""
+
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.data.examples.glue import columns_in, glue_task, read_glue
+from efficient_attention.data.sources.tables import TFDS, TableRow, read_table
+from efficient_attention.errors import InputError
+
+FORMATS = ('.csv', '.tsv', '.jsonl')
+
+
+@dataclasses.dataclass(frozen=True)
+class TextTable:
+    """A file of rows, of which one or two columns are texts.
+
+    Attributes:
+        path: the file.
+        config: whose `format`, `name`, `text` and `text_pair` say which columns these are.
+    """
+
+    path: Path
+    config: ExamplesConfig
+
+    def rows(self, faults: list[str]) -> Iterator[TableRow]:
+        """The rows; `faults` collects broken ones of GLUE's own files.
+
+        Raises:
+            InputError: the file is missing, of another kind, or has a bad row.
+        """
+        if str(self.path).startswith(TFDS) or self.suffix not in FORMATS:
+            raise InputError(f'{self.path}: rows are written as {", ".join(FORMATS)}, so they must be of such a file')
+        if self.config.format == 'glue':
+            return read_glue(glue_task(self.config.name), str(self.path), 'train', faults)
+        return read_table(str(self.path))
+
+    @property
+    def suffix(self) -> str:
+        """Of the file, without that of a compression."""
+        return Path(self.path.name.removesuffix('.gz')).suffix
+
+    def columns(self, row: TableRow) -> tuple[str, ...]:
+        """The columns of the row's text or texts."""
+        if self.config.format == 'glue':
+            return columns_in(glue_task(self.config.name), row).texts
+        return tuple(column for column in (self.config.text, self.config.text_pair) if column)
+
+    def has_header(self) -> bool:
+        """Whether the first line of the file names the columns."""
+        if self.config.format != 'glue' or not glue_task(self.config.name).headless:
+            return True
+        return tuple(next(self.rows([])).values) != glue_task(self.config.name).headless
+
+
+def written(rows: Iterable[Mapping[str, Any]], suffix: str, *, has_header: bool) -> Iterator[str]:
+    """The lines of a file of this kind with these rows, each with its line end."""
+    columns: Sequence[str] | None = None
+    for row in rows:
+        if suffix == '.jsonl':
+            yield json.dumps(row, ensure_ascii=False) + '\n'
+            continue
+        if columns is None:
+            columns = list(row)
+            if has_header:
+                yield line_of(columns, suffix)
+        yield line_of([str(row[column]) for column in columns], suffix)
+
+
+def line_of(fields: Sequence[str], suffix: str) -> str:
+    """A line of a CSV or TSV file."""
+    if suffix == '.tsv':
+        return '\t'.join(fields) + '\n'
+    text = io.StringIO()
+    csv.writer(text, lineterminator='\n').writerow(fields)
+    return text.getvalue()

@@ -1,0 +1,80 @@
+"""A training file with more rows, made of its own by word replacement, in its own format."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.config.checks import check_within
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.data.examples.augmented_table import TextTable, written
+from efficient_attention.data.sources.tables import TableRow
+from efficient_attention.errors import InputError
+from efficient_attention.inference.word_replacement import WordReplacer, new_texts
+from efficient_attention.whole_files import whole_file
+
+AT_ONCE = 256  # rows whose words are looked up together
+
+
+def augment_file(
+    source: Path,
+    output: Path,
+    replacer: WordReplacer,
+    config: ExamplesConfig,
+    *,
+    copies: int = 20,
+    share: float = 0.4,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Writes each row of a file and then its new ones; returns 'rows', 'written' and 'notes'.
+
+    Args:
+        source: CSV, TSV or JSON lines, or a task's file of GLUE.
+        output: must not exist, and have the source's ending.
+        replacer: proposes words.
+        config: says which columns are texts.
+        copies: tries a row; what comes twice is left out.
+        share: probability that a word is replaced.
+        seed: with the number of a row, of its draws.
+
+    Raises:
+        InputError: a number is out of range, the source is bad, or there is an output already.
+        RunError: the disk is full.
+    """
+    check_within('copies', copies, 1)
+    check_within('share', share, 0, 1, low_is_open=True)
+    check_within('seed', seed, 0, 2**31)
+    table = TextTable(source, config)
+    if output.exists():
+        raise InputError(f'{output}: there is something already; name another file (--output)')
+    if output.suffix != table.suffix:
+        raise InputError(f'{output} must end in {table.suffix}, as {source} does')
+    counts = {'rows': 0, 'written': 0}
+    faults: list[str] = []
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for some in batched(table.rows(faults), AT_ONCE):
+            columns = [table.columns(row) for row in some]
+            texts = [
+                [row.text(column, may_be_empty=True) for column in one] for row, one in zip(some, columns, strict=True)
+            ]
+            words = iter(replacer.proposals([text for one in texts for text in one]))
+            for row, names, one in zip(some, columns, texts, strict=True):
+                found = [next(words) for _ in one]
+                yield dict(row.values)
+                for made in new_texts(one, found, copies=copies, share=share, seed=seed, row=counts['rows']):
+                    yield dict(row.values) | dict(zip(names, made, strict=True))
+                counts['rows'] += 1
+
+    with whole_file(output) as partial, partial.open('w', encoding='utf-8', newline='') as file:
+        for row in written(rows(), table.suffix, has_header=table.has_header()):
+            file.write(row)
+            counts['written'] += 1
+    header = int(table.has_header() and table.suffix != '.jsonl')
+    return counts | {'written': counts['written'] - header, 'notes': faults}
+
+
+def batched(rows: Iterator[TableRow], size: int) -> Iterator[list[TableRow]]:
+    """The rows, so many at a time."""
+    while some := list(itertools.islice(rows, size)):
+        yield some

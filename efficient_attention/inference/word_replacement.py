@@ -1,0 +1,228 @@
+"""Other texts for a text, by words that fit in their place: augmentation of training rows.
+
+Source: Jiao et al. 2019 (TinyBERT), arXiv 1909.10351, algorithm 1. A word of one piece gets what a masked model finds
+most probable in its place, where it reads the text with the word masked and then the whole text; a word of several
+pieces gets its nearest neighbours among vectors. Words that hold more than letters and function words stay.
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from efficient_attention.data.random_streams import Stream, random_stream
+from efficient_attention.data.sources.text_files import read_lines
+from efficient_attention.errors import InputError
+from efficient_attention.inference.fill_mask import MaskFiller
+
+WORD = re.compile(r'[^\W\d_]+')
+MOST_VECTORS = 100_000  # words of a vectors file that are read, the most frequent ones
+ROWS, STEP = 64, 16  # rows that a model reads at a time, and what their lengths are rounded up to
+FUNCTION_WORDS = frozenset(
+    'a about above after again against all am an and any are as at be because been before being below between '
+    'both but by can could did do does doing don down during each few for from further had has have having he her '
+    'here hers herself him himself his how i if in into is it its itself just me more most my myself no nor not '
+    'now of off on once only or other our ours ourselves out over own s same she should so some such t than that '
+    'the their theirs them themselves then there these they this those through to too under until up very was we '
+    'were what when where which while who whom why will with would you your yours yourself yourselves'.split()
+)
+
+
+class Word(NamedTuple):
+    """A word that may be replaced: its place among the words of a text, and what may stand there."""
+
+    place: int
+    candidates: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Vectors:
+    """Unit vectors of words, by which the neighbours of a word are found."""
+
+    words: tuple[str, ...]
+    unit_VE: np.ndarray  # float32
+
+    def neighbours(self, vector_E: np.ndarray, count: int, word: str) -> tuple[str, ...]:
+        """The words whose vectors have the largest cosine with this one, the best first, without the word itself."""
+        cosines_V = self.unit_VE @ (vector_E / max(float(np.linalg.norm(vector_E)), 1e-12))
+        best = np.argpartition(-cosines_V, min(count + 1, len(cosines_V) - 1))[: count + 1]
+        best = best[np.argsort(-cosines_V[best], kind='stable')]
+        return tuple(self.words[place] for place in best if self.words[place] != word)[:count]
+
+    def of_word(self, word: str) -> np.ndarray | None:
+        """The vector of a word that is there, else None."""
+        place = self.places.get(word)
+        return None if place is None else self.unit_VE[place]
+
+    @functools.cached_property
+    def places(self) -> Mapping[str, int]:
+        """The row of each word."""
+        return {word: place for place, word in enumerate(self.words)}
+
+
+def read_vectors(path: Path) -> Vectors:
+    """The vectors of a file with a word and its numbers on each line, as GloVe and word2vec have them as text.
+
+    Raises:
+        InputError: a line has no number, or more or fewer than the first; names it.
+    """
+    words: list[str] = []
+    rows: list[np.ndarray] = []
+    for number, line in read_lines(path):
+        word, *fields = line.rstrip().split(' ')
+        if number == 1 and len(fields) == 1:
+            continue  # word2vec's counts of words and numbers
+        try:
+            row = np.array(fields, np.float32)
+        except ValueError:
+            raise InputError(f'{path}: line {number}: not a word and numbers') from None
+        if not len(row) or (rows and len(row) != len(rows[0])):
+            raise InputError(f'{path}: line {number}: {len(row)} numbers; line 1 has {len(rows[0]) if rows else 0}')
+        words.append(word)
+        rows.append(row)
+        if len(rows) == MOST_VECTORS:
+            break
+    if not rows:
+        raise InputError(f'{path}: no vector in it')
+    return unit_vectors(words, np.stack(rows))
+
+
+def unit_vectors(words: Sequence[str], vectors_VE: np.ndarray) -> Vectors:
+    """These vectors, each divided by its length."""
+    lengths_V = np.linalg.norm(vectors_VE, axis=-1, keepdims=True)
+    return Vectors(tuple(words), (vectors_VE / np.maximum(lengths_V, 1e-12)).astype(np.float32))
+
+
+class WordReplacer:
+    """Proposals for the words of texts, and texts made of them.
+
+    Args:
+        filler: a masked model; on words, so that its vocabulary need not be the trained model's.
+        vectors: of whole words, for words of several pieces; None = its own token table, where such a word counts as
+            the mean of its pieces.
+        candidates: most proposals for a word.
+    """
+
+    def __init__(self, filler: MaskFiller, vectors: Vectors | None = None, *, candidates: int = 15) -> None:
+        self.filler, self.count = filler, candidates
+        self.tokens = [filler.readable(id) for id in range(filler.vocabulary.size)]
+        self.is_word = np.array([WORD.fullmatch(token) is not None for token in self.tokens])
+        self.is_word[list(filler.vocabulary.special)] = False
+        self.has_file = vectors is not None
+        self.table_VE = np.asarray(filler.model.encoder.embeddings.token.vectors(np.float32))
+        self.vectors = vectors or self.own_vectors()
+
+    def own_vectors(self) -> Vectors:
+        """The rows of the model's table that stand for whole words."""
+        ids = np.flatnonzero(self.is_word)
+        return unit_vectors([self.tokens[id] for id in ids], self.table_VE[ids])
+
+    def proposals(self, texts: Sequence[str]) -> list[list[Word]]:
+        """For each text its words that may be replaced, with what may stand in their place."""
+        found: list[list[Word]] = [[] for _ in texts]
+        asked: list[tuple[int, int, str, list[int], int]] = []  # text, place, word, ids, where the mask is
+        for number, text in enumerate(texts):
+            for place, match in enumerate(WORD.finditer(text)):
+                word = match[0]
+                if word.lower() in FUNCTION_WORDS:
+                    continue
+                ids = self.filler.tokenizer.encode(f' {word}', add_special_tokens=False).ids
+                if len(ids) == 1 and ids[0] not in self.filler.vocabulary.special:
+                    row = self.masked_row(text, match)
+                    asked += [(number, place, word, *row)] if row else []
+                elif near := self.nearest(word, ids):
+                    found[number].append(Word(place, near))
+        for (number, place, word, _, _), proposed in zip(asked, self.most_probable(asked), strict=True):
+            others = tuple(other for other in proposed if other.lower() != word.lower())[: self.count]
+            found[number] += [Word(place, others)] if others else []
+        return [sorted(words) for words in found]
+
+    def nearest(self, word: str, ids: Sequence[int]) -> tuple[str, ...]:
+        """The neighbours of a word of several pieces; none where the vectors do not have it."""
+        if self.has_file:
+            vector_E = self.vectors.of_word(word)
+            vector_E = self.vectors.of_word(word.lower()) if vector_E is None else vector_E
+            return () if vector_E is None else self.vectors.neighbours(vector_E, self.count, word.lower())
+        known = [id for id in ids if id not in self.filler.vocabulary.special]
+        return self.vectors.neighbours(self.table_VE[known].mean(axis=0), self.count, word.lower()) if known else ()
+
+    def masked_row(self, text: str, match: re.Match[str]) -> tuple[list[int], int] | None:
+        """The ids of the text with a word masked, then those of the whole text, and the mask's place.
+
+        Without the second text where both are too long, and None where the first is.
+        """
+        vocabulary, encode = self.filler.vocabulary, self.filler.tokenizer.encode
+        before = encode(text[: match.start()], add_special_tokens=False).ids
+        after = encode(text[match.end() :], add_special_tokens=False).ids
+        masked = [vocabulary.cls, *before, vocabulary.mask, *after, vocabulary.sep]
+        both = [*masked, *encode(text, add_special_tokens=False).ids, vocabulary.sep]
+        row = next((row for row in (both, masked) if len(row) <= self.filler.length), None)
+        return None if row is None else (row, 1 + len(before))
+
+    def most_probable(self, asked: Sequence[tuple[int, int, str, list[int], int]]) -> list[list[str]]:
+        """The words that the model finds most probable in each place, one more than are asked for."""
+        order = sorted(range(len(asked)), key=lambda number: len(asked[number][3]))
+        found: list[list[str]] = [[] for _ in asked]
+        for start in range(0, len(order), ROWS):
+            some = order[start : start + ROWS]
+            rows = [(asked[number][3], asked[number][4]) for number in some]
+            for number, logits_V in zip(some, self.logits(rows), strict=True):
+                logits_V = np.where(self.is_word, logits_V[: len(self.is_word)], -np.inf)
+                best = np.argpartition(-logits_V, self.count + 1)[: self.count + 1]
+                best = best[np.argsort(-logits_V[best], kind='stable')]
+                found[number] = [self.tokens[id] for id in best if np.isfinite(logits_V[id])]
+        return found
+
+    def logits(self, rows: Sequence[tuple[list[int], int]]) -> np.ndarray:
+        """float32 [B, V] at the place of each row's mask; few shapes, so that few programs are compiled."""
+        longest = max(len(ids) for ids, _ in rows)
+        length = min(-(-longest // STEP) * STEP, self.filler.length)
+        tokens_BL = np.full((ROWS, length), self.filler.vocabulary.pad, np.int32)
+        segments_BL, places_BP = np.zeros((ROWS, length), np.int32), np.zeros((ROWS, 1), np.int32)
+        for number, (ids, place) in enumerate(rows):
+            tokens_BL[number, : len(ids)], segments_BL[number, : len(ids)] = ids, 1
+            places_BP[number] = place
+        logits_BPV = self.filler.masked_logits(self.filler.params, tokens_BL, segments_BL, places_BP)
+        return np.asarray(logits_BPV)[: len(rows), 0]
+
+
+def new_texts(
+    texts: Sequence[str], words: Sequence[Sequence[Word]], *, copies: int, share: float, seed: int, row: int
+) -> Iterator[tuple[str, ...]]:
+    """Other texts for the text or both texts of a row, at most `copies`, none twice and none that is the row itself.
+
+    Args:
+        texts: of the row, each replaced apart.
+        words: of each text, as `WordReplacer.proposals` gives them.
+        copies: tries.
+        share: probability that a word is replaced, by each of its proposals alike.
+        seed: of all rows.
+        row: number of the row, from which and from the seed alone its draws come.
+    """
+    rng = random_stream(seed, Stream.REPLACED_WORDS, 0, row)
+    seen = {tuple(texts)}
+    for _ in range(copies):
+        made = tuple(replaced(text, some, share, rng) for text, some in zip(texts, words, strict=True))
+        if made not in seen:
+            seen.add(made)
+            yield made
+
+
+def replaced(text: str, words: Sequence[Word], share: float, rng: np.random.Generator) -> str:
+    """The text with some of these words replaced; a capital at the beginning of a word stays."""
+    chosen: dict[int, str] = {}
+    for place, candidates in words:
+        is_replaced, number = rng.random() < share, int(rng.integers(len(candidates)))
+        if is_replaced:
+            chosen[place] = candidates[number]
+    parts, end = [], 0
+    for place, match in enumerate(WORD.finditer(text)):
+        if place in chosen:
+            new = chosen[place]
+            parts += [text[end : match.start()], new.capitalize() if match[0][0].isupper() else new]
+            end = match.end()
+    return ''.join([*parts, text[end:]])

@@ -1,0 +1,63 @@
+"""More training rows by word replacement (Jiao et al. 2019, TinyBERT), in the file format of the task.
+
+    python scripts/augment.py --model runs/books_bert --input data/glue/SST-2/train.tsv --output data/sst2_20.tsv \
+      --set format=glue --set name=sst2 --copies 20
+    python scripts/augment.py --model checkpoints/bert --input mine.csv --output more.csv --set text=review
+
+The model is any that fills masks. `--set` gives a field of a config's examples group, which says what the columns are.
+Words of several pieces get neighbours from `--vectors`, a text file such as GloVe's, or from the model's own table.
+Each row stands in front of those that are made of it. The last line is one JSON object: rows read and written.
+"""
+
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+from absl import flags
+
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import define_checkpoint, define_model, define_output
+from scripts.predict import parse_field
+
+
+def main() -> None:
+    """Reads the flags, writes the file and prints what was written."""
+    options = define_flags()
+    parse_flags(sys.argv, ('model', 'input', 'output'), options=options, old_names={})
+    from efficient_attention.config.examples import ExamplesConfig  # after --help and refusals
+    from efficient_attention.inference.augment_file import augment_file
+    from efficient_attention.inference.fill_mask import MaskFiller
+    from efficient_attention.inference.word_replacement import WordReplacer, read_vectors
+
+    config = dataclasses.replace(ExamplesConfig(), **dict(parse_field(text) for text in options.set))
+    vectors = read_vectors(Path(options.vectors)) if options.vectors else None
+    filler = MaskFiller(options.model, checkpoint=options.checkpoint)
+    replacer = WordReplacer(filler, vectors, candidates=options.candidates)
+    draws = {'copies': options.copies, 'share': options.share, 'seed': options.seed}
+    print(json.dumps(augment_file(Path(options.input), options.output, replacer, config, **draws)))
+
+
+def define_flags() -> flags.FlagValues:
+    """The flags of this command."""
+    options = flags.FlagValues()
+    define_model(options)
+    flags.DEFINE_string('input', None, 'The training file: CSV, TSV or JSON lines.', flag_values=options)
+    define_output('File to write, with the same ending.', options=options)
+    flags.DEFINE_multi_string('set', [], 'FIELD=VALUE of the examples group.', flag_values=options)
+    define_checkpoint('', '; best by default where the run names a metric, else last', options)
+    flags.DEFINE_string('vectors', '', 'A file with a word and its numbers on each line.', flag_values=options)
+    flags.DEFINE_integer('copies', 20, 'New texts to try for each row.', flag_values=options)
+    flags.DEFINE_float('share', 0.4, 'Probability that a word is replaced.', flag_values=options)
+    flags.DEFINE_integer('candidates', 15, 'Most proposals for a word.', flag_values=options)
+    flags.DEFINE_integer('seed', 0, 'Of the draws, with the number of the row.', flag_values=options)
+    return options
+
+
+if __name__ == '__main__':
+    run_command(main)

@@ -1,0 +1,117 @@
+"""Words that are proposed for a text, and the texts that are made of them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.inference.fill_mask import MaskFiller
+from efficient_attention.inference.word_replacement import (
+    Vectors,
+    Word,
+    WordReplacer,
+    new_texts,
+    read_vectors,
+    replaced,
+    unit_vectors,
+)
+from tests.inference.tiny_checkpoint import write_checkpoint
+
+
+@pytest.fixture(scope='module')
+def replacer(tmp_path_factory: pytest.TempPathFactory) -> WordReplacer:
+    filler = MaskFiller(write_checkpoint(tmp_path_factory.mktemp('filler'), 'fill_mask'))
+    return WordReplacer(filler, candidates=3)
+
+
+def test_a_word_of_one_piece_gets_what_the_model_finds_most_probable_beside_the_whole_text(replacer: WordReplacer):
+    [words] = replacer.proposals(['the king sleeps near'])
+    assert [place for place, _ in words] == [1, 2, 3]  # 'the' is a function word
+    filler = replacer.filler
+    ids = [filler.tokenizer.token_to_id(word) for word in 'the [MASK] sleeps near [SEP] the king sleeps near'.split()]
+    [logits_PV] = filler.logits([([filler.vocabulary.cls, *ids, filler.vocabulary.sep], [2])])
+    best = [filler.readable(int(id)) for id in np.argsort(-logits_PV[0], kind='stable')]
+    expected = [word for word in best if word.isalpha() and word != 'king'][:3]
+    assert list(words[0].candidates) == expected
+
+
+def test_numbers_signs_and_function_words_stay(replacer: WordReplacer):
+    assert replacer.proposals(['the 3 , . a', '']) == [[], []]
+
+
+def test_a_text_that_fits_once_alone_is_read_alone_and_a_longer_one_is_left(replacer: WordReplacer):
+    once, never = ' '.join(['king'] * 15), ' '.join(['king'] * 30)  # of 24 places
+    assert [len(words) for words in replacer.proposals([once, never])] == [15, 0]
+
+
+def test_a_word_that_has_no_piece_of_its_own_gets_neighbours_from_a_file(replacer: WordReplacer):
+    vectors = unit_vectors(['monarch', 'king', 'queen', 'tree'], np.array([[1, 0], [0.9, 0.1], [1, 0.3], [0, 1]]))
+    with_file = WordReplacer(replacer.filler, vectors, candidates=2)
+    [words] = with_file.proposals(['the Monarch castle'])
+    assert words == [Word(1, ('king', 'queen'))]  # the file has no 'castle'
+    assert replacer.proposals(['monarch']) == [[]]  # an unknown word has no vector in the model's table
+
+
+def test_pieces_of_a_word_count_as_their_mean(replacer: WordReplacer):
+    ids = [replacer.filler.tokenizer.token_to_id(word) for word in ('king', 'tree')]
+    near = replacer.nearest('kingtree', ids)
+    own = replacer.vectors
+    cosines = own.unit_VE @ replacer.table_VE[ids].mean(axis=0)
+    assert list(near) == [own.words[place] for place in np.argsort(-cosines)[:3]]
+
+
+WORDS = [Word(0, ('cat', 'dog')), Word(2, ('ran',))]
+
+
+def test_replaced_words_keep_capitals_and_what_stands_between():
+    rng = np.random.default_rng(0)
+    assert replaced('Ada, "the" bee!', WORDS, 1.0, rng) in ('Cat, "the" ran!', 'Dog, "the" ran!')
+    assert replaced('Ada, "the" bee!', WORDS, 0.0, rng) == 'Ada, "the" bee!'
+
+
+def made(seed: int = 0, row: int = 0, copies: int = 20) -> list[tuple[str, ...]]:
+    return list(new_texts(['ada the bee'], [WORDS], copies=copies, share=0.4, seed=seed, row=row))
+
+
+def test_new_texts_come_from_seed_and_row_alone_and_none_comes_twice():
+    texts = made()
+    assert texts == made() and 1 < len(texts) <= 5  # of six texts, one of which is the row itself
+    assert len(set(texts)) == len(texts) and ('ada the bee',) not in texts
+    assert made(copies=1) in ([], texts[:1])
+    assert len({tuple(made(seed, row, copies=2)) for seed in range(3) for row in range(3)}) > 1
+
+
+def test_a_share_of_the_words_is_replaced():
+    rng = np.random.default_rng(0)
+    words = [Word(place, ('new',)) for place in range(1000)]
+    text = replaced(' '.join(['old'] * 1000), words, 0.4, rng)
+    assert abs(text.split().count('new') - 400) < 3 * (1000 * 0.4 * 0.6) ** 0.5
+
+
+def test_both_texts_of_a_pair_are_replaced_apart():
+    pairs = list(new_texts(['ada', 'bee'], [[WORDS[0]], []], copies=20, share=0.5, seed=0, row=0))
+    assert {second for _, second in pairs} == {'bee'} and {first for first, _ in pairs} == {'cat', 'dog'}
+
+
+def test_a_vectors_file_is_read_with_or_without_counts(tmp_path: Path):
+    lines = 'ada 3 4\nbee 0 2\n'
+    for name, text in (('glove.txt', lines), ('word2vec.txt', f'2 2\n{lines}')):
+        (tmp_path / name).write_text(text)
+        vectors: Vectors = read_vectors(tmp_path / name)
+        assert vectors.words == ('ada', 'bee')
+        np.testing.assert_allclose(vectors.unit_VE, [[0.6, 0.8], [0, 1]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    'text, message',
+    [
+        ('ada 1 2\nbee 1\n', 'line 2: 1 numbers; line 1 has 2'),
+        ('ada 1 x\n', 'line 1: not a word and'),
+        ('', 'no vector'),
+    ],
+)
+def test_a_bad_vectors_file_is_named(tmp_path: Path, text: str, message: str):
+    (tmp_path / 'bad.txt').write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_vectors(tmp_path / 'bad.txt')
