@@ -71,13 +71,13 @@ class FineTuningModel(nnx.Module):
         """The rows that the encoder reads and their keys: of choices each is a row of its own."""
         return folded(batch, rng, READ) if self.head.config.kind == 'choice' else (batch, rng)
 
-    def of_vectors(self, x_BLD: Array, batch: dict[str, Array], keys: Array | None) -> dict[str, Array]:
-        """The head's outputs from the encoder's features of all rows; `keys` of these turn dropout on."""
+    def of_vectors(self, x_BLD: Array, batch: dict[str, Array], keys_B: Array | None) -> dict[str, Array]:
+        """The head's outputs from the encoder's features of all rows; `keys_B` of these turn dropout on."""
         kind = self.head.config.kind
         if kind not in POOLED:
-            return self.head(x_BLD, rng=fold(keys, 1))
+            return self.head(x_BLD, rng=fold(keys_B, 1))
         x_BD = self.pooling(x_BLD, batch['segments'].reshape(x_BLD.shape[:2]))
-        outputs = self.head(x_BD if self.pooler is None else self.pooler(x_BD), rng=fold(keys, 1))
+        outputs = self.head(x_BD if self.pooler is None else self.pooler(x_BD), rng=fold(keys_B, 1))
         return outputs if kind == 'sequence' else {'logits': outputs['logits'].reshape(batch['tokens'].shape[:2])}
 
     @property

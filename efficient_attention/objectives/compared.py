@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 from jax import Array
+from jaxtyping import Float
 
 from efficient_attention.models.taps import Inside
 from efficient_attention.objectives.objective import Batch
@@ -41,7 +42,7 @@ def as_batch_arrays(arrays: dict[str, Array], rows: int) -> Batch:
     return {f'{TEACHER}{name}': by_row(array, rows) for name, array in arrays.items()}
 
 
-def by_row(array: Array, rows: int) -> Array:
+def by_row(array: Float[Array, '...'], rows: int) -> Float[Array, '...']:
     """[layers, encoder's rows, ...] to [rows, encoder's rows of each, layers, ...]."""
     array = array.swapaxes(0, 1)
     return array.reshape(rows, -1, *array.shape[1:])
