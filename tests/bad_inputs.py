@@ -128,8 +128,8 @@ BAD_INPUTS = {
     'sentences without borders': tune(
         'head.sentence_layers=1 head.pooling=attention', 'head.sentence_layers is 1, and the rows have no sentence'
     ),
-    'no teacher': tune('distill.temperature=2.0', 'distill.temperature is 2.0; it must be 1.0 without distill.teacher'),
-    'teacher that is not there': tune('distill.teacher={here}/no', '{here}/no'),
+    'no teacher': tune('distill.temperature=2.0', 'distill.temperature is 2.0; it needs distill.teacher'),
+    'teacher that is not there': tune('distill.teacher={here}/no', 'distill.teacher: {here}/no'),
     'teacher with another vocabulary': tune(
         'distill.teacher={base}/run', 'distill.teacher {base}/run: 65 of its 70 ids stand for other pieces'
     ),

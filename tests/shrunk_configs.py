@@ -5,14 +5,18 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image
 
 from configs.common import default_config, text_to_text_config
+from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.fill_config import fill_config
-from efficient_attention.training.loop import train
+from efficient_attention.training.run import build_run
+from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.workdir.config_file import claim_workdir
 from tests.tasks.letters import letters
 from tests.tasks.test_one_step import PROBLEMS, ROWS, WORDS
 from tests.training.tiny_run import write_corpus
@@ -42,13 +46,18 @@ def shrunk_config(name: str, argument: str, folder: Path) -> RunConfig:
 
 
 def name_teacher(config: ConfigDict, workdir: Path) -> None:
-    """Gives a config of distillation a teacher of 6 layers, which has taken one step on the same data."""
+    """Gives a config of distillation a teacher of 6 layers, as it is drawn for the same data."""
     values = config.to_dict()
     values['distill'], values['model']['layers'] = default_config().distill.to_dict(), 6
     values['train'] |= {'start_from': '', 'start_layers': '', 'steps': 1}
     values['checkpoint'] |= {'best_metric': '', 'save_best': False, 'keep_best': 0}
     filled = fill_config(values)
-    train(filled.config, workdir, examples=filled.examples)
+    run = build_run(filled.config, jax.devices()[:1], examples=filled.examples)
+    claim_workdir(workdir, filled.config)
+    run.task.save_assets(workdir)
+    with Checkpoints(workdir, filled.config.checkpoint) as checkpoints:
+        record = {'fingerprint': {'config': to_dict(filled.config)} | run.fingerprint}
+        checkpoints.save(0, run.drawn_state(), record=record)
     config.distill.teacher = str(workdir)
     if ',' in config.distill.layers:
         config.model.layers = len(config.distill.layers.split(','))

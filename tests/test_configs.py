@@ -86,3 +86,16 @@ def test_small_decoders_have_equally_many_parameters():
     assert {mechanism: count_of(mechanism) for mechanism in SMALL_DECODERS} == {
         mechanism: pytest.approx(count_of('full'), rel=1e-3) for mechanism in SMALL_DECODERS
     }
+
+
+def test_a_student_begins_with_its_teacher_and_the_start_alone_names_none():
+    for name, argument in (('glue', 'sst2_3x384'), ('distilbert', 'books')):
+        get_config = importlib.import_module(f'configs.distill.{name}').get_config
+        config = get_config(argument)
+        config.distill.teacher = 'a'
+        assert config.train.start_from == 'a'
+        config.train.start_from = 'b'
+        assert config.distill.teacher == 'a'
+        alone = get_config(f'{argument}-alone')
+        alone.train.start_from = 'b'
+        assert alone.distill.to_dict() == default_fields(RunConfig)['distill'] and alone.train.start_layers

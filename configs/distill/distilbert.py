@@ -32,7 +32,6 @@ def get_config(name: str = 'books') -> ConfigDict:
     config.data.length = 128  # tokens
     config.data.mask_unit = 'word'
     config.data.max_masked = 20
-    config.train.start_from = config.distill.get_ref('teacher')
 
     if kind == 'books':
         config.data.tokenizer = 'train:wordpiece'
@@ -45,9 +44,10 @@ def get_config(name: str = 'books') -> ConfigDict:
         config.data.tokenizer = 'checkpoints/bert/tokenizer.json'
         config.data.vocab_size = 30_522
         config.data.length = 512  # tokens
-        set_fields(config.model, distilbert_fields('base'))
+        set_fields(config.model, distilbert_fields('base') | {'activation': 'gelu_erf'})
         config.train.start_layers = '1,3,5,8,10,12'
     if not name.endswith(ALONE):
+        config.train.start_from = config.distill.get_oneway_ref('teacher')
         set_fields(config.distill, {'temperature': 2.0, 'soft': 5.0, 'labels': 2.0, 'cosine': 1.0})
 
     config.optimizer.learning_rate = 5e-4

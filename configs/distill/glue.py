@@ -36,8 +36,9 @@ def get_config(name: str = 'sst2_3x384') -> ConfigDict:
     set_fields(config.model, STUDENTS[student])
     if student == '3x384':
         config.train.start_layers = '2,4,6'
-        config.train.start_from = config.distill.get_ref('teacher')
     if not name.endswith(ALONE):
+        if student == '3x384':
+            config.train.start_from = config.distill.get_oneway_ref('teacher')
         set_fields(config.distill, {'temperature': 2.0, 'labels': 0.5, 'soft': 0.5})
 
     config.optimizer.learning_rate = 5e-5 if student == '3x384' else 2e-4

@@ -5,7 +5,7 @@ import dataclasses
 from efficient_attention.config.checks import check_one_of, check_within
 from efficient_attention.config.fields import CHANGEABLE, marked
 from efficient_attention.config.layer_numbers import is_layer_list
-from efficient_attention.errors import InputError, require
+from efficient_attention.errors import InputError
 
 MAPS = ('uniform', 'last')
 PROJECTIONS = ('own', 'one', 'none')
@@ -53,10 +53,6 @@ class DistillConfig:
         if not is_layer_list(self.layers):
             check_one_of('distill.layers', self.layers, (*MAPS, "a list such as '2,3,5,6'"))
         if not self.is_on:
-            for field in dataclasses.fields(DistillConfig):
-                value = getattr(self, field.name)
-                allowed = f'{field.default!r} without distill.teacher'
-                require(value == field.default, f'distill.{field.name}', value, allowed)
             return
         if not (self.soft or self.inside):
             names = ', '.join(f'distill.{name}' for name in ('soft', *INSIDE))
@@ -64,6 +60,16 @@ class DistillConfig:
         if self.inside and len(self.teachers) > 1:
             allowed = f'one model with distill.{self.inside[0]}; an ensemble has no layers in common'
             raise InputError(f'distill.teacher is {self.teacher!r}; it must be {allowed}')
+
+    def check_has_teacher(self) -> None:
+        """Raises InputError where a field is set that nothing reads without a teacher."""
+        for field in () if self.is_on else dataclasses.fields(DistillConfig):
+            value = getattr(self, field.name)
+            if value != field.default:
+                raise InputError(
+                    f'distill.{field.name} is {value!r}; it needs distill.teacher, without which it must be '
+                    f'{field.default!r}'
+                )
 
     @property
     def is_on(self) -> bool:

@@ -55,6 +55,8 @@ class RunConfig:
                 raise InputError(
                     f'{name} is {value!r}; the task {self.task} does not read it, so it must be {unread!r}'
                 )
+        self.distill.check_has_teacher()
+        self.train.check_start()
         self.check_positions()
         if not self.eval.context and self.eval.stride > self.data.length:
             raise InputError(

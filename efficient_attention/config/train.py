@@ -38,6 +38,9 @@ class TrainConfig:
         check_within('train.label_smoothing', self.label_smoothing, 0, 1, high_is_open=True)
         check_within('train.z_loss', self.z_loss, 0)
         check_within('train.stall_seconds', self.stall_seconds, 0)
+
+    def check_start(self) -> None:
+        """Raises InputError where a field says what to take from a checkpoint, and there is none."""
         if self.start_random and not self.start_from:
             raise InputError('train.start_random is True; it needs train.start_from, whose sizes it takes')
         if self.start_layers and not self.start_from:

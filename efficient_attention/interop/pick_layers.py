@@ -31,7 +31,7 @@ def pick_layers(pretrained: Pretrained, layers: str) -> Pretrained:
     numbers = layer_list(FIELD, layers, model.layers)
     if model.decoder_layers:
         raise InputError(f'{FIELD} is {layers!r}; an encoder-decoder begins with all of its layers')
-    if not model.is_stacked or model.sharing == 'all':
+    if model.sharing == 'all':
         raise InputError(f"{FIELD} is {layers!r}; model.sharing 'all' has no layers apart, set model.layers instead")
     if len(model.mechanisms) > 1 or model.directions_apart:
         field = 'attention' if len(model.mechanisms) > 1 else 'directions_apart'

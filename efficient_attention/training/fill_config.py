@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from efficient_attention.config.distill import DistillConfig
 from efficient_attention.config.nested_dicts import default_fields, from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.tokenizers.loading import load_tokenizer
@@ -21,13 +22,13 @@ from efficient_attention.interop.pretrained import (
     Pretrained,
     begin_of,
     check_encoder,
-    open_encoder,
     open_pretrained,
     trained_ids,
 )
 from efficient_attention.models.fine_tuning import POOLED
 from efficient_attention.tasks.fine_tuning import EncodedExamples, load_examples
-from efficient_attention.training.initial_params import open_start
+from efficient_attention.training.initial_params import check_layers, open_start
+from efficient_attention.training.teacher import open_teacher_model
 
 Values = dict[str, Any]
 OF_WIDTH = ('head_width', 'feed_forward_width', 'embedding_width', 'state_width')  # which follow from it by default
@@ -52,11 +53,16 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
     if values.get('task') != 'fine_tuning':
         return FilledConfig(from_dict(values, RunConfig))
     filled = with_open_fields(values, {})
+    from_dict(
+        filled.get('distill', {}), DistillConfig, 'distill.'
+    ).check_has_teacher()  # a forgotten teacher leaves other fields open as well
     start = filled['train'].get('start_from')
     pretrained = open_start(start, filled['train'].get('start_layers') or '') if start else None
     if pretrained is not None:
         check_encoder(Path(start), pretrained)
-    teacher = None if pretrained else first_teacher(filled['distill'])
+        if filled['train'].get('start_layers') and filled['model'].get('layers') is not None:
+            check_layers(filled['model']['layers'], pretrained)
+    teacher = None if pretrained else first_teacher(filled.get('distill', {}))
     like = pretrained or teacher
     if teacher is not None:
         fill_student(filled['model'], teacher)
@@ -140,7 +146,7 @@ def fill_tokenizer(data: Values, pretrained: Pretrained | None) -> None:
     if data.get('tokenizer') is not None:
         return
     if pretrained is None or pretrained.tokenizer is None:
-        where = 'the checkpoint has none' if pretrained else 'there is no train.start_from'
+        where = 'the checkpoint has none' if pretrained else 'there is no train.start_from or distill.teacher'
         raise InputError(f'data.tokenizer is not given, and {where}')
     data['tokenizer'], data['lowercase'] = str(pretrained.tokenizer), pretrained.lowercase
 
@@ -148,7 +154,7 @@ def fill_tokenizer(data: Values, pretrained: Pretrained | None) -> None:
 def first_teacher(distill: Values) -> Pretrained | None:
     """The model that a drawn student learns from, or the first of several; None without one."""
     folder = (distill.get('teacher') or '').split(',')[0].strip()
-    return open_encoder(Path(folder)) if folder else None
+    return open_teacher_model(folder) if folder else None
 
 
 def fill_student(model: Values, teacher: Pretrained) -> None:

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from efficient_attention.config.run import RunConfig
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, require
 from efficient_attention.interop.config_in import TEXT_TO_TEXT
 from efficient_attention.interop.lengthen import lengthen
 from efficient_attention.interop.parameters import listed
@@ -33,6 +33,12 @@ def open_start(folder: str, layers: str = '') -> Pretrained:
     return pick_layers(pretrained, layers) if layers else pretrained
 
 
+def check_layers(layers: int, pretrained: Pretrained) -> None:
+    """Raises InputError where a model has more or fewer layers than were picked for it."""
+    allowed = f'{pretrained.model.layers}, as many as train.start_layers names'
+    require(layers == pretrained.model.layers, 'model.layers', layers, allowed)
+
+
 class InitialParams:
     """Where the parameters of step 0 come from; a checkpoint is opened once, when it is first needed."""
 
@@ -43,7 +49,10 @@ class InitialParams:
     @functools.cached_property
     def pretrained(self) -> Pretrained:
         """The checkpoint of `train.start_from`; raises InputError as `open_pretrained`."""
-        return self._open or open_start(self.config.train.start_from, self.config.train.start_layers)
+        pretrained = self._open or open_start(self.config.train.start_from, self.config.train.start_layers)
+        if self.config.train.start_layers:
+            check_layers(self.config.model.layers, pretrained)
+        return pretrained
 
     def state(self, run: Run) -> TrainState:
         """The run's state at step 0, made on its devices.

@@ -20,6 +20,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.host_memory import host_memory
 from efficient_attention.inference.evaluate import ahead, on_host
 from efficient_attention.models.device_memory import in_units
+from efficient_attention.models.fine_tuning import NOWHERE
 from efficient_attention.tasks.fine_tuning import FineTuningTask
 from efficient_attention.tasks.task import HostBatch
 from efficient_attention.training.run import Run
@@ -105,7 +106,7 @@ def compute(run: Run, task: FineTuningTask, on_batch: Callable[[], None]) -> np.
 
 
 def room_for(run: Run, rows: int, shape: Sequence[int]) -> np.ndarray:
-    """Zeros for the logits of so many rows, of which a batch has this shape; raises InputError where they are many."""
+    """Room for the logits of so many rows, of which a batch has this shape; raises InputError where they are many."""
     has_tokens = run.config.head.kind in ('token', 'span')
     row = (run.config.data.length, *shape[2:]) if has_tokens else tuple(shape[1:])
     needed = rows * int(np.prod(row)) * 4
@@ -114,7 +115,8 @@ def room_for(run: Run, rows: int, shape: Sequence[int]) -> np.ndarray:
             f'the logits of {rows:,} rows take {in_units(needed)}; compute them anew in each step with '
             '--config.distill.keep_logits=False'
         )
-    return np.zeros((rows, *row), np.float32)
+    behind = NOWHERE if run.config.head.kind == 'span' else 0.0  # a batch may be longer than that of the computation
+    return np.full((rows, *row), behind, np.float32)
 
 
 def rows_digest(features: Sequence[Feature], labels: tuple[str, ...]) -> str:

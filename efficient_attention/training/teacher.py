@@ -6,7 +6,8 @@ It runs without dropout and without gradient. Its parameters are an argument of 
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from efficient_attention.config.distill import HEADS
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.layer_numbers import mapped_layers
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import matched
@@ -50,7 +52,7 @@ class Member:
     graph: nnx.GraphDef
     params: Any
     labels: tuple[int, ...]  # () where they stand as ours do
-    digest: str  # SHA-256 of the parameters
+    digest: str  # SHA-256 of parameters, config and labels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Teacher:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the parameters of all members."""
+        """SHA-256 of the parameters, configs and labels of all members."""
         return hashlib.sha256(''.join(member.digest for member in self.members).encode()).hexdigest()
 
     def bytes_on_a_device(self) -> int:
@@ -133,10 +135,10 @@ def open_teacher(config: RunConfig, task: Task, mesh: Mesh) -> Teacher | None:
     if not distill.is_on:
         return None
     check_student(config)
-    opened = [(Path(folder), open_encoder(Path(folder))) for folder in distill.teachers]
+    opened = [(Path(folder), open_teacher_model(folder)) for folder in distill.teachers]
     for where, pretrained in opened:
-        check_reads_rows(config, where, pretrained)
         check_same_vocabulary(task.vocabulary, pretrained.tokenizer, where, field=FIELD)
+        check_reads_rows(config, where, pretrained, len(task.vocabulary or ()) or config.model.vocab_size)
         if distill.soft:
             check_outputs(config, where, pretrained)
     layers: dict[int, int] = {}
@@ -148,20 +150,29 @@ def open_teacher(config: RunConfig, task: Task, mesh: Mesh) -> Teacher | None:
     return Teacher(config, members, layers, opened[0][1].model.width, mesh)
 
 
+def open_teacher_model(folder: str) -> Pretrained:
+    """The encoder in a folder; raises InputError, which names the field, where there is none."""
+    try:
+        return open_encoder(Path(folder))
+    except InputError as error:
+        raise InputError(f'{FIELD}: {error}') from None
+
+
 def make_member(config: RunConfig, where: Path, pretrained: Pretrained, mesh: Mesh) -> Member:
     """A checked model on the mesh; raises InputError where its parameters are not all there."""
     make = functools.partial(make_model, config, pretrained)
     graph, state = nnx.split(nnx.eval_shape(lambda: make(nnx.Rngs(0))))
     shapes, found = nnx.to_pure_dict(state), pretrained.params()
     if not config.distill.soft:  # nothing reads its head
-        drawn = nnx.to_pure_dict(nnx.state(make(nnx.Rngs(0))))
-        found = drawn | {'encoder': found['encoder']}
+        empty = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
+        found = empty | {'encoder': found['encoder']}
     try:
         params = matched(shapes, found, '')
     except InputError as error:
         raise InputError(f'{FIELD} {where}: {error}') from None
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)
-    digest = digest_of(params['encoder'] if not config.distill.soft else params)
+    described = {'model': to_dict(pretrained.model), 'head': to_dict(pretrained.head), 'labels': pretrained.labels}
+    digest = digest_of(params['encoder'] if not config.distill.soft else params, described)
     graph, params = for_inference(graph, params)
     placed = abstract_arrays(params, mesh)
     params = jax.tree.map(lambda leaf, place: jax.device_put(leaf, place.sharding), params, placed)
@@ -177,9 +188,9 @@ def make_model(config: RunConfig, pretrained: Pretrained, rngs: nnx.Rngs) -> Fin
     return FineTuningModel(pretrained.model, head, rngs=rngs)
 
 
-def digest_of(params: Any) -> str:
-    """SHA-256 of arrays and their names."""
-    total = hashlib.sha256()
+def digest_of(params: Any, described: Mapping[str, Any]) -> str:
+    """SHA-256 of arrays and their names, and of what makes numbers and labels of them."""
+    total = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         total.update(f'{path_name(path)} {leaf.shape}'.encode())
         total.update(np.ascontiguousarray(leaf).data)
@@ -196,8 +207,8 @@ def label_places(config: RunConfig, pretrained: Pretrained) -> tuple[int, ...]:
 def check_student(config: RunConfig) -> None:
     """Raises InputError where a term of the loss does not serve the student, whatever the teacher is."""
     distill, model = config.distill, config.model
-    if config.head.kind == 'multi_hop':
-        raise InputError("distill.teacher is set; head.kind 'multi_hop' has no soft targets")
+    if config.head.kind == 'multi_hop' and distill.soft:
+        raise InputError(f"distill.soft is {distill.soft}; head.kind 'multi_hop' has no soft targets, so it must be 0")
     if distill.inside and config.head.sentence_layers:
         raise InputError(f'distill.{distill.inside[0]} needs one row a text; head.sentence_layers makes a row of each')
     check_heads(config, 'the student', model)
@@ -223,8 +234,10 @@ def check_heads(config: RunConfig, who: str, model: ModelConfig) -> None:
                 )
 
 
-def check_reads_rows(config: RunConfig, where: Path, pretrained: Pretrained) -> None:
-    """Raises InputError where the teacher cannot read the student's rows."""
+def check_reads_rows(config: RunConfig, where: Path, pretrained: Pretrained, ids: int) -> None:
+    """Raises InputError where the teacher cannot read the student's rows, which hold so many different ids."""
+    if pretrained.model.vocab_size < ids:
+        raise InputError(f'{FIELD} {where} has a table of {pretrained.model.vocab_size} tokens; the rows have {ids}')
     limit = pretrained.model.position_limit
     if limit is not None and limit < config.data.length:
         raise InputError(f'{FIELD} {where} has {limit} positions; data.length is {config.data.length}')

@@ -206,7 +206,8 @@ class CheckpointReader:
         arguments = ocp.args.PyTreeRestore(
             abstract_state,
             restore_args=ocp.checkpoint_utils.construct_restore_args(abstract_state),
-            partial_restore=isinstance(abstract_state, dict),  # what is read has been compared name by name before
+            # What is read is compared name by name; a state of before may lack a field that is empty now.
+            partial_restore=True,
         )
         saved = leaves_of(self.saved_tree(step))
         if isinstance(abstract_state, dict):

@@ -15,8 +15,8 @@ from efficient_attention.errors import InputError
 @pytest.mark.parametrize(
     'fields, message',
     [
-        ({'temperature': 2.0}, 'distill.temperature is 2.0; it must be 1.0 without distill.teacher'),
-        ({'hidden': 1.0}, 'distill.hidden is 1.0; it must be 0.0 without distill.teacher'),
+        ({'temperature': 2.0}, 'distill.temperature is 2.0; it needs distill.teacher, without which it must be 1.0'),
+        ({'hidden': 1.0}, 'distill.hidden is 1.0; it needs distill.teacher'),
         ({'teacher': 'a', 'temperature': 0.0}, r'distill.temperature is 0.0; it must lie in \(0'),
         ({'teacher': 'a', 'soft': -1.0}, r'distill.soft is -1.0; it must lie in \[0'),
         ({'teacher': 'a', 'soft': 0.0}, 'nothing is learned from it'),
@@ -27,7 +27,7 @@ from efficient_attention.errors import InputError
 )
 def test_what_does_not_serve_is_one_line(fields: dict[str, Any], message: str):
     with pytest.raises(InputError, match=message):
-        DistillConfig(**fields)
+        DistillConfig(**fields).check_has_teacher()
 
 
 def test_commas_make_an_ensemble():
@@ -47,4 +47,4 @@ def test_tasks_without_soft_targets_refuse_a_teacher(task: str):
 
 def test_layers_are_picked_from_a_checkpoint_alone():
     with pytest.raises(InputError, match=r"train.start_layers is '1,3'; it needs train.start_from"):
-        TrainConfig(start_layers='1,3')
+        TrainConfig(start_layers='1,3').check_start()

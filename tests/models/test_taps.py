@@ -127,7 +127,7 @@ def outputs_of_scans(call: Any) -> list[int]:
 def test_without_a_request_the_scan_hands_out_nothing(name: str, streams: int):
     stack = stack_of(name)
     assert outputs_of_scans(lambda x: stack(x, SEGMENTS, POSITIONS)) == [streams]
-    operands = 2 * len(set(layer_mechanisms(stack.config)))
+    operands = 3 * len(set(layer_mechanisms(stack.config)))
     outputs = streams * len(set(layer_mechanisms(stack.config)))
     assert outputs_of_scans(lambda x: stack.tapped(x, SEGMENTS, POSITIONS)) == [streams + outputs + operands]
 

@@ -1,18 +1,30 @@
 """What a teacher says of the training rows is computed once and kept by teacher and rows."""
 
+import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from efficient_attention.config.distill import DistillConfig
+from efficient_attention.config.nested_dicts import to_dict
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
+from efficient_attention.models.fine_tuning import NOWHERE
+from efficient_attention.tasks.fine_tuning import FineTuningTask
 from efficient_attention.training import kept_logits
 from efficient_attention.training.kept_logits import is_kept, keep_logits
+from efficient_attention.training.loop import train
 from efficient_attention.training.run import Run, build_run
+from efficient_attention.workdir.checkpoint_writer import Checkpoints
+from efficient_attention.workdir.config_file import claim_workdir
+from tests.tasks.test_one_step import fine_tuning
 from tests.tolerances import assert_close
-from tests.training.test_teacher import config_of
+from tests.training.test_teacher import config_of, saved
 from tests.training.tiny_fine_tuning import ROWS
 from tests.training.tiny_teacher import write_teacher
 
@@ -73,6 +85,54 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, teacher: Path):
     file.write_bytes(b'no numbers')
     with pytest.raises(InputError, match=rf'{file} cannot be read .*; remove it'):
         keep_logits(run)
+
+
+@pytest.mark.parametrize('problem', ['question_answering', 'token_classification'])
+def test_kept_logits_of_tokens_serve_batches_of_any_bucket(tmp_path: Path, problem: str):
+    """A row may be computed beside shorter rows than those of a step, and padding is out of reach in both."""
+    config = fine_tuning(tmp_path, problem)
+    examples = dataclasses.replace(config.examples, buckets=(16, 24, 32, 40, 48, 56, 64))
+    config = dataclasses.replace(config, examples=examples, train=dataclasses.replace(config.train, batch_size=2))
+    teacher = drawn_workdir(dataclasses.replace(config, train=dataclasses.replace(config.train, seed=5)), tmp_path)
+    distill = DistillConfig(teacher=str(teacher), cache=str(tmp_path))
+    steps = dataclasses.replace(config.train, steps=40)
+    run = build_run(dataclasses.replace(config, distill=distill, train=steps), jax.devices()[:1])
+    kept = keep_logits(run)
+    assert kept is not None and isinstance(run.task, FineTuningTask)
+    for batch in run.task.training_batches(0, 12, 0, 1):
+        added, live = kept.add(batch), np.asarray(run.on_devices(batch)['teacher_logits'])
+        is_row = batch['index'] >= 0
+        is_read = (batch['segments'][is_row] > 0)[..., None] | (problem == 'question_answering')
+        assert_close(jnp.where(is_read, added['teacher_logits'][is_row], 0), jnp.where(is_read, live[is_row], 0))
+    assert kept.logits.shape[1] == 64 > max(len(feature['tokens']) for feature in run.task.encoded.train)
+    for feature, logits in zip(run.task.encoded.train, kept.logits, strict=True):
+        behind = logits[len(feature['tokens']) :]
+        assert (behind == NOWHERE).all() if problem == 'question_answering' else np.isfinite(behind).all()
+
+
+def drawn_workdir(config: RunConfig, folder: Path) -> Path:
+    """A workdir with the drawn parameters of a run and nothing else."""
+    run, workdir = build_run(config, jax.devices()[:1]), folder / 'drawn'
+    claim_workdir(workdir, config)
+    run.task.save_assets(workdir)
+    with Checkpoints(workdir, config.checkpoint) as checkpoints:
+        record = {'fingerprint': {'config': to_dict(config)} | run.fingerprint}
+        checkpoints.save(0, run.drawn_state(), record=record)
+    return workdir
+
+
+@pytest.mark.lenient_promotion
+def test_a_run_with_kept_logits_that_goes_on_is_the_unbroken_one(tmp_path: Path, teacher: Path):
+    fields = {'train.steps': 24, 'checkpoint.every_steps': 12, 'eval.every_steps': 24, 'checkpoint.keep': 2}
+    config = config_of(tmp_path, teacher, **fields)
+    train(config, tmp_path / 'run')
+    shutil.copytree(tmp_path / 'run', tmp_path / 'second')
+    shutil.rmtree(tmp_path / 'second' / 'checkpoints' / '24')
+    shutil.rmtree(tmp_path / 'teachers')  # it is computed anew
+    train(config, tmp_path / 'second')
+    first, second = (saved(tmp_path / name, 24) for name in ('run', 'second'))
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+    assert (tmp_path / 'teachers').is_dir()
 
 
 def test_logits_of_tokens_are_cut_to_the_batch():

@@ -25,7 +25,7 @@ from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import read_metrics
 from tests.tolerances import assert_close
-from tests.training.tiny_fine_tuning import tiny_config
+from tests.training.tiny_fine_tuning import WORDS, tiny_config
 from tests.training.tiny_run import fresh_workdir
 from tests.training.tiny_run import tiny_config as masked_lm_config
 from tests.training.tiny_teacher import write_teacher
@@ -101,15 +101,15 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory, teacher: Path) -> Path:
     return folder
 
 
-def saved(workdir: Path) -> dict[str, Any]:
+def saved(workdir: Path, step: int = 4) -> dict[str, Any]:
     reader = CheckpointReader(workdir)
     tree = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(
             leaf.shape, leaf.dtype, sharding=jax.sharding.SingleDeviceSharding(jax.devices()[0])
         ),
-        dict(reader.saved_tree(4)),
+        dict(reader.saved_tree(step)),
     )
-    return reader.restore(tree, 4).state
+    return reader.restore(tree, step).state
 
 
 @pytest.mark.lenient_promotion
@@ -144,6 +144,16 @@ def test_another_teacher_is_refused_on_resume(unbroken: Path, tmp_path: Path):
         train(config_of(unbroken, other, **EVERY), unbroken / 'run')
 
 
+@pytest.mark.parametrize('fields', [{'labels': ('bad', 'good')}, {'activation': 'relu'}, {'heads': 4}], ids=str)
+def test_equal_numbers_that_mean_something_else_are_another_teacher(tmp_path: Path, fields: dict[str, Any]):
+    digests = []
+    for number, made in enumerate(({}, fields)):
+        run = build_run(config_of(tmp_path, write_teacher(tmp_path / str(number), **made)), jax.devices()[:1])
+        assert run.teacher is not None
+        digests.append(run.teacher.digest)
+    assert digests[0] != digests[1]
+
+
 def test_the_state_that_is_saved_has_no_teacher(unbroken: Path):
     tree = saved(unbroken / 'run')
     assert set(tree) == {field.name for field in dataclasses.fields(TrainState)} and tree['carry'] is None
@@ -162,6 +172,12 @@ def test_the_state_that_is_saved_has_no_teacher(unbroken: Path):
             'ids stand for other pieces',
         ),
         ({'max_length': 12}, {}, 'has 12 positions; data.length is 16'),
+        ({'words': WORDS[:-2], 'vocab_size': 16}, {}, 'has a table of 16 tokens; the rows have 18'),
+        (
+            {},
+            {'train.start_layers': '1,2,3', 'train.start_from': '{teacher}'},
+            'model.layers is 2; it must be 3, as many',
+        ),
         ({'layers': 3}, {'distill.hidden': 1.0}, "3 layers do not divide by the student's 2"),
         ({'heads': 4}, {'distill.attention': 1.0}, 'has 4 heads, the student 2'),
         ({'width': 24}, {'distill.cosine': 1.0}, 'is 24 wide, the student 16'),
@@ -178,6 +194,7 @@ def test_a_teacher_that_does_not_fit_is_one_line(
     tmp_path: Path, made: dict[str, Any], fields: dict[str, Any], message: str
 ):
     folder = write_teacher(tmp_path / 'teacher', **made)
+    fields = {name: str(folder) if value == '{teacher}' else value for name, value in fields.items()}
     with pytest.raises(InputError, match=message) as found:
         train(config_of(tmp_path, folder, **fields), tmp_path / 'run')
     assert '\n' not in str(found.value) and not (tmp_path / 'run').exists()
