@@ -146,7 +146,7 @@ def fill_tokenizer(data: Values, pretrained: Pretrained | None) -> None:
     if data.get('tokenizer') is not None:
         return
     if pretrained is None or pretrained.tokenizer is None:
-        where = 'the checkpoint has none' if pretrained else 'there is no train.start_from or distill.teacher'
+        where = 'train.start_from has none' if pretrained else 'there is no train.start_from'
         raise InputError(f'data.tokenizer is not given, and {where}')
     data['tokenizer'], data['lowercase'] = str(pretrained.tokenizer), pretrained.lowercase
 
