@@ -11,15 +11,12 @@ from ml_collections import ConfigDict
 from PIL import Image
 
 from configs.common import default_config, text_to_text_config
-from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.run import build_run
-from efficient_attention.workdir.checkpoint_writer import Checkpoints
-from efficient_attention.workdir.config_file import claim_workdir
 from tests.tasks.letters import letters
 from tests.tasks.test_one_step import PROBLEMS, ROWS, WORDS
-from tests.training.tiny_run import write_corpus
+from tests.training.tiny_run import drawn_workdir, write_corpus
 
 LENGTH, LONG = 64, 128  # tokens of a row; LONG where the config's rows have thousands
 # Weights so large that a mechanism's part in the loss is far above the tolerance; rates that show in the next loss.
@@ -52,12 +49,7 @@ def name_teacher(config: ConfigDict, workdir: Path) -> None:
     values['train'] |= {'start_from': '', 'start_layers': '', 'steps': 1}
     values['checkpoint'] |= {'best_metric': '', 'save_best': False, 'keep_best': 0}
     filled = fill_config(values)
-    run = build_run(filled.config, jax.devices()[:1], examples=filled.examples)
-    claim_workdir(workdir, filled.config)
-    run.task.save_assets(workdir)
-    with Checkpoints(workdir, filled.config.checkpoint) as checkpoints:
-        record = {'fingerprint': {'config': to_dict(filled.config)} | run.fingerprint}
-        checkpoints.save(0, run.drawn_state(), record=record)
+    drawn_workdir(build_run(filled.config, jax.devices()[:1], examples=filled.examples), workdir)
     config.distill.teacher = str(workdir)
     if ',' in config.distill.layers:
         config.model.layers = len(config.distill.layers.split(','))

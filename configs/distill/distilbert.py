@@ -3,10 +3,10 @@
     python train.py --config configs/distill/distilbert.py:books --workdir runs/distil_books \
       --config.distill.teacher=runs/books_bert
 
-The student begins with every second layer of the teacher and learns its words at the masked places (weight 5, at
-temperature 2), the masked words themselves (2), and the direction of its last vectors (1). `books` halves the BERT of
-configs/pretrain/books_bert.py; `base` has the published sizes, for a BERT-base as teacher. -alone behind it is the same
-start without a teacher, from --config.train.start_from.
+The student begins with layers of the teacher, the first and the last among them, and learns its words at the masked
+places (weight 5, at temperature 2), the masked words themselves (2), and the direction of its last vectors (1). `books`
+halves the BERT of configs/pretrain/books_bert.py; `base` has the published sizes, for a BERT-base as teacher. -alone
+behind it is the same start without a teacher, from --config.train.start_from.
 
 Where the paper has it otherwise: soft targets at all places of a row, which the released code can restrict to masked
 ones, as here; more masks on rare words; batches of up to 4,000 rows.

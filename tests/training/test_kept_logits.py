@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 
 from efficient_attention.config.distill import DistillConfig
-from efficient_attention.config.nested_dicts import to_dict
-from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.fine_tuning import NOWHERE
 from efficient_attention.tasks.fine_tuning import FineTuningTask
@@ -20,12 +18,11 @@ from efficient_attention.training import kept_logits
 from efficient_attention.training.kept_logits import is_kept, keep_logits
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import Run, build_run
-from efficient_attention.workdir.checkpoint_writer import Checkpoints
-from efficient_attention.workdir.config_file import claim_workdir
 from tests.tasks.test_one_step import fine_tuning
 from tests.tolerances import assert_close
 from tests.training.test_teacher import config_of, saved
 from tests.training.tiny_fine_tuning import ROWS
+from tests.training.tiny_run import drawn_workdir
 from tests.training.tiny_teacher import write_teacher
 
 LONG = {'train.steps': 20}  # 8 rows each: all of them once
@@ -93,7 +90,8 @@ def test_kept_logits_of_tokens_serve_batches_of_any_bucket(tmp_path: Path, probl
     config = fine_tuning(tmp_path, problem)
     examples = dataclasses.replace(config.examples, buckets=(16, 24, 32, 40, 48, 56, 64))
     config = dataclasses.replace(config, examples=examples, train=dataclasses.replace(config.train, batch_size=2))
-    teacher = drawn_workdir(dataclasses.replace(config, train=dataclasses.replace(config.train, seed=5)), tmp_path)
+    other = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=5))
+    teacher = drawn_workdir(build_run(other, jax.devices()[:1]), tmp_path / 'drawn')
     distill = DistillConfig(teacher=str(teacher), cache=str(tmp_path))
     steps = dataclasses.replace(config.train, steps=40)
     run = build_run(dataclasses.replace(config, distill=distill, train=steps), jax.devices()[:1])
@@ -108,17 +106,6 @@ def test_kept_logits_of_tokens_serve_batches_of_any_bucket(tmp_path: Path, probl
     for feature, logits in zip(run.task.encoded.train, kept.logits, strict=True):
         behind = logits[len(feature['tokens']) :]
         assert (behind == NOWHERE).all() if problem == 'question_answering' else np.isfinite(behind).all()
-
-
-def drawn_workdir(config: RunConfig, folder: Path) -> Path:
-    """A workdir with the drawn parameters of a run and nothing else."""
-    run, workdir = build_run(config, jax.devices()[:1]), folder / 'drawn'
-    claim_workdir(workdir, config)
-    run.task.save_assets(workdir)
-    with Checkpoints(workdir, config.checkpoint) as checkpoints:
-        record = {'fingerprint': {'config': to_dict(config)} | run.fingerprint}
-        checkpoints.save(0, run.drawn_state(), record=record)
-    return workdir
 
 
 @pytest.mark.lenient_promotion

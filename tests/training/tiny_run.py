@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from configs.common import default_config
 from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.run import RunConfig
-from efficient_attention.training.run import build_run
+from efficient_attention.training.run import Run, build_run
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.config_file import claim_workdir
 
@@ -67,8 +67,12 @@ def tiny_config(folder: Path, **fields: Any) -> RunConfig:
 
 def fresh_workdir(folder: Path, **fields: Any) -> Path:
     """The workdir of a run that has saved its initial state and nothing else; quick, as no step is compiled."""
-    config, workdir = tiny_config(folder, **fields), folder / 'workdir'
-    run = build_run(config)
+    return drawn_workdir(build_run(tiny_config(folder, **fields)), folder / 'workdir')
+
+
+def drawn_workdir(run: Run, workdir: Path) -> Path:
+    """The workdir of any run that has saved its initial state and nothing else."""
+    config = run.config
     claim_workdir(workdir, config)
     run.task.save_assets(workdir)
     with Checkpoints(workdir, config.checkpoint) as checkpoints:
