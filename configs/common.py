@@ -48,6 +48,7 @@ __all__ = [
     'language_modelling_config',
     'longformer_fields',
     'performer_fields',
+    'pruning_fields',
     'reformer_fields',
     'set_fields',
     'small_decoder_config',
@@ -166,6 +167,22 @@ def glue_config(task: str) -> ConfigDict:
         config.examples[split] = ','.join(f'data/glue/{path}' for path in paths)
     config.checkpoint.best_metric = metric
     return config
+
+
+THIRD: dict[str, Any] = {'attention': 'head', 'keep_attention': 0.5, 'feed_forward': 'unit', 'keep': 0.25}
+PENALTIES = {'soft_movement': 400.0, 'l0': 125.0}
+
+
+def pruning_fields(method: str) -> dict[str, Any] | None:
+    """The fields of `prune` for a name such as 'movement_15', 'third_magnitude' or 'soft_movement'; None of no such."""
+    if method in PENALTIES:
+        return {'method': method, 'penalty': PENALTIES[method]}
+    name, _, percentage = method.rpartition('_')
+    if name == 'third' and percentage in ('magnitude', 'movement', 'random'):
+        return {'method': percentage, **THIRD}
+    if name not in ('magnitude', 'movement', 'random') or not percentage.isdecimal() or not 0 < int(percentage) < 100:
+        return None
+    return {'method': name, 'keep': int(percentage) / 100}
 
 
 def set_fields(group: ConfigDict, fields: dict[str, Any]) -> None:

@@ -129,6 +129,11 @@ BAD_INPUTS = {
         'head.sentence_layers=1 head.pooling=attention', 'head.sentence_layers is 1, and the rows have no sentence'
     ),
     'no teacher': tune('distill.temperature=2.0', 'distill.temperature is 2.0; it needs distill.teacher'),
+    'no share left': tune('prune.method=magnitude prune.keep=0.0', 'prune.keep is 0.0; it must lie in (0, 1]'),
+    'blocks that do not divide': tune(
+        'prune.method=magnitude prune.attention=block prune.block=5',
+        'prune.block is 5, which does not divide encoder/stack/layers/attention/key/kernel of 16 x 16',
+    ),
     'teacher that is not there': tune('distill.teacher={here}/no', 'distill.teacher: {here}/no'),
     'teacher with another vocabulary': tune(
         'distill.teacher={base}/run', 'distill.teacher {base}/run: 65 of its 70 ids stand for other pieces'

@@ -58,6 +58,8 @@ ARGUMENTS = {
     'configs.lm.sparse_transformer': ('enwik8', 'cifar10'),
     'configs.lm.transformer_xl': ('enwik8_12', 'wikitext103_large'),
     'configs.pretrain.books_long': ('full', 'window', 'bigbird', 'performer', 'reformer', 'full_shared'),
+    'configs.prune.glue': ('cola_third_movement', 'cola_l0'),
+    'configs.prune.squad': ('movement_15',),
     'configs.text_to_text.bart': ('base',),
     'configs.text_to_text.books': ('t5',),
     'configs.text_to_text.glue': ('sst2',),

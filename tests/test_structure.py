@@ -28,6 +28,7 @@ ORDER = (
     'data',
     'modules',
     'models',
+    'pruning',
     'objectives',
     'tasks',
     'workdir',

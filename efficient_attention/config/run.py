@@ -19,6 +19,7 @@ from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.config.packing_checks import check_packing
 from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.config.pooling_checks import check_pooling
+from efficient_attention.config.prune import PruneConfig
 from efficient_attention.config.recurrent_checks import check_recurrent
 from efficient_attention.config.sequence_checks import check_sequence
 from efficient_attention.config.train import TrainConfig
@@ -42,6 +43,7 @@ class RunConfig:
     noise: NoiseConfig = read_by('text_to_text', default=NoiseConfig())
     model: ModelConfig = ModelConfig()
     distill: DistillConfig = read_by('pretraining', 'fine_tuning', default=DistillConfig(), marks=(TRAINING_ONLY,))
+    prune: PruneConfig = read_by('pretraining', 'fine_tuning', default=PruneConfig())
     optimizer: OptimizerConfig = marked(TRAINING_ONLY, default=OptimizerConfig())
     mesh: MeshConfig = marked(CHANGEABLE, default=MeshConfig())
     train: TrainConfig = marked(TRAINING_ONLY, default=TrainConfig())
@@ -57,6 +59,7 @@ class RunConfig:
                 )
         self.distill.check_has_teacher()
         self.train.check_start()
+        self.check_prune()
         self.check_positions()
         if not self.eval.context and self.eval.stride > self.data.length:
             raise InputError(
@@ -150,6 +153,18 @@ class RunConfig:
         if self.train.z_loss and self.model.adaptive_cutoffs:
             raise InputError('train.z_loss must be 0 with model.adaptive_cutoffs, whose outputs are normalised already')
         self.check_length('pairs.target_length', self.pairs.target_length)
+
+    def check_prune(self) -> None:
+        """Raises InputError where the group `prune` does not fit its method, or the optimizer its scores."""
+        self.prune.check_read()
+        if self.prune.has_trained_scores:
+            name, rate = self.optimizer.name, self.optimizer.learning_rate
+            allowed = (
+                f"'adamw' or 'lamb' with prune.method {self.prune.method!r}, whose scores have a rate of their own"
+            )
+            require(name in ('adamw', 'lamb'), 'optimizer.name', name, allowed)
+            allowed = f'above 0 with prune.method {self.prune.method!r}'
+            require(rate > 0.0, 'optimizer.learning_rate', rate, allowed)
 
     def check_positions(self) -> None:
         """Raises InputError where rows are longer than what the model has positions for, or fill no axial shape."""

@@ -16,7 +16,7 @@ def make_eval_step(graph: nnx.GraphDef, objective: Objective) -> Callable[..., t
     """
 
     def eval_step(params: Any, batch: Batch, carry: Any = None) -> tuple:
-        params, beside = separate(params)
+        params, beside, _ = separate(params)
         sums, carry = objective.with_beside(beside).sums(nnx.merge(graph, params), batch, carry, None)
         result = sums, objective.weights(batch)
         return result if carry is None else (*result, carry)
@@ -31,7 +31,7 @@ def make_output_step(graph: nnx.GraphDef, objective: OutputObjective | None = No
     """
 
     def output_step(params: Any, batch: Batch) -> tuple:
-        params, beside = separate(params)
+        params, beside, _ = separate(params)
         model = nnx.merge(graph, params)
         if objective is None:
             return {}, {}, model.outputs(batch)

@@ -1,5 +1,6 @@
 """A trained model from its workdir alone: config.json, the tokenizer and a checkpoint, never a Python file."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from efficient_attention.tasks.task import Task
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Wanted
 from efficient_attention.workdir.config_file import fields_of_a_run, read_config, with_new_fields
 from efficient_attention.workdir.fingerprint import TEACHER, compare_fingerprints
+from efficient_attention.workdir.model_params import restore_params
 
 
 class Trained(NamedTuple):
@@ -48,7 +50,8 @@ def restore(workdir: Path, *, wanted: Wanted = None, config: RunConfig | None = 
     evaluation = make_evaluation(config, task, mesh)
     params = abstract_params(task, mesh)
     check_fits(mesh, {'parameters': state_bytes(params)})
-    restored = CheckpointReader(workdir).restore({'params': params}, wanted)
+    lay_out = functools.partial(abstract_arrays, mesh=mesh)
+    restored = restore_params(CheckpointReader(workdir), config, params, wanted, lay_out)
     compare_fingerprints(
         with_new_fields(restored.record.get('fingerprint', {})),
         {'config': to_dict(config)} | task.fingerprint,
@@ -56,7 +59,7 @@ def restore(workdir: Path, *, wanted: Wanted = None, config: RunConfig | None = 
         changeable=(*fields_of_a_run(CHANGEABLE), *fields_of_a_run(TRAINING_ONLY), TEACHER),
         advice='put back what was changed since',
     )
-    return Trained(evaluation, restored.state['params'], restored.step)
+    return Trained(evaluation, restored.state, restored.step)
 
 
 def abstract_params(task: Task, mesh: Mesh) -> Any:
@@ -79,7 +82,9 @@ def restore_for_inference(
     wanted = reader.wanted(checkpoint, metric=config.checkpoint.best_metric, mode=config.checkpoint.best_mode)
     graph, state = nnx.split(nnx.eval_shape(make_model))
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    abstract = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), nnx.to_pure_dict(state)
-    )
-    return for_inference(graph, reader.restore({'params': abstract}, wanted).state['params'])
+
+    def lay_out(shapes: Any) -> Any:
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), shapes)
+
+    abstract = lay_out(nnx.to_pure_dict(state))
+    return for_inference(graph, restore_params(reader, config, abstract, wanted, lay_out).state)

@@ -12,9 +12,9 @@ from efficient_attention.interop.parameters import Parts, parameter_shapes
 from efficient_attention.models.device_memory import check_host_fits
 from efficient_attention.workdir.checkpoint_reader import BEST, LAST, CheckpointReader, Wanted
 from efficient_attention.workdir.config_file import read_config
+from efficient_attention.workdir.model_params import restore_params
 
 READ = ('pretraining', 'fine_tuning', 'text_to_text')  # the tasks whose models have an encoder
-PARAMS = 'params'
 THRESHOLD = '_threshold'  # how the names of such metrics end
 
 
@@ -85,7 +85,11 @@ def workdir_params(workdir: Path, config: RunConfig, checkpoint: str = '') -> di
     shapes = parameter_shapes(config.model, parts_of(config))
     needed = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
     check_host_fits(needed, f'{workdir}: its parameters')
-    abstract = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), shapes)
-    restored = reader.restore({PARAMS: abstract}, wanted_checkpoint(reader, config, checkpoint))
-    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), restored.state[PARAMS])
+
+    def lay_out(shapes: Any) -> Any:
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device), shapes)
+
+    wanted = wanted_checkpoint(reader, config, checkpoint)
+    restored = restore_params(reader, config, lay_out(shapes), wanted, lay_out)
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), restored.state)
     return {name: group for name, group in params.items() if name == 'encoder' or config.task in READ}

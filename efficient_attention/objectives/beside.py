@@ -1,17 +1,32 @@
-"""What is trained beside a model, such as maps between two models' widths: one tree with its parameters, or two."""
+"""What is trained with a model's parameters: arrays beside it, such as maps between two widths, and scores of pruning.
 
-from typing import Any
+One tree of all of it is what the optimizer moves.
+"""
+
+from typing import Any, NamedTuple
 
 BESIDE = 'beside'  # what the paths of these arrays begin with, where the model's begin with its parts
+SCORES = 'scores'
 
 
-def joined(params: Any, beside: Any) -> Any:
-    """A model's parameters and what is trained beside them as one tree; the parameters alone where that is None."""
-    return params if beside is None else params | {BESIDE: beside}
+class Trained(NamedTuple):
+    """The parts of what is trained; None where there is none."""
+
+    params: Any
+    beside: Any = None  # of an objective
+    scores: Any = None  # of pruning
 
 
-def separate(trained: Any) -> tuple[Any, Any]:
+def joined(params: Any, beside: Any = None, scores: Any = None) -> Any:
+    """The parts as one tree; the parameters alone where the others are None."""
+    others = {BESIDE: beside, SCORES: scores}
+    others = {name: tree for name, tree in others.items() if tree is not None}
+    return params | others if others else params
+
+
+def separate(trained: Any) -> Trained:
     """The parts of what `joined` gave."""
-    if not isinstance(trained, dict) or BESIDE not in trained:
-        return trained, None
-    return {name: group for name, group in trained.items() if name != BESIDE}, trained[BESIDE]
+    if not isinstance(trained, dict) or not {BESIDE, SCORES} & set(trained):
+        return Trained(trained)
+    params = {name: group for name, group in trained.items() if name not in (BESIDE, SCORES)}
+    return Trained(params, trained.get(BESIDE), trained.get(SCORES))

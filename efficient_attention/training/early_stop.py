@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from efficient_attention.config.checkpoint import CheckpointConfig
+from efficient_attention.workdir.metrics import STILL_PRUNING
 
 
 class Patience:
@@ -19,12 +20,16 @@ class Patience:
     def __init__(self, evaluations: int, config: CheckpointConfig, earlier: Iterable[Mapping[str, Any]] = ()) -> None:
         self._evaluations, self._name = evaluations, config.best_metric
         self._sign = 1.0 if config.best_mode == 'max' else -1.0
-        self._best, self._since_best = -math.inf, 0
+        self._best, self._since_best, self._is_counted = -math.inf, 0, True
         for metrics in earlier:
             self.add(metrics)
 
     def add(self, metrics: Mapping[str, Any]) -> None:
-        """Counts an evaluation with these metrics."""
+        """Counts an evaluation with these metrics; one from before the last pruning is as if there had been none."""
+        if metrics.get(STILL_PRUNING):
+            self._is_counted = False
+            return
+        self._is_counted = True
         value = self._sign * metrics.get(self._name, -math.inf)
         is_better = value > self._best
         self._best = value if is_better else self._best
@@ -33,7 +38,7 @@ class Patience:
     @property
     def is_best(self) -> bool:
         """Whether the last evaluation was the best so far."""
-        return self._since_best == 0
+        return self._is_counted and self._since_best == 0
 
     @property
     def is_over(self) -> bool:

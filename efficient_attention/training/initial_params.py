@@ -20,6 +20,7 @@ from efficient_attention.interop.pick_layers import pick_layers
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
 from efficient_attention.interop.same_vocabulary import check_same_vocabulary
 from efficient_attention.models.sharding import path_name
+from efficient_attention.pruning.pruner import Pruner, by_path
 from efficient_attention.training.run import Run
 from efficient_attention.training.state import TrainState
 
@@ -60,7 +61,7 @@ class InitialParams:
         Raises:
             InputError: the checkpoint to start from does not fit the model, or has another tokenizer.
         """
-        state = run.drawn_state()
+        state = with_mask(run.drawn_state(), run)
         if not self.config.train.start_from or self.config.train.start_random:
             return state
         start, pretrained = Path(self.config.train.start_from), self.pretrained
@@ -87,6 +88,35 @@ class InitialParams:
         if self.config.train.start_random:
             return f'{drawn}, sizes and tokenizer from {start}'
         return f'parameters from {self.pretrained.origin()}'
+
+
+def with_mask(state: TrainState, run: Run) -> TrainState:
+    """The state with the mask of `prune.mask_from`, where that is asked for.
+
+    Raises:
+        InputError: there is no such model, or its layers are not those of the run.
+    """
+    if run.pruner is None or not run.config.prune.mask_from:
+        return state
+    where = Path(run.config.prune.mask_from)
+    found = fixed_scores(run.pruner, where, open_pretrained(where).params())
+    scores = jax.tree.map(lambda leaf, one: jax.device_put(np.asarray(one), leaf.sharding), state.scores, found)
+    return dataclasses.replace(state, scores=scores)
+
+
+def fixed_scores(pruner: Pruner, where: Path, params: Any) -> Any:
+    """The scores that keep what is not zero in a checkpoint's parameters; raises InputError where they do not fit."""
+    flat = by_path(params)
+    for group in pruner.groups:
+        for member in group.members:
+            found = flat.get(member.path)
+            if found is None or found.shape != member.shape:
+                fault = 'is missing' if found is None else f'has the shape {found.shape}, not {member.shape}'
+                raise InputError(f'prune.mask_from {where}: {member.path} {fault}')
+    scores = pruner.fixed_scores(params)
+    if all(bool(np.all(np.asarray(one) > 0.0)) for one in jax.tree.leaves(scores)):
+        raise InputError(f'prune.mask_from {where} has no zeros in what prune.attention and prune.feed_forward name')
+    return scores
 
 
 def has_same_outputs(pretrained: Pretrained, config: RunConfig) -> bool:

@@ -26,6 +26,7 @@ from efficient_attention.training.interval import INTERVAL, Interval
 from efficient_attention.training.kept_logits import keep_logits
 from efficient_attention.training.peak_flops import peak_flops
 from efficient_attention.training.progress import ProgressDisplay, show_progress
+from efficient_attention.training.pruning_report import pruning_metrics
 from efficient_attention.training.run import Run, build_run
 from efficient_attention.training.run_notes import run_notes
 from efficient_attention.training.schedules import make_schedule
@@ -303,7 +304,8 @@ class Trainer:
             before_batch()
 
         with self.throughput.paused():
-            metrics = self.run.evaluation.metrics(self.eval_step, state.trained, on_batch=on_batch)
+            metrics = self.run.evaluation.metrics(self.eval_step, self.run.evaluated(state), on_batch=on_batch)
+            metrics |= pruning_metrics(self.run, state, self.progress.say)
             self.held_out = metrics
             self.log.write(step, 'held_out', metrics)
             shown = '  '.join(f'{name} {value:.4g}' for name, value in metrics.items())

@@ -21,16 +21,22 @@ import optax
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.sharding import path_name
+from efficient_attention.objectives.beside import SCORES
 from efficient_attention.training.adafactor import scale_by_adafactor
 from efficient_attention.training.schedules import make_schedule
 
 STACKED_LAYERS = r'(^|/)layers/'  # parameters of a stack whose layers are scanned over: their first axis counts layers
 EMBEDDINGS = r'(^|/)embeddings/'
+OF_SCORES = f'^{SCORES}/'
 SENTENCES = r'(^|/)sentences/'  # layers on top of an encoder, which have the rate of a head
 
 
-def make_optimizer(config: OptimizerConfig, total_steps: int, *, stacked: str | None) -> optax.GradientTransformation:
+def make_optimizer(
+    config: OptimizerConfig, total_steps: int, *, stacked: str | None, scores_rate: float = 0.0
+) -> optax.GradientTransformation:
     """Returns the update rule: clipping by global norm, moments, decay, trust ratio (LAMB only), learning rate.
+
+    The scores of pruning are clipped together with the parameters, and have neither decay nor trust ratio.
 
     Args:
         config: the update rule and its rates.
@@ -39,7 +45,9 @@ def make_optimizer(config: OptimizerConfig, total_steps: int, *, stacked: str | 
             array for each layer along their first axis (`STACKED_LAYERS`), or None where there are none (ALBERT).
             LAMB takes one trust ratio for each layer of these, so that a stack gets the same updates as layers that are
             held separately.
+        scores_rate: the peak of the learning rate of scores, above 0 where they are trained.
     """
+    config = dataclasses.replace(config, no_decay=(*config.no_decay, OF_SCORES))
     has_rates = config.layer_decay != 1 or config.frozen_layers or config.frozen
     parts = [
         # What stays as it is does not count in the norm of what moves.
@@ -52,6 +60,8 @@ def make_optimizer(config: OptimizerConfig, total_steps: int, *, stacked: str | 
         parts.append(optax.masked(scale_by_trust_ratio(stacked), lambda params: decays(params, config.no_decay)))
     if has_rates:
         parts.append(scale_by_layer(config, stacked))
+    if scores_rate:
+        parts.append(scale_scores(scores_rate / config.learning_rate))
     return optax.chain(*parts, optax.scale_by_learning_rate(make_schedule(config, total_steps)))
 
 
@@ -82,6 +92,15 @@ def scale_by_layer(config: OptimizerConfig, stacked: str | None) -> optax.Gradie
     return optax.GradientTransformation(lambda _: optax.EmptyState(), update)
 
 
+def scale_scores(factor: float) -> optax.GradientTransformation:
+    """Returns updates, those of the scores of pruning times a factor."""
+
+    def scaled(path: tuple, update: jax.Array) -> jax.Array:
+        return update * factor if re.search(OF_SCORES, path_name(path)) else update
+
+    return optax.stateless(lambda updates, _: jax.tree_util.tree_map_with_path(scaled, updates))
+
+
 def check_frozen(config: OptimizerConfig, params: optax.Params, stacked: str | None) -> None:
     """Raises InputError where `frozen` matches no parameter, or `frozen_layers` is more than the model has."""
     names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
@@ -107,7 +126,7 @@ def layer_scale(name: str, update: jax.Array, config: OptimizerConfig, layers: i
     dtype = update.dtype
     if any(re.search(pattern, name) for pattern in config.frozen):
         return jnp.zeros((), dtype)
-    if re.search(SENTENCES, name):
+    if re.search(SENTENCES, name) or re.search(OF_SCORES, name):
         return jnp.ones((), dtype)
     if re.search(EMBEDDINGS, name):
         return jnp.asarray(0.0 if config.frozen_layers else config.layer_decay ** (layers + 1), dtype)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,7 +13,9 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.evaluate import Evaluation, Joined, make_evaluation
 from efficient_attention.models.device_memory import check_fits, layer_input_bytes, state_bytes
 from efficient_attention.models.sharding import abstract_arrays, check_divisible, make_mesh
+from efficient_attention.objectives.beside import joined
 from efficient_attention.objectives.objective import Objective
+from efficient_attention.pruning.pruner import Pruner, make_pruner
 from efficient_attention.tasks.fine_tuning import EncodedExamples
 from efficient_attention.tasks.registry import make_task, task_type
 from efficient_attention.tasks.task import HostBatch, Task
@@ -22,6 +25,7 @@ from efficient_attention.training.teacher import Teacher, open_teacher
 from efficient_attention.workdir.fingerprint import TEACHER
 
 BESIDE_STREAM = 0x6265  # folded into the run's seed for what an objective trains beside the model
+SCORES_STREAM = 0x7363  # likewise for the scores of pruning
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Run:
     abstract_state: TrainState  # of jax.ShapeDtypeStruct with shardings
     evaluation: Evaluation
     teacher: Teacher | None = None
+    pruner: Pruner | None = None
 
     @property
     def fingerprint(self) -> dict[str, str]:
@@ -62,8 +67,21 @@ class Run:
 
     def drawn_state(self) -> TrainState:
         """The state at step 0 with parameters drawn from the seed, made on its devices."""
-        make = functools.partial(make_state, self.task, self.config, self.objective)
+        make = functools.partial(make_state, self.task, self.config, self.objective, self.pruner)
         return jax.jit(make, out_shardings=self.shardings)()
+
+    @functools.cached_property
+    def evaluated(self) -> Callable[[TrainState], Any]:
+        """The jitted function from a state to all that an evaluation reads, its parameters masked where they are."""
+        pruner = self.pruner
+        if pruner is None:
+            return lambda state: state.trained
+
+        def masked(state: TrainState) -> Any:
+            return joined(pruner.pruned(state.params, state.scores, state.step), state.beside)
+
+        shardings = self.shardings
+        return jax.jit(masked, out_shardings=joined(shardings.params, shardings.beside))
 
     def describe(self) -> str:
         """The run's size in one line."""
@@ -126,10 +144,11 @@ def lay_out(config: RunConfig, mesh: Mesh, task: Task) -> Run:
     join = None if teacher is None else teacher.join
     evaluation = make_evaluation(config, task, mesh, Joined(objective, join) if join else None)
     graph, _ = nnx.split(nnx.eval_shape(lambda: task.make_model(nnx.Rngs(0))))
-    shapes = jax.eval_shape(lambda: make_state(task, config, objective))
+    pruner = pruner_of(config, task)
+    shapes = jax.eval_shape(lambda: make_state(task, config, objective, pruner))
     check_frozen(config.optimizer, shapes.params, stacked_of(config))
     abstract_state = abstract_arrays(shapes, mesh)
-    return Run(config, task, mesh, graph, abstract_state, evaluation, teacher)
+    return Run(config, task, mesh, graph, abstract_state, evaluation, teacher, pruner)
 
 
 def objective_of(task: Task, teacher: Teacher | None) -> Objective:
@@ -137,17 +156,29 @@ def objective_of(task: Task, teacher: Teacher | None) -> Objective:
     return task.objective if teacher is None else teacher.objective(task)
 
 
-def make_state(task: Task, config: RunConfig, objective: Objective) -> TrainState:
+def pruner_of(config: RunConfig, task: Task) -> Pruner | None:
+    """How a run's parameters are masked, None where they are not; raises InputError where there is nothing to prune."""
+    if not config.prune.is_on:
+        return None
+    shapes = jax.eval_shape(lambda: nnx.to_pure_dict(nnx.state(task.make_model(nnx.Rngs(0)))))
+    return make_pruner(config.prune, shapes, heads=config.model.heads, steps=config.train.steps)
+
+
+def make_state(task: Task, config: RunConfig, objective: Objective, pruner: Pruner | None = None) -> TrainState:
     """Initial parameters from the seed, and the optimizer's state for them."""
     params = nnx.to_pure_dict(nnx.state(task.make_model(nnx.Rngs(config.train.seed))))
     carry = objective.initial_carry(config.train.batch_size)
     beside = objective.initial_beside(jax.random.fold_in(jax.random.key(config.train.seed), BESIDE_STREAM))
-    return initial_state(params, optimizer_of(config), config.train.seed, carry, beside)
+    key = jax.random.fold_in(jax.random.key(config.train.seed), SCORES_STREAM)
+    scores = None if pruner is None else pruner.initial_scores(key)
+    return initial_state(params, optimizer_of(config), config.train.seed, carry=carry, beside=beside, scores=scores)
 
 
 def optimizer_of(config: RunConfig) -> Any:
     """The config's optimizer, over the whole length of the run."""
-    return make_optimizer(config.optimizer, config.train.steps, stacked=stacked_of(config))
+    scores_rate = config.prune.learning_rate if config.prune.has_trained_scores else 0.0
+    stacked = stacked_of(config)
+    return make_optimizer(config.optimizer, config.train.steps, stacked=stacked, scores_rate=scores_rate)
 
 
 def stacked_of(config: RunConfig) -> str | None:

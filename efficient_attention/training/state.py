@@ -24,24 +24,31 @@ class TrainState:
     key: Array  # uint32 key data from which every step's randomness is derived
     carry: Any = None  # what an objective hands from step to step, such as segment memory: arrays [rows, ...]
     beside: Any = None  # what an objective trains beside the model: nested dict of float32 arrays
+    scores: Any = None  # of what is pruned, likewise
 
     @property
     def trained(self) -> Any:
         """All that the optimizer moves, as one tree."""
-        return joined(self.params, self.beside)
+        return joined(self.params, self.beside, self.scores)
 
 
 def initial_state(
-    params: Any, optimizer: optax.GradientTransformation, seed: int, carry: Any = None, beside: Any = None
+    params: Any,
+    optimizer: optax.GradientTransformation,
+    seed: int,
+    carry: Any = None,
+    beside: Any = None,
+    scores: Any = None,
 ) -> TrainState:
     """The state before the first step, with these parameters."""
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
-        opt_state=optimizer.init(joined(params, beside)),
+        opt_state=optimizer.init(joined(params, beside, scores)),
         skipped=jnp.zeros((), jnp.int32),
         skipped_in_row=jnp.zeros((), jnp.int32),
         key=jax.random.key_data(jax.random.key(seed)),
         carry=carry,
         beside=beside,
+        scores=scores,
     )

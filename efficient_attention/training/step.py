@@ -17,11 +17,14 @@ from jax import Array
 
 from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.models.sharding import path_name
-from efficient_attention.objectives.beside import separate
+from efficient_attention.objectives.beside import SCORES, separate
 from efficient_attention.objectives.objective import Batch, Objective, Sums, mean_metrics, total_loss
+from efficient_attention.pruning.pruner import PENALTY, Pruner
 from efficient_attention.training.finite import StepArrays, is_finite, is_state_finite, place_of_cause
 from efficient_attention.training.run import Run, optimizer_of
 from efficient_attention.training.state import TrainState
+
+GATES_STREAM = 0x67617465  # folded into a step's key for the gates that pruning draws; rows have numbers far below
 
 StepFn = Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
 
@@ -30,6 +33,7 @@ def jit_train_step(run: Run) -> StepFn:
     """The run's training step as a program; it takes its state's memory over."""
     config = run.config
     options: dict[str, Any] = {'micro_batches': config.train.micro_batches, 'frozen': config.optimizer.frozen}
+    options['pruner'] = run.pruner
     step = make_train_step(run.graph, run.objective, optimizer_of(config), **options)
     return jax.jit(using_mesh(run.mesh)(step), donate_argnums=0, out_shardings=(run.shardings, None))
 
@@ -41,10 +45,12 @@ def make_train_step(
     *,
     micro_batches: int = 1,
     frozen: tuple[str, ...] = (),
+    pruner: Pruner | None = None,
 ) -> StepFn:
     """A function from (state, batch) to (next state, metrics of this step), to be jitted by the caller.
 
-    Parameters in whose paths a regex of `frozen` is found get zeros for gradients, which cost nothing.
+    Parameters in whose paths a regex of `frozen` is found get zeros for gradients, which cost nothing. With a `pruner`
+    the model computes with the parameters that it masks; its choice is made once a step, for all micro-batches.
 
     Metrics: 'loss', the objective's means, 'gradient_norm' (before clipping), 'skipped' (all skipped steps so far). A
     step whose loss, gradient or carry is not finite changes nothing but the counters, and hands nothing on to the next.
@@ -55,21 +61,31 @@ def make_train_step(
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         weights = objective.weights(batch)
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
+        choice = None
+        if pruner is not None:
+            choice = pruner.choice(state.params, state.scores, state.step, jax.random.fold_in(key, GATES_STREAM))
 
         def sums_of(params: Any, rows: KeyedRows) -> tuple[Sums, Any]:
-            params, beside = separate(held(params, frozen))
+            params, beside, scores = separate(held(params, frozen))
+            if pruner is not None and choice is not None:
+                params = pruner.masked(params, scores, choice)
             given = objective.with_beside(beside)
             return given.sums(nnx.merge(graph, params), rows.batch, rows.carry, rows.keys_B, state.step)
 
         whole = KeyedRows(batch, row_keys(key, batch), state.carry)
         parts = micro_batches, objective.factor
         (loss, sums), gradients, carry = accumulate(sums_of, state.trained, whole, weights, *parts)
+        more = {}
+        if pruner is not None and pruner.has_penalty:  # once for the batch, whatever its parts
+            penalty, to_scores = jax.value_and_grad(pruner.penalty)(state.scores, state.step)
+            gradients[SCORES] = jax.tree.map(jnp.add, gradients[SCORES], to_scores)
+            loss, more[PENALTY] = loss + penalty, penalty
         gradient_norm = optax.tree.norm(gradients)
         is_good = jnp.isfinite(loss) & jnp.isfinite(gradient_norm) & is_finite(carry)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.trained)
         trained = optax.apply_updates(state.trained, updates)
         trained, opt_state = select(is_good, (trained, opt_state), (state.trained, state.opt_state))
-        params, beside = separate(trained)
+        params, beside, scores = separate(trained)
         skip = 1 - is_good.astype(jnp.int32)
         next_state = TrainState(
             step=state.step + 1,
@@ -80,13 +96,14 @@ def make_train_step(
             key=state.key,
             carry=jax.tree.map(lambda leaf: jnp.where(is_good, leaf, jnp.zeros_like(leaf)), carry),
             beside=beside,
+            scores=scores,
         )
         counters = {'skipped': next_state.skipped, 'skipped_in_row': next_state.skipped_in_row}
         findings = {
             'cause': place_of_cause(is_good, StepArrays(batch, state.carry, carry, gradients)),
             'is_spoiled': ~is_state_finite(trained, opt_state),  # the carry is finite: it is, or it is zeros
         }
-        metrics = {'loss': loss, 'gradient_norm': gradient_norm} | counters | findings
+        metrics = {'loss': loss, 'gradient_norm': gradient_norm} | more | counters | findings
         return next_state, mean_metrics(sums, weights) | metrics
 
     return train_step

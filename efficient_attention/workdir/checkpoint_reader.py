@@ -29,7 +29,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.workdir.agreement import all_find, first_says
 from efficient_attention.workdir.checkpoint_fit import check_fit, leaves_of
 from efficient_attention.workdir.config_file import read_config
-from efficient_attention.workdir.metrics import read_metrics
+from efficient_attention.workdir.metrics import read_metrics, score_of
 from efficient_attention.workdir.orbax_errors import drop_late_answers, reason, without_orbax_log
 from efficient_attention.workdir.seal import Share, damage, is_sealed, seal_fault
 
@@ -128,7 +128,7 @@ class CheckpointReader:
             before, steps = steps, self.steps()
             if steps == before:
                 break
-            values = {step: self.metrics(step).get(metric) for step in steps}
+            values = {step: score_of(self.metrics(step), metric) for step in steps}
         scored = [(value if mode == 'max' else -value, step) for step, value in values.items() if value is not None]
         return max(scored, default=(None, None))[1]
 

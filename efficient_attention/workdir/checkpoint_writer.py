@@ -38,6 +38,7 @@ from efficient_attention.workdir.checkpoint_reader import (
 )
 from efficient_attention.workdir.lock import WorkdirLock
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS_FILE
+from efficient_attention.workdir.metrics import score_of
 from efficient_attention.workdir.orbax_errors import reason, without_orbax_log
 from efficient_attention.workdir.seal import is_sealed, write_seal
 
@@ -280,7 +281,7 @@ class Checkpoints:
     def _kept_steps(self) -> set[int]:
         """The newest steps, and those that are best by their metric, of equals the newest."""
         sign = 1.0 if self._config.best_mode == 'max' else -1.0
-        values = {step: metrics.get(self._config.best_metric) for step, metrics in self._scores.items()}
+        values = {step: score_of(metrics, self._config.best_metric) for step, metrics in self._scores.items()}
         ranked = sorted((sign * value, step) for step, value in values.items() if value is not None)
         best = [step for _, step in ranked[max(len(ranked) - self._config.keep_best, 0) :]]
         return {*sorted(self._scores)[-self._config.keep :], *best}

@@ -27,7 +27,14 @@ EVENTS_FOLDER = 'tensorboard'
 SPEEDS = frozenset({'steps_per_second', 'tokens_per_second', 'waiting_share', 'flops_utilisation'})  # what a clock says
 LOG = logging.getLogger(__name__)
 LARGEST_STEP, LARGEST_METRIC = 2**53, 1e100  # above those of any run; charts cannot be drawn to any number
+WEIGHTS_KEPT = 'weights_kept'  # of a run that prunes: the share of the prunable weights that are left
+STILL_PRUNING = 'still_pruning'  # 1 where that share is not the final one yet: such an evaluation is never the best
 NOT_FINITE = ('nan', 'inf', '-inf')
+
+
+def score_of(metrics: Mapping[str, float], name: str) -> float | None:
+    """The metric by which a checkpoint may be the best; None where there is none, or more would still be pruned."""
+    return None if metrics.get(STILL_PRUNING) else metrics.get(name)
 
 
 class MetricsLog:

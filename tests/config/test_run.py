@@ -87,6 +87,9 @@ def test_a_field_that_the_task_does_not_read_must_keep_its_value(task: str, fiel
     known |= {'kind': 'span', 'transform': 'relu', 'labels': ['yes'], 'prefix': ['a'], 'penalty': 'length'}
     known |= {'pooling': 'mean', 'features': 'mix', 'name': 'bart', 'mean_span': 2.0, 'mixing_temperature': 2.0}
     known |= {'cross_attention': 'window(4)', 'decoder_attention': 'causal & window(4)'}
+    if group == 'prune':
+        known |= {'method': 'random', 'attention': 'head', 'feed_forward': 'unit', 'scope': 'global'}
+        known |= {'end': 0.9, 'penalty': 2.0}
     known |= {'layers': 'last', 'projection': 'one'} | ({'labels': 0.5} if group == 'distill' else {})
     _, usual = unread_fields(RunConfig(), task)[field]
     by_type: dict[type, Any] = {bool: not usual, tuple: [7], float: 0.05, str: 'other'}

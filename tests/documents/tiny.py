@@ -137,6 +137,7 @@ FIELDS = {
     'configs/text_to_text/glue.py:sst2': PAIRS,
     'configs/text_to_text/glue.py:sst2-pretrained': FEW_STEPS | {'pairs.buckets': '(24,)'},
     'configs/finetune/*': FEW_STEPS | SMALL_ROWS,
+    'configs/prune/*': FEW_STEPS | SMALL_ROWS,
     'configs/distill/glue.py:*': FEW_STEPS | SMALL_ROWS | {'train.start_layers': '2'},
     'configs/distill/tinybert.py:general': BOOKS
     | TINY

@@ -51,3 +51,15 @@ def test_the_last_evaluation_may_be_the_best_so_far():
         patience.add({'f1': value})
         found.append(patience.is_best)
     assert found == [True, True, False, False, True]
+
+
+def test_evaluations_before_the_last_pruning_neither_count_nor_are_the_best():
+    patience = Patience(2, BEST, [{'f1': 0.9, 'still_pruning': 1.0}])
+    for value in (0.9, 0.8, 0.7):
+        patience.add({'f1': value, 'still_pruning': 1.0})
+        assert not patience.is_best and not patience.is_over
+    patience.add({'f1': 0.3})
+    assert patience.is_best
+    patience.add({'f1': 0.2})
+    patience.add({'f1': 0.1})
+    assert patience.is_over and patience.describe() == '2 evaluations without a better f1 than 0.3'

@@ -312,3 +312,18 @@ def test_adadelta_is_the_papers_formula():
         assert_close(found[path], w)
     with pytest.raises(InputError, match="beta1 is 0.5, which 'adadelta' does not read; leave it at 0.9"):
         OptimizerConfig(name='adadelta', beta1=0.5)
+
+
+@pytest.mark.parametrize('name', ['adamw', 'lamb'])
+def test_scores_of_pruning_have_a_rate_of_their_own_and_no_decay(name: str):
+    config = dataclasses.replace(FLAT, name=name, weight_decay=0.1)
+    params = {'encoder': {'kernel': jnp.ones((3, 4))}, 'scores': {'encoder': {'kernel': jnp.full((3, 4), 5.0)}}}
+    gradients = jax.tree.map(jnp.ones_like, params)
+    updates = {}
+    for rate in (0.1, 0.02):
+        optimizer = make_optimizer(config, 10, stacked=None, scores_rate=rate)
+        updates[rate] = optimizer.update(gradients, optimizer.init(params), params)[0]
+    first = 0.1 / (np.sqrt(0.001) + 1e-6)  # of uncorrected moments
+    for rate, found in updates.items():
+        assert_close(found['scores']['encoder']['kernel'], np.full((3, 4), -rate * first, np.float32))
+        np.testing.assert_array_equal(found['encoder']['kernel'], updates[0.1]['encoder']['kernel'])

@@ -1,0 +1,37 @@
+"""SQuAD 1.1 while weights of the layers are pruned (Sanh et al. 2020, arXiv 2005.07683), from a checkpoint.
+
+    python train.py --config configs/prune/squad.py:movement_15 --workdir runs/pruned_squad \
+      --config.train.start_from=checkpoints/minilm
+
+The method and the percentage of the weights that are left are as those of glue.py; `dense` is the same run without
+pruning. The paper: 10 epochs of batches of 16, all weights for the first tenth, the cubic schedule for seven tenths,
+the final share for the last two; scores at 1e-2, weights at 3e-5.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.common import fine_tuning_config, pruning_fields, set_fields
+
+
+def get_config(method: str = 'movement_15') -> ConfigDict:
+    """10 epochs at 384 tokens."""
+    fields = {} if method == 'dense' else pruning_fields(method)
+    if fields is None:
+        known = 'dense, magnitude_3, movement_15, random_50 or another percentage, soft_movement, l0, third_magnitude, '
+        raise ValueError(f"the config's argument is {method!r}; known: {known}third_movement, third_random")
+    config = fine_tuning_config()
+    set_fields(config.prune, fields)
+
+    config.examples.problem = 'question_answering'
+    config.examples.format = 'squad'
+    config.examples.train, config.examples.dev = 'data/squad/train-v1.1.json', 'data/squad/dev-v1.1.json'
+    config.examples.overlong = 'windows'
+    config.examples.epochs = 10.0
+    config.data.length = 384  # tokens, question and special tokens included
+
+    config.optimizer.learning_rate = 3e-5
+    config.train.batch_size = 16  # rows
+    config.eval.every_steps = 2_000
+    config.checkpoint.every_steps = 1_000
+    config.checkpoint.best_metric = 'f1'
+    return config

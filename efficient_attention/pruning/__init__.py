@@ -1,0 +1,1 @@
+"""Pruning: from trained parameters, scores and a step to the parameters that a model computes with."""

@@ -1,0 +1,134 @@
+"""What is kept or removed as one: weights, blocks of them, heads, feed-forward units; which kernels each group masks.
+
+A group's scores and masks are one array. Where layers have parameters of their own, its first axis is theirs, as that
+of the kernels is.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from efficient_attention.config.prune import NONE, PruneConfig
+from efficient_attention.errors import InputError
+from efficient_attention.models.sharding import path_name
+
+KERNEL = re.compile(r'(.*(^|/)layers/(?:.*/)?(attention|feed_forward))/(\w+)/kernel$')
+ATTENTION, FEED_FORWARD = 'attention', 'feed_forward'
+PRUNED = {ATTENTION: ('query', 'key', 'value', 'out'), FEED_FORWARD: ('gate', 'up', 'down')}
+INWARD = ('out', 'down')  # kernels whose rows, not columns, belong to a head or a unit
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A kernel of a group: its path, its shape, and how an entry of the group lies in it."""
+
+    path: str
+    shape: tuple[int, ...]  # [I, O] or [N, I, O]
+    way: str  # 'weight', 'block', or what its 'rows' or 'columns' belong to
+    size: int = 1  # side of a block; columns or rows of an entry
+
+    def spread(self, entries: Array) -> Array:
+        """The entries of a group as an array that multiplies the kernel: [..., I, O], or with an axis of 1."""
+        if self.way == 'weight':
+            return entries
+        if self.way == 'block':
+            return jnp.repeat(jnp.repeat(entries, self.size, axis=-2), self.size, axis=-1)
+        wide = jnp.repeat(entries, self.size, axis=-1)
+        return wide[..., :, None] if self.way == 'rows' else wide[..., None, :]
+
+    def sums(self, weights: Array) -> Array:
+        """The sums of a kernel's numbers over what belongs to each entry."""
+        if self.way == 'weight':
+            return weights
+        if self.way == 'block':
+            *rest, rows, columns = self.shape
+            size = self.size
+            return weights.reshape(*rest, rows // size, size, columns // size, size).sum(axis=(-3, -1))
+        summed = weights.sum(axis=-1 if self.way == 'rows' else -2)
+        return summed.reshape(*summed.shape[:-1], -1, self.size).sum(axis=-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Entries that are kept or removed: the path of their scores, their shape, and the kernels that they are of.
+
+    Args:
+        path: such as 'encoder/stack/layers/attention/heads', or a kernel's own.
+        kind: 'attention' or 'feed_forward'.
+        shape: of the entries, [N, ...] where each layer has its own.
+        members: the kernels.
+        is_stacked: whether the first axis is that of the layers.
+    """
+
+    path: str
+    kind: str
+    shape: tuple[int, ...]
+    members: tuple[Member, ...]
+    is_stacked: bool
+
+    @property
+    def entries(self) -> int:
+        """Entries of one layer, of which a share is kept."""
+        return math.prod(self.shape[1:] if self.is_stacked else self.shape)
+
+    @property
+    def weights(self) -> int:
+        """Weights of an entry."""
+        return sum(math.prod(member.shape) for member in self.members) // math.prod(self.shape)
+
+
+def find_groups(params: Mapping, config: PruneConfig, heads: int) -> tuple[Group, ...]:
+    """The groups of a model's parameters.
+
+    Args:
+        params: nested dict of arrays, or of their shapes.
+        config: says what is kept or removed as one.
+        heads: of each layer's attention.
+
+    Raises:
+        InputError: there is no kernel that may be pruned, or a block does not divide one; names it.
+    """
+    found: dict[tuple[str, str], dict[str, tuple[int, ...]]] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        match = KERNEL.match(path_name(path))
+        if match and match[4] in PRUNED[match[3]]:
+            found.setdefault((match[1], match[3]), {})[match[4]] = tuple(leaf.shape)
+    groups: list[Group] = []
+    for (where, kind), kernels in found.items():
+        way = getattr(config, kind)
+        if way in ('weight', 'block'):
+            size = config.block if way == 'block' else 1
+            groups += [of_matrix(f'{where}/{name}/kernel', kind, shape, size) for name, shape in kernels.items()]
+        elif way != NONE:
+            groups.append(tied(where, kind, kernels, heads))
+    if not groups:
+        ways = f'prune.attention {config.attention!r} and prune.feed_forward {config.feed_forward!r}'
+        raise InputError(f'prune.method is {config.method!r}, and no layer of the model has kernels for {ways}')
+    return tuple(groups)
+
+
+def of_matrix(path: str, kind: str, shape: tuple[int, ...], block: int) -> Group:
+    """The group of a kernel by itself, in blocks of this side; raises InputError where they do not divide it."""
+    *rest, rows, columns = shape
+    if rows % block or columns % block:
+        raise InputError(f'prune.block is {block}, which does not divide {path} of {rows} x {columns}')
+    member = Member(path, shape, 'weight' if block == 1 else 'block', block)
+    return Group(path, kind, (*rest, rows // block, columns // block), (member,), bool(rest))
+
+
+def tied(where: str, kind: str, kernels: Mapping[str, tuple[int, ...]], heads: int) -> Group:
+    """The group of the heads or units of a sub-layer, which all its kernels have in common."""
+    inward = next(kernels[name] for name in INWARD if name in kernels)
+    *rest, inner, _ = inward
+    entries = heads if kind == ATTENTION else inner
+    members = tuple(
+        Member(f'{where}/{name}/kernel', shape, 'rows' if name in INWARD else 'columns', inner // entries)
+        for name, shape in kernels.items()
+    )
+    name = 'heads' if kind == ATTENTION else 'units'
+    return Group(f'{where}/{name}', kind, (*rest, entries), members, bool(rest))

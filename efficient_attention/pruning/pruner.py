@@ -1,0 +1,197 @@
+"""The parameters that a model computes with, from those that are trained, scores and a step: one function for all.
+
+Training calls its two parts: `choice` once a step, without gradient, and `masked` in each micro-batch.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import unflatten_dict
+from jax import Array
+
+from efficient_attention.config.prune import PENALISED, PruneConfig
+from efficient_attention.models.sharding import path_name
+from efficient_attention.pruning.gates import (
+    START,
+    chance_of_opening,
+    hard_concrete,
+    straight_through,
+    uniform_draws,
+)
+from efficient_attention.pruning.groups import ATTENTION, Group, Member, find_groups
+from efficient_attention.pruning.largest import are_largest, are_largest_of_each
+from efficient_attention.pruning.schedule import progress
+
+LEAST = 0.005  # share of a matrix that soft movement keeps whatever its scores are (Sanh et al. 2020, its code)
+PENALTY = 'prune_penalty'  # the name of a metric
+Arrays = dict[str, Array]  # by the path of a group
+
+
+@dataclasses.dataclass(frozen=True)
+class Pruner:
+    """How a run's parameters are masked.
+
+    Args:
+        config: the method.
+        groups: what is kept or removed as one.
+        steps: of the whole run.
+    """
+
+    config: PruneConfig
+    groups: tuple[Group, ...]
+    steps: int
+
+    @property
+    def final_step(self) -> int:
+        """The first step with the final share."""
+        return self.config.final_step(self.steps)
+
+    @property
+    def has_penalty(self) -> bool:
+        """Whether anything is added to the loss."""
+        return self.config.method in PENALISED
+
+    def initial_scores(self, rng: Array) -> Any:
+        """The scores at step 0, a nested dict; None where the weights themselves are the scores."""
+        method = self.config.method
+        if method == 'magnitude':
+            return None
+        if method == 'random':
+            keys = jax.random.split(rng, len(self.groups))
+            drawn = [jax.random.uniform(key, group.shape) for key, group in zip(keys, self.groups, strict=True)]
+        else:
+            start = START if method == 'l0' else 0.0
+            drawn = [jnp.full(group.shape, start, jnp.float32) for group in self.groups]
+        return unflatten_dict({group.path: one for group, one in zip(self.groups, drawn, strict=True)}, sep='/')
+
+    def fixed_scores(self, params: Any) -> Any:
+        """Scores of 'fixed': 1 at the entries that are not zero in these parameters, 0 at the others."""
+        return unflatten_dict(
+            {path: jnp.float32(sums > 0.0) for path, sums in self.magnitudes(params).items()}, sep='/'
+        )
+
+    def pruned(self, params: Any, scores: Any, step: Array | int) -> Any:
+        """The parameters that the model computes with after so many steps, in an evaluation."""
+        return self.masked(params, scores, self.choice(params, scores, step))
+
+    def choice(self, params: Any, scores: Any, step: Array | int, rng: Array | None = None) -> Arrays:
+        """What no gradient flows into: the mask of each group, or what its gates draw; `rng` is that of the step.
+
+        Without `rng`, in an evaluation, 'l0' draws nothing, and its mask is of the gates that are not 0.
+        """
+        method = self.config.method
+        if method == 'l0':
+            found = by_path(scores)
+            if rng is None:
+                return {path: hard_concrete(one, None) > 0.0 for path, one in found.items()}
+            keys = jax.random.split(rng, len(self.groups))
+            return {group.path: uniform_draws(key, group.shape) for key, group in zip(keys, self.groups, strict=True)}
+        if method == 'fixed':
+            return {path: one > 0.5 for path, one in by_path(scores).items()}
+        found = self.magnitudes(params) if method == 'magnitude' else by_path(scores)
+        found = {path: jax.lax.stop_gradient(one) for path, one in found.items()}
+        done = progress(self.config, self.steps, step)
+        if method == 'soft_movement':
+            return {group.path: self.above(group, found[group.path], done) for group in self.groups}
+        if self.config.scope == 'matrix':
+            return {group.path: self.largest(group, found[group.path], done) for group in self.groups}
+        return self.largest_of_all(found, done)
+
+    def masked(self, params: Any, scores: Any, choice: Mapping[str, Array]) -> Any:
+        """The parameters times their gates; differentiable in both arguments."""
+        flat, found = by_path(params), by_path(scores)
+        for group in self.groups:
+            mask, score = choice[group.path], found.get(group.path)
+            if self.config.method == 'l0':
+                assert score is not None
+                gates = hard_concrete(score, None if mask.dtype == bool else mask)
+            elif self.config.has_trained_scores:
+                assert score is not None
+                gates = straight_through(mask, score)
+            else:
+                gates = jnp.float32(mask)
+            for member in group.members:
+                flat[member.path] = flat[member.path] * member.spread(self.gates_of(group, member, gates))
+        return jax.tree_util.tree_map_with_path(lambda path, _: flat[path_name(path)], params)
+
+    def gates_of(self, group: Group, member: Member, gates: Array) -> Array:
+        """What multiplies one kernel of a group: the gates of 'l0', which are no mask, one of them alone."""
+        if self.config.method != 'l0' or member == group.members[-1]:
+            return gates
+        return jnp.float32(jax.lax.stop_gradient(gates) > 0.0)
+
+    def penalty(self, scores: Any, step: Array | int) -> Array:
+        """float32 []: what is added to the loss, once for the whole batch."""
+        if not self.has_penalty:
+            return jnp.float32(0.0)
+        chance = chance_of_opening if self.config.method == 'l0' else jax.nn.sigmoid
+        means = [chance(one).mean() for one in by_path(scores).values()]
+        return self.config.penalty * progress(self.config, self.steps, step) * jnp.stack(means).mean()
+
+    def magnitudes(self, params: Any) -> Arrays:
+        """The sum of |W| over what belongs to each entry."""
+        flat = by_path(params)
+        return {
+            group.path: sum(
+                (member.sums(jnp.abs(jnp.asarray(flat[member.path], jnp.float32))) for member in group.members),
+                jnp.float32(0.0),
+            )
+            for group in self.groups
+        }
+
+    def share(self, group: Group) -> float:
+        """The share of a group that is kept at the end."""
+        of_attention = self.config.keep_attention or self.config.keep
+        return of_attention if group.kind == ATTENTION else self.config.keep
+
+    def count(self, share: float, entries: int, done: Array) -> Array:
+        """How many of so many entries are kept when this part of the way to the share is done; at least 1."""
+        kept = 1.0 - (1.0 - share) * done
+        return jnp.clip(jnp.round(kept * entries), 1, entries).astype(jnp.int32)
+
+    def largest(self, group: Group, scores: Array, done: Array) -> Array:
+        """The mask of the share of each layer's entries with the largest scores."""
+        count = self.count(self.share(group), group.entries, done)
+        return are_largest_of_each(scores, count) if group.is_stacked else are_largest([scores], count)[0]
+
+    def largest_of_all(self, scores: Mapping[str, Array], done: Array) -> Arrays:
+        """The masks of the share with the largest scores among the entries of all groups of as many weights."""
+        alike: dict[tuple[int, float], list[str]] = {}
+        for group in self.groups:
+            alike.setdefault((group.weights, self.share(group)), []).append(group.path)
+        masks: Arrays = {}
+        for (_, share), paths in alike.items():
+            arrays = [scores[path] for path in paths]
+            count = self.count(share, sum(one.size for one in arrays), done)
+            masks |= dict(zip(paths, are_largest(arrays, count), strict=True))
+        return masks
+
+    def above(self, group: Group, scores: Array, done: Array) -> Array:
+        """The mask of the entries whose sigmoid is above the threshold, and of the largest where these are too few."""
+        is_above = jax.nn.sigmoid(scores) > self.config.threshold * done
+        fewest = jnp.int32(max(round(LEAST * group.entries), 1))
+        largest = are_largest_of_each(scores, fewest) if group.is_stacked else are_largest([scores], fewest)[0]
+        return is_above | largest
+
+    def kept(self, params: Any, scores: Any, step: Array | int) -> dict[str, Array]:
+        """The share of weights that are left of each kernel: float32 [N] of the layers, or [] where they share it."""
+        choice = self.choice(params, scores, step)
+        shares: dict[str, Array] = {}
+        for group in self.groups:
+            mask = jnp.float32(choice[group.path])
+            axes = tuple(range(int(group.is_stacked), mask.ndim))
+            shares |= {member.path: mask.mean(axis=axes) for member in group.members}
+        return shares
+
+
+def by_path(tree: Any) -> Arrays:
+    """The arrays of a tree by their paths; none of None."""
+    return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def make_pruner(config: PruneConfig, params: Any, *, heads: int, steps: int) -> Pruner | None:
+    """How parameters of these shapes are masked; None where they are not. Raises InputError as `find_groups`."""
+    return Pruner(config, find_groups(params, config, heads), steps) if config.is_on else None

@@ -1,0 +1,50 @@
+"""What a run that prunes says of the weights that are left."""
+
+from collections.abc import Callable, Mapping
+
+import jax
+import numpy as np
+
+from efficient_attention.pruning.pruner import Pruner
+from efficient_attention.training.run import Run
+from efficient_attention.training.state import TrainState
+from efficient_attention.workdir.metrics import STILL_PRUNING, WEIGHTS_KEPT
+
+
+def pruning_metrics(run: Run, state: TrainState, say: Callable[[str], None]) -> dict[str, float]:
+    """The share of the prunable weights that are left, and whether it will change; says it of each layer and kernel.
+
+    {} where nothing is pruned.
+    """
+    pruner = run.pruner
+    if pruner is None:
+        return {}
+    step = int(state.step)
+    kept = jax.device_get(jax.jit(pruner.kept)(state.params, state.scores, step))
+    for line in kept_lines(kept):
+        say(f'step {step} {line}')
+    share = float(np.average([np.mean(one) for one in kept.values()], weights=sizes(pruner, kept)))
+    return {WEIGHTS_KEPT: share} | ({STILL_PRUNING: 1.0} if step < pruner.final_step else {})
+
+
+def sizes(pruner: Pruner, kept: Mapping[str, np.ndarray]) -> list[int]:
+    """The number of weights of each kernel."""
+    found = {member.path: int(np.prod(member.shape)) for group in pruner.groups for member in group.members}
+    return [found[path] for path in kept]
+
+
+def kept_lines(kept: Mapping[str, np.ndarray]) -> list[str]:
+    """A line for each layer with the share that each of its kernels has left; one for all where they are alike."""
+    stacks: dict[str, dict[str, np.ndarray]] = {}
+    for path, shares in kept.items():
+        where, _, kernel = path.rpartition('/layers/')
+        stacks.setdefault(where, {})[kernel.removesuffix('/kernel').split('/')[-1]] = np.atleast_1d(shares)
+    lines = []
+    for where, kernels in stacks.items():
+        layers = max(map(len, kernels.values()))
+        each = [', '.join(f'{name} {one[layer]:.3f}' for name, one in kernels.items()) for layer in range(layers)]
+        if len(set(each)) == 1:
+            lines.append(f'weights left in each layer of {where}: {each[0]}')
+        else:
+            lines += [f'weights left in layer {layer} of {where}: {shares}' for layer, shares in enumerate(each, 1)]
+    return lines

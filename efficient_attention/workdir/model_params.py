@@ -1,0 +1,38 @@
+"""The parameters that a run's model computes with at a checkpoint: masked, where the run prunes them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from efficient_attention.config.run import RunConfig
+from efficient_attention.pruning.pruner import make_pruner
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Restored, Wanted
+
+PARAMS, SCORES = 'params', 'scores'  # fields of a state
+
+
+def restore_params(
+    reader: CheckpointReader, config: RunConfig, abstract: Any, wanted: Wanted, lay_out: Callable[[Any], Any]
+) -> Restored:
+    """The parameters of a step as the `state`, laid out on devices as `abstract` says.
+
+    Args:
+        reader: of the run's workdir.
+        config: of the run.
+        abstract: the parameters as `jax.ShapeDtypeStruct` with shardings.
+        wanted: as `CheckpointReader.restore` takes it.
+        lay_out: gives shapes of scores, in a dict 'scores' as the state has them, their shardings.
+
+    Raises:
+        InputError: as `CheckpointReader.restore`.
+    """
+    pruner = make_pruner(config.prune, abstract, heads=config.model.heads, steps=config.train.steps)
+    if pruner is None:
+        step, state, record = reader.restore({PARAMS: abstract}, wanted)
+        return Restored(step, state[PARAMS], record)
+    shapes = jax.eval_shape(pruner.initial_scores, jax.random.key(0))
+    scores = {} if shapes is None else lay_out({SCORES: shapes})
+    step, state, record = reader.restore({PARAMS: abstract} | scores, wanted)
+    masked = jax.jit(pruner.pruned, out_shardings=jax.tree.map(lambda leaf: leaf.sharding, abstract))
+    return Restored(step, masked(state[PARAMS], state.get(SCORES), step), record)

@@ -1,0 +1,39 @@
+"""A step of a run that prunes: its penalty is that of the whole batch, however that is split."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from efficient_attention.config.mesh import MeshConfig
+from efficient_attention.config.run import RunConfig
+from efficient_attention.training.run import build_run
+from efficient_attention.training.state import TrainState
+from efficient_attention.training.step import jit_train_step
+from tests.tolerances import assert_close
+from tests.training.tiny_fine_tuning import tiny_config
+
+
+@pytest.mark.lenient_promotion
+@pytest.mark.parametrize('method', ['movement', 'soft_movement', 'l0'])
+def test_a_pruned_step_is_the_same_on_any_mesh_and_in_parts(tmp_path: Path, method: str):
+    penalty = {} if method == 'movement' else {'prune.penalty': 3.0}
+    fields = {'prune.method': method, 'prune.begin': 0.0, 'prune.end': 0.0, 'train.batch_size': 16}
+    config = tiny_config(tmp_path, **fields, **penalty, **{'optimizer.warmup_steps': 0})
+
+    def step_of(config: RunConfig, devices: int) -> tuple[TrainState, dict[str, Any]]:
+        run = build_run(config, jax.devices()[:devices])
+        batch = run.on_devices(next(run.task.training_batches(0, 1, 0, 1)))
+        return jax.device_get(jit_train_step(run)(run.drawn_state(), batch))
+
+    alone, metrics = step_of(config, 1)
+    assert metrics['loss'] == pytest.approx(metrics['fine_tuning_loss'] + metrics.get('prune_penalty', 0.0), rel=1e-5)
+    assert (metrics.get('prune_penalty', 0.0) > 1.0) == bool(penalty)
+    meshed = dataclasses.replace(config, mesh=MeshConfig(fsdp=2, tensor=2))
+    parted = dataclasses.replace(config, train=dataclasses.replace(config.train, micro_batches=2))
+    for other in (step_of(meshed, 8), step_of(parted, 1)):
+        assert_close(other[1]['loss'], metrics['loss'])
+        assert_close(other[1]['gradient_norm'], metrics['gradient_norm'])
+        assert set(other[0].scores) == set(alone.scores) == {'encoder'}

@@ -1,0 +1,115 @@
+"""What is said of the weights that are left, and which evaluations count, in a run that prunes."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.inference.evaluate_workdir import evaluate_workdir
+from efficient_attention.interop.pretrained import open_pretrained
+from efficient_attention.pruning.pruner import by_path
+from efficient_attention.training.loop import train
+from efficient_attention.training.pruning_report import kept_lines
+from efficient_attention.training.run import build_run
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader
+from efficient_attention.workdir.config_file import read_config
+from efficient_attention.workdir.metrics import read_metrics
+from tests.training.test_teacher import saved
+from tests.training.tiny_fine_tuning import tiny_config
+
+RUN = {'train.steps': 12, 'eval.every_steps': 4, 'checkpoint.every_steps': 4, 'checkpoint.keep': 3}
+RUN |= {'checkpoint.save_best': False, 'optimizer.warmup_steps': 0}
+MOVEMENT = {'prune.method': 'movement', 'prune.keep': 0.25, 'prune.begin': 0.0, 'prune.end': 0.6}
+
+
+def test_layers_that_are_alike_have_one_line():
+    alike = {'a/layers/attention/query/kernel': np.array([0.5, 0.5]), 'a/layers/attention/out/kernel': np.array([1, 1])}
+    assert kept_lines(alike) == ['weights left in each layer of a: query 0.500, out 1.000']
+    shared = {'a/layers/attention/query/kernel': np.array(0.25)}
+    assert kept_lines(shared) == ['weights left in each layer of a: query 0.250']
+    apart = {'a/layers/feed_forward/up/kernel': np.array([0.5, 0.0])}
+    assert kept_lines(apart) == ['weights left in layer 1 of a: up 0.500', 'weights left in layer 2 of a: up 0.000']
+
+
+@pytest.fixture(scope='module')
+def pruned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp('pruned')
+    with jax.numpy_dtype_promotion('standard'), jax.numpy_rank_promotion('allow'):
+        train(tiny_config(folder, **RUN, **MOVEMENT), folder / 'run')
+    return folder
+
+
+def test_evaluations_at_the_final_share_alone_are_the_best(pruned: Path):
+    lines = [line for line in read_metrics(pruned / 'run') if line['split'] == 'held_out']
+    assert [line.get('still_pruning', 0.0) for line in lines] == [1.0, 0.0, 0.0]
+    assert lines[0]['weights_kept'] > lines[1]['weights_kept'] == pytest.approx(0.25, abs=0.01)
+    better = pruned / 'better'
+    shutil.copytree(pruned / 'run', better)
+    record = better / 'checkpoints' / '4' / 'record' / 'metadata'
+    values = json.loads(record.read_text())
+    assert values['metrics']['still_pruning'] == 1.0
+    values['metrics']['accuracy'] = 2.0  # better than any, with more weights
+    record.write_text(json.dumps(values))
+    assert CheckpointReader(better).best_step('accuracy', 'max') in (8, 12)
+
+
+def test_all_readers_of_a_workdir_see_masked_parameters(pruned: Path):
+    [*_, last] = [line for line in read_metrics(pruned / 'run') if line['split'] == 'held_out']
+    found = evaluate_workdir(pruned / 'run')
+    assert found['fine_tuning_loss'] == pytest.approx(last['fine_tuning_loss'], rel=1e-5)
+    config = read_config(pruned / 'run')
+    run = build_run(config, jax.devices()[:1])
+    assert run.pruner is not None
+    state = saved(pruned / 'run', 12)
+    expected = by_path(run.pruner.pruned(state['params'], state['scores'], 12))
+    opened = by_path(open_pretrained(pruned / 'run', checkpoint='last').params())
+    assert set(opened) == set(expected)
+    for path, array in expected.items():
+        np.testing.assert_array_equal(opened[path], array)
+    assert (opened['encoder/stack/layers/attention/query/kernel'] == 0.0).mean() == 0.75
+    assert (state['params']['encoder']['stack']['layers']['attention']['query']['kernel'] != 0.0).all()
+
+
+@pytest.mark.lenient_promotion
+def test_a_run_that_goes_on_is_the_unbroken_one(pruned: Path):
+    second = pruned / 'second'
+    shutil.copytree(pruned / 'run', second)
+    for step in (8, 12):
+        shutil.rmtree(second / 'checkpoints' / str(step))
+    train(read_config(second), second)
+    jax.tree.map(np.testing.assert_array_equal, saved(second, 12), saved(pruned / 'run', 12))
+
+
+@pytest.mark.lenient_promotion
+def test_a_lottery_ticket_has_the_zeros_of_one_run_and_the_weights_of_another_start(pruned: Path, tmp_path: Path):
+    fields: dict[str, Any] = {'prune.method': 'fixed', 'prune.mask_from': str(pruned / 'run'), 'train.seed': 3}
+    train(tiny_config(tmp_path, **RUN, **fields), tmp_path / 'ticket')
+    ticket = by_path(open_pretrained(tmp_path / 'ticket').params())
+    for path, array in by_path(open_pretrained(pruned / 'run').params()).items():
+        if path.endswith('up/kernel'):
+            np.testing.assert_array_equal(ticket[path] == 0.0, array == 0.0)
+            assert not np.isclose(ticket[path], array)[array != 0.0].all()
+    dense = tiny_config(tmp_path, **RUN)
+    train(dense, tmp_path / 'dense')
+    with pytest.raises(InputError, match='prune.mask_from .*dense has no zeros in what prune.attention'):
+        train(tiny_config(tmp_path, **RUN, **fields | {'prune.mask_from': str(tmp_path / 'dense')}), tmp_path / 'no')
+    with pytest.raises(InputError, match='prune.mask_from .*key/kernel has the shape .2, 16, 16., not .3, 16, 16.'):
+        train(tiny_config(tmp_path, **RUN, **fields, **{'model.layers': 3}), tmp_path / 'no')
+
+
+def test_masked_weights_may_come_back_with_the_value_that_they_had(pruned: Path):
+    """Movement's weights get no gradient while they are masked; only decay and moments move them."""
+    state = saved(pruned / 'run', 12)
+    run = build_run(read_config(pruned / 'run'), jax.devices()[:1])
+    assert run.pruner is not None
+    scores = jax.tree.map(lambda one: -jnp.asarray(one), state['scores'])
+    turned = by_path(run.pruner.pruned(state['params'], scores, 12))['encoder/stack/layers/attention/query/kernel']
+    kernel = state['params']['encoder']['stack']['layers']['attention']['query']['kernel']
+    np.testing.assert_array_equal(turned[turned != 0.0], np.asarray(kernel)[turned != 0.0])
+    assert (turned != 0.0).mean() == 0.25

@@ -1,0 +1,33 @@
+"""A checkpoint's parameters as the model computes with them: what is asked for is laid out where it is said."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from efficient_attention.training.run import build_run
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader
+from efficient_attention.workdir.model_params import restore_params
+from tests.training.tiny_fine_tuning import tiny_config
+from tests.training.tiny_run import drawn_workdir
+
+
+def lay_out(shapes: Any) -> Any:
+    place = jax.sharding.SingleDeviceSharding(jax.devices()[1])
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes)
+
+
+def test_parameters_are_masked_where_the_run_prunes_them(tmp_path: Path):
+    fields = {'prune.begin': 0.0, 'prune.end': 0.0, 'prune.keep': 0.5}
+    for method, extra in (('none', {}), ('magnitude', fields), ('random', fields)):
+        config = tiny_config(tmp_path, **{'prune.method': method}, **extra)
+        run = build_run(config, jax.devices()[:1])
+        workdir = drawn_workdir(run, tmp_path / method)
+        abstract = lay_out(run.abstract_state.params)
+        found = restore_params(CheckpointReader(workdir), config, abstract, None, lay_out)
+        expected = run.evaluated(run.drawn_state())
+        jax.tree.map(np.testing.assert_array_equal, found.state, expected)
+        kernel = found.state['encoder']['stack']['layers']['feed_forward']['up']['kernel']
+        assert (kernel == 0.0).mean() == (0.0 if method == 'none' else 0.5)
+        assert kernel.devices() == {jax.devices()[1]} and found.step == 0
