@@ -1,7 +1,8 @@
 """Converts checkpoints: python scripts/convert.py --model runs/sst2 --output exported
 
 `--model` is a Hugging Face folder (safetensors alone) or a workdir, `--output` becomes a Hugging Face folder. With
-`--length 4096 --pattern 'window(128) | global_tokens(1)'` the encoder gets as many positions and that attention.
+`--length 4096 --pattern 'window(128) | global_tokens(1)'` the encoder gets as many positions and that attention; with
+`--shrink` it loses the heads and feed-forward units that pruning has masked.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -27,6 +28,7 @@ def main() -> None:
     parse_flags(sys.argv, ('model', 'output'), options=options, old_names=OLD_NAMES)
     from efficient_attention.interop.lengthen import lengthen  # after --help and refusals, which need none of it
     from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+    from efficient_attention.interop.shrink import parameter_count, shrink
 
     note_phase(READING)
     output = options.output
@@ -36,10 +38,17 @@ def main() -> None:
     pretrained = lengthen(
         pretrained, length=options.length, attention=options.pattern, global_tokens=options.global_tokens
     )
+    before = pretrained
+    if options.shrink:
+        pretrained = shrink(pretrained)
     save_pretrained(output, pretrained)
     model = pretrained.model
     positions = f'{model.position_limit} positions' if model.position_limit else 'any number of positions'
     print(f'{output}: {positions}, attention {model.attention}')
+    if options.shrink:
+        counts = [parameter_count(one.params()) for one in (before, pretrained)]
+        print(f'heads {list(model.layer_heads)}, feed-forward units {list(model.layer_units)}')
+        print(f'parameters {counts[0]:,} before, {counts[1]:,} after, {counts[0] / counts[1]:.2f} times fewer')
 
 
 def define_flags() -> flags.FlagValues:
@@ -51,6 +60,7 @@ def define_flags() -> flags.FlagValues:
     define_length(None, 'Positions, as copies of those there are.', options)
     attention = "Attention of all layers, such as 'window(128) | global_tokens(1)'."
     flags.DEFINE_string('pattern', None, attention, flag_values=options)
+    flags.DEFINE_bool('shrink', False, 'Remove the heads and units that are masked.', flag_values=options)
     most = 'Most tokens of a row that data mark as global.'
     flags.DEFINE_integer('global_tokens', None, most, flag_values=options)
     return options

@@ -2,10 +2,10 @@
 
 The groups of model fields inherit from one another (AttentionConfig <- RelativeConfig <- ScoreConfig <-
 FeedForwardConfig <- RecurrentConfig <- SourceReadingConfig <- LayerConfig <- EmbeddingConfig <- OutputConfig <-
-ModelConfig), a file for each, and are not fields of one another. So a field has one flat name everywhere, on the
-command line (`--config.model.width`), in config.json and in code (`config.width`), without a table that maps flat names
-to groups; a module asks for the smallest config that has what it reads, and takes any larger one; and a group can check
-its fields against those below it, such as `adaptive_divisor` against `embedding_width`.
+UnevenConfig <- ModelConfig), a file for each, and are not fields of one another. So a field has one flat name
+everywhere, on the command line (`--config.model.width`), in config.json and in code (`config.width`), without a table
+that maps flat names to groups; a module asks for the smallest config that has what it reads, and takes any larger one;
+and a group can check its fields against those below it, such as `adaptive_divisor` against `embedding_width`.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import dataclasses
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config.checks import check_one_of
 from efficient_attention.config.fields import CHANGEABLE, EXPORTED, marked, read_by
-from efficient_attention.config.output import OutputConfig
+from efficient_attention.config.uneven import UnevenConfig
 from efficient_attention.errors import InputError, require
 
 MOST_LAYERS = 2**16  # far above any model's; a layer's number is kept for each
@@ -23,10 +23,10 @@ STACKS = ('plain', 'reversible')
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelConfig(OutputConfig):
+class ModelConfig(UnevenConfig):
     """An encoder or decoder. Its fields are those of this stack and of the groups below it, all on one level:
     `AttentionConfig`, `RelativeConfig`, `ScoreConfig`, `FeedForwardConfig`, `RecurrentConfig`, `SourceReadingConfig`,
-    `LayerConfig`, `EmbeddingConfig`, `OutputConfig`.
+    `LayerConfig`, `EmbeddingConfig`, `OutputConfig`, `UnevenConfig`.
 
     Raises:
         InputError: a field is out of range; names the field, its value and what is allowed.
@@ -54,7 +54,7 @@ class ModelConfig(OutputConfig):
     scan_unroll: int = marked(CHANGEABLE, EXPORTED, default=1)
 
     def __post_init__(self) -> None:
-        OutputConfig.__post_init__(self)
+        UnevenConfig.__post_init__(self)
         for name in ('layers', 'scan_unroll'):
             require(getattr(self, name) >= 1, f'model.{name}', getattr(self, name), 'at least 1')
         require(self.layers <= MOST_LAYERS, 'model.layers', self.layers, f'at most {MOST_LAYERS}')
@@ -72,6 +72,11 @@ class ModelConfig(OutputConfig):
         self.check_groups()
         allowed = f'a number of mechanisms that divides {self.layers} layers'
         require(self.layers % len(self.mechanisms) == 0, 'model.attention', self.attention, allowed)
+        if self.is_uneven:
+            groups = self.layer_groups * self.inner_layers
+            others = {'stack': (self.stack, 'plain'), 'memory_length': (self.memory_length, 0)}
+            others |= {'decoder_layers': (self.decoder_layers, 0), 'layer_groups x inner_layers': (groups, 1)}
+            self.check_uneven(1 if self.sharing == 'all' else self.layers, others)
         if self.decoder_layers:
             self.check_source_reading()
         if self.stack == 'reversible':

@@ -73,6 +73,8 @@ class RunConfig:
         require(is_decoder or self.model.relative != 'transformer_xl', 'model.relative', 'transformer_xl', allowed)
         check_memory(self.model)
         check_recurrent(self.model, self.mesh)
+        if self.model.is_uneven:
+            self.check_uneven()
         check_sequence(self.mesh, self.model, {'data.length': self.data.length, 'eval.context': self.eval.context})
         if self.task == 'text_to_text':
             self.check_text_to_text()
@@ -153,6 +155,14 @@ class RunConfig:
         if self.train.z_loss and self.model.adaptive_cutoffs:
             raise InputError('train.z_loss must be 0 with model.adaptive_cutoffs, whose outputs are normalised already')
         self.check_length('pairs.target_length', self.pairs.target_length)
+
+    def check_uneven(self) -> None:
+        """Raises InputError where layers of other heads or units than the others are not served."""
+        allowed = '{} where layers have heads or units of their own (model.layer_heads, model.layer_units)'
+        for name, value in (('layer_decay', 1.0), ('frozen_layers', 0)):
+            found = getattr(self.optimizer, name)
+            require(found == value, f'optimizer.{name}', found, allowed.format(value))
+        require(self.mesh.tensor == 1, 'mesh.tensor', self.mesh.tensor, allowed.format(1))
 
     def check_prune(self) -> None:
         """Raises InputError where the group `prune` does not fit its method, or the optimizer its scores."""

@@ -246,15 +246,18 @@ def check_our_key(values: Values) -> None:
 
 def our_group(values: Values, group: str, kind: type, known: Sequence[str]) -> dict[str, Any]:
     """The fields of a dataclass that stand in a group under our own key; raises InputError for others than `known`."""
-    fields = values.get(OUR_KEY, {}).get(group, {})
+    fields = dict(values.get(OUR_KEY, {}).get(group, {}))
     for name, value in fields.items():
         if name not in known:
             raise InputError(f'{OUR_KEY}.{group}.{name} is unknown; known: {", ".join(known)}')
         expected = type(kind.__dataclass_fields__[name].default)  # type: ignore[attr-defined]
+        if expected is tuple and isinstance(value, list) and all(type(one) is int for one in value):
+            fields[name] = value = tuple(value)
         if type(value) is not expected:
             raise InputError(f'{OUR_KEY}.{group}.{name} is {value!r}; it must be of type {expected.__name__}')
-        check_size(value, f'{OUR_KEY}.{group}.{name}')
-    return dict(fields)
+        for one in value if isinstance(value, tuple) else (value,):
+            check_size(one, f'{OUR_KEY}.{group}.{name}')
+    return fields
 
 
 def our_thresholds(values: Values) -> dict[str, float]:

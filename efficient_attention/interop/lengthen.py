@@ -71,6 +71,8 @@ def longer_params(params: dict[str, Any], before: ModelConfig, after: ModelConfi
         table_LE = embeddings['position']['embedding']
         longer_LE = tiled(table_LE, before.position_offset, after.max_length)
         embeddings = embeddings | {'position': {'embedding': longer_LE}}
+    if bool(after.global_tokens) == bool(before.global_tokens):  # so of layers that differ in size, which have none
+        return params | {'encoder': encoder | {'embeddings': embeddings}}
     attention = dict(stack['layers']['attention'])
     if after.global_tokens and not before.global_tokens:
         attention['global_projections'] = {name: attention[name] for name in PROJECTIONS}

@@ -24,13 +24,15 @@ def pick_layers(pretrained: Pretrained, layers: str) -> Pretrained:
         layers: numbers with commas, counted from 1, such as '1,3,5'.
 
     Raises:
-        InputError: a number is none of its layers, or its layers are shared, take several mechanisms in turn or stand
-            in two stacks.
+        InputError: a number is none of its layers, or its layers are shared, differ in size, take several mechanisms
+            in turn or stand in two stacks.
     """
     model = pretrained.model
     numbers = layer_list(FIELD, layers, model.layers)
     if model.decoder_layers:
         raise InputError(f'{FIELD} is {layers!r}; an encoder-decoder begins with all of its layers')
+    if model.is_uneven:
+        raise InputError(f'{FIELD} is {layers!r}; layers with heads or units of their own begin all together')
     if model.sharing == 'all':
         raise InputError(f"{FIELD} is {layers!r}; model.sharing 'all' has no layers apart, set model.layers instead")
     if len(model.mechanisms) > 1 or model.directions_apart:

@@ -50,6 +50,7 @@ from efficient_attention.interop.tokenizer_files import (
     padding_id,
     tokenizer_file,
 )
+from efficient_attention.interop.uneven_layers import even, padded, unpadded
 from efficient_attention.whole_files import whole_folder
 
 BEGIN = {'bart': '<s>'}  # what every text of a family of released models begins with
@@ -176,7 +177,11 @@ def check_encoder(path: Path, pretrained: Pretrained) -> None:
 def _read_params(path: Path, known: Description) -> dict[str, Any]:
     folder = TensorFolder(path)
     parts = parts_in(known, plain_names(known.family, folder.shapes))
-    return read_tensors(known.family, tensors_of(known.family, known.model, parts), folder)
+    params = read_tensors(known.family, tensors_of(known.family, even(known.model), parts), folder)
+    try:
+        return unpadded(known.model, params)
+    except InputError as error:
+        raise InputError(f'{path}: {error}') from None
 
 
 def parts_in(known: Description, found: Mapping[str, str]) -> Parts:
@@ -218,7 +223,7 @@ def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None
         raise InputError('pairs.target_tokenizer: the model has two tokenizers; a Hugging Face folder holds one')
     if pretrained.run is not None and pretrained.run.pairs.reverse_source:
         raise InputError('pairs.reverse_source is True; no tokenizer of a Hugging Face folder reverses texts')
-    params = pretrained.params()
+    params = padded(pretrained.model, pretrained.params())
     tokenizer = pretrained.tokenizer if tokenizer is None else tokenizer
     values = config_values(
         pretrained.model,
@@ -237,7 +242,7 @@ def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None
         generation = generation or generation_of(pretrained, tokenizer)
     tensors = written_tensors(
         family,
-        tensors_of(family, pretrained.model, parts_from(pretrained, frozenset(params))),
+        tensors_of(family, even(pretrained.model), parts_from(pretrained, frozenset(params))),
         params,
         is_bare=values['architectures'][0] == f'{family.stem}Model',
     )

@@ -15,6 +15,7 @@ from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.memory import StateMemory
 from efficient_attention.models.stack import Stack
 from efficient_attention.models.taps import Inside, Taps
+from efficient_attention.models.uneven import UnevenStack
 from efficient_attention.modules.context import fold
 from efficient_attention.modules.parameters import make_norm
 
@@ -25,7 +26,7 @@ class Encoder(nnx.Module):
     def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
         self.embeddings = Embeddings(direction_config(config) if config.directions_apart else config, rngs=rngs)
-        self.stack = DirectionStacks(config, rngs=rngs) if config.directions_apart else Stack(config, rngs=rngs)
+        self.stack = make_stack(config, rngs=rngs)
         # A stack of pre-norm layers leaves its sum unnormalised.
         make = DirectionNorms if config.directions_apart else row_norm
         self.norm = make(config, rngs=rngs) if config.norm == 'pre' else None
@@ -104,6 +105,13 @@ class Encoder(nnx.Module):
     def normed(self, x_BLD: Array, rng: Array | None = None) -> Array:
         """The last layer's output as it is handed on; `rng` (a key, or one a row) turns dropout on."""
         return last_norm(self.config, self.norm, x_BLD, rng)
+
+
+def make_stack(config: ModelConfig, *, rngs: nnx.Rngs) -> Stack | DirectionStacks | UnevenStack:
+    """The stack of an encoder's layers."""
+    if config.directions_apart:
+        return DirectionStacks(config, rngs=rngs)
+    return UnevenStack(config, rngs=rngs) if config.is_uneven else Stack(config, rngs=rngs)
 
 
 def row_norm(config: ModelConfig, *, rngs: nnx.Rngs) -> nnx.Module:

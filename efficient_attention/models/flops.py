@@ -4,6 +4,7 @@ from efficient_attention.attention.cost import multiply_adds
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.directions import direction_config
+from efficient_attention.models.uneven import layer_sizes
 from efficient_attention.recurrence.registry import cell_of
 
 
@@ -33,7 +34,21 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
     memory = 2 * config.memory_length * config.layers * config.width * inner * (config.cell == 'none')
     factorised = config.embedding_width * config.width if config.embedding_width != config.width else 0
     head = config.width * config.embedding_width + config.embedding_width * config.vocab_size
-    return 2.0 * (length * (config.layers * projections + factorised) + scores + memory + predictions * head)
+    all_projections = config.layers * projections
+    if config.is_uneven:
+        all_projections, scores = uneven_layers(config, length)
+    return 2.0 * (length * (all_projections + factorised) + scores + memory + predictions * head)
+
+
+def uneven_layers(config: ModelConfig, length: int) -> tuple[int, float]:
+    """Multiply-adds of the matrices of all layers for a token, and of all their attention, where layers differ."""
+    projections, scores, rounds = 0, 0.0, config.layers if config.sharing == 'all' else 1
+    [mechanism] = config.mechanisms
+    for heads, units in layer_sizes(config):
+        projections += (4 - config.shared_qk) * config.width * heads * config.head_width
+        projections += (2 + config.feed_forward_gate) * config.width * units * config.feed_forward
+        scores += multiply_adds(mechanism, length, heads, config.head_width) if heads else 0.0
+    return rounds * projections, rounds * scores
 
 
 def encoder_decoder_flops(config: ModelConfig, source_length: int, target_length: int) -> float:

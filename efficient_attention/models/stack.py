@@ -53,6 +53,7 @@ class Stack(nnx.Module):
         config: of the layers, and how they are stacked.
         causal: whether no query reads a later key.
         sub_layers: what each layer is made of; by default as the config says.
+        first: the number of its first layer, where others stand below it.
     """
 
     def __init__(
@@ -61,9 +62,10 @@ class Stack(nnx.Module):
         *,
         causal: bool = False,
         sub_layers: tuple[SubLayer, ...] | None = None,
+        first: int = 0,
         rngs: nnx.Rngs,
     ) -> None:
-        self.config = config
+        self.config, self.first = config, first
         self.position_bias: LogitTerms | None = make_position_bias(config, causal, rngs)
         make = functools.partial(Layer, config, sub_layers=sub_layers)
         self.layers: Any = (
@@ -176,11 +178,12 @@ class Stack(nnx.Module):
     ) -> tuple[Streams, HandedOut]:
         """As `run`, one separate layer after another in a program that grows with their number."""
         layers, each = self.parameter_layers(), []
-        for number, mechanism in enumerate(layer_mechanisms(self.config)):
+        for number, mechanism in enumerate(layer_mechanisms(self.config, self.first)):
             of_layers = None if memory is None else memory.by_layer()
             before = before_layer(memory, jax.tree.map(lambda leaf, number=number: leaf[number], of_layers))
             layer = layers[self.config.layer_numbers[number]]
-            streams, handed = LayerCall(mechanism, context, is_tapped).run(layer, number, before, streams)
+            call = LayerCall(mechanism, context, is_tapped)
+            streams, handed = call.run(layer, self.first + number, before, streams)
             each.append(handed)
         return streams, jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
 
@@ -192,7 +195,7 @@ class Stack(nnx.Module):
         mechanisms, (separate, shared), unroll = self.turns()
         calls = [LayerCall(mechanism, context, is_tapped, graph).apply for mechanism in mechanisms]
         calls = [rematerialised(call, self.config.remat, in_scan=len(calls) == 1) for call in calls]
-        numbers = jnp.arange(self.config.layers).reshape(-1, len(calls))
+        numbers = (self.first + jnp.arange(self.config.layers)).reshape(-1, len(calls))
         of_layers = None if memory is None else memory.by_layer()
         of_layers = jax.tree.map(lambda leaf: leaf.reshape(*numbers.shape, *leaf.shape[1:]), of_layers)
 
@@ -215,7 +218,7 @@ class Stack(nnx.Module):
         A turn is a layer's place within a step of the scan. One of the two kinds of parameters is None.
         """
         config = self.config
-        mechanisms = layer_mechanisms(config)
+        mechanisms = layer_mechanisms(config, self.first)
         mechanisms = mechanisms[: period(mechanisms)]
         count = len(mechanisms)
         unroll = max(1, min(config.scan_unroll // count, config.layers // count))
@@ -282,10 +285,13 @@ def layer_branch(
     return layer.added(sub, x_BLD, context._replace(**shared.read).of_layer(number), mechanism)
 
 
-def layer_mechanisms(config: ModelConfig) -> tuple[Mechanism, ...]:
-    """The mechanism of each layer: the config's in turn, patterns that draw something drawn for each layer."""
+def layer_mechanisms(config: ModelConfig, first: int = 0) -> tuple[Mechanism, ...]:
+    """The mechanism of each layer: the config's in turn, patterns that draw something drawn for each layer.
+
+    `first` is the number of the first one.
+    """
     turns = config.mechanisms
-    return tuple(turns[layer % len(turns)].for_layer(layer) for layer in range(config.layers))
+    return tuple(turns[layer % len(turns)].for_layer(first + layer) for layer in range(config.layers))
 
 
 def period(mechanisms: tuple[Mechanism, ...]) -> int:

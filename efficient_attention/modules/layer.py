@@ -12,6 +12,7 @@ from efficient_attention.attention.dropout import dropout
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention, AttentionOperands
+from efficient_attention.modules.constant import Constant
 from efficient_attention.modules.context import Context, LayerMemory, fold
 from efficient_attention.modules.feed_forward import FeedForward
 from efficient_attention.modules.parameters import make_norm
@@ -116,6 +117,8 @@ class Layer(nnx.Module):
 
 def make_module(config: LayerConfig, sub: SubLayer, rngs: nnx.Rngs) -> nnx.Module:
     """The module of a sub-layer."""
+    if sub.is_constant:
+        return Constant(config)
     if sub.is_recurrent:
         return Recurrent(config, rngs=rngs)
     if sub.keys_from:

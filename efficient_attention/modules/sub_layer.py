@@ -35,6 +35,7 @@ class SubLayer:
         inner_dropout: likewise for dropout on an attention's weights, a recurrent state, or the feed-forward layer's
             activations.
         is_recurrent: whether it reads its input position by position, with a state.
+        is_constant: whether nothing is left of it but a bias.
     """
 
     name: str
@@ -42,6 +43,7 @@ class SubLayer:
     dropout: int = 0
     inner_dropout: int = 0
     is_recurrent: bool = False
+    is_constant: bool = False
 
     @property
     def norm(self) -> str:

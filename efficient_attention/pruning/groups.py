@@ -82,13 +82,13 @@ class Group:
         return sum(math.prod(member.shape) for member in self.members) // math.prod(self.shape)
 
 
-def find_groups(params: Mapping, config: PruneConfig, heads: int) -> tuple[Group, ...]:
+def find_groups(params: Mapping, config: PruneConfig, head_width: int) -> tuple[Group, ...]:
     """The groups of a model's parameters.
 
     Args:
         params: nested dict of arrays, or of their shapes.
         config: says what is kept or removed as one.
-        heads: of each layer's attention.
+        head_width: of each head.
 
     Raises:
         InputError: there is no kernel that may be pruned, or a block does not divide one; names it.
@@ -105,7 +105,7 @@ def find_groups(params: Mapping, config: PruneConfig, heads: int) -> tuple[Group
             size = config.block if way == 'block' else 1
             groups += [of_matrix(f'{where}/{name}/kernel', kind, shape, size) for name, shape in kernels.items()]
         elif way != NONE:
-            groups.append(tied(where, kind, kernels, heads))
+            groups.append(tied(where, kind, kernels, head_width))
     if not groups:
         ways = f'prune.attention {config.attention!r} and prune.feed_forward {config.feed_forward!r}'
         raise InputError(f'prune.method is {config.method!r}, and no layer of the model has kernels for {ways}')
@@ -121,11 +121,11 @@ def of_matrix(path: str, kind: str, shape: tuple[int, ...], block: int) -> Group
     return Group(path, kind, (*rest, rows // block, columns // block), (member,), bool(rest))
 
 
-def tied(where: str, kind: str, kernels: Mapping[str, tuple[int, ...]], heads: int) -> Group:
+def tied(where: str, kind: str, kernels: Mapping[str, tuple[int, ...]], head_width: int) -> Group:
     """The group of the heads or units of a sub-layer, which all its kernels have in common."""
     inward = next(kernels[name] for name in INWARD if name in kernels)
     *rest, inner, _ = inward
-    entries = heads if kind == ATTENTION else inner
+    entries = inner // head_width if kind == ATTENTION else inner
     members = tuple(
         Member(f'{where}/{name}/kernel', shape, 'rows' if name in INWARD else 'columns', inner // entries)
         for name, shape in kernels.items()

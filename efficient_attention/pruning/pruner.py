@@ -192,6 +192,6 @@ def by_path(tree: Any) -> Arrays:
     return {path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
 
 
-def make_pruner(config: PruneConfig, params: Any, *, heads: int, steps: int) -> Pruner | None:
+def make_pruner(config: PruneConfig, params: Any, *, head_width: int, steps: int) -> Pruner | None:
     """How parameters of these shapes are masked; None where they are not. Raises InputError as `find_groups`."""
-    return Pruner(config, find_groups(params, config, heads), steps) if config.is_on else None
+    return Pruner(config, find_groups(params, config, head_width), steps) if config.is_on else None

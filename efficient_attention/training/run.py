@@ -161,7 +161,7 @@ def pruner_of(config: RunConfig, task: Task) -> Pruner | None:
     if not config.prune.is_on:
         return None
     shapes = jax.eval_shape(lambda: nnx.to_pure_dict(nnx.state(task.make_model(nnx.Rngs(0)))))
-    return make_pruner(config.prune, shapes, heads=config.model.heads, steps=config.train.steps)
+    return make_pruner(config.prune, shapes, head_width=config.model.head_width, steps=config.train.steps)
 
 
 def make_state(task: Task, config: RunConfig, objective: Objective, pruner: Pruner | None = None) -> TrainState:

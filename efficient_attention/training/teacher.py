@@ -225,6 +225,7 @@ def check_heads(config: RunConfig, who: str, model: ModelConfig) -> None:
             'model.score': model.score == 'additive' and model.score,
             'model.relative': model.relative != 'none' and model.relative,
             'model.global_tokens': model.global_tokens,
+            'model.layer_heads': model.layer_heads,
         }
         for field, value in faults.items():
             if value:

@@ -27,7 +27,7 @@ def restore_params(
     Raises:
         InputError: as `CheckpointReader.restore`.
     """
-    pruner = make_pruner(config.prune, abstract, heads=config.model.heads, steps=config.train.steps)
+    pruner = make_pruner(config.prune, abstract, head_width=config.model.head_width, steps=config.train.steps)
     if pruner is None:
         step, state, record = reader.restore({PARAMS: abstract}, wanted)
         return Restored(step, state[PARAMS], record)

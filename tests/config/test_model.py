@@ -14,10 +14,11 @@ from efficient_attention.config.recurrent import RecurrentConfig
 from efficient_attention.config.relative import RelativeConfig
 from efficient_attention.config.score import ScoreConfig
 from efficient_attention.config.source_reading import SourceReadingConfig
+from efficient_attention.config.uneven import UnevenConfig
 from efficient_attention.errors import InputError
 
 GROUPS = (AttentionConfig, RelativeConfig, ScoreConfig, FeedForwardConfig, RecurrentConfig, SourceReadingConfig)
-GROUPS += (LayerConfig, EmbeddingConfig, OutputConfig, ModelConfig)
+GROUPS += (LayerConfig, EmbeddingConfig, OutputConfig, UnevenConfig, ModelConfig)
 
 
 def test_a_group_is_small_enough_to_read_at_once():

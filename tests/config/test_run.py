@@ -68,6 +68,8 @@ NEED_OTHERS = (
     'model.input_feeding',
     'model.initial_state',
     'model.readout',
+    'model.layer_heads',
+    'model.layer_units',
 )  # refused before, without what they go with
 
 

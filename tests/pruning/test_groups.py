@@ -19,7 +19,7 @@ def groups_of(attention: str, feed_forward: str, block: int = 32, **fields: obje
     model = ModelConfig(**(SIZES | fields))
     shapes = jax.eval_shape(lambda: nnx.to_pure_dict(nnx.state(Encoder(model, rngs=nnx.Rngs(0)))))
     config = PruneConfig(method='magnitude', attention=attention, feed_forward=feed_forward, block=block)
-    return {group.path: group for group in find_groups(shapes, config, model.heads)}
+    return {group.path: group for group in find_groups(shapes, config, model.head_width)}
 
 
 def test_each_kernel_of_the_layers_is_a_group_of_weights():

@@ -33,7 +33,7 @@ def make_params(seed: int = 0) -> dict[str, Any]:
 
 
 def pruner_of(method: str, **fields: Any) -> Pruner:
-    made = make_pruner(PruneConfig(method=method, **fields), make_params(), heads=H, steps=100)
+    made = make_pruner(PruneConfig(method=method, **fields), make_params(), head_width=D // H, steps=100)
     assert made is not None
     return made
 
@@ -152,4 +152,4 @@ def test_a_fixed_mask_is_the_zeros_of_other_parameters():
 
 
 def test_without_a_method_nothing_is_pruned():
-    assert make_pruner(PruneConfig(), make_params(), heads=H, steps=10) is None
+    assert make_pruner(PruneConfig(), make_params(), head_width=D // H, steps=10) is None

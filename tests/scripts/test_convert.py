@@ -56,6 +56,7 @@ def test_a_longer_model(call, tmp_path: Path):
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
+        (('--shrink',), 'error: nothing to shrink: in no layer is a whole head or feed-forward unit zero'),
         (('--length', '8'), 'error: 8 positions; the model has 24 already'),
         (('--length', '64', '--pattern', 'windw(8)'), "error: attention 'windw(8)': unknown name 'windw'"),
         (('--checkpoint', 'best'), "error: checkpoint is 'best'"),

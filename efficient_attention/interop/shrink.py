@@ -1,0 +1,142 @@
+"""A model without the heads and feed-forward units that are masked: each layer with its own numbers of them.
+
+What a masked unit or head still gives is the same for every token, and goes into the bias of the sub-layer.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from efficient_attention.attention.entmax.definition import Entmax
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.attention.sparsemax.definition import Sparsemax
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
+from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.interop.uneven_layers import joined, with_stack
+from efficient_attention.models.uneven import stretches
+from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
+
+SUM_TO_ONE = (Softmax, Sparsemax, Entmax)  # mechanisms whose weights of a query that has keys sum to 1
+Layer = dict[str, Any]
+
+
+class Kept(NamedTuple):
+    """A layer without what is masked, and how many heads and units are left."""
+
+    layer: Layer
+    heads: int
+    units: int
+
+
+def shrink(pretrained: Pretrained) -> Pretrained:
+    """The same model without its masked heads and units.
+
+    A head is masked where no output weight is left of it, or no weight of its values; a unit likewise. Blocks and
+    single weights between others stay, as zeros.
+
+    Raises:
+        InputError: nothing of a whole head or unit is masked, or the layers are not such that heads can be removed.
+    """
+    model = pretrained.model
+    if model.is_uneven:
+        raise InputError('nothing to shrink: its layers have heads and units of their own already')
+    check_can_shrink(model)
+    params = pretrained.params()
+    stack = params['encoder']['stack']['layers']
+    count = len(set(model.layer_numbers))
+    layers = [jax.tree.map(lambda leaf, i=i: leaf[i], stack) for i in range(count)] if model.is_stacked else [stack]
+    kept = [shrunk_layer(model, layer) for layer in layers]
+    heads, units = tuple(one.heads for one in kept), tuple(one.units for one in kept)
+    if min(heads) == model.heads and (min(units) == model.feed_forward_width or not model.feed_forward):
+        raise InputError('nothing to shrink: in no layer is a whole head or feed-forward unit zero')
+    smaller = dataclasses.replace(model, layer_heads=heads, layer_units=units if model.feed_forward else ())
+    parts, rest = [], [one.layer for one in kept]
+    for stretch in stretches(smaller):
+        number = stretch.config.layers if model.is_stacked else 1
+        parts.append({'layers': joined(smaller, rest[:number])})
+        rest = rest[number:]
+    found = with_stack(params, {'stretches': dict(enumerate(parts))})
+    return dataclasses.replace(pretrained, model=smaller, params=lambda: found)
+
+
+def parameter_count(params: Any) -> int:
+    """The number of numbers in a tree of parameters."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def check_can_shrink(model: ModelConfig) -> None:
+    """Raises InputError where heads have parts beside the kernels, or layers are not those of one plain stack."""
+    try:
+        dataclasses.replace(model, layer_heads=(model.heads,) * len(set(model.layer_numbers)))
+    except InputError as error:
+        raise InputError(f'heads and units cannot be removed: {error}') from None
+
+
+def shrunk_layer(model: ModelConfig, layer: Layer) -> Kept:
+    """One layer without what is masked in it."""
+    attention, heads = shrunk_attention(model, layer['attention'])
+    found = layer | {'attention': attention}
+    if not model.feed_forward:
+        return Kept(found, heads, 0)
+    feed_forward, units = shrunk_feed_forward(model, layer['feed_forward'])
+    return Kept(found | {'feed_forward': feed_forward}, heads, units)
+
+
+def shrunk_attention(model: ModelConfig, attention: Layer) -> tuple[Layer, int]:
+    """The attention without masked heads, and the number that is left."""
+    out_HKD = attention['out']['kernel'].reshape(model.heads, model.head_width, -1)
+    value_DHK = attention['value']['kernel'].reshape(-1, model.heads, model.head_width)
+    has_no_output = ~np.any(out_HKD, axis=(1, 2))
+    bias_HK = attention['value'].get('bias', np.zeros(value_DHK.shape[1:], np.float32)).reshape(value_DHK.shape[1:])
+    constant_HD = np.einsum('HK,HKD->HD', bias_HK, out_HKD)
+    is_constant = ~np.any(value_DHK, axis=(0, 2)) & (isinstance(model.mechanisms[0], SUM_TO_ONE))
+    is_constant &= model.attention_bias | ~np.any(constant_HD, axis=1)
+    is_kept = ~(has_no_output | is_constant)
+    columns = np.repeat(is_kept, model.head_width)
+    added_D = constant_HD[is_constant & ~has_no_output].sum(axis=0)
+    return without(attention, columns, 'out', added_D), int(is_kept.sum())
+
+
+def shrunk_feed_forward(model: ModelConfig, feed_forward: Layer) -> tuple[Layer, int]:
+    """The feed-forward sub-layer without masked units, and the number that is left."""
+    down_FD, up_DF = feed_forward['down']['kernel'], feed_forward['up']['kernel']
+    has_no_output, is_constant = ~np.any(down_FD, axis=1), ~np.any(up_DF, axis=0)
+    given_F = bias_of(feed_forward['up'])
+    if model.feed_forward_gate:
+        is_constant &= ~np.any(feed_forward['gate']['kernel'], axis=0)
+        given_F = activated(model, bias_of(feed_forward['gate'])) * given_F
+    else:
+        given_F = activated(model, given_F)
+    constant_FD = given_F[:, None] * down_FD
+    is_constant &= model.feed_forward_bias | ~np.any(constant_FD, axis=1)
+    is_kept = ~(has_no_output | is_constant)
+    added_D = constant_FD[is_constant & ~has_no_output].sum(axis=0)
+    return without(feed_forward, is_kept, 'down', added_D), int(is_kept.sum())
+
+
+def bias_of(dense: Layer) -> np.ndarray:
+    """The bias of a dense layer; zeros where it has none."""
+    return dense.get('bias', np.zeros(dense['kernel'].shape[-1], np.float32))
+
+
+def activated(model: ModelConfig, x_F: np.ndarray) -> np.ndarray:
+    """The model's activation of these numbers."""
+    return np.asarray(ACTIVATION_FUNCTIONS[model.activation](jnp.asarray(x_F)))
+
+
+def without(sub: Layer, is_kept: np.ndarray, last: str, added_D: np.ndarray) -> Layer:
+    """A sub-layer's kernels with the columns, of the last one rows, that are kept; a bias alone where none is."""
+    bias_D = sub[last].get('bias', np.zeros_like(added_D)) + added_D
+    if not is_kept.any():
+        return {'bias': bias_D}
+    found = {
+        name: {leaf: array[..., is_kept] for leaf, array in dense.items()}
+        for name, dense in sub.items()
+        if name != last
+    }
+    bias = {'bias': bias_D} if 'bias' in sub[last] else {}
+    return found | {last: {'kernel': sub[last]['kernel'][is_kept]} | bias}

@@ -1,0 +1,79 @@
+"""A stack whose layers differ in heads or feed-forward units: a scan for each stretch of layers that are alike."""
+
+import dataclasses
+import itertools
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.models.stack import Stack
+from efficient_attention.models.taps import Taps
+from efficient_attention.modules.sub_layer import ATTENTION, FEED_FORWARD, SubLayer
+
+
+class Stretch(NamedTuple):
+    """Layers that are alike: their config, their sub-layers, and the number of layers before them."""
+
+    config: ModelConfig
+    sub_layers: tuple[SubLayer, ...]
+    first: int
+
+
+def layer_sizes(config: ModelConfig) -> list[tuple[int, int]]:
+    """Heads and feed-forward units of each layer that has parameters of its own."""
+    count = len(set(config.layer_numbers))
+    heads = config.layer_heads or (config.heads,) * count
+    units = config.layer_units or (config.feed_forward_width,) * count
+    return list(zip(heads, units, strict=True))
+
+
+def stretches(config: ModelConfig) -> list[Stretch]:
+    """The stretches of a stack, in the order of its layers."""
+    found, first = [], 0
+    for (heads, units), alike in itertools.groupby(layer_sizes(config)):
+        layers = config.layers if config.sharing == 'all' else len(list(alike))
+        own = dataclasses.replace(
+            config,
+            layer_heads=(),
+            layer_units=(),
+            layers=layers,
+            heads=heads or config.heads,
+            feed_forward_width=units or config.feed_forward_width,
+        )
+        attention = ATTENTION if heads else dataclasses.replace(ATTENTION, keys_from=(), is_constant=True)
+        feed_forward = FEED_FORWARD if units else dataclasses.replace(FEED_FORWARD, is_constant=True)
+        subs = (attention, *([feed_forward] * config.feed_forward))
+        found.append(Stretch(own, subs, first))
+        first += layers
+    return found
+
+
+class UnevenStack(nnx.Module):
+    """The layers of an encoder, [B, L, D] -> [B, L, D], with `layer_heads` and `layer_units`."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.config = config
+        self.stretches = nnx.List(
+            [Stack(own, sub_layers=subs, first=first, rngs=rngs) for own, subs, first in stretches(config)]
+        )
+
+    def __call__(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any) -> Array:
+        """The last layer's output; arguments as of `Stack.context`."""
+        for stack in self.stretches:
+            x_BLD = stack(x_BLD, segments_BL, positions_BL, **options)
+        return x_BLD
+
+    def tapped(self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any) -> tuple[Array, Taps]:
+        """The last layer's output, and the outputs of all layers; their heads differ, so nothing of attention."""
+        outputs = []
+        for stack in self.stretches:
+            x_BLD, taps = stack.tapped(x_BLD, segments_BL, positions_BL, **options)
+            outputs.append(taps.outputs_NBLD)
+        return x_BLD, Taps(jnp.concatenate(outputs), {})
+
+    def logit_terms(self, positions_BL: Array | None = None) -> dict[str, Any]:  # noqa: ARG002
+        """What positions add to the logits: nothing."""
+        return {}

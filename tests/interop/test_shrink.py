@@ -1,0 +1,134 @@
+"""A shrunk model computes what the masked one does, and goes out and comes back."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
+from efficient_attention.inference.evaluate_workdir import evaluate_workdir
+from efficient_attention.interop.pretrained import Pretrained, open_pretrained, save_pretrained
+from efficient_attention.interop.shrink import parameter_count, shrink
+from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.training.fill_config import fill_config
+from efficient_attention.training.loop import train
+from tests.training.tiny_fine_tuning import tiny_config, tiny_values
+
+HEAD = HeadConfig(kind='sequence', outputs=2)
+SIZES = {'vocab_size': 20, 'width': 16, 'heads': 4, 'layers': 3, 'max_length': 12, 'feed_forward_width': 24}
+SIZES |= {'init_std': 0.3, 'activation': 'gelu_erf'}
+BATCH = {
+    'tokens': jnp.arange(20).reshape(2, 10),
+    'segments': jnp.array([[1] * 10, [1] * 6 + [0] * 4]),
+    'token_types': jnp.zeros((2, 10), int),
+}
+# Of each layer: the heads without values, those without output, the units without input, those without output.
+MASKED = [((0,), (2,), (1, 5, 6), (2, 3)), ((0, 1), (2, 3), range(24), ()), ((), (), (), (7,))]
+
+
+def drawn(fields: dict[str, Any]) -> Pretrained:
+    """A classifier with drawn parameters, biases too."""
+    model, rng = ModelConfig(**SIZES | fields), np.random.default_rng(0)
+    params = nnx.to_pure_dict(nnx.state(FineTuningModel(model, HEAD, rngs=nnx.Rngs(0))))
+    params = jax.tree.map(lambda leaf: np.asarray(leaf + 0.2 * rng.normal(size=leaf.shape), np.float32), params)
+    return Pretrained(model, HEAD, ('a', 'b'), 'classification', '', None, True, lambda: params)
+
+
+def masked(pretrained: Pretrained) -> Pretrained:
+    """The same with `MASKED` heads and units, of a shared layer those of the first."""
+    params = jax.tree.map(np.copy, pretrained.params())
+    layers, width = params['encoder']['stack']['layers'], pretrained.model.head_width
+    for number, (no_value, no_output, no_input, unread) in enumerate(MASKED):
+        if not pretrained.model.is_stacked and number:
+            break
+        place = (number,) if pretrained.model.is_stacked else ()
+        attention, feed_forward = layers['attention'], layers['feed_forward']
+        for head in no_value:
+            attention['value']['kernel'][(*place, slice(None), slice(head * width, (head + 1) * width))] = 0.0
+        for head in no_output:
+            attention['out']['kernel'][(*place, slice(head * width, (head + 1) * width))] = 0.0
+        for unit in no_input:
+            for name in ('up', 'gate'):
+                if name in feed_forward:
+                    feed_forward[name]['kernel'][(*place, slice(None), unit)] = 0.0
+        for unit in unread:
+            feed_forward['down']['kernel'][(*place, unit)] = 0.0
+    return Pretrained(pretrained.model, HEAD, ('a', 'b'), 'classification', '', None, True, lambda: params)
+
+
+def logits(pretrained: Pretrained) -> np.ndarray:
+    graph, _ = nnx.split(nnx.eval_shape(lambda: FineTuningModel(pretrained.model, HEAD, rngs=nnx.Rngs(0))))
+    return np.asarray(nnx.merge(graph, pretrained.params()).outputs(BATCH)['logits'])
+
+
+@pytest.mark.parametrize(
+    'fields, heads, units',
+    [
+        ({}, (2, 0, 4), (19, 0, 23)),
+        ({'feed_forward_gate': True, 'norm': 'pre', 'attention': 'sparsemax(full)'}, (2, 0, 4), (19, 0, 23)),
+        ({'attention_bias': False, 'feed_forward_bias': False}, (2, 0, 4), (19, 0, 23)),
+        (
+            {'attention': 'favor(32)', 'attention_dropout_rate': 0.0},
+            (3, 2, 4),
+            (19, 0, 23),
+        ),  # weights that need not sum to 1: no constant values
+        ({'sharing': 'all', 'embedding_width': 8}, (2,), (19,)),
+        ({'activation': 'relu', 'head_width': 8, 'norm_kind': 'rms'}, (2, 0, 4), (19, 0, 23)),
+    ],
+    ids=str,
+)
+def test_it_computes_what_the_masked_model_does(fields: dict[str, Any], heads: tuple, units: tuple):
+    whole = masked(drawn(fields))
+    small = shrink(whole)
+    assert small.model.layer_heads == heads and small.model.layer_units == units
+    np.testing.assert_allclose(logits(small), logits(whole), rtol=1e-5, atol=1e-6)
+    assert parameter_count(small.params()) < parameter_count(whole.params())
+    assert np.abs(logits(whole) - logits(drawn(fields))).max() > 1e-3
+
+
+@pytest.mark.parametrize('fields', [{}, {'sharing': 'all', 'embedding_width': 8, 'token_types': 2}], ids=str)
+def test_it_goes_out_padded_and_comes_back_small(tmp_path: Path, fields: dict[str, Any]):
+    small = shrink(masked(drawn(fields)))
+    save_pretrained(tmp_path / 'small', small)
+    back = open_pretrained(tmp_path / 'small')
+    assert back.model.layer_heads == small.model.layer_heads
+    jax.tree.map(np.testing.assert_array_equal, back.params(), small.params())
+
+
+def test_nothing_to_shrink_is_one_line():
+    with pytest.raises(InputError, match='nothing to shrink: in no layer is a whole head or feed-forward unit zero'):
+        shrink(drawn({}))
+    with pytest.raises(InputError, match='its layers have heads and units of their own already'):
+        shrink(shrink(masked(drawn({}))))
+    with pytest.raises(InputError, match="heads and units cannot be removed: model.relative is 't5'"):
+        shrink(drawn({'relative': 't5', 'positions': 'none'}))
+
+
+@pytest.mark.lenient_promotion
+def test_a_run_prunes_shrinks_and_trains_on(tmp_path: Path):
+    fields = {'prune.method': 'magnitude', 'prune.attention': 'head', 'prune.feed_forward': 'unit', 'prune.end': 0.5}
+    fields |= {'prune.keep': 0.25, 'prune.keep_attention': 0.5, 'prune.scope': 'global', 'train.steps': 4}
+    steps = {'eval.every_steps': 4, 'checkpoint.every_steps': 4, 'optimizer.warmup_steps': 0}
+    train(
+        tiny_config(tmp_path, **fields, **steps, **{'model.activation': 'gelu_erf', 'model.norm': 'post'}),
+        tmp_path / 'pruned',
+    )
+    pruned = open_pretrained(tmp_path / 'pruned')
+    small = shrink(pruned)
+    assert sum(small.model.layer_heads) == 2 and sum(small.model.layer_units) == 32
+    save_pretrained(tmp_path / 'small', small)
+    values = tiny_values(tmp_path, **steps, **{'train.steps': 4, 'train.start_from': str(tmp_path / 'small')})
+    values['model'] = dict.fromkeys(values['model'])
+    filled = fill_config(values)
+    assert filled.config.model.layer_units == small.model.layer_units
+    train(filled.config, tmp_path / 'on', examples=filled.examples, pretrained=filled.pretrained)
+    found = evaluate_workdir(tmp_path / 'on')
+    assert found['step'] == 4 and parameter_count(open_pretrained(tmp_path / 'on').params()) == parameter_count(
+        small.params()
+    )
