@@ -2,7 +2,8 @@
 
 `--model` is a Hugging Face folder (safetensors alone) or a workdir, `--output` becomes a Hugging Face folder. With
 `--length 4096 --pattern 'window(128) | global_tokens(1)'` the encoder gets as many positions and that attention; with
-`--shrink` it loses the heads and feed-forward units that pruning has masked.
+`--shrink` it loses the heads and feed-forward units that pruning has masked. `--small` writes this project's own form,
+in as few bytes as say the same; `--quantize int8` makes kernels and tables 8-bit integers there.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -26,8 +27,10 @@ def main() -> None:
     """Reads, changes what is asked for, writes, and says what was written."""
     options = define_flags()
     parse_flags(sys.argv, ('model', 'output'), options=options, old_names=OLD_NAMES)
+    from efficient_attention.interop.codes import as_flat, rounding_errors
     from efficient_attention.interop.lengthen import lengthen  # after --help and refusals, which need none of it
     from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+    from efficient_attention.interop.save_small import quantize, save_small
     from efficient_attention.interop.shrink import parameter_count, shrink
 
     note_phase(READING)
@@ -41,14 +44,24 @@ def main() -> None:
     before = pretrained
     if options.shrink:
         pretrained = shrink(pretrained)
-    save_pretrained(output, pretrained)
+    if options.quantize:
+        pretrained = quantize(pretrained, options.quantize, tuple(options.float_layers))
+    is_small = options.small or bool(options.quantize)
+    (save_small if is_small else save_pretrained)(output, pretrained)
     model = pretrained.model
     positions = f'{model.position_limit} positions' if model.position_limit else 'any number of positions'
     print(f'{output}: {positions}, attention {model.attention}')
+    if options.quantize:
+        flat = as_flat(pretrained.params())
+        for name, error in rounding_errors(flat, pretrained.model, pretrained.head).items():
+            print(f'{name}: rounded, {error:.4f} of its root mean square lost')
     if options.shrink:
-        counts = [parameter_count(one.params()) for one in (before, pretrained)]
         print(f'heads {list(model.layer_heads)}, feed-forward units {list(model.layer_units)}')
+    if options.shrink or is_small:
+        counts = [parameter_count(one.params()) for one in (before, pretrained)]
+        sizes = [4 * counts[0], (output / 'model.safetensors').stat().st_size]
         print(f'parameters {counts[0]:,} before, {counts[1]:,} after, {counts[0] / counts[1]:.2f} times fewer')
+        print(f'{sizes[0]:,} bytes as float32 before, {sizes[1]:,} after, {sizes[0] / sizes[1]:.2f} times smaller')
 
 
 def define_flags() -> flags.FlagValues:
@@ -61,6 +74,11 @@ def define_flags() -> flags.FlagValues:
     attention = "Attention of all layers, such as 'window(128) | global_tokens(1)'."
     flags.DEFINE_string('pattern', None, attention, flag_values=options)
     flags.DEFINE_bool('shrink', False, 'Remove the heads and units that are masked.', flag_values=options)
+    flags.DEFINE_bool('small', False, "Write this project's own form, in few bytes.", flag_values=options)
+    modes = ['int8', 'int8_weights']
+    flags.DEFINE_enum('quantize', None, modes, '8-bit kernels and tables; implies --small.', flag_values=options)
+    regexes = 'Regexes in the paths of layers that stay float, such as feed_forward/down.'
+    flags.DEFINE_list('float_layers', [], regexes, flag_values=options)
     most = 'Most tokens of a row that data mark as global.'
     flags.DEFINE_integer('global_tokens', None, most, flag_values=options)
     return options

@@ -9,6 +9,7 @@ from flax import nnx
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.models.inference_layout import for_inference
+from efficient_attention.models.quantized import store_codes
 
 DEFAULT_LENGTH = 512  # tokens a row of a model from outside that has no table of positions
 Module = TypeVar('Module', bound=nnx.Module)
@@ -20,8 +21,16 @@ def pretrained_module(make: Callable[[nnx.Rngs], Module], pretrained: Pretrained
     Raises:
         InputError: the checkpoint lacks some of them; names one.
     """
-    graph, state = nnx.split(nnx.eval_shape(lambda: make(nnx.Rngs(0))))
-    params = matched(nnx.to_pure_dict(state), pretrained.params(), '')
+
+    def module() -> Module:
+        made = make(nnx.Rngs(0))
+        if pretrained.codes is not None:
+            store_codes(made)
+        return made
+
+    graph, state = nnx.split(nnx.eval_shape(module))
+    found = pretrained.params() if pretrained.codes is None else pretrained.codes()
+    params = matched(nnx.to_pure_dict(state), found, '')
     graph, params = for_inference(graph, params)
     return nnx.merge(graph, jax.device_put(params, jax.devices()[0]))
 

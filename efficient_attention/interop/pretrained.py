@@ -43,6 +43,7 @@ from efficient_attention.interop.parameters import (
     written_tensors,
 )
 from efficient_attention.interop.safetensors_files import TensorFolder, check_tensor_files, write_tensors
+from efficient_attention.interop.small_folder import is_small, small_fields
 from efficient_attention.interop.tokenizer_files import (
     carry_tokenizer,
     check_numbered,
@@ -84,6 +85,8 @@ class Pretrained:
     origin: Callable[[], str] = str  # where the parameters lie, in a few words
     run: RunConfig | None = None  # the config of a workdir's run
     target_tokenizer: Path | None = None  # the file of that of targets, where they have another one
+    # The parameters as a small model's folder holds them, int8 codes among them; None of any other.
+    codes: Callable[[], dict[Any, Any]] | None = None
 
 
 def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
@@ -103,6 +106,9 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
         return _of_workdir(path, checkpoint)
     if checkpoint:
         raise InputError(f'checkpoint is {checkpoint!r}; {path} is no workdir and has but one')
+    if is_small(values):
+        check_tensor_files(path)
+        return Pretrained(**small_fields(path, values))
     try:
         known = describe(values)
     except InputError as error:

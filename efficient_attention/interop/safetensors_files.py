@@ -25,6 +25,7 @@ INDEX = 'model.safetensors.index.json'
 PICKLES = ('*.bin', '*.pt', '*.pth', '*.ckpt', '*.pkl')
 OTHERS = ('*.h5', '*.msgpack', '*.ckpt.index')
 BYTES = 4  # of a number as it is read
+INTEGERS = ('I8', 'U8')
 FLOATS = ('F64', 'F32', 'F16', 'BF16')
 HOW = "load it where it came from with transformers and save it by save_pretrained('folder', safe_serialization=True)"
 
@@ -65,6 +66,19 @@ class TensorFolder:
         if not np.isfinite(tensor).all():
             raise InputError(f'{path}: {name} holds numbers that are not finite')
         return tensor
+
+    def read_stored(self, name: str) -> np.ndarray:
+        """The numbers as the file holds them: float32, or int8 and uint8 of a small model.
+
+        Raises:
+            InputError: the tensor holds others, or some that are not finite.
+        """
+        path = self.files[name]
+        with opened(path) as file:
+            kind = file.get_slice(name).get_dtype()
+            if kind not in INTEGERS:
+                return self.read(name)
+            return np.asarray(file.get_tensor(name))
 
 
 def shards_of(folder: Path) -> dict[str, Path]:
@@ -115,9 +129,13 @@ def opened(path: Path) -> Iterator[Any]:
         raise InputError(f'{path}: cannot be read ({str(error).splitlines()[0][:200]})') from None
 
 
-def write_tensors(folder: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes the tensors as one file; `format: pt` is what transformers looks for in it; raises OSError."""
-    whole = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in sorted(tensors.items())}
+def write_tensors(folder: Path, tensors: Mapping[str, np.ndarray], *, is_stored: bool = False) -> None:
+    """Writes the tensors as one file; `format: pt` is what transformers looks for in it; raises OSError.
+
+    They are float32 there, or with `is_stored` of the dtypes that they have.
+    """
+    dtypes = {name: tensor.dtype if is_stored else np.float32 for name, tensor in tensors.items()}
+    whole = {name: np.ascontiguousarray(tensor, dtypes[name]) for name, tensor in sorted(tensors.items())}
     path = folder / SINGLE
     path.touch()  # with the mode that the user's other files get; the library alone would hide it from other users
     mode = path.stat().st_mode

@@ -13,6 +13,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.directions import DirectionNorms, DirectionStacks, direction_config
 from efficient_attention.models.embeddings import Embeddings
 from efficient_attention.models.memory import StateMemory
+from efficient_attention.models.quantized import set_quantization
 from efficient_attention.models.stack import Stack
 from efficient_attention.models.taps import Inside, Taps
 from efficient_attention.models.uneven import UnevenStack
@@ -30,6 +31,7 @@ class Encoder(nnx.Module):
         # A stack of pre-norm layers leaves its sum unnormalised.
         make = DirectionNorms if config.directions_apart else row_norm
         self.norm = make(config, rngs=rngs) if config.norm == 'pre' else None
+        set_quantization(self, config, 'encoder')
 
     def __call__(self, tokens_BL: Array, segments_BL: Array, **options: Any) -> Array:
         """The vectors of the last layer; arguments as of `embedded`."""

@@ -13,6 +13,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.heads import Pooler
 from efficient_attention.models.layer_mix import LayerMix
+from efficient_attention.models.quantized import set_quantization
 from efficient_attention.models.sentences import SentenceLevel, folded
 from efficient_attention.models.taps import Inside
 from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
@@ -47,6 +48,8 @@ class FineTuningModel(nnx.Module):
         has_pooler = is_pooled and head.transform != 'none'
         self.pooler = Pooler(config, activation=head.transform, rngs=rngs) if has_pooler else None
         self.head = Head(config, head, rngs=rngs)
+        if self.pooler is not None:
+            set_quantization(self.pooler, config, 'pooler')
 
     def __call__(self, batch: dict[str, Array], *, rng: Array | None = None, step: Array | int = 0) -> dict[str, Array]:
         """The head's float32 outputs for a batch.

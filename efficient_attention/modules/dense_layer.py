@@ -18,6 +18,7 @@ from jaxtyping import Float
 
 from efficient_attention.attention.device_forms import device_forms
 from efficient_attention.attention.device_mesh import PARAMETERS, gathered, is_gathering, lay
+from efficient_attention.modules.int8 import codes_of, int8_product, numbers_of, rounded, scale_of
 
 Saved = tuple[Array, Array, Array | None]
 
@@ -26,7 +27,15 @@ class Dense(nnx.Linear):
     """A dense layer [..., I] -> [..., O] with float32 parameters, in its `dtype`; `preferred_element_type` = result.
 
     `axes` are the letters of the kernel's axes, by which it lies on a mesh (attention/device_mesh.py).
+
+    Attributes:
+        quantization: 'none'; 'int8' = inputs and kernel are rounded to int8; 'int8_weights' = the kernel alone is. The
+            kernel is float32 and rounded in each call, as in training, or, where `store_codes` has made it so, int8
+            with its scales beside it.
     """
+
+    quantization = 'none'
+    kernel_scale: nnx.Param | None = None
 
     def __init__(self, in_features: int, out_features: int, *, axes: str = 'DE', **options: Any) -> None:
         super().__init__(in_features, out_features, **options)
@@ -34,6 +43,8 @@ class Dense(nnx.Linear):
 
     def __call__(self, inputs: Float[Array, '... I'], out_sharding: Any = None) -> Float[Array, '... O']:
         """The product with the kernel, plus the bias where there is one."""
+        if self.quantization != 'none':
+            return self.quantized(inputs)
         is_rounded_later = device_forms().dense_sums_in_float32 or self.preferred_element_type is not None
         is_rounded_later = is_rounded_later and self.dtype == jnp.bfloat16
         if out_sharding is not None or not (is_rounded_later or is_gathering()):
@@ -44,6 +55,26 @@ class Dense(nnx.Linear):
         out = bfloat16_dense(self.axes, inputs.astype(self.dtype), jnp.asarray(self.kernel[...]), bias_O)
         return out.astype(self.preferred_element_type or self.dtype)
 
+    def quantized(self, inputs: Float[Array, '... I']) -> Float[Array, '... O']:
+        """The product of rounded operands; in float32 but for int8 inputs times an int8 kernel."""
+        x, has_inputs = inputs.astype(jnp.float32), self.quantization == 'int8'
+        if self.kernel_scale is None:
+            kernel_IO = rounded(self.weights(), 0)
+            out = plain_sums(rounded(x, -1) if has_inputs else x, kernel_IO)
+        elif has_inputs:
+            out = int8_product(x, self.kernel[...], self.kernel_scale[...])
+        else:
+            out = plain_sums(x, numbers_of(self.kernel[...], self.kernel_scale[...]))
+        if self.bias is not None:
+            out = out + jnp.broadcast_to(jnp.asarray(self.bias[...]), out.shape)
+        return out.astype(self.preferred_element_type or self.dtype or jnp.float32)
+
+    def store_codes(self) -> None:
+        """Puts the kernel's codes and scales in its place; there is no training after that."""
+        kernel = jnp.asarray(self.kernel[...])  # [I, O], or [N, I, O] of stacked layers
+        scale = scale_of(kernel, -2)
+        self.kernel, self.kernel_scale = nnx.Param(codes_of(kernel, scale)), nnx.Param(scale)
+
     def weights(self) -> Array:
         """The float32 kernel, as products read it."""
         return gathered(jnp.asarray(self.kernel[...]), self.axes)
@@ -53,6 +84,11 @@ class Dense(nnx.Linear):
         inputs, kernel_IO, bias_O = self.promote_dtype((inputs, self.kernel[...], bias_O), dtype=self.dtype)
         out = gathering_product(self.axes, self.preferred_element_type, inputs, kernel_IO)
         return out if bias_O is None else out + jnp.broadcast_to(bias_O, out.shape).astype(out.dtype)
+
+
+def plain_sums(x: Float[Array, '... I'], kernel_IO: Array) -> Float[Array, '... O']:
+    """x [..., I] times kernel [I, O], as they are."""
+    return lax.dot_general(x, kernel_IO, (((x.ndim - 1,), (0,)), ((), ())))
 
 
 def plain_product(axes: str, dtype: Any, x: Float[Array, '... I'], kernel_IO: Array) -> Float[Array, '... O']:

@@ -20,10 +20,17 @@ from efficient_attention.attention.device_mesh import (
     partition,
 )
 from efficient_attention.attention.einsum import float32_einsum
+from efficient_attention.modules.int8 import codes_of, numbers_of, rounded, scale_of
 
 
 class Table(nnx.Embed):
-    """Vectors [rows, E] by their numbers; `axes` are the letters by which it lies on a mesh, 'VE' for words."""
+    """Vectors [rows, E] by their numbers; `axes` are the letters by which it lies on a mesh, 'VE' for words.
+
+    `quantization` and the codes that may take the vectors' place are as those of `Dense`, with a scale for each row.
+    """
+
+    quantization = 'none'
+    embedding_scale: nnx.Param | None = None
 
     def __init__(self, num_embeddings: int, features: int, *, axes: str = 'LE', **options: Any) -> None:
         super().__init__(num_embeddings, features, **options)
@@ -31,6 +38,14 @@ class Table(nnx.Embed):
 
     def __call__(self, inputs: Int[Array, '...'], out_sharding: Any = None) -> Float[Array, '... E']:
         """The vectors of these rows, in the table's `dtype`."""
+        if self.embedding_scale is not None:
+            codes, scales = (jnp.take(one[...], inputs, axis=0) for one in (self.embedding, self.embedding_scale))
+            return numbers_of(codes, scales).astype(self.dtype or self.param_dtype)
+        vectors = self.looked_up(inputs, out_sharding)
+        return vectors if self.quantization == 'none' else rounded(vectors, -1)
+
+    def looked_up(self, inputs: Int[Array, '...'], out_sharding: Any = None) -> Float[Array, '... E']:
+        """The vectors of these rows as the parameters hold them."""
         if out_sharding is not None or not (is_gathering() or is_split('V')):
             return super().__call__(inputs, out_sharding)
         table = lay(jnp.asarray(self.embedding[...], self.dtype or self.param_dtype), self.axes, PARAMETERS)
@@ -39,6 +54,12 @@ class Table(nnx.Embed):
             # that is less than the table, and so is their gradient.
             return lay(jnp.take(table, lay(jnp.asarray(inputs), 'BL', LOOKED_UP), axis=0), 'BLE', LOOKED_UP)
         return jnp.take(lay(table, self.axes, GATHERED), inputs, axis=0)
+
+    def store_codes(self) -> None:
+        """Puts the rows' codes and scales in the place of the vectors; there is no training after that."""
+        table = jnp.asarray(self.embedding[...])
+        scale = scale_of(table, -1)
+        self.embedding, self.embedding_scale = nnx.Param(codes_of(table, scale)), nnx.Param(scale)
 
     def is_in_parts(self) -> bool:
         """Whether each device of 'fsdp' holds a part of each word's vector.
@@ -53,6 +74,10 @@ class Table(nnx.Embed):
 
     def vectors(self, dtype: DTypeLike) -> Array:
         """All of them in this dtype, as products read them."""
+        if self.embedding_scale is not None:
+            return numbers_of(self.embedding[...], self.embedding_scale[...]).astype(dtype)
+        if self.quantization != 'none':
+            return rounded(gathered(jnp.asarray(self.embedding[...]), self.axes), -1).astype(dtype)
         return gathered(jnp.asarray(self.embedding[...], dtype), self.axes)
 
 

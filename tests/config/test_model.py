@@ -10,6 +10,7 @@ from efficient_attention.config.feed_forward import FeedForwardConfig
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.output import OutputConfig
+from efficient_attention.config.quantization import QuantizationConfig
 from efficient_attention.config.recurrent import RecurrentConfig
 from efficient_attention.config.relative import RelativeConfig
 from efficient_attention.config.score import ScoreConfig
@@ -18,7 +19,7 @@ from efficient_attention.config.uneven import UnevenConfig
 from efficient_attention.errors import InputError
 
 GROUPS = (AttentionConfig, RelativeConfig, ScoreConfig, FeedForwardConfig, RecurrentConfig, SourceReadingConfig)
-GROUPS += (LayerConfig, EmbeddingConfig, OutputConfig, UnevenConfig, ModelConfig)
+GROUPS += (LayerConfig, EmbeddingConfig, OutputConfig, UnevenConfig, QuantizationConfig, ModelConfig)
 
 
 def test_a_group_is_small_enough_to_read_at_once():

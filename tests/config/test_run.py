@@ -70,6 +70,7 @@ NEED_OTHERS = (
     'model.readout',
     'model.layer_heads',
     'model.layer_units',
+    'model.float_layers',
 )  # refused before, without what they go with
 
 
@@ -87,7 +88,14 @@ def test_a_field_that_the_task_does_not_read_must_keep_its_value(task: str, fiel
     known = {'pairs': 'sop', 'units': 'bytes', 'splitting': 'end', 'batches': 'streams', 'split': 'test'}
     known |= {'mask_unit': 'word', 'max_ngram': 2, 'problem': 'regression', 'format': 'glue', 'overlong': 'error'}
     known |= {'kind': 'span', 'transform': 'relu', 'labels': ['yes'], 'prefix': ['a'], 'penalty': 'length'}
-    known |= {'pooling': 'mean', 'features': 'mix', 'name': 'bart', 'mean_span': 2.0, 'mixing_temperature': 2.0}
+    known |= {
+        'quantization': 'int8',
+        'pooling': 'mean',
+        'features': 'mix',
+        'name': 'bart',
+        'mean_span': 2.0,
+        'mixing_temperature': 2.0,
+    }
     known |= {'cross_attention': 'window(4)', 'decoder_attention': 'causal & window(4)'}
     if group == 'prune':
         known |= {'method': 'random', 'attention': 'head', 'feed_forward': 'unit', 'scope': 'global'}

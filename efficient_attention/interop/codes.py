@@ -1,0 +1,135 @@
+"""Parameters as a folder of a small model holds them: int8 codes with scales, and arrays with many zeros as bits.
+
+Codes are those that the layers of a quantized model make of their parameters in each call (modules/int8.py).
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import nnx
+
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
+from efficient_attention.models.encoder import Encoder
+from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.models.quantized import quantized_layers
+from efficient_attention.modules.int8 import codes_of, numbers_of, scale_of
+
+AXES = {'kernel': -2, 'embedding': -1}  # over which numbers share a scale: a kernel's inputs, a row of a table
+SCALE = '_scale'
+BITS, VALUES = '.bits', '.values'
+Flat = dict[str, np.ndarray]
+
+
+class Packed(NamedTuple):
+    """Arrays by name, and the shapes of those that are stored as bits and values."""
+
+    tensors: Flat
+    shapes: dict[str, list[int]]
+
+
+@functools.lru_cache(maxsize=8)
+def rounded_paths(model: ModelConfig, head: HeadConfig) -> tuple[str, ...]:
+    """The paths of the parameters that a model's layers round."""
+
+    def make() -> nnx.Module:
+        rngs = nnx.Rngs(0)
+        return Encoder(model, rngs=rngs) if head.kind == 'none' else FineTuningModel(model, head, rngs=rngs)
+
+    where = 'encoder/' if head.kind == 'none' else ''
+    layers = quantized_layers(nnx.eval_shape(make))
+    return tuple(f'{where}{name}/{"kernel" if hasattr(layer, "kernel") else "embedding"}' for name, layer in layers)
+
+
+def coded(flat: Mapping[str, np.ndarray], model: ModelConfig, head: HeadConfig) -> Flat:
+    """The parameters by path, those that are rounded as int8 codes, their scales beside them."""
+    found = dict(flat)
+    for path in rounded_paths(model, head):
+        scale = scale_of(found[path], AXES[path.rpartition('/')[2]])
+        found[path + SCALE] = np.asarray(scale)
+        found[path] = np.asarray(codes_of(found[path], scale))
+    return found
+
+
+def decoded(flat: Mapping[str, np.ndarray]) -> Flat:
+    """The parameters by path as float32; raises InputError where codes have no scale that fits them."""
+    found = {path: array for path, array in flat.items() if not path.endswith(SCALE)}
+    for path, array in found.items():
+        if array.dtype != np.int8:
+            continue
+        scale = flat.get(path + SCALE)
+        shape = list(array.shape)
+        shape[AXES.get(path.rpartition('/')[2], -1)] = 1
+        if scale is None or list(scale.shape) != shape:
+            fault = 'no scale' if scale is None else f'a scale of shape {list(scale.shape)}, not {shape}'
+            raise InputError(f'{path} is int8 and has {fault}')
+        found[path] = np.asarray(numbers_of(array, scale))
+    return found
+
+
+def packed(flat: Mapping[str, np.ndarray]) -> Packed:
+    """The arrays, those that become smaller by it as a bit for each number and the numbers that are not zero."""
+    tensors: Flat = {}
+    shapes: dict[str, list[int]] = {}
+    for name, array in flat.items():
+        kept = array != 0
+        if array.size // 8 + int(kept.sum()) * array.itemsize < array.nbytes - 1:
+            tensors[name + BITS], tensors[name + VALUES] = np.packbits(kept.ravel()), array[kept]
+            shapes[name] = list(array.shape)
+        else:
+            tensors[name] = array
+    return Packed(tensors, shapes)
+
+
+def unpacked(found: Packed) -> Flat:
+    """The arrays; raises InputError where bits and values do not belong together."""
+    arrays = {name: array for name, array in found.tensors.items() if not name.endswith((BITS, VALUES))}
+    for name, shape in found.shapes.items():
+        bits, values = found.tensors.get(name + BITS), found.tensors.get(name + VALUES)
+        size = int(np.prod(shape))
+        if bits is None or values is None or bits.dtype != np.uint8 or bits.size != -(-size // 8):
+            raise InputError(f'{name} has no bits of {size} numbers')
+        kept = np.unpackbits(bits, count=size).astype(bool)
+        if values.ndim != 1 or values.size != kept.sum():
+            raise InputError(f'{name} has {values.size} numbers for {int(kept.sum())} places')
+        whole = np.zeros(size, values.dtype)
+        whole[kept] = values
+        arrays[name] = whole.reshape(shape)
+    return arrays
+
+
+def rounding_errors(flat: Mapping[str, np.ndarray], model: ModelConfig, head: HeadConfig) -> dict[str, float]:
+    """Of each parameter that is rounded and each layer: the root mean square of what is lost, over that of all."""
+    codes = coded(flat, model, head)
+    exact = decoded(codes)
+    errors: dict[str, float] = {}
+    for path in rounded_paths(model, head):
+        before, lost = flat[path], exact[path] - flat[path]
+        each = before.ndim == 3
+        for number in range(len(before) if each else 1):
+            one, other = (before[number], lost[number]) if each else (before, lost)
+            size = float(np.sqrt(np.mean(np.square(one)))) or 1.0
+            errors[f'{path}{f" of layer {number + 1}" if each else ""}'] = float(np.sqrt(np.mean(other**2))) / size
+    return errors
+
+
+def as_flat(tree: Any) -> Flat:
+    """The arrays of a tree by their paths."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator='/'): np.asarray(leaf) for path, leaf in leaves}
+
+
+def as_tree(flat: Mapping[str, Any]) -> dict[Any, Any]:
+    """Nested dicts of arrays by their paths; numbers in these are whole numbers, as of a module's lists."""
+    tree: dict[Any, Any] = {}
+    for path, leaf in flat.items():
+        *where, last = (int(part) if part.isdecimal() else part for part in path.split('/'))
+        node = tree
+        for part in where:
+            node = node.setdefault(part, {})
+        node[last] = leaf
+    return tree

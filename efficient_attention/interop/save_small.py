@@ -1,0 +1,72 @@
+"""Writes the folder of a small model, and makes a model compute with 8-bit integers."""
+
+import dataclasses
+from pathlib import Path
+
+from efficient_attention.commands.phases import WRITING, note_phase
+from efficient_attention.config.nested_dicts import to_dict
+from efficient_attention.errors import InputError
+from efficient_attention.interop.codes import as_flat, coded, packed
+from efficient_attention.interop.config_in import CONFIG, TEXT_TO_TEXT
+from efficient_attention.interop.export_seal import seal_export
+from efficient_attention.interop.pretrained import Pretrained, write_keys
+from efficient_attention.interop.safetensors_files import write_tensors
+from efficient_attention.interop.small_folder import MODEL_TYPE, SHAPES, VERSION
+from efficient_attention.interop.tokenizer_files import carry_tokenizer
+from efficient_attention.whole_files import whole_folder
+
+
+def quantize(pretrained: Pretrained, mode: str, float_layers: tuple[str, ...] = ()) -> Pretrained:
+    """The same model, whose layers round their operands.
+
+    Args:
+        pretrained: an encoder.
+        mode: 'int8' or 'int8_weights', see `QuantizationConfig`.
+        float_layers: regexes in the paths of layers that stay float.
+
+    Raises:
+        InputError: it is an encoder-decoder, or the mode or a regex does not serve.
+    """
+    if pretrained.problem == TEXT_TO_TEXT:
+        raise InputError('an encoder-decoder is not quantized; encoders are')
+    model = dataclasses.replace(pretrained.model, quantization=mode, float_layers=float_layers)
+    return dataclasses.replace(pretrained, model=model, codes=None)
+
+
+def save_small(folder: Path, pretrained: Pretrained) -> None:
+    """Writes a model in the fewest bytes that this project reads; the folder appears when all is written.
+
+    Args:
+        folder: must be missing or empty.
+        pretrained: an encoder with the heads that it has; where it is quantized, kernels and tables become int8.
+
+    Raises:
+        InputError: it is an encoder-decoder, or there is something in the folder.
+        RunError: the disk is full.
+    """
+    if pretrained.problem == TEXT_TO_TEXT:
+        raise InputError('an encoder-decoder has no small form; encoders have')
+    model, head = pretrained.model, pretrained.head
+    flat = as_flat(pretrained.params() if pretrained.codes is None else pretrained.codes())
+    stored = packed(coded(flat, model, head) if pretrained.codes is None else flat)
+    values = {
+        'model_type': MODEL_TYPE,
+        'version': VERSION,
+        'model': to_dict(model),
+        'head': to_dict(head),
+        'labels': list(pretrained.labels),
+        'problem': pretrained.problem,
+        'family': pretrained.family,
+        'lowercase': pretrained.lowercase,
+        'extra': dict(pretrained.extra),
+        'examples': dict(pretrained.examples),
+        'thresholds': dict(pretrained.thresholds()),
+        SHAPES: stored.shapes,
+    }
+    note_phase(WRITING)
+    with whole_folder(folder) as partial:
+        write_tensors(partial, stored.tensors, is_stored=True)
+        longest = model.position_limit or model.max_length
+        carry_tokenizer(pretrained.tokenizer, partial, longest, has_types=model.token_types > 1)
+        write_keys(partial / CONFIG, values)
+        seal_export(partial)

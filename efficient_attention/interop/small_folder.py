@@ -1,0 +1,113 @@
+"""The folder of a small model, in this project's own form: what shrunk, masked and quantized models are on disk.
+
+`config.json` has the configs as they are, `model.safetensors` the parameters under their paths, in the fewest bytes
+that say the same (interop/codes.py). transformers does not read it; `save_pretrained` writes what it reads.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.errors import InputError
+from efficient_attention.interop.codes import Flat, Packed, as_tree, decoded, unpacked
+from efficient_attention.interop.parameters import Parts, listed, parameter_shapes
+from efficient_attention.interop.safetensors_files import TensorFolder
+from efficient_attention.interop.tokenizer_files import tokenizer_file
+from efficient_attention.models.sharding import path_name
+
+MODEL_TYPE = 'efficient_attention'
+VERSION = 1
+# What a folder says of a model beside its two configs: key, type
+DESCRIBED = {
+    'labels': list,
+    'problem': str,
+    'family': str,
+    'lowercase': bool,
+    'extra': dict,
+    'examples': dict,
+    'thresholds': dict,
+}
+SHAPES = 'sparse_shapes'
+
+
+def is_small(values: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of such a folder."""
+    return values.get('model_type') == MODEL_TYPE
+
+
+def small_fields(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `Pretrained` that a folder holds.
+
+    Raises:
+        InputError: its config.json is of another version or damaged; `params` and `codes` raise it where tensors do
+            not fit.
+    """
+    where = f'{path / "config.json"}: '
+    if values.get('version') != VERSION:
+        raise InputError(f'{where}version is {values.get("version")!r}; this project reads {VERSION}')
+    for name, kind in {**DESCRIBED, 'model': dict, 'head': dict, SHAPES: dict}.items():
+        if type(values.get(name)) is not kind:
+            raise InputError(f'{where}{name} is {values.get(name)!r}; it must be of type {kind.__name__}')
+    try:
+        model = from_dict(values['model'], ModelConfig, 'model.')
+        head = from_dict(values['head'], HeadConfig, 'head.')
+    except InputError as error:
+        raise InputError(f'{where}{error}') from None
+    described = {name: values[name] for name in DESCRIBED}
+    thresholds = described.pop('thresholds')
+    return described | {
+        'model': model,
+        'head': head,
+        'labels': tuple(values['labels']),
+        'tokenizer': tokenizer_file(path),
+        'params': lambda: as_tree(floats_of(path, values[SHAPES], model, head)),
+        'codes': lambda: as_tree(stored(path, values[SHAPES])),
+        'thresholds': lambda: thresholds,
+        'origin': lambda: str(path),
+    }
+
+
+def stored(path: Path, shapes: Mapping[str, list[int]]) -> Flat:
+    """The parameters of a folder by path, as codes where they are; raises InputError where they are damaged."""
+    folder = TensorFolder(path)
+    try:
+        return unpacked(Packed({name: folder.read_stored(name) for name in folder.shapes}, dict(shapes)))
+    except InputError as error:
+        raise InputError(f'{path}: {error}') from None
+
+
+def floats_of(path: Path, shapes: Mapping[str, list[int]], model: ModelConfig, head: HeadConfig) -> Flat:
+    """The parameters of a folder by path, float32; raises InputError where they are not those of its configs."""
+    arrays = stored(path, shapes)
+    try:
+        found = decoded(arrays)
+        check_shapes(found, model, head)
+    except InputError as error:
+        raise InputError(f'{path}: {error}') from None
+    return found
+
+
+def check_shapes(found: Flat, model: ModelConfig, head: HeadConfig) -> None:
+    """Raises InputError where parameters are not those of these configs; names them."""
+    names = {path.split('/')[0] for path in found}
+    parts = Parts(head)
+    if head.kind == 'none':
+        parts = Parts(
+            has_masked_lm='masked_lm' in names,
+            has_pooler='pooler' in names,
+            has_pair='pair' in names,
+            has_detector='detector' in names,
+        )
+    leaves = jax.tree_util.tree_leaves_with_path(parameter_shapes(model, parts))
+    needed = {path_name(path): tuple(leaf.shape) for path, leaf in leaves}
+    faults = [f'{name} is missing' for name in needed if name not in found]
+    faults += [f'{name} is unexpected' for name in found if name not in needed]
+    both = [name for name in needed if name in found and found[name].shape != needed[name]]
+    faults += [f'{name} has the shape {found[name].shape}, not {needed[name]}' for name in both]
+    if faults:
+        raise InputError(f'its tensors are not those of its config.json: {listed(faults)}')

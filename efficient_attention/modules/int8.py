@@ -1,0 +1,50 @@
+"""Symmetric 8-bit integers for products: a scale for each output of a kernel, each row of a table, each token.
+
+A code is round(x / scale), from -128 to 127, with scale = max |x| / 127.5: what compressed-tensors computes, so that
+the integers of a checkpoint mean the same in both. XLA multiplies two arrays of int8 by the processor's own
+instructions.
+"""
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+from jaxtyping import Float
+
+HALF_RANGE = 127.5
+SMALLEST = 1e-12  # scale of what is all zeros
+
+
+def scale_of(x: ArrayLike, axis: int) -> Array:
+    """float32: what a code along an axis stands for, with that axis of size 1."""
+    most = jnp.abs(jnp.asarray(x, jnp.float32)).max(axis=axis, keepdims=True)
+    return jnp.maximum(most / HALF_RANGE, SMALLEST)
+
+
+def codes_of(x: ArrayLike, scale: ArrayLike) -> Array:
+    """int8 codes of numbers with these scales."""
+    return jnp.clip(jnp.round(jnp.asarray(x, jnp.float32) / jnp.asarray(scale)), -128.0, 127.0).astype(jnp.int8)
+
+
+def numbers_of(codes: ArrayLike, scale: ArrayLike) -> Array:
+    """float32: what the codes stand for."""
+    return jnp.asarray(codes, jnp.float32) * jnp.asarray(scale)
+
+
+def rounded(x: Float[Array, '...'], axis: int) -> Float[Array, '...']:
+    """The numbers as their codes along an axis say them; a gradient passes as if they were as they were.
+
+    Source: Jacob et al. 2017, arXiv 1712.05877, section 3; straight through, Bengio et al. 2013, arXiv 1308.3432.
+    """
+    scale = scale_of(x, axis)
+    said = numbers_of(codes_of(x, scale), scale).astype(x.dtype)
+    return x + lax.stop_gradient(said - x)
+
+
+def int8_product(x: Float[Array, '... I'], codes_IO: Array, scale_1O: Array) -> Float[Array, '... O']:
+    """float32 x [..., I] times a kernel of codes [I, O]: each token of x gets codes of its own, sums are int32."""
+    scale = scale_of(x, -1)
+    sums = lax.dot_general(
+        codes_of(x, scale), codes_IO, (((x.ndim - 1,), (0,)), ((), ())), preferred_element_type=jnp.int32
+    )
+    wide = lax.broadcast_in_dim(scale_1O[0], sums.shape, (sums.ndim - 1,))
+    return sums.astype(jnp.float32) * jnp.broadcast_to(scale, sums.shape) * wide

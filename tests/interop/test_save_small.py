@@ -1,0 +1,109 @@
+"""A small model's folder: out and back, in few bytes, for predictions, training and export."""
+
+import functools
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
+from efficient_attention.inference.pretrained_models import pretrained_module
+from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+from efficient_attention.interop.save_small import quantize, save_small
+from efficient_attention.interop.shrink import parameter_count, shrink
+from efficient_attention.models.fine_tuning import FineTuningModel
+from efficient_attention.training.fill_config import fill_config
+from efficient_attention.training.loop import train
+from tests.interop.folders import TEXT_TO_TEXT
+from tests.interop.test_shrink import BATCH, HEAD, drawn, logits, masked
+from tests.training.tiny_fine_tuning import tiny_config, tiny_values
+
+
+def classifier(model: ModelConfig, rngs: nnx.Rngs) -> FineTuningModel:
+    return FineTuningModel(model, HEAD, rngs=rngs)
+
+
+def test_a_shrunk_model_with_codes_comes_back_as_it_was(tmp_path: Path):
+    whole = masked(drawn({'vocab_size': 200}))
+    for name, made in (('float', whole), ('shrunk', shrink(whole)), ('int8', quantize(shrink(whole), 'int8'))):
+        save_small(tmp_path / name, made)
+        back = open_pretrained(tmp_path / name)
+        assert (back.model, back.head, back.labels, back.problem) == (made.model, made.head, made.labels, made.problem)
+        if name != 'int8':
+            jax.tree.map(np.testing.assert_array_equal, back.params(), made.params())
+            continue
+        module = pretrained_module(functools.partial(classifier, made.model), back)
+        assert module.pooler.dense.kernel[...].dtype == np.int8
+        np.testing.assert_allclose(module.outputs(BATCH)['logits'], logits(made), atol=0.05)
+        save_small(tmp_path / 'again', back)
+        files = [(tmp_path / folder / 'model.safetensors').read_bytes() for folder in (name, 'again')]
+        assert files[0] == files[1]
+    sizes = [(tmp_path / name / 'model.safetensors').stat().st_size for name in ('float', 'shrunk', 'int8')]
+    assert sizes[2] < 0.6 * sizes[1] < 0.6 * sizes[0] < 4 * parameter_count(whole.params())
+
+
+@pytest.mark.lenient_promotion
+def test_a_quantized_run_goes_out_and_training_goes_on_from_it(tmp_path: Path):
+    steps = {'train.steps': 4, 'eval.every_steps': 4, 'checkpoint.every_steps': 4, 'optimizer.warmup_steps': 0}
+    fields = {'model.quantization': 'int8', 'model.norm': 'post', 'model.activation': 'gelu_erf'}
+    train(tiny_config(tmp_path, **steps, **fields), tmp_path / 'run')
+    run = open_pretrained(tmp_path / 'run')
+    assert run.model.quantization == 'int8' and run.codes is None
+    save_small(tmp_path / 'small', run)
+    save_pretrained(tmp_path / 'exported', run)
+    assert open_pretrained(tmp_path / 'exported').model.quantization == 'int8'
+    values = tiny_values(tmp_path, **steps, **{'train.start_from': str(tmp_path / 'small')})
+    values['model'] = dict.fromkeys(values['model'])
+    filled = fill_config(values)
+    assert filled.config.model.quantization == 'int8'
+    train(filled.config, tmp_path / 'on', examples=filled.examples, pretrained=filled.pretrained)
+
+
+def test_a_masked_run_is_stored_as_bits(tmp_path: Path):
+    whole = drawn({})
+    params = jax.tree.map(np.copy, whole.params())
+    kernel = params['encoder']['stack']['layers']['feed_forward']['up']['kernel']
+    kernel[np.random.default_rng(0).random(kernel.shape) < 0.9] = 0.0
+    save_small(tmp_path / 'small', type(whole)(**vars(whole) | {'params': lambda: params}))
+    values = json.loads((tmp_path / 'small' / 'config.json').read_text())
+    assert values['sparse_shapes'] == {'encoder/stack/layers/feed_forward/up/kernel': [3, 16, 24]}
+    jax.tree.map(np.testing.assert_array_equal, open_pretrained(tmp_path / 'small').params(), params)
+
+
+@pytest.mark.parametrize(
+    'change, message',
+    [
+        ({'version': 2}, 'config.json: version is 2; this project reads 1'),
+        ({'labels': 3}, 'config.json: labels is 3; it must be of type list'),
+        ({'model': {'width': 'x'}}, "config.json: model.width is 'x'; it must be of type int"),
+    ],
+)
+def test_a_damaged_config_is_one_line(tmp_path: Path, change: dict, message: str):
+    save_small(tmp_path / 'small', drawn({}))
+    (tmp_path / 'small' / 'seal-0-of-1.sha256').unlink()
+    path = tmp_path / 'small' / 'config.json'
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(InputError, match=message):
+        open_pretrained(tmp_path / 'small')
+
+
+def test_tensors_of_another_model_are_one_line(tmp_path: Path):
+    save_small(tmp_path / 'small', drawn({}))
+    (tmp_path / 'small' / 'seal-0-of-1.sha256').unlink()
+    path = tmp_path / 'small' / 'config.json'
+    values = json.loads(path.read_text())
+    values['model']['layers'] = 2
+    path.write_text(json.dumps(values))
+    with pytest.raises(InputError, match=r'its tensors are not those of its config.json: .* has the shape \(3, 16'):
+        open_pretrained(tmp_path / 'small').params()
+
+
+def test_an_encoder_decoder_has_no_small_form(tmp_path: Path):
+    whole = open_pretrained(TEXT_TO_TEXT / 'bart_1')
+    for refuse in (lambda: save_small(tmp_path / 'no', whole), lambda: quantize(whole, 'int8')):
+        with pytest.raises(InputError, match='an encoder-decoder'):
+            refuse()

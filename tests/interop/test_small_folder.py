@@ -1,0 +1,17 @@
+"""What a small model's folder says of itself."""
+
+from pathlib import Path
+
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.interop.small_folder import MODEL_TYPE, VERSION, is_small, small_fields
+
+
+def test_a_folder_is_known_by_its_type():
+    assert is_small({'model_type': MODEL_TYPE}) and not is_small({'model_type': 'bert'}) and not is_small({})
+
+
+def test_a_key_that_is_missing_is_named():
+    with pytest.raises(InputError, match='config.json: labels is None; it must be of type list'):
+        small_fields(Path('a'), {'model_type': MODEL_TYPE, 'version': VERSION})

@@ -1,0 +1,42 @@
+"""Symmetric 8-bit codes: half a step is lost at most, and products are those of integers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.modules.int8 import codes_of, int8_product, numbers_of, rounded, scale_of
+from tests.tolerances import assert_close
+
+
+@pytest.mark.parametrize('axis', [0, 1])
+def test_a_round_trip_loses_half_a_step_at_most(axis: int):
+    x = np.random.default_rng(0).normal(size=(50, 40)).astype(np.float32)
+    x[3], x[:, 5] = 0.0, 0.0
+    scale = scale_of(x, axis)
+    codes = codes_of(x, scale)
+    assert codes.dtype == jnp.int8 and int(jnp.abs(jnp.int32(codes)).max()) == 128 and scale.shape[axis] == 1
+    lost = np.abs(np.asarray(numbers_of(codes, scale)) - x) / np.asarray(scale)
+    assert lost.max() <= 0.5 + 1e-4
+    np.testing.assert_array_equal(numbers_of(codes, scale)[3], np.zeros(40))
+
+
+def test_products_are_those_of_integers():
+    """At the ends of the range too: 768 times 127 squared is beyond 16 bits."""
+    rng = np.random.default_rng(1)
+    x, kernel = rng.normal(size=(3, 5, 768)).astype(np.float32), rng.normal(size=(768, 8)).astype(np.float32)
+    x[0], kernel[:, 0] = -1.0, -1.0
+    scale = scale_of(kernel, 0)
+    codes = codes_of(kernel, scale)
+    found = jax.jit(int8_product)(x, codes, scale)
+    token = scale_of(x, -1)
+    sums = np.asarray(codes_of(x, token), np.int64) @ np.asarray(codes, np.int64)
+    assert sums.max() in (768 * 127 * 127, 768 * 128 * 128)
+    assert_close(found, (sums * np.asarray(token, np.float64) * np.asarray(scale, np.float64)[0]).astype(np.float32))
+
+
+def test_a_gradient_passes_as_if_nothing_were_rounded():
+    x = jax.random.normal(jax.random.key(0), (4, 6))
+    factor = jax.random.normal(jax.random.key(1), (4, 6))
+    np.testing.assert_array_equal(jax.grad(lambda x: (rounded(x, -1) * factor).sum())(x), factor)
+    assert_close(rounded(x, -1), numbers_of(codes_of(x, scale_of(x, -1)), scale_of(x, -1)))
