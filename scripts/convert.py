@@ -1,9 +1,12 @@
 """Converts checkpoints: python scripts/convert.py --model runs/sst2 --output exported
 
-`--model` is a Hugging Face folder (safetensors alone) or a workdir, `--output` becomes a Hugging Face folder. With
-`--length 4096 --pattern 'window(128) | global_tokens(1)'` the encoder gets as many positions and that attention; with
-`--shrink` it loses the heads and feed-forward units that pruning has masked. `--small` writes this project's own form,
-in as few bytes as say the same; `--quantize int8` makes kernels and tables 8-bit integers there.
+`--model` is a Hugging Face folder (safetensors alone), a small folder or a workdir, `--output` becomes a Hugging Face
+folder. With `--length 4096 --pattern 'window(128) | global_tokens(1)'` the encoder gets as many positions and that
+attention.
+
+`--shrink` removes the heads and feed-forward units that pruning has masked, `--low_rank 0.9` takes kernels and the
+token table apart into two factors that keep this share of their energy. `--small` writes this project's own form, in as
+few bytes as say the same; `--quantize int8` makes kernels and tables 8-bit integers there.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -20,7 +23,13 @@ from efficient_attention.commands.flags import define_checkpoint, define_length,
 from efficient_attention.commands.phases import READING, note_phase
 from efficient_attention.errors import InputError
 
-OLD_NAMES = {'source': 'model', 'to': 'output', 'to-long': 'length', 'global-tokens': 'global_tokens'}
+OLD_NAMES = {
+    'source': 'model',
+    'to': 'output',
+    'to-long': 'length',
+    'global-tokens': 'global_tokens',
+    'low-rank': 'low_rank',
+}
 
 
 def main() -> None:
@@ -29,6 +38,7 @@ def main() -> None:
     parse_flags(sys.argv, ('model', 'output'), options=options, old_names=OLD_NAMES)
     from efficient_attention.interop.codes import as_flat, rounding_errors
     from efficient_attention.interop.lengthen import lengthen  # after --help and refusals, which need none of it
+    from efficient_attention.interop.low_rank import low_rank
     from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
     from efficient_attention.interop.save_small import quantize, save_small
     from efficient_attention.interop.shrink import parameter_count, shrink
@@ -44,6 +54,9 @@ def main() -> None:
     before = pretrained
     if options.shrink:
         pretrained = shrink(pretrained)
+    if options.low_rank is not None or options.ranks:
+        pretrained = low_rank(pretrained, share=options.low_rank, ranks=tuple(options.ranks))
+        print(f'ranks {", ".join(pretrained.model.ranks)}')
     if options.quantize:
         pretrained = quantize(pretrained, options.quantize, tuple(options.float_layers))
     is_small = options.small or bool(options.quantize)
@@ -57,7 +70,7 @@ def main() -> None:
             print(f'{name}: rounded, {error:.4f} of its root mean square lost')
     if options.shrink:
         print(f'heads {list(model.layer_heads)}, feed-forward units {list(model.layer_units)}')
-    if options.shrink or is_small:
+    if options.shrink or is_small or pretrained.model.ranks:
         counts = [parameter_count(one.params()) for one in (before, pretrained)]
         sizes = [4 * counts[0], (output / 'model.safetensors').stat().st_size]
         print(f'parameters {counts[0]:,} before, {counts[1]:,} after, {counts[0] / counts[1]:.2f} times fewer')
@@ -74,6 +87,10 @@ def define_flags() -> flags.FlagValues:
     attention = "Attention of all layers, such as 'window(128) | global_tokens(1)'."
     flags.DEFINE_string('pattern', None, attention, flag_values=options)
     flags.DEFINE_bool('shrink', False, 'Remove the heads and units that are masked.', flag_values=options)
+    share = 'Share of the energy of kernels and of the token table that factors of them keep.'
+    flags.DEFINE_float('low_rank', None, share, flag_values=options)
+    entries = "Ranks of factors in place of --low_rank, such as 'up=96,down=96,token=128'."
+    flags.DEFINE_list('ranks', [], entries, flag_values=options)
     flags.DEFINE_bool('small', False, "Write this project's own form, in few bytes.", flag_values=options)
     modes = ['int8', 'int8_weights']
     flags.DEFINE_enum('quantize', None, modes, '8-bit kernels and tables; implies --small.', flag_values=options)

@@ -2,11 +2,11 @@
 
 The groups of model fields inherit from one another (AttentionConfig <- RelativeConfig <- ScoreConfig <-
 FeedForwardConfig <- RecurrentConfig <- SourceReadingConfig <- LayerConfig <- EmbeddingConfig <- OutputConfig <-
-UnevenConfig <- QuantizationConfig <- ModelConfig), a file for each, and are not fields of one another. So a field has
-one flat name everywhere, on the command line (`--config.model.width`), in config.json and in code (`config.width`),
-without a table that maps flat names to groups; a module asks for the smallest config that has what it reads, and takes
-any larger one; and a group can check its fields against those below it, such as `adaptive_divisor` against
-`embedding_width`.
+UnevenConfig <- QuantizationConfig <- LowRankConfig <- ModelConfig), a file for each, and are not fields of one another.
+So a field has one flat name everywhere, on the command line (`--config.model.width`), in config.json and in code
+(`config.width`), without a table that maps flat names to groups; a module asks for the smallest config that has what it
+reads, and takes any larger one; and a group can check its fields against those below it, such as `adaptive_divisor`
+against `embedding_width`.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ import dataclasses
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config.checks import check_one_of
 from efficient_attention.config.fields import CHANGEABLE, EXPORTED, marked, read_by
-from efficient_attention.config.quantization import QuantizationConfig
+from efficient_attention.config.low_rank import LowRankConfig
 from efficient_attention.errors import InputError, require
 
 MOST_LAYERS = 2**16  # far above any model's; a layer's number is kept for each
@@ -24,11 +24,11 @@ STACKS = ('plain', 'reversible')
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelConfig(QuantizationConfig):
+class ModelConfig(LowRankConfig):
     """An encoder or decoder. Its fields are those of this stack and of the groups below it, all on one level:
     `AttentionConfig`, `RelativeConfig`, `ScoreConfig`, `FeedForwardConfig`, `RecurrentConfig`, `SourceReadingConfig`,
     `LayerConfig`, `EmbeddingConfig`, `OutputConfig`, `UnevenConfig`,
-    `QuantizationConfig`.
+    `QuantizationConfig`, `LowRankConfig`.
 
     Raises:
         InputError: a field is out of range; names the field, its value and what is allowed.
@@ -56,7 +56,7 @@ class ModelConfig(QuantizationConfig):
     scan_unroll: int = marked(CHANGEABLE, EXPORTED, default=1)
 
     def __post_init__(self) -> None:
-        QuantizationConfig.__post_init__(self)
+        LowRankConfig.__post_init__(self)
         for name in ('layers', 'scan_unroll'):
             require(getattr(self, name) >= 1, f'model.{name}', getattr(self, name), 'at least 1')
         require(self.layers <= MOST_LAYERS, 'model.layers', self.layers, f'at most {MOST_LAYERS}')

@@ -167,6 +167,8 @@ class RunConfig:
     def check_prune(self) -> None:
         """Raises InputError where the group `prune` does not fit its method, or the optimizer its scores."""
         self.prune.check_read()
+        allowed = f'empty with prune.method {self.prune.method!r}: prune whole matrices, then take them apart'
+        require(not (self.prune.is_on and self.model.ranks), 'model.ranks', self.model.ranks, allowed)
         if self.prune.has_trained_scores:
             name, rate = self.optimizer.name, self.optimizer.learning_rate
             allowed = (

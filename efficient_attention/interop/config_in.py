@@ -251,7 +251,7 @@ def our_group(values: Values, group: str, kind: type, known: Sequence[str]) -> d
         if name not in known:
             raise InputError(f'{OUR_KEY}.{group}.{name} is unknown; known: {", ".join(known)}')
         expected = type(kind.__dataclass_fields__[name].default)  # type: ignore[attr-defined]
-        if expected is tuple and isinstance(value, list) and all(type(one) is int for one in value):
+        if expected is tuple and isinstance(value, list) and all(type(one) in (int, str) for one in value):
             fields[name] = value = tuple(value)
         if type(value) is not expected:
             raise InputError(f'{OUR_KEY}.{group}.{name} is {value!r}; it must be of type {expected.__name__}')

@@ -22,6 +22,7 @@ from efficient_attention.interop.config_fields import OUR_EXAMPLES, OUR_PAIRS, S
 from efficient_attention.interop.config_in import CONFIG, TEXT_TO_TEXT, Description, describe, read_values
 from efficient_attention.interop.config_out import config_values
 from efficient_attention.interop.export_seal import check_export, seal_export
+from efficient_attention.interop.factors import factored, products
 from efficient_attention.interop.families import FAMILIES, Family
 from efficient_attention.interop.from_workdir import checkpoint_step, checkpoint_thresholds, encoder_run, workdir_params
 from efficient_attention.interop.generation_config import (
@@ -37,6 +38,7 @@ from efficient_attention.interop.output_layers import with_output, with_repeated
 from efficient_attention.interop.parameters import (
     Parts,
     has_all,
+    parameter_shapes,
     plain_names,
     read_tensors,
     tensors_of,
@@ -185,7 +187,8 @@ def _read_params(path: Path, known: Description) -> dict[str, Any]:
     parts = parts_in(known, plain_names(known.family, folder.shapes))
     params = read_tensors(known.family, tensors_of(known.family, even(known.model), parts), folder)
     try:
-        return unpadded(known.model, params)
+        found = unpadded(known.model, params)
+        return factored(found, parameter_shapes(known.model, parts)) if known.model.ranks else found
     except InputError as error:
         raise InputError(f'{path}: {error}') from None
 
@@ -229,7 +232,7 @@ def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None
         raise InputError('pairs.target_tokenizer: the model has two tokenizers; a Hugging Face folder holds one')
     if pretrained.run is not None and pretrained.run.pairs.reverse_source:
         raise InputError('pairs.reverse_source is True; no tokenizer of a Hugging Face folder reverses texts')
-    params = padded(pretrained.model, pretrained.params())
+    params = padded(pretrained.model, products(pretrained.params()))
     tokenizer = pretrained.tokenizer if tokenizer is None else tokenizer
     values = config_values(
         pretrained.model,

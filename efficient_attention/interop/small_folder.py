@@ -92,17 +92,21 @@ def floats_of(path: Path, shapes: Mapping[str, list[int]], model: ModelConfig, h
     return found
 
 
+def parts_of_names(names: frozenset[str], head: HeadConfig) -> Parts:
+    """What an encoder's model has beside it, by the names of its groups of parameters."""
+    if head.kind != 'none':
+        return Parts(head)
+    return Parts(
+        has_masked_lm='masked_lm' in names,
+        has_pooler='pooler' in names,
+        has_pair='pair' in names,
+        has_detector='detector' in names,
+    )
+
+
 def check_shapes(found: Flat, model: ModelConfig, head: HeadConfig) -> None:
     """Raises InputError where parameters are not those of these configs; names them."""
-    names = {path.split('/')[0] for path in found}
-    parts = Parts(head)
-    if head.kind == 'none':
-        parts = Parts(
-            has_masked_lm='masked_lm' in names,
-            has_pooler='pooler' in names,
-            has_pair='pair' in names,
-            has_detector='detector' in names,
-        )
+    parts = parts_of_names(frozenset(path.split('/')[0] for path in found), head)
     leaves = jax.tree_util.tree_leaves_with_path(parameter_shapes(model, parts))
     needed = {path_name(path): tuple(leaf.shape) for path, leaf in leaves}
     faults = [f'{name} is missing' for name in needed if name not in found]

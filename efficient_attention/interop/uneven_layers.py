@@ -23,8 +23,8 @@ Layer = dict[str, Any]
 
 
 def even(config: ModelConfig) -> ModelConfig:
-    """The config of the padded model."""
-    return dataclasses.replace(config, layer_heads=(), layer_units=())
+    """The config of the padded model, whose matrices are whole."""
+    return dataclasses.replace(config, layer_heads=(), layer_units=(), ranks=())
 
 
 def padded(config: ModelConfig, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from efficient_attention.attention.device_mesh import spread
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.adaptive import token_table
+from efficient_attention.modules.low_rank import with_low_rank
 from efficient_attention.modules.parameters import embedding, linear, make_norm
 from efficient_attention.modules.positions import AxialPositions, sinusoid
 
@@ -25,6 +26,7 @@ class Embeddings(nnx.Module):
         width = config.embedding_width
         self.config = config
         self.token: Any = token_table(config, rngs)
+        with_low_rank(self, config, ('token',), rngs)
         self.position = learned_positions(config, rngs)
         self.token_type = embedding(config, config.token_types, width, rngs) if config.token_types else None
         self.norm = make_norm(config, width, rngs) if config.embedding_norm else None

@@ -34,7 +34,7 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
     memory = 2 * config.memory_length * config.layers * config.width * inner * (config.cell == 'none')
     factorised = config.embedding_width * config.width if config.embedding_width != config.width else 0
     head = config.width * config.embedding_width + config.embedding_width * config.vocab_size
-    all_projections = config.layers * projections
+    all_projections = config.layers * (projections - saved_by_ranks(config, config.heads, config.feed_forward_width))
     if config.is_uneven:
         all_projections, scores = uneven_layers(config, length)
     return 2.0 * (length * (all_projections + factorised) + scores + memory + predictions * head)
@@ -47,8 +47,21 @@ def uneven_layers(config: ModelConfig, length: int) -> tuple[int, float]:
     for heads, units in layer_sizes(config):
         projections += (4 - config.shared_qk) * config.width * heads * config.head_width
         projections += (2 + config.feed_forward_gate) * config.width * units * config.feed_forward
+        projections -= saved_by_ranks(config, heads, units)
         scores += multiply_adds(mechanism, length, heads, config.head_width) if heads else 0.0
     return rounds * projections, rounds * scores
+
+
+def saved_by_ranks(config: ModelConfig, heads: int, units: int) -> int:
+    """Multiply-adds for a token that factors in the place of kernels save in a layer of this size."""
+    saved = 0
+    for kind in ('query', 'key', 'value', 'out', 'gate', 'up', 'down') if config.ranks else ():
+        wide = units if kind in ('gate', 'up', 'down') else heads * config.head_width
+        inputs, outputs = (wide, config.width) if kind in ('out', 'down') else (config.width, wide)
+        is_there = kind != 'gate' or config.feed_forward_gate
+        rank = config.rank_of(kind, inputs, outputs) if is_there else 0
+        saved += inputs * outputs - rank * (inputs + outputs) if rank else 0
+    return saved
 
 
 def encoder_decoder_flops(config: ModelConfig, source_length: int, target_length: int) -> float:

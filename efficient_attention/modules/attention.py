@@ -20,6 +20,7 @@ from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.context import Context, LayerMemory, OtherSequence, fold
 from efficient_attention.modules.distances import DistanceTerm
 from efficient_attention.modules.global_tokens import GlobalTokens, attend_with_global
+from efficient_attention.modules.low_rank import with_low_rank
 from efficient_attention.modules.parameters import linear
 from efficient_attention.modules.positions import rotate
 from efficient_attention.modules.scores import Additive, Centres, General, Location
@@ -70,6 +71,7 @@ class Attention(nnx.Module):
         self.location = Location(config, rngs=rngs) if config.score == 'location' else None
         has_centres = is_cross and config.cross_mechanism.needs_centres
         self.centres = Centres(config, rngs=rngs) if has_centres else None
+        with_low_rank(self, config, ('query', 'key', 'value', 'out'), rngs)
 
     def __call__(
         self,

@@ -77,6 +77,8 @@ class Dense(nnx.Linear):
 
     def weights(self) -> Array:
         """The float32 kernel, as products read it."""
+        if self.kernel_scale is not None:
+            return numbers_of(self.kernel[...], self.kernel_scale[...])
         return gathered(jnp.asarray(self.kernel[...]), self.axes)
 
     def gathering(self, inputs: Float[Array, '... I'], bias_O: Array | None) -> Float[Array, '... O']:

@@ -9,6 +9,7 @@ from efficient_attention.attention.device_mesh import spread
 from efficient_attention.attention.dropout import dropout
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
+from efficient_attention.modules.low_rank import with_low_rank
 from efficient_attention.modules.parameters import linear
 
 
@@ -29,6 +30,7 @@ class FeedForward(nnx.Module):
         self.gate = linear(config, width, wide, rngs, axes='DF', use_bias=use_bias) if has_gate else None
         self.up = linear(config, width, wide, rngs, axes='DF', use_bias=use_bias)
         self.down = linear(config, wide, width, rngs, axes='FD', use_bias=use_bias)
+        with_low_rank(self, config, ('gate', 'up', 'down'), rngs)
 
     def __call__(self, x_BLD: Array, *, rng: Array | None = None) -> Array:
         """The sub-layer's output; chunked and unchunked results are equal up to rounding.

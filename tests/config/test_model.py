@@ -8,6 +8,7 @@ from efficient_attention.config.attention import AttentionConfig
 from efficient_attention.config.embedding import EmbeddingConfig
 from efficient_attention.config.feed_forward import FeedForwardConfig
 from efficient_attention.config.layer import LayerConfig
+from efficient_attention.config.low_rank import LowRankConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.output import OutputConfig
 from efficient_attention.config.quantization import QuantizationConfig
@@ -19,7 +20,7 @@ from efficient_attention.config.uneven import UnevenConfig
 from efficient_attention.errors import InputError
 
 GROUPS = (AttentionConfig, RelativeConfig, ScoreConfig, FeedForwardConfig, RecurrentConfig, SourceReadingConfig)
-GROUPS += (LayerConfig, EmbeddingConfig, OutputConfig, UnevenConfig, QuantizationConfig, ModelConfig)
+GROUPS += (LayerConfig, EmbeddingConfig, OutputConfig, UnevenConfig, QuantizationConfig, LowRankConfig, ModelConfig)
 
 
 def test_a_group_is_small_enough_to_read_at_once():

@@ -71,6 +71,7 @@ NEED_OTHERS = (
     'model.layer_heads',
     'model.layer_units',
     'model.float_layers',
+    'model.ranks',
 )  # refused before, without what they go with
 
 

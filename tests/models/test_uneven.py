@@ -94,5 +94,8 @@ def test_operations_are_those_of_its_layers(sharing: str):
     half = dataclasses.replace(whole, layer_heads=(2,) * count, layer_units=(6,) * count)
     none = dataclasses.replace(whole, layer_heads=(0,) * count, layer_units=(0,) * count)
     rest = encoder_flops(none, 6, predictions=2)
+    factors = dataclasses.replace(whole, ranks=('up=2', 'down=3'))
+    saved = 2 * 6 * 5 * (2 * 8 * 12 - 2 * 20 - 3 * 20)
+    assert encoder_flops(whole, 6, predictions=2) - encoder_flops(factors, 6, predictions=2) == saved
     layers = encoder_flops(whole, 6, predictions=2) - rest
     assert encoder_flops(half, 6, predictions=2) - rest == pytest.approx(layers / 2)

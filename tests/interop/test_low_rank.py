@@ -1,0 +1,76 @@
+"""Kernels taken apart: all of their energy is the model as it was; the ranks that keep a share of it."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.interop.low_rank import low_rank, ranks_of
+from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+from efficient_attention.interop.save_small import quantize, save_small
+from efficient_attention.interop.shrink import parameter_count, shrink
+from tests.interop.test_shrink import drawn, logits, masked
+
+WIDE = {'width': 32, 'feed_forward_width': 128, 'vocab_size': 100}
+
+
+def test_all_ranks_are_the_original(tmp_path: Path):
+    whole = drawn(WIDE | {'width': 16, 'feed_forward_width': 64})
+    kernels = whole.params()['encoder']['stack']['layers']['feed_forward']
+    for name, rank in (('up', 4), ('down', 9)):  # of these ranks they are, so that nothing is lost
+        left, values, right = np.linalg.svd(kernels[name]['kernel'], full_matrices=False)
+        kernels[name]['kernel'] = np.float32((left[..., :rank] * values[..., None, :rank]) @ right[..., :rank, :])
+    params = whole.params() | {'encoder': whole.params()['encoder']}
+    params['encoder']['stack']['layers']['feed_forward'] = kernels
+    whole = type(whole)(**vars(whole) | {'params': lambda: params})
+    assert ranks_of(params, 0.9999999)['up'] == 4
+    small = low_rank(whole, ranks=('up=4', 'down=9'))
+    np.testing.assert_allclose(logits(small), logits(whole), atol=1e-5)
+    for save, name in ((save_pretrained, 'exported'), (save_small, 'small')):
+        save(tmp_path / name, small)
+        back = open_pretrained(tmp_path / name)
+        assert back.model.ranks == small.model.ranks
+        np.testing.assert_allclose(logits(back), logits(whole), atol=1e-5)
+        assert parameter_count(back.params()) == parameter_count(small.params()) < parameter_count(params)
+
+
+def test_a_share_gives_each_kind_the_least_rank_that_keeps_it_everywhere():
+    whole = drawn(WIDE)
+    small = low_rank(whole, share=0.5)
+    ranks = dict(entry.split('=') for entry in small.model.ranks)
+    assert set(ranks) >= {'up', 'down', 'token'}
+    for matrix in whole.params()['encoder']['stack']['layers']['feed_forward']['up']['kernel']:
+        energy = np.cumsum(np.linalg.svd(matrix, compute_uv=False) ** 2)
+        assert energy[int(ranks['up']) - 1] >= 0.5 * energy[-1]
+    layers = small.params()['encoder']['stack']['layers']['feed_forward']['up']
+    assert layers['left']['kernel'].shape == (3, 32, int(ranks['up'])) and layers['right']['bias'].shape == (3, 128)
+
+
+def test_shrunk_taken_apart_and_rounded_together(tmp_path: Path):
+    whole = masked(drawn({'vocab_size': 200}))
+    made = quantize(low_rank(shrink(whole), ranks=('token=6', 'up=3')), 'int8')
+    save_small(tmp_path / 'small', made)
+    back = open_pretrained(tmp_path / 'small')
+    assert back.model == made.model and back.model.layer_heads == (2, 0, 4)
+    found = jax.tree.map(np.shape, back.params())
+    assert found == jax.tree.map(np.shape, made.params())
+    up = found['encoder']['stack']['stretches']
+    assert set(up[0]['layers']['feed_forward']['up']) == {'left', 'right'}
+
+
+@pytest.mark.parametrize(
+    'options, message',
+    [
+        ({'share': 1.5}, r'the share of energy is 1.5; it must lie in \(0, 1\)'),
+        ({'share': 0.999999}, 'no matrix has fewer numbers as a product of two'),
+        ({'ranks': ('up=40',)}, 'it must be at most 32 of up, its smaller side'),
+        ({'ranks': ()}, 'no matrix has fewer numbers as a product of two'),
+    ],
+)
+def test_what_saves_nothing_is_one_line(options: dict, message: str):
+    with pytest.raises(InputError, match=message):
+        low_rank(drawn(WIDE), **options)
+    with pytest.raises(InputError, match='its kernels are products already'):
+        low_rank(low_rank(drawn(WIDE), ranks=('up=4',)), share=0.5)
