@@ -11,6 +11,7 @@
     python scripts/benchmark.py decode [--contexts 512,4096] [--sides causal,window,fixed]
     python scripts/benchmark.py text_to_text [--parts train,greedy,beam] [--model runs/multi30k --input test.de]
     python scripts/benchmark.py recurrent [--parts cells,lengths,token,memory] [--plot recurrent.svg]
+    python scripts/benchmark.py compress [--parts infer,train] [--lengths 128,384] [--rows 1,8,32]
 
 `step`: a BERT with 4 layers of width 256, 4 heads and 8,192 tokens, float32, dropout 0.1, AdamW, 4,096 tokens a step of
 which 15 % are masked; this project against Hugging Face's PyTorch `BertForMaskedLM` (`make peers`). Every measurement
@@ -31,16 +32,13 @@ against depth; fixed and strided sparse against dense attention at 12,288 positi
 `decode`: tokens/s of generation from caches against reading the whole context again for every token
 (`decode_benchmark.py`).
 
-`finetune`: examples/s of fine-tuning and inference of a 6-layer BERT of width 384 against Hugging Face's PyTorch
-`BertForSequenceClassification` (`fine_tuning_benchmark.py`).
-
-`infer`: time and temporary memory of a call of an encoder, ours against plain Flax NNX and PyTorch
-(`inference_benchmark.py`).
+`finetune`: examples/s of fine-tuning and inference against Hugging Face's PyTorch (`fine_tuning_benchmark.py`);
+`infer`: a call of an encoder, ours against plain Flax NNX and PyTorch (`inference_benchmark.py`).
 
 `text_to_text`: a training step of T5-small, greedy and beam search, and a file translated, against Hugging Face's
 PyTorch (`text_to_text_benchmark.py`).
-
-`recurrent`: recurrent cells against Flax NNX and PyTorch, and against attention by length (`recurrent_benchmark.py`).
+`recurrent`: recurrent cells against Flax NNX and PyTorch, and against attention by length (`recurrent_benchmark.py`);
+`compress`: smaller models against the whole one and PyTorch's (`compression_benchmark.py`).
 
 The file of `--output` is replaced as a whole after every length, so a run that is cut leaves what it measured before.
 """
@@ -72,6 +70,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.whole_files import write_atomically
 from scripts import (
     attention_benchmark,
+    compression_benchmark,
     decode_benchmark,
     fine_tuning_benchmark,
     inference_benchmark,
@@ -97,8 +96,19 @@ KEEP_MEMORY = ':'.join(
 )
 
 
-COMMANDS = ('step', 'input', 'attention', 'memory', 'decode', 'finetune', 'infer', 'text_to_text', 'recurrent')
-WITH_PEERS = ('step', 'attention', 'finetune', 'infer', 'text_to_text', 'recurrent')
+COMMANDS = (
+    'step',
+    'input',
+    'attention',
+    'memory',
+    'decode',
+    'finetune',
+    'infer',
+    'text_to_text',
+    'recurrent',
+    'compress',
+)
+WITH_PEERS = ('step', 'attention', 'finetune', 'infer', 'text_to_text', 'recurrent', 'compress')
 PARTS = {  # the sub-commands with a file of their own
     'attention': attention_benchmark,
     'memory': memory_benchmark,
@@ -107,6 +117,7 @@ PARTS = {  # the sub-commands with a file of their own
     'infer': inference_benchmark,
     'text_to_text': text_to_text_benchmark,
     'recurrent': recurrent_benchmark,
+    'compress': compression_benchmark,
 }
 OLD_NAMES = {'json': 'output', 'peers-python': 'peers_python'}
 

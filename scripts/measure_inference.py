@@ -16,6 +16,7 @@ from flax import nnx
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.inference_layout import for_inference
+from efficient_attention.models.quantized import store_codes
 from scripts.peers.nnx_inference import time_of
 
 
@@ -26,10 +27,16 @@ def measure(shape: dict[str, Any]) -> dict[str, Any]:
         shape: 'model' (fields of `ModelConfig`), 'rows', 'length', and 'layout': 'separate' as inference has its
             parameters, or 'stacked' as training has them.
     """
-    config = ModelConfig(**shape['model'], activation='gelu_erf', max_length=512)
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in shape['model'].items()}
+    config = ModelConfig(**fields, activation='gelu_erf', max_length=512)
     graph, state = nnx.split(nnx.eval_shape(lambda: Encoder(config, rngs=nnx.Rngs(0))))
     rng = np.random.default_rng(0)
     params = jax.tree.map(lambda leaf: 0.02 * rng.standard_normal(leaf.shape, np.float32), nnx.to_pure_dict(state))
+    if config.quantization != 'none':
+        module = nnx.merge(graph, params)
+        store_codes(module)
+        graph, state = nnx.split(module)
+        params = nnx.to_pure_dict(state)
     if shape['layout'] == 'separate':
         graph, params = for_inference(graph, params)
     params = jax.device_put(params)
@@ -41,6 +48,7 @@ def measure(shape: dict[str, Any]) -> dict[str, Any]:
     return {
         'name': f'efficient_attention, jax {jax.__version__}',
         'milliseconds': time_of(lambda: program(*inputs)),
+        'parameter_bytes': sum(leaf.nbytes for leaf in jax.tree.leaves(params)),
         'temporary_bytes': program.memory_analysis().temp_size_in_bytes,
         'program_lines': len(program.as_text().splitlines()),
         'compile_seconds': seconds,

@@ -4,6 +4,7 @@ Runs in the environment of `make peers`; `scripts/benchmark.py` starts it and gi
 prints one JSON object. The peer gets its faster ways: PyTorch's own attention kernel and inference mode.
 """
 
+import io
 import json
 import sys
 import time
@@ -27,6 +28,10 @@ def measure(shape: dict) -> dict:
         intermediate_size=model['feed_forward_width'],
     )
     encoder = transformers.BertModel(config, add_pooling_layer=False).eval()
+    if shape.get('quantization') == 'int8':
+        encoder = torch.ao.quantization.quantize_dynamic(encoder, {torch.nn.Linear}, dtype=torch.qint8)
+    stored = io.BytesIO()
+    torch.save(encoder.state_dict(), stored)
     tokens = torch.from_numpy(np.random.default_rng(0).integers(5, model['vocab_size'], (rows, length)))
     mask = torch.ones_like(tokens)
     times: list[float] = []
@@ -38,7 +43,11 @@ def measure(shape: dict) -> dict:
             encoder(input_ids=tokens, attention_mask=mask).last_hidden_state[0, 0, 0].item()
             times.append(time.perf_counter() - start)
     name = f'transformers {transformers.__version__}, torch {torch.__version__}'
-    return {'name': name, 'milliseconds': 1e3 * float(np.median(times))}
+    return {
+        'name': name,
+        'milliseconds': 1e3 * float(np.median(times)),
+        'parameter_bytes': stored.getbuffer().nbytes,
+    }
 
 
 if __name__ == '__main__':
