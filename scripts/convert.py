@@ -14,6 +14,7 @@ from efficient_attention.commands.stopping import catch_stop_signals
 if __name__ == '__main__':
     catch_stop_signals()  # before the imports, which take a while
 
+import dataclasses
 import sys
 
 from absl import flags
@@ -51,7 +52,8 @@ def main() -> None:
     pretrained = lengthen(
         pretrained, length=options.length, attention=options.pattern, global_tokens=options.global_tokens
     )
-    before = pretrained
+    params = pretrained.params()  # read once: the best checkpoint of a run beside this may become another
+    before = pretrained = dataclasses.replace(pretrained, params=lambda: params)
     if options.shrink:
         pretrained = shrink(pretrained)
     if options.low_rank is not None or options.ranks:

@@ -37,6 +37,11 @@ class LowRankConfig(QuantizationConfig):
         for name, needed in served.items() if self.ranks else ():
             require(getattr(self, name) == needed, f'model.{name}', getattr(self, name), f'{needed!r} with model.ranks')
 
+    @property
+    def ranks_by_kind(self) -> tuple[tuple[str, int], ...]:
+        """Each entry's kind and rank."""
+        return tuple((entry.split('=')[0], int(entry.split('=')[1])) for entry in self.ranks)
+
     def sides(self, kind: str) -> tuple[int, int]:
         """The inputs and outputs of a kernel of a kind, of the token table its rows and their width."""
         inner = self.heads * self.head_width
@@ -47,5 +52,5 @@ class LowRankConfig(QuantizationConfig):
 
     def rank_of(self, kind: str, inputs: int, outputs: int) -> int:
         """The rank of a kernel of this shape; 0 where it is whole."""
-        rank = next((int(entry.split('=')[1]) for entry in self.ranks if entry.split('=')[0] == kind), 0)
+        rank = dict(self.ranks_by_kind).get(kind, 0)
         return rank if rank * (inputs + outputs) < inputs * outputs else 0

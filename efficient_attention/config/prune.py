@@ -106,10 +106,15 @@ class PruneConfig:
         return self.method != NONE
 
     @property
+    def has_schedule(self) -> bool:
+        """Whether what is pruned follows a schedule in shares of the run."""
+        return self.method in (*SORTED, *PENALISED)
+
+    @property
     def has_trained_scores(self) -> bool:
         """Whether scores are trained beside the weights."""
         return self.method in TRAINED
 
     def final_step(self, steps: int) -> int:
         """The first step with the final share, in a run of so many steps; 0 where nothing changes."""
-        return math.ceil(self.end * steps) if self.method in (*SORTED, *PENALISED) else 0
+        return math.ceil(self.end * steps) if self.has_schedule else 0

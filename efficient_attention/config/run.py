@@ -169,6 +169,10 @@ class RunConfig:
         self.prune.check_read()
         allowed = f'empty with prune.method {self.prune.method!r}: prune whole matrices, then take them apart'
         require(not (self.prune.is_on and self.model.ranks), 'model.ranks', self.model.ranks, allowed)
+        if self.model.is_uneven and self.prune.is_on:
+            allowed = "'weight' or 'block' where layers have heads or units of their own: a model is shrunk once"
+            require(self.prune.attention != 'head', 'prune.attention', self.prune.attention, allowed)
+            require(self.prune.feed_forward != 'unit', 'prune.feed_forward', self.prune.feed_forward, allowed)
         if self.prune.has_trained_scores:
             name, rate = self.optimizer.name, self.optimizer.learning_rate
             allowed = (

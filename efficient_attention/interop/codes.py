@@ -57,8 +57,17 @@ def coded(flat: Mapping[str, np.ndarray], model: ModelConfig, head: HeadConfig) 
 
 def decoded(flat: Mapping[str, np.ndarray]) -> Flat:
     """The parameters by path as float32; raises InputError where codes have no scale that fits them."""
-    found = {path: array for path, array in flat.items() if not path.endswith(SCALE)}
-    for path, array in found.items():
+    check_scales(flat)
+    numbers = {path: array for path, array in flat.items() if not path.endswith(SCALE)}
+    return {
+        path: np.asarray(numbers_of(array, flat[path + SCALE])) if array.dtype == np.int8 else array
+        for path, array in numbers.items()
+    }
+
+
+def check_scales(flat: Mapping[str, np.ndarray]) -> None:
+    """Raises InputError where codes have no scale that fits them."""
+    for path, array in flat.items():
         if array.dtype != np.int8:
             continue
         scale = flat.get(path + SCALE)
@@ -67,8 +76,6 @@ def decoded(flat: Mapping[str, np.ndarray]) -> Flat:
         if scale is None or list(scale.shape) != shape:
             fault = 'no scale' if scale is None else f'a scale of shape {list(scale.shape)}, not {shape}'
             raise InputError(f'{path} is int8 and has {fault}')
-        found[path] = np.asarray(numbers_of(array, scale))
-    return found
 
 
 def packed(flat: Mapping[str, np.ndarray]) -> Packed:

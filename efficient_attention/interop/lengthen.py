@@ -47,8 +47,10 @@ def lengthen(
         check_size(global_tokens, 'global_tokens')
         fields['global_tokens'] = global_tokens
     longer = dataclasses.replace(model, **fields)
+    if longer == model:
+        return pretrained
     return dataclasses.replace(
-        pretrained, model=longer, params=lambda: longer_params(pretrained.params(), model, longer)
+        pretrained, model=longer, params=lambda: longer_params(pretrained.params(), model, longer), codes=None
     )
 
 

@@ -31,13 +31,17 @@ def low_rank(pretrained: Pretrained, *, share: float | None = None, ranks: tuple
         InputError: no matrix has fewer numbers as a product, or the share or a rank does not serve.
     """
     model = pretrained.model
+    if model.decoder_layers:
+        raise InputError('the kernels of an encoder-decoder are not taken apart; those of encoders are')
     if model.ranks:
         raise InputError(f'its kernels are products already, with model.ranks {model.ranks}')
     params = pretrained.params()
     if share is not None:
         if not 0.0 < share < 1.0:
             raise InputError(f'the share of energy is {share}; it must lie in (0, 1)')
-        ranks = tuple(f'{kind}={rank}' for kind, rank in ranks_of(params, share).items() if is_worth(model, kind, rank))
+        ranks = tuple(
+            f'{kind}={rank}' for kind, rank in ranks_of(params['encoder'], share).items() if is_worth(model, kind, rank)
+        )
     smaller = dataclasses.replace(model, ranks=ranks)
     parts = parts_of_names(frozenset(params), pretrained.head)
     found = factored(params, parameter_shapes(smaller, parts))
@@ -53,7 +57,7 @@ def is_worth(model: ModelConfig, kind: str, rank: int) -> bool:
 
 
 def ranks_of(params: Mapping[Any, Any], share: float) -> dict[str, int]:
-    """The least rank of each kind that keeps the share of the energy of each of its matrices."""
+    """The least rank of each kind that keeps the share of the energy of each of an encoder's matrices."""
     ranks: dict[str, int] = {}
     for kind, matrix in matrices(params):
         energy = np.cumsum(np.square(np.linalg.svd(matrix, compute_uv=False)))

@@ -39,7 +39,9 @@ def pick_layers(pretrained: Pretrained, layers: str) -> Pretrained:
         field = 'attention' if len(model.mechanisms) > 1 else 'directions_apart'
         raise InputError(f'{FIELD} is {layers!r}; with model.{field} {getattr(model, field)!r} layers are not alike')
     fewer = dataclasses.replace(model, layers=len(numbers))
-    return dataclasses.replace(pretrained, model=fewer, params=lambda: picked_params(pretrained.params(), numbers))
+    return dataclasses.replace(
+        pretrained, model=fewer, params=lambda: picked_params(pretrained.params(), numbers), codes=None
+    )
 
 
 def picked_params(params: dict[str, Any], numbers: tuple[int, ...]) -> dict[str, Any]:

@@ -29,6 +29,13 @@ def quantize(pretrained: Pretrained, mode: str, float_layers: tuple[str, ...] = 
     """
     if pretrained.problem == TEXT_TO_TEXT:
         raise InputError('an encoder-decoder is not quantized; encoders are')
+    if pretrained.codes is not None and pretrained.model.quantization != 'none':
+        if (pretrained.model.quantization, pretrained.model.float_layers) == (mode, float_layers):
+            return pretrained
+        raise InputError(
+            f'it holds codes already, with model.quantization {pretrained.model.quantization!r}; round the model that '
+            'it was made of'
+        )
     model = dataclasses.replace(pretrained.model, quantization=mode, float_layers=float_layers)
     return dataclasses.replace(pretrained, model=model, codes=None)
 

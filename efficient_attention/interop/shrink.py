@@ -43,7 +43,7 @@ def shrink(pretrained: Pretrained) -> Pretrained:
     """
     model = pretrained.model
     if model.is_uneven:
-        raise InputError('nothing to shrink: its layers have heads and units of their own already')
+        raise InputError('a model is shrunk once; its layers have heads and units of their own already')
     check_can_shrink(model)
     params = pretrained.params()
     stack = params['encoder']['stack']['layers']
@@ -60,7 +60,7 @@ def shrink(pretrained: Pretrained) -> Pretrained:
         parts.append({'layers': joined(smaller, rest[:number])})
         rest = rest[number:]
     found = with_stack(params, {'stretches': dict(enumerate(parts))})
-    return dataclasses.replace(pretrained, model=smaller, params=lambda: found)
+    return dataclasses.replace(pretrained, model=smaller, params=lambda: found, codes=None)
 
 
 def parameter_count(params: Any) -> int:

@@ -14,7 +14,7 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.errors import InputError
-from efficient_attention.interop.codes import Flat, Packed, as_tree, decoded, unpacked
+from efficient_attention.interop.codes import SCALE, Flat, Packed, as_tree, check_scales, decoded, unpacked
 from efficient_attention.interop.parameters import Parts, listed, parameter_shapes
 from efficient_attention.interop.safetensors_files import TensorFolder
 from efficient_attention.interop.tokenizer_files import tokenizer_file
@@ -66,30 +66,27 @@ def small_fields(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
         'labels': tuple(values['labels']),
         'tokenizer': tokenizer_file(path),
         'params': lambda: as_tree(floats_of(path, values[SHAPES], model, head)),
-        'codes': lambda: as_tree(stored(path, values[SHAPES])),
+        'codes': lambda: as_tree(stored(path, values[SHAPES], model, head)),
         'thresholds': lambda: thresholds,
         'origin': lambda: str(path),
     }
 
 
-def stored(path: Path, shapes: Mapping[str, list[int]]) -> Flat:
-    """The parameters of a folder by path, as codes where they are; raises InputError where they are damaged."""
+def stored(path: Path, shapes: Mapping[str, list[int]], model: ModelConfig, head: HeadConfig) -> Flat:
+    """The parameters of a folder by path, as codes where they are; raises InputError where they do not fit."""
     folder = TensorFolder(path)
     try:
-        return unpacked(Packed({name: folder.read_stored(name) for name in folder.shapes}, dict(shapes)))
+        found = unpacked(Packed({name: folder.read_stored(name) for name in folder.shapes}, dict(shapes)))
+        check_scales(found)
+        check_shapes({name: array for name, array in found.items() if not name.endswith(SCALE)}, model, head)
     except InputError as error:
         raise InputError(f'{path}: {error}') from None
+    return found
 
 
 def floats_of(path: Path, shapes: Mapping[str, list[int]], model: ModelConfig, head: HeadConfig) -> Flat:
     """The parameters of a folder by path, float32; raises InputError where they are not those of its configs."""
-    arrays = stored(path, shapes)
-    try:
-        found = decoded(arrays)
-        check_shapes(found, model, head)
-    except InputError as error:
-        raise InputError(f'{path}: {error}') from None
-    return found
+    return decoded(stored(path, shapes, model, head))
 
 
 def parts_of_names(names: frozenset[str], head: HeadConfig) -> Parts:

@@ -55,6 +55,8 @@ def sentence_config(config: ModelConfig, layers: int) -> ModelConfig:
     return dataclasses.replace(
         config,
         layers=layers,
+        layer_heads=(),
+        layer_units=(),
         attention='full',
         global_tokens=0,
         directions_apart=False,

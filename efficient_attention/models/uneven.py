@@ -37,6 +37,7 @@ def stretches(config: ModelConfig) -> list[Stretch]:
         layers = config.layers if config.sharing == 'all' else len(list(alike))
         own = dataclasses.replace(
             config,
+            ranks=ranks_within(config, heads, units),
             layer_heads=(),
             layer_units=(),
             layers=layers,
@@ -49,6 +50,16 @@ def stretches(config: ModelConfig) -> list[Stretch]:
         found.append(Stretch(own, subs, first))
         first += layers
     return found
+
+
+def ranks_within(config: ModelConfig, heads: int, units: int) -> tuple[str, ...]:
+    """The ranks of those kernels that layers of this size have in factors: a small one stays whole."""
+
+    def is_within(kind: str, rank: int) -> bool:
+        wide = units if kind in ('gate', 'up', 'down') else heads * config.head_width
+        return kind == 'token' or rank <= min(wide or rank, config.width)
+
+    return tuple(f'{kind}={rank}' for kind, rank in config.ranks_by_kind if is_within(kind, rank))
 
 
 class UnevenStack(nnx.Module):

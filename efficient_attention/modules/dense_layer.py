@@ -59,8 +59,7 @@ class Dense(nnx.Linear):
         """The product of rounded operands; in float32 but for int8 inputs times an int8 kernel."""
         x, has_inputs = inputs.astype(jnp.float32), self.quantization == 'int8'
         if self.kernel_scale is None:
-            kernel_IO = rounded(self.weights(), 0)
-            out = plain_sums(rounded(x, -1) if has_inputs else x, kernel_IO)
+            out = plain_sums(rounded(x, -1) if has_inputs else x, self.weights())
         elif has_inputs:
             out = int8_product(x, self.kernel[...], self.kernel_scale[...])
         else:
@@ -79,7 +78,8 @@ class Dense(nnx.Linear):
         """The float32 kernel, as products read it."""
         if self.kernel_scale is not None:
             return numbers_of(self.kernel[...], self.kernel_scale[...])
-        return gathered(jnp.asarray(self.kernel[...]), self.axes)
+        kernel_IO = gathered(jnp.asarray(self.kernel[...]), self.axes)
+        return kernel_IO if self.quantization == 'none' else rounded(kernel_IO, 0)
 
     def gathering(self, inputs: Float[Array, '... I'], bias_O: Array | None) -> Float[Array, '... O']:
         """Flax's layer with a kernel that is gathered for each product."""

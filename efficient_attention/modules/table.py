@@ -41,14 +41,19 @@ class Table(nnx.Embed):
         if self.embedding_scale is not None:
             codes, scales = (jnp.take(one[...], inputs, axis=0) for one in (self.embedding, self.embedding_scale))
             return numbers_of(codes, scales).astype(self.dtype or self.param_dtype)
-        vectors = self.looked_up(inputs, out_sharding)
-        return vectors if self.quantization == 'none' else rounded(vectors, -1)
-
-    def looked_up(self, inputs: Int[Array, '...'], out_sharding: Any = None) -> Float[Array, '... E']:
-        """The vectors of these rows as the parameters hold them."""
-        if out_sharding is not None or not (is_gathering() or is_split('V')):
+        is_whole = not (is_gathering() or is_split('V'))
+        dtype = self.dtype or self.param_dtype
+        if self.quantization != 'none':  # of the float32 numbers, as codes are
+            table = jnp.asarray(self.embedding[...])
+            vectors = jnp.take(table, inputs, axis=0) if is_whole else self.looked_up(inputs, jnp.float32)
+            return rounded(vectors, -1).astype(dtype)
+        if out_sharding is not None or is_whole:
             return super().__call__(inputs, out_sharding)
-        table = lay(jnp.asarray(self.embedding[...], self.dtype or self.param_dtype), self.axes, PARAMETERS)
+        return self.looked_up(inputs, dtype)
+
+    def looked_up(self, inputs: Int[Array, '...'], dtype: DTypeLike) -> Float[Array, '... E']:
+        """The vectors of these rows, of a table that a mesh holds in parts."""
+        table = lay(jnp.asarray(self.embedding[...], dtype), self.axes, PARAMETERS)
         if inputs.ndim == 2 and self.is_in_parts():
             # Each device finds its part of the vectors of all rows, and exchanges it for the rest of those of its rows:
             # that is less than the table, and so is their gradient.

@@ -119,7 +119,8 @@ class Pruner:
 
     def gates_of(self, group: Group, member: Member, gates: Array) -> Array:
         """What multiplies one kernel of a group: the gates of 'l0', which are no mask, one of them alone."""
-        if self.config.method != 'l0' or member == group.members[-1]:
+        is_gated = len(group.members) == 1 or member.way == 'rows'  # what a head or unit gives is read through these
+        if self.config.method != 'l0' or is_gated:
             return gates
         return jnp.float32(jax.lax.stop_gradient(gates) > 0.0)
 

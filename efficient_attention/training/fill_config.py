@@ -31,6 +31,7 @@ from efficient_attention.training.initial_params import check_layers, open_start
 from efficient_attention.training.teacher import open_teacher_model
 
 Values = dict[str, Any]
+OF_SMALL = ('layer_heads', 'layer_units', 'quantization', 'float_layers', 'ranks')  # what made the teacher small
 OF_WIDTH = ('head_width', 'feed_forward_width', 'embedding_width', 'state_width')  # which follow from it by default
 
 
@@ -158,10 +159,11 @@ def first_teacher(distill: Values) -> Pretrained | None:
 
 
 def fill_student(model: Values, teacher: Pretrained) -> None:
-    """Gives a drawn student of another width what follows from its own; all else is as the teacher has it."""
+    """Gives a drawn student what follows from its own width, and nothing of what made its teacher small."""
     is_other = any(model.get(name) not in (None, getattr(teacher.model, name)) for name in ('width', 'heads'))
     if is_other:
         fill(model, {name: default_fields(RunConfig)['model'][name] for name in OF_WIDTH})
+    fill(model, {name: default_fields(RunConfig)['model'][name] for name in OF_SMALL})
 
 
 def fill_head(head: Values, examples: EncodedExamples, pretrained: Pretrained | None) -> None:

@@ -124,9 +124,11 @@ def layer_count(params: optax.Params, stacked: str | None) -> int:
 def layer_scale(name: str, update: jax.Array, config: OptimizerConfig, layers: int) -> jax.Array:
     """Returns the factor of a parameter's update, [] or, for a stack of layers, [N, 1, ...]."""
     dtype = update.dtype
+    if re.search(OF_SCORES, name):
+        return jnp.ones((), dtype)
     if any(re.search(pattern, name) for pattern in config.frozen):
         return jnp.zeros((), dtype)
-    if re.search(SENTENCES, name) or re.search(OF_SCORES, name):
+    if re.search(SENTENCES, name):
         return jnp.ones((), dtype)
     if re.search(EMBEDDINGS, name):
         return jnp.asarray(0.0 if config.frozen_layers else config.layer_decay ** (layers + 1), dtype)

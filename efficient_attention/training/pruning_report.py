@@ -20,7 +20,7 @@ def pruning_metrics(run: Run, state: TrainState, say: Callable[[str], None]) -> 
     if pruner is None:
         return {}
     step = int(state.step)
-    kept = jax.device_get(jax.jit(pruner.kept)(state.params, state.scores, step))
+    kept = jax.device_get(run.weights_kept(state))
     for line in kept_lines(kept):
         say(f'step {step} {line}')
     share = float(np.average([np.mean(one) for one in kept.values()], weights=sizes(pruner, kept)))

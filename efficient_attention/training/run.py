@@ -83,6 +83,13 @@ class Run:
         shardings = self.shardings
         return jax.jit(masked, out_shardings=joined(shardings.params, shardings.beside))
 
+    @functools.cached_property
+    def weights_kept(self) -> Callable[[TrainState], dict[str, jax.Array]]:
+        """The jitted function from a state to the share of weights that are left of each kernel of each layer."""
+        assert self.pruner is not None
+        pruner = self.pruner
+        return jax.jit(lambda state: pruner.kept(state.params, state.scores, state.step))
+
     def describe(self) -> str:
         """The run's size in one line."""
         shape = ' x '.join(f'{axis} {size}' for axis, size in self.mesh.shape.items())

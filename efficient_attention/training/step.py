@@ -113,7 +113,8 @@ def held(params: Any, frozen: tuple[str, ...]) -> Any:
     """The parameters, without a gradient to those in whose paths one of the regexes is found."""
 
     def leaf_of(path: tuple[Any, ...], leaf: Array) -> Array:
-        is_frozen = any(re.search(pattern, path_name(path)) for pattern in frozen)
+        name = path_name(path)  # scores have those of their kernels behind their own
+        is_frozen = not name.startswith(f'{SCORES}/') and any(re.search(pattern, name) for pattern in frozen)
         return jax.lax.stop_gradient(leaf) if is_frozen else leaf
 
     return jax.tree_util.tree_map_with_path(leaf_of, params)

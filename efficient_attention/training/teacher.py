@@ -32,6 +32,7 @@ from efficient_attention.interop.same_vocabulary import check_same_vocabulary
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.models.pretraining import PretrainingModel
+from efficient_attention.models.quantized import store_codes
 from efficient_attention.models.sharding import abstract_arrays, path_name
 from efficient_attention.objectives.compared import TEACHER, as_batch_arrays, compared
 from efficient_attention.objectives.distillation import Distillation
@@ -160,17 +161,23 @@ def open_teacher_model(folder: str) -> Pretrained:
 
 def make_member(config: RunConfig, where: Path, pretrained: Pretrained, mesh: Mesh) -> Member:
     """A checked model on the mesh; raises InputError where its parameters are not all there."""
-    make = functools.partial(make_model, config, pretrained)
-    graph, state = nnx.split(nnx.eval_shape(lambda: make(nnx.Rngs(0))))
-    shapes, found = nnx.to_pure_dict(state), pretrained.params()
+
+    def make() -> nnx.Module:
+        module = make_model(config, pretrained, nnx.Rngs(0))
+        if pretrained.codes is not None:
+            store_codes(module)
+        return module
+
+    graph, state = nnx.split(nnx.eval_shape(make))
+    shapes, found = nnx.to_pure_dict(state), pretrained.params() if pretrained.codes is None else pretrained.codes()
     if not config.distill.soft:  # nothing reads its head
-        empty = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
+        empty = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
         found = empty | {'encoder': found['encoder']}
     try:
         params = matched(shapes, found, '')
     except InputError as error:
         raise InputError(f'{FIELD} {where}: {error}') from None
-    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params)
+    params = jax.tree.map(np.asarray, params)
     described = {'model': to_dict(pretrained.model), 'head': to_dict(pretrained.head), 'labels': pretrained.labels}
     digest = digest_of(params['encoder'] if not config.distill.soft else params, described)
     graph, params = for_inference(graph, params)

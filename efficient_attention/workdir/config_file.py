@@ -59,7 +59,8 @@ def may_differ(saved: Mapping[str, Any], config: RunConfig) -> tuple[str, ...]:
 
     `train.steps` may grow where the new config's schedule has no end ('constant', 'rsqrt'); the same command may switch
     to that schedule. Steps already made keep the learning rates that they had, each later step takes the new
-    schedule's. Without a change of the schedule this is, bit for bit, the longer run unbroken.
+    schedule's. Without a change of the schedule this is, bit for bit, the longer run unbroken. So a run that prunes,
+    whose schedule of pruning goes by shares of the run, gets no more steps.
 
     Args:
         saved: the fingerprint of a checkpoint or workdir, {} where there is none.
@@ -67,7 +68,7 @@ def may_differ(saved: Mapping[str, Any], config: RunConfig) -> tuple[str, ...]:
     """
     has_end = config.optimizer.schedule in SCHEDULES_WITH_AN_END
     always = fields_of_a_run(CHANGEABLE)
-    is_fixed = has_end or not is_longer(saved, config)
+    is_fixed = has_end or config.prune.has_schedule or not is_longer(saved, config)
     return always if is_fixed else always + fields_of_a_run(CHANGEABLE_WITH_MORE_STEPS)
 
 
@@ -79,6 +80,8 @@ def is_longer(saved: Mapping[str, Any], config: RunConfig) -> bool:
 def needs_only_a_schedule(saved: Mapping[str, Any], config: RunConfig) -> bool:
     """Whether a run has more steps than it was saved with, and a schedule without an end would let it take them."""
     may_grow = fields_of_a_run(CHANGEABLE) + fields_of_a_run(CHANGEABLE_WITH_MORE_STEPS)
+    if config.prune.has_schedule:
+        return False
     return is_longer(saved, config) and not different_fields(saved, {'config': to_dict(config)}, may_grow)
 
 

@@ -158,8 +158,8 @@ def best_evaluation(workdir: Path, config: CheckpointConfig) -> dict[str, float]
         return {}
 
     def rank(line: Mapping[str, Any]) -> float:
-        value = sign * line.get(config.best_metric, -math.inf)
-        return -math.inf if math.isnan(value) else value
+        value = score_of(line, config.best_metric)
+        return -math.inf if value is None or math.isnan(value) else sign * value
 
     # Of equals the newest, as the checkpoint that is kept for it.
     best = max(reversed(evaluations), key=rank) if config.best_metric else evaluations[-1]

@@ -11,6 +11,7 @@ from efficient_attention.interop.low_rank import low_rank, ranks_of
 from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
 from efficient_attention.interop.save_small import quantize, save_small
 from efficient_attention.interop.shrink import parameter_count, shrink
+from tests.interop.folders import TEXT_TO_TEXT
 from tests.interop.test_shrink import drawn, logits, masked
 
 WIDE = {'width': 32, 'feed_forward_width': 128, 'vocab_size': 100}
@@ -25,7 +26,7 @@ def test_all_ranks_are_the_original(tmp_path: Path):
     params = whole.params() | {'encoder': whole.params()['encoder']}
     params['encoder']['stack']['layers']['feed_forward'] = kernels
     whole = type(whole)(**vars(whole) | {'params': lambda: params})
-    assert ranks_of(params, 0.9999999)['up'] == 4
+    assert ranks_of(params['encoder'], 0.9999999)['up'] == 4
     small = low_rank(whole, ranks=('up=4', 'down=9'))
     np.testing.assert_allclose(logits(small), logits(whole), atol=1e-5)
     for save, name in ((save_pretrained, 'exported'), (save_small, 'small')):
@@ -58,6 +59,22 @@ def test_shrunk_taken_apart_and_rounded_together(tmp_path: Path):
     assert found == jax.tree.map(np.shape, made.params())
     up = found['encoder']['stack']['stretches']
     assert set(up[0]['layers']['feed_forward']['up']) == {'left', 'right'}
+
+
+def test_a_layer_with_few_units_left_stays_whole():
+    whole = masked(drawn(WIDE))
+    kernels = whole.params()['encoder']['stack']['layers']['feed_forward']
+    kernels['down']['kernel'][2, 3:] = 0.0
+    small = low_rank(shrink(whole), ranks=('up=10', 'down=10'))
+    assert small.model.layer_units[2] == 3
+    np.testing.assert_allclose(logits(small), logits(small), atol=1e-6)
+    last = small.params()['encoder']['stack']['stretches'][2]['layers']['feed_forward']
+    assert set(last['up']) == {'kernel', 'bias'}
+
+
+def test_an_encoder_decoder_is_not_taken_apart():
+    with pytest.raises(InputError, match='the kernels of an encoder-decoder are not taken apart'):
+        low_rank(open_pretrained(TEXT_TO_TEXT / 'bart_1'), ranks=('up=2',))
 
 
 @pytest.mark.parametrize(

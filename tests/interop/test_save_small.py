@@ -12,6 +12,7 @@ from flax import nnx
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import pretrained_module
+from efficient_attention.interop.lengthen import lengthen
 from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
 from efficient_attention.interop.save_small import quantize, save_small
 from efficient_attention.interop.shrink import parameter_count, shrink
@@ -100,6 +101,25 @@ def test_tensors_of_another_model_are_one_line(tmp_path: Path):
     path.write_text(json.dumps(values))
     with pytest.raises(InputError, match=r'its tensors are not those of its config.json: .* has the shape \(3, 16'):
         open_pretrained(tmp_path / 'small').params()
+    back = open_pretrained(tmp_path / 'small')
+    with pytest.raises(InputError, match='its tensors are not those of its config.json'):
+        pretrained_module(functools.partial(classifier, back.model), back)
+
+
+def test_a_small_folder_that_is_changed_goes_out_changed(tmp_path: Path):
+    """What its codes say is not what was made of them."""
+    save_small(tmp_path / 'small', masked(drawn({})))
+    opened = open_pretrained(tmp_path / 'small')
+    for name, made in (('shrunk', shrink(opened)), ('longer', lengthen(opened, length=30))):
+        save_small(tmp_path / name, made)
+        back = open_pretrained(tmp_path / name)
+        assert back.model == made.model
+        jax.tree.map(np.testing.assert_array_equal, back.params(), made.params())
+    save_small(tmp_path / 'int8', quantize(opened, 'int8'))
+    rounded = open_pretrained(tmp_path / 'int8')
+    assert quantize(rounded, 'int8') is rounded
+    with pytest.raises(InputError, match="it holds codes already, with model.quantization 'int8'"):
+        quantize(rounded, 'int8_weights')
 
 
 def test_an_encoder_decoder_has_no_small_form(tmp_path: Path):

@@ -104,7 +104,7 @@ def test_it_goes_out_padded_and_comes_back_small(tmp_path: Path, fields: dict[st
 def test_nothing_to_shrink_is_one_line():
     with pytest.raises(InputError, match='nothing to shrink: in no layer is a whole head or feed-forward unit zero'):
         shrink(drawn({}))
-    with pytest.raises(InputError, match='its layers have heads and units of their own already'):
+    with pytest.raises(InputError, match='a model is shrunk once; its layers have heads'):
         shrink(shrink(masked(drawn({}))))
     with pytest.raises(InputError, match="heads and units cannot be removed: model.relative is 't5'"):
         shrink(drawn({'relative': 't5', 'positions': 'none'}))

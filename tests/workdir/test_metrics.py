@@ -169,5 +169,14 @@ def test_the_best_evaluation_counts(tmp_path: Path, metric: str, mode: str, step
     assert best == {name: value for name, value in LINES[step].items() if name != 'split'}
 
 
+def test_an_evaluation_before_the_last_pruning_is_not_the_best(tmp_path: Path):
+    lines = [
+        {'step': 4, 'split': 'held_out', 'f1': 0.9, 'still_pruning': 1.0},
+        {'step': 8, 'split': 'held_out', 'f1': 0.8},
+    ]
+    (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
+    assert best_evaluation(tmp_path, CheckpointConfig(best_metric='f1', best_mode='max'))['step'] == 8
+
+
 def test_without_an_evaluation_there_is_no_best(tmp_path: Path):
     assert best_evaluation(tmp_path, CheckpointConfig(best_metric='f1')) == {}
