@@ -41,17 +41,18 @@ class PruneConfig:
     # sigmoid(score) above `threshold` | 'l0': gates of the hard concrete distribution (Louizos et al. 2018, arXiv
     # 1712.01312) | 'random': drawn from train.seed | 'fixed': those of `mask_from` | 'none'
     method: str = NONE
-    # what is kept or removed as one: of attention 'weight', 'block', 'head' or 'none'; of the feed-forward sub-layer
-    # 'weight', 'block', 'unit' (a column of `up` and `gate` with its row of `down`) or 'none'
-    attention: str = 'weight'
+    attention: str = (
+        'weight'  # what of it is kept or removed as one: 'weight' | 'block' | 'head' | 'none' = all is kept
+    )
+    # likewise 'weight' | 'block' | 'unit' = a column of `up` and `gate` with its row of `down` | 'none'
     feed_forward: str = 'weight'
     block: int = 32  # side of a block, in weights
     keep: float = 0.15  # share that is kept at the end
     keep_attention: float = 0.0  # the same of attention; 0 = `keep`
     scope: str = 'matrix'  # the share is that of each layer's matrix (heads, units) | 'global': of all layers together
-    # Until `begin`, a share of the run, all is kept, and after `end` the final share; between them the share (for
-    # 'soft_movement' the threshold, and the penalty) goes by a cubic (Zhu and Gupta 2017, arXiv 1710.01878).
-    begin: float = 0.1
+    begin: float = 0.1  # share of the run until which all is kept
+    # share of the run after which the final share is kept; between them the share (for 'soft_movement' the threshold,
+    # and the penalty) goes by a cubic (Zhu and Gupta 2017, arXiv 1710.01878)
     end: float = 0.8
     threshold: float = 0.1  # of sigmoid(score), at the end; at least 0.5 % of a matrix are kept
     penalty: float = 0.0  # factor of the mean of the probabilities of being kept, added to the loss; at the end
