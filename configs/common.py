@@ -53,6 +53,7 @@ __all__ = [
     'set_fields',
     'small_decoder_config',
     'sparse_fields',
+    'squad_config',
     't5_fields',
     't5_v1_1_fields',
     'text_to_text_config',
@@ -183,6 +184,24 @@ def pruning_fields(method: str) -> dict[str, Any] | None:
     if name not in ('magnitude', 'movement', 'random') or not percentage.isdecimal() or not 0 < int(percentage) < 100:
         return None
     return {'method': name, 'keep': int(percentage) / 100}
+
+
+def squad_config(version: str) -> ConfigDict:
+    """Every field of a fine-tuning run on SQuAD 'v1' or 'v2', at BERT's 384 tokens, question and special ones too."""
+    number = {'v1': '1.1', 'v2': '2.0'}[version]
+    config = fine_tuning_config()
+    config.examples.problem = 'question_answering'
+    config.examples.format = 'squad'
+    config.examples.train, config.examples.dev = (f'data/squad/{split}-v{number}.json' for split in ('train', 'dev'))
+    config.examples.overlong = 'windows'
+    config.examples.has_no_answer = version == 'v2'
+    config.data.length = 384
+    config.optimizer.learning_rate = 3e-5
+    config.train.batch_size = 16  # rows
+    config.eval.every_steps = 2_000
+    config.checkpoint.every_steps = 1_000
+    config.checkpoint.best_metric = 'f1'
+    return config
 
 
 def set_fields(group: ConfigDict, fields: dict[str, Any]) -> None:

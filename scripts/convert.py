@@ -44,6 +44,10 @@ def main() -> None:
     from efficient_attention.interop.save_small import quantize, save_small
     from efficient_attention.interop.shrink import parameter_count, shrink
 
+    if options.low_rank is not None and options.ranks:
+        raise InputError('--low_rank chooses ranks, and --ranks names them; give one of both')
+    if options.float_layers and not options.quantize:
+        raise InputError('--float_layers names layers that --quantize leaves as they are; it needs --quantize')
     note_phase(READING)
     output = options.output
     if output.exists() and (not output.is_dir() or any(output.iterdir())):

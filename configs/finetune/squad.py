@@ -7,31 +7,15 @@ python train.py --config configs/finetune/squad.py:v1 --workdir runs/squad --con
 
 from ml_collections import ConfigDict
 
-from configs.common import fine_tuning_config
+from configs.common import squad_config
 
-FILES = {  # version: train files, dev files
-    'v1': ('data/squad/train-v1.1.json', 'data/squad/dev-v1.1.json'),
-    'v2': ('data/squad/train-v2.0.json', 'data/squad/dev-v2.0.json'),
-}
+SETS = ('v1', 'v2')
 
 
 def get_config(version: str = 'v1') -> ConfigDict:
     """BERT's recipe: 2 epochs at 384 tokens, windows that move on by 128, answers of at most 30 tokens."""
-    if version not in FILES:
-        raise ValueError(f'unknown version {version!r}; known: {", ".join(FILES)}')
-    config = fine_tuning_config()
-
-    config.examples.problem = 'question_answering'
-    config.examples.format = 'squad'
-    config.examples.train, config.examples.dev = FILES[version]
-    config.examples.overlong = 'windows'
-    config.examples.has_no_answer = version == 'v2'
+    if version not in SETS:
+        raise ValueError(f'unknown version {version!r}; known: {", ".join(SETS)}')
+    config = squad_config(version)
     config.examples.epochs = 2.0
-    config.data.length = 384  # tokens, question and special tokens included
-
-    config.optimizer.learning_rate = 3e-5
-    config.train.batch_size = 16  # rows
-    config.eval.every_steps = 2_000
-    config.checkpoint.every_steps = 1_000
-    config.checkpoint.best_metric = 'f1'
     return config

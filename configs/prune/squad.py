@@ -10,7 +10,7 @@ the final share for the last two; scores at 1e-2, weights at 3e-5.
 
 from ml_collections import ConfigDict
 
-from configs.common import fine_tuning_config, pruning_fields, set_fields
+from configs.common import pruning_fields, set_fields, squad_config
 
 
 def get_config(method: str = 'movement_15') -> ConfigDict:
@@ -19,19 +19,7 @@ def get_config(method: str = 'movement_15') -> ConfigDict:
     if fields is None:
         known = 'dense, magnitude_3, movement_15, random_50 or another percentage, soft_movement, l0, third_magnitude, '
         raise ValueError(f"the config's argument is {method!r}; known: {known}third_movement, third_random")
-    config = fine_tuning_config()
+    config = squad_config('v1')
     set_fields(config.prune, fields)
-
-    config.examples.problem = 'question_answering'
-    config.examples.format = 'squad'
-    config.examples.train, config.examples.dev = 'data/squad/train-v1.1.json', 'data/squad/dev-v1.1.json'
-    config.examples.overlong = 'windows'
     config.examples.epochs = 10.0
-    config.data.length = 384  # tokens, question and special tokens included
-
-    config.optimizer.learning_rate = 3e-5
-    config.train.batch_size = 16  # rows
-    config.eval.every_steps = 2_000
-    config.checkpoint.every_steps = 1_000
-    config.checkpoint.best_metric = 'f1'
     return config

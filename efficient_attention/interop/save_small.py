@@ -6,13 +6,14 @@ from pathlib import Path
 from efficient_attention.commands.phases import WRITING, note_phase
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.errors import InputError
-from efficient_attention.interop.codes import as_flat, coded, packed
+from efficient_attention.interop.codes import as_flat, coded, packed, rounded_paths
 from efficient_attention.interop.config_in import CONFIG, TEXT_TO_TEXT
 from efficient_attention.interop.export_seal import seal_export
 from efficient_attention.interop.pretrained import Pretrained, write_keys
 from efficient_attention.interop.safetensors_files import write_tensors
 from efficient_attention.interop.small_folder import MODEL_TYPE, SHAPES, VERSION
 from efficient_attention.interop.tokenizer_files import carry_tokenizer
+from efficient_attention.models.quantized import check_float_layers
 from efficient_attention.whole_files import whole_folder
 
 
@@ -36,6 +37,9 @@ def quantize(pretrained: Pretrained, mode: str, float_layers: tuple[str, ...] = 
             f'it holds codes already, with model.quantization {pretrained.model.quantization!r}; round the model that '
             'it was made of'
         )
+    check_float_layers(
+        float_layers, rounded_paths(dataclasses.replace(pretrained.model, quantization=mode), pretrained.head)
+    )
     model = dataclasses.replace(pretrained.model, quantization=mode, float_layers=float_layers)
     return dataclasses.replace(pretrained, model=model, codes=None)
 

@@ -53,6 +53,9 @@ def small_fields(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     for name, kind in {**DESCRIBED, 'model': dict, 'head': dict, SHAPES: dict}.items():
         if type(values.get(name)) is not kind:
             raise InputError(f'{where}{name} is {values.get(name)!r}; it must be of type {kind.__name__}')
+    for name, shape in values[SHAPES].items():
+        if not (isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape)):
+            raise InputError(f'{where}{SHAPES} has {shape!r} for {name}; it must be a list of whole numbers from 0')
     try:
         model = from_dict(values['model'], ModelConfig, 'model.')
         head = from_dict(values['head'], HeadConfig, 'head.')

@@ -1,10 +1,12 @@
 """Which layers of a model round their operands to int8, and a model whose parameters are the codes themselves."""
 
 import re
+from collections.abc import Iterable
 
 from flax import nnx
 
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
 from efficient_attention.modules.dense_layer import Dense
 from efficient_attention.modules.table import Table
 
@@ -35,6 +37,14 @@ def set_quantization(module: nnx.Module, config: ModelConfig, where: str) -> Non
         name = '/'.join(map(str, (where, *path)))
         if not any(re.search(pattern, name) for pattern in config.float_layers):
             node.quantization = config.quantization
+
+
+def check_float_layers(patterns: tuple[str, ...], layers: Iterable[str]) -> None:
+    """Raises InputError where a regex of `float_layers` is found in the path of no layer."""
+    names = list(layers)
+    for pattern in patterns:
+        if not any(re.search(pattern, name) for name in names):
+            raise InputError(f'model.float_layers has {pattern!r}, which is found in the path of no layer')
 
 
 def store_codes(module: nnx.Module) -> None:

@@ -99,7 +99,11 @@ def with_mask(state: TrainState, run: Run) -> TrainState:
     if run.pruner is None or not run.config.prune.mask_from:
         return state
     where = Path(run.config.prune.mask_from)
-    found = fixed_scores(run.pruner, where, open_pretrained(where).params())
+    try:
+        params = open_pretrained(where).params()
+    except InputError as error:
+        raise InputError(f'prune.mask_from: {error}') from None
+    found = fixed_scores(run.pruner, where, params)
     scores = jax.tree.map(lambda leaf, one: jax.device_put(np.asarray(one), leaf.sharding), state.scores, found)
     return dataclasses.replace(state, scores=scores)
 

@@ -12,7 +12,8 @@ from jax.sharding import Mesh
 from efficient_attention.config.run import RunConfig
 from efficient_attention.inference.evaluate import Evaluation, Joined, make_evaluation
 from efficient_attention.models.device_memory import check_fits, layer_input_bytes, state_bytes
-from efficient_attention.models.sharding import abstract_arrays, check_divisible, make_mesh
+from efficient_attention.models.quantized import check_float_layers
+from efficient_attention.models.sharding import abstract_arrays, check_divisible, make_mesh, path_name
 from efficient_attention.objectives.beside import joined
 from efficient_attention.objectives.objective import Objective
 from efficient_attention.pruning.pruner import Pruner, make_pruner
@@ -154,6 +155,8 @@ def lay_out(config: RunConfig, mesh: Mesh, task: Task) -> Run:
     pruner = pruner_of(config, task)
     shapes = jax.eval_shape(lambda: make_state(task, config, objective, pruner))
     check_frozen(config.optimizer, shapes.params, stacked_of(config))
+    paths = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(shapes.params)]
+    check_float_layers(config.model.float_layers, paths)
     abstract_state = abstract_arrays(shapes, mesh)
     return Run(config, task, mesh, graph, abstract_state, evaluation, teacher, pruner)
 

@@ -79,6 +79,7 @@ def test_a_masked_run_is_stored_as_bits(tmp_path: Path):
     'change, message',
     [
         ({'version': 2}, 'config.json: version is 2; this project reads 1'),
+        ({'sparse_shapes': {'a': ['x', 3]}}, r"sparse_shapes has \['x', 3\] for a; it must be a list of whole numbers"),
         ({'labels': 3}, 'config.json: labels is 3; it must be of type list'),
         ({'model': {'width': 'x'}}, "config.json: model.width is 'x'; it must be of type int"),
     ],
@@ -118,6 +119,8 @@ def test_a_small_folder_that_is_changed_goes_out_changed(tmp_path: Path):
     save_small(tmp_path / 'int8', quantize(opened, 'int8'))
     rounded = open_pretrained(tmp_path / 'int8')
     assert quantize(rounded, 'int8') is rounded
+    with pytest.raises(InputError, match="float_layers has 'no_such', which is found in the path of no layer"):
+        quantize(opened, 'int8', ('no_such',))
     with pytest.raises(InputError, match="it holds codes already, with model.quantization 'int8'"):
         quantize(rounded, 'int8_weights')
 

@@ -56,6 +56,8 @@ def test_a_longer_model(call, tmp_path: Path):
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
+        (('--low_rank', '0.5', '--ranks', 'up=3'), 'error: --low_rank chooses ranks, and --ranks names them'),
+        (('--float_layers', 'down'), 'error: --float_layers names layers that --quantize leaves as they are'),
         (('--shrink',), 'error: nothing to shrink: in no layer is a whole head or feed-forward unit zero'),
         (('--length', '8'), 'error: 8 positions; the model has 24 already'),
         (('--length', '64', '--pattern', 'windw(8)'), "error: attention 'windw(8)': unknown name 'windw'"),

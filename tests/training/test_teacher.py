@@ -14,7 +14,9 @@ from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
+from efficient_attention.inference.pretrained_models import pretrained_module
 from efficient_attention.interop.pretrained import open_pretrained
+from efficient_attention.interop.save_small import quantize, save_small
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.training.initial_params import InitialParams
 from efficient_attention.training.loop import train
@@ -58,6 +60,17 @@ def test_what_the_teacher_says_has_our_order_of_labels_and_no_dropout(tmp_path: 
     logits = model.outputs({name: array for name, array in batch.items() if not name.startswith('teacher')})['logits']
     assert_close(batch['teacher_logits'], logits[:, ::-1])
     assert run.parameter_count() == build_run(tiny_config(tmp_path, **FEW), jax.devices()[:1]).parameter_count()
+
+
+def test_a_teacher_of_codes_says_what_its_folder_does(tmp_path: Path, teacher: Path):
+    save_small(tmp_path / 'int8', quantize(open_pretrained(teacher), 'int8_weights'))
+    opened = open_pretrained(tmp_path / 'int8')
+    model = pretrained_module(lambda rngs: FineTuningModel(opened.model, opened.head, rngs=rngs), opened)
+    batch = batch_of(build_run(config_of(tmp_path, tmp_path / 'int8'), jax.devices()[:1]))
+    logits = model.outputs({name: array for name, array in batch.items() if not name.startswith('teacher')})['logits']
+    assert_close(batch['teacher_logits'], logits[:, ::-1])
+    exact = batch_of(build_run(config_of(tmp_path, teacher), jax.devices()[:1]))['teacher_logits']
+    assert np.abs(exact - batch['teacher_logits']).max() > 1e-4
 
 
 def test_an_ensemble_says_the_mean_of_its_logits(tmp_path: Path, teacher: Path):
