@@ -5,8 +5,9 @@ folder. With `--length 4096 --pattern 'window(128) | global_tokens(1)'` the enco
 attention.
 
 `--shrink` removes the heads and feed-forward units that pruning has masked, `--low_rank 0.9` takes kernels and the
-token table apart into two factors that keep this share of their energy. `--small` writes this project's own form, in as
-few bytes as say the same; `--quantize int8` makes kernels and tables 8-bit integers there.
+token table apart into two factors that keep this share of their energy, with `--weigh gradients` of what matters to the
+loss of the run's training rows. `--small` writes this project's own form, in as few bytes as say the same; `--quantize
+int8` makes kernels and tables 8-bit integers there.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -43,9 +44,12 @@ def main() -> None:
     from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
     from efficient_attention.interop.save_small import quantize, save_small
     from efficient_attention.interop.shrink import parameter_count, shrink
+    from efficient_attention.training.input_weights import input_weights
 
     if options.low_rank is not None and options.ranks:
         raise InputError('--low_rank chooses ranks, and --ranks names them; give one of both')
+    if options.weigh and options.low_rank is None and not options.ranks:
+        raise InputError('--weigh says how factors are found; it needs --low_rank or --ranks')
     if options.float_layers and not options.quantize:
         raise InputError('--float_layers names layers that --quantize leaves as they are; it needs --quantize')
     note_phase(READING)
@@ -61,7 +65,8 @@ def main() -> None:
     if options.shrink:
         pretrained = shrink(pretrained)
     if options.low_rank is not None or options.ranks:
-        pretrained = low_rank(pretrained, share=options.low_rank, ranks=tuple(options.ranks))
+        weights = input_weights(pretrained, options.weigh, options.weigh_rows) if options.weigh else None
+        pretrained = low_rank(pretrained, share=options.low_rank, ranks=tuple(options.ranks), weights=weights)
         print(f'ranks {", ".join(pretrained.model.ranks)}')
     if options.quantize:
         pretrained = quantize(pretrained, options.quantize, tuple(options.float_layers))
@@ -97,6 +102,9 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_float('low_rank', None, share, flag_values=options)
     entries = "Ranks of factors in place of --low_rank, such as 'up=96,down=96,token=128'."
     flags.DEFINE_list('ranks', [], entries, flag_values=options)
+    ways = "What factors lose least of: 'gradients' or 'inputs' of the run's rows; else all numbers count alike."
+    flags.DEFINE_enum('weigh', None, ['gradients', 'inputs'], ways, flag_values=options)
+    flags.DEFINE_integer('weigh_rows', 512, 'Training rows of --weigh.', lower_bound=1, flag_values=options)
     flags.DEFINE_bool('small', False, "Write this project's own form, in few bytes.", flag_values=options)
     modes = ['int8', 'int8_weights']
     flags.DEFINE_enum('quantize', None, modes, '8-bit kernels and tables; implies --small.', flag_values=options)

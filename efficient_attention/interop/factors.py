@@ -7,6 +7,7 @@ import numpy as np
 
 Tree = dict[Any, Any]
 PAIRS = {'kernel': ('left', 'right'), 'embedding': ('table', 'projection')}  # the names of a whole matrix's factors
+LEAST_WEIGHT = 0.01  # added to weights of mean 1
 LEAVES = {'left': 'kernel', 'right': 'kernel', 'table': 'embedding', 'projection': 'kernel'}
 
 
@@ -19,29 +20,43 @@ def products(params: Mapping[Any, Any]) -> Tree:
     return {key: products(node) if isinstance(node, Mapping) else node for key, node in params.items()}
 
 
-def factored(params: Mapping[Any, Any], wanted: Mapping[Any, Any]) -> Tree:
+def factored(params: Mapping[Any, Any], wanted: Mapping[Any, Any], weights: Mapping[Any, Any] | None = None) -> Tree:
     """The parameters with factors where `wanted`, the shapes of a model's parameters, has them.
 
-    Each of a pair has the root of the singular values, so that neither is larger than the other.
+    Each of a pair has the root of the singular values, so that neither is larger than the other. `weights`, in the
+    places of matrices [..., I, O], say how much each of their inputs [..., I] matters: factors are nearest to the
+    matrix whose rows are times the roots of these, and the first is divided by them.
     """
     found: Tree = {}
+    weights = weights or {}
     for key, node in params.items():
         inner = wanted.get(key)
         pair = next((pair for pair in PAIRS.values() if isinstance(inner, Mapping) and set(pair) == set(inner)), None)
         if pair is not None and inner is not None:
-            found[key] = pair_of(node, pair, inner[pair[1]][LEAVES[pair[1]]].shape[-2])
+            found[key] = pair_of(node, pair, inner[pair[1]][LEAVES[pair[1]]].shape[-2], weights.get(key))
         elif isinstance(node, Mapping):
-            found[key] = factored(node, inner or {})
+            found[key] = factored(node, inner or {}, weights.get(key))
         else:
             found[key] = node
     return found
 
 
-def pair_of(dense: Mapping[str, np.ndarray], pair: tuple[str, str], rank: int) -> Tree:
+def pair_of(
+    dense: Mapping[str, np.ndarray], pair: tuple[str, str], rank: int, weights: Mapping[str, np.ndarray] | None = None
+) -> Tree:
     """The two factors of a kernel or table, [..., I, r] and [..., r, O]; what else the layer has goes to the second."""
     whole = next(name for name in PAIRS if name in dense)
-    left, values, right = np.linalg.svd(np.asarray(dense[whole], np.float32), full_matrices=False)
+    matrix = np.asarray(dense[whole], np.float32)
+    scale = np.float32(1.0) if weights is None else row_scale(weights[whole])
+    left, values, right = np.linalg.svd(scale * matrix, full_matrices=False)
     root = np.sqrt(values[..., :rank])
-    first, second = left[..., :rank] * root[..., None, :], root[..., :, None] * right[..., :rank, :]
+    first, second = left[..., :rank] * root[..., None, :] / scale, root[..., :, None] * right[..., :rank, :]
     rest = {name: leaf for name, leaf in dense.items() if name != whole}
     return {pair[0]: {LEAVES[pair[0]]: first}, pair[1]: {LEAVES[pair[1]]: second} | rest}
+
+
+def row_scale(weights: np.ndarray) -> np.ndarray:
+    """What each row of a matrix is multiplied by [..., I, 1]; of rows that hardly matter a little, but not nothing."""
+    means = weights.mean(axis=-1, keepdims=True)
+    shares = weights / np.where(means > 0.0, means, 1.0)
+    return np.sqrt(shares + LEAST_WEIGHT)[..., None].astype(np.float32)

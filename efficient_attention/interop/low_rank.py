@@ -1,6 +1,7 @@
 """Kernels as the product of two by their singular values, and back; the ranks that keep a share of their energy.
 
-Source: Eckart and Young 1936: no other product of this rank is nearer to the matrix.
+Sources: Eckart and Young 1936: no other product of this rank is nearer to the matrix; Hsu et al. 2022, arXiv
+2207.00112: weights of its rows.
 """
 
 import dataclasses
@@ -12,13 +13,19 @@ import numpy as np
 from efficient_attention.config.low_rank import KINDS
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.factors import factored
+from efficient_attention.interop.factors import factored, row_scale
 from efficient_attention.interop.parameters import parameter_shapes
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.interop.small_folder import parts_of_names
 
 
-def low_rank(pretrained: Pretrained, *, share: float | None = None, ranks: tuple[str, ...] = ()) -> Pretrained:
+def low_rank(
+    pretrained: Pretrained,
+    *,
+    share: float | None = None,
+    ranks: tuple[str, ...] = (),
+    weights: Mapping[Any, Any] | None = None,
+) -> Pretrained:
     """The same model with factors in the place of kernels and of the token table.
 
     Args:
@@ -26,6 +33,8 @@ def low_rank(pretrained: Pretrained, *, share: float | None = None, ranks: tuple
         share: of the sum of squared singular values that is kept: each kind gets the least rank that keeps so much in
             all layers.
         ranks: entries of `model.ranks`; None of a kind that they do not name.
+        weights: how much each input of the kernels and each row of the table matters, as `input_weights` gives them;
+            None = all alike.
 
     Raises:
         InputError: no matrix has fewer numbers as a product, or the share or a rank does not serve.
@@ -40,11 +49,11 @@ def low_rank(pretrained: Pretrained, *, share: float | None = None, ranks: tuple
         if not 0.0 < share < 1.0:
             raise InputError(f'the share of energy is {share}; it must lie in (0, 1)')
         ranks = tuple(
-            f'{kind}={rank}' for kind, rank in ranks_of(params['encoder'], share).items() if is_worth(model, kind, rank)
+            f'{kind}={rank}' for kind, rank in ranks_of(params['encoder'], share, (weights or {}).get('encoder')).items() if is_worth(model, kind, rank)
         )
     smaller = dataclasses.replace(model, ranks=ranks)
     parts = parts_of_names(frozenset(params), pretrained.head)
-    found = factored(params, parameter_shapes(smaller, parts))
+    found = factored(params, parameter_shapes(smaller, parts), weights)
     if sum(one.size for one in leaves(found)) >= sum(one.size for one in leaves(params)):
         raise InputError('no matrix has fewer numbers as a product of two; name smaller ranks or a smaller share')
     return dataclasses.replace(pretrained, model=smaller, params=lambda: found, codes=None)
@@ -56,23 +65,27 @@ def is_worth(model: ModelConfig, kind: str, rank: int) -> bool:
     return rank * (inputs + outputs) < inputs * outputs
 
 
-def ranks_of(params: Mapping[Any, Any], share: float) -> dict[str, int]:
+def ranks_of(params: Mapping[Any, Any], share: float, weights: Mapping[Any, Any] | None = None) -> dict[str, int]:
     """The least rank of each kind that keeps the share of the energy of each of an encoder's matrices."""
     ranks: dict[str, int] = {}
-    for kind, matrix in matrices(params):
+    for kind, matrix in matrices(params, weights):
         energy = np.cumsum(np.square(np.linalg.svd(matrix, compute_uv=False)))
         least = int(np.searchsorted(energy, share * energy[-1]) + 1) if energy[-1] > 0.0 else 1
         ranks[kind] = max(ranks.get(kind, 1), least)
     return ranks
 
 
-def matrices(tree: Mapping[Any, Any], name: str = '') -> Iterator[tuple[str, np.ndarray]]:
-    """The kernels of layers and the token table, each layer's alone, with their kinds."""
+def matrices(
+    tree: Mapping[Any, Any], weights: Mapping[Any, Any] | None = None, name: str = ''
+) -> Iterator[tuple[str, np.ndarray]]:
+    """The kernels of layers and the token table, each layer's alone, with their kinds; rows times their scales."""
     for key, node in tree.items():
+        inner = None if weights is None else weights[key]
         if isinstance(node, Mapping):
-            yield from matrices(node, str(key))
+            yield from matrices(node, inner, str(key))
         elif name in KINDS and key in ('kernel', 'embedding'):
-            for matrix in node.reshape(-1, *node.shape[-2:]):
+            scaled = node if inner is None else node * row_scale(inner)
+            for matrix in scaled.reshape(-1, *node.shape[-2:]):
                 if matrix.size:
                     yield name, matrix
 

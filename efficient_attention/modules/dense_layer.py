@@ -18,6 +18,7 @@ from jaxtyping import Float
 
 from efficient_attention.attention.device_forms import device_forms
 from efficient_attention.attention.device_mesh import PARAMETERS, gathered, is_gathering, lay
+from efficient_attention.modules.input_squares import weighing_product
 from efficient_attention.modules.int8 import codes_of, int8_product, numbers_of, rounded, scale_of
 
 Saved = tuple[Array, Array, Array | None]
@@ -32,10 +33,12 @@ class Dense(nnx.Linear):
         quantization: 'none'; 'int8' = inputs and kernel are rounded to int8; 'int8_weights' = the kernel alone is. The
             kernel is float32 and rounded in each call, as in training, or, where `store_codes` has made it so, int8
             with its scales beside it.
+        weighs_inputs: the kernel's gradient is how much its inputs are used (modules/input_squares.py); float32 alone.
     """
 
     quantization = 'none'
     kernel_scale: nnx.Param | None = None
+    weighs_inputs = False
 
     def __init__(self, in_features: int, out_features: int, *, axes: str = 'DE', **options: Any) -> None:
         super().__init__(in_features, out_features, **options)
@@ -45,6 +48,8 @@ class Dense(nnx.Linear):
         """The product with the kernel, plus the bias where there is one."""
         if self.quantization != 'none':
             return self.quantized(inputs)
+        if self.weighs_inputs:
+            return self.with_bias(weighing_product(inputs, jnp.asarray(self.kernel[...])))
         is_rounded_later = device_forms().dense_sums_in_float32 or self.preferred_element_type is not None
         is_rounded_later = is_rounded_later and self.dtype == jnp.bfloat16
         if out_sharding is not None or not (is_rounded_later or is_gathering()):
@@ -64,9 +69,11 @@ class Dense(nnx.Linear):
             out = int8_product(x, self.kernel[...], self.kernel_scale[...])
         else:
             out = plain_sums(x, numbers_of(self.kernel[...], self.kernel_scale[...]))
-        if self.bias is not None:
-            out = out + jnp.broadcast_to(jnp.asarray(self.bias[...]), out.shape)
-        return out.astype(self.preferred_element_type or self.dtype or jnp.float32)
+        return self.with_bias(out).astype(self.preferred_element_type or self.dtype or jnp.float32)
+
+    def with_bias(self, out: Float[Array, '... O']) -> Float[Array, '... O']:
+        """Plus the bias where there is one."""
+        return out if self.bias is None else out + jnp.broadcast_to(jnp.asarray(self.bias[...]), out.shape)
 
     def store_codes(self) -> None:
         """Puts the kernel's codes and scales in its place; there is no training after that."""

@@ -20,16 +20,19 @@ from efficient_attention.attention.device_mesh import (
     partition,
 )
 from efficient_attention.attention.einsum import float32_einsum
+from efficient_attention.modules.input_squares import counting_rows
 from efficient_attention.modules.int8 import codes_of, numbers_of, rounded, scale_of
 
 
 class Table(nnx.Embed):
     """Vectors [rows, E] by their numbers; `axes` are the letters by which it lies on a mesh, 'VE' for words.
 
-    `quantization` and the codes that may take the vectors' place are as those of `Dense`, with a scale for each row.
+    `quantization` and the codes that may take the vectors' place are as those of `Dense`, with a scale for each row;
+    with `weighs_inputs` the gradient is how often each row is looked up.
     """
 
     quantization = 'none'
+    weighs_inputs = False
     embedding_scale: nnx.Param | None = None
 
     def __init__(self, num_embeddings: int, features: int, *, axes: str = 'LE', **options: Any) -> None:
@@ -41,6 +44,8 @@ class Table(nnx.Embed):
         if self.embedding_scale is not None:
             codes, scales = (jnp.take(one[...], inputs, axis=0) for one in (self.embedding, self.embedding_scale))
             return numbers_of(codes, scales).astype(self.dtype or self.param_dtype)
+        if self.weighs_inputs:
+            return counting_rows(jnp.asarray(self.embedding[...]), inputs)
         is_whole = not (is_gathering() or is_split('V'))
         dtype = self.dtype or self.param_dtype
         if self.quantization != 'none':  # of the float32 numbers, as codes are

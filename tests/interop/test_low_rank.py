@@ -10,7 +10,7 @@ import pytest
 from efficient_attention.errors import InputError
 from efficient_attention.interop.factors import products
 from efficient_attention.interop.low_rank import low_rank, ranks_of
-from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+from efficient_attention.interop.pretrained import Pretrained, open_pretrained, save_pretrained
 from efficient_attention.interop.save_small import quantize, save_small
 from efficient_attention.interop.shrink import parameter_count, shrink
 from efficient_attention.interop.uneven_layers import even, padded
@@ -38,6 +38,28 @@ def test_all_ranks_are_the_original(tmp_path: Path):
         assert back.model.ranks == small.model.ranks
         np.testing.assert_allclose(logits(back), logits(whole), atol=1e-5)
         assert parameter_count(back.params()) == parameter_count(small.params()) < parameter_count(params)
+
+
+def test_weights_decide_of_which_rows_least_is_lost():
+    whole = drawn(WIDE)
+    up = whole.params()['encoder']['stack']['layers']['feed_forward']['up']['kernel']
+    rng = np.random.default_rng(0)
+    weights = jax.tree.map(lambda leaf: rng.exponential(size=leaf.shape[:-1]) ** 4, whole.params())
+    rows = weights['encoder']['stack']['layers']['feed_forward']['up']['kernel'][..., None]
+
+    def lost(pretrained: Pretrained) -> float:
+        found = products(pretrained.params())['encoder']['stack']['layers']['feed_forward']['up']['kernel']
+        return float((rows * (found - up) ** 2).sum())
+
+    plain, weighted = low_rank(whole, ranks=('up=6',)), low_rank(whole, ranks=('up=6',), weights=weights)
+    assert lost(weighted) < 0.6 * lost(plain)
+    scale = np.sqrt(rows / rows.mean(-2, keepdims=True) + 0.01)
+    left, values, right = np.linalg.svd(scale * up, full_matrices=False)
+    best = ((left[..., :6] * values[..., None, :6]) @ right[..., :6, :]) / scale
+    found = products(weighted.params())['encoder']['stack']['layers']['feed_forward']['up']['kernel']
+    np.testing.assert_allclose(found, best, atol=1e-5)
+    few = [ranks_of(whole.params()['encoder'], 0.5, given)['token'] for given in (None, weights['encoder'])]
+    assert few[1] < few[0]
 
 
 def test_a_share_gives_each_kind_the_least_rank_that_keeps_it_everywhere():

@@ -1,0 +1,58 @@
+"""Products whose kernels' gradients are how much each of their inputs is used, and not what would make a loss smaller.
+
+Where a model computes with these, one backward pass tells of every kernel, also of layers under a scan, which inputs
+are large at the tokens that matter: those whose output the loss depends on at all, so that padding does not count.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jaxtyping import Float, Int
+
+
+@jax.custom_vjp
+def weighing_product(x: Float[Array, '... I'], kernel_IO: Array) -> Float[Array, '... O']:
+    """x [..., I] times kernel [I, O]; the kernel's gradient [I, O] has each input's sum of squares in all columns."""
+    return lax.dot_general(x, kernel_IO, (((x.ndim - 1,), (0,)), ((), ())))
+
+
+def _product_forward(x: Float[Array, '... I'], kernel_IO: Array) -> tuple[Array, Any]:
+    return weighing_product(x, kernel_IO), (x, kernel_IO)
+
+
+def _product_backward(saved: Any, gradient: Float[Array, '... O']) -> tuple[Array, Array]:
+    x, kernel_IO = saved
+    to_x = lax.dot_general(gradient, kernel_IO, (((gradient.ndim - 1,), (1,)), ((), ())))
+    counted = jnp.where(counts(gradient), jnp.square(x), jnp.zeros_like(x))
+    squares_I = counted.sum(tuple(range(x.ndim - 1)))
+    return to_x, jnp.broadcast_to(squares_I[:, None], kernel_IO.shape)
+
+
+weighing_product.defvjp(_product_forward, _product_backward)
+
+
+@jax.custom_vjp
+def counting_rows(table_VE: Array, numbers: Int[Array, '...']) -> Float[Array, '... E']:
+    """Rows of a table [V, E]; the table's gradient has in each row how often it is read."""
+    return jnp.take(table_VE, numbers, axis=0)
+
+
+def _rows_forward(table_VE: Array, numbers: Int[Array, '...']) -> tuple[Array, Any]:
+    return counting_rows(table_VE, numbers), (table_VE, numbers)
+
+
+def _rows_backward(saved: Any, gradient: Float[Array, '... E']) -> tuple[Array, None]:
+    table_VE, numbers = saved
+    times_V = jnp.zeros(table_VE.shape[0], table_VE.dtype)
+    times_V = times_V.at[numbers.ravel()].add(counts(gradient).ravel().astype(table_VE.dtype))
+    return jnp.broadcast_to(times_V[:, None], table_VE.shape), None
+
+
+counting_rows.defvjp(_rows_forward, _rows_backward)
+
+
+def counts(gradient: Float[Array, '... O']) -> Array:
+    """Which tokens [..., 1] the loss depends on."""
+    return (gradient != 0.0).any(axis=-1, keepdims=True)

@@ -1,0 +1,103 @@
+"""How much each input of a trained model's kernels matters, for factors that lose least of what the model does.
+
+Sources: Hsu et al. 2022, arXiv 2207.00112 (gradients: an estimate of the Fisher information, summed over a row of the
+kernel); by inputs: the error of what a kernel gives over the tokens of a corpus.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from efficient_attention.config.distill import DistillConfig
+from efficient_attention.config.prune import PruneConfig
+from efficient_attention.errors import InputError
+from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.modules.dense_layer import Dense
+from efficient_attention.modules.table import Table
+from efficient_attention.objectives.objective import Batch, Objective, total_loss
+from efficient_attention.tasks.registry import make_task
+
+WAYS = ('gradients', 'inputs')
+TOGETHER = 8  # rows of one call of the program
+
+
+def input_weights(pretrained: Pretrained, way: str, rows: int) -> dict[Any, Any]:
+    """For each kernel and table its inputs' weights [..., I], float32, in the places of the parameters.
+
+    Args:
+        pretrained: of the workdir of a fine-tuning run, whose first training rows are read; it may be shrunk.
+        way: 'gradients' = sums of squared gradients of each row's own loss; 'inputs' = sums of squared inputs at the
+            tokens that the loss depends on, of a table how often a row is looked up.
+        rows: to read; all where there are fewer.
+
+    Raises:
+        InputError: it is no fine-tuning run, the way is unknown, or the run's data are not there.
+    """
+    config = pretrained.run
+    if config is None or config.task != 'fine_tuning':
+        kind = 'no run' if config is None else f'one of {config.task}'
+        raise InputError(f'weights of inputs come from the training rows of a fine-tuning run; this is {kind}')
+    if way not in WAYS:
+        raise InputError(f'unknown weights {way!r}; known: {", ".join(WAYS)}')
+    plain = {'dtype': 'float32', 'dropout_rate': 0.0, 'attention_dropout_rate': 0.0, 'quantization': 'none'}
+    model = dataclasses.replace(pretrained.model, **plain, float_layers=())
+    alone = dataclasses.replace(config, model=model, distill=DistillConfig(), prune=PruneConfig())
+    task = make_task(alone)
+    task.prepare_training()
+    module = task.make_model(nnx.Rngs(0))
+    for _, layer in nnx.iter_graph(module):
+        if way == 'inputs' and isinstance(layer, Dense | Table):
+            layer.weighs_inputs = True
+    graph, _ = nnx.split(module)
+    params = pretrained.params()
+    add = jax.jit(lambda params, batch: squares_of(graph, task.objective, params, batch, is_squared=way == 'gradients'))
+    total = None
+    rows = min(rows, task.rows_per_epoch() or rows)
+    steps = -(-rows // alone.train.batch_size)
+    batches = task.training_batches(0, steps, 0, 1)
+    for batch in parts(batches, rows):
+        found = add(params, batch)
+        total = found if total is None else jax.tree.map(jnp.add, total, found)
+    return jax.tree.map(np.asarray, total)
+
+
+def parts(batches: Iterator[dict[str, np.ndarray]], rows: int) -> Iterator[dict[str, np.ndarray]]:
+    """The first rows, a few at a time; each batch's last part is filled up by rows of weight 0."""
+    left = rows
+    for batch in batches:
+        size = min(left, len(next(iter(batch.values()))))
+        for start in range(0, size, TOGETHER):
+            yield {name: array[start : min(start + TOGETHER, size)] for name, array in batch.items()}
+        left -= size
+        if left <= 0:
+            return
+
+
+def squares_of(graph: nnx.GraphDef, objective: Objective, params: Any, batch: Batch, *, is_squared: bool) -> Any:
+    """Sums over the rows of a batch, each with a loss of its own, of squared gradients (or of gradients as they are).
+
+    Of matrices [..., I, O], summed over O; what is no kernel or table has zeros.
+    """
+
+    def loss_of(params: Any, row: Batch) -> jax.Array:
+        sums, _ = objective.sums(nnx.merge(graph, params), row, None, None)
+        return total_loss(sums, objective.weights(row), objective.factor)
+
+    def add(total: Any, row: Batch) -> tuple[Any, None]:
+        alone = jax.tree.map(lambda array: array[None], row)
+        gradients = jax.grad(loss_of)(params, alone)
+        return jax.tree.map(jnp.add, total, jax.tree.map(reduced, gradients)), None
+
+    def reduced(gradient: jax.Array) -> jax.Array:
+        if gradient.ndim < 2:
+            return jnp.zeros((), jnp.float32)
+        return jnp.square(gradient).sum(-1) if is_squared else gradient[..., 0]
+
+    shapes = jax.eval_shape(lambda: jax.tree.map(reduced, params))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.scan(add, zeros, batch)[0]
