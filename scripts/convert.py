@@ -52,6 +52,8 @@ def main() -> None:
         raise InputError('--weigh says how factors are found; it needs --low_rank or --ranks')
     if options.float_layers and not options.quantize:
         raise InputError('--float_layers names layers that --quantize leaves as they are; it needs --quantize')
+    if options.compressed and options.small:
+        raise InputError("--small is this project's own form, and --compressed that of compressed-tensors; give one")
     note_phase(READING)
     output = options.output
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
@@ -70,8 +72,11 @@ def main() -> None:
         print(f'ranks {", ".join(pretrained.model.ranks)}')
     if options.quantize:
         pretrained = quantize(pretrained, options.quantize, tuple(options.float_layers))
-    is_small = options.small or bool(options.quantize)
-    (save_small if is_small else save_pretrained)(output, pretrained)
+    is_small = not options.compressed and (options.small or bool(options.quantize))
+    if is_small:
+        save_small(output, pretrained)
+    else:
+        save_pretrained(output, pretrained, compresses=options.compressed)
     model = pretrained.model
     positions = f'{model.position_limit} positions' if model.position_limit else 'any number of positions'
     print(f'{output}: {positions}, attention {model.attention}')
@@ -81,7 +86,7 @@ def main() -> None:
             print(f'{name}: rounded, {error:.4f} of its root mean square lost')
     if options.shrink:
         print(f'heads {list(model.layer_heads)}, feed-forward units {list(model.layer_units)}')
-    if options.shrink or is_small or pretrained.model.ranks:
+    if options.shrink or is_small or options.compressed or pretrained.model.ranks:
         counts = [parameter_count(one.params()) for one in (before, pretrained)]
         sizes = [4 * counts[0], (output / 'model.safetensors').stat().st_size]
         print(f'parameters {counts[0]:,} before, {counts[1]:,} after, {counts[0] / counts[1]:.2f} times fewer')
@@ -107,7 +112,10 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_integer('weigh_rows', 512, 'Training rows of --weigh.', lower_bound=1, flag_values=options)
     flags.DEFINE_bool('small', False, "Write this project's own form, in few bytes.", flag_values=options)
     modes = ['int8', 'int8_weights']
-    flags.DEFINE_enum('quantize', None, modes, '8-bit kernels and tables; implies --small.', flag_values=options)
+    rounding = '8-bit kernels and tables; implies --small without --compressed.'
+    flags.DEFINE_enum('quantize', None, modes, rounding, flag_values=options)
+    names = 'Write the 8-bit kernels in the names that transformers loads with compressed-tensors, tables as float16.'
+    flags.DEFINE_bool('compressed', False, names, flag_values=options)
     regexes = 'Regexes in the paths of layers that stay float, such as feed_forward/down.'
     flags.DEFINE_list('float_layers', [], regexes, flag_values=options)
     most = 'Most tokens of a row that data mark as global.'

@@ -27,6 +27,7 @@ TEXT_TO_TEXT_ORDER = ('t5', 'bart', 'marian', 'pegasus')  # of an encoder-decode
 ENDINGS = {kind: ending for ending, (kind, _) in reversed(ARCHITECTURES.items()) if kind != 'none'}
 ENDINGS['multi_hop'] = ENDINGS['span']
 THEIR_ACTIVATIONS = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
+QUANTIZED = 'quantization_config'  # of the tensors that a model came with; those that are written have their own
 LABEL_KEYS = ('id2label', 'label2id', 'num_labels', 'problem_type')
 Values = dict[str, Any]
 
@@ -79,7 +80,7 @@ def config_values(
     if said.refused:
         raise InputError(f'no Hugging Face {family or "family"} has {", ".join(said.refused)}')
     left_out = LABEL_KEYS if head.kind != 'none' else ()
-    values = {key: value for key, value in extra.items() if key not in (OUR_KEY, *left_out)}
+    values = {key: value for key, value in extra.items() if key not in (OUR_KEY, QUANTIZED, *left_out)}
     values |= said.values | {'model_type': name, 'architectures': [architecture(chosen, head, parts)]}
     values |= head_values(chosen, model, head, labels)
     kept_here: Values = {name: dict(group) for name, group in {'model': said.unsaid, **(kept or {})}.items() if group}

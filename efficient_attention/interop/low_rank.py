@@ -48,9 +48,8 @@ def low_rank(
     if share is not None:
         if not 0.0 < share < 1.0:
             raise InputError(f'the share of energy is {share}; it must lie in (0, 1)')
-        ranks = tuple(
-            f'{kind}={rank}' for kind, rank in ranks_of(params['encoder'], share, (weights or {}).get('encoder')).items() if is_worth(model, kind, rank)
-        )
+        least = ranks_of(params['encoder'], share, weights['encoder'] if weights else None)
+        ranks = tuple(f'{kind}={rank}' for kind, rank in least.items() if is_worth(model, kind, rank))
     smaller = dataclasses.replace(model, ranks=ranks)
     parts = parts_of_names(frozenset(params), pretrained.head)
     found = factored(params, parameter_shapes(smaller, parts), weights)

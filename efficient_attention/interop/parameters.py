@@ -196,13 +196,19 @@ def written_tensors(family: Family, tensors: Iterable[Tensor], params: Mapping[s
             faults.append(f'{tensor.path} is {"missing" if array is None else f"{array.shape}, not {whole}"}')
             continue
         for name, row in zip(tensor.names, array if tensor.is_stacked else [array], strict=True):
-            inside = name.lstrip('.') if is_bare else f'{family.prefix}{name}'
             row = row.T if tensor.is_transposed else row[None] if tensor.is_row else row
-            written[inside if name.startswith('.') else name] = row
+            written[written_name(family, name, is_bare=is_bare)] = row
     faults += [f'{path} has no name in a {family.model_type} checkpoint' for path in arrays]
     if faults:
         raise InputError(f'the parameters do not fit: {listed(faults)}')
     return written
+
+
+def written_name(family: Family, name: str, *, is_bare: bool) -> str:
+    """A tensor's name in a file, from that without prefix."""
+    if not name.startswith('.'):
+        return name
+    return name.lstrip('.') if is_bare else f'{family.prefix}{name}'
 
 
 def plain_names(family: Family, names: Iterable[str]) -> dict[str, str]:

@@ -18,9 +18,20 @@ from efficient_attention.data.cache_folder import TARGET_TOKENIZER, TOKENIZER
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.text_to_text import TextToTextIds, text_to_text_ids, with_ends
 from efficient_attention.errors import InputError
+from efficient_attention.interop.codes import Flat, as_flat, as_tree, coded
+from efficient_attention.interop.compressed_tensors import (
+    check_compressible,
+    check_readable,
+    compressed_params,
+    is_compressed,
+    kernels_of,
+    quantization_config,
+    read_codes,
+    scales,
+)
 from efficient_attention.interop.config_fields import OUR_EXAMPLES, OUR_PAIRS, SHIFTED
 from efficient_attention.interop.config_in import CONFIG, TEXT_TO_TEXT, Description, describe, read_values
-from efficient_attention.interop.config_out import config_values
+from efficient_attention.interop.config_out import QUANTIZED, config_values
 from efficient_attention.interop.export_seal import check_export, seal_export
 from efficient_attention.interop.factors import factored, products
 from efficient_attention.interop.families import FAMILIES, Family
@@ -113,6 +124,7 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
         return Pretrained(**small_fields(path, values))
     try:
         known = describe(values)
+        check_readable(values, known.model)
     except InputError as error:
         raise InputError(f'{path / CONFIG}: {error}') from None
     check_tensor_files(path)
@@ -132,6 +144,7 @@ def open_pretrained(path: Path, checkpoint: str = '') -> Pretrained:
         pairs=known.pairs,
         thresholds=lambda: known.thresholds,
         origin=lambda: str(path),
+        codes=(lambda: _read_compressed(path, known)) if is_compressed(values) else None,
     )
 
 
@@ -193,6 +206,15 @@ def _read_params(path: Path, known: Description) -> dict[str, Any]:
         raise InputError(f'{path}: {error}') from None
 
 
+def _read_compressed(path: Path, known: Description) -> dict[Any, Any]:
+    """The parameters as codes, where the folder holds those of kernels."""
+    folder = TensorFolder(path)
+    flat = coded(as_flat(_read_params(path, known)), known.model, known.head)
+    parts = parts_in(known, plain_names(known.family, folder.shapes))
+    tensors = tensors_of(known.family, known.model, parts)
+    return as_tree(read_codes(flat, kernels_of(known.model, known.head), tensors, folder, known.family))
+
+
 def parts_in(known: Description, found: Mapping[str, str]) -> Parts:
     """What a file has beside the encoder: what its architecture must have, and heads of pretraining that are there."""
     family, ending = known.family, known.ending
@@ -213,7 +235,9 @@ def parts_in(known: Description, found: Mapping[str, str]) -> Parts:
     )
 
 
-def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None = None) -> None:
+def save_pretrained(
+    folder: Path, pretrained: Pretrained, tokenizer: Path | None = None, *, compresses: bool = False
+) -> None:
     """Writes config.json, model.safetensors and the tokenizer's files, as transformers reads them, and their seal.
 
     The folder appears when all is written.
@@ -222,6 +246,8 @@ def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None
         folder: must be missing or empty.
         pretrained: as `open_pretrained` gives it, or made for a model in memory.
         tokenizer: its file; None = `pretrained.tokenizer`.
+        compresses: writes the kernels of a model that rounds them as int8, and its tables as float16, in the names
+            that transformers loads with the package compressed-tensors.
 
     Raises:
         InputError: no Hugging Face family has such a model, it has two tokenizers or reads sources in reverse, or there
@@ -232,6 +258,8 @@ def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None
         raise InputError('pairs.target_tokenizer: the model has two tokenizers; a Hugging Face folder holds one')
     if pretrained.run is not None and pretrained.run.pairs.reverse_source:
         raise InputError('pairs.reverse_source is True; no tokenizer of a Hugging Face folder reverses texts')
+    if compresses:
+        check_compressible(pretrained.model)
     params = padded(pretrained.model, products(pretrained.params()))
     tokenizer = pretrained.tokenizer if tokenizer is None else tokenizer
     values = config_values(
@@ -249,16 +277,18 @@ def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None
     if family.decoder and tokenizer is not None:
         values = with_ids(values, trained_ids(pretrained, tokenizer))
         generation = generation or generation_of(pretrained, tokenizer)
-    tensors = written_tensors(
-        family,
-        tensors_of(family, even(pretrained.model), parts_from(pretrained, frozenset(params))),
-        params,
-        is_bare=values['architectures'][0] == f'{family.stem}Model',
-    )
+    listed = tensors_of(family, even(pretrained.model), parts_from(pretrained, frozenset(params)))
+    is_bare = values['architectures'][0] == f'{family.stem}Model'
+    codes = codes_of(pretrained) if compresses else {}
+    params = compressed_params(params, codes) if compresses else params
+    tensors = written_tensors(family, listed, params, is_bare=is_bare)
+    if compresses:
+        tensors |= scales(codes, family, listed, is_bare=is_bare)
+        values[QUANTIZED] = quantization_config(codes, family, listed, is_bare=is_bare)
     tensors = with_repeated(family.model_type, pretrained.model, tensors)
     note_phase(WRITING)
     with whole_folder(folder) as partial:
-        write_tensors(partial, tensors)
+        write_tensors(partial, tensors, is_stored=compresses)
         longest = pretrained.model.position_limit or pretrained.model.max_length
         types = pretrained.model.token_types > 1
         carry_tokenizer(tokenizer, partial, longest, has_types=types, written=as_trained(pretrained, tokenizer))
@@ -266,6 +296,13 @@ def save_pretrained(folder: Path, pretrained: Pretrained, tokenizer: Path | None
         if generation:
             write_keys(partial / GENERATION, generation)
         seal_export(partial)
+
+
+def codes_of(pretrained: Pretrained) -> Flat:
+    """The parameters of a model that rounds them by path, int8 codes with their scales among them."""
+    if pretrained.codes is not None:
+        return as_flat(pretrained.codes())
+    return coded(as_flat(pretrained.params()), pretrained.model, pretrained.head)
 
 
 def write_keys(path: Path, values: Mapping[str, Any]) -> None:

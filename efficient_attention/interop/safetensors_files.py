@@ -26,6 +26,7 @@ PICKLES = ('*.bin', '*.pt', '*.pth', '*.ckpt', '*.pkl')
 OTHERS = ('*.h5', '*.msgpack', '*.ckpt.index')
 BYTES = 4  # of a number as it is read
 INTEGERS = ('I8', 'U8')
+WEIGHT, SCALE = '.weight', '_scale'  # how the names of a layer's integers, and of their scales, end
 FLOATS = ('F64', 'F32', 'F16', 'BF16')
 HOW = "load it where it came from with transformers and save it by save_pretrained('folder', safe_serialization=True)"
 
@@ -46,26 +47,53 @@ class TensorFolder:
             with opened(path) as file:
                 for name in file.keys():  # noqa: SIM118  no mapping
                     self.files[name], self.shapes[name] = path, tuple(file.get_slice(name).get_shape())
+        # What the integers of a layer stand for (interop/compressed_tensors.py); they are part of its `weight`.
+        self.scales = {
+            name for name in self.shapes if name.endswith(WEIGHT + SCALE) and name[: -len(SCALE)] in self.shapes
+        }
+        self.shapes = {name: shape for name, shape in self.shapes.items() if name not in self.scales}
         lost = sorted(name for name, path in listed.items() if self.files.get(name) != path)
         if lost:
             raise InputError(f'{folder / INDEX}: {lost[0]} is not in {listed[lost[0]].name}, where it should be')
         check_host_fits(sum(map(math.prod, self.shapes.values())) * BYTES, f'{folder}: its tensors')
 
     def read(self, name: str) -> np.ndarray:
-        """float32, whatever the file holds.
+        """float32, whatever the file holds; of integers with scales what they stand for.
 
         Raises:
             InputError: the tensor holds no floating-point numbers, or some that are not finite.
         """
         path = self.files[name]
+        if name + SCALE in self.scales:
+            codes, scale = self.read_codes(name)
+            return codes.astype(np.float32) * scale
         with opened(path) as file:
             kind = file.get_slice(name).get_dtype()
             if kind not in FLOATS:
-                raise InputError(f'{path}: {name} holds {kind}, no floating-point numbers')
+                more = f' and no {name}{SCALE}' if kind == 'I8' else ''
+                raise InputError(f'{path}: {name} holds {kind}, no floating-point numbers{more}')
             tensor = np.asarray(file.get_tensor(name)).astype(np.float32)
         if not np.isfinite(tensor).all():
             raise InputError(f'{path}: {name} holds numbers that are not finite')
         return tensor
+
+    def read_codes(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """int8 [out, in] of a layer, and float32 [out, 1] that they are multiplied by.
+
+        Raises:
+            InputError: the tensor holds other numbers, or has no scale that fits.
+        """
+        path = self.files[name]
+        if name + SCALE not in self.scales:
+            raise InputError(f'{path}: {name} has no {name}{SCALE}')
+        with opened(path) as file:
+            kind = file.get_slice(name).get_dtype()
+            codes = np.asarray(file.get_tensor(name))
+        scale = TensorFolder.read(self, name + SCALE)
+        if kind != 'I8' or scale.shape != (len(codes), 1):
+            fault = f'{kind} with {name}{SCALE} {list(scale.shape)}'
+            raise InputError(f'{path}: {name} holds {fault}; read here: I8 with [{len(codes)}, 1]')
+        return codes, scale
 
     def read_stored(self, name: str) -> np.ndarray:
         """The numbers as the file holds them: float32, or int8 and uint8 of a small model.

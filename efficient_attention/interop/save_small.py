@@ -6,10 +6,10 @@ from pathlib import Path
 from efficient_attention.commands.phases import WRITING, note_phase
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.errors import InputError
-from efficient_attention.interop.codes import as_flat, coded, packed, rounded_paths
+from efficient_attention.interop.codes import packed, rounded_paths
 from efficient_attention.interop.config_in import CONFIG, TEXT_TO_TEXT
 from efficient_attention.interop.export_seal import seal_export
-from efficient_attention.interop.pretrained import Pretrained, write_keys
+from efficient_attention.interop.pretrained import Pretrained, codes_of, write_keys
 from efficient_attention.interop.safetensors_files import write_tensors
 from efficient_attention.interop.small_folder import MODEL_TYPE, SHAPES, VERSION
 from efficient_attention.interop.tokenizer_files import carry_tokenizer
@@ -58,8 +58,7 @@ def save_small(folder: Path, pretrained: Pretrained) -> None:
     if pretrained.problem == TEXT_TO_TEXT:
         raise InputError('an encoder-decoder has no small form; encoders have')
     model, head = pretrained.model, pretrained.head
-    flat = as_flat(pretrained.params() if pretrained.codes is None else pretrained.codes())
-    stored = packed(coded(flat, model, head) if pretrained.codes is None else flat)
+    stored = packed(codes_of(pretrained))
     values = {
         'model_type': MODEL_TYPE,
         'version': VERSION,

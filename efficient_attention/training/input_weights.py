@@ -44,7 +44,12 @@ def input_weights(pretrained: Pretrained, way: str, rows: int) -> dict[Any, Any]
         raise InputError(f'weights of inputs come from the training rows of a fine-tuning run; this is {kind}')
     if way not in WAYS:
         raise InputError(f'unknown weights {way!r}; known: {", ".join(WAYS)}')
-    plain = {'dtype': 'float32', 'dropout_rate': 0.0, 'attention_dropout_rate': 0.0, 'quantization': 'none'}
+    plain: dict[str, Any] = {
+        'dtype': 'float32',
+        'dropout_rate': 0.0,
+        'attention_dropout_rate': 0.0,
+        'quantization': 'none',
+    }
     model = dataclasses.replace(pretrained.model, **plain, float_layers=())
     alone = dataclasses.replace(config, model=model, distill=DistillConfig(), prune=PruneConfig())
     task = make_task(alone)

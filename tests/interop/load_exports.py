@@ -18,7 +18,10 @@ def difference(folder: Path) -> float:
     ending = (folder / 'ending').read_text()
     arrays = load_file(folder / 'inputs_and_outputs.safetensors')
     name = json.loads((folder / 'config.json').read_text())['architectures'][0]
-    model, found = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
+    more = {}
+    if (folder / 'as_floats').exists():  # of integers what they stand for
+        more = {'quantization_config': transformers.CompressedTensorsConfig(dequantize=True)}
+    model, found = getattr(transformers, name).from_pretrained(folder, output_loading_info=True, **more)
     # Some of BigBird's classes have a pooler that they do not use.
     missing = [own for own in found['missing_keys'] if 'pooler' not in own]
     if missing or found['mismatched_keys']:

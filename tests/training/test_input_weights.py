@@ -1,7 +1,5 @@
 """How much inputs matter by a run's own rows: squared gradients of each row alone, squares of what enters a kernel."""
 
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -109,8 +109,9 @@ def test_kept_logits_of_tokens_serve_batches_of_any_bucket(tmp_path: Path, probl
 
 
 @pytest.mark.lenient_promotion
-def test_a_run_with_kept_logits_that_goes_on_is_the_unbroken_one(tmp_path: Path, teacher: Path):
+def test_a_run_with_kept_logits_and_rounding_that_goes_on_is_the_unbroken_one(tmp_path: Path, teacher: Path):
     fields = {'train.steps': 24, 'checkpoint.every_steps': 12, 'eval.every_steps': 24, 'checkpoint.keep': 2}
+    fields |= {'model.quantization': 'int8'}
     config = config_of(tmp_path, teacher, **fields)
     train(config, tmp_path / 'run')
     shutil.copytree(tmp_path / 'run', tmp_path / 'second')
