@@ -8,6 +8,7 @@ import io
 import json
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -35,6 +36,8 @@ def measure(shape: dict) -> dict:
     tokens = torch.from_numpy(np.random.default_rng(0).integers(5, model['vocab_size'], (rows, length)))
     mask = torch.ones_like(tokens)
     times: list[float] = []
+    Path('/proc/self/clear_refs').write_text('5')  # forgets the peak so far
+    before = resident_bytes('VmRSS')
     with torch.inference_mode():
         for _ in range(2):
             encoder(input_ids=tokens, attention_mask=mask)
@@ -47,7 +50,14 @@ def measure(shape: dict) -> dict:
         'name': name,
         'milliseconds': 1e3 * float(np.median(times)),
         'parameter_bytes': stored.getbuffer().nbytes,
+        'temporary_bytes': max(resident_bytes('VmHWM') - before, 0),
     }
+
+
+def resident_bytes(name: str) -> int:
+    """Memory of this process: VmRSS = now, VmHWM = at most since the peak was forgotten."""
+    lines = Path('/proc/self/status').read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f'{name}:'))
 
 
 if __name__ == '__main__':
