@@ -1,7 +1,7 @@
 """`attend`: checks and groups the arguments, and returns the attention output of whatever mechanism they name."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, overload
 
 import jax
@@ -16,6 +16,7 @@ from efficient_attention.attention.checks import (
     check_bias,
     check_centres,
     check_keys,
+    check_learned,
     check_mechanism,
     check_positions,
     check_relative,
@@ -58,6 +59,7 @@ def attend(  # type: ignore[misc]
     relative: Relative | None = None,
     additive: Float[Array, 'H K'] | None = None,
     centres: Float[Array, 'B L H'] | None = None,
+    learned: Mapping[str, Array] | None = None,
     query_segments: Int[Numbers, 'B L'] | None = None,
     key_segments: Int[Numbers, 'B M'] | None = None,
     query_positions: Int[Numbers, '#B L'] | None = None,
@@ -83,6 +85,7 @@ def attend(  # type: ignore[misc]
         additive: v of additive scores, v tanh(q + k) unscaled, in place of q k / sqrt(K) (Bahdanau et al. 2014, arXiv
             1409.0473).
         centres: where `LocalP` reads, in [0, 1] as a share of the keys of the query's segment.
+        learned: the arrays that the mechanism learns, by name (`Mechanism.learned_operands`).
         query_segments: a query reads keys of its own segment alone; segment 0 is padding, which nobody reads.
             Give both segment arguments or neither; queries of segment 0 give zeros. Numbers in [0, 2**31); one
             outside is refused in a NumPy array and in a JAX array on a CPU. It is not noticed in an array on another
@@ -115,6 +118,7 @@ def attend(  # type: ignore[misc]
             relative=relative,
             additive=additive,
             centres=centres,
+            learned=learned,
             segments=Sides(query_segments, key_segments),
             positions=Sides(query_positions, key_positions),
             dropout=Dropout(dropout_rate, dropout_rng),
@@ -153,6 +157,7 @@ def complete(request: Request) -> Request:
     check_relative(query, mechanism, request.relative)
     check_additive(query, mechanism, request.additive)
     check_centres(query, mechanism, request.centres)
+    check_learned(query, mechanism, request.learned)
     check_keys(mechanism, query.shape[0], rate, request.rng, dropout_rng)
     lengths = query.shape[1], key.shape[1]
     return dataclasses.replace(
@@ -195,7 +200,7 @@ def attention_weights(
 ) -> Float[Array, 'B H L M']:
     """The weights by which each query sums the values, for any mechanism: rows sum to 1, to 0 without keys.
 
-    LocalP's sum to at most 1.
+    LocalP's sum to at most 1; those of Linformer and Nystrom may be negative and sum to other numbers.
 
     FAVOR's are its implicit matrix, LSH's the union over rounds. Needs memory for all pairs: for pictures and tests.
     Takes `attend`'s keyword arguments but those below; raises what it raises.

@@ -147,6 +147,23 @@ def check_centres(query: Array, mechanism: Mechanism, centres: Any) -> None:
         raise ValueError(f'centres are {centres.dtype} {centres.shape}; they must be floating-point numbers {shape}')
 
 
+def check_learned(query: Array, mechanism: Mechanism, learned: Any) -> None:
+    """The arrays that the mechanism learns, by name, each of the shape that it declares, and no others."""
+    declared = mechanism.learned_operands(*query.shape[2:])
+    given = learned or {}
+    for name, operand in declared.items():
+        if name not in given:
+            raise ValueError(f'{mechanism} learns {name} {operand.shape}; give it in `learned`')
+        found = given[name]
+        if not hasattr(found, 'dtype') or not jnp.issubdtype(found.dtype, jnp.floating):
+            kind = getattr(found, 'dtype', type(found).__name__)
+            raise ValueError(f'learned {name} is of type {kind}; it must be an array of floating-point numbers')
+        if found.shape != operand.shape:
+            raise ValueError(f'learned {name} has shape {found.shape}; {mechanism} needs {operand.shape}')
+    if unknown := sorted(set(given) - set(declared)):
+        raise ValueError(f'{mechanism} learns no {", no ".join(unknown)}')
+
+
 def check_keys(mechanism: Mechanism, batch: int, dropout_rate: float, rng: Any, dropout_rng: Any) -> None:
     """One typed key for a mechanism that draws; one, or one for each row, for dropout."""
     if not 0.0 <= dropout_rate < 1.0:

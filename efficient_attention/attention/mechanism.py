@@ -10,6 +10,15 @@ CAUSAL_OPTION = 'causal=True among its arguments'
 
 
 @dataclasses.dataclass(frozen=True)
+class Operand:
+    """An array that a mechanism learns beside the projections of queries, keys and values."""
+
+    shape: tuple[int, ...]
+    deviation: float  # of the normal distribution around 0 that it is drawn from
+    is_shared: bool = False  # one for all layers of a stack, else each layer has its own
+
+
+@dataclasses.dataclass(frozen=True)
 class Mechanism:
     """A way to compute attention; frozen and hashable, so it can be a static argument.
 
@@ -98,6 +107,25 @@ class Mechanism:
     def needs_centres(self) -> bool:
         """Whether each query says around which place it reads: `centres` of `attend`."""
         return False
+
+    @property
+    def drops_itself(self) -> bool:
+        """Whether its weights already come with dropout, which acts on another matrix than theirs."""
+        return False
+
+    @property
+    def needs_whole_rows(self) -> bool:
+        """Whether it mixes the tokens of a row before any are compared, so that a row has to be one text."""
+        return False
+
+    @property
+    def longest(self) -> int:
+        """The most keys that it serves; 0 = any number."""
+        return 0
+
+    def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:  # noqa: ARG002  most learn nothing
+        """What it learns, by name, with so many query heads of this width: `learned` of `attend`."""
+        return {}
 
     @property
     def is_band(self) -> bool:

@@ -1,6 +1,18 @@
 """Every mechanism's room, by the mechanism's name; a new one is a line here."""
 
-from efficient_attention.attention import entmax, favor, hard, linear, local_p, lsh, softmax, sparsemax
+from efficient_attention.attention import (
+    entmax,
+    favor,
+    hard,
+    induced,
+    linear,
+    linformer,
+    local_p,
+    lsh,
+    nystrom,
+    softmax,
+    sparsemax,
+)
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.room import Room
 
@@ -13,6 +25,9 @@ _ROOMS = (
     entmax.ROOM,
     hard.ROOM,
     local_p.ROOM,
+    linformer.ROOM,
+    nystrom.ROOM,
+    induced.ROOM,
 )
 ROOMS: dict[str, Room] = {room.kind.name: room for room in _ROOMS}
 

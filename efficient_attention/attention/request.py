@@ -1,6 +1,7 @@
 """One checked attention call, as what computes it receives it."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -61,6 +62,7 @@ class Request:
     relative: Relative | None = None
     additive: Array | None = None  # v [H, K] of scores v tanh(q + k) in place of q k / sqrt(K)
     centres: Array | None = None  # [B, L, H] in [0, 1], shares of the keys of the query's segment
+    learned: Mapping[str, Array] | None = None  # those of `Mechanism.learned_operands`
     rng: Array | None = None
     return_lse: bool = False
     backend: str = 'auto'  # how a `Softmax` is executed
@@ -73,6 +75,11 @@ class Request:
             isinstance(positions, np.ndarray) and np.array_equal(positions, np.arange(positions.shape[1])[None])
             for positions in self.positions
         )
+
+    def operand(self, name: str) -> Array:
+        """float32: an array that the mechanism learns."""
+        assert self.learned is not None
+        return jnp.asarray(self.learned[name], jnp.float32)
 
     @property
     def keys_of_row(self) -> int:

@@ -48,6 +48,16 @@ def drop_weights(weights_BHLM: Array, request: Request) -> Float[Array, 'B H L M
     return jnp.where(keep_BHLM, weights_BHLM / (1.0 - rate), 0.0)
 
 
+def drop_slots(weights_BHLR: Array, request: Request) -> Float[Array, 'B H L R']:
+    """Weights of slots that are not the keys after attention dropout, as `drop_weights`."""
+    if request.dropout is None:
+        return weights_BHLR
+    rate, rng = request.dropout
+    slots = jnp.arange(weights_BHLR.shape[3])
+    keep_BHLR = keep_mask(rng, rate, weights_BHLR.shape[0], *map(request.numbers, ('head', 'query')), slots)
+    return jnp.where(keep_BHLR, weights_BHLR / (1.0 - rate), 0.0)
+
+
 def combine_values(
     weights_BHLM: Array, value_BMGK: Array, dtype: jnp.dtype, precision: jax.lax.Precision | None
 ) -> Float[Array, 'B L H K']:

@@ -57,11 +57,26 @@ class AttentionConfig:
             raise InputError(
                 f'model.global_tokens is {self.global_tokens}; model.attention {self.attention!r} has none'
             )
+        self._check_learned()
         for mechanism in self.mechanisms:
             self._check_mechanism(mechanism)
             self._check_backend('model.attention', self.attention, mechanism)
         self._check_backend('model.cross_attention', self.cross_attention, self.cross_mechanism)
         self._check_cross_mechanism()
+
+    def _check_learned(self) -> None:
+        learning = [one for one in self.mechanisms if one.learned_operands(self.heads, self.head_width)]
+        if learning and len(self.mechanisms) > 1:
+            raise InputError(
+                f'model.attention {self.attention!r}: {learning[0].name} learns arrays of its own, and layers that '
+                'take mechanisms in turn are made alike; let it be the only one'
+            )
+        operands = self.cross_mechanism.learned_operands(self.heads, self.head_width)
+        if any(operand.is_shared for operand in operands.values()):
+            raise InputError(
+                f'model.cross_attention {self.cross_attention!r}: arrays that all layers share are served in '
+                'model.attention alone'
+            )
 
     def _check_cross_mechanism(self) -> None:
         mechanism, text = self.cross_mechanism, self.cross_attention

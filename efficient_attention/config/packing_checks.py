@@ -9,6 +9,11 @@ def check_packing(model: ModelConfig) -> None:
     """Raises InputError where a text would read other tokens of itself in a packed row than in a row of its own."""
     allowed = "'zeros' with pairs.packed: a row of several pairs has one last state"
     require(model.initial_state == 'zeros', 'model.initial_state', model.initial_state, allowed)
+    if model.cross_mechanism.needs_whole_rows:
+        raise InputError(
+            f'pairs.packed is True; model.cross_attention {model.cross_attention!r} needs a row for each pair: it '
+            'mixes the tokens of a row'
+        )
     for field in ('attention', 'decoder_attention'):
         stack = model.encoder if field == 'attention' else model.decoder
         for mechanism, text in zip(stack.mechanisms, getattr(model, field).split(';'), strict=True):
@@ -19,8 +24,18 @@ def check_packing(model: ModelConfig) -> None:
                 )
 
 
+def check_packed_documents(model: ModelConfig) -> None:
+    """Raises InputError where rows that are filled with several documents would mix them."""
+    for mechanism in model.mechanisms:
+        if mechanism.needs_whole_rows:
+            raise InputError(
+                f"data.pairs is 'none', which packs documents into full rows; model.attention {model.attention!r} "
+                "mixes the tokens of a row: use 'nsp' or 'sop'"
+            )
+
+
 def goes_by_place(mechanism: Mechanism) -> bool:
     """Whether a token's place in the row, or the row's length, decides what it reads beside segment and distance."""
     is_pattern = mechanism.has_logits  # sums of feature maps, which have none, are kept for each segment
     is_placed = is_pattern and mechanism.compares_positions and not mechanism.goes_by_distance
-    return is_placed or mechanism.reads_length
+    return is_placed or mechanism.reads_length or mechanism.needs_whole_rows

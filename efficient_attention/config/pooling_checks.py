@@ -29,9 +29,10 @@ def check_pooling(head: HeadConfig, model: ModelConfig, examples: ExamplesConfig
     require(head.sentence_layers > 0, 'head.sentence_layers', 0, 'above 0 with examples.sentences')
     allowed = "'mean' or 'attention' with head.sentence_layers: the first sentence does not stand for all"
     require(head.pooling != 'first', 'head.pooling', head.pooling, allowed)
-    if limit := model.position_tables.get('model.location_length'):
-        allowed = f'at most model.location_length {limit}, whose table the layers over sentences read, too'
-        require(examples.sentences <= limit, 'examples.sentences', examples.sentences, allowed)
+    for field, limit in model.position_tables.items():
+        if field == 'model.location_length' or field.startswith('model.attention'):
+            allowed = f'at most {field} {limit}, whose table the layers over sentences read, too'
+            require(examples.sentences <= limit, 'examples.sentences', examples.sentences, allowed)
 
 
 def check_sentence_rows(examples: ExamplesConfig, model: ModelConfig, mesh: MeshConfig) -> None:

@@ -25,11 +25,12 @@ from efficient_attention.models.taps import LayerTap, Taps, taps_of
 from efficient_attention.modules.context import Context, LayerMemory, OtherSequence
 from efficient_attention.modules.distances import DistanceBiases
 from efficient_attention.modules.layer import Layer
+from efficient_attention.modules.learned import learned_arrays, make_learned
 from efficient_attention.modules.sub_layer import RECURRENT, Streams, SubLayer, begin, end
 from efficient_attention.recurrence.recur import State
 
 # Fields of a context that gradients flow into.
-DIFFERENTIABLE = ('bias', 'distance_biases', 'other_BMD')
+DIFFERENTIABLE = ('bias', 'distance_biases', 'learned', 'other_BMD')
 
 
 class Shared(NamedTuple):
@@ -67,6 +68,7 @@ class Stack(nnx.Module):
     ) -> None:
         self.config, self.first = config, first
         self.position_bias: LogitTerms | None = make_position_bias(config, causal, rngs)
+        self.learned = make_learned(config, config.mechanisms[0], is_shared=True, rngs=rngs)
         make = functools.partial(Layer, config, sub_layers=sub_layers)
         self.layers: Any = (
             stacked_layers(make, len(set(config.layer_numbers)), rngs) if config.is_stacked else make(rngs=rngs)
@@ -138,6 +140,7 @@ class Stack(nnx.Module):
             other: what cross-attention reads.
         """
         terms = self.logit_terms(positions_BL)
+        terms['learned'] = learned_arrays(self.learned, None)
         context = Context(segments_BL, positions_BL, rng, mechanism_rng, is_global_BL, **terms)
         if other is None:
             return context

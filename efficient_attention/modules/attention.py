@@ -20,6 +20,7 @@ from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.context import Context, LayerMemory, OtherSequence, fold
 from efficient_attention.modules.distances import DistanceTerm
 from efficient_attention.modules.global_tokens import GlobalTokens, attend_with_global
+from efficient_attention.modules.learned import learned_arrays, make_learned
 from efficient_attention.modules.low_rank import with_low_rank
 from efficient_attention.modules.parameters import linear
 from efficient_attention.modules.positions import rotate
@@ -40,11 +41,13 @@ class AttentionOperands(NamedTuple):
     # log-probabilities of the keys that queries drew, in training
     drawn_BHL: Array | None = None
     value_BMHK: Array | None = None  # of a self-attention; weights do not depend on it
+    learned: dict[str, Array] | None = None  # by name
 
     @property
     def options(self) -> dict[str, Any]:
         """What stands beside queries and keys, as keyword arguments of `attend` and `attention_weights`."""
-        return {'relative': self.relative, 'additive': self.additive_HK, 'centres': self.centres_BLH}
+        found = {'relative': self.relative, 'additive': self.additive_HK, 'centres': self.centres_BLH}
+        return found | {'learned': self.learned}
 
 
 class Attention(nnx.Module):
@@ -71,6 +74,8 @@ class Attention(nnx.Module):
         self.location = Location(config, rngs=rngs) if config.score == 'location' else None
         has_centres = is_cross and config.cross_mechanism.needs_centres
         self.centres = Centres(config, rngs=rngs) if has_centres else None
+        mechanism = config.cross_mechanism if is_cross else config.mechanisms[0]
+        self.learned = make_learned(config, mechanism, rngs=rngs)
         with_low_rank(self, config, ('query', 'key', 'value', 'out'), rngs)
 
     def __call__(
@@ -114,7 +119,10 @@ class Attention(nnx.Module):
         relative = None
         if self.distances is not None:
             q_BLHK, relative = self.distances(q_BLHK, k_BMHK.shape[1], context.distance_biases)
-        operands = AttentionOperands(q_BLHK, k_BMHK, relative, self.additive_vector(), value_BMHK=v_BMHK)
+        learned = learned_arrays(self.learned, context.learned)
+        operands = AttentionOperands(
+            q_BLHK, k_BMHK, relative, self.additive_vector(), value_BMHK=v_BMHK, learned=learned
+        )
         out_BLHK = attend(q_BLHK, k_BMHK, v_BMHK, mechanism, bias=context.bias, **operands.options, **options)
         return self.join_heads(out_BLHK), operands
 
@@ -154,7 +162,8 @@ class Attention(nnx.Module):
     def cross_operands(self, x_BLD: Array, q_BLHK: Array, k_BMHK: Array) -> AttentionOperands:
         """Queries and keys of another sequence with what goes beside them."""
         centres_BLH = None if self.centres is None else self.centres(x_BLD)
-        return AttentionOperands(q_BLHK, k_BMHK, None, self.additive_vector(), centres_BLH)
+        learned = learned_arrays(self.learned, None)
+        return AttentionOperands(q_BLHK, k_BMHK, None, self.additive_vector(), centres_BLH, learned=learned)
 
     def cross_query(self, x_BLD: Array) -> Array:
         """The queries [B, L, H, K] to another sequence, without positions."""
@@ -202,7 +211,7 @@ class Attention(nnx.Module):
         operands = None if keys is None else self.cross_operands(x_BLD, q_BLHK, keys)
         centres_BLH, additive_HK = (None, None) if operands is None else (operands.centres_BLH, operands.additive_HK)
         new = NewQueries(q_BLHK, segments_BL, positions_BL, centres_BLH)
-        options = self.options(rng) | {'additive': additive_HK}
+        options = self.options(rng) | {'additive': additive_HK, 'learned': learned_arrays(self.learned, None)}
         if config.cross_mechanism.draws_in_training and rng is not None:
             assert operands is not None
             options['rng'] = fold(rng, DRAW_STREAM)

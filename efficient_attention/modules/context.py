@@ -53,6 +53,7 @@ class Context(NamedTuple):
             `config.global_tokens` a row.
         bias: added to the logits of self-attention: an array or a function of places, as `attend` takes it.
         distance_biases: u and v of relative 'transformer_xl', where all layers share them.
+        learned: arrays that a mechanism learns and all layers share, by name.
         memory: what this layer read before: keys and values come from it and then from the input; rotary positions
             then count from its first token. Of a recurrent layer its states, one for each direction.
         other_BMD: another sequence, which a cross-attention reads.
@@ -69,6 +70,7 @@ class Context(NamedTuple):
     is_global_BL: Array | None = None
     bias: Any = None
     distance_biases: Biases | None = None
+    learned: dict[str, Array] | None = None
     memory: LayerMemory | tuple[State, ...] | None = None
     other_BMD: Array | None = None
     other_segments_BM: Array | None = None

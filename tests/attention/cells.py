@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from efficient_attention.attention.attend import attend
+from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
 from tests.tolerances import assert_close
 
@@ -83,23 +84,34 @@ def segments(option: str, length: int, keys: int, batch: int) -> dict[str, jax.A
     return {'query_segments': query, 'key_segments': key}
 
 
+def drawn_operands(mechanism: Mechanism, heads: int, width: int) -> dict[str, jax.Array]:
+    """The arrays that the mechanism learns, at some values."""
+    declared = mechanism.learned_operands(heads, width)
+    rngs = jax.random.split(jax.random.key(8), len(declared) or 1)
+    return {
+        name: operand.deviation * jax.random.normal(rng, operand.shape)
+        for rng, (name, operand) in zip(rngs, declared.items(), strict=False)
+    }
+
+
 def results(backend: str, text: str, option: str, *shape: Any, tile: int | None = None) -> tuple:
-    """Outputs of a call and the gradients of q, k, v and the bias, also through the log-sum-exp."""
+    """Outputs of a call and the gradients of q, k, v, the bias and what is learned, also through the log-sum-exp."""
     arrays, extra = inputs(*shape[:1], option, *shape[1:])
     bias, mechanism = extra.pop('bias', None), parse_mechanism(text)
     mechanism = mechanism if tile is None else dataclasses.replace(mechanism, tile=tile)
     extra = ({'rng': jax.random.key(5)} if mechanism.needs_rng else {}) | extra
     if mechanism.needs_centres:
         extra['centres'] = jax.random.uniform(jax.random.key(6), arrays[0].shape[:3], maxval=arrays[1].shape[1])
+    learned = drawn_operands(mechanism, *arrays[0].shape[2:])
 
-    def weighted(q: jax.Array, k: jax.Array, v: jax.Array, bias: Any) -> tuple:
+    def weighted(q: jax.Array, k: jax.Array, v: jax.Array, both: tuple) -> tuple:
         k = q if mechanism.normalises_keys and k.shape == q.shape else k
-        out = attend(q, k, v, mechanism, backend=backend, bias=bias, **extra)
+        out = attend(q, k, v, mechanism, backend=backend, bias=both[0], learned=both[1], **extra)
         outs = out if isinstance(out, tuple) else (out,)
         loss = (outs[0] * jnp.sin(jnp.arange(outs[0].size).reshape(outs[0].shape))).sum()
         return loss + sum(jnp.sin(jnp.where(lse > -1e30, lse, 0.0)).sum() for lse in outs[1:]), outs
 
-    return quick(jax.grad(weighted, (0, 1, 2, 3), has_aux=True))(*arrays, bias)
+    return quick(jax.grad(weighted, (0, 1, 2, 3), has_aux=True))(*arrays, (bias, learned))
 
 
 reference = functools.cache(functools.partial(results, 'reference'))

@@ -59,6 +59,16 @@ MECHANISM_CELLS = {
     'favor(8, causal=True, chunk=8)': FAVOR_CELLS
     | dict.fromkeys(('cross', 'offset', 'traced offset', 'row positions'), OTHER_POSITIONS),
 }
+ROW_CELLS = {'padding': None, 'cross grouped': None, 'grouped': None, 'bias': r'\w+ has no additive bias'}
+ROW_CELLS |= {'lse': r'\w+ has no log-sum-exp'}
+MECHANISM_CELLS |= {
+    'linformer(5, 90)': ROW_CELLS | {'dropout': None},
+    'linformer(5, 90, tied=False, by_head=True)': {'padding dropout': None, 'cross grouped': None},
+    'linformer(5, 19)': {'plain': 'linformer has no 20 keys, but at most 19'},
+    'nystrom(6)': ROW_CELLS | {'dropout': 'nystrom has no dropout on weights'},
+    'nystrom(4, 6, 5)': {'padding grouped': None, 'cross': 'nystrom has no convolution for unequal lengths'},
+    'induced(5)': ROW_CELLS | {'dropout': 'induced has no dropout on weights'},
+}
 DISTRIBUTION_CELLS = dict.fromkeys(
     ('grouped segments bias', 'offset dropout function bias', 'row positions padding key bias'), None
 ) | {'lse': 'has no log-sum-exp'}

@@ -16,19 +16,22 @@ from efficient_attention.attention import no_cache, registry
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.cache import CacheSpec, NewTokens, decode, init_cache
 from efficient_attention.attention.favor.definition import FAVOR
+from efficient_attention.attention.induced.definition import Induced
+from efficient_attention.attention.linformer.definition import Linformer
 from efficient_attention.attention.local_p.definition import LocalP
 from efficient_attention.attention.logits.over_pattern import OverPattern
 from efficient_attention.attention.lsh.definition import LSH
 from efficient_attention.attention.lsh.hashing import draw_rotations
 from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.nystrom.definition import Nystrom
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import dense_mask, global_tokens
 from efficient_attention.attention.registry import ROOMS, room_of
 from efficient_attention.attention.room import Room
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError
-from tests.attention import contract
-from tests.attention.cells import quick
+from tests.attention import contract, contract_rows
+from tests.attention.cells import drawn_operands, quick
 from tests.attention.test_cost import both_counts
 from tests.tolerances import assert_close
 
@@ -133,6 +136,32 @@ def of_local_p(
     return contract.local_p(logits, np.asarray(CENTRES, np.float64), (segments, segments), places, mechanism.radius)
 
 
+def learned(mechanism: Mechanism) -> dict[str, np.ndarray]:
+    return {name: np.asarray(x, np.float64) for name, x in drawn_operands(mechanism, H, K).items()}
+
+
+def of_linformer(
+    mechanism: Linformer, query: np.ndarray, key: np.ndarray, _: np.ndarray, segments: np.ndarray
+) -> np.ndarray:
+    arrays = learned(mechanism)
+    mixtures = arrays['keys'], arrays.get('values', arrays['keys'])
+    return contract_rows.linformer_weights(query, key, mixtures, segments != 0, segments != 0)
+
+
+def of_nystrom(
+    mechanism: Nystrom, query: np.ndarray, key: np.ndarray, _: np.ndarray, segments: np.ndarray
+) -> np.ndarray:
+    options = {'count': mechanism.landmarks, 'iterations': mechanism.iterations}
+    convolution = learned(mechanism).get('convolution')
+    return contract_rows.nystrom_weights(query, key, segments != 0, segments != 0, convolution=convolution, **options)
+
+
+def of_induced(
+    mechanism: Induced, query: np.ndarray, key: np.ndarray, _: np.ndarray, segments: np.ndarray
+) -> np.ndarray:
+    return contract_rows.induced_weights(query, key, learned(mechanism)['points'], segments != 0, segments != 0)
+
+
 # By text: the weights [H, L, M] of one row, from float64 query and key [L, H, K], what segments and order allow
 # [L, M], and the segments.
 TABLE: dict[str, Callable[[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
@@ -146,11 +175,22 @@ TABLE: dict[str, Callable[[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     'entmax(causal)': of_entmax,
     'hard(causal)': of_hard,
     'local_p(3)': of_local_p,
+    'linformer(3, 512)': of_linformer,
+    'linformer(4, 512, tied=False, by_head=True)': of_linformer,
+    'nystrom(4)': of_nystrom,
+    'nystrom(13, 2, 3)': of_nystrom,
+    'nystrom(12)': of_nystrom,
+    'induced(3)': of_induced,
 }
 
 
 def test_every_mechanism_has_a_row():
     assert {type(parse_mechanism(text)) for text in TABLE} == {room.kind for room in ROOMS.values()}
+
+
+def segments_for(mechanism: Mechanism) -> np.ndarray:
+    """Packed rows with padding, or of one text each."""
+    return np.minimum(SEGMENTS, 1) if mechanism.needs_whole_rows else SEGMENTS
 
 
 def vectors() -> list[jax.Array]:
@@ -159,7 +199,9 @@ def vectors() -> list[jax.Array]:
 
 def served(text: str, q: jax.Array, k: jax.Array, v: jax.Array, backend: str) -> jax.Array:
     mechanism = parse_mechanism(text)
-    options = {'query_segments': jnp.asarray(SEGMENTS), 'key_segments': jnp.asarray(SEGMENTS), 'backend': backend}
+    segments = jnp.asarray(segments_for(mechanism))
+    options = {'query_segments': segments, 'key_segments': segments, 'backend': backend}
+    options['learned'] = drawn_operands(mechanism, H, K)
     options |= {'rng': RNG} if mechanism.needs_rng else {}
     if mechanism.needs_centres:
         options |= {'centres': jnp.broadcast_to(CENTRES, (B, *CENTRES.shape))}
@@ -172,7 +214,7 @@ def test_definition_and_fast_form_are_the_table_s(text: str):
     q, k, v = vectors()
     mechanism = parse_mechanism(text)
     expected = []
-    for row, segments in enumerate(SEGMENTS):
+    for row, segments in enumerate(segments_for(mechanism)):
         query, key, value = (np.asarray(x[row], np.float64) for x in (q, k, v))
         allowed = contract.same_segment(segments, segments)
         allowed = np.tril(allowed) if mechanism.is_causal else allowed

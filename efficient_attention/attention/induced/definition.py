@@ -1,0 +1,79 @@
+"""Induced attention defined: a few learned points read the row, and the row reads what they have read."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from efficient_attention.attention.mechanism import Mechanism, Operand
+from efficient_attention.attention.request import Request
+from efficient_attention.attention.weights import masked_softmax
+from efficient_attention.attention.whole_rows import check_whole_rows, finish, per_head, valid_keys
+from efficient_attention.errors import require_at_least
+
+HIGHEST = jax.lax.Precision.HIGHEST
+EVERYWHERE = jnp.ones((1, 1, 1, 1), bool)
+
+
+@dataclasses.dataclass(frozen=True)
+class Induced(Mechanism):
+    """softmax(q (P k)^T / sqrt(K)) P v with P = softmax(I k^T / sqrt(K)) and learned points I; rows sum to 1.
+
+    Without positions the output permutes with the tokens. There is no causal form: every point reads the whole row.
+
+    Sources: Lee et al. 2019, arXiv 1810.00825, equation 9 (there two blocks with feed-forward layers); Ma et al. 2021,
+    arXiv 2106.01540, section 3, which carries the points' results to the next layer.
+
+    Args:
+        points: I, of each head.
+    """
+
+    name = 'induced'
+
+    points: int = 64
+
+    def __post_init__(self) -> None:
+        require_at_least(1, 'induced points', self.points)
+
+    @property
+    def compares_positions(self) -> bool:
+        """False: points know nothing of places."""
+        return False
+
+    @property
+    def has_dropout(self) -> bool:
+        """False: the weights of keys are never computed one by one."""
+        return False
+
+    @property
+    def needs_whole_rows(self) -> bool:
+        """True: points read all keys."""
+        return True
+
+    def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:
+        """The points [H, P, K]."""
+        return {'points': Operand((heads, self.points, width), 1.0)}
+
+    def differs_by_head(self, heads: int) -> bool:
+        """True: each head has points of its own."""
+        return heads > 1
+
+
+def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
+    """The weights of keys: those of points, times those of keys for each point."""
+    check_whole_rows(request, dropout_on_weights=request.dropout is not None)
+    heads, width = request.query.shape[2:]
+    scale, valid_BM = 1.0 / math.sqrt(width), valid_keys(request)
+    key_BMHK = per_head(request.key, heads).astype(jnp.float32)
+    allowed = EVERYWHERE if valid_BM is None else valid_BM[:, None, None]
+    to_points_BHPM = jnp.einsum('HPK,BMHK->BHPM', request.operand('points') * scale, key_BMHK, precision=HIGHEST)
+    read_BHPM, _ = masked_softmax(to_points_BHPM, allowed)
+    points_BHPK = jnp.einsum('BHPM,BMHK->BHPK', read_BHPM, key_BMHK, precision=HIGHEST)
+    query_BLHK = request.query.astype(jnp.float32) * scale
+    logits_BHLP = jnp.einsum('BLHK,BHPK->BHLP', query_BLHK, points_BHPK, precision=HIGHEST)
+    reading_BHLP, _ = masked_softmax(logits_BHLP, EVERYWHERE)
+    weights_BHLM = jnp.einsum('BHLP,BHPM->BHLM', reading_BHLP, read_BHPM, precision=HIGHEST)
+    return finish(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None

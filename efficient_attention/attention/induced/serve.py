@@ -1,0 +1,28 @@
+"""Induced attention in time and memory linear in the length: points read keys and values at once."""
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from efficient_attention.attention.einsum import float32_einsum
+from efficient_attention.attention.induced.definition import EVERYWHERE
+from efficient_attention.attention.logits.definition import dot_logits
+from efficient_attention.attention.request import Request
+from efficient_attention.attention.weights import combine_values, masked_softmax
+from efficient_attention.attention.whole_rows import check_whole_rows, finish, per_head, valid_keys
+
+
+def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
+    """The output of `Induced`, with padding, cross attention and grouped heads."""
+    check_whole_rows(request, dropout_on_weights=request.dropout is not None)
+    dtype, (batch, _, heads, width) = request.query.dtype, request.query.shape
+    points_HPK, valid_BM = request.operand('points').astype(dtype), valid_keys(request)
+    points_BPHK = jnp.broadcast_to(points_HPK.swapaxes(0, 1)[None], (batch, *points_HPK.swapaxes(0, 1).shape))
+    key_BMHK, value_BMHK = (per_head(x, heads) for x in (request.key, request.value))
+    allowed = EVERYWHERE if valid_BM is None else valid_BM[:, None, None]
+    read_BHPM, _ = masked_softmax(dot_logits(points_BPHK, key_BMHK, dtype, None), allowed)
+    both_BMHX = jnp.concatenate([key_BMHK, value_BMHK], axis=-1)  # one product over the keys
+    both_BPHX = float32_einsum('BHPM,BMHX->BPHX', read_BHPM.astype(dtype), both_BMHX).astype(dtype)
+    weights_BHLP, _ = masked_softmax(dot_logits(request.query, both_BPHX[..., :width], dtype, None), EVERYWHERE)
+    out_BLHK = combine_values(weights_BHLP, both_BPHX[..., width:], dtype, None)
+    return finish(out_BLHK, request).astype(dtype), None

@@ -1,0 +1,111 @@
+"""Linformer defined: softmax over learned mixtures of all keys, each with a learned mixture of all values."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from efficient_attention.attention.mechanism import Mechanism, Operand, of_kind
+from efficient_attention.attention.request import Request
+from efficient_attention.attention.weights import drop_slots, masked_softmax
+from efficient_attention.attention.whole_rows import (
+    check_whole_rows,
+    finish,
+    per_head,
+    valid_keys,
+    without_padding,
+)
+from efficient_attention.errors import require_at_least, require_truth_values
+
+HIGHEST = jax.lax.Precision.HIGHEST
+
+
+@dataclasses.dataclass(frozen=True)
+class Linformer(Mechanism):
+    """softmax(q (E k)^T / sqrt(K)) F v with learned E and F [rank, length]; padding counts as zeros.
+
+    The weights of the keys, softmax(...) F, need not sum to 1 and may be negative. There is no causal form: every slot
+    mixes the whole row.
+
+    Source: Wang et al. 2020, arXiv 2006.04768, equation 7.
+
+    Args:
+        rank: slots.
+        length: the most keys, for which E and F have columns.
+        tied: F is E.
+        by_head: each head has its own; else all heads share.
+        by_layer: each layer has its own; else all layers share.
+    """
+
+    name = 'linformer'
+
+    rank: int = 256
+    length: int = 512
+    tied: bool = True
+    by_head: bool = False
+    by_layer: bool = True
+
+    def __post_init__(self) -> None:
+        require_at_least(1, 'linformer rank', self.rank)
+        require_at_least(1, 'linformer length', self.length)
+        require_truth_values('linformer', tied=self.tied, by_head=self.by_head, by_layer=self.by_layer)
+
+    @property
+    def compares_positions(self) -> bool:
+        """False: a key's column is its place in the row."""
+        return False
+
+    @property
+    def drops_itself(self) -> bool:
+        """True: dropout acts on the weights of slots."""
+        return True
+
+    @property
+    def needs_whole_rows(self) -> bool:
+        """True: slots mix all keys."""
+        return True
+
+    @property
+    def longest(self) -> int:
+        """The columns of E and F."""
+        return self.length
+
+    def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:  # noqa: ARG002
+        """E, `keys`, and F, `values`, where it is another: [1 or H, rank, length]."""
+        shape = (heads if self.by_head else 1, self.rank, self.length)
+        made = Operand(shape, 1.0 / math.sqrt(self.length), is_shared=not self.by_layer)
+        return {'keys': made} if self.tied else {'keys': made, 'values': made}
+
+    def differs_by_head(self, heads: int) -> bool:
+        """Whether each head has arrays of its own."""
+        return self.by_head and heads > 1
+
+
+def mixtures(request: Request) -> tuple[Float[Array, '#H R M'], Float[Array, '#H R M']]:
+    """The columns of E and F for the keys that there are."""
+    keys = request.key.shape[1]
+    of_keys_HRM = request.operand('keys')[..., :keys]
+    is_tied = of_kind(Linformer, request.mechanism).tied
+    return of_keys_HRM, of_keys_HRM if is_tied else request.operand('values')[..., :keys]
+
+
+def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
+    """The weights of keys, after dropout of slots."""
+    check_whole_rows(request)
+    heads, width = request.query.shape[2:]
+    of_keys_HRM, of_values_HRM = (jnp.broadcast_to(x, (heads, *x.shape[1:])) for x in mixtures(request))
+    valid_BM = valid_keys(request)
+    key_BMHK = per_head(without_padding(request.key, valid_BM), heads).astype(jnp.float32)
+    slots_BRHK = jnp.einsum('HRM,BMHK->BRHK', of_keys_HRM, key_BMHK, precision=HIGHEST)
+    query_BLHK = request.query.astype(jnp.float32) / math.sqrt(width)
+    logits_BHLR = jnp.einsum('BLHK,BRHK->BHLR', query_BLHK, slots_BRHK, precision=HIGHEST)
+    slot_weights_BHLR, _ = masked_softmax(logits_BHLR, jnp.ones((1, 1, 1, 1), bool))
+    weights_BHLM = jnp.einsum(
+        'BHLR,HRM->BHLM', drop_slots(slot_weights_BHLR, request), of_values_HRM, precision=HIGHEST
+    )
+    if valid_BM is not None:
+        weights_BHLM = jnp.where(valid_BM[:, None, None], weights_BHLM, 0.0)
+    return finish(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None

@@ -1,0 +1,45 @@
+"""Linformer in time and memory linear in the length: keys and values become slots first."""
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float
+
+from efficient_attention.attention.einsum import float32_einsum
+from efficient_attention.attention.linformer.definition import mixtures
+from efficient_attention.attention.logits.definition import dot_logits
+from efficient_attention.attention.request import Request
+from efficient_attention.attention.weights import combine_values, drop_slots, masked_softmax
+from efficient_attention.attention.whole_rows import (
+    check_whole_rows,
+    finish,
+    per_head,
+    valid_keys,
+    without_padding,
+)
+
+
+def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
+    """The output of `Linformer`, with padding, cross attention, grouped heads and dropout of slots."""
+    check_whole_rows(request)
+    dtype, heads = request.query.dtype, request.query.shape[2]
+    of_keys_HRM, of_values_HRM = (x.astype(dtype) for x in mixtures(request))
+    valid_BM = valid_keys(request)
+    slots_BRGK = to_slots(of_keys_HRM, request.key, valid_BM, heads).astype(dtype)
+    values_BRGK = to_slots(of_values_HRM, request.value, valid_BM, heads).astype(dtype)
+    logits_BHLR = dot_logits(request.query, slots_BRGK, dtype, None)
+    weights_BHLR, _ = masked_softmax(logits_BHLR, jnp.ones((1, 1, 1, 1), bool))
+    out_BLHK = combine_values(drop_slots(weights_BHLR, request), values_BRGK, dtype, None)
+    return finish(out_BLHK, request).astype(dtype), None
+
+
+def to_slots(
+    mixture_HRM: Float[Array, '#H R M'],
+    x_BMGK: Float[Array, 'B M G K'],
+    valid_BM: Bool[Array, 'B M'] | None,
+    heads: int,
+) -> Float[Array, 'B R _ K']:
+    """Mixtures of keys or values, float32: of each head's where each has its own mixture, else of each key head's."""
+    x_BMGK = without_padding(x_BMGK, valid_BM)
+    if mixture_HRM.shape[0] == 1:
+        return float32_einsum('RM,BMGK->BRGK', mixture_HRM[0], x_BMGK)
+    return float32_einsum('HRM,BMHK->BRHK', mixture_HRM, per_head(x_BMGK, heads))

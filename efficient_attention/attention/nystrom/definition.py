@@ -1,0 +1,154 @@
+"""Nystrom attention defined: softmax of queries and of keys against landmarks, around an iterated inverse."""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float
+
+from efficient_attention.attention.mechanism import Mechanism, Operand, of_kind
+from efficient_attention.attention.nystrom.landmarks import inverse, landmarks
+from efficient_attention.attention.request import Request
+from efficient_attention.attention.weights import masked_softmax
+from efficient_attention.attention.whole_rows import (
+    check_whole_rows,
+    finish,
+    per_head,
+    valid_keys,
+    valid_queries,
+)
+from efficient_attention.errors import require, require_at_least
+
+HIGHEST = jax.lax.Precision.HIGHEST
+
+
+@dataclasses.dataclass(frozen=True)
+class Nystrom(Mechanism):
+    """softmax(q k~^T) Z softmax(q~ k^T) v, logits times 1 / sqrt(K); ~ are means of neighbouring tokens.
+
+    Z comes near the pseudo-inverse of softmax(q~ k~^T): the number of iterations is part of the definition, as the
+    converged inverse of such matrices gives worse outputs than six. Rows of the weights sum to 1 as far as Z has
+    converged, and entries may be negative. All is float32. There is no causal form.
+
+    Source: Xiong et al. 2021, arXiv 2102.03902, equations 13 and 14; Z begins with each matrix's own norms, where the
+    released code takes the largest of the batch.
+
+    Args:
+        landmarks: of a row; landmark j is the mean of the valid tokens number [j n / m, (j + 1) n / m) of n.
+        iterations: of Z.
+        convolution: odd width of a learned convolution of each head's values over positions, added to the output; 0 =
+            none.
+    """
+
+    name = 'nystrom'
+
+    landmarks: int = 64
+    iterations: int = 6
+    convolution: int = 0
+
+    def __post_init__(self) -> None:
+        require_at_least(1, 'nystrom landmarks', self.landmarks)
+        require_at_least(1, 'nystrom iterations', self.iterations)
+        is_odd = self.convolution == 0 or (self.convolution > 0 and self.convolution % 2 == 1)
+        require(is_odd, 'nystrom convolution', self.convolution, '0 or an odd width')
+
+    @property
+    def compares_positions(self) -> bool:
+        """False: landmarks go by the order of tokens in their row."""
+        return False
+
+    @property
+    def has_dropout(self) -> bool:
+        """False: the weights of keys are never computed one by one."""
+        return False
+
+    @property
+    def needs_whole_rows(self) -> bool:
+        """True: landmarks are means over neighbours, whatever their text."""
+        return True
+
+    @property
+    def reads_other_sequence(self) -> bool:
+        """Whether no convolution ties queries to the values at their places."""
+        return not self.convolution
+
+    def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:  # noqa: ARG002
+        """The convolution [H, its width], where there is one."""
+        if not self.convolution:
+            return {}
+        return {'convolution': Operand((heads, self.convolution), 1.0 / math.sqrt(3.0 * self.convolution))}
+
+    def differs_by_head(self, heads: int) -> bool:
+        """Whether each head has a convolution of its own."""
+        return bool(self.convolution) and heads > 1
+
+
+class Means(NamedTuple):
+    """Landmarks of queries and keys [B, H, m, K], and which of them are means of any token [B, 1, m] or [1, 1, m]."""
+
+    query_BHmK: Array
+    key_BHmK: Array
+    has_query_b1m: Bool[Array, 'b 1 m']
+    has_key_b1m: Bool[Array, 'b 1 m']
+
+
+def means_of(request: Request) -> Means:
+    """The landmarks, of queries with the scale 1 / sqrt(K)."""
+    count, (heads, width) = of_kind(Nystrom, request.mechanism).landmarks, request.query.shape[2:]
+    query_BLHK = request.query.astype(jnp.float32) / math.sqrt(width)
+    query_BHmK, has_query_b1m = landmarks(query_BLHK, valid_queries(request), count)
+    key_BGmK, has_key_b1m = landmarks(request.key.astype(jnp.float32), valid_keys(request), count)
+    repeats = heads // key_BGmK.shape[1]
+    key_BHmK = key_BGmK if repeats == 1 else jnp.repeat(key_BGmK, repeats, axis=1)
+    return Means(query_BHmK, key_BHmK, has_query_b1m, has_key_b1m)
+
+
+def check(request: Request) -> None:
+    """Raises NotImplementedError for what is not served."""
+    has_convolution = bool(of_kind(Nystrom, request.mechanism).convolution)
+    check_whole_rows(
+        request,
+        dropout_on_weights=request.dropout is not None,
+        convolution_for_unequal_lengths=has_convolution and request.query.shape[1] != request.key.shape[1],
+    )
+
+
+def middle(means: Means, iterations: int) -> Float[Array, 'B H m m']:
+    """Z, from the weights of landmarks among themselves, with zeros where a landmark has no token."""
+    logits_BHmm = jnp.einsum('BHmK,BHnK->BHmn', means.query_BHmK, means.key_BHmK, precision=HIGHEST)
+    between_BHmm, _ = masked_softmax(logits_BHmm, means.has_key_b1m[:, :, None])
+    between_BHmm = jnp.where(means.has_query_b1m[..., None], between_BHmm, 0.0)
+    return inverse(between_BHmm, iterations)
+
+
+def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
+    """The weights of keys, the convolution's added."""
+    check(request)
+    mechanism, heads = of_kind(Nystrom, request.mechanism), request.query.shape[2]
+    means, valid_BM = means_of(request), valid_keys(request)
+    query_BLHK = request.query.astype(jnp.float32) / math.sqrt(request.query.shape[3])
+    key_BMHK = per_head(request.key, heads).astype(jnp.float32)
+    allowed = jnp.ones((1, 1, 1, 1), bool) if valid_BM is None else valid_BM[:, None, None]
+    to_landmarks_BHLm = jnp.einsum('BLHK,BHmK->BHLm', query_BLHK, means.key_BHmK, precision=HIGHEST)
+    front_BHLm, _ = masked_softmax(to_landmarks_BHLm, means.has_key_b1m[:, :, None])
+    to_keys_BHmM = jnp.einsum('BHmK,BMHK->BHmM', means.query_BHmK, key_BMHK, precision=HIGHEST)
+    back_BHmM, _ = masked_softmax(to_keys_BHmM, allowed)
+    middle_BHmm = middle(means, mechanism.iterations)
+    inner_BHmM = jnp.einsum('BHmn,BHnM->BHmM', middle_BHmm, back_BHmM, precision=HIGHEST)
+    weights_BHLM = jnp.einsum('BHLm,BHmM->BHLM', front_BHLm, inner_BHmM, precision=HIGHEST)
+    if mechanism.convolution:
+        weights_BHLM = weights_BHLM + jnp.where(allowed, band(request), 0.0)
+    return finish(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
+
+
+def band(request: Request) -> Float[Array, '1 H L M']:
+    """The convolution as a matrix: entry (i, j) is its number j - i + half."""
+    kernel_HW = request.operand('convolution')
+    length, width = request.query.shape[1], kernel_HW.shape[1]
+    places = jnp.arange(length)
+    offset_LM = places[None] - places[:, None] + width // 2
+    is_inside_LM = (offset_LM >= 0) & (offset_LM < width)
+    return jnp.where(is_inside_LM, kernel_HW[:, jnp.clip(offset_LM, 0, width - 1)], 0.0)[None]

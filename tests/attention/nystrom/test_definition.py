@@ -1,0 +1,50 @@
+"""Nystrom attention nears full attention with every iteration where each token is a landmark."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.attention.attend import attend, attention_weights
+from efficient_attention.attention.nystrom.definition import Nystrom
+from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.errors import InputError
+from tests.attention.cells import inputs
+
+
+def test_it_nears_full_attention_with_every_iteration():
+    q, k, v = inputs(16)[0]
+    full = attend(q, k, v, Softmax())
+    far = [float(jnp.abs(attend(q, k, v, Nystrom(16, iterations)) - full).max()) for iterations in (2, 6, 12, 20)]
+    assert far == sorted(far, reverse=True) and far[0] > 0.05 and far[-1] < 1e-3
+
+
+def test_rows_of_the_weights_sum_to_one_as_far_as_the_inverse_has_converged():
+    q, k, _ = inputs(64)[0]
+    sums = np.asarray(attention_weights(q, k, Nystrom(8, 20)).sum(-1))
+    np.testing.assert_allclose(sums, 1.0, atol=1e-3)
+    rough = np.abs(np.asarray(attention_weights(q, k, Nystrom(8, 2)).sum(-1)) - 1.0).max()
+    assert rough > 1e-3
+
+
+def test_it_is_computed_in_float32_whatever_comes_in():
+    arrays = [x.astype(jnp.bfloat16) for x in inputs(33)[0]]
+    exact = attend(*(x.astype(jnp.float32) for x in arrays), Nystrom(8), backend='reference')
+    out = jax.jit(lambda *x: attend(*x, Nystrom(8)))(*arrays)
+    assert out.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.asarray(out, np.float32), exact, rtol=2e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    'text, line',
+    [
+        ('nystrom(0)', 'nystrom landmarks is 0; it must be at least 1'),
+        ('nystrom(8, 0)', 'nystrom iterations is 0; it must be at least 1'),
+        ('nystrom(8, 6, 4)', 'nystrom convolution is 4; it must be 0 or an odd width'),
+        ('nystrom(8, causal=True)', r'nystrom takes \(landmarks=64, iterations=6, convolution=0\)'),
+    ],
+)
+def test_bad_texts_are_named(text: str, line: str):
+    with pytest.raises(InputError, match=line):
+        parse_mechanism(text)

@@ -1,0 +1,109 @@
+"""Arrays that mechanisms learn: of a layer, or of a whole stack, and the same results as `attend` with them."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.attention.attend import attend
+from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import InputError
+from efficient_attention.models.encoder import Encoder
+from efficient_attention.modules.attention import Attention
+from efficient_attention.modules.context import Context, OtherSequence
+from tests.tolerances import assert_close
+
+CONFIG = ModelConfig(
+    width=16, heads=2, vocab_size=11, layers=2, max_length=12, token_types=0, attention='linformer(3, 12, tied=False)',
+    dropout_rate=0.0, attention_dropout_rate=0.0, init_std=0.3,
+)  # fmt: skip
+TOKENS = jnp.asarray(np.arange(20).reshape(2, 10) % 11, jnp.int32)
+SEGMENTS = jnp.asarray([[1] * 10, [1] * 6 + [0] * 4])
+
+
+def made(text: str, **fields: object) -> Encoder:
+    return Encoder(dataclasses.replace(CONFIG, attention=text, **fields), rngs=nnx.Rngs(0))
+
+
+def learned_paths(module: nnx.Module) -> dict[str, tuple[int, ...]]:
+    leaves = jax.tree_util.tree_leaves_with_path(nnx.to_pure_dict(nnx.state(module)))
+    paths = {jax.tree_util.keystr(path, simple=True, separator='/'): leaf.shape for path, leaf in leaves}
+    return {path: shape for path, shape in paths.items() if '/learned/' in path}
+
+
+def test_a_layer_or_a_stack_has_what_is_declared_and_nothing_else_has():
+    assert learned_paths(made('linformer(3, 12, tied=False)')) == {
+        'stack/layers/attention/learned/keys': (2, 1, 3, 12),
+        'stack/layers/attention/learned/values': (2, 1, 3, 12),
+    }
+    assert learned_paths(made('linformer(3, 12, by_layer=False)')) == {'stack/learned/keys': (1, 3, 12)}
+    assert learned_paths(made('induced(5)', sharing='all')) == {'stack/layers/attention/learned/points': (2, 5, 8)}
+    assert learned_paths(made('nystrom(4, 6, 3)')) == {'stack/layers/attention/learned/convolution': (2, 2, 3)}
+    assert not learned_paths(made('full')) and not learned_paths(made('nystrom(4)'))
+
+
+@pytest.mark.parametrize(
+    'text, fields',
+    [
+        ('linformer(3, 12, by_layer=False)', {}),
+        ('linformer(3, 12, by_layer=False)', {'remat': 'full'}),
+        ('induced(5)', {'stack': 'reversible', 'norm': 'pre'}),
+        ('linformer(3, 12, by_layer=False)', {'stack': 'reversible', 'norm': 'pre'}),
+    ],
+    ids=str,
+)
+def test_every_stack_gives_the_arrays_their_gradient(text: str, fields: dict):
+    """By finite differences, where layers are computed again or inverted, and where all share an array."""
+    graph, state = nnx.split(made(text, **fields))
+    params = nnx.to_pure_dict(state)
+
+    @jax.jit
+    def loss(params: dict) -> jax.Array:
+        out = nnx.merge(graph, params)(TOKENS, SEGMENTS)
+        return (out * jnp.cos(jnp.arange(out.size, dtype=jnp.float32)).reshape(out.shape)).sum()
+
+    (learned,) = (path for path in jax.tree_util.tree_leaves_with_path(params) if 'learned' in str(path[0]))
+    gradient = jax.jit(jax.grad(loss))(params)
+    direction = jax.random.normal(jax.random.key(1), learned[1].shape)
+
+    def moved(step: float) -> jax.Array:
+        def change(path: tuple, leaf: jax.Array) -> jax.Array:
+            return leaf + step * direction if path == learned[0] else leaf
+
+        return loss(jax.tree_util.tree_map_with_path(change, params))
+
+    (found,) = (leaf for path, leaf in jax.tree_util.tree_leaves_with_path(gradient) if path == learned[0])
+    expected = (moved(1e-2) - moved(-1e-2)) / 2e-2
+    assert abs(float(expected)) > 1e-2
+    np.testing.assert_allclose((found * direction).sum(), expected, rtol=2e-2)
+
+
+def test_attention_gives_attend_its_arrays_and_reads_another_sequence_by_them():
+    config = dataclasses.replace(CONFIG, cross_attention='linformer(3, 12)')
+    x = jax.random.normal(jax.random.key(0), (2, 10, 16))
+    module = Attention(config, rngs=nnx.Rngs(0))
+    positions = jnp.broadcast_to(jnp.arange(10), (2, 10))
+    out, operands = module.self_attention(x, Context(SEGMENTS, positions))
+    mechanism = config.mechanisms[0]
+    given = attend(
+        operands.query_BLHK, operands.key_BMHK, operands.value_BMHK, mechanism, learned=module.learned(),
+        query_segments=SEGMENTS, key_segments=SEGMENTS,
+    )  # fmt: skip
+    assert_close(out, module.join_heads(given))
+    cross = Attention(config, is_cross=True, rngs=nnx.Rngs(1))
+    assert set(cross.learned()) == {'keys'}
+    other = OtherSequence(jax.random.normal(jax.random.key(2), (2, 7, 16)), jnp.ones((2, 7), jnp.int32))
+    at_once, _ = cross.cross(x, Context(SEGMENTS, positions), other)
+    fixed, _ = cross.read_fixed(x, SEGMENTS, positions, cross.fixed_keys(other))
+    assert_close(at_once, fixed)
+    assert at_once.any()
+
+
+def test_what_cannot_be_learned_so_is_one_line():
+    with pytest.raises(InputError, match='linformer learns arrays of its own, and layers that take mechanisms in turn'):
+        dataclasses.replace(CONFIG, attention='linformer(3, 12);full')
+    with pytest.raises(InputError, match='arrays that all layers share are served in model.attention alone'):
+        dataclasses.replace(CONFIG, cross_attention='linformer(3, 12, by_layer=False)')
