@@ -30,7 +30,7 @@ class Side:
     """What is measured: a mechanism of ours on a backend, or a peer; `against`: the peers of the same mechanism."""
 
     name: str
-    mechanism: str = ''
+    mechanism: str = ''  # with {length} in the place of the number of keys
     backend: str = 'blocked'
     peer: str = ''
     against: tuple[str, ...] = ()
@@ -52,6 +52,9 @@ OURS = (
     Side('sparsemax', 'sparsemax'),
     Side('entmax', 'entmax'),
     Side('hard', 'hard'),
+    Side('linformer', 'linformer(256, {length})'),
+    Side('nystrom', 'nystrom(64)'),
+    Side('induced', 'induced(64)'),
 )
 PEERS = tuple(Side(name, peer=name) for side in OURS for name in side.against if name != 'jax_nn')
 SIDES = {side.name: side for side in OURS + tuple(dict.fromkeys(PEERS))}

@@ -26,17 +26,20 @@ def measure(shape: dict[str, Any]) -> dict[str, Any]:
     q, k, v, cotangent = (jax.random.normal(key, size) for key in jax.random.split(jax.random.key(0), 4))
     jax.block_until_ready((q, k, v, cotangent))
     baseline = peak_bytes()
-    mechanism = parse_mechanism(shape['mechanism'])
+    mechanism = parse_mechanism(shape['mechanism'].format(length=shape['length']))
+    declared = mechanism.learned_operands(*size[2:])
+    learned = {name: one.deviation * jax.random.normal(jax.random.key(2), one.shape) for name, one in declared.items()}
     rng = jax.random.key(1) if mechanism.needs_rng else None
 
-    def forward(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        return attend(q, q if mechanism.normalises_keys else k, v, mechanism, rng=rng, backend=shape['backend'])
+    def forward(q: jax.Array, k: jax.Array, v: jax.Array, learned: Any = learned) -> jax.Array:
+        k = q if mechanism.normalises_keys else k
+        return attend(q, k, v, mechanism, rng=rng, learned=learned, backend=shape['backend'])
 
     def forward_backward(q: jax.Array, k: jax.Array, v: jax.Array) -> Any:
         if mechanism.normalises_keys:
             out, pull = jax.vjp(lambda q, v: forward(q, k, v), q, v)
         else:
-            out, pull = jax.vjp(forward, q, k, v)
+            out, pull = jax.vjp(forward, q, k, v, learned)
         return out, pull(cotangent)
 
     result: dict[str, Any] = {'name': f'efficient_attention, jax {jax.__version__}'}

@@ -39,6 +39,13 @@ def masked_softmax(logits_BHLM: Array, allowed_bhLM: Array) -> tuple[Float[Array
     return exponentials_BHLM / safe_total_BHL1, lse_BHL1[..., 0]
 
 
+def softmax_over(logits_BHLR: Array, is_there_bhlR: Array | None) -> Float[Array, 'B H L R']:
+    """Weights over slots; None = all of them are there, for which JAX has a shorter backward pass."""
+    if is_there_bhlR is None:
+        return jax.nn.softmax(logits_BHLR, axis=-1)
+    return masked_softmax(logits_BHLR, is_there_bhlR)[0]
+
+
 def drop_weights(weights_BHLM: Array, request: Request) -> Float[Array, 'B H L M']:
     """Weights after attention dropout; an element's bits depend on the key, its row, head, query and key number."""
     if request.dropout is None:

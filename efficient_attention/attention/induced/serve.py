@@ -5,10 +5,9 @@ from jax import Array
 from jaxtyping import Float
 
 from efficient_attention.attention.einsum import float32_einsum
-from efficient_attention.attention.induced.definition import EVERYWHERE
 from efficient_attention.attention.logits.definition import dot_logits
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.weights import combine_values, masked_softmax
+from efficient_attention.attention.weights import combine_values, softmax_over
 from efficient_attention.attention.whole_rows import check_whole_rows, finish, per_head, valid_keys
 
 
@@ -19,10 +18,10 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
     points_HPK, valid_BM = request.operand('points').astype(dtype), valid_keys(request)
     points_BPHK = jnp.broadcast_to(points_HPK.swapaxes(0, 1)[None], (batch, *points_HPK.swapaxes(0, 1).shape))
     key_BMHK, value_BMHK = (per_head(x, heads) for x in (request.key, request.value))
-    allowed = EVERYWHERE if valid_BM is None else valid_BM[:, None, None]
-    read_BHPM, _ = masked_softmax(dot_logits(points_BPHK, key_BMHK, dtype, None), allowed)
+    is_there = None if valid_BM is None else valid_BM[:, None, None]
+    read_BHPM = softmax_over(dot_logits(points_BPHK, key_BMHK, dtype, None), is_there)
     both_BMHX = jnp.concatenate([key_BMHK, value_BMHK], axis=-1)  # one product over the keys
     both_BPHX = float32_einsum('BHPM,BMHX->BPHX', read_BHPM.astype(dtype), both_BMHX).astype(dtype)
-    weights_BHLP, _ = masked_softmax(dot_logits(request.query, both_BPHX[..., :width], dtype, None), EVERYWHERE)
+    weights_BHLP = softmax_over(dot_logits(request.query, both_BPHX[..., :width], dtype, None), None)
     out_BLHK = combine_values(weights_BHLP, both_BPHX[..., width:], dtype, None)
     return finish(out_BLHK, request).astype(dtype), None

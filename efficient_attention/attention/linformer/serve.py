@@ -1,6 +1,5 @@
 """Linformer in time and memory linear in the length: keys and values become slots first."""
 
-import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float
 
@@ -8,7 +7,7 @@ from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.linformer.definition import mixtures
 from efficient_attention.attention.logits.definition import dot_logits
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.weights import combine_values, drop_slots, masked_softmax
+from efficient_attention.attention.weights import combine_values, drop_slots, softmax_over
 from efficient_attention.attention.whole_rows import (
     check_whole_rows,
     finish,
@@ -27,7 +26,7 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
     slots_BRGK = to_slots(of_keys_HRM, request.key, valid_BM, heads).astype(dtype)
     values_BRGK = to_slots(of_values_HRM, request.value, valid_BM, heads).astype(dtype)
     logits_BHLR = dot_logits(request.query, slots_BRGK, dtype, None)
-    weights_BHLR, _ = masked_softmax(logits_BHLR, jnp.ones((1, 1, 1, 1), bool))
+    weights_BHLR = softmax_over(logits_BHLR, None)
     out_BLHK = combine_values(drop_slots(weights_BHLR, request), values_BRGK, dtype, None)
     return finish(out_BLHK, request).astype(dtype), None
 

@@ -11,7 +11,7 @@ from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.mechanism import of_kind
 from efficient_attention.attention.nystrom.definition import Nystrom, check, means_of, middle
 from efficient_attention.attention.request import Request
-from efficient_attention.attention.weights import masked_softmax
+from efficient_attention.attention.weights import softmax_over
 from efficient_attention.attention.whole_rows import finish, per_head, valid_keys, without_padding
 
 
@@ -22,12 +22,13 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
     means, valid_BM = means_of(request), valid_keys(request)
     query_BLHK = request.query.astype(jnp.float32) / math.sqrt(width)
     key_BMHK, value_BMHK = (per_head(x, heads).astype(jnp.float32) for x in (request.key, request.value))
-    allowed = jnp.ones((1, 1, 1, 1), bool) if valid_BM is None else valid_BM[:, None, None]
-    back_BHmM, _ = masked_softmax(float32_einsum('BHmK,BMHK->BHmM', means.query_BHmK, key_BMHK), allowed)
+    is_there = None if valid_BM is None else valid_BM[:, None, None]
+    back_BHmM = softmax_over(float32_einsum('BHmK,BMHK->BHmM', means.query_BHmK, key_BMHK), is_there)
     read_BHmK = float32_einsum('BHmM,BMHK->BHmK', back_BHmM, value_BMHK)
     inner_BHmK = float32_einsum('BHmn,BHnK->BHmK', middle(means, mechanism.iterations), read_BHmK)
     logits_BHLm = float32_einsum('BLHK,BHmK->BHLm', query_BLHK, means.key_BHmK)
-    front_BHLm, _ = masked_softmax(logits_BHLm, means.has_key_b1m[:, :, None])
+    has_all = valid_BM is None and request.key.shape[1] >= mechanism.landmarks
+    front_BHLm = softmax_over(logits_BHLm, None if has_all else means.has_key_b1m[:, :, None])
     out_BLHK = float32_einsum('BHLm,BHmK->BLHK', front_BHLm, inner_BHmK)
     if mechanism.convolution:
         out_BLHK = out_BLHK + convolved(without_padding(value_BMHK, valid_BM), request.operand('convolution'))
