@@ -49,6 +49,7 @@ OURS = (
     Side('favor_causal', 'favor(256, causal=True)', against=('performer_pytorch_causal',)),
     Side('linear', 'linear'),
     Side('linear_causal', 'linear(causal=True)'),
+    Side('cos', "linear('cos', {length})"),
     Side('sparsemax', 'sparsemax'),
     Side('entmax', 'entmax'),
     Side('hard', 'hard'),

@@ -57,9 +57,10 @@ def fix_keys(mechanism: Mechanism, keys: KeySequence, rng: Array | None = None) 
     """
     if mechanism.needs_rng and rng is None:
         raise ValueError(f'{mechanism} draws at random and needs rng, one key')
-    feature_map = room_of(mechanism).feature_map
+    make = room_of(mechanism).feature_map
+    feature_map = None if make is None else make(mechanism, rng, keys.key.shape[3])
     if feature_map is not None:
-        return sum_fixed(keys.key, keys.value, keys.segments, feature_map(mechanism, rng, keys.key.shape[3]))
+        return sum_fixed(keys.key, keys.value, keys.segments, feature_map)
     # Without the barrier XLA swaps the axes at every step of a loop that reads the keys.
     key_BGMK, value_BGMK = jax.lax.optimization_barrier((keys.key.swapaxes(1, 2), keys.value.swapaxes(1, 2)))
     return FixedKeys(key_BGMK, value_BGMK, keys.segments, keys.positions)

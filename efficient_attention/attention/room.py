@@ -34,7 +34,8 @@ class Room:
         serve_share: split_tokens.py or serve.py; as `serve`, of the share of a request that one device has, inside
             `jax.shard_map`. Positions are those of the whole rows. None where rows cannot be split.
         feature_map: of a mechanism, a key (None where nothing is drawn) and a head's width, so that of keys that stay
-            the same for all queries only sums are kept. None where the keys themselves are.
+            the same for all queries only sums are kept. None, or a function that gives None, where the keys themselves
+            are.
     """
 
     kind: type[Mechanism]
@@ -44,4 +45,4 @@ class Room:
     decode: Callable[[CacheSpec, Any, NewTokens, LogitTerms], tuple[Array, Any]]
     multiply_adds: Callable[[Any, int, int, int], int]
     serve_share: Callable[[Request, Split], Result] | None = None
-    feature_map: Callable[[Any, Any, int], FeatureMap] | None = None
+    feature_map: Callable[[Any, Any, int], FeatureMap | None] | None = None

@@ -202,6 +202,18 @@ def linear_weights(query: np.ndarray, key: np.ndarray, allowed: np.ndarray) -> n
     return normalised_products(of_queries, of_keys, allowed)
 
 
+def cosine_weights(query: np.ndarray, key: np.ndarray, length: int, allowed: np.ndarray) -> np.ndarray:
+    """[H, L, M]: relu(q) relu(k) cos(pi (i - j) / 2 N) over their sum (Qin et al. 2022, arXiv 2202.08791)."""
+    (queries, heads, _), keys = query.shape, len(key)
+    weights = np.zeros((heads, queries, keys))
+    for h, i in itertools.product(range(heads), range(queries)):
+        group = h // (heads // key.shape[1])
+        products = np.maximum(key[:, group], 0.0) @ np.maximum(query[i, h], 0.0)
+        products = products * np.cos(np.pi / 2 * (i - np.arange(keys)) / length) * allowed[i]
+        weights[h, i] = products / (products.sum() or 1.0)
+    return weights
+
+
 def normalised_products(of_queries: np.ndarray, of_keys: np.ndarray, allowed: np.ndarray) -> np.ndarray:
     """[H, L, M] from features [L, H, R] and [M, G, R]: each query's products divided by their sum."""
     (queries, heads, _), (keys, groups, _) = of_queries.shape, of_keys.shape

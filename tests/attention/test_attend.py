@@ -59,6 +59,15 @@ MECHANISM_CELLS = {
     'favor(8, causal=True, chunk=8)': FAVOR_CELLS
     | dict.fromkeys(('cross', 'offset', 'traced offset', 'row positions'), OTHER_POSITIONS),
 }
+COSINE_CELLS = dict.fromkeys(('padding segments grouped', 'padding', 'cross', 'offset'))
+MECHANISM_CELLS |= {
+    "linear('cos', 90)": COSINE_CELLS,
+    "linear('cos', 90, causal=True, chunk=8)": {
+        'padding segments grouped': None,
+        'bias': 'linear has no additive bias',
+    },
+    "linear('cos', 19)": {'plain': 'linear has no 20 positions, but at most 19'},
+}
 ROW_CELLS = {'padding': None, 'cross grouped': None, 'grouped': None, 'bias': r'\w+ has no additive bias'}
 ROW_CELLS |= {'lse': r'\w+ has no log-sum-exp'}
 MECHANISM_CELLS |= {

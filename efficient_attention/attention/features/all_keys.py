@@ -18,6 +18,7 @@ from jaxtyping import Float
 from efficient_attention.attention.device_forms import device_forms
 from efficient_attention.attention.features.chunks import cut_keys, cut_mask, cut_queries, join
 from efficient_attention.attention.features.feature_map import (
+    LOWEST_LOG,
     SMALLEST_DENOMINATOR,
     FeatureMap,
     key_features,
@@ -88,7 +89,7 @@ def forward(axis: str | None, operands: FeatureOperands, features: FeatureMap) -
     def read(query_BGhCK: Array) -> tuple[Array, Array, Array]:
         query_BGhCR, scale_BGhC = query_features(features.logs(query_BGhCK), stabiliser_BGR[:, :, None, None])
         both_BGhCV = jnp.einsum('BGhCR,BGVR->BGhCV', query_BGhCR, sums_BGVR)
-        denominator_BGhC = both_BGhCV[..., -1]
+        denominator_BGhC = jnp.where(scale_BGhC > LOWEST_LOG / 2, both_BGhCV[..., -1], 0.0)
         has_key = (denominator_BGhC > SMALLEST_DENOMINATOR)[..., None]
         out_BGhCK = jnp.where(has_key, both_BGhCV[..., :-1] / denominator_BGhC[..., None], 0.0)
         return out_BGhCK, scale_BGhC, denominator_BGhC

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Shaped
 
-from efficient_attention.attention.features.feature_map import query_features, quotient
+from efficient_attention.attention.features.feature_map import LOWEST_LOG, query_features, quotient
 from efficient_attention.attention.features.key_sums import KeySums, read_sums
 from efficient_attention.attention.weights import MASKED, masked_softmax
 
@@ -71,7 +71,7 @@ def attend_inside(query_logs_BGhCR: Array, keys: ChunkKeys, allowed_bCc: Array) 
     logits_CBGhc = jax.lax.map(pair_logits, jnp.moveaxis(query_logs_BGhCR, 3, 0))
     logits_BGhCc = jnp.moveaxis(logits_CBGhc, 0, 3)
     exists_BG1c = (keys.logs_BGcR > MASKED / 2).any(axis=-1)[:, :, None, None]
-    allowed_BGhCc = jnp.broadcast_to(allowed_bCc[:, None, None] & exists_BG1c, logits_BGhCc.shape)
+    allowed_BGhCc = allowed_bCc[:, None, None] & exists_BG1c & (logits_BGhCc > LOWEST_LOG / 2)
     weights_BGhCc, lse_BGhC = (
         x.reshape(*logits_BGhCc.shape[:3], *x.shape[2:])
         for x in masked_softmax(*map(heads_together, (logits_BGhCc, allowed_BGhCc)))

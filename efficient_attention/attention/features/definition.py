@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.features.feature_map import FeatureMap
+from efficient_attention.attention.features.feature_map import LOWEST_LOG, FeatureMap
 from efficient_attention.attention.mechanism import Mechanism, refuse
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import masked_softmax, same_segment, up_to_query
@@ -61,6 +61,7 @@ def feature_weights(request: Request, features: FeatureMap) -> tuple[Float[Array
         return jax.nn.logsumexp(query_logs_BHR[:, :, None] + key_logs_BHMR, axis=-1)
 
     logits_LBHM = jax.lax.map(of_query, jnp.moveaxis(query_logs_BHLR, 2, 0))
-    allowed_bhLM = same_segment(request)
+    logits_BHLM = jnp.moveaxis(logits_LBHM, 0, 2)
+    allowed_bhLM = same_segment(request) & (logits_BHLM > LOWEST_LOG / 2)
     allowed_bhLM = allowed_bhLM & up_to_query(request) if request.mechanism.is_causal else allowed_bhLM
-    return masked_softmax(jnp.moveaxis(logits_LBHM, 0, 2), allowed_bhLM)[0], None
+    return masked_softmax(logits_BHLM, allowed_bhLM)[0], None

@@ -18,6 +18,7 @@ from jaxtyping import Float, Shaped
 
 from efficient_attention.attention.weights import MASKED
 
+LOWEST_LOG = -1e30  # of a feature that is 0; sums of two are finite, and beside any other it is nothing
 SMALLEST_DENOMINATOR = 1e-30  # float32 holds 1e-38; a smaller quotient of sums would be noise
 
 
@@ -25,6 +26,8 @@ SMALLEST_DENOMINATOR = 1e-30  # float32 holds 1e-38; a smaller quotient of sums 
 @dataclasses.dataclass(frozen=True)
 class FeatureMap:
     """Maps a query or a key [..., K] to the logarithms of its R positive features, float32 [..., R].
+
+    A feature that is 0 has the logarithm `LOWEST_LOG`. A query that has no feature with any key reads nothing.
 
     Args:
         log_features: the map, a function of [..., K] and of `projection`, defined by a mechanism's room. Static: two
@@ -68,7 +71,7 @@ def quotient(
     numerator: Shaped[Array, '...'], denominator: Shaped[Array, '...'], scale: Shaped[Array, '...']
 ) -> tuple[Array, Array]:
     """Outputs [..., K] and log-sum-exp [...] of queries; zeros and MASKED without a key that float32 can hold."""
-    has_key = denominator > SMALLEST_DENOMINATOR
+    has_key = (denominator > SMALLEST_DENOMINATOR) & (scale > LOWEST_LOG / 2)
     safe = jnp.where(has_key, denominator, 1.0)
     # The gradient of a quotient divides by the square of the denominator, which overflows unless it is near 1.
     unit = 1.0 / jax.lax.stop_gradient(safe)

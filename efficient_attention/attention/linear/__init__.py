@@ -1,4 +1,4 @@
-"""Linear attention (Katharopoulos et al. 2020, arXiv 2006.16236)."""
+"""Linear attention (Katharopoulos et al. 2020, arXiv 2006.16236), and cosFormer (Qin et al. 2022, 2202.08791)."""
 
 from efficient_attention.attention.linear import cache, cost, definition, serve
 from efficient_attention.attention.room import Room
@@ -11,5 +11,5 @@ ROOM = Room(
     decode=cache.decode,
     multiply_adds=cost.multiply_adds,
     serve_share=serve.serve_share,
-    feature_map=lambda *_: definition.ELU,
+    feature_map=lambda mechanism, *_: definition.ELU if mechanism.kind == 'elu' else None,
 )

@@ -1,20 +1,33 @@
 """The cache of causal linear attention: phi(k) v and phi(k) summed over the keys, whose size does not grow."""
 
+import dataclasses
 from typing import Any
 
+import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
 from efficient_attention.attention.features.cache import SumsCache, decode_sums, init_sums
-from efficient_attention.attention.linear.definition import ELU, Linear
+from efficient_attention.attention.features.cosine import behind, cosine_map
+from efficient_attention.attention.linear.definition import ELU, Linear, check_positions
 from efficient_attention.attention.mechanism import of_kind
 
 
 def init(spec: CacheSpec, batch: int, *_: Any) -> SumsCache:
     """The cache before any token, with sums of zero."""
-    return init_sums(spec, batch, ELU)
+    mechanism = of_kind(Linear, spec.mechanism)
+    if mechanism.kind == 'elu':
+        return init_sums(spec, batch, ELU)
+    check_positions(spec.max_length, mechanism)
+    return init_sums(dataclasses.replace(spec, width=spec.width + 1), batch, cosine_map(mechanism.length))
 
 
 def decode(spec: CacheSpec, cache: SumsCache, new: NewTokens, *_: Any) -> tuple[Array, SumsCache]:
     """Outputs [B, n, H, K] of the new tokens, and the cache that includes them."""
-    return decode_sums(cache, new, of_kind(Linear, spec.mechanism).chunk)
+    mechanism, dtype = of_kind(Linear, spec.mechanism), new.query.dtype
+    if mechanism.kind == 'elu':
+        return decode_sums(cache, new, mechanism.chunk)
+    placed = {'query': behind(new.query, new.positions), 'key': behind(new.key, new.positions)}
+    new = new._replace(value=behind(new.value, jnp.zeros_like(new.positions)), **placed)
+    out_BnHX, cache = decode_sums(cache, new, mechanism.chunk)
+    return out_BnHX[..., :-1].astype(dtype), cache

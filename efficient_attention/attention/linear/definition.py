@@ -1,4 +1,4 @@
-"""Linear attention defined: softmax's kernel replaced by the features elu(x) + 1 of queries and keys."""
+"""Linear attention defined: features of queries and keys, elu(x) + 1 or relu and cosines, in softmax's place."""
 
 import dataclasses
 
@@ -6,31 +6,61 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
+from efficient_attention.attention.features.cosine import cosine_map, with_places
 from efficient_attention.attention.features.definition import FeatureAttention, feature_weights
 from efficient_attention.attention.features.feature_map import FeatureMap
+from efficient_attention.attention.mechanism import of_kind, refuse
 from efficient_attention.attention.request import Request
-from efficient_attention.errors import require_at_least, require_truth_values
+from efficient_attention.errors import require, require_at_least, require_truth_values
 
 
 @dataclasses.dataclass(frozen=True)
 class Linear(FeatureAttention):
-    """phi(q) (phi(k)^T v) / phi(q) sum phi(k) with phi(x) = elu(x) + 1, which draws nothing.
+    """phi(q) (phi(k)^T v) / phi(q) sum phi(k) with features phi that draw nothing.
 
-    Source: Katharopoulos et al. 2020, arXiv 2006.16236, equations 5 and 7; causal: section 3.3, in chunks.
+    Sources: Katharopoulos et al. 2020, arXiv 2006.16236, equations 5 and 7; causal: section 3.3, in chunks. Qin et al.
+    2022, arXiv 2202.08791 (cosFormer), equation 10.
 
     Args:
+        kind: of features: 'elu' = elu(x) + 1; 'cos' = relu(x), whose products fall with distance by
+            cos(pi (i - j) / 2 length).
+        length: of 'cos', the longest row.
         causal: k <= q, through chunks and a running state.
         chunk: positions computed at once in the causal form and where rows hold several segments.
     """
 
     name = 'linear'
 
+    kind: str = 'elu'
+    length: int = 0
     causal: bool = False
     chunk: int = 128
 
     def __post_init__(self) -> None:
+        require(self.kind in ('elu', 'cos'), 'linear kind', self.kind, 'elu or cos')
+        require((self.kind == 'cos') == (self.length > 0), 'linear length', self.length, "above 0 of 'cos', else 0")
         require_at_least(1, 'linear chunk', self.chunk)
         require_truth_values('linear', causal=self.causal)
+
+    @property
+    def compares_positions(self) -> bool:
+        """Whether it is causal, or its features turn with positions."""
+        return self.causal or self.kind == 'cos'
+
+    @property
+    def reads_other_sequence(self) -> bool:
+        """True unless it is causal."""
+        return not self.causal
+
+    @property
+    def splits_tokens(self) -> bool:
+        """Whether devices may have parts of a row: of 'elu'."""
+        return self.kind == 'elu'
+
+    @property
+    def longest(self) -> int:
+        """The length of 'cos'."""
+        return self.length
 
 
 def log_features(x: Float[Array, '*batch K'], _: None) -> Float[Array, '*batch K']:
@@ -44,4 +74,18 @@ ELU = FeatureMap(log_features)
 
 def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     """The implicit weights phi(q) phi(k), divided by their sum over the allowed keys."""
-    return feature_weights(request, ELU)
+    mechanism = of_kind(Linear, request.mechanism)
+    if mechanism.kind == 'elu':
+        return feature_weights(request, ELU)
+    check_length(request)
+    return feature_weights(with_places(request), cosine_map(mechanism.length))
+
+
+def check_length(request: Request) -> None:
+    """Raises NotImplementedError for rows beyond the length of 'cos'."""
+    check_positions(max(request.query.shape[1], request.keys_of_row), of_kind(Linear, request.mechanism))
+
+
+def check_positions(most: int, mechanism: Linear) -> None:
+    """Raises NotImplementedError for so many positions beyond the length of 'cos'."""
+    refuse('linear', {f'{most} positions, but at most {mechanism.length}': most > mechanism.length})

@@ -3,19 +3,27 @@
 from jax import Array
 from jaxtyping import Float
 
+from efficient_attention.attention.features.cosine import cosine_map, with_places
 from efficient_attention.attention.features.serve import serve_features
 from efficient_attention.attention.features.split_tokens import serve_feature_share
-from efficient_attention.attention.linear.definition import ELU, Linear
-from efficient_attention.attention.mechanism import of_kind
+from efficient_attention.attention.linear.definition import ELU, Linear, check_length
+from efficient_attention.attention.mechanism import of_kind, refuse
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.split_tokens.split import Split
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
     """The output of `Linear`, causal or not, with segments, cross attention and grouped heads."""
-    return serve_features(request, ELU, of_kind(Linear, request.mechanism).chunk)
+    mechanism = of_kind(Linear, request.mechanism)
+    if mechanism.kind == 'elu':
+        return serve_features(request, ELU, mechanism.chunk)
+    check_length(request)
+    out_BLHX, _ = serve_features(with_places(request), cosine_map(mechanism.length), mechanism.chunk)
+    return out_BLHX[..., :-1].astype(request.query.dtype), None
 
 
 def serve_share(request: Request, split: Split) -> tuple[Float[Array, 'B L H K'], None]:
-    """As `serve`, of the share of rows that a device has."""
-    return serve_feature_share(request, split, ELU, of_kind(Linear, request.mechanism).chunk)
+    """As `serve`, of the share of rows that a device has; of 'elu' alone."""
+    mechanism = of_kind(Linear, request.mechanism)
+    refuse('linear', {"form of 'cos' for rows that are split over a sequence axis": mechanism.kind == 'cos'})
+    return serve_feature_share(request, split, ELU, mechanism.chunk)

@@ -20,7 +20,7 @@ def log_squares(x: jax.Array, _: None) -> jax.Array:
 @pytest.mark.parametrize('causal', [False, True])
 def test_a_feature_map_is_all_that_a_mechanism_brings(causal: bool):
     q, k, v = (jax.random.normal(rng, (2, 9, 2, 4)) for rng in jax.random.split(jax.random.key(0), 3))
-    out, lse = serve_features(make_request(q, k, v, Linear(causal)), FeatureMap(log_squares), 4)
+    out, lse = serve_features(make_request(q, k, v, Linear(causal=causal)), FeatureMap(log_squares), 4)
     products = jnp.einsum('BLHR,BMHR->BHLM', q**2 + 1.0, k**2 + 1.0)
     products = jnp.tril(products) if causal else products
     assert lse is None
@@ -33,4 +33,4 @@ def test_all_that_is_lacking_is_named_at_once():
     with pytest.raises(
         NotImplementedError, match='^linear has no additive bias, no log-sum-exp, no causal form for other'
     ):
-        check_served(make_request(x, x, x, Linear(True), **options))
+        check_served(make_request(x, x, x, Linear(causal=True), **options))

@@ -25,7 +25,12 @@ CONFIG = ModelConfig(
         (Linear(), {'bias': jnp.zeros((1, 1, 5, 5))}, 'linear has no additive bias'),
         (Linear(), {'dropout_rate': 0.1, 'rng': jax.random.key(0)}, 'linear has no dropout on weights'),
         (Linear(), {'return_lse': True}, 'linear has no log-sum-exp'),
-        (Linear(True), {'query_positions': np.arange(1, 6)[None]}, 'linear has no causal form for other positions'),
+        (
+            Linear(causal=True),
+            {'query_positions': np.arange(1, 6)[None]},
+            'linear has no causal form for other positions',
+        ),
+        (Linear('cos', 4), {}, 'linear has no 5 positions, but at most 4'),
     ],
 )
 def test_what_it_lacks_is_refused(mechanism: Linear, change: dict, line: str):

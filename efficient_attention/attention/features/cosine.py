@@ -1,0 +1,55 @@
+"""Features whose products fall with distance: relu of queries and keys, times the cosine of a quarter turn a row.
+
+Positions stand behind a vector as one more number, so that sums over features know nothing of them; values have a zero
+there, which is cut off the results.
+"""
+
+import dataclasses
+import functools
+import math
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int
+
+from efficient_attention.attention.features.feature_map import LOWEST_LOG, FeatureMap
+from efficient_attention.attention.request import Numbers, Request
+
+
+def cosine_map(length: int) -> FeatureMap:
+    """The features of vectors with their positions behind them, for positions below `length`."""
+    return FeatureMap(log_features_of(length))
+
+
+@functools.lru_cache(maxsize=64)  # one function for a length, by which compiled programs are found
+def log_features_of(length: int):  # noqa: ANN201  what FeatureMap takes
+    """The map from [..., K + 1] to the logarithms of 2 K features: relu(x) cos(pi i / 2 N) and relu(x) sin(pi i / 2 N).
+
+    Their products are relu(q) relu(k) cos(pi (i - j) / 2 N). NaN at positions from N on, where a cosine is below 0.
+    """
+
+    def log_features(x: Float[Array, '*batch K'], _: None) -> Float[Array, '*batch R']:
+        x = x.astype(jnp.float32)
+        values, places = x[..., :-1], x[..., -1:]
+        angles = places * (math.pi / (2 * length))
+        is_there = values > 0.0
+        logs = jnp.where(is_there, jnp.log(jnp.where(is_there, values, 1.0)), LOWEST_LOG)
+        has_sine = places > 0.0
+        sines = jnp.where(has_sine, jnp.log(jnp.sin(jnp.where(has_sine, angles, 1.0))), LOWEST_LOG)
+        both = jnp.concatenate([logs + jnp.log(jnp.cos(angles)), logs + sines], axis=-1)
+        return jnp.where(places < length, jnp.maximum(both, LOWEST_LOG), jnp.nan)
+
+    return log_features
+
+
+def with_places(request: Request) -> Request:
+    """The request with the positions of queries and keys behind them, and zeros behind values; float32."""
+    query_bL, key_bM = request.positions_in_row
+    placed = {'query': behind(request.query, query_bL), 'key': behind(request.key, key_bM)}
+    return dataclasses.replace(request, value=behind(request.value, jnp.zeros_like(key_bM)), **placed)
+
+
+def behind(x_BLHK: Float[Array, 'B L H K'], places_bL: Int[Numbers, '#B L']) -> Float[Array, 'B L H X']:
+    """Vectors with a number for each position behind them."""
+    places_BLH1 = jnp.broadcast_to(jnp.asarray(places_bL)[..., None, None], (*x_BLHK.shape[:3], 1))
+    return jnp.concatenate([x_BLHK.astype(jnp.float32), places_BLH1.astype(jnp.float32)], axis=-1)
