@@ -7,6 +7,8 @@ there, which is cut off the results.
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
@@ -22,7 +24,7 @@ def cosine_map(length: int) -> FeatureMap:
 
 
 @functools.lru_cache(maxsize=64)  # one function for a length, by which compiled programs are found
-def log_features_of(length: int):  # noqa: ANN201  what FeatureMap takes
+def log_features_of(length: int) -> Callable[[Array, Any], Array]:
     """The map from [..., K + 1] to the logarithms of 2 K features: relu(x) cos(pi i / 2 N) and relu(x) sin(pi i / 2 N).
 
     Their products are relu(q) relu(k) cos(pi (i - j) / 2 N). NaN at positions from N on, where a cosine is below 0.
@@ -45,8 +47,8 @@ def log_features_of(length: int):  # noqa: ANN201  what FeatureMap takes
 def with_places(request: Request) -> Request:
     """The request with the positions of queries and keys behind them, and zeros behind values; float32."""
     query_bL, key_bM = request.positions_in_row
-    placed = {'query': behind(request.query, query_bL), 'key': behind(request.key, key_bM)}
-    return dataclasses.replace(request, value=behind(request.value, jnp.zeros_like(key_bM)), **placed)
+    query, key = behind(request.query, query_bL), behind(request.key, key_bM)
+    return dataclasses.replace(request, query=query, key=key, value=behind(request.value, jnp.zeros_like(key_bM)))
 
 
 def behind(x_BLHK: Float[Array, 'B L H K'], places_bL: Int[Numbers, '#B L']) -> Float[Array, 'B L H X']:
