@@ -54,6 +54,8 @@ OURS = (
     Side('entmax', 'entmax'),
     Side('hard', 'hard'),
     Side('linformer', 'linformer(256, {length})'),
+    Side('synthesizer', "synthesizer('dense', {length})"),
+    Side('synthesizer_random', "synthesizer('random', {length})"),
     Side('nystrom', 'nystrom(64)'),
     Side('induced', 'induced(64)'),
 )

@@ -3,6 +3,7 @@
 Each mechanism has a cache of its own kind, in the cache.py of its room.
 """
 
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -12,6 +13,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float
 
 from efficient_attention.attention.cache_spec import Bias, CacheSpec, LogitTerms, NewTokens
+from efficient_attention.attention.checks import check_learned
 from efficient_attention.attention.features.feature_map import FeatureMap
 from efficient_attention.attention.mechanism import refuse
 from efficient_attention.attention.registry import room_of
@@ -68,6 +70,7 @@ def decode(
     bias: Bias | None = None,
     relative: Relative | None = None,
     additive: Float[Array, 'H K'] | None = None,
+    learned: Mapping[str, Array] | None = None,
 ) -> tuple[Float[Array, 'B n H K'], Cache]:
     """Outputs of new tokens, which read themselves and those before them, and the cache that includes them.
 
@@ -79,15 +82,17 @@ def decode(
         bias: added to the scaled logits: a function of positions of queries and keys, as in `attend`.
         relative: also added, by distance: the queries of the new tokens, and the table, as in `attend`.
         additive: the vector of additive scores, as in `attend`.
+        learned: the arrays that the mechanism learns, as in `attend`.
 
     Outputs at positions from `max_length` on are NaN where the cache has no slots for them.
     """
     if not spec.mechanism.has_logits:
         lacks = {'additive bias': bias is not None, 'relative term': relative is not None}
         refuse(spec.mechanism.name, lacks | {'additive scores': additive is not None})
+    check_learned(new.query, spec.mechanism, learned)
     positions, segments = new.positions.astype(jnp.int32), new.segments.astype(jnp.int32)
     new = new._replace(positions=positions, segments=segments)
-    out, cache = room_of(spec.mechanism).decode(spec, cache, new, LogitTerms(bias, relative, additive))
+    out, cache = room_of(spec.mechanism).decode(spec, cache, new, LogitTerms(bias, relative, additive, learned))
     return out.astype(new.query.dtype), cache
 
 

@@ -1,7 +1,7 @@
 """The arguments of decoding: a mechanism with its sizes, and the new tokens that go on with a text."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from jax import Array
@@ -63,8 +63,10 @@ class LogitTerms(NamedTuple):
         bias: added, a function of positions of queries and keys, as in `attend`.
         relative: also added, by distance: the queries of the new tokens, and the table, as in `attend`.
         additive: the vector of additive scores, in place of the products.
+        learned: the arrays that the mechanism learns, as in `attend`.
     """
 
     bias: Bias | None = None
     relative: Relative | None = None
     additive: Array | None = None
+    learned: Mapping[str, Array] | None = None

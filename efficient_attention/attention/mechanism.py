@@ -114,6 +114,16 @@ class Mechanism:
         return False
 
     @property
+    def reads_queries(self) -> bool:
+        """Whether what a query reads depends on the query."""
+        return True
+
+    @property
+    def reads_keys(self) -> bool:
+        """Whether what a query reads depends on the keys."""
+        return True
+
+    @property
     def needs_whole_rows(self) -> bool:
         """Whether it mixes the tokens of a row before any are compared, so that a row has to be one text."""
         return False

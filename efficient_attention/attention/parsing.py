@@ -100,7 +100,8 @@ def _build_mechanism(node: ast.expr, text: str) -> Mechanism:
     make = MECHANISMS[name]
     read = _pattern_or_constant if issubclass(make, OverPattern) else _constant
     arguments, options = _arguments(node, text, read) if isinstance(node, ast.Call) else ([], {})
-    for field, value in [*zip(dataclasses.fields(make), arguments, strict=False), *_named_fields(make, options)]:
+    placed = [field for field in dataclasses.fields(make) if not field.kw_only]
+    for field, value in [*zip(placed, arguments, strict=False), *_named_fields(make, options)]:
         if isinstance(field.default, Pattern) and not isinstance(value, Pattern):
             raise InputError(f'attention {text!r}: {name} {field.name} is {value!r}; it must be a pattern')
         if not isinstance(field.default, Pattern) and type(value) is not type(field.default):

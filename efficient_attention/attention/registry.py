@@ -12,6 +12,7 @@ from efficient_attention.attention import (
     nystrom,
     softmax,
     sparsemax,
+    synthesizer,
 )
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.room import Room
@@ -28,6 +29,7 @@ _ROOMS = (
     linformer.ROOM,
     nystrom.ROOM,
     induced.ROOM,
+    synthesizer.make_room(softmax.ROOM),
 )
 ROOMS: dict[str, Room] = {room.kind.name: room for room in _ROOMS}
 

@@ -109,6 +109,7 @@ class AttentionConfig:
                 'model.cross_attention, and window(w) here'
             )
         mechanism.check_heads(self.heads)
+        self._check_compared(mechanism)
         has_keys = self.shared_qk or not mechanism.normalises_keys
         has_dropout = mechanism.has_dropout or self.attention_dropout_rate == 0.0
         if not (has_keys and has_dropout):
@@ -116,6 +117,18 @@ class AttentionConfig:
             raise InputError(f'model.attention {self.attention!r}: {name} needs {model_needs(mechanism)}')
         if not self.scaled_logits and mechanism.normalises_keys:
             raise InputError(f'model.scaled_logits is False; model.attention {self.attention!r} scales by unit keys')
+
+    def _check_compared(self, mechanism: Mechanism) -> None:
+        if mechanism.reads_queries and mechanism.reads_keys:
+            return
+        needed = {'shared_qk': False, 'rotary': False, 'score': 'dot', 'scaled_logits': True}
+        for name, value in needed.items():
+            found = getattr(self, name, value)
+            allowed = f'{value!r} with model.attention {self.attention!r}, which compares no queries with keys'
+            require(found == value, f'model.{name}', found, allowed)
+        is_free = getattr(self, 'relative', 'none') != 'transformer_xl'
+        allowed = f'another with model.attention {self.attention!r}, which compares no queries with keys'
+        require(is_free, 'model.relative', 'transformer_xl', allowed)
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:

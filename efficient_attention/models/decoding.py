@@ -34,6 +34,7 @@ from efficient_attention.modules.attention import Attention, AttentionOperands
 from efficient_attention.modules.context import Context, OtherSequence, fold
 from efficient_attention.modules.distances import Biases
 from efficient_attention.modules.layer import Layer
+from efficient_attention.modules.learned import learned_arrays
 from efficient_attention.modules.sub_layer import FIXED, GROWING, STATE, SubLayer, begin, end
 from efficient_attention.recurrence.recur import State
 
@@ -251,8 +252,9 @@ class Cached(NamedTuple):
             distances = self.spec.mechanism.keys_back(self.spec.max_length)
             query, relative = module.distances(query, distances, distance_biases)
         new = NewTokens(query, key, value, self.positions_Bn, self.segments_Bn)
-        operands = AttentionOperands(query, key, relative, module.additive_vector())
-        terms = {'bias': bias, 'relative': relative, 'additive': operands.additive_HK}
+        learned = learned_arrays(module.learned, None)
+        operands = AttentionOperands(query, key, relative, module.additive_vector(), learned=learned)
+        terms = {'bias': bias, 'relative': relative, 'additive': operands.additive_HK, 'learned': learned}
         out_BnHK, cache = decode(self.spec, self.cache, new, **terms)
         return module.join_heads(out_BnHK), (cache, operands)
 

@@ -26,6 +26,7 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
         mixing = (4 - config.shared_qk) * config.width * inner
         mixing += general_of_layer(config) - unread_keys_of_layer(config)
         turns = config.mechanisms
+        mixing -= (2 - turns[0].reads_queries - turns[0].reads_keys) * config.width * inner
         scores = (config.layers // len(turns)) * sum(attention_of(config, mechanism, length) for mechanism in turns)
     else:
         mixing, scores = cell_of_layer(config), 0

@@ -59,10 +59,12 @@ class Attention(nnx.Module):
     def __init__(self, config: LayerConfig, *, is_cross: bool = False, rngs: nnx.Rngs) -> None:
         inner, use_bias = config.heads * config.head_width, config.attention_bias
         self.config = config
-        self.query = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
-        if config.kernel_init == 'fan_in' and not config.scaled_logits:
+        mechanism = config.cross_mechanism if is_cross else config.mechanisms[0]
+        has_query = mechanism.reads_queries
+        self.query = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias) if has_query else None
+        if self.query is not None and config.kernel_init == 'fan_in' and not config.scaled_logits:
             self.query.kernel[...] = self.query.kernel[...] / config.logit_scale
-        has_key = (is_cross or not config.shared_qk) and config.score != 'location'
+        has_key = (is_cross or not config.shared_qk) and config.score != 'location' and mechanism.reads_keys
         self.key = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias) if has_key else None
         self.value = linear(config, config.width, inner, rngs, axes='DI', use_bias=use_bias)
         self.out = linear(config, inner, config.width, rngs, axes='ID', use_bias=use_bias)
@@ -74,7 +76,6 @@ class Attention(nnx.Module):
         self.location = Location(config, rngs=rngs) if config.score == 'location' else None
         has_centres = is_cross and config.cross_mechanism.needs_centres
         self.centres = Centres(config, rngs=rngs) if has_centres else None
-        mechanism = config.cross_mechanism if is_cross else config.mechanisms[0]
         self.learned = make_learned(config, mechanism, rngs=rngs)
         with_low_rank(self, config, ('query', 'key', 'value', 'out'), rngs)
 
@@ -167,7 +168,7 @@ class Attention(nnx.Module):
 
     def cross_query(self, x_BLD: Array) -> Array:
         """The queries [B, L, H, K] to another sequence, without positions."""
-        q_BLHK = self.general_query(self.split_heads(self.query(x_BLD)))
+        q_BLHK = self.general_query(self.split_heads(of_module(self.query)(x_BLD)))
         return q_BLHK if self.config.scaled_logits else q_BLHK * self.config.logit_scale
 
     def general_query(self, q_BLHK: Array) -> Array:
@@ -232,11 +233,13 @@ class Attention(nnx.Module):
             read_BMD = spread(jnp.concatenate([memory.states_BMD.astype(x_BLD.dtype), x_BLD], axis=1), 'BMD')
             key_positions_BM = jnp.broadcast_to(jnp.arange(read_BMD.shape[1]), read_BMD.shape[:2])
             positions_BL = key_positions_BM[:, -x_BLD.shape[1] :]
-        q_BLHK, v_BMHK = self.split_heads(self.query(x_BLD)), self.split_heads(self.value(read_BMD))
-        q_BLHK = self.general_query(q_BLHK)
+        v_BMHK = self.split_heads(self.value(read_BMD))
+        if not mechanism.reads_keys:  # vectors in the places of those that nothing compares
+            return v_BMHK if self.query is None else self.split_heads(self.query(x_BLD)), v_BMHK, v_BMHK
+        q_BLHK = self.general_query(self.split_heads(of_module(self.query)(x_BLD)))
         has_keys, k_BMHK = not self.config.shared_qk, self.keys_of(read_BMD, key_positions_BM)
         if k_BMHK is None:
-            k_BMHK = q_BLHK if memory is None else self.split_heads(self.query(read_BMD))
+            k_BMHK = q_BLHK if memory is None else self.split_heads(of_module(self.query)(read_BMD))
         if self.config.rotary:
             is_one = k_BMHK is q_BLHK
             q_BLHK = rotate(q_BLHK, positions_BL)
@@ -253,6 +256,12 @@ class Attention(nnx.Module):
     def split_heads(self, x_BLI: Array) -> Array:
         """[B, L, H x K] -> [B, L, H, K]."""
         return spread(x_BLI.reshape(*x_BLI.shape[:2], self.config.heads, self.config.head_width), 'BLHK')
+
+
+def of_module(query: Any) -> Any:
+    """The projection of queries, where the mechanism reads them."""
+    assert query is not None
+    return query
 
 
 def cross_options(mechanism: Mechanism, context: Context, other: OtherSequence) -> dict[str, Any]:

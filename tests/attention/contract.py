@@ -90,6 +90,22 @@ def hard(logits: np.ndarray, allowed: np.ndarray) -> np.ndarray:
     return weights
 
 
+def synthesized(kind: str, query: np.ndarray, key: np.ndarray, learned: dict[str, np.ndarray]) -> np.ndarray:
+    """Logits [H, L, M] at positions 0, 1, ...: Tay et al. 2020, arXiv 2005.00743, equations 2, 5, 6 and 8."""
+    (queries, heads, width), keys = query.shape, len(key)
+    logits = np.zeros((heads, queries, keys))
+    for h, i, j in itertools.product(*map(range, logits.shape)):
+        if kind == 'dense':
+            logits[h, i, j] = np.maximum(query[i, h], 0.0) @ learned['keys'][h, j]
+        elif kind == 'factorized':
+            logits[h, i, j] = learned['queries'][h, i] @ learned['keys'][h, j]
+        else:
+            logits[h, i, j] = learned['table'][h, i, j]
+        if kind == 'random+dot':
+            logits[h, i, j] += query[i, h] @ key[j, h // (heads // key.shape[1])] / math.sqrt(width)
+    return logits
+
+
 def local_p(
     logits: np.ndarray, centres: np.ndarray, segments: np.ndarray, places: np.ndarray, radius: int
 ) -> np.ndarray:

@@ -15,6 +15,7 @@ from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.softmax.definition import Softmax
 from tests.attention.cells import check, inputs, quick, results
+from tests.attention.mechanism_cells import DISTRIBUTIONS, MECHANISM_CELLS
 from tests.tolerances import assert_close
 
 HERE = [name for name in BACKENDS if name != 'cudnn']  # that needs a GPU: test_cudnn.py
@@ -31,58 +32,6 @@ REFUSED = {
     ('jax_nn', 'lse'): 'log-sum-exp',
     ('jax_nn', 'function bias'): 'no bias as a function',
 }
-# The same table for the mechanisms that are no pattern: by mechanism, causal and not, a word of the blocked backend's
-# refusal, or None where it equals the reference.
-LSH_CELLS = {
-    'bias': 'lsh has no bias',
-    'key bias': 'lsh has no bias',
-    'function bias': 'lsh has no bias',
-    'cross': 'lsh has no cross attention: 20 queries and 90 keys',
-    'offset': 'lsh has no cross attention',
-    'row positions': 'lsh has no cross attention',
-    'grouped': 'lsh has no grouped heads: 4 query and 2 key heads',
-}
-FAVOR_CELLS = {
-    'padding segments grouped': None,
-    'bias': 'favor has no additive bias',
-    'key bias': 'favor has no additive bias',
-    'function bias': 'favor has no additive bias',
-    'dropout': 'favor has no dropout on weights',
-    'lse': 'favor has no log-sum-exp',
-}
-OTHER_POSITIONS = 'favor has no causal form for other positions than 0, 1'
-MECHANISM_CELLS = {
-    'lsh(8, 2)': LSH_CELLS | {'padding segments lse': None, 'dropout': None},
-    'lsh(8, 2, causal=True)': LSH_CELLS | {'padding segments dropout lse': None},
-    # Rows of one segment and padding take another way than packed ones.
-    'favor(8)': FAVOR_CELLS | {'padding': None, 'cross': None, 'offset': None},
-    'favor(8, causal=True, chunk=8)': FAVOR_CELLS
-    | dict.fromkeys(('cross', 'offset', 'traced offset', 'row positions'), OTHER_POSITIONS),
-}
-COSINE_CELLS = dict.fromkeys(('padding segments grouped', 'padding', 'cross', 'offset'))
-MECHANISM_CELLS |= {
-    "linear('cos', 90)": COSINE_CELLS,
-    "linear('cos', 90, causal=True, chunk=8)": {
-        'padding segments grouped': None,
-        'bias': 'linear has no additive bias',
-    },
-    "linear('cos', 19)": {'plain': 'linear has no 20 positions, but at most 19'},
-}
-ROW_CELLS = {'padding': None, 'cross grouped': None, 'grouped': None, 'bias': r'\w+ has no additive bias'}
-ROW_CELLS |= {'lse': r'\w+ has no log-sum-exp'}
-MECHANISM_CELLS |= {
-    'linformer(5, 90)': ROW_CELLS | {'dropout': None},
-    'linformer(5, 90, tied=False, by_head=True)': {'padding dropout': None, 'cross grouped': None},
-    'linformer(5, 19)': {'plain': 'linformer has no 20 keys, but at most 19'},
-    'nystrom(6)': ROW_CELLS | {'dropout': 'nystrom has no dropout on weights'},
-    'nystrom(4, 6, 5)': {'padding grouped': None, 'cross': 'nystrom has no convolution for unequal lengths'},
-    'induced(5)': ROW_CELLS | {'dropout': 'induced has no dropout on weights'},
-}
-DISTRIBUTION_CELLS = dict.fromkeys(
-    ('grouped segments bias', 'offset dropout function bias', 'row positions padding key bias'), None
-) | {'lse': 'has no log-sum-exp'}
-DISTRIBUTIONS = ('sparsemax(causal)', 'entmax(window(9))', 'hard(full)', 'hard(full, sampled=True)', 'local_p(4)')
-MECHANISM_CELLS |= dict.fromkeys(DISTRIBUTIONS, DISTRIBUTION_CELLS)
 # Several at once, so that a few programs cover their interplay on every pattern.
 TOGETHER = ('grouped segments bias lse', 'offset dropout lse function bias', 'row positions padding lse key bias')
 PATTERNS = (
@@ -137,13 +86,17 @@ def test_mechanism_equals_the_reference_or_refuses(text: str, option: str):
         results('auto', text, option, 20)
 
 
-@pytest.mark.parametrize('text', MECHANISM_CELLS)
+@pytest.mark.parametrize('text', [text for text in MECHANISM_CELLS if not parse_mechanism(text).has_backends])
 @pytest.mark.parametrize('backend', ['dense', 'jax_nn'])
 def test_dense_backends_refuse_what_is_no_pattern(backend: str, text: str):
     name = text.split('(')[0]
     line = f'^{backend} is a way to execute Softmax; {name} has one fast form, under auto and blocked'
     with pytest.raises(NotImplementedError, match=line):
         results(backend, text, 'plain', 20)
+
+
+def test_synthesizers_run_on_the_backends_of_softmax():
+    check('dense', "synthesizer('dense', 90, pattern=causal)", 'segments bias', 20)
 
 
 @pytest.mark.parametrize('number, text', list(enumerate(PATTERNS)))

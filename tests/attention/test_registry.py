@@ -30,6 +30,7 @@ from efficient_attention.attention.patterns import dense_mask, global_tokens
 from efficient_attention.attention.registry import ROOMS, room_of
 from efficient_attention.attention.room import Room
 from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.attention.synthesizer.definition import Synthesizer
 from efficient_attention.errors import InputError
 from tests.attention import contract, contract_rows
 from tests.attention.cells import drawn_operands, quick
@@ -48,7 +49,8 @@ def test_a_room_has_the_files_that_every_room_has_or_shares_them(name: str):
     """Rooms over patterns may take those of logits/ in place of their own."""
     room = ROOMS[name]
     always = [field.name for field in dataclasses.fields(room) if field.name not in ('serve_share', 'feature_map')]
-    found = [getattr(room, name).__module__.removeprefix('efficient_attention.attention.') for name in always]
+    made = [getattr(room, name) for name in always]  # partial where another room is what it is made of
+    found = [getattr(one, 'func', one).__module__.removeprefix('efficient_attention.attention.') for one in made]
     files = 'definition', 'definition', 'serve', 'cache', 'cache', 'cost'
     for module, file in zip(found, files, strict=True):
         is_shared = module in SHARED and issubclass(room.kind, OverPattern) and module == f'logits.{file}'
@@ -67,7 +69,8 @@ def test_a_room_is_found_by_the_class():
 
 
 def test_every_room_is_registered_under_the_name_of_its_folder():
-    folders = [path.parent.name for path in ATTENTION.glob('*/__init__.py') if '\nROOM = ' in path.read_text()]
+    is_room = re.compile('^(ROOM = |def make_room)', re.MULTILINE)
+    folders = [path.parent.name for path in ATTENTION.glob('*/__init__.py') if is_room.search(path.read_text())]
     assert sorted(ROOMS) == sorted(folders)
 
 
@@ -165,6 +168,13 @@ def of_induced(
     return contract_rows.induced_weights(query, key, learned(mechanism)['points'], segments != 0, segments != 0)
 
 
+def of_synthesizer(
+    mechanism: Synthesizer, query: np.ndarray, key: np.ndarray, allowed: np.ndarray, _: np.ndarray
+) -> np.ndarray:
+    logits = contract.synthesized(mechanism.kind, query, key, learned(mechanism))
+    return contract.softmax(logits, allowed & dense_mask(mechanism.pattern, L, L))[0]
+
+
 # By text: the weights [H, L, M] of one row, from float64 query and key [L, H, K], what segments and order allow
 # [L, M], and the segments.
 TABLE: dict[str, Callable[[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
@@ -186,6 +196,10 @@ TABLE: dict[str, Callable[[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     'nystrom(13, 2, 3)': of_nystrom,
     'nystrom(12)': of_nystrom,
     'induced(3)': of_induced,
+    "synthesizer('dense', 512)": of_synthesizer,
+    "synthesizer('random', 512, pattern=causal)": of_synthesizer,
+    "synthesizer('factorized', 512, 3, pattern=causal & window(5))": of_synthesizer,
+    "synthesizer('random+dot', 512, pattern=causal)": of_synthesizer,
 }
 
 
@@ -247,12 +261,13 @@ def test_token_by_token_equals_the_definition_or_is_refused(text: str):
             CacheSpec(mechanism, H, H, K, L)
         return
     spec, (q, k, v) = CacheSpec(mechanism, H, H, K, L), vectors()
+    arrays = drawn_operands(mechanism, H, K)
     positions, segments = np.arange(L, dtype=np.int32)[None].repeat(B, 0), SEGMENTS
 
     @jax.jit
     def run(*new: jax.Array) -> jax.Array:
         def step(cache: Any, one: tuple) -> tuple[Any, jax.Array]:
-            out, cache = decode(spec, cache, NewTokens(*(x[:, None] for x in one)))
+            out, cache = decode(spec, cache, NewTokens(*(x[:, None] for x in one)), learned=arrays)
             return cache, out[:, 0]
 
         rows_first = [x.swapaxes(0, 1) for x in new]

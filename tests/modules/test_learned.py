@@ -42,6 +42,11 @@ def test_a_layer_or_a_stack_has_what_is_declared_and_nothing_else_has():
     assert learned_paths(made('linformer(3, 12, by_layer=False)')) == {'stack/learned/keys': (1, 3, 12)}
     assert learned_paths(made('induced(5)', sharing='all')) == {'stack/layers/attention/learned/points': (2, 5, 8)}
     assert learned_paths(made('nystrom(4, 6, 3)')) == {'stack/layers/attention/learned/convolution': (2, 2, 3)}
+    table = made("synthesizer('random', 12)")
+    assert learned_paths(table) == {'stack/layers/attention/learned/table': (2, 2, 12, 12)}
+    assert table.stack.layers.attention.query is table.stack.layers.attention.key is None
+    dense = made("synthesizer('dense', 12)").stack.layers.attention
+    assert dense.query is not None and dense.key is None
     assert not learned_paths(made('full')) and not learned_paths(made('nystrom(4)'))
 
 
@@ -51,6 +56,7 @@ def test_a_layer_or_a_stack_has_what_is_declared_and_nothing_else_has():
         ('linformer(3, 12, by_layer=False)', {}),
         ('linformer(3, 12, by_layer=False)', {'remat': 'full'}),
         ('induced(5)', {'stack': 'reversible', 'norm': 'pre'}),
+        ("synthesizer('random', 12)", {}),
         ('linformer(3, 12, by_layer=False)', {'stack': 'reversible', 'norm': 'pre'}),
     ],
     ids=str,
@@ -105,5 +111,8 @@ def test_attention_gives_attend_its_arrays_and_reads_another_sequence_by_them():
 def test_what_cannot_be_learned_so_is_one_line():
     with pytest.raises(InputError, match='linformer learns arrays of its own, and layers that take mechanisms in turn'):
         dataclasses.replace(CONFIG, attention='linformer(3, 12);full')
+    for field, value in (('rotary', True), ('shared_qk', True), ('score', 'additive'), ('relative', 'transformer_xl')):
+        with pytest.raises(InputError, match=f'model.{field} is .*compares no queries with keys'):
+            dataclasses.replace(CONFIG, attention="synthesizer('random', 12)", **{field: value})
     with pytest.raises(InputError, match='arrays that all layers share are served in model.attention alone'):
         dataclasses.replace(CONFIG, cross_attention='linformer(3, 12, by_layer=False)')

@@ -1,0 +1,50 @@
+"""The cache of a causal synthesizer: that of softmax over its pattern, with other queries and keys, or with a bias."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+
+from efficient_attention.attention.cache_spec import Bias, CacheSpec, LogitTerms, NewTokens
+from efficient_attention.attention.mechanism import of_kind, refuse
+from efficient_attention.attention.request import Request, Sides
+from efficient_attention.attention.room import Room
+from efficient_attention.attention.synthesizer.definition import Synthesizer, entries
+from efficient_attention.attention.synthesizer.serve import compared, softmax_of, table_of, values
+
+
+def softmax_spec(softmax: Room, spec: CacheSpec) -> CacheSpec:
+    """The same of softmax; raises NotImplementedError for positions beyond the tables."""
+    mechanism = of_kind(Synthesizer, spec.mechanism)
+    most = mechanism.length
+    refuse('synthesizer', {f'{spec.max_length} positions, but at most {most}': spec.max_length > most})
+    return dataclasses.replace(spec, mechanism=softmax_of(softmax, mechanism), key_heads=spec.heads)
+
+
+def init(softmax: Room, spec: CacheSpec, batch: int, dtype: DTypeLike, rng: Array | None) -> Any:
+    """The cache before any token."""
+    return softmax.init_cache(softmax_spec(softmax, spec), batch, dtype, rng)
+
+
+def decode(softmax: Room, spec: CacheSpec, cache: Any, new: NewTokens, terms: LogitTerms) -> tuple[Array, Any]:
+    """Outputs [B, n, H, K] of the new tokens, and the cache that includes them."""
+    refuse('synthesizer', {'additive scores': terms.additive is not None})
+    vectors, places = (new.query, new.key, new.value), Sides(new.positions, new.positions)
+    request = Request(*vectors, spec.mechanism, None, places, None, learned=terms.learned)
+    if of_kind(Synthesizer, spec.mechanism).reads_tables_as_logits(spec.width):
+        terms = terms._replace(bias=with_table(table_of(request), terms.bias))
+    query, key = compared(request)
+    new = new._replace(query=query, key=key, value=values(request))
+    return softmax.decode(softmax_spec(softmax, spec), cache, new, terms._replace(learned=None))
+
+
+def with_table(table_HNN: Array, bias: Bias | None) -> Bias:
+    """A function of positions that gives entries of a table, and a bias added to them."""
+
+    def logits(query_b1L1: Any, key_b11M: Any) -> Array:
+        found_bHLM = entries(table_HNN, jnp.asarray(query_b1L1)[:, 0, :, 0], jnp.asarray(key_b11M)[:, 0, 0])
+        return found_bHLM if bias is None else found_bHLM + bias(query_b1L1, key_b11M)
+
+    return logits

@@ -1,0 +1,165 @@
+"""Synthesizers defined: softmax over a pattern of logits that do not compare a query with a key."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float, Int
+
+from efficient_attention.attention.logits.definition import allowed_pairs, dot_logits, logit_terms
+from efficient_attention.attention.logits.over_pattern import OverPattern, Weights
+from efficient_attention.attention.mechanism import Operand, of_kind, refuse
+from efficient_attention.attention.patterns import Full, Pattern
+from efficient_attention.attention.request import Numbers, Request
+from efficient_attention.attention.weights import masked_softmax
+from efficient_attention.errors import require, require_at_least
+
+KINDS = ('dense', 'random', 'factorized', 'random+dot')
+FLOAT32, HIGHEST = jnp.dtype(jnp.float32), jax.lax.Precision.HIGHEST
+
+
+@dataclasses.dataclass(frozen=True)
+class Synthesizer(OverPattern):
+    """Softmax of logits that a learned table gives for positions: relu(q) W_j, R_ij, or a product of two tables.
+
+    Source: Tay et al. 2020, arXiv 2005.00743, section 3. Logits are not scaled, but for the q k / sqrt(K) of
+    'random+dot'. Positions are places in the row. Time and memory are those of softmax attention over its pattern.
+
+    Args:
+        kind: 'dense' = relu(q) W_j, with a vector for each key position; 'random' = R_ij, whatever the tokens are;
+            'factorized' = R_ij as the product of two tables [length, rank]; 'random+dot' = R_ij + q k / sqrt(K).
+        length: positions that the tables have rows for.
+        rank: of 'factorized'; read by no other kind.
+        pattern: who may read whom.
+    """
+
+    name = 'synthesizer'
+
+    kind: str = 'dense'
+    length: int = 512
+    rank: int = 8
+    pattern: Pattern = dataclasses.field(default=Full(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        OverPattern.__post_init__(self)
+        require(self.kind in KINDS, 'synthesizer kind', self.kind, f'one of {", ".join(KINDS)}')
+        require_at_least(1, 'synthesizer length', self.length)
+        require_at_least(1, 'synthesizer rank', self.rank)
+
+    @property
+    def compares_positions(self) -> bool:
+        """True: tables go by positions."""
+        return True
+
+    @property
+    def goes_by_distance(self) -> bool:
+        """False: a table has a logit of its own for each pair of positions."""
+        return False
+
+    @property
+    def is_band(self) -> bool:
+        """False, for the same reason."""
+        return False
+
+    @property
+    def reads_queries(self) -> bool:
+        """Whether logits depend on the token that asks."""
+        return self.kind in ('dense', 'random+dot')
+
+    @property
+    def reads_keys(self) -> bool:
+        """Whether logits depend on the token that is read."""
+        return self.kind == 'random+dot'
+
+    def reads_tables_as_logits(self, width: int) -> bool:
+        """Whether softmax gets the tables as a bias, and not as queries and keys of this width."""
+        return self.kind in ('random', 'random+dot') or (self.kind == 'factorized' and self.rank > width)
+
+    @property
+    def has_backends(self) -> bool:
+        """True: those of softmax."""
+        return True
+
+    @property
+    def longest(self) -> int:
+        """The rows of the tables."""
+        return self.length
+
+    def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:
+        """The tables of each head."""
+        if self.kind == 'dense':
+            return {'keys': Operand((heads, self.length, width), 1.0 / math.sqrt(width))}
+        if self.kind == 'factorized':
+            factor = Operand((heads, self.length, self.rank), self.rank**-0.25)
+            return {'queries': factor, 'keys': factor}
+        return {'table': Operand((heads, self.length, self.length), 1.0)}
+
+    def differs_by_head(self, heads: int) -> bool:
+        """True: each head has tables of its own."""
+        return heads > 1
+
+    def causal_form(self, text: str) -> str:  # noqa: ARG002
+        """The same over causal, for error lines."""
+        return f"'synthesizer({self.kind!r}, {self.length}, pattern=causal)'"
+
+    def distribute(self, logits_BHLM: Array, allowed_bhLM: Bool[Array, '#B #H #L #M']) -> Weights:
+        """Softmax over the allowed keys, and the log-sum-exp."""
+        return masked_softmax(logits_BHLM, allowed_bhLM)
+
+
+def check(request: Request) -> None:
+    """Raises NotImplementedError for what is not served."""
+    mechanism = of_kind(Synthesizer, request.mechanism)
+    most = max(request.query.shape[1], request.key.shape[1])
+    lacks = {
+        f'{most} positions, but at most {mechanism.length}': most > mechanism.length,
+        'additive scores': request.additive is not None,
+    }
+    refuse('synthesizer', lacks)
+
+
+def weights(request: Request) -> Weights:
+    """The dense weights and the log-sum-exp."""
+    check(request)
+    logits_BHLM = synthesized(request)
+    if of_kind(Synthesizer, request.mechanism).kind == 'random+dot':
+        logits_BHLM = logits_BHLM + dot_logits(request.query, request.key, FLOAT32, HIGHEST)
+    terms_bhlm = logit_terms(request, FLOAT32, HIGHEST)
+    logits_BHLM = logits_BHLM if terms_bhlm is None else logits_BHLM + terms_bhlm
+    shape = request.query.shape[0], request.query.shape[2], request.query.shape[1], request.key.shape[1]
+    return masked_softmax(jnp.broadcast_to(logits_BHLM, shape), allowed_pairs(request))
+
+
+def synthesized(request: Request) -> Float[Array, 'b H L M']:
+    """The logits that tables give for the positions of queries and keys."""
+    query_bL, key_bM = request.positions_in_row
+    mechanism = of_kind(Synthesizer, request.mechanism)
+    if mechanism.kind in ('random', 'random+dot'):
+        return entries(request.operand('table'), query_bL, key_bM)
+    of_keys_bMHX = rows(request.operand('keys'), key_bM)
+    if mechanism.kind == 'dense':
+        of_queries_bLHX = jax.nn.relu(request.query.astype(jnp.float32))
+    else:
+        of_queries_bLHX = rows(request.operand('queries'), query_bL)
+    batch = max(of_queries_bLHX.shape[0], of_keys_bMHX.shape[0])
+    both = (jnp.broadcast_to(x, (batch, *x.shape[1:])) for x in (of_queries_bLHX, of_keys_bMHX))
+    return jnp.einsum('bLHX,bMHX->bHLM', *both, precision=HIGHEST)
+
+
+def rows(table_HNX: Float[Array, 'H N X'], positions_bL: Int[Numbers, 'b L']) -> Float[Array, 'b L H X']:
+    """The rows of these positions of each head; NaN beyond the table."""
+    found_bLHX = jnp.moveaxis(jnp.take(table_HNX, positions_bL, axis=1, mode='clip'), 0, 2)
+    is_inside_bL = jnp.asarray(positions_bL) < table_HNX.shape[1]
+    return jnp.where(is_inside_bL[..., None, None], found_bLHX, jnp.nan)
+
+
+def entries(
+    table_HNN: Float[Array, 'H N N'], query_bL: Int[Numbers, '#B L'], key_bM: Int[Numbers, '#B M']
+) -> Float[Array, 'b H L M']:
+    """The entries of all pairs of these positions; NaN beyond the table."""
+    query_bL1, key_b1M = jnp.asarray(query_bL)[:, :, None], jnp.asarray(key_bM)[:, None, :]
+    found_HbLM = table_HNN.at[:, query_bL1, key_b1M].get(mode='clip')
+    is_inside_bLM = (query_bL1 < table_HNN.shape[1]) & (key_b1M < table_HNN.shape[1])
+    return jnp.where(is_inside_bLM[:, None], jnp.moveaxis(found_HbLM, 0, 1), jnp.nan)

@@ -1,0 +1,65 @@
+"""The table of mechanisms that are no pattern and options of a call: what is served, and how the rest is refused."""
+
+# By mechanism, causal and not, a word of the blocked backend's
+# refusal, or None where it equals the reference.
+LSH_CELLS = {
+    'bias': 'lsh has no bias',
+    'key bias': 'lsh has no bias',
+    'function bias': 'lsh has no bias',
+    'cross': 'lsh has no cross attention: 20 queries and 90 keys',
+    'offset': 'lsh has no cross attention',
+    'row positions': 'lsh has no cross attention',
+    'grouped': 'lsh has no grouped heads: 4 query and 2 key heads',
+}
+FAVOR_CELLS = {
+    'padding segments grouped': None,
+    'bias': 'favor has no additive bias',
+    'key bias': 'favor has no additive bias',
+    'function bias': 'favor has no additive bias',
+    'dropout': 'favor has no dropout on weights',
+    'lse': 'favor has no log-sum-exp',
+}
+OTHER_POSITIONS = 'favor has no causal form for other positions than 0, 1'
+MECHANISM_CELLS = {
+    'lsh(8, 2)': LSH_CELLS | {'padding segments lse': None, 'dropout': None},
+    'lsh(8, 2, causal=True)': LSH_CELLS | {'padding segments dropout lse': None},
+    # Rows of one segment and padding take another way than packed ones.
+    'favor(8)': FAVOR_CELLS | {'padding': None, 'cross': None, 'offset': None},
+    'favor(8, causal=True, chunk=8)': FAVOR_CELLS
+    | dict.fromkeys(('cross', 'offset', 'traced offset', 'row positions'), OTHER_POSITIONS),
+}
+COSINE_CELLS = dict.fromkeys(('padding segments grouped', 'padding', 'cross', 'offset'))
+MECHANISM_CELLS |= {
+    "linear('cos', 90)": COSINE_CELLS,
+    "linear('cos', 90, causal=True, chunk=8)": {
+        'padding segments grouped': None,
+        'bias': 'linear has no additive bias',
+    },
+    "linear('cos', 19)": {'plain': 'linear has no 20 positions, but at most 19'},
+}
+ROW_CELLS = {'padding': None, 'cross grouped': None, 'grouped': None, 'bias': r'\w+ has no additive bias'}
+ROW_CELLS |= {'lse': r'\w+ has no log-sum-exp'}
+MECHANISM_CELLS |= {
+    'linformer(5, 90)': ROW_CELLS | {'dropout': None},
+    'linformer(5, 90, tied=False, by_head=True)': {'padding dropout': None, 'cross grouped': None},
+    'linformer(5, 19)': {'plain': 'linformer has no 20 keys, but at most 19'},
+    'nystrom(6)': ROW_CELLS | {'dropout': 'nystrom has no dropout on weights'},
+    'nystrom(4, 6, 5)': {'padding grouped': None, 'cross': 'nystrom has no convolution for unequal lengths'},
+    'induced(5)': ROW_CELLS | {'dropout': 'induced has no dropout on weights'},
+}
+SYNTHESIZER_CELLS = dict.fromkeys(
+    ('grouped segments bias lse', 'offset dropout lse function bias', 'row positions padding lse key bias')
+)
+MECHANISM_CELLS |= {
+    "synthesizer('dense', 90, pattern=causal)": SYNTHESIZER_CELLS,
+    "synthesizer('random', 90, pattern=window(9))": SYNTHESIZER_CELLS,
+    "synthesizer('factorized', 90, 4)": SYNTHESIZER_CELLS,
+    "synthesizer('random+dot', 90, pattern=causal)": SYNTHESIZER_CELLS,
+    "synthesizer('factorized', 90, 12, pattern=causal)": {'plain': None, 'row positions padding lse key bias': None},
+    "synthesizer('random', 19)": {'plain': 'synthesizer has no 20 positions, but at most 19'},
+}
+DISTRIBUTION_CELLS = dict.fromkeys(
+    ('grouped segments bias', 'offset dropout function bias', 'row positions padding key bias'), None
+) | {'lse': 'has no log-sum-exp'}
+DISTRIBUTIONS = ('sparsemax(causal)', 'entmax(window(9))', 'hard(full)', 'hard(full, sampled=True)', 'local_p(4)')
+MECHANISM_CELLS |= dict.fromkeys(DISTRIBUTIONS, DISTRIBUTION_CELLS)

@@ -1,0 +1,58 @@
+"""Synthesizers: what no token decides is the same for all rows; positions beyond the tables; bad texts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.attention.attend import attend, attention_weights
+from efficient_attention.attention.cache import init_cache
+from efficient_attention.attention.cache_spec import CacheSpec
+from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.attention.patterns import Causal
+from efficient_attention.attention.synthesizer.definition import Synthesizer
+from efficient_attention.errors import InputError
+from tests.attention.cells import drawn_operands, inputs
+
+
+def test_weights_of_tables_are_the_same_for_all_tokens():
+    q, k, _ = inputs(12)[0]
+    for kind in ('random', 'factorized'):
+        mechanism = Synthesizer(kind, 16, 3)
+        weights = attention_weights(q, k, mechanism, learned=drawn_operands(mechanism, 4, 8))
+        np.testing.assert_array_equal(weights[0], weights[1])
+        assert not mechanism.reads_queries and not mechanism.reads_keys
+    dense = Synthesizer('dense', 16)
+    weights = attention_weights(q, k, dense, learned=drawn_operands(dense, 4, 8))
+    assert np.abs(weights[0] - weights[1]).max() > 0.01
+    assert dense.reads_queries and not dense.reads_keys
+
+
+@pytest.mark.parametrize('kind', ['dense', 'random', 'factorized'])
+@pytest.mark.parametrize('backend', ['reference', 'auto'])
+def test_positions_beyond_the_tables_are_nan(kind: str, backend: str):
+    """They are known while the program runs alone; rows that are too long are refused before."""
+    mechanism, (q, k, v) = Synthesizer(kind, 8, pattern=Causal()), inputs(6)[0]
+    learned = drawn_operands(mechanism, 4, 8)
+    places = jnp.asarray([np.arange(6), np.arange(6) + 4])
+    options = {'query_positions': places, 'key_positions': places, 'learned': learned, 'backend': backend}
+    out = jax.jit(lambda *x: attend(*x, mechanism, **options))(q, k, v)
+    assert jnp.isfinite(out[0]).all() and jnp.isfinite(out[1, :4]).all() and jnp.isnan(out[1, 4:]).all()
+    with pytest.raises(NotImplementedError, match='synthesizer has no 9 positions, but at most 8'):
+        init_cache(CacheSpec(mechanism, 4, 4, 8, 9), 2, 'float32')
+
+
+@pytest.mark.parametrize(
+    'text, line',
+    [
+        ("synthesizer('dens')", "synthesizer kind is 'dens'; it must be one of dense, random, factorized, random"),
+        ("synthesizer('dense', 0)", 'synthesizer length is 0; it must be at least 1'),
+        ("synthesizer('factorized', 8, 0)", 'synthesizer rank is 0; it must be at least 1'),
+        ("synthesizer('dense', pattern=8)", 'synthesizer pattern is 8; it must be a pattern'),
+        ("synthesizer('dense', 8, 4, causal)", r'synthesizer takes \('),
+        ('synthesizer(causal)', 'synthesizer kind is .*; it must be a name in quotes'),
+    ],
+)
+def test_bad_texts_are_named(text: str, line: str):
+    with pytest.raises(InputError, match=line):
+        parse_mechanism(text)
