@@ -35,6 +35,7 @@ from efficient_attention.whole_files import whole_file
 
 METRICS = ('bleu', 'chrf', 'exact_match', 'word_accuracy')
 WHOLE = {'bleu': 100.0, 'chrf': 100.0, 'exact_match': 1.0, 'word_accuracy': 1.0}  # the best score
+COLOURS = 6  # of lines in a picture
 EDGES = (5, 10, 15, 20, 30, 40, 60, 80, 100)
 
 
@@ -108,16 +109,19 @@ def word_accuracy(texts: Sequence[str], references: Sequence[str]) -> float:
 
 
 def draw(scores: dict[str, list[float | None]], edges: Sequence[int], metric: str) -> Figure:
-    """A line for each model over the words of a source."""
-    figure = Figure(figsize=(7, 4), layout='constrained')
+    """A line for each model over the words of a source; from the seventh on in the colours of the first, dashed."""
+    figure = Figure(figsize=(8, 4), layout='constrained')
     axes = figure.subplots()
-    for name, values in scores.items():
-        axes.plot(edges, [np.nan if value is None else value for value in values], marker='o', label=name)
+    names = [Path(name).name for name in scores]
+    for number, (name, values) in enumerate(scores.items()):
+        style = {'color': f'C{number % COLOURS}', 'linestyle': '--' if number >= COLOURS else '-', 'marker': 'o'}
+        label = name if names.count(names[number]) > 1 else names[number]
+        axes.plot(edges, [np.nan if value is None else value for value in values], label=label, **style)
     axes.set_ylim(0, 1.02 * WHOLE[metric])
     axes.set_xlabel('words of the source, at most')
     axes.set_ylabel(metric)
     axes.grid(color='#e2e8f0')
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc='center left', bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
