@@ -15,7 +15,6 @@ from efficient_attention.attention.whole_rows import check_whole_rows, finish, p
 from efficient_attention.errors import require_at_least
 
 HIGHEST = jax.lax.Precision.HIGHEST
-EVERYWHERE = jnp.ones((1, 1, 1, 1), bool)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,12 +67,13 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     heads, width = request.query.shape[2:]
     scale, valid_BM = 1.0 / math.sqrt(width), valid_keys(request)
     key_BMHK = per_head(request.key, heads).astype(jnp.float32)
-    allowed = EVERYWHERE if valid_BM is None else valid_BM[:, None, None]
+    everywhere = jnp.ones((1, 1, 1, 1), bool)
+    allowed = everywhere if valid_BM is None else valid_BM[:, None, None]
     to_points_BHPM = jnp.einsum('HPK,BMHK->BHPM', request.operand('points') * scale, key_BMHK, precision=HIGHEST)
     read_BHPM, _ = masked_softmax(to_points_BHPM, allowed)
     points_BHPK = jnp.einsum('BHPM,BMHK->BHPK', read_BHPM, key_BMHK, precision=HIGHEST)
     query_BLHK = request.query.astype(jnp.float32) * scale
     logits_BHLP = jnp.einsum('BLHK,BHPK->BHLP', query_BLHK, points_BHPK, precision=HIGHEST)
-    reading_BHLP, _ = masked_softmax(logits_BHLP, EVERYWHERE)
+    reading_BHLP, _ = masked_softmax(logits_BHLP, everywhere)
     weights_BHLM = jnp.einsum('BHLP,BHPM->BHLM', reading_BHLP, read_BHPM, precision=HIGHEST)
     return finish(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
