@@ -31,23 +31,23 @@ def measure(shape: dict[str, Any]) -> dict[str, Any]:
     learned = {name: one.deviation * jax.random.normal(jax.random.key(2), one.shape) for name, one in declared.items()}
     rng = jax.random.key(1) if mechanism.needs_rng else None
 
-    def forward(q: jax.Array, k: jax.Array, v: jax.Array, learned: Any = learned) -> jax.Array:
+    def forward(q: jax.Array, k: jax.Array, v: jax.Array, learned: Any) -> jax.Array:
         k = q if mechanism.normalises_keys else k
         return attend(q, k, v, mechanism, rng=rng, learned=learned, backend=shape['backend'])
 
-    def forward_backward(q: jax.Array, k: jax.Array, v: jax.Array) -> Any:
+    def forward_backward(q: jax.Array, k: jax.Array, v: jax.Array, learned: Any) -> Any:
         if mechanism.normalises_keys:
-            out, pull = jax.vjp(lambda q, v: forward(q, k, v), q, v)
+            out, pull = jax.vjp(lambda q, v: forward(q, k, v, learned), q, v)
         else:
             out, pull = jax.vjp(forward, q, k, v, learned)
         return out, pull(cotangent)
 
     result: dict[str, Any] = {'name': f'efficient_attention, jax {jax.__version__}'}
     for name, function in (('forward', forward), ('forward_backward', forward_backward)):
-        compiled = jax.jit(function).lower(q, k, v).compile()
+        compiled = jax.jit(function).lower(q, k, v, learned).compile()
         result[f'{name}_temporary_bytes'] = compiled.memory_analysis().temp_size_in_bytes
         if shape['steps']:
-            result[name] = seconds(lambda compiled=compiled: jax.block_until_ready(compiled(q, k, v)), shape['steps'])
+            result[name] = seconds(lambda compiled=compiled: jax.block_until_ready(compiled(q, k, v, learned)), shape['steps'])
     return result | ({'peak_bytes': peak_bytes() - baseline} if shape['steps'] else {})
 
 
