@@ -47,7 +47,9 @@ def measure(shape: dict[str, Any]) -> dict[str, Any]:
         compiled = jax.jit(function).lower(q, k, v, learned).compile()
         result[f'{name}_temporary_bytes'] = compiled.memory_analysis().temp_size_in_bytes
         if shape['steps']:
-            result[name] = seconds(lambda compiled=compiled: jax.block_until_ready(compiled(q, k, v, learned)), shape['steps'])
+            result[name] = seconds(
+                lambda compiled=compiled: jax.block_until_ready(compiled(q, k, v, learned)), shape['steps']
+            )
     return result | ({'peak_bytes': peak_bytes() - baseline} if shape['steps'] else {})
 
 

@@ -51,6 +51,9 @@ class UnevenConfig(OutputConfig):
         if self.layer_heads:
             allowed = 'a mechanism that is the same for every head, whatever their number, with model.layer_heads'
             require(not differs_by_head(self.mechanisms[0], self.heads), 'model.attention', self.attention, allowed)
+        learned = self.mechanisms[0].learned_operands(self.heads, self.head_width)
+        allowed = f'a mechanism that learns no arrays of its own with model.{asked}'
+        require(not learned, 'model.attention', self.attention, allowed)
 
 
 def differs_by_head(mechanism: Mechanism, heads: int) -> bool:

@@ -23,6 +23,7 @@ SIZES: dict[str, Any] = {'layers': 2, 'width': 8, 'heads': 4, 'feed_forward_widt
             "model.stack is 'reversible'; it must be 'plain' with model.layer_heads",
         ),
         ({'relative': 't5'}, "model.relative is 't5'; it must be 'none' with model.layer_heads"),
+        ({'attention': 'linformer(4, 512)'}, 'it must be a mechanism that learns no arrays of its own'),
         ({'attention': 'full; window(2)'}, 'it must be one mechanism with model.layer_heads'),
         (
             {'attention': 'bigbird(2, 1)'},

@@ -52,6 +52,10 @@ MODELS: dict[str, dict[str, Any]] = {
         'cross_attention': 'entmax(window(2))',
     },
     'local_p, hard': {'cross_attention': 'local_p(2)', 'decoder_attention': 'hard(causal)', 'decoder_layers': 1},
+    'synthesizer, linformer': {
+        'attention': 'nystrom(3)', 'decoder_attention': "synthesizer('dense', 9, pattern=causal)",
+        'cross_attention': 'linformer(3, 9)', 'decoder_layers': 1,
+    },
     'location': {'score': 'location', 'location_length': 9, 'positions': 'none', 'decoder_layers': 1},
     'gru': {
         'cell': 'gru', 'score': 'general', 'bidirectional': True, 'norm': 'pre', 'positions': 'none',
