@@ -59,7 +59,10 @@ class EmbeddingConfig(LayerConfig):
             tables['model.axial_shape'] = math.prod(self.axial_shape)
         elif self.positions == 'learned' or self.relative in UNTIED:
             tables['model.max_length'] = self.max_length - self.position_offset
-        tables |= {f'model.attention {one.name}': one.longest for one in self.mechanisms if one.longest}
+        for one in self.mechanisms:
+            if one.longest:
+                field = f'model.attention {one.name}'
+                tables[field] = min(tables.get(field, one.longest), one.longest)
         return tables | ({'model.location_length': self.location_length} if self.score == 'location' else {})
 
     def check_positions(self) -> None:

@@ -72,7 +72,7 @@ def input_weights(pretrained: Pretrained, way: str, rows: int) -> dict[Any, Any]
 
 
 def parts(batches: Iterator[dict[str, np.ndarray]], rows: int) -> Iterator[dict[str, np.ndarray]]:
-    """The first rows, a few at a time; each batch's last part is filled up by rows of weight 0."""
+    """The first rows, a few at a time; a batch's last part may have fewer."""
     left = rows
     for batch in batches:
         size = min(left, len(next(iter(batch.values()))))

@@ -305,7 +305,7 @@ def test_the_worked_mechanism_has_as_many_lines_as_the_docs_say():
     assert {
         name: int(count) for name, count in re.findall(r'^\| `(\w+\.py)` \| (\d+) \|', section, re.MULTILINE)
     } == counts
-    assert f'in {sum(counts.values())} lines' in section and sum(counts.values()) <= 140
+    assert f'in {sum(counts.values())} lines' in section and sum(counts.values()) <= 150
     assert f'{shared} lines of `efficient_attention/attention/features/`' in section
 
 

@@ -27,19 +27,20 @@ def cosine_map(length: int) -> FeatureMap:
 def log_features_of(length: int) -> Callable[[Array, Any], Array]:
     """The map from [..., K + 1] to the logarithms of 2 K features: relu(x) cos(pi i / 2 N) and relu(x) sin(pi i / 2 N).
 
-    Their products are relu(q) relu(k) cos(pi (i - j) / 2 N). NaN at positions from N on, where a cosine is below 0.
+    Their products are relu(q) relu(k) cos(pi (i - j) / 2 N). Positions from N on, where a cosine is below 0, have no
+    feature: see `nan_beyond`.
     """
 
     def log_features(x: Float[Array, '*batch K'], _: None) -> Float[Array, '*batch R']:
         x = x.astype(jnp.float32)
         values, places = x[..., :-1], x[..., -1:]
-        angles = places * (math.pi / (2 * length))
+        angles = jnp.minimum(places, length - 1.0) * (math.pi / (2 * length))
         is_there = values > 0.0
         logs = jnp.where(is_there, jnp.log(jnp.where(is_there, values, 1.0)), LOWEST_LOG)
         has_sine = places > 0.0
         sines = jnp.where(has_sine, jnp.log(jnp.sin(jnp.where(has_sine, angles, 1.0))), LOWEST_LOG)
         both = jnp.concatenate([logs + jnp.log(jnp.cos(angles)), logs + sines], axis=-1)
-        return jnp.where(places < length, jnp.maximum(both, LOWEST_LOG), jnp.nan)
+        return jnp.where(places < length, jnp.maximum(both, LOWEST_LOG), LOWEST_LOG)
 
     return log_features
 
@@ -49,6 +50,20 @@ def with_places(request: Request) -> Request:
     query_bL, key_bM = request.positions_in_row
     query, key = behind(request.query, query_bL), behind(request.key, key_bM)
     return dataclasses.replace(request, query=query, key=key, value=behind(request.value, jnp.zeros_like(key_bM)))
+
+
+def nan_beyond(out_BLHX: Float[Array, 'B L H X'], request: Request, length: int) -> Float[Array, 'B L H X']:
+    """Results with NaN for queries from `length` on and, unless causal, in rows with a key there."""
+    query_bL, key_bM = (jnp.asarray(places) for places in request.positions_in_row)
+    is_beyond_bL = query_bL >= length
+    if not request.mechanism.is_causal:
+        is_key_bM = key_bM >= length
+        if request.segments is not None:
+            is_key_bM = is_key_bM & (request.segments.key != 0)
+        is_beyond_bL = is_beyond_bL | is_key_bM.any(axis=1, keepdims=True)
+    if request.segments is not None:
+        is_beyond_bL = is_beyond_bL & (request.segments.query != 0)
+    return jnp.where(is_beyond_bL[..., None, None], jnp.nan, out_BLHX)
 
 
 def behind(x_BLHK: Float[Array, 'B L H K'], places_bL: Int[Numbers, '#B L']) -> Float[Array, 'B L H X']:

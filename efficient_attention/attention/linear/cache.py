@@ -27,7 +27,9 @@ def decode(spec: CacheSpec, cache: SumsCache, new: NewTokens, *_: Any) -> tuple[
     mechanism, dtype = of_kind(Linear, spec.mechanism), new.query.dtype
     if mechanism.kind == 'elu':
         return decode_sums(cache, new, mechanism.chunk)
+    places_Bn, is_token_Bn = new.positions, new.segments != 0
     placed = {'query': behind(new.query, new.positions), 'key': behind(new.key, new.positions)}
     new = new._replace(value=behind(new.value, jnp.zeros_like(new.positions)), **placed)
     out_BnHX, cache = decode_sums(cache, new, mechanism.chunk)
-    return out_BnHX[..., :-1].astype(dtype), cache
+    is_beyond_Bn = (places_Bn >= mechanism.length) & is_token_Bn
+    return jnp.where(is_beyond_Bn[..., None, None], jnp.nan, out_BnHX[..., :-1]).astype(dtype), cache

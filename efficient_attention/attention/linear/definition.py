@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.features.cosine import cosine_map, with_places
+from efficient_attention.attention.features.cosine import cosine_map, nan_beyond, with_places
 from efficient_attention.attention.features.definition import FeatureAttention, feature_weights
 from efficient_attention.attention.features.feature_map import FeatureMap
 from efficient_attention.attention.mechanism import of_kind, refuse
@@ -78,7 +78,8 @@ def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
     if mechanism.kind == 'elu':
         return feature_weights(request, ELU)
     check_length(request)
-    return feature_weights(with_places(request), cosine_map(mechanism.length))
+    weights_BHLM, _ = feature_weights(with_places(request), cosine_map(mechanism.length))
+    return nan_beyond(weights_BHLM.swapaxes(1, 2), request, mechanism.length).swapaxes(1, 2), None
 
 
 def check_length(request: Request) -> None:

@@ -3,7 +3,7 @@
 from jax import Array
 from jaxtyping import Float
 
-from efficient_attention.attention.features.cosine import cosine_map, with_places
+from efficient_attention.attention.features.cosine import cosine_map, nan_beyond, with_places
 from efficient_attention.attention.features.serve import serve_features
 from efficient_attention.attention.features.split_tokens import serve_feature_share
 from efficient_attention.attention.linear.definition import ELU, Linear, check_length
@@ -19,7 +19,8 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
         return serve_features(request, ELU, mechanism.chunk)
     check_length(request)
     out_BLHX, _ = serve_features(with_places(request), cosine_map(mechanism.length), mechanism.chunk)
-    return out_BLHX[..., :-1].astype(request.query.dtype), None
+    out_BLHK = nan_beyond(out_BLHX[..., :-1], request, mechanism.length)
+    return out_BLHK.astype(request.query.dtype), None
 
 
 def serve_share(request: Request, split: Split) -> tuple[Float[Array, 'B L H K'], None]:

@@ -72,8 +72,8 @@ class Nystrom(Mechanism):
 
     @property
     def reads_other_sequence(self) -> bool:
-        """Whether no convolution ties queries to the values at their places."""
-        return not self.convolution
+        """False: landmarks mix the queries, so that a decoder's would tell of later targets."""
+        return False
 
     def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:  # noqa: ARG002
         """The convolution [H, its width], where there is one."""

@@ -5,8 +5,11 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from efficient_attention.attention.attend import attend, make_request
+from efficient_attention.attention.cache import decode, init_cache
+from efficient_attention.attention.cache_spec import CacheSpec, NewTokens
 from efficient_attention.attention.features.cosine import behind, cosine_map, log_features_of, with_places
 from efficient_attention.attention.linear.definition import Linear
 from tests.attention.cells import inputs, quick
@@ -38,9 +41,23 @@ def test_a_query_that_shares_nothing_with_any_key_gives_zeros_and_no_gradient():
             assert all(jnp.isfinite(one).all() and not one[1].any() for one in gradients)
 
 
-def test_a_position_beyond_the_length_is_nan():
-    logs = cosine_map(4).logs(behind(jnp.ones((1, 2, 1, 3)), jnp.asarray([[3, 4]])))
-    assert jnp.isfinite(logs[0, 0]).all() and jnp.isnan(logs[0, 1]).all()
+@pytest.mark.parametrize('backend', ['reference', 'blocked'])
+def test_a_position_beyond_the_length_is_nan(backend: str):
+    """A causal query before it reads on; without order every query of the row would have read it."""
+    q, k, v = (jnp.abs(x) for x in inputs(6)[0])
+    places = jnp.asarray([np.arange(6), np.arange(6)])
+    far = places.at[1].add(4)
+    options = {'query_positions': far, 'key_positions': far, 'backend': backend}
+    out = quick(lambda *x: attend(*x, Linear('cos', 8), **options))(q, k, v)
+    assert jnp.isfinite(out[0]).all() and jnp.isnan(out[1]).all()
+
+
+def test_what_is_decoded_beyond_the_length_is_nan():
+    q, k, v = (jnp.abs(x) for x in inputs(6)[0])
+    spec = CacheSpec(Linear('cos', 8, causal=True, chunk=4), 4, 4, 8, 8)
+    places, ones = jnp.asarray([np.arange(6), np.arange(6) + 4]), jnp.ones((2, 6), jnp.int32)
+    out, _ = decode(spec, init_cache(spec, 2, 'float32'), NewTokens(q, k, v, places, ones))
+    assert jnp.isfinite(out[0]).all() and jnp.isfinite(out[1, :4]).all() and jnp.isnan(out[1, 4:]).all()
 
 
 def test_values_have_a_zero_behind_them():
