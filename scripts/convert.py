@@ -48,6 +48,8 @@ def main() -> None:
 
     if options.low_rank is not None and options.ranks:
         raise InputError('--low_rank chooses ranks, and --ranks names them; give one of both')
+    if options.weigh_rows is not None and not options.weigh:
+        raise InputError('--weigh_rows says how many rows --weigh reads; it needs --weigh')
     if options.weigh and options.low_rank is None and not options.ranks:
         raise InputError('--weigh says how factors are found; it needs --low_rank or --ranks')
     if options.float_layers and not options.quantize:
@@ -67,7 +69,7 @@ def main() -> None:
     if options.shrink:
         pretrained = shrink(pretrained)
     if options.low_rank is not None or options.ranks:
-        weights = input_weights(pretrained, options.weigh, options.weigh_rows) if options.weigh else None
+        weights = input_weights(pretrained, options.weigh, options.weigh_rows or 512) if options.weigh else None
         pretrained = low_rank(pretrained, share=options.low_rank, ranks=tuple(options.ranks), weights=weights)
         print(f'ranks {", ".join(pretrained.model.ranks)}')
     if options.quantize:
@@ -109,7 +111,8 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_list('ranks', [], entries, flag_values=options)
     ways = "What factors lose least of: 'gradients' or 'inputs' of the run's rows; else all numbers count alike."
     flags.DEFINE_enum('weigh', None, ['gradients', 'inputs'], ways, flag_values=options)
-    flags.DEFINE_integer('weigh_rows', 512, 'Training rows of --weigh.', lower_bound=1, flag_values=options)
+    rows = 'Training rows of --weigh; 512 by default.'
+    flags.DEFINE_integer('weigh_rows', None, rows, lower_bound=1, flag_values=options)
     flags.DEFINE_bool('small', False, "Write this project's own form, in few bytes.", flag_values=options)
     modes = ['int8', 'int8_weights']
     rounding = '8-bit kernels and tables; implies --small without --compressed.'

@@ -156,7 +156,18 @@ class RunConfig:
             check_packing(self.model)
         if self.train.z_loss and self.model.adaptive_cutoffs:
             raise InputError('train.z_loss must be 0 with model.adaptive_cutoffs, whose outputs are normalised already')
-        self.check_length('pairs.target_length', self.pairs.target_length)
+        self.check_stack_lengths()
+
+    def check_stack_lengths(self) -> None:
+        """Raises InputError where targets are beyond a decoder's table, or sources beyond its cross-attention's."""
+        for table, limit in self.model.decoder.position_tables.items():
+            if (length := self.pairs.target_length) > limit:
+                field = table.replace('model.attention', 'model.decoder_attention')
+                raise InputError(f'pairs.target_length {length} is beyond the position table, {field} {limit}')
+        limit = self.model.cross_mechanism.longest
+        if limit and self.data.length > limit:
+            field = f'model.cross_attention {self.model.cross_mechanism.name}'
+            raise InputError(f'data.length {self.data.length} is beyond the position table, {field} {limit}')
 
     def check_uneven(self) -> None:
         """Raises InputError where layers of other heads or units than the others are not served."""

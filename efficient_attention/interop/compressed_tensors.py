@@ -24,6 +24,8 @@ CODES = {'num_bits': 8, 'type': 'int', 'symmetric': True}
 
 def check_compressible(model: ModelConfig) -> None:
     """Raises InputError where a model has no such form."""
+    if model.decoder_layers:
+        raise InputError('an encoder-decoder has no 8-bit form; encoders have')
     if model.quantization != 'int8':
         raise InputError(
             f'model.quantization is {model.quantization!r}; in the names of compressed-tensors inputs are rounded too, '

@@ -38,3 +38,21 @@ def test_first_states_of_a_source_are_refused_and_its_attention_is_served():
     check_packing(reading)
     with pytest.raises(InputError, match="^model.initial_state is 'copy'; it must be 'zeros' with pairs.packed: a row"):
         check_packing(dataclasses.replace(reading, initial_state='copy'))
+
+
+@pytest.mark.parametrize(
+    'fields, line',
+    [
+        (
+            {'decoder_attention': "linear('cos', 8, causal=True)"},
+            'target_length 128 .* model.decoder_attention linear 8',
+        ),
+        ({'cross_attention': 'linformer(3, 8)'}, 'data.length 128 .* model.cross_attention linformer 8'),
+        ({'attention': 'linformer(3, 8)'}, 'data.length 128 .* model.attention linformer 8'),
+    ],
+    ids=str,
+)
+def test_each_stack_has_a_length_of_its_own(fields: dict, line: str):
+    model = dataclasses.replace(MODEL, **fields)
+    with pytest.raises(InputError, match=line):
+        RunConfig(task='text_to_text', model=model, pairs=PairsConfig(train='toy:copy:9:2-5', target_length=128))

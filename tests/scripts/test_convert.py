@@ -57,6 +57,7 @@ def test_a_longer_model(call, tmp_path: Path):
     ('arguments', 'message'),
     [
         (('--low_rank', '0.5', '--ranks', 'up=3'), 'error: --low_rank chooses ranks, and --ranks names them'),
+        (('--weigh_rows', '9'), 'error: --weigh_rows says how many rows --weigh reads; it needs --weigh'),
         (('--weigh', 'inputs'), 'error: --weigh says how factors are found; it needs --low_rank or --ranks'),
         (
             ('--weigh', 'inputs', '--ranks', 'up=3'),
