@@ -136,6 +136,9 @@ def write_images(folder: Path) -> str:
 def shrink_fine_tuning(config: ConfigDict, folder: Path) -> None:
     """Gives a fine-tuning config twelve rows and a small model; `head` follows from the rows."""
     make_row, ending, _, _ = PROBLEMS[config.examples.problem]
+    if config.examples.format == 'arena':
+        shrink_arena(config, folder)
+        return
     if config.examples.format == 'glue':
         config.examples.train = config.examples.dev = write_glue(folder, config.examples.name)
     elif config.examples.train.endswith('.txt'):
@@ -157,6 +160,16 @@ def shrink_fine_tuning(config: ConfigDict, folder: Path) -> None:
         config.model[field] = value
     if config.model.global_tokens:
         config.model.global_tokens, config.model.attention = 16, 'window(8)'
+
+
+def shrink_arena(config: ConfigDict, folder: Path) -> None:
+    """Gives a long-range config twelve rows and a small model; its vocabulary stays."""
+    kind = config.examples.train.partition(':')[0]
+    sizes = {'listops': f'length=8-{LENGTH}', 'passages': f'length={LENGTH}:source=stdlib'}
+    config.examples.train = config.examples.dev = f'{kind}:rows={ROWS}:{sizes[kind]}'
+    config.examples.test, config.examples.cache = '', str(folder / 'cache')
+    config.data.length, config.examples.buckets = LENGTH, (LENGTH,)
+    config.model.update(ConfigDict(MODEL))
 
 
 def write_glue(folder: Path, task: str) -> str:

@@ -40,6 +40,7 @@ pytestmark = pytest.mark.lenient_promotion
 
 # config: the arguments whose losses are recorded; those that are not here have one
 ARGUMENTS = {
+    'configs.arena': ('listops_short', 'passages'),
     'configs.distill.distilbert': ('books',),
     'configs.finetune.choice': ('swag',),
     'configs.finetune.glue': ('cola',),

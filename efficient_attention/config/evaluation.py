@@ -20,7 +20,8 @@ class EvalConfig:
 
     every_steps: int = 500  # steps between evaluations; the last step is evaluated, too
     batch_size: int = 32  # rows at a time; with memory the parts that the text is cut into, each without any at first
-    split: str = read_by('language_modelling', 'text_to_text', default='held_out')  # 'held_out' | 'test'
+    # 'held_out' | 'test', of a fine-tuning run examples.dev | examples.test, whose rows then need labels
+    split: str = read_by('language_modelling', 'text_to_text', 'fine_tuning', default='held_out')
     # tokens of text that a language model sees at once; 0 = data.length
     context: int = read_by('language_modelling', default=0)
     # tokens by which its window moves on, those that it predicts; 0 = the context: no overlap

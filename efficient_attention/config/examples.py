@@ -3,8 +3,8 @@
 import dataclasses
 
 from efficient_attention.config.checks import check_one_of, check_within
-from efficient_attention.config.fields import CHANGEABLE_WITH_MORE_STEPS, EXPORTED, marked
-from efficient_attention.errors import InputError
+from efficient_attention.config.fields import CHANGEABLE, CHANGEABLE_WITH_MORE_STEPS, EXPORTED, marked
+from efficient_attention.errors import InputError, require
 
 PROBLEMS = (
     'none',
@@ -15,7 +15,7 @@ PROBLEMS = (
     'question_answering',
     'multi_hop',
 )
-FORMATS = ('table', 'glue', 'conll', 'swag', 'race', 'squad', 'hotpotqa')
+FORMATS = ('table', 'glue', 'arena', 'conll', 'swag', 'race', 'squad', 'hotpotqa')
 MOST_SENTENCES = 2**12
 OVERLONG = ('truncate', 'error', 'skip', 'windows')
 # Each at most 1.5 times the one before: a compiled program for each, and little padding.
@@ -34,7 +34,9 @@ class ExamplesConfig:
     # What is learnt: 'classification' | 'regression' | 'token_classification' | 'multiple_choice' |
     # 'question_answering' | 'multi_hop' | 'none'.
     problem: str = 'none'
-    format: str = 'table'  # of the files: 'table' | 'glue' | 'conll' | 'swag' | 'race' | 'squad' | 'hotpotqa'
+    # of the files: 'table' | 'glue' | 'conll' | 'swag' | 'race' | 'squad' | 'hotpotqa', or 'arena', where `train`,
+    # `dev` and `test` are sets of long-range rows (data/arena/arena_set.py)
+    format: str = 'table'
     name: str = ''  # of format 'glue': 'cola', 'sst2', 'mrpc', 'qqp', 'stsb', 'mnli', 'qnli', 'rte', 'wnli', 'ax'
     train: str = ''  # files: a path or glob, several with commas, or tfds:<name>[/<config>]:<split>
     dev: str = ''  # likewise, to evaluate on
@@ -44,6 +46,10 @@ class ExamplesConfig:
     label: str = 'label'  # the column of the label
     id: str = ''  # the column of an identifier, for predictions; '' = the row's number
     labels: tuple[str, ...] = ()  # names in the order of the outputs; () = those of the training files, sorted
+    # of two texts each is a row of its own, which the encoder reads by itself; needs head.kind 'towers'
+    towers: bool = False
+    # folder where the rows of format 'arena' are kept
+    cache: str = marked(CHANGEABLE, default='cache')
     # most sentences of a text, each a row of data.length tokens for the encoder; 0 = texts are not split into sentences
     sentences: int = 0
     overlong: str = 'truncate'  # text above data.length tokens: 'truncate' | 'error' | 'skip' | 'windows' of it
@@ -64,6 +70,8 @@ class ExamplesConfig:
         check_one_of('examples.problem', self.problem, PROBLEMS)
         check_one_of('examples.format', self.format, FORMATS)
         check_one_of('examples.overlong', self.overlong, OVERLONG)
+        is_read = self.format == 'arena' or self.cache == 'cache'
+        require(is_read, 'examples.cache', self.cache, "'cache' without examples.format 'arena'")
         for name in ('stride', 'question_length', 'answer_length', 'best_count'):
             check_within(f'examples.{name}', getattr(self, name), 1)
         check_within('examples.sentences', self.sentences, 0, MOST_SENTENCES)

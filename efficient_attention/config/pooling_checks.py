@@ -1,7 +1,7 @@
 """Checks that rows, encoder and head agree on what a row's vector is made of, and on sentences."""
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.head import POOLED, HeadConfig
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError, require
@@ -12,7 +12,7 @@ ONE_TEXT = ('classification', 'regression')  # problems whose rows may be senten
 def check_pooling(head: HeadConfig, model: ModelConfig, examples: ExamplesConfig, mesh: MeshConfig) -> None:
     """Raises InputError where a head asks for what the rows or the encoder do not have; a bare encoder has no head."""
     is_one_way = model.cell != 'none' and not model.bidirectional
-    if head.kind in ('sequence', 'choice') and is_one_way:
+    if head.kind in POOLED and is_one_way:
         allowed = f"'mean' or 'attention' with one direction of model.cell {model.cell!r}: a first token reads no other"
         require(head.pooling != 'first', 'head.pooling', head.pooling, allowed)
     if examples.sentences:

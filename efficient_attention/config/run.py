@@ -89,6 +89,8 @@ class RunConfig:
             if self.examples.problem == 'none':
                 raise InputError("examples.problem is 'none'; the task fine_tuning needs one")
             check_pooling(self.head, self.model, self.examples, self.mesh)
+            if self.eval.split == 'test' and not self.examples.test.strip():
+                raise InputError("eval.split is 'test', but examples.test is empty: there is nothing to score")
         if self.task != 'fine_tuning' and self.model.vocab_size < self.data.vocab_size:
             raise InputError(
                 f'model.vocab_size {self.model.vocab_size} is below data.vocab_size {self.data.vocab_size}'

@@ -16,6 +16,7 @@ class Stream(enum.IntEnum):
     MIXED_SETS = 10  # in which order rows of sets come that are mixed by shares
     PACKED_PAIRS = 11  # in which order pairs are packed into rows
     REPLACED_WORDS = 12  # which words of an example are replaced, and by which
+    ARENA_ROW = 13  # a generated row of a long-range task
 
 
 def random_stream(seed: int, stream: Stream, epoch: int, index: int = 0) -> np.random.Generator:

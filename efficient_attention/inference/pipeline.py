@@ -11,7 +11,7 @@ import numpy as np
 from flax import nnx
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.head import OF_ROWS, HeadConfig
 from efficient_attention.data.examples.glue import glue_task
 from efficient_attention.data.examples.text_encoder import TextEncoder, arrays_of, text_encoder
 from efficient_attention.errors import InputError
@@ -129,7 +129,7 @@ def examples_of(pretrained: Pretrained, options: dict[str, Any]) -> ExamplesConf
 def with_labels(examples: ExamplesConfig, head: HeadConfig) -> ExamplesConfig:
     """The examples with labels 'LABEL_0', 'LABEL_1', ... where the head gives classes and nothing names them."""
     is_named = examples.labels or examples.train or examples.format == 'glue'
-    has_labels = head.kind == 'token' or (head.kind == 'sequence' and head.outputs > 1)
+    has_labels = head.kind == 'token' or (head.kind in OF_ROWS and head.outputs > 1)
     if is_named or not has_labels:
         return examples
     return dataclasses.replace(examples, labels=default_labels(head.outputs))

@@ -198,6 +198,8 @@ def head_misfits(family: Family, model: ModelConfig, head: HeadConfig, parts: fr
     for name in ('features', 'pooling', 'sentence_layers'):
         if getattr(head, name) != getattr(HeadConfig(), name):
             misfits.append(f'head.{name} {getattr(head, name)!r}')
+    if head.kind == 'towers':
+        misfits.append("head.kind 'towers'")
     pooled = {'sequence': family.sequence, 'choice': family.choice}.get(head.kind)
     is_free = family.model_type == 'electra' and head.kind == 'choice'
     if pooled and not is_free and head.transform != (pooled.activation or model.activation):

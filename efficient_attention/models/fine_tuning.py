@@ -1,4 +1,4 @@
-"""The model that is fine-tuned: an encoder with a head for rows, tokens, spans, choices or multi-hop answers."""
+"""The model that is fine-tuned: an encoder with a head for rows, pairs of them, tokens, spans, choices or answers."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from jax import Array
 from jaxtyping import Float
 
 from efficient_attention.attention.dropout import dropout
-from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.head import POOLED, HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.heads import Pooler
@@ -21,7 +21,8 @@ from efficient_attention.modules.context import fold
 from efficient_attention.modules.parameters import linear, make_norm
 from efficient_attention.modules.pooling import Pooling
 
-POOLED = ('sequence', 'choice')  # kinds that read one vector for each row
+OF_SEVERAL = ('towers', 'choice')  # kinds whose rows are several rows for the encoder
+JOINED = 4  # vectors that two rows give to their head
 ANSWER_TYPES = 3  # of 'multi_hop': a span of the text, yes, no
 READ = ('tokens', 'segments', 'token_types', 'is_global')  # of a batch, by the encoder
 NOWHERE = -1e9  # the logit of a position or choice that is padding
@@ -46,7 +47,8 @@ class FineTuningModel(nnx.Module):
         self.pooling = Pooling(config, head.pooling if is_pooled else 'first', rngs=rngs)
         self.sentences = SentenceLevel(config, head, rngs=rngs) if head.sentence_layers else None
         has_pooler = is_pooled and head.transform != 'none'
-        self.pooler = Pooler(config, activation=head.transform, rngs=rngs) if has_pooler else None
+        joined = JOINED if head.kind == 'towers' else 1
+        self.pooler = Pooler(config, activation=head.transform, vectors=joined, rngs=rngs) if has_pooler else None
         self.head = Head(config, head, rngs=rngs)
         if self.pooler is not None:
             set_quantization(self.pooler, config, 'pooler')
@@ -55,14 +57,14 @@ class FineTuningModel(nnx.Module):
         """The head's float32 outputs for a batch.
 
         Args:
-            batch: 'tokens', 'segments' and 'token_types' [B, L], of choices [B, A, L], with sentences [B, S, L];
-                'is_global' where tokens are.
+            batch: 'tokens', 'segments' and 'token_types' [B, L], of choices [B, A, L], of towers [B, 2, L], with
+                sentences [B, S, L]; 'is_global' where tokens are.
             rng: a key for each row; turns dropout on.
             step: training step, which decides what random attention mechanisms draw.
 
         Returns:
-            'logits' [B, C] ('sequence'), [B, L, C] ('token'), [B, L, 2] ('span', 'multi_hop') or [B, A] ('choice');
-            of 'multi_hop' also 'type' [B, 3] and 'support' [B, L].
+            'logits' [B, C] ('sequence', 'towers'), [B, L, C] ('token'), [B, L, 2] ('span', 'multi_hop') or [B, A]
+            ('choice'); of 'multi_hop' also 'type' [B, 3] and 'support' [B, L].
         """
         if self.sentences is not None:
             x_BD = self.text_vectors(batch, rng, step)
@@ -71,8 +73,8 @@ class FineTuningModel(nnx.Module):
         return self.of_vectors(self.encode(rows, fold(keys, 0), step), batch, keys)
 
     def rows_of(self, batch: dict[str, Array], rng: Array | None) -> tuple[dict[str, Array], Array | None]:
-        """The rows that the encoder reads and their keys: of choices each is a row of its own."""
-        return folded(batch, rng, READ) if self.head.config.kind == 'choice' else (batch, rng)
+        """The rows that the encoder reads and their keys: each choice, and each of two towers, is a row of its own."""
+        return folded(batch, rng, READ) if self.head.config.kind in OF_SEVERAL else (batch, rng)
 
     def of_vectors(self, x_BLD: Array, batch: dict[str, Array], keys_B: Array | None) -> dict[str, Array]:
         """The head's outputs from the encoder's features of all rows; `keys_B` of these turn dropout on."""
@@ -80,8 +82,11 @@ class FineTuningModel(nnx.Module):
         if kind not in POOLED:
             return self.head(x_BLD, rng=fold(keys_B, 1))
         x_BD = self.pooling(x_BLD, batch['segments'].reshape(x_BLD.shape[:2]))
+        if kind == 'towers':
+            x_BD = joined_vectors(x_BD)
+            keys_B = None if keys_B is None else keys_B[::2]
         outputs = self.head(x_BD if self.pooler is None else self.pooler(x_BD), rng=fold(keys_B, 1))
-        return outputs if kind == 'sequence' else {'logits': outputs['logits'].reshape(batch['tokens'].shape[:2])}
+        return outputs if kind != 'choice' else {'logits': outputs['logits'].reshape(batch['tokens'].shape[:2])}
 
     @property
     def token_outputs(self) -> frozenset[str]:
@@ -158,6 +163,12 @@ class FineTuningModel(nnx.Module):
 def sentence_segments(batch: dict[str, Array]) -> Array:
     """int32 [B, S]: 1 where there is a sentence, 0 where all its places are padding."""
     return (batch['segments'] > 0).any(axis=-1).astype(jnp.int32)
+
+
+def joined_vectors(x_BD: Array) -> Array:
+    """Vectors of rows that stand in pairs, [2 B, D], as what a head compares: [a, b, a * b, a - b], [B, 4 D]."""
+    a_BD, b_BD = x_BD[::2], x_BD[1::2]
+    return jnp.concatenate([a_BD, b_BD, a_BD * b_BD, a_BD - b_BD], axis=1)
 
 
 def token_outputs(head: HeadConfig) -> frozenset[str]:

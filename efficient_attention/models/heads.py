@@ -31,10 +31,10 @@ class MaskedLMHead(nnx.Module):
 
 
 class Pooler(nnx.Module):
-    """tanh, or another activation, of a dense layer on the vector of a row, [B, D] -> [B, D]."""
+    """tanh, or another activation, of a dense layer on the vector of a row, [B, D] -> [B, D], or on several, joined."""
 
-    def __init__(self, config: ModelConfig, *, activation: str = 'tanh', rngs: nnx.Rngs) -> None:
-        self.dense = linear(config, config.width, config.width, rngs)
+    def __init__(self, config: ModelConfig, *, activation: str = 'tanh', vectors: int = 1, rngs: nnx.Rngs) -> None:
+        self.dense = linear(config, vectors * config.width, config.width, rngs)
         self.activation = activation
 
     def __call__(self, x_BD: Array) -> Array:

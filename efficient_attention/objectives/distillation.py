@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.config.distill import DistillConfig
+from efficient_attention.config.head import OF_ROWS
 from efficient_attention.models.pretraining import in_equal_shares
 from efficient_attention.models.taps import Inside
 from efficient_attention.objectives.compared import OPERANDS, TEACHER, compared, from_batch
@@ -156,7 +157,7 @@ class Distillation(OutputObjective):
         """The loss of each thing by the teacher's targets: [B], of tags [B, L], of masked words [B, P]."""
         name = 'masked_lm' if self.kind == 'masked_lm' else 'logits'
         student, teacher = outputs[name], batch[f'{TEACHER}{name}']
-        if self.kind == 'sequence' and student.shape[-1] == 1:
+        if self.kind in OF_ROWS and student.shape[-1] == 1:
             return jnp.square(student - teacher)[:, 0]
         if self.kind == 'span':  # over places; of start and of end
             student, teacher = student.swapaxes(1, 2), teacher.swapaxes(1, 2)

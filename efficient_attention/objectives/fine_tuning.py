@@ -10,7 +10,7 @@ from jax import Array
 from jaxtyping import Float, Int
 from optax.losses import softmax_cross_entropy_with_integer_labels as cross_entropy
 
-from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.head import OF_ROWS, HeadConfig
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.objectives.objective import Batch, OutputObjective, Sums
 from efficient_attention.objectives.weighted_sums import is_best, weighted_sums
@@ -60,7 +60,7 @@ class FineTuning(OutputObjective):
                 sums['loss'] += class_sums(outputs['type'], batch['type'], weights)['loss']
                 sums['loss'] += support_loss(outputs['support'], batch['support'], weights)
             return {TERM: sums}
-        if self.head.kind == 'sequence' and self.head.outputs == 1:
+        if self.head.kind in OF_ROWS and self.head.outputs == 1:
             errors = jnp.square(logits[:, 0] - batch['label'])
             return {TERM: {'loss': (errors * weights).sum()}}
         return {TERM: class_sums(logits, batch['label'], weights)}

@@ -12,15 +12,17 @@ from flax import nnx
 
 from efficient_attention.config.data import DataConfig
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.config.head import HeadConfig
+from efficient_attention.config.head import OF_ROWS, POOLED, HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
+from efficient_attention.data.arena.prepared import set_identity
 from efficient_attention.data.examples.batches import FeatureBatches
 from efficient_attention.data.examples.glue import glue_sources
+from efficient_attention.data.examples.labelled_text import ARENA, arena_set
 from efficient_attention.data.examples.text_encoder import TextEncoder, text_encoder
 from efficient_attention.data.sources.text_files import digest_files, find_files
 from efficient_attention.errors import InputError
-from efficient_attention.models.fine_tuning import POOLED, FineTuningModel, token_outputs
+from efficient_attention.models.fine_tuning import FineTuningModel, token_outputs
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.sentences import sentence_config
 from efficient_attention.objectives.fine_tuning import TERM, FineTuning
@@ -45,7 +47,8 @@ class EncodedExamples:
         except InputError as error:
             if not str(error).startswith('no file matches'):
                 raise
-            raise InputError(f'examples.{"train" if split == "train" else "dev"}: {error}') from None
+            field = split if split in ('train', 'test') else 'dev'
+            raise InputError(f'examples.{field}: {error}') from None
 
     @functools.cached_property
     def train(self) -> list[Feature]:
@@ -65,9 +68,24 @@ class EncodedExamples:
         return {split: self.read(split) for split in self.problem.dev_splits}
 
     @functools.cached_property
+    def test_examples(self) -> dict[str, list[Any]]:
+        """The examples of the test split, under its name; raises InputError where one has no label."""
+        examples = self.read('test')
+        for example in examples:
+            if not self.problem.is_labelled(example):
+                where = getattr(example, 'where', 'a row')
+                raise InputError(f'{where}: no label to score by; examples.test needs them with eval.split test')
+        return {'test': examples}
+
+    @functools.cached_property
     def dev(self) -> dict[str, list[Feature]]:
         """The rows of each dev split."""
         return {split: self.problem.encode(examples) for split, examples in self.dev_examples.items()}
+
+    @functools.cached_property
+    def test(self) -> dict[str, list[Feature]]:
+        """The rows of the test split, under its name."""
+        return {split: self.problem.encode(examples) for split, examples in self.test_examples.items()}
 
 
 def load_examples(examples: ExamplesConfig, data: DataConfig) -> EncodedExamples:
@@ -114,9 +132,11 @@ class FineTuningTask(Task):
         )
         self.objective, self.token_outputs = FineTuning(head), token_outputs(head)
         self.held_out_metrics = self.problem.metric_names | {f'{TERM}_loss'}
-        self.dev = [feature for features in self.encoded.dev.values() for feature in features]
+        self.split = 'test' if config.eval.split == 'test' else 'dev'
+        self.dev = [feature for features in getattr(self.encoded, self.split).values() for feature in features]
         if not self.dev:
-            raise InputError(f'examples.dev {fields.dev!r} gives no row to evaluate on')
+            found = getattr(fields, self.split)
+            raise InputError(f'examples.{self.split} {found!r} gives no row to evaluate on')
         check_global(self.dev, model)
         self.fingerprint = {'tokenizer': tokenizer_digest(encoder), 'examples': files_digest(fields)}
 
@@ -147,15 +167,15 @@ class FineTuningTask(Task):
         return self.training.training(start_step, stop_step, process_index, process_count)
 
     def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
-        """See `Task`; the rows of all dev splits, one split after another."""
+        """See `Task`; the rows of all dev splits, one split after another, or those of the test split."""
         return self.batches(self.dev, self.eval_batch_size).evaluation(process_index, process_count)
 
     def scores(self, outputs: Sequence[dict[str, np.ndarray]]) -> dict[str, float]:
-        """The official metrics of each dev split."""
+        """The official metrics of each dev split, or of the test split."""
         scores: dict[str, float] = {}
         start = 0
-        for split, examples in self.encoded.dev_examples.items():
-            features = self.encoded.dev[split]
+        for split, examples in getattr(self.encoded, f'{self.split}_examples').items():
+            features = getattr(self.encoded, self.split)[split]
             predictions = self.problem.decode(examples, features, outputs[start : start + len(features)])
             scores |= self.problem.score(examples, predictions, split)
             start += len(features)
@@ -201,7 +221,7 @@ def check_head(problem: Problem[Any, Any], head: HeadConfig) -> None:
             f'head.kind is {head.kind!r}; examples.problem {problem.config.problem!r} needs {problem.head!r}'
         )
     check_outputs(problem, head)
-    unread = {'outputs': head.kind not in ('sequence', 'token'), 'sentence_layers': head.kind != 'sequence'}
+    unread = {'outputs': head.kind not in (*OF_ROWS, 'token'), 'sentence_layers': head.kind != 'sequence'}
     unread |= dict.fromkeys(('transform', 'pooling'), head.kind not in POOLED)
     for name in (name for name, is_unread in unread.items() if is_unread):
         value, default = getattr(head, name), getattr(HeadConfig(), name)
@@ -213,7 +233,7 @@ def check_head(problem: Problem[Any, Any], head: HeadConfig) -> None:
 
 def check_outputs(problem: Problem[Any, Any], head: HeadConfig) -> None:
     """Raises InputError where a head of classes has another number of them than the problem."""
-    if head.kind in ('sequence', 'token') and head.outputs != problem.outputs:
+    if head.kind in (*OF_ROWS, 'token') and head.outputs != problem.outputs:
         raise InputError(
             f'head.outputs is {head.outputs}; the examples have {problem.outputs} ({", ".join(problem.labels)})'
         )
@@ -228,9 +248,12 @@ def check_global(features: Sequence[Feature], model: ModelConfig) -> None:
 
 
 def files_digest(config: ExamplesConfig) -> str:
-    """SHA-256 of the training and dev files; of a TFDS set that of its name."""
+    """SHA-256 of the training and dev files; of a TFDS set that of its name, of a long-range set of what it is."""
     total = hashlib.sha256()
     for split in ('train', 'dev'):
+        if config.format == ARENA:
+            total.update(f'{set_identity(arena_set(config, split), split)}\n'.encode())
+            continue
         for name in file_names(config, split):
             digest = name if name.startswith('tfds:') else digest_files(find_files(name))
             total.update(f'{digest}\n'.encode())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from efficient_attention.config.distill import DistillConfig
+from efficient_attention.config.head import OF_ROWS, POOLED
 from efficient_attention.config.nested_dicts import default_fields, from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.tokenizers.loading import load_tokenizer
@@ -25,7 +26,6 @@ from efficient_attention.interop.pretrained import (
     open_pretrained,
     trained_ids,
 )
-from efficient_attention.models.fine_tuning import POOLED
 from efficient_attention.tasks.fine_tuning import EncodedExamples, load_examples
 from efficient_attention.training.initial_params import check_layers, open_start
 from efficient_attention.training.teacher import open_teacher_model
@@ -170,7 +170,7 @@ def fill_head(head: Values, examples: EncodedExamples, pretrained: Pretrained | 
     """Gives the open fields of the head what the problem needs and, where the checkpoint has such a head, its form."""
     task = examples.problem
     needed: Values = {'kind': task.head}
-    if task.head in ('sequence', 'token'):
+    if task.head in (*OF_ROWS, 'token'):
         needed['outputs'] = task.outputs
     form: Values = {}
     if pretrained is not None:

@@ -36,8 +36,7 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
         RunError, InputError: the folder of compiled programs cannot be made.
         RunStopped: a stop signal ended a run; the same call goes on from there.
     """
-    if not seeds or not all(seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
-        raise InputError(f'--seeds is {",".join(seeds)!r}; it must be different whole numbers with commas')
+    check_seeds(seeds)
     config, examples, pretrained = fill_config(values)
     if not config.has_held_out:
         raise InputError('no text is held out (data.held_out=0), and seeds are compared by held-out metrics')
@@ -52,6 +51,12 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
     if jax.process_index() == 0:
         write_atomically(workdir / 'seeds.json', json.dumps(summary, indent=2) + '\n')
     return summary
+
+
+def check_seeds(seeds: Sequence[str]) -> None:
+    """Raises InputError unless they are different whole numbers."""
+    if not seeds or not all(seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
+        raise InputError(f'--seeds is {",".join(seeds)!r}; it must be different whole numbers with commas')
 
 
 def share_programs() -> None:

@@ -19,6 +19,7 @@ HEADS = {
     'sequence': HeadConfig(kind='sequence', outputs=3),
     'plain': HeadConfig(kind='sequence', outputs=3, transform='none'),
     'relu': HeadConfig(kind='sequence', outputs=1, transform='relu'),
+    'towers': HeadConfig(kind='towers', outputs=3, transform='relu', pooling='mean'),
     'token': HeadConfig(kind='token', outputs=4),
     'span': HeadConfig(kind='span'),
     'deep_span': HeadConfig(kind='span', feed_forward=True),
@@ -65,6 +66,33 @@ def test_a_rows_logits_are_those_of_its_first_vector(name: str):
         first_BD = jnp.tanh(inner) if name == 'sequence' else jax.nn.relu(inner)
     assert (model.pooler is None) == (name == 'plain')
     assert_close(model(batch_of())['logits'], first_BD @ model.head.out.kernel[...])
+
+
+def two_rows(padded_to: int = LENGTH) -> dict[str, jax.Array]:
+    """Rows of two texts each, of 7 and of 5 tokens."""
+    first, second = batch_of(7, padded_to), batch_of(5, padded_to)
+    return {name: jnp.stack([first[name], second[name]], axis=1) for name in first}
+
+
+def test_towers_compare_the_vectors_of_two_rows_that_do_not_read_each_other():
+    model = model_of(HEADS['towers'])
+    first_BLD, second_BLD = model.encode(batch_of(7, 7)), model.encode(batch_of(5, 5))
+    a_BD, b_BD = first_BLD.mean(axis=1), second_BLD.mean(axis=1)
+    inner_BD = jnp.concatenate([a_BD, b_BD, a_BD * b_BD, a_BD - b_BD], axis=1) @ model.pooler.dense.kernel[...]
+    expected_BC = jax.nn.relu(inner_BD) @ model.head.out.kernel[...]
+    assert model.pooler.dense.kernel.shape == (64, 16)
+    assert_close(model(two_rows())['logits'], expected_BC)
+    assert_close(model(two_rows(9))['logits'], expected_BC)  # whatever the padding
+
+
+def test_towers_draw_dropout_for_each_row_and_side():
+    head = dataclasses.replace(HEADS['towers'], dropout_rate=0.5)
+    model = FineTuningModel(dataclasses.replace(CONFIG, dropout_rate=0.5), head, rngs=nnx.Rngs(0))
+    keys = jax.random.split(jax.random.key(3), ROWS)
+    found = model(two_rows(), rng=keys)['logits']
+    assert found.shape == (ROWS, 3) and not np.allclose(found, model(two_rows(), rng=keys[::-1])['logits'])
+    last = {name: array[-1:] for name, array in two_rows().items()}
+    assert_close(model(last, rng=keys[-1:])['logits'], found[-1:])  # of its own key alone
 
 
 def test_padding_changes_no_token():

@@ -55,6 +55,23 @@ def test_a_result_depends_on_no_batch_size(trained: Path, batch_size: int):
     assert found['fine_tuning_loss'] == pytest.approx(last['fine_tuning_loss'], rel=1e-5)
 
 
+def test_test_rows_are_scored_where_they_are_asked_for(trained: Path, tmp_path: Path):
+    """Those of train, labelled, in place of the test file that the run does not have."""
+    with pytest.raises(
+        InputError, match="^eval.split is 'test', but examples.test is empty: there is nothing to score$"
+    ):
+        evaluate_workdir(trained, split='test')
+    fields = {'examples.test': str(tmp_path / 'train.tsv'), 'train.steps': 2}
+    config = tiny_config(tmp_path, **fields)
+    train(config, tmp_path / 'workdir')
+    found = evaluate_workdir(tmp_path / 'workdir', split='test')
+    assert found['fine_tuning_weight'] == ROWS['train'] and 0 <= found['accuracy'] <= 1
+    assert evaluate_workdir(tmp_path / 'workdir')['fine_tuning_weight'] == ROWS['dev']
+    (tmp_path / 'train.tsv').write_text('text\tlabel\ngood film\t\n')
+    with pytest.raises(InputError, match=r'train\.tsv: line 2: no label to score by; examples\.test needs them'):
+        evaluate_workdir(tmp_path / 'workdir', split='test')
+
+
 def test_a_result_depends_on_no_batch_size_where_attention_reads_the_length(tmp_path: Path):
     """Random tiles are placed by the length of the row, padding included."""
     fields = {'model.attention': 'bigbird(2, 1)', 'train.steps': 2, 'checkpoint.every_steps': 2, 'eval.every_steps': 2}

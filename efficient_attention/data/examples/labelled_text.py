@@ -1,10 +1,15 @@
-"""Texts and pairs of texts with a class or a number each, from tables and from GLUE's files."""
+"""Texts and pairs of texts with a class or a number each: from tables, GLUE's files and sets of long-range rows."""
 
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
 
 from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.data.arena.arena_set import ArenaSet, open_set
+from efficient_attention.data.arena.prepared import prepared_rows
 from efficient_attention.data.examples.glue import (
     columns_in,
     glue_sources,
@@ -16,7 +21,10 @@ from efficient_attention.data.examples.glue import (
     texts_of,
 )
 from efficient_attention.data.sources.tables import TableRow, read_tables
+from efficient_attention.data.tokenizers.fixed import FIRST_WORD
 from efficient_attention.errors import InputError
+
+ARENA = 'arena'  # the format whose files are sets of rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +35,8 @@ class LabelledText:
         file: where it comes from, for messages; '' = from no file.
         place: the line there.
         id: for predictions.
-        texts: one or two.
+        texts: one or two; () where they are ids already.
+        ids: the texts as ids of their vocabulary, int32 [l] each.
         label: its name, or a number as text; None = unknown.
         subset: 'mismatched' or 'diagnostic' of GLUE.
     """
@@ -38,6 +47,7 @@ class LabelledText:
     texts: tuple[str, ...]
     label: str | None = None
     subset: str = ''
+    ids: tuple[np.ndarray, ...] = ()
 
     @property
     def where(self) -> str:
@@ -55,6 +65,9 @@ def read_labelled(config: ExamplesConfig, split: str, faults: list[str]) -> Iter
     """
     sources = {'train': config.train, 'dev': config.dev, 'test': config.test}[split]
     is_glue = config.format == 'glue'
+    if config.format == ARENA:
+        yield from _from_arena(config, split)
+        return
     examples = _from_glue(config, sources, split, faults) if is_glue else _from_table(config, sources, split)
     for example in examples:
         if example.label is None and split != 'test':
@@ -72,6 +85,20 @@ def _from_glue(config: ExamplesConfig, sources: str, split: str, faults: list[st
             if label is None and split != 'test' and columns.label not in row.values:
                 row.value(columns.label)  # raises: names the known columns
             yield LabelledText(row.file, row.place, id_of(row, index), texts, label, subset_of(name))
+
+
+def arena_set(config: ExamplesConfig, split: str) -> ArenaSet:
+    """The set of long-range rows that a split of the config names; raises InputError where it is none."""
+    return open_set(getattr(config, split).strip(), f'examples.{split}')
+
+
+def _from_arena(config: ExamplesConfig, split: str) -> Iterator[LabelledText]:
+    if not getattr(config, split).strip():
+        return
+    found = arena_set(config, split)
+    for index, row in enumerate(prepared_rows(found, split, Path(config.cache))):
+        ids = tuple(text.astype(np.int32) + FIRST_WORD for text in row.texts)
+        yield LabelledText(found.text, f'row {index}', str(index), (), found.labels[row.label], ids=ids)
 
 
 def _from_table(config: ExamplesConfig, sources: str, split: str) -> Iterator[LabelledText]:

@@ -11,6 +11,7 @@ from efficient_attention.config.json_text import parse_json
 from efficient_attention.data.cache_manifest import one_line
 from efficient_attention.data.sources.text_files import decode
 from efficient_attention.data.tokenizers.byte_level import PAIR, byte_level
+from efficient_attention.data.tokenizers.fixed import fixed_tokenizer, is_fixed
 from efficient_attention.data.tokenizers.sentencepiece import read_sentencepiece
 from efficient_attention.data.tokenizers.training import RUNS
 from efficient_attention.data.tokenizers.wordpiece import read_vocabulary, word_piece
@@ -28,7 +29,7 @@ def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool =
     """The tokenizer in a `vocab.txt`, `tokenizer.json`, SentencePiece `*.model`, or `vocab.json` beside `merges.txt`.
 
     Args:
-        path: what it is follows from its suffix.
+        path: what it is follows from its suffix; or 'fixed:bytes' and the like (fixed.py).
         lowercase: lower-case and strip accents first, as BERT (vocab.txt) and ALBERT (*.model) do. A tokenizer.json
             holds its own normalisation, which is used as it is.
         is_text_to_text: a SentencePiece model without a token that begins a text, such as T5's, gets T5's sentinels in
@@ -38,6 +39,8 @@ def load_tokenizer(path: str | Path, *, lowercase: bool, is_text_to_text: bool =
         InputError: no such file, unknown kind, or damaged; names the file and what is wrong in it.
     """
     path = Path(path)
+    if is_fixed(path):
+        return fixed_tokenizer(str(path))
     if path.name == PAIR[0]:
         return byte_level(path.parent)
     if path.exists() and not path.is_file():  # a device or a pipe may have no end

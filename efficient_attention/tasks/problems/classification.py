@@ -52,6 +52,8 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
                 known = ', '.join(self.glue.labels)
                 raise InputError(f'examples.labels is {labels}; {self.glue.title} has {known}, in any order')
             return labels or self.glue.labels
+        if self.arena is not None:
+            return labels or self.arena.labels
         if not labels and not self.config.train:
             raise InputError('examples.labels is empty, and examples.train names no file to take labels from')
         labels = labels or label_names(read_labelled(self.config, 'train', []))
@@ -65,6 +67,8 @@ class Classification(OneLabelProblem[ClassPrediction | None]):
     def _metrics(self) -> dict[str, Metric]:
         if self.glue:
             return {name: METRICS[name] for name in self.glue.metrics}
+        if self.arena is not None:
+            return {'accuracy': METRICS['accuracy']}
         return {'accuracy': METRICS['accuracy'], 'f1': METRICS['f1'] if len(self.labels) == 2 else f1_macro}
 
     def label_array(self, example: LabelledText) -> np.ndarray:

@@ -7,36 +7,45 @@ from typing import Any, TypeVar
 import numpy as np
 
 from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.data.arena.arena_row import SPLITS
+from efficient_attention.data.arena.arena_set import ArenaSet
 from efficient_attention.data.examples.glue import MISMATCHED, GlueTask, glue_sources, glue_task, subset_of
-from efficient_attention.data.examples.labelled_text import LabelledText, read_labelled
+from efficient_attention.data.examples.labelled_text import ARENA, LabelledText, arena_set, read_labelled
 from efficient_attention.data.examples.row_template import joined_rows, row_template
 from efficient_attention.data.examples.text_encoder import TextEncoder, ids_of
+from efficient_attention.data.tokenizers.fixed import PREFIX, fixed_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.overlong_texts import Ids, LengthCounts, LengthRule
 from efficient_attention.tasks.problems.problem import Feature, Problem
 from efficient_attention.tasks.problems.sentence_rows import SentenceRule, check_borders, sentence_ids
 
 Prediction = TypeVar('Prediction')
+FORMATS = ('table', 'glue', ARENA)
+TOWERS = 2  # texts that are rows of their own
 MATCHED_SPLIT, MISMATCHED_SPLIT = 'dev_matched', 'dev_mismatched'
 
 
 class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
     """One label for a text or a pair; see `Problem`. `notes` says what was cut or left out, one line for each file."""
 
-    head = 'sequence'
-
     def __init__(self, config: ExamplesConfig, encoder: TextEncoder, length: int) -> None:
         """See `Problem`."""
         super().__init__(config, encoder, length)
-        if config.format not in ('table', 'glue'):
-            raise InputError(
-                f"examples.format is {config.format!r}; examples.problem {config.problem!r} reads 'table' or 'glue'"
-            )
+        if config.format not in FORMATS:
+            known = ' or '.join(map(repr, FORMATS))
+            raise InputError(f'examples.format is {config.format!r}; examples.problem {config.problem!r} reads {known}')
+        self.head = 'towers' if config.towers else 'sequence'
         self.glue: GlueTask | None = glue_task(config.name) if config.format == 'glue' else None
         self.rule = LengthRule(config.overlong, config.stride, length)
-        self.text_count = len(self.glue.texts) if self.glue else 1 + bool(config.text_pair)
+        self.arena = first_set(config) if config.format == ARENA else None
+        if self.arena is not None:
+            check_vocabulary(encoder, self.arena)
+        self.text_count = self._text_count()
+        if config.towers and self.text_count != TOWERS:
+            raise InputError(f'examples.towers is {config.towers}; a row here has one text, so it must be False')
         self.templates = {texts: row_template(encoder, is_pair=texts == 2) for texts in (1, 2)}  # by number of texts
-        self.rule.room(self.templates[self.text_count].added, self.text_count)  # raises early
+        in_a_row = 1 if config.towers else self.text_count
+        self.rule.room(self.templates[in_a_row].added, in_a_row)  # raises early
         self.sentence_rule = SentenceRule(config.overlong, config.sentences, length)
         if config.sentences and self.text_count > 1:
             raise InputError(f'examples.sentences is {config.sentences}; it reads one text, and a row here has two')
@@ -47,7 +56,14 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         """The columns of the texts, for messages."""
         if self.glue:
             return self.glue.texts
+        if self.arena is not None:
+            return ('first text', 'second text')[: self.text_count]
         return (self.config.text, self.config.text_pair)[: self.text_count]
+
+    def _text_count(self) -> int:
+        if self.arena is not None:
+            return self.arena.texts
+        return len(self.glue.texts) if self.glue else 1 + bool(self.config.text_pair)
 
     def _dev_splits(self) -> tuple[str, ...]:
         if not self.config.dev:
@@ -76,6 +92,8 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         """See `Problem`."""
         if self.config.sentences:
             return self._encode_sentences(examples, is_training=is_training)
+        if self.config.towers:
+            return self._encode_towers(examples)
         counts = LengthCounts(self.rule)
         features: list[Feature] = []
         for index, (example, texts) in enumerate(zip(examples, self._ids(examples), strict=True)):
@@ -84,6 +102,25 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
             is_overlong = sum(map(len, texts)) + template.added > self.length
             counts.add(example.file, is_overlong=is_overlong, made=len(rows))
             features += [self._feature(template.row(*row), example, index) for row in rows]
+        self.note_lengths(counts)
+        return features
+
+    def _encode_towers(self, examples: Sequence[LabelledText]) -> list[Feature]:
+        """Both texts of an example as rows of their own, each of which `data.length` limits."""
+        counts, template = LengthCounts(self.rule), self.templates[1]
+        if self.rule.policy == 'windows':
+            raise InputError("examples.overlong is 'windows'; with examples.towers a text is one row: cut or refuse it")
+        features: list[Feature] = []
+        for index, (example, texts) in enumerate(zip(examples, self._ids(examples), strict=True)):
+            rows = [
+                self.rule.rows((ids,), template.added, example.where, (field,))
+                for ids, field in zip(texts, self.fields, strict=True)
+            ]
+            made = min(map(len, rows))  # none where a text is left out
+            counts.add(example.file, is_overlong=max(map(len, texts)) + template.added > self.length, made=made)
+            if made:
+                joined = joined_rows([template.row(*row) for [row] in rows], self.encoder.pad)
+                features.append(self._feature(joined, example, index))
         self.note_lengths(counts)
         return features
 
@@ -104,7 +141,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
 
     def _ids(self, examples: Sequence[LabelledText]) -> list[list[Ids]]:
         ids = iter(ids_of(self.encoder, [text for example in examples for text in example.texts]))
-        return [[next(ids) for _ in example.texts] for example in examples]
+        return [list(example.ids) or [next(ids) for _ in example.texts] for example in examples]
 
     def _feature(self, row: Feature, example: LabelledText, index: int) -> Feature:
         feature = self.with_global(row | {'example': np.array(index, np.int32)})
@@ -136,6 +173,24 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         if len(texts) != self.text_count:
             raise InputError(f'an input has {len(texts)} texts; this task is about {self.text_count}')
         return LabelledText('', 'input', '', tuple(texts))
+
+
+def first_set(config: ExamplesConfig) -> ArenaSet:
+    """The set of long-range rows that says what all splits are made of; raises InputError where none is named."""
+    for split in SPLITS:
+        if getattr(config, split).strip():
+            return arena_set(config, split)
+    raise InputError("examples.train is empty; with examples.format 'arena' it must name a set of rows")
+
+
+def check_vocabulary(encoder: TextEncoder, rows: ArenaSet) -> None:
+    """Raises InputError unless the tokenizer has the vocabulary that the rows are numbers of."""
+    wanted = fixed_tokenizer(f'{PREFIX}{rows.vocabulary}').get_vocab()
+    if encoder.tokenizer.get_vocab() != wanted:
+        raise InputError(
+            f'data.tokenizer has another vocabulary than the rows of {rows.kind}; it must be '
+            f"'{PREFIX}{rows.vocabulary}'"
+        )
 
 
 def labelled(

@@ -1,9 +1,14 @@
 """Rows of texts and pairs with one label each: how they are read, encoded and reported."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.data.arena.listops import listops_row
+from efficient_attention.data.examples.text_encoder import text_encoder
+from efficient_attention.data.tokenizers.fixed import FIRST_WORD
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.classification import Classification
 from efficient_attention.tasks.problems.one_label import labelled
@@ -24,6 +29,69 @@ def task_of(folder, content, *, length=16, encoder=ENCODER, **options):
 def texts(features):
     pieces = [ENCODER.tokenizer.id_to_token(id) for feature in features for id in feature['tokens']]
     return ''.join(piece.removeprefix('##') for piece in pieces)
+
+
+def arena_of(folder, text, encoder=None, **options):
+    """A classification of a set of long-range rows, which is all three splits."""
+    sets = dict.fromkeys(('train', 'dev', 'test'), text)
+    config = ExamplesConfig('classification', 'arena', cache=str(folder / 'cache'), **{**sets, **options})
+    vocabulary = text.partition(':')[0] if text.startswith('listops') else 'bytes'
+    return Classification(config, encoder or text_encoder(Path(f'fixed:{vocabulary}')), 24)
+
+
+def test_rows_of_ids(tmp_path):
+    task = arena_of(tmp_path, 'listops:rows=4:length=8-40')
+    examples = task.read('train')
+    features = task.encode(examples, is_training=True)
+    assert task.labels == tuple('0123456789') and task.metric_names == {'accuracy'} and task.head == 'sequence'
+    for index, (example, feature) in enumerate(zip(examples, features, strict=True)):
+        row = listops_row(0, 'train', index, 8, 40)
+        assert (feature['tokens'] == row.texts[0][:24] + FIRST_WORD).all()  # cut at the length of a row
+        assert (example.label, int(feature['label'])) == (str(row.label), row.label)
+    assert task.encode(task.read('dev'))[0]['tokens'].tolist() != features[0]['tokens'].tolist()
+    assert examples[1].where == 'listops:rows=4:length=8-40: row 1'
+
+
+def test_a_row_of_ids_is_as_its_text(tmp_path):
+    task = arena_of(tmp_path, 'listops:rows=1:length=8-20')
+    [feature] = task.encode(task.read('dev'))
+    text = task.encoder.tokenizer.decode(feature['tokens'].tolist())
+    [again] = task.encode([task.example(text)])
+    assert again['tokens'].tolist() == feature['tokens'].tolist()
+
+
+def test_towers_are_rows_of_their_own(tmp_path):
+    task = arena_of(tmp_path, 'passages:rows=3:length=30:source=stdlib', towers=True)
+    examples = task.read('train')
+    features = task.encode(examples)
+    assert task.head == 'towers' and task.labels == ('0', '1')
+    for example, feature in zip(examples, features, strict=True):
+        assert feature['tokens'].shape == (2, 24) and feature['lengths'].tolist() == [24, 24]
+        assert all((feature['tokens'][side] == example.ids[side][:24]).all() for side in (0, 1))
+    assert task.notes == [
+        'passages:rows=3:length=30:source=stdlib: 3 of 3 rows have more than data.length 24 tokens and were cut'
+    ]
+    joined = arena_of(tmp_path, 'passages:rows=3:length=30:source=stdlib')
+    [first, *_] = joined.encode(joined.read('train'))
+    assert joined.head == 'sequence' and first['tokens'].shape == (24,) and joined.encoder.sep in first['tokens']
+
+
+def test_towers_of_a_table(tmp_path):
+    task = task_of(tmp_path, 'a,b,label\nab c,d,x\nd,e f,y\n', text='a', text_pair='b', towers=True, length=4)
+    first, _ = task.encode(task.read('dev'))
+    assert first['lengths'].tolist() == [4, 3] and texts([{'tokens': first['tokens'].ravel()}]).startswith('[CLS]ab')
+
+
+def test_towers_and_sets_that_do_not_serve(tmp_path):
+    with pytest.raises(InputError, match='^examples.towers is True; a row here has one text, so it must be False$'):
+        arena_of(tmp_path, 'listops:rows=4:length=8-40', towers=True)
+    with pytest.raises(InputError, match='^data.tokenizer has another vocabulary than the rows of listops; it must be'):
+        arena_of(tmp_path, 'listops:rows=4:length=8-40', encoder=ENCODER)
+    with pytest.raises(InputError, match="^examples.train is empty; with examples.format 'arena' it must name a set"):
+        arena_of(tmp_path, '')
+    task = arena_of(tmp_path, 'passages:rows=3:length=30:source=stdlib', towers=True, overlong='windows')
+    with pytest.raises(InputError, match="^examples.overlong is 'windows'; with examples.towers a text is one row"):
+        task.encode(task.read('train'))
 
 
 def test_rows_of_texts(tmp_path):

@@ -1,0 +1,162 @@
+"""Long Range Arena: one cell of its table, a task by a mechanism (Tay et al. 2020, arXiv 2011.04006).
+
+    python train.py --config configs/arena.py:listops_short,nystrom --workdir runs/cell
+    python eval.py --workdir runs/cell --checkpoint best --split test
+
+The task, the mechanism and, behind another comma, the size: `small` (the default: 2 layers of 64, as of the protocol of
+Nystromformer's authors), `paper` (what the paper says) or `code` (what its released settings say). All cells of a task
+and size have the same rows, in the same order, and the same steps; scripts/train_grid.py trains many of them. What each
+task really tests, and results: docs/arena.md.
+
+Tasks: listops (500 to 2,000 words), listops_short (200 to 600, our own), text, image, pathfinder (our own: chains of
+six bars), pathfinder_hard (the original's 14), pathx (128 x 128 pixels), passages (our own), recall (our own),
+retrieval, whose files nobody may redistribute. Sets of rows: efficient_attention/data/arena/arena_set.py.
+"""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from configs.common import fine_tuning_config, set_fields
+
+BOOKS = 'text:data/books/novels_100_english/**/*.txt'
+# task: the set of rows, how many of train, dev and test where they are generated, the most words of a text
+TASKS: dict[str, tuple[str, tuple[int, ...], int]] = {
+    'listops': ('listops:rows={}:length=500-2000', (96_000, 2_000, 2_000), 2_000),
+    'listops_short': ('listops:rows={}:length=200-600', (48_000, 2_000, 2_000), 600),
+    'text': ('imdb:folder=data/imdb/aclImdb', (), 1_000),
+    'image': ('cifar10:folder=data/cifar10_jpg', (), 1_024),
+    'pathfinder': ('pathfinder:rows={}:size=32:bars=easy', (32_000, 2_000, 2_000), 1_024),
+    'pathfinder_hard': ('pathfinder:rows={}:size=32', (160_000, 20_000, 20_000), 1_024),
+    'pathx': ('pathfinder:rows={}:size=128', (160_000, 20_000, 20_000), 16_384),
+    'passages': (f'passages:rows={{}}:length=1000:source={BOOKS}', (32_000, 2_000, 2_000), 1_000),
+    'recall': ('recall:rows={}:length=512:pairs=32', (48_000, 2_000, 2_000), 512),
+    'retrieval': ('aan:folder=data/aan', (), 4_000),
+}
+# kind of rows: vocabulary, its ids, classes
+KINDS = {
+    'listops': ('listops', 20, 10),
+    'imdb': ('bytes', 261, 2),
+    'cifar10': ('grey', 261, 10),
+    'pathfinder': ('grey', 261, 2),
+    'passages': ('bytes', 261, 2),
+    'recall': ('recall', 1_109, 16),
+    'aan': ('bytes', 261, 2),
+}
+PAIRED = ('passages', 'retrieval')
+SMALL = {'layers': 2, 'width': 64, 'heads': 2, 'feed_forward_width': 128, 'dropout_rate': 0.1}
+SMALL_STEPS = {'listops_short': 1_500}  # of 32 rows; 1,000 of the other tasks
+# size, task: layers, width, heads, width of all heads, of the feed-forward layer, dropout; batch, steps, rate, warm-up,
+# weight decay, schedule. What differs between `paper` and `code` is in docs/arena.md.
+ORIGINAL: dict[str, dict[str, tuple[Any, ...]]] = {
+    'code': {
+        'listops': (4, 512, 8, 512, 1024, 0.1, 32, 5_000, 0.05 / 1_000**0.5, 1_000, 0.1, 'rsqrt'),
+        'text': (4, 256, 4, 256, 1024, 0.1, 32, 20_000, 0.05 / 8_000**0.5, 8_000, 0.1, 'rsqrt'),
+        'retrieval': (4, 128, 4, 128, 512, 0.1, 32, 5_000, 0.05 / 8_000**0.5, 8_000, 0.1, 'rsqrt'),
+        'image': (1, 128, 8, 64, 128, 0.3, 256, 35_000, 5e-4, 175, 0.0, 'cosine'),
+        'pathfinder_hard': (4, 32, 4, 16, 32, 0.2, 512, 62_400, 1e-3, 312, 0.0, 'cosine'),
+        'pathx': (1, 32, 2, 16, 32, 0.1, 64, 500_000, 1e-3, 2_500, 0.0, 'cosine'),
+    },
+    'paper': {
+        'listops': (6, 512, 8, 512, 2048, 0.1, 32, 5_000, 0.05 / 1_000**0.5, 1_000, 0.1, 'rsqrt'),
+        'text': (6, 512, 8, 512, 2048, 0.1, 32, 20_000, 0.05 / 8_000**0.5, 8_000, 0.1, 'rsqrt'),
+        'retrieval': (4, 128, 4, 128, 512, 0.1, 32, 5_000, 0.5 / 8_000**0.5, 8_000, 0.1, 'rsqrt'),
+        'image': (3, 64, 4, 64, 128, 0.3, 256, 35_000, 0.01, 175, 0.0, 'cosine'),
+        'pathfinder_hard': (4, 128, 8, 128, 128, 0.2, 512, 62_400, 0.01, 312, 0.0, 'cosine'),
+        'pathx': (4, 128, 8, 128, 128, 0.2, 64, 500_000, 0.01, 2_500, 0.0, 'cosine'),
+    },
+}
+PAPER_BYTES = 4_000  # of a review; the released settings have 1,000
+
+
+def mechanisms(length: int) -> dict[str, dict[str, Any]]:
+    """The fields of `model` of each mechanism, for rows of at most `length` words."""
+    return {
+        'full': {'attention': 'full'},
+        'local': {'attention': 'block(50)'},
+        'lra_local': {'attention': f'strided({-(-length // 50)})'},  # the wiring that was published as local attention
+        'longformer': {'attention': 'longformer(50)'},
+        'bigbird': {'attention': 'bigbird(64, 3)'},
+        'lsh': {'attention': 'lsh(64, 2)', 'shared_qk': True},
+        'favor': {'attention': 'favor(128)'},
+        'linear': {'attention': 'linear()'},
+        'cos': {'attention': f"linear('cos', {length})"},
+        'linformer': {'attention': f'linformer(16, {length})'},
+        'nystrom': {'attention': 'nystrom(64, 6, 35)'},
+        'induced': {'attention': 'induced(64)'},
+        'synthesizer_dense': {'attention': f"synthesizer('dense', {length})"},
+        'synthesizer_random': {'attention': f"synthesizer('random', {length})"},
+        'synthesizer_factorized': {'attention': f"synthesizer('factorized', {length}, 8)"},
+        'synthesizer_dot': {'attention': f"synthesizer('random+dot', {length})"},
+    }
+
+
+def get_config(cell: str = 'listops_short,full') -> ConfigDict:
+    """One cell: `<task>`, `<task>,<mechanism>` or `<task>,<mechanism>,<size>`."""
+    task, mechanism, size = [*cell.split(','), *('full', 'small')[cell.count(',') :]][:3]
+    sizes = ('small', *(name for name, tasks in ORIGINAL.items() if task in tasks))
+    if task not in TASKS or mechanism not in mechanisms(1) or size not in sizes:
+        known = f'<task>[,<mechanism>[,<size>]] of {", ".join(TASKS)}; {", ".join(mechanisms(1))}; {", ".join(sizes)}'
+        raise ValueError(f"the config's argument is {cell!r}; known: {known}")
+    config = fine_tuning_config()
+    text, rows, length = TASKS[task]
+    kind = text.partition(':')[0]
+    vocabulary, ids, classes = KINDS[kind]
+    if task == 'text' and size == 'paper':
+        length = PAPER_BYTES
+
+    config.examples.problem = 'classification'
+    config.examples.format = 'arena'
+    for split, count in zip(('train', 'dev', 'test'), rows or (0, 0, 0), strict=True):
+        config.examples[split] = text.format(count)
+    config.examples.towers = task in PAIRED
+    config.examples.buckets = tuple(sorted({length // 4, length // 2, 3 * length // 4, length}))
+    config.data.tokenizer = f'fixed:{vocabulary}'
+    config.data.length = length  # words of a text
+    config.head.kind = 'towers' if task in PAIRED else 'sequence'
+    config.head.outputs = classes
+    config.head.pooling = 'mean'
+    config.head.transform = 'relu'
+
+    fields = {'vocab_size': ids, 'max_length': length, 'token_types': 0, 'norm': 'pre', 'norm_epsilon': 1e-6}
+    fields |= {'embedding_norm': False, 'kernel_init': 'fan_in', 'attention_dropout_rate': 0.0}
+    set_fields(config.model, fields)
+    set_size(config, task, size)
+    set_fields(config.model, mechanisms(config.data.length)[mechanism])
+    config.optimizer.bias_correction = True
+    config.train.log_every_steps = 50
+    config.checkpoint.best_metric = 'accuracy'
+    return config
+
+
+def set_size(config: ConfigDict, task: str, size: str) -> None:
+    """Sets sizes, steps and rates of the small or an original model."""
+    if size == 'small':
+        set_fields(config.model, SMALL)
+        config.head.dropout_rate = 0.1
+        config.optimizer.learning_rate = 1e-3
+        config.optimizer.warmup_steps = 100
+        config.optimizer.schedule = 'linear'
+        config.optimizer.weight_decay = 0.0
+        config.train.batch_size = 32  # rows
+        config.train.steps = SMALL_STEPS.get(task, 1_000)
+        config.eval.every_steps = config.checkpoint.every_steps = 250
+        return
+    numbers = ORIGINAL[size][task]
+    layers, width, heads, inner, feed_forward, dropout, batch, steps, rate, warmup, decay, schedule = numbers
+    model = {'layers': layers, 'width': width, 'heads': heads, 'head_width': inner // heads}
+    set_fields(config.model, model | {'feed_forward_width': feed_forward, 'dropout_rate': dropout})
+    config.model.positions = 'learned' if task in ('image', 'pathx') else 'sinusoidal'
+    config.model.attention_bias = False
+    config.head.dropout_rate = dropout
+    if task not in ('pathfinder_hard', 'pathx', 'retrieval'):
+        config.data.tokenizer = f'{config.data.tokenizer}:cls'
+        config.data.length = config.data.length + 1  # [CLS]
+        config.model.max_length = config.model.max_length + 1
+        config.examples.buckets = (*config.examples.buckets[:-1], config.data.length)
+        config.head.pooling = 'first'
+    optimizer = {'learning_rate': rate, 'warmup_steps': warmup, 'weight_decay': decay, 'schedule': schedule}
+    set_fields(config.optimizer, optimizer | {'beta1': 0.9, 'beta2': 0.98, 'eps': 1e-9})
+    config.train.batch_size = batch
+    config.train.steps = steps
+    config.eval.every_steps = config.checkpoint.every_steps = 1_000

@@ -1,0 +1,330 @@
+"""Sets of rows of long-range tasks, by a short text: 'listops:rows=2000:length=500-2000:seed=0' and the like.
+
+    listops:rows=<n>:length=<shortest>-<longest>[:seed=<n>]     both lengths excluded, as Long Range Arena draws them
+    pathfinder:rows=<n>:size=<32|64|128|256>[:bars=<easy|intermediate|hard|n>][:distractors=<n>][:seed=<n>]
+    recall:rows=<n>:length=<words>:pairs=<n>[:seed=<n>]
+    passages:rows=<n>:length=<bytes>[:seed=<n>]:source=<stdlib, text:<glob>, ... as data.source>
+    imdb:folder=<with train/{neg,pos} and test/{neg,pos}>       bytes; a tenth of train validates
+    cifar10:folder=<with train/<class> and test/<class>>        grey 32 x 32 images; a tenth of train validates
+    aan:folder=<with new_aan_pairs.{train,eval,test}.tsv>       pairs of texts, bytes
+
+The split is that of the config's field. A generated row is a function of (seed, split, its number) alone.
+"""
+
+import abc
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from efficient_attention.data.arena.arena_row import ArenaRow, row_stream
+from efficient_attention.data.arena.folders import (
+    PAIR_LABELS,
+    REVIEW_LABELS,
+    image_files,
+    image_labels,
+    image_rows,
+    pair_file,
+    pair_rows,
+    review_files,
+    review_rows,
+)
+from efficient_attention.data.arena.listops import listops_row
+from efficient_attention.data.arena.passages import passages_of
+from efficient_attention.data.arena.pathfinder import BARS, SIZES, pathfinder_image
+from efficient_attention.data.arena.recall import KEYS, VALUES, recall_row
+from efficient_attention.data.sources.source import open_source
+from efficient_attention.data.sources.text_files import digest_files
+from efficient_attention.errors import InputError
+
+NUMBER = re.compile(r'\d{1,9}')
+RANGE = re.compile(r'(\d{1,9})-(\d{1,9})')
+BINARY = ('0', '1')
+
+
+@dataclasses.dataclass(frozen=True)
+class ArenaSet(abc.ABC):
+    """One kind of rows with its options.
+
+    Attributes:
+        text: what was asked for.
+    """
+
+    text: str
+    kind: ClassVar[str]
+    vocabulary: ClassVar[str]  # of data/tokenizers/fixed.py
+    texts: ClassVar[int] = 1  # of a row
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes, by number."""
+        return BINARY
+
+    def digest(self, split: str) -> str:  # noqa: ARG002  what is generated follows from its text
+        """What identifies the content that is read, beside the text; '' where nothing is.
+
+        Raises:
+            InputError: what is to be read is missing.
+        """
+        return ''
+
+    @abc.abstractmethod
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """The rows of a split in order; raises InputError where one cannot be read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ListOps(ArenaSet):
+    """See listops.py."""
+
+    kind = 'listops'
+    vocabulary = 'listops'
+    count: int
+    shortest: int
+    longest: int
+    seed: int
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The ten digits."""
+        return tuple(map(str, range(10)))
+
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """See `ArenaSet`."""
+        return (listops_row(self.seed, split, index, self.shortest, self.longest) for index in range(self.count))
+
+
+@dataclasses.dataclass(frozen=True)
+class Pathfinder(ArenaSet):
+    """See pathfinder.py; the grey values of an image row by row, 1 where the discs are ends of one path."""
+
+    kind = 'pathfinder'
+    vocabulary = 'grey'
+    count: int
+    size: int
+    bars: int
+    distractors: int | None
+    seed: int
+
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """See `ArenaSet`."""
+        for index in range(self.count):
+            rng = row_stream(self.seed, split, index)
+            image = pathfinder_image(rng, self.size, self.bars, distractors=self.distractors)
+            yield ArenaRow((image.pixels.reshape(-1).astype('u2'),), int(image.label))
+
+
+@dataclasses.dataclass(frozen=True)
+class Recall(ArenaSet):
+    """See recall.py."""
+
+    kind = 'recall'
+    vocabulary = 'recall'
+    count: int
+    length: int
+    pairs: int
+    seed: int
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The values."""
+        return tuple(f'v{number}' for number in range(VALUES))
+
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """See `ArenaSet`."""
+        return (recall_row(self.seed, split, index, self.length, self.pairs) for index in range(self.count))
+
+
+@dataclasses.dataclass(frozen=True)
+class PassagePairs(ArenaSet):
+    """See passages.py."""
+
+    kind = 'passages'
+    vocabulary = 'bytes'
+    texts = 2
+    count: int
+    length: int
+    seed: int
+    source: str
+
+    def digest(self, split: str) -> str:  # noqa: ARG002  all splits are parts of them
+        """See `ArenaSet`; of the documents."""
+        return open_source(self.source).digest()
+
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """See `ArenaSet`."""
+        passages = passages_of(open_source(self.source).documents(), split, self.length, self.source)
+        return (passages.row(self.seed, split, index) for index in range(self.count))
+
+
+@dataclasses.dataclass(frozen=True)
+class Reviews(ArenaSet):
+    """See `review_rows`."""
+
+    kind = 'imdb'
+    vocabulary = 'bytes'
+    folder: Path
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """neg, pos."""
+        return REVIEW_LABELS
+
+    def digest(self, split: str) -> str:
+        """See `ArenaSet`."""
+        return digest_files(review_files(self.folder, split))
+
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """See `ArenaSet`."""
+        return review_rows(review_files(self.folder, split), split)
+
+
+@dataclasses.dataclass(frozen=True)
+class Images(ArenaSet):
+    """See `image_rows`."""
+
+    kind = 'cifar10'
+    vocabulary = 'grey'
+    folder: Path
+
+    @functools.cached_property
+    def _labels(self) -> tuple[str, ...]:
+        return image_labels(self.folder)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The folders' names."""
+        return self._labels
+
+    def digest(self, split: str) -> str:
+        """See `ArenaSet`."""
+        return digest_files(image_files(self.folder, split))
+
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """See `ArenaSet`."""
+        return image_rows(image_files(self.folder, split), split, self.labels)
+
+
+@dataclasses.dataclass(frozen=True)
+class CitationPairs(ArenaSet):
+    """See `pair_rows`."""
+
+    kind = 'aan'
+    vocabulary = 'bytes'
+    texts = 2
+    folder: Path
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """0, 1."""
+        return PAIR_LABELS
+
+    def digest(self, split: str) -> str:
+        """See `ArenaSet`."""
+        return digest_files((pair_file(self.folder, split),))
+
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """See `ArenaSet`."""
+        return pair_rows(pair_file(self.folder, split))
+
+
+class Options:
+    """The options of a set's text, taken one by one."""
+
+    def __init__(self, text: str, field: str, values: Mapping[str, str]) -> None:
+        self.text, self.field, self.left = text, field, dict(values)
+
+    def fault(self, what: str) -> InputError:
+        """One line that names the field, the set and what is wrong in it."""
+        return InputError(f'{self.field} is {self.text!r}; {what}')
+
+    def word(self, name: str) -> str:
+        """A text that must be there."""
+        if not self.left.get(name):
+            raise self.fault(f'{name}=... is missing')
+        return self.left.pop(name)
+
+    def number(self, name: str, least: int, default: int | None = None) -> int:
+        """A whole number of at least `least`."""
+        if default is not None and name not in self.left:
+            return default
+        found = self.word(name)
+        if not NUMBER.fullmatch(found) or int(found) < least:
+            raise self.fault(f'{name} must be a whole number of at least {least}')
+        return int(found)
+
+    def end(self) -> None:
+        """Raises InputError where an option is left over."""
+        if self.left:
+            raise self.fault(f'it has no option {next(iter(self.left))!r}')
+
+
+def open_set(text: str, field: str) -> ArenaSet:
+    """The set of a short text, as above.
+
+    Args:
+        text: of a config's field.
+        field: its name, for messages.
+
+    Raises:
+        InputError: unknown kind or option, or a number out of range; names the field and what is wrong.
+    """
+    kind, _, rest = text.partition(':')
+    rest, _, source = rest.partition('source=')
+    parts = [part.partition('=') for part in rest.strip(':').split(':') if part]
+    values = {name: value for name, _, value in parts}
+    options = Options(text, field, values | ({'source': source} if source else {}))
+    if kind not in KINDS:
+        raise options.fault(f'known kinds of rows: {", ".join(KINDS)}')
+    if len(values) < len(parts):
+        raise options.fault('an option comes twice')
+    found = KINDS[kind](options)
+    options.end()
+    return found
+
+
+def _listops(options: Options) -> ArenaSet:
+    count, seed = options.number('rows', 1), options.number('seed', 0, 0)
+    match = RANGE.fullmatch(options.word('length'))
+    if match is None or not 0 <= int(match[1]) < int(match[2]) - 1:
+        raise options.fault('length must be <shortest>-<longest>, with a whole number between them')
+    if int(match[2]) <= 4:
+        raise options.fault('length must let in a tree of at least 4 words: an operator, two digits, a bracket')
+    return ListOps(options.text, count, int(match[1]), int(match[2]), seed)
+
+
+def _pathfinder(options: Options) -> ArenaSet:
+    count, seed = options.number('rows', 1), options.number('seed', 0, 0)
+    size = options.number('size', 1)
+    if size not in SIZES:
+        raise options.fault(f'size must be one of {", ".join(map(str, SIZES))}')
+    named = options.left.get('bars', 'hard')
+    bars = BARS[options.left.pop('bars', named)] if named in BARS else options.number('bars', 2)
+    distractors = options.number('distractors', 0) if 'distractors' in options.left else None
+    return Pathfinder(options.text, count, size, bars, distractors, seed)
+
+
+def _recall(options: Options) -> ArenaSet:
+    count, seed = options.number('rows', 1), options.number('seed', 0, 0)
+    length, pairs = options.number('length', 3), options.number('pairs', 1)
+    if pairs > min(KEYS, (length - 1) // 2):
+        raise options.fault(f'pairs must be at most {KEYS}, and fit: two words each beside the query')
+    return Recall(options.text, count, length, pairs, seed)
+
+
+def _passages(options: Options) -> ArenaSet:
+    count, seed = options.number('rows', 1), options.number('seed', 0, 0)
+    return PassagePairs(options.text, count, options.number('length', 1), seed, options.word('source'))
+
+
+KINDS: dict[str, Callable[[Options], ArenaSet]] = {
+    'listops': _listops,
+    'pathfinder': _pathfinder,
+    'recall': _recall,
+    'passages': _passages,
+    'imdb': lambda options: Reviews(options.text, Path(options.word('folder')).expanduser()),
+    'cifar10': lambda options: Images(options.text, Path(options.word('folder')).expanduser()),
+    'aan': lambda options: CitationPairs(options.text, Path(options.word('folder')).expanduser()),
+}

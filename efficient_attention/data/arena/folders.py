@@ -1,0 +1,135 @@
+"""Rows of long-range tasks that are read: IMDB's reviews, CIFAR-10's images, the citation pairs of AAN.
+
+Nothing is downloaded; what must lie where stands with each reader. A part of the training rows, chosen by a hash of
+their content, validates, so that the test rows choose nothing.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from efficient_attention.data.arena.arena_row import ArenaRow
+from efficient_attention.data.cache_manifest import one_line
+from efficient_attention.data.held_out_documents import document_hash
+from efficient_attention.data.sources.text_files import find_files, read_lines
+from efficient_attention.errors import InputError
+
+HELD_OUT = 10  # one training row of so many validates
+IMAGE_SIDE = 32
+GREY = np.array([0.2989, 0.587, 0.114])  # of red, green and blue
+REVIEW_LABELS = ('neg', 'pos')
+PAIR_LABELS = ('0', '1')
+PAIR_FILES = {'train': 'new_aan_pairs.train.tsv', 'dev': 'new_aan_pairs.eval.tsv', 'test': 'new_aan_pairs.test.tsv'}
+PAIR_COLUMNS = 5  # label, two identifiers, two texts
+
+
+def review_files(folder: Path, split: str) -> tuple[Path, ...]:
+    """The files of <folder>/{train,test}/{neg,pos}/*.txt that a split is made of, in order.
+
+    Raises:
+        InputError: there are none; names what is missing.
+    """
+    return _class_files(folder / ('test' if split == 'test' else 'train'), REVIEW_LABELS, '*.txt')
+
+
+def review_rows(files: Sequence[Path], split: str) -> Iterator[ArenaRow]:
+    """A review's bytes, and 1 where it is positive; of train without the tenth that validates, which is dev."""
+    for path in files:
+        data = _bytes_of(path)
+        if split == 'test' or is_held_out(data) == (split == 'dev'):
+            yield ArenaRow((words_of(data),), REVIEW_LABELS.index(path.parent.name))
+
+
+def image_files(folder: Path, split: str) -> tuple[Path, ...]:
+    """The files of <folder>/{train,test}/<class>/* that a split is made of; raises InputError where there are none."""
+    part = folder / ('test' if split == 'test' else 'train')
+    return _class_files(part, image_labels(folder), '*')
+
+
+def image_labels(folder: Path) -> tuple[str, ...]:
+    """The classes of <folder>/train, its folders' names, sorted; raises InputError where there are not two."""
+    part = folder / 'train'
+    found = tuple(sorted(path.name for path in part.iterdir() if path.is_dir())) if part.is_dir() else ()
+    if len(found) < 2:
+        raise InputError(f'{part}: no folder of images for each of at least two classes')
+    return found
+
+
+def image_rows(files: Sequence[Path], split: str, labels: Sequence[str]) -> Iterator[ArenaRow]:
+    """The 1,024 grey values of an image row by row, 0.2989 R + 0.587 G + 0.114 B, and its class.
+
+    Raises:
+        InputError: an image cannot be read or is not 32 x 32.
+    """
+    for path in files:
+        pixels = grey_pixels(path)
+        if split == 'test' or is_held_out(pixels.tobytes()) == (split == 'dev'):
+            yield ArenaRow((pixels.astype(np.uint16),), labels.index(path.parent.name))
+
+
+def grey_pixels(path: Path) -> np.ndarray:
+    """An image's grey values, uint8 [1024]; raises InputError where it cannot be read or is not 32 x 32."""
+    try:
+        with Image.open(path) as image:
+            if image.size != (IMAGE_SIDE, IMAGE_SIDE):
+                found = f'{image.height} x {image.width}'
+                raise InputError(f'{path}: the image is {found} (height x width); this task reads 32 x 32')
+            colours = np.asarray(image.convert('RGB'), np.float64)
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise InputError(f'{path}: not an image that can be read ({one_line(error)})') from None
+    return np.rint(colours @ GREY).astype(np.uint8).reshape(-1)
+
+
+def pair_file(folder: Path, split: str) -> Path:
+    """AAN's file of a split; raises InputError that says what it is called and why nobody can fetch it."""
+    path = folder / PAIR_FILES[split]
+    if not path.is_file():
+        raise InputError(
+            f"{path}: no such file; AAN's pairs may not be redistributed and their links are dead: give the folder "
+            "with new_aan_pairs.{train,eval,test}.tsv, or use 'passages'"
+        )
+    return path
+
+
+def pair_rows(path: Path) -> Iterator[ArenaRow]:
+    """The bytes of both texts and the label of each line: label, two identifiers, two texts, with tabs between.
+
+    Raises:
+        InputError: a line has other columns or another label; names it.
+    """
+    for number, line in read_lines(path):
+        fields = line.split('\t')
+        if len(fields) != PAIR_COLUMNS:
+            raise InputError(f'{path}: line {number}: {len(fields)} columns; there must be label, id, id, text, text')
+        label = fields[0].removesuffix('.0')
+        if label not in PAIR_LABELS:
+            raise InputError(f'{path}: line {number}: the label is {fields[0]!r}; known: 0.0, 1.0')
+        yield ArenaRow(tuple(words_of(text.encode()) for text in fields[3:]), PAIR_LABELS.index(label))
+
+
+def words_of(data: bytes) -> np.ndarray:
+    """Bytes as numbers of words of the byte vocabulary, uint16 [l]."""
+    return np.frombuffer(data, np.uint8).astype(np.uint16)
+
+
+def is_held_out(data: bytes) -> bool:
+    """Whether a training row with this content validates."""
+    return document_hash(data) % HELD_OUT == 0
+
+
+def _bytes_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f'{path}: cannot be read ({error.strerror})') from None
+
+
+@functools.lru_cache(maxsize=8)
+def _class_files(part: Path, labels: tuple[str, ...], pattern: str) -> tuple[Path, ...]:
+    try:
+        return tuple(path for label in labels for path in find_files(str(part / label / pattern)))
+    except InputError as error:
+        raise InputError(f'{part}: {error}; there must be a folder of each class: {", ".join(labels)}') from None

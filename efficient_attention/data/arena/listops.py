@@ -1,0 +1,73 @@
+"""ListOps: nested operations on digits, whose value is the class (Nangia and Bowman 2018, arXiv 1804.06028).
+
+As Long Range Arena draws them (Tay et al. 2020, arXiv 2011.04006): a node above the tenth level is an operator with
+probability a quarter and then has 2 to 10 arguments; trees between two lengths are kept, both excluded.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from efficient_attention.data.arena.arena_row import ArenaRow, is_of_split, row_stream
+
+DIGITS, CLOSE = 10, 14  # words 0 to 9 are the digits, 10 to 13 the operators MIN, MAX, MED and SM
+DEEPEST = 10  # the level at which every node is a digit, counted from 1
+MOST_ARGUMENTS = 10
+OPERATOR_SHARE = 0.25
+BLOCK = 1024  # numbers that are drawn at once
+
+
+def value_of(operator: int, values: Sequence[int]) -> int:
+    """What an operator, by the number of its word, makes of digits: the median of an even number is rounded down."""
+    if operator == DIGITS:
+        return min(values)
+    if operator == DIGITS + 1:
+        return max(values)
+    if operator == DIGITS + 3:
+        return sum(values) % 10
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) // 2
+
+
+def listops_row(seed: int, split: str, index: int, shortest: int, longest: int) -> ArenaRow:
+    """Row number `index` of a split: a tree of more than `shortest` and fewer than `longest` words, and its value."""
+    numbers = _numbers(row_stream(seed, split, index))
+    while True:
+        words, value = _tree(numbers, longest)
+        if shortest < len(words) < longest:
+            text = np.array(words, np.uint16)
+            if is_of_split(text, split):
+                return ArenaRow((text,), value)
+
+
+def _numbers(rng: np.random.Generator) -> Iterator[float]:
+    while True:
+        yield from rng.random(BLOCK).tolist()
+
+
+def _tree(numbers: Iterator[float], longest: int) -> tuple[list[int], int]:
+    """The words of a tree and its value; of one that becomes too long some words, at least `longest`."""
+    words: list[int] = []
+    open_nodes: list[tuple[int, int, list[int]]] = []  # operator, arguments, values so far
+    while len(words) < longest:
+        number = next(numbers)
+        if number < OPERATOR_SHARE and len(open_nodes) < DEEPEST - 1:
+            operator = DIGITS + int(4 * number / OPERATOR_SHARE)
+            words.append(operator)
+            open_nodes.append((operator, 2 + int((MOST_ARGUMENTS - 1) * next(numbers)), []))
+            continue
+        if len(open_nodes) < DEEPEST - 1:
+            number = (number - OPERATOR_SHARE) / (1 - OPERATOR_SHARE)
+        value = int(DIGITS * number)
+        words.append(value)
+        while open_nodes:
+            operator, arguments, values = open_nodes[-1]
+            values.append(value)
+            if len(values) < arguments:
+                break
+            open_nodes.pop()
+            words.append(CLOSE)
+            value = value_of(operator, values)
+        else:
+            return words, value
+    return words, 0

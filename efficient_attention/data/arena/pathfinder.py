@@ -1,0 +1,119 @@
+"""Pathfinder of the Long Range Arena: do two discs lie on the ends of one dashed curve?
+
+Rebuilt from a description of the original generator (Linsley et al. 2018, 1805.08315) with the settings of the Long Range
+Arena (Tay et al. 2021, 2011.04006). An image holds two snakes of equal length, each a chain of bars, among short snakes
+that distract. One disc lies on the first bar of a snake, the other on the last bar of the same snake (label 1) or of the
+other one (label 0). Both snakes are in every image, so no count tells the label.
+
+What differs from the original: a cell is taken or free, where it adds up grey masks; a bar also keeps clear of the other
+snake's newest bar, which it forgets; directions are whole degrees. The original is not seeded, so nobody can draw its
+very images again.
+"""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from efficient_attention.data.arena import pathfinder_sprites as sprites
+from efficient_attention.data.arena.pathfinder_snakes import Setting, below, board_of, distractor, shapes_of, two_snakes
+from efficient_attention.errors import is_whole_number, require, require_at_least
+
+BARS = {'easy': 6, 'intermediate': 9, 'hard': 14}
+SETTINGS = {
+    setting.size: setting
+    for setting in (
+        Setting(32, 1, 7, 2, 0.5, (1,), 1.5, 1.0, 20, (150, 200, 100)),
+        Setting(64, 1, 12, 5, 1.0, (1,), 2.5, 1.8, 22, (80, 80, 100)),
+        Setting(128, 1, 20, 5, 1.5, (2, 3), 3.0, 1.8, 35, (90, 90, 100)),
+        Setting(256, 22, 27, 5, 2.0, (3,), 5.0, 1.8, 30, (100, 100, 100)),
+    )
+}
+SIZES = tuple(SETTINGS)
+
+
+class PathfinderImage(NamedTuple):
+    """An image, its label, and what is drawn on it; a point is (row, column)."""
+
+    pixels: np.ndarray  # uint8 [size, size]
+    label: int  # 1 where both discs lie on one snake
+    snakes: tuple[np.ndarray, np.ndarray]  # int64 [bars, 2, 2] each: bar after bar, its tail and its head
+    distractors: tuple[np.ndarray, ...]  # likewise, those that found room
+    discs: np.ndarray  # int64 [2, 2]: the tail of a first bar, the head of a last one
+    margin: int  # pixels; the gap between two bars is about twice as wide
+
+
+def pathfinder_image(
+    rng: np.random.Generator, size: int, bars: int, *, distractors: int | None = None
+) -> PathfinderImage:
+    """The image that the next draws of a generator give; the same bytes on every platform.
+
+    Args:
+        rng: a generator for this image; only its uniform draws are used.
+        size: rows and columns, one of SIZES.
+        bars: of each snake, at least 2; BARS has the published ones.
+        distractors: how many short snakes to place, each of bars // 3 bars (none where that is 0); one that finds no
+            room is left out. None is the Long Range Arena's number, which for 14 bars is 20, 22, 35 or 30 by size,
+            divided by 14 // 3 and rounded down; for other numbers of bars it is divided by bars // 3 in the same way.
+
+    Raises:
+        InputError: an argument is out of its range, or two snakes of so many bars find no room.
+    """
+    require(is_whole_number(size) and size in SIZES, 'arena size', size, f'one of {", ".join(map(str, SIZES))}')
+    require_at_least(2, 'arena bars', bars)
+    setting, short = SETTINGS[size], bars // 3
+    if distractors is None:
+        distractors = setting.distractor_bars // short if short else 0
+    require_at_least(0, 'arena distractors', distractors)
+    label = below(rng, 2)
+    shapes = shapes_of(setting, setting.margins[below(rng, len(setting.margins))])
+    chains = two_snakes(rng, shapes, bars)
+    board = board_of(shapes, chains)
+    tried = [distractor(rng, shapes, board, short) for _ in range(distractors if short else 0)]
+    start = below(rng, 2)
+    end = start if label else 1 - start
+    discs = shapes.points(np.stack([chains[start, 0, 0], chains[end, -1, 1]]))
+    snakes = shapes.points(chains)
+    others = tuple(shapes.points(chain) for chain in tried if chain is not None)
+    pixels = _draw(setting, snakes, others, discs)
+    return PathfinderImage(pixels, label, (snakes[0], snakes[1]), others, discs, shapes.margin)
+
+
+def _draw(setting: Setting, snakes: Sequence[np.ndarray], others: Sequence[np.ndarray], discs: np.ndarray) -> np.ndarray:
+    """The pixels: the brightest of all shapes, stretched so that the darkest is 0 and the brightest 255."""
+    around = sprites.AROUND + max(setting.bar_length, math.ceil(setting.disc_radius)) + 1
+    canvas = np.zeros((setting.size + 2 * around, setting.size + 2 * around), np.int32)
+    of_snakes, of_others, of_discs = setting.contrasts
+    for chains, contrast in ((snakes, of_snakes), (others, of_others)):
+        for tail, head in (bar for chain in chains for bar in chain.tolist()):
+            _put(canvas, around, head, _bar(setting, (head[0] - tail[0], head[1] - tail[1]), contrast))
+    for disc in discs.tolist():
+        _put(canvas, around, disc, _disc(setting, of_discs))
+    grey = canvas[around:-around, around:-around]
+    darkest, brightest = int(grey.min()), int(grey.max())
+    spread = brightest - darkest
+    return ((2 * 255 * (grey - darkest) + spread) // (2 * spread)).astype(np.uint8)  # rounded to the nearest
+
+
+def _put(canvas: np.ndarray, around: int, point: Sequence[int], picture: sprites.Picture) -> None:
+    row, column = point[0] + picture.corner[0] + around, point[1] + picture.corner[1] + around
+    rows, columns = picture.grey.shape
+    under = canvas[row : row + rows, column : column + columns]
+    np.maximum(under, picture.grey, out=under)
+
+
+@functools.cache
+def _bar(setting: Setting, vector: sprites.Vector, contrast: int) -> sprites.Picture:
+    return _contrasted(sprites.bar_picture(vector, setting.thickness), contrast)
+
+
+@functools.cache
+def _disc(setting: Setting, contrast: int) -> sprites.Picture:
+    return _contrasted(sprites.disc_picture(setting.disc_radius, setting.thickness), contrast)
+
+
+def _contrasted(picture: sprites.Picture, contrast: int) -> sprites.Picture:
+    """The picture in 100ths of a grey level, brightened beyond 255 where the contrast says so."""
+    return picture._replace(grey=picture.grey.astype(np.int32) * contrast)

@@ -1,0 +1,266 @@
+"""Where the bars of Pathfinder's snakes lie: chains that grow bar by bar and keep clear of what is there.
+
+Most snakes end at the edge or at another snake before they have all of their bars, so many attempts grow side by side, each
+on a board of its own. A cell is one number, its place on a board that is wider than the image; beyond the image no cell is
+free. A move is a difference of two such numbers.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from efficient_attention.data.arena import pathfinder_sprites as sprites
+from efficient_attention.errors import InputError
+
+DRAWS = 3  # of a next bar, before its snake fails
+DISTRACTOR_STARTS = 5  # of a distractor, before it is left out
+LEAST_FREE = 0.01  # of all cells, for a distractor to start
+FIRST_ATTEMPTS = 16  # side by side; then twice as many each time, up to:
+MOST_ATTEMPTS = 512
+MOST_STARTS = 2**18  # of an image's two snakes; the hardest published set, 64 x 64, needs about 5,000
+
+TAKEN, CLOSED = 1, 2  # a cell within a margin of a bar; a cell where no bar may end. Shifted by 2 for the second snake
+EVERY_SNAKE = 0b1111
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What the images of one size have in common; lengths in cells, which are pixels."""
+
+    size: int
+    padding: int  # a border in which no bar lies
+    seed_distance: int  # between the starts of the two snakes; twice as much to the edge
+    bar_length: int
+    thickness: float
+    margins: tuple[int, ...]  # half of the gap between two bars; one of these for each image
+    disc_radius: float
+    continuity: float  # bars turn by less than 90 degrees / continuity
+    distractor_bars: int  # in all distractors of an image together
+    contrasts: tuple[int, int, int]  # of snakes, distractors and discs, in per cent
+
+
+@dataclasses.dataclass(frozen=True)
+class Shapes:
+    """Everything about a setting and a margin that no draw changes.
+
+    A direction is a whole degree, 0 to 359. A shape is the number of a move from a bar's tail to its head. A bar has a
+    pivot: the middle of a circle on which its head lies, a margin before its tail.
+    """
+
+    setting: Setting
+    margin: int
+    stride: int  # cells in a row of the board
+    first: int  # the image's first cell
+    empty: np.ndarray  # uint8 [cells]: marks of a board without a bar
+    second_seeds: np.ndarray  # int64 [360] from the first snake's first tail to the second snake's
+    seed_shapes: np.ndarray  # int64 [360] by direction
+    seed_pivots: np.ndarray  # int64 [360] from a first bar's head to its pivot
+    next_pivots: np.ndarray  # int64 [360] from a bar's pivot to the next bar's
+    heads: np.ndarray  # int64 [candidates] from a pivot
+    head_shapes: np.ndarray  # int64 [candidates]
+    head_degrees: np.ndarray  # int64 [candidates] the bar's direction
+    weights: np.ndarray  # int32 [360, candidates] by the direction of the bar before
+    moves: np.ndarray  # int64 [shapes] from tail to head
+    footprints: np.ndarray  # int64 [shapes, cells], from the head: within a margin of the bar; some twice
+    surroundings: np.ndarray  # likewise: within a margin of the footprint
+    surrounding_marks: np.ndarray  # uint8, of the same shape: TAKEN and CLOSED in the footprint, CLOSED around it
+
+    def points(self, cells: np.ndarray) -> np.ndarray:
+        """Rows and columns of cells: int64 [..., 2]."""
+        return np.stack(np.divmod(cells, self.stride), axis=-1) - self.first // (self.stride + 1)
+
+
+@functools.cache
+def shapes_of(setting: Setting, margin: int) -> Shapes:
+    """The shapes for images of a setting whose gaps are twice `margin` cells wide."""
+    length = setting.bar_length
+    around = 2 * length + 4 * margin + 4  # no cell that is looked at lies further outside
+    stride = setting.size + 2 * around
+    flat = np.array([stride, 1])
+    seeds, later, heads = sprites.moves(length), -sprites.moves(-length), sprites.circle(length + margin)
+    degrees = sprites.whole_degrees(heads)
+    vectors = np.unique(np.concatenate([seeds, later]), axis=0)
+    number = {(down, right): shape for shape, (down, right) in enumerate(vectors.tolist())}
+    numbers = [np.array([number[down, right] for down, right in moves.tolist()]) for moves in (seeds, later[degrees])]
+    near = [sprites.footprint(vector, margin) for vector in number]
+    wide = [sprites.dilated(cells, margin) for cells in near]
+    within = [(wide_cells[:, None] == cells).all(-1).any(1) for wide_cells, cells in zip(wide, near, strict=True)]
+    return Shapes(
+        setting=setting,
+        margin=margin,
+        stride=stride,
+        first=around * (stride + 1),
+        empty=_empty_board(setting, around, margin),
+        second_seeds=sprites.moves(setting.seed_distance) @ flat,
+        seed_shapes=numbers[0],
+        seed_pivots=sprites.moves(-length - margin) @ flat,
+        next_pivots=sprites.moves(length + 2 * margin) @ flat,
+        heads=heads @ flat,
+        head_shapes=numbers[1],
+        head_degrees=degrees,
+        weights=sprites.turn_weights(degrees, setting.continuity).astype(np.int32),
+        moves=vectors @ flat,
+        footprints=_table(cells @ flat for cells in near),
+        surroundings=_table(cells @ flat for cells in wide),
+        surrounding_marks=_table(np.where(is_taken, TAKEN | CLOSED, CLOSED) for is_taken in within).astype(np.uint8),
+    )
+
+
+def _table(rows: Iterable[np.ndarray]) -> np.ndarray:
+    """Rows of unequal length as one table; the shorter ones repeat their first value."""
+    rows = list(rows)
+    longest = max(map(len, rows))
+    return np.stack([np.concatenate([row, np.repeat(row[:1], longest - len(row))]) for row in rows])
+
+
+def _empty_board(setting: Setting, around: int, margin: int) -> np.ndarray:
+    cells = np.full((setting.size, setting.size), EVERY_SNAKE, np.uint8)
+    edge = setting.padding + margin
+    cells[setting.padding : -setting.padding, setting.padding : -setting.padding] = CLOSED | CLOSED << 2
+    cells[edge:-edge, edge:-edge] = 0
+    return np.pad(cells, around, constant_values=EVERY_SNAKE).reshape(-1)
+
+
+def below(rng: np.random.Generator, count: int) -> int:
+    """A whole number in [0, count), from one uniform draw."""
+    return int(rng.random() * count)
+
+
+def two_snakes(rng: np.random.Generator, shapes: Shapes, bars: int) -> np.ndarray:
+    """Two snakes that grow in turn, both from new starts until both have all of their bars.
+
+    Returns:
+        int64 [2, bars, 2]: tails and heads, as cells.
+
+    Raises:
+        InputError: MOST_STARTS were not enough.
+    """
+    size, border, starts, count = shapes.setting.size, 2 * shapes.setting.seed_distance, 0, FIRST_ATTEMPTS
+    while starts < MOST_STARTS:
+        uniform = rng.random((5, count))
+        row, column = border + (uniform[:2] * (size - 2 * border)).astype(np.int64)
+        degrees = (uniform[2:] * sprites.DEGREES).astype(np.int64)
+        first = shapes.first + row * shapes.stride + column
+        tails = np.stack([first, first + shapes.second_seeds[degrees[2]]])
+        chains = _grow(rng, shapes, np.tile(shapes.empty, (count, 1)), Seeds(tails, degrees[:2]), bars)
+        if len(chains):
+            return chains[0]
+        starts, count = starts + count, min(2 * count, MOST_ATTEMPTS)
+    raise InputError(f'arena bars is {bars}; two snakes of so many bars find no room on {size} x {size} pixels')
+
+
+def board_of(shapes: Shapes, chains: np.ndarray) -> np.ndarray:
+    """Marks of a board with all bars of chains, int64 [chains, bars, 2]: uint8 [cells]."""
+    board = shapes.empty.copy()
+    for tails_and_heads in chains:
+        _mark(shapes, board, tails_and_heads, 0)
+    return board
+
+
+def distractor(rng: np.random.Generator, shapes: Shapes, board: np.ndarray, bars: int) -> np.ndarray | None:
+    """A snake in what the board has free, which it marks; None where it found no room: int64 [bars, 2], as cells."""
+    for _ in range(DISTRACTOR_STARTS):
+        degree = below(rng, sprites.DEGREES)
+        free = _free_tails(shapes, board, shapes.seed_shapes[degree])
+        if len(free) < LEAST_FREE * shapes.setting.size**2:
+            continue
+        seeds = Seeds(np.array([[free[below(rng, len(free))]]]), np.array([[degree]]))
+        for chains in _grow(rng, shapes, board.copy()[None], seeds, bars):
+            _mark(shapes, board, chains[0], 0)
+            return chains[0]
+    return None
+
+
+class Seeds(NamedTuple):
+    """The first bars of snakes that grow side by side: int64 [snakes, attempts] each."""
+
+    tails: np.ndarray
+    degrees: np.ndarray
+
+
+def _grow(rng: np.random.Generator, shapes: Shapes, boards: np.ndarray, seeds: Seeds, bars: int) -> np.ndarray:
+    """The snakes of those attempts that find room for all bars: int64 [such attempts, snakes, bars, 2], as cells.
+
+    The snakes of an attempt grow in turn, a bar each. A snake keeps clear of all bars but its own newest one, from which the
+    next one goes on.
+
+    Args:
+        boards: uint8 [attempts, cells]; used up.
+    """
+    snakes, attempts = seeds.tails.shape
+    marks, alive = boards.reshape(-1), np.arange(attempts)
+    degrees, origins = seeds.degrees.copy(), alive * boards.shape[1]
+    heads = seeds.tails + shapes.moves[shapes.seed_shapes[degrees]]
+    pivots = heads + shapes.seed_pivots[degrees] + origins
+    chains = np.zeros((snakes, bars, attempts, 2), np.int64)  # places in all boards, until the end
+    chains[:, 0] = np.stack([seeds.tails, heads], axis=-1) + origins[:, None]
+    for this in range(snakes if snakes > 1 else 0):
+        _mark(shapes, marks, chains[this, 0], 1 - this)
+    for bar, this in itertools.product(range(1, bars), range(snakes)):
+        before = degrees[this, alive]
+        around = pivots[this, alive] + shapes.next_pivots[before]
+        choices = _draw_heads(rng, shapes, marks, around, before, TAKEN << 2 * this)
+        has_room = choices >= 0
+        alive, around, choices = alive[has_room], around[has_room], choices[has_room]
+        if not len(alive):
+            break
+        heads = around + shapes.heads[choices]
+        drawn = np.stack([heads - shapes.moves[shapes.head_shapes[choices]], heads], axis=-1)
+        _mark(shapes, marks, chains[this, bar - 1, alive], this)
+        if snakes > 1:
+            _mark(shapes, marks, drawn, 1 - this)
+        chains[this, bar, alive] = drawn
+        pivots[this, alive], degrees[this, alive] = around, shapes.head_degrees[choices]
+    return (chains[:, :, alive] - origins[alive, None]).transpose(2, 0, 1, 3)
+
+
+def _draw_heads(
+    rng: np.random.Generator, shapes: Shapes, marks: np.ndarray, pivots: np.ndarray, before: np.ndarray, taken: int
+) -> np.ndarray:
+    """Which candidate is each attempt's next head, -1 for none: int64 [attempts].
+
+    Args:
+        marks: uint8 [places].
+        pivots: int64 [attempts], as places.
+        before: directions of the last bars, int64 [attempts].
+        taken: the snake's mark of a cell that its footprint may not have; the next higher one closes a head.
+    """
+    is_open = marks[pivots[:, None] + shapes.heads] & taken * CLOSED == 0
+    weights = np.cumsum(shapes.weights[before] * is_open, axis=1, dtype=np.int32)
+    choices = np.full(len(pivots), -1)
+    waiting = np.flatnonzero(weights[:, -1])
+    for _ in range(DRAWS):
+        of_waiting = weights[waiting]
+        drawn = (rng.random(len(waiting)) * of_waiting[:, -1]).astype(np.int32)
+        choice = (of_waiting <= drawn[:, None]).sum(axis=1)
+        heads = pivots[waiting] + shapes.heads[choice]
+        cells = heads[:, None] + shapes.footprints[shapes.head_shapes[choice]]
+        is_free = ~(marks[cells] & taken).any(axis=1)
+        choices[waiting[is_free]] = choice[is_free]
+        waiting = waiting[~is_free]
+        if not len(waiting):
+            break
+    return choices
+
+
+def _mark(shapes: Shapes, marks: np.ndarray, bars: np.ndarray, snake: int) -> None:
+    """Adds bars, int64 [bars, 2], to what a snake keeps clear of; one bar a board."""
+    shape = np.searchsorted(shapes.moves, bars[:, 1] - bars[:, 0])
+    marks[bars[:, 1, None] + shapes.surroundings[shape]] |= shapes.surrounding_marks[shape] << 2 * snake
+
+
+def _free_tails(shapes: Shapes, board: np.ndarray, shape: int) -> np.ndarray:
+    """The cells where a first bar of this shape touches nothing: int64 [free cells].
+
+    The image's outermost cells are taken, and a footprint holds its tail: no such cell is among them.
+    """
+    size, move = shapes.setting.size, int(shapes.moves[shape])
+    first, last = (shapes.first + edge * (shapes.stride + 1) for edge in (1, size - 2))
+    marks = np.zeros(last + 1 - first, np.uint8)
+    for cell in set(shapes.footprints[shape].tolist()):
+        marks |= board[first + move + cell : last + 1 + move + cell]
+    return np.flatnonzero(marks & TAKEN == 0) + first

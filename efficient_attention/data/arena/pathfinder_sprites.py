@@ -1,0 +1,131 @@
+"""The shapes of Pathfinder's images: moves of a whole degree, the cells that a bar takes, pictures of bars and discs.
+
+A point is (row, column) in cells. What decides a cell is a whole number, or is rounded before it is compared, so that the
+last bit of a platform's sine never moves a bar.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+DEGREES = 360
+DECIMALS = 9  # of sines and distances, before they are rounded to cells or compared
+ANTIALIAS = 2  # shapes are drawn this many times larger, then shrunk
+AROUND = 4  # cells round a shape, which hold all that shrinking spreads: Lanczos reads three to each side
+STRAIGHT_ON = 2**20  # the weight of a bar that does not turn
+
+Vector = tuple[int, int]
+
+
+class Picture(NamedTuple):
+    """A shape in grey: `grey`, uint8 [rows, columns], whose first cell lies at `corner` from the shape's point."""
+
+    grey: np.ndarray
+    corner: Vector
+
+
+def moves(distance: int) -> np.ndarray:
+    """The cell nearest to where a move by `distance` cells ends, for every whole degree: int64 [360, 2].
+
+    A negative distance moves backwards.
+    """
+    return np.rint(np.round(distance * _directions(DEGREES), DECIMALS)).astype(np.int64)
+
+
+def circle(radius: int) -> np.ndarray:
+    """The cells on a circle round a cell, each once: int64 [cells, 2]; a sample for each cell of arc, to the nearest cell."""
+    samples = math.ceil(2 * math.pi * radius)
+    return np.unique(np.rint(np.round(radius * _directions(samples), DECIMALS)).astype(np.int64), axis=0)
+
+
+def whole_degrees(offsets: np.ndarray) -> np.ndarray:
+    """The directions of offsets, int [offsets, 2], as whole degrees in [0, 360): int64 [offsets]."""
+    angles = np.arctan2(offsets[:, 0], offsets[:, 1]) * (180 / math.pi)
+    return np.round(np.round(angles, DECIMALS)).astype(np.int64) % DEGREES
+
+
+def turn_weights(degrees: np.ndarray, continuity: float) -> np.ndarray:
+    """How likely a bar in each of `degrees` follows a bar in any whole degree: int64 [360, degrees].
+
+    cos^2(min(continuity x turn, 90 degrees)) in whole numbers of 1 / STRAIGHT_ON.
+    """
+    turns = np.abs((np.arange(DEGREES)[:, None] - degrees + DEGREES // 2) % DEGREES - DEGREES // 2)
+    angles = np.minimum(continuity * turns, 90.0) * (math.pi / 180)
+    return np.round(STRAIGHT_ON * np.cos(angles) ** 2).astype(np.int64)
+
+
+def footprint(vector: Vector, radius: float) -> np.ndarray:
+    """The cells within `radius` of a bar that runs along `vector` to the cell (0, 0): int64 [cells, 2]."""
+    cells = _grid(vector, math.ceil(radius), 1)
+    along, across, length = _along_and_across(cells, vector, 0.0)
+    beyond = np.maximum(np.maximum(along, -length - along), 0.0)
+    return cells[np.round(beyond**2 + across**2, DECIMALS) <= radius**2]
+
+
+def dilated(cells: np.ndarray, radius: float) -> np.ndarray:
+    """The cells within `radius` of any of `cells`, each once: int64 [more cells, 2]."""
+    return np.unique((cells[:, None] + footprint((0, 0), radius)).reshape(-1, 2), axis=0)
+
+
+def bar_picture(vector: Vector, thickness: float) -> Picture:
+    """A bar that runs along `vector` to (0, 0), `thickness` cells wide; its ends are flat."""
+    width = round(thickness * ANTIALIAS)
+    pixels = _grid(vector, AROUND, ANTIALIAS)
+    fine_vector = (vector[0] * ANTIALIAS, vector[1] * ANTIALIAS)
+    along, across, length = _along_and_across(pixels, fine_vector, _middle(width))
+    return _shrunk((2 * np.abs(across) < width) & (along <= 0.5) & (along >= -length - 0.5), vector, AROUND)
+
+
+def disc_picture(radius: float, thickness: float) -> Picture:
+    """A disc of `radius` cells round (0, 0), with the middle that bars of this thickness have."""
+    around = math.ceil(radius) + AROUND
+    offsets = _grid((0, 0), around, ANTIALIAS) - _middle(round(thickness * ANTIALIAS))
+    return _shrunk((offsets**2).sum(axis=1) <= (radius * ANTIALIAS) ** 2, (0, 0), around)
+
+
+def _directions(count: int) -> np.ndarray:
+    turns = np.arange(count) * (2 * math.pi / count)
+    return np.round(np.stack([np.sin(turns), np.cos(turns)], axis=1), DECIMALS)
+
+
+def _middle(width: int) -> float:
+    """Where the middle of a line lies, in fine pixels: between two of them where its width is even."""
+    return 0.0 if width % 2 else 0.5
+
+
+def _box(vector: Vector, around: int) -> tuple[Vector, Vector]:
+    """The first and the last cell of the box round a bar that ends in (0, 0), with `around` cells on every side."""
+    (down, right) = vector
+    return (min(-down, 0) - around, min(-right, 0) - around), (max(-down, 0) + around, max(-right, 0) + around)
+
+
+def _grid(vector: Vector, around: int, scale: int) -> np.ndarray:
+    """The points of a bar's box, `scale` a cell in each direction, row by row: int64 [points, 2]."""
+    first, last = _box(vector, around)
+    rows, columns = (np.arange(scale * first[axis], scale * (last[axis] + 1)) for axis in (0, 1))
+    return np.stack(np.meshgrid(rows, columns, indexing='ij'), axis=-1).reshape(-1, 2)
+
+
+def _along_and_across(points: np.ndarray, vector: Vector, middle: float) -> tuple[np.ndarray, np.ndarray, float]:
+    """Each point's offset from a bar's end along the bar and across it, and the bar's length.
+
+    Args:
+        points: int [points, 2].
+        vector: from the bar's start to its end; no direction at all counts as along a row.
+        middle: the end's row and column.
+    """
+    length = math.hypot(*vector)
+    down, right = (vector[0] / length, vector[1] / length) if length else (0.0, 1.0)
+    rows, columns = points[:, 0] - middle, points[:, 1] - middle
+    along, across = rows * down + columns * right, columns * down - rows * right
+    return np.round(along, DECIMALS), np.round(across, DECIMALS), round(length, DECIMALS)
+
+
+def _shrunk(is_lit: np.ndarray, vector: Vector, around: int) -> Picture:
+    """Fine pixels, bool [pixels] of a bar's box, as a picture in cells; 8 bits, which Pillow resizes in whole numbers."""
+    first, last = _box(vector, around)
+    rows, columns = last[0] - first[0] + 1, last[1] - first[1] + 1
+    fine = np.where(is_lit, np.uint8(255), np.uint8(0)).reshape(rows * ANTIALIAS, columns * ANTIALIAS)
+    return Picture(np.asarray(Image.fromarray(fine).resize((columns, rows), Image.Resampling.LANCZOS)), first)

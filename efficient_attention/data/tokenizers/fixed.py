@@ -1,0 +1,83 @@
+"""Vocabularies that need no training: bytes, and the fixed word lists of generated tasks; 'fixed:bytes' and the like.
+
+    fixed:bytes      the 256 bytes of UTF-8
+    fixed:listops    ListOps' digits, operators and closing bracket; the parentheses of published files are passed over
+    fixed:grey       the 256 values of a grey pixel, as numbers with spaces between
+    fixed:recall     keys k0, k1, ..., values v0, v1, ... and filler f0, f1, ...
+
+The special tokens have the first ids, and the words, in this order, those behind them. Nothing is put around a text;
+with ':cls' behind the name a row begins with [CLS]. Two texts in one row have [SEP] between them.
+"""
+
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from efficient_attention.data.tokenizers.special_tokens import BERT_SPECIALS
+from efficient_attention.errors import InputError
+
+PREFIX = 'fixed:'
+FIRST_WORD = len(BERT_SPECIALS)  # the id of a vocabulary's first word
+OPERATORS = ('[MIN', '[MAX', '[MED', '[SM')
+RECALL_WORDS = {'k': 1024, 'v': 16, 'f': 64}  # how many keys, values and fillers there are
+WORDS: dict[str, tuple[str, ...]] = {
+    'listops': (*map(str, range(10)), *OPERATORS, ']'),
+    'grey': tuple(map(str, range(256))),
+    'recall': tuple(f'{kind}{number}' for kind, count in RECALL_WORDS.items() for number in range(count)),
+}
+BYTES = 'bytes'
+CLS = 'cls'
+
+
+def is_fixed(path: str | Path) -> bool:
+    """Whether a tokenizer's name stands for a fixed vocabulary and for no file."""
+    return str(path).startswith(PREFIX)
+
+
+def fixed_tokenizer(name: str) -> Tokenizer:
+    """The tokenizer of 'fixed:<vocabulary>' or 'fixed:<vocabulary>:cls'; raises InputError that lists the known."""
+    vocabulary, _, form = name.removeprefix(PREFIX).partition(':')
+    if vocabulary not in (BYTES, *WORDS) or form not in ('', CLS):
+        known = ', '.join(PREFIX + word for word in (BYTES, *WORDS))
+        raise InputError(f'tokenizer {name}: known fixed vocabularies: {known}, each also with :{CLS}')
+    tokenizer = _byte_pieces() if vocabulary == BYTES else _words(vocabulary)
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in BERT_SPECIALS])
+    first = '[CLS] ' if form else ''
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f'{first}$A',
+        pair=f'{first}$A [SEP] $B:1',
+        special_tokens=[(token, BERT_SPECIALS.index(token)) for token in ('[CLS]', '[SEP]')],
+    )
+    return tokenizer
+
+
+def vocabulary_size(vocabulary: str) -> int:
+    """The ids of a fixed vocabulary, special tokens among them."""
+    return FIRST_WORD + (256 if vocabulary == BYTES else len(WORDS[vocabulary]))
+
+
+def _numbered(words: tuple[str, ...]) -> dict[str, int]:
+    return {word: id for id, word in enumerate((*BERT_SPECIALS, *words))}
+
+
+def _words(vocabulary: str) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordLevel(_numbered(WORDS[vocabulary]), unk_token='[UNK]'))
+    if vocabulary == 'listops':
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(mark, ' ') for mark in '()'])
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer
+
+
+def _byte_pieces() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE(_numbered(tuple(map(byte_character, range(256)))), []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def byte_character(byte: int) -> str:
+    """The visible character that stands for a byte in byte-level vocabularies (GPT-2): itself, or one from U+0100."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    if byte in visible:
+        return chr(byte)
+    return chr(0x100 + [other for other in range(256) if other not in visible].index(byte))

@@ -1,0 +1,251 @@
+"""A table of runs: every row, a task, by every column, a mechanism; trained one after another, resumed, summed up.
+
+A cell is trained with each seed, its best checkpoint by the metric of the validation rows is scored once on the test
+rows, and what it took is noted. A cell that fails is named and the others go on. Several processes may train cells of
+one folder: each sums up all that are there, and a cell that another one trains is refused by its workdir's lock.
+"""
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.run import RunConfig
+from efficient_attention.errors import InputError, RunStopped, one_line, show_error
+from efficient_attention.inference.evaluate_workdir import evaluate_workdir
+from efficient_attention.training.fill_config import FilledConfig, fill_config
+from efficient_attention.training.loop import train
+from efficient_attention.training.run import build_run
+from efficient_attention.training.seeds import check_seeds, share_programs, spread
+from efficient_attention.training.step import jit_train_step
+from efficient_attention.whole_files import write_atomically
+from efficient_attention.workdir.metrics import best_evaluation, read_metrics
+
+Values = Mapping[str, Any]
+VALUES, CELL = 'values.json', 'cell.json'  # of a cell's folder
+EQUAL = ('task', 'data', 'examples', 'train.steps', 'train.batch_size', 'train.seed')  # of all cells of a row
+TEST = 'test.json'  # of a seed's workdir
+FULL = 'full'  # the column that others are compared with
+
+
+class Pilots(NamedTuple):
+    """Short runs of a cell, one with each learning rate, of which the best by the validation rows is then used."""
+
+    rates: tuple[float, ...] = ()
+    steps: int = 150
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """What is trained.
+
+    Attributes:
+        cells: (row, column) -> the values of its config, as a config file gives them.
+        workdir: of all cells: <workdir>/<row>/<column>/seed_<n>.
+        seeds: whole numbers as text.
+        pilots: how each cell's learning rate is chosen.
+    """
+
+    cells: Mapping[tuple[str, str], Values]
+    workdir: Path
+    seeds: Sequence[str]
+    pilots: Pilots = Pilots()
+
+    def folder(self, row: str, column: str) -> Path:
+        """Of a cell."""
+        return self.workdir / row / column
+
+
+def train_grid(grid: Grid) -> dict[str, Any]:
+    """Trains every cell; returns {row: {column: what `train_cell` returns, or {'error': line}}}.
+
+    Raises:
+        InputError: bad seeds, cells of a row that differ in their rows or steps, or a workdir of other configs.
+        RunStopped: a stop signal ended a run; the same call goes on from there.
+    """
+    check_seeds(grid.seeds)
+    check_equal(grid.cells)
+    check_workdir(grid)
+    share_programs()
+    found: dict[str, Any] = {}
+    for row, column in grid.cells:
+        try:
+            result = train_cell(grid, row, column)
+        except (RunStopped, KeyboardInterrupt):
+            raise
+        except Exception as error:  # whatever it is, the other cells go on
+            show_error(InputError(f'{row}, {column}: {one_line(error)}'))
+            result = {'error': one_line(error)}
+        found.setdefault(row, {})[column] = result
+    return found
+
+
+def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
+    """Trains and tests a cell with each seed.
+
+    Returns:
+        'seeds': {seed: {'dev': metrics of the best evaluation, 'test': metrics}}; 'mean' and 'deviation' of the test
+        metrics over seeds; 'learning_rate', 'pilots': {rate: metric}; 'parameters'; 'steps', 'steps_per_second',
+        'seconds' of training, means over seeds; 'temporary_bytes' of a step with rows of full length.
+    """
+    folder = grid.folder(row, column)
+    filled = fill_config(grid.cells[row, column])
+    rate, pilots = chosen_rate(filled, folder, grid.pilots)
+    filled = filled._replace(config=with_fields(filled.config, optimizer={'learning_rate': rate}))
+    seeds = {seed: trained_seed(filled, folder / f'seed_{seed}', seed) for seed in grid.seeds}
+    speeds = [speed_of(folder / f'seed_{seed}') for seed in grid.seeds]
+    result = {
+        'seeds': seeds,
+        **spread([seeds[seed]['test'] for seed in grid.seeds]),
+        'learning_rate': rate,
+        'pilots': pilots,
+        'metric': filled.config.checkpoint.best_metric,
+        'steps': filled.config.train.steps,
+        'steps_per_second': statistics.fmean(speed for speed, _ in speeds),
+        'seconds': statistics.fmean(seconds for _, seconds in speeds),
+        **size_of(filled, folder),
+    }
+    if jax.process_index() == 0:
+        write_atomically(folder / CELL, json.dumps(result, indent=2) + '\n')
+    return result
+
+
+def chosen_rate(filled: FilledConfig, folder: Path, pilots: Pilots) -> tuple[float, dict[str, float]]:
+    """The learning rate whose pilot has the best validation metric, the first of equals; the config's without pilots.
+
+    Also each rate's metric.
+    """
+    if not pilots.rates:
+        return filled.config.optimizer.learning_rate, {}
+    name, steps = filled.config.checkpoint.best_metric, pilots.steps
+    sign = 1.0 if filled.config.checkpoint.best_mode == 'max' else -1.0
+    found: dict[str, float] = {}
+    for rate in pilots.rates:
+        pilot = with_fields(
+            filled.config,
+            optimizer={'learning_rate': rate, 'warmup_steps': min(filled.config.optimizer.warmup_steps, steps // 3)},
+            train={'steps': steps},
+            checkpoint={'every_steps': steps},
+            eval={'every_steps': steps},
+        )
+        workdir = folder / f'pilot_{rate:g}'
+        train(pilot, workdir, examples=filled.examples, pretrained=filled.pretrained)
+        found[f'{rate:g}'] = best_evaluation(workdir, pilot.checkpoint)[name]
+    best = max(pilots.rates, key=lambda rate: sign * found[f'{rate:g}'])
+    return best, found
+
+
+def trained_seed(filled: FilledConfig, workdir: Path, seed: str) -> dict[str, dict[str, float]]:
+    """Trains one seed to its end and scores its best checkpoint once; what was scored before is read."""
+    config = with_fields(filled.config, train={'seed': int(seed)})
+    train(config, workdir, examples=filled.examples, pretrained=filled.pretrained)
+    dev = best_evaluation(workdir, config.checkpoint)
+    path = workdir / TEST
+    if not path.is_file():
+        metrics = evaluate_workdir(workdir, checkpoint='best', split='test')
+        if jax.process_index() == 0:
+            write_atomically(path, json.dumps(metrics) + '\n')
+        return {'dev': dev, 'test': {name: float(value) for name, value in metrics.items()}}
+    return {'dev': dev, 'test': read_json_file(path)}
+
+
+def speed_of(workdir: Path) -> tuple[float, float]:
+    """Steps a second, the median of the log's lines, and the seconds of all of them, evaluations left out."""
+    lines = [line for line in read_metrics(workdir) if line['split'] == 'train' and line.get('steps_per_second')]
+    if not lines:
+        return 0.0, 0.0
+    steps = [line['step'] for line in lines]
+    taken = [after - before for before, after in zip([0, *steps[:-1]], steps, strict=True)]
+    seconds = sum(count / line['steps_per_second'] for count, line in zip(taken, lines, strict=True))
+    return statistics.median(line['steps_per_second'] for line in lines), seconds
+
+
+def size_of(filled: FilledConfig, folder: Path) -> dict[str, int]:
+    """'parameters', and the 'temporary_bytes' of a training step with rows of full length; read where they are known.
+
+    The parameters are those of the encoder and its head.
+    """
+    path = folder / CELL
+    if path.is_file():
+        known = read_json_file(path)
+        return {name: known[name] for name in ('parameters', 'temporary_bytes')}
+    run = build_run(filled.config, examples=filled.examples)
+    batch = next(run.task.training_batches(0, 1, jax.process_index(), jax.process_count()))
+    length, rows = filled.config.data.length, run.on_devices(batch)
+
+    def at_full_length(name: str, array: jax.Array) -> jax.ShapeDtypeStruct:
+        is_of_tokens = array.shape[1:] == rows['tokens'].shape[1:]
+        shape = (*array.shape[:-1], length) if is_of_tokens and name != 'weights' else array.shape
+        return jax.ShapeDtypeStruct(shape, array.dtype, sharding=array.sharding)
+
+    shapes = {name: at_full_length(name, array) for name, array in rows.items()}
+    step: Any = jit_train_step(run)
+    memory = step.lower(run.abstract_state, shapes).compile().memory_analysis()
+    return {'parameters': run.parameter_count(), 'temporary_bytes': int(memory.temp_size_in_bytes)}
+
+
+def with_fields(config: RunConfig, **groups: Mapping[str, Any]) -> RunConfig:
+    """The config with other values of some fields, by group."""
+    changed = {name: dataclasses.replace(getattr(config, name), **fields) for name, fields in groups.items()}
+    return dataclasses.replace(config, **changed)
+
+
+def check_equal(cells: Mapping[tuple[str, str], Values]) -> None:
+    """Raises InputError where cells of one row differ in what they read or how long they train; names the field."""
+    first: dict[str, tuple[str, Values]] = {}
+    for (row, column), values in cells.items():
+        other, before = first.setdefault(row, (column, values))
+        for name in EQUAL:
+            found = {field for field, _ in differences(before, values) if f'{field}.'.startswith(f'{name}.')}
+            if found:
+                raise InputError(
+                    f'{row}: {min(found)} differs between the columns {other} and {column}; all cells of a row have '
+                    'the same rows, in the same order, and the same steps'
+                )
+
+
+def check_workdir(grid: Grid) -> None:
+    """Raises InputError where a cell's folder is of another config; else notes what each is of."""
+    wanted = {cell: plain(values) for cell, values in grid.cells.items()}
+    for (row, column), values in wanted.items():
+        path = grid.folder(row, column) / VALUES
+        if not path.is_file():
+            continue
+        for name, (before, now) in differences(read_json_file(path), values):
+            raise InputError(
+                f'{path.parent} was made with {name} = {before!r}, now it is {now!r}; name a new --workdir, or give '
+                'the old value'
+            )
+    if jax.process_index() == 0:
+        for (row, column), values in wanted.items():
+            path = grid.folder(row, column) / VALUES
+            if not path.is_file():
+                write_atomically(path, json.dumps(values) + '\n')
+
+
+def plain(values: Values) -> dict[str, Any]:
+    """Values as JSON gives them back."""
+    return dict(json.loads(json.dumps(values)))
+
+
+def differences(first: Values, second: Values, prefix: str = '') -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """(dotted name, both values) of each field in which two configs differ."""
+    for name in sorted(first.keys() | second.keys()):
+        before, now = first.get(name), second.get(name)
+        if isinstance(before, Mapping) and isinstance(now, Mapping):
+            yield from differences(before, now, f'{prefix}{name}.')
+        elif plain({'': before}) != plain({'': now}):
+            yield f'{prefix}{name}', (before, now)
+
+
+def read_cells(workdir: Path) -> dict[str, dict[str, Any]]:
+    """{row: {column: result}} of all cells of a grid's folder that are complete, by whichever process."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(workdir.glob(f'*/*/{CELL}')):
+        found.setdefault(path.parent.parent.name, {})[path.parent.name] = read_json_file(path)
+    return found

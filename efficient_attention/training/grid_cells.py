@@ -1,0 +1,78 @@
+"""The cells of a grid out of a config file, and the yardsticks of its rows."""
+
+import importlib.util
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.data.arena.prepared import prepared_rows
+from efficient_attention.data.arena.yardsticks import yardsticks
+from efficient_attention.data.examples.labelled_text import ARENA, arena_set
+from efficient_attention.errors import InputError
+from efficient_attention.whole_files import write_atomically
+
+YARDSTICKS = 'yardsticks.json'  # of a grid's folder
+Cells = dict[tuple[str, str], dict[str, Any]]
+
+
+def cells_of(file: str, overrides: Mapping[str, Any], rows: Sequence[str], columns: Sequence[str]) -> Cells:
+    """(row, column) -> the values of the config that the file gives for '<row>,<column>', with the overrides.
+
+    Raises:
+        InputError: the file cannot be read or refuses a cell, a name comes twice, or a field is unknown.
+    """
+    for flag, names in (('rows', rows), ('columns', columns)):
+        if not names or len(set(names)) < len(names):
+            raise InputError(f'--{flag} is {",".join(names)!r}; it must be different names with commas')
+    file = file.partition(':')[0]  # an argument behind it is that of no cell
+    specification = importlib.util.spec_from_file_location('grid_config', file)
+    if specification is None or specification.loader is None:
+        raise InputError(f'--config {file}: not a Python file')
+    module = importlib.util.module_from_spec(specification)
+    try:
+        specification.loader.exec_module(module)
+    except OSError as error:
+        raise InputError(f'--config {file}: cannot be read ({error.strerror})') from None
+    cells: Cells = {}
+    for row in rows:
+        for column in columns:
+            try:
+                config = module.get_config(f'{row},{column}')
+                config.update_from_flattened_dict(dict(overrides))
+            except (ValueError, KeyError, TypeError) as error:
+                raise InputError(f'{row},{column}: {error}') from None
+            cells[row, column] = config.to_dict()
+    return cells
+
+
+def positive_rates(words: Sequence[str]) -> tuple[float, ...]:
+    """Learning rates out of words; raises InputError where one is no positive number or comes twice."""
+    try:
+        rates = tuple(map(float, words))
+    except ValueError:
+        rates = (math.nan,)
+    if not all(0 < rate < math.inf for rate in rates) or len(set(rates)) < len(rates):
+        raise InputError(f'--rates is {",".join(words)!r}; it must be different numbers above 0 with commas')
+    return rates
+
+
+def yardsticks_of(cells: Mapping[tuple[str, str], Mapping[str, Any]], workdir: Path) -> dict[str, dict[str, float]]:
+    """The yardsticks of each row of long-range rows, {row: {name: accuracy}}, kept in the grid's folder."""
+    path = workdir / YARDSTICKS
+    known: dict[str, dict[str, float]] = read_json_file(path) if path.is_file() else {}
+    for (row, _), values in cells.items():
+        if row in known or values['examples']['format'] != ARENA:
+            continue
+        fields = {name: value for name, value in values['examples'].items() if value is not None}
+        examples = from_dict(fields, ExamplesConfig, 'examples.')
+        train, test = (
+            list(prepared_rows(arena_set(examples, split), split, Path(examples.cache))) for split in ('train', 'test')
+        )
+        known[row] = yardsticks(arena_set(examples, 'train'), train, test)
+        write_atomically(path, json.dumps(known, indent=2) + '\n')
+    return known

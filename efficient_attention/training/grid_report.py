@@ -1,0 +1,112 @@
+"""What a grid found, for readers: `grid.json`, a Markdown table `grid.md` and a picture `grid.svg`."""
+
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from efficient_attention.training.grid import FULL
+from efficient_attention.whole_files import write_atomically
+
+Cells = Mapping[str, Mapping[str, Any]]
+MORE_PARAMETERS = 1.1  # times the full attention's, above which a cell is marked
+MIB = 2**20
+HEAD = (
+    '| mechanism | {metric} | validation | steps/s, share of full | temporary MiB, share of full | parameters | '
+    'minutes | rate |'
+)
+LEGEND = (
+    '± is the standard deviation over seeds. `<` marks a cell below its best yardstick, `+` one with more than 1.1 '
+    "times the parameters of full attention. Steps a second are the log's median, temporary memory that of a training "
+    'step with rows of full length, minutes those of training one seed.'
+)
+
+
+def write_grid(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]], workdir: Path) -> list[Path]:
+    """Writes the three files; returns their paths."""
+    content = {'cells': cells, 'yardsticks': yardsticks}
+    texts = {
+        'grid.json': json.dumps(content, indent=2) + '\n',
+        'grid.md': grid_table(cells, yardsticks),
+        'grid.svg': grid_picture(cells, yardsticks),
+    }
+    for name, text in texts.items():
+        write_atomically(workdir / name, text)
+    return [workdir / name for name in texts]
+
+
+def grid_table(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]]) -> str:
+    """A Markdown table for each row, the best mechanism first."""
+    parts = [_row_table(row, columns, yardsticks.get(row, {})) for row, columns in cells.items()]
+    return '\n'.join([*parts, LEGEND, ''])
+
+
+def _row_table(row: str, columns: Mapping[str, Any], yardsticks: Mapping[str, float]) -> str:
+    good = {name: cell for name, cell in columns.items() if 'error' not in cell}
+    metric = next((cell['metric'] for cell in good.values()), 'metric')
+    head = HEAD.format(metric=metric)
+    lines = [f'### {row}', '', head, '|' + '---|' * (head.count('|') - 1)]
+    for name in sorted(good, key=lambda name: -good[name]['mean'][metric]):
+        lines.append(_cell_line(name, good[name], good.get(FULL), metric, yardsticks))
+    lines += [f'| {name} | failed: {cell["error"]} | | | | | | |' for name, cell in columns.items() if 'error' in cell]
+    for name, value in yardsticks.items():
+        lines.append(f'| *yardstick: {name}* | {100 * value:.1f} | | | | | | |')
+    return '\n'.join([*lines, ''])
+
+
+def _cell_line(
+    name: str, cell: Mapping[str, Any], full: Mapping[str, Any] | None, metric: str, yardsticks: Mapping[str, float]
+) -> str:
+    mean, deviation = cell['mean'][metric], cell['deviation'][metric]
+    shown = f'{100 * mean:.1f}' + (f' ± {100 * deviation:.1f}' if len(cell['seeds']) > 1 else '')
+    shown += ' <' if mean < max(yardsticks.values(), default=-math.inf) else ''
+    dev = sum(one['dev'][metric] for one in cell['seeds'].values()) / len(cell['seeds'])
+    is_larger = full is not None and cell['parameters'] > MORE_PARAMETERS * full['parameters']
+    speed = f'{cell["steps_per_second"]:.2f}{_share(cell, full, "steps_per_second")}'
+    memory = f'{cell["temporary_bytes"] / MIB:,.0f}{_share(cell, full, "temporary_bytes")}'
+    parameters = f'{cell["parameters"]:,}{" +" if is_larger else ""}'
+    last = f'{cell["seconds"] / 60:.0f} | {cell["learning_rate"]:g}'
+    return f'| {name} | {shown} | {100 * dev:.1f} | {speed} | {memory} | {parameters} | {last} |'
+
+
+def _share(cell: Mapping[str, Any], full: Mapping[str, Any] | None, name: str) -> str:
+    return '' if full is None or not full[name] else f', {cell[name] / full[name]:.2f}'
+
+
+def grid_picture(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]]) -> str:
+    """An SVG with a panel for each row: a bar for each mechanism, dots for its seeds, dashed lines for yardsticks."""
+    from matplotlib import rc_context  # which a grid loads at its end alone
+    from matplotlib.figure import Figure
+
+    rows = {
+        row: {name: cell for name, cell in columns.items() if 'error' not in cell} for row, columns in cells.items()
+    }
+    rows = {row: columns for row, columns in rows.items() if columns}
+    heights = [1.0 + 0.26 * len(columns) for columns in rows.values()] or [1.0]
+    with rc_context({'svg.hashsalt': 'grid'}):
+        figure = Figure(figsize=(7.2, sum(heights)), layout='constrained')
+        panels = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={'height_ratios': heights})[:, 0]
+        for axes, (row, columns) in zip(panels, rows.items(), strict=False):
+            _draw_row(axes, row, columns, yardsticks.get(row, {}))
+        text = io.StringIO()
+        figure.savefig(text, format='svg', metadata={'Date': None})
+    return text.getvalue()
+
+
+def _draw_row(axes: Any, row: str, columns: Mapping[str, Any], yardsticks: Mapping[str, float]) -> None:
+    metric = next(iter(columns.values()))['metric']
+    order: Sequence[str] = sorted(columns, key=lambda name: columns[name]['mean'][metric])
+    means = [100 * columns[name]['mean'][metric] for name in order]
+    axes.barh(order, means, color=['#2563eb' if name != FULL else '#64748b' for name in order], height=0.7)
+    for place, name in enumerate(order):
+        seeds = [100 * one['test'][metric] for one in columns[name]['seeds'].values()]
+        axes.plot(seeds, [place] * len(seeds), 'o', color='#ea580c', markersize=3)
+    for name, value in yardsticks.items():
+        axes.axvline(100 * value, color='#334155', linestyle=(0, (4, 3)), linewidth=1)
+        axes.text(100 * value, len(order) - 0.4, name, fontsize=7, rotation=0, ha='center', va='bottom')
+    low = min([*means, *(100 * value for value in yardsticks.values())])
+    axes.set_xlim(max(0.0, low - 10), None)
+    axes.set_title(f'{row}: {metric} on the test rows, %', fontsize=9, pad=14)
+    axes.tick_params(labelsize=8)

@@ -1,0 +1,67 @@
+"""A table of runs: tasks by mechanisms, trained one after another, resumed, tested and summed up.
+
+    python scripts/train_grid.py --config configs/arena.py --rows listops_short,text --columns full,linear \
+      --seeds 0,1 --workdir runs/arena
+
+The config file's argument is `<row>,<column>`. Each cell has a workdir for each seed,
+<workdir>/<row>/<column>/seed_<n>, and goes on from there when the command is given again; a cell that fails is named,
+and the exit code is then 1. `--rates` has each cell choose its learning rate by short runs. Written: grid.json, grid.md
+and grid.svg, of all cells in the folder, whichever command trained them; so two commands may share a folder and train
+other columns side by side. `--config.<field>=<value>` changes a field in all cells.
+"""
+
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
+import json
+import sys
+
+from absl import flags
+from ml_collections import config_flags
+
+from efficient_attention.commands.allocator import keep_freed_memory
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import define_workdir
+from efficient_attention.commands.phases import PREPARATION, note_phase
+from efficient_attention.errors import RunError
+
+CONFIG = config_flags.DEFINE_config_file('config', None, 'A file of configs/ whose argument is <row>,<column>.')
+WORKDIR = define_workdir('Folder of the workdirs of all cells.')
+ROWS = flags.DEFINE_list('rows', None, 'Tasks, with commas.')
+COLUMNS = flags.DEFINE_list('columns', None, 'Mechanisms, with commas; full is what others are compared with.')
+SEEDS = flags.DEFINE_list('seeds', ['0'], 'Seeds, with commas.')
+RATES = flags.DEFINE_list('rates', [], 'Learning rates to choose from by pilots; none = that of the config.')
+PILOT_STEPS = flags.DEFINE_integer('pilot_steps', 150, 'Steps of a pilot.', lower_bound=1)
+
+
+def main() -> None:
+    """Reads the flags, trains the cells and prints the table."""
+    parse_flags(sys.argv, required=('config', 'workdir', 'rows', 'columns'))
+    from efficient_attention.training.grid import Grid, Pilots, read_cells, train_grid  # late, as in train.py
+    from efficient_attention.training.grid_cells import cells_of, positive_rates, yardsticks_of
+    from efficient_attention.training.grid_report import grid_table, write_grid
+
+    note_phase(PREPARATION)
+    print(keep_freed_memory(), file=sys.stderr)
+    holder = flags.FLAGS['config']
+    overrides = config_flags.get_override_values(holder)
+    cells = cells_of(config_flags.get_config_filename(holder), overrides, ROWS.value, COLUMNS.value)
+    pilots = Pilots(positive_rates(RATES.value), PILOT_STEPS.value)
+    grid = Grid(cells, WORKDIR.value, SEEDS.value, pilots)
+    found = train_grid(grid)
+    failed = {(row, column): cell for row in found for column, cell in found[row].items() if 'error' in cell}
+    known = read_cells(WORKDIR.value)
+    for (row, column), cell in failed.items():
+        known.setdefault(row, {})[column] = cell
+    yardsticks = yardsticks_of(cells, WORKDIR.value)
+    write_grid(known, yardsticks, WORKDIR.value)
+    print(grid_table(known, yardsticks))
+    print(json.dumps({'cells': len(cells), 'failed': [','.join(cell) for cell in failed]}))
+    if failed:
+        raise RunError(f'{len(failed)} of {len(cells)} cells failed: {"; ".join(map(",".join, failed))}')
+
+
+if __name__ == '__main__':
+    run_command(main)

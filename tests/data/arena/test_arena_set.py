@@ -1,0 +1,58 @@
+"""Sets of rows by their short texts."""
+
+import pytest
+
+from efficient_attention.data.arena.arena_set import open_set
+from efficient_attention.data.arena.listops import listops_row
+from efficient_attention.data.tokenizers.fixed import FIRST_WORD, vocabulary_size
+from efficient_attention.errors import InputError
+
+SETS = {
+    'listops:rows=3:length=10-40:seed=5': (1, 10),
+    'recall:rows=3:length=12:pairs=2': (1, 16),
+    'passages:rows=3:length=64:source=stdlib': (2, 2),
+    'pathfinder:rows=3:size=32:bars=4:distractors=0': (1, 2),
+}
+
+
+@pytest.mark.parametrize('text', SETS)
+def test_generated_sets(text: str):
+    found = open_set(text, 'examples.train')
+    texts, labels = SETS[text]
+    rows = list(found.rows('dev'))
+    assert len(rows) == 3 and found.texts == texts and len(found.labels) == labels
+    for row in rows:
+        assert len(row.texts) == texts and 0 <= row.label < labels
+        assert all(
+            text.dtype == 'uint16' and text.max() < vocabulary_size(found.vocabulary) - FIRST_WORD for text in row.texts
+        )
+
+
+def test_options_reach_the_generator():
+    [row] = open_set('listops:rows=1:seed=5:length=10-40', 'x').rows('test')
+    assert row.texts[0].tolist() == listops_row(5, 'test', 0, 10, 40).texts[0].tolist()
+    assert open_set('pathfinder:rows=1:size=32:bars=easy', 'x').bars == 6
+
+
+@pytest.mark.parametrize(
+    'text, line',
+    [
+        ('chess:rows=1', 'known kinds of rows: listops, pathfinder, recall, passages, imdb, cifar10, aan'),
+        ('', 'known kinds of rows'),
+        ('listops:length=10-40', 'rows=... is missing'),
+        ('listops:rows=0:length=10-40', 'rows must be a whole number of at least 1'),
+        ('listops:rows=2:length=40-10', 'length must be <shortest>-<longest>, with a whole number between them'),
+        ('listops:rows=2:length=1-3', 'length must let in a tree of at least 4 words'),
+        ('listops:rows=2:rows=3:length=1-9', 'an option comes twice'),
+        ('listops:rows=2:length=10-40:depth=3', "it has no option 'depth'"),
+        ('pathfinder:rows=2:size=48', 'size must be one of 32, 64, 128, 256'),
+        ('pathfinder:rows=2:size=32:bars=1', 'bars must be a whole number of at least 2'),
+        ('recall:rows=2:length=8:pairs=4', 'pairs must be at most 1024, and fit: two words each beside the query'),
+        ('passages:rows=2:length=8', 'source=... is missing'),
+        ('imdb', 'folder=... is missing'),
+    ],
+)
+def test_texts_that_are_none(text: str, line: str):
+    with pytest.raises(InputError) as error:
+        open_set(text, 'examples.train')
+    assert str(error.value).startswith(f'examples.train is {text!r}; {line}')

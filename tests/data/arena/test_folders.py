@@ -1,0 +1,91 @@
+"""Rows that are read: reviews, images and pairs, and what is said of files that are missing or bad."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from efficient_attention.data.arena.folders import (
+    PAIR_FILES,
+    grey_pixels,
+    image_files,
+    image_labels,
+    image_rows,
+    is_held_out,
+    pair_file,
+    pair_rows,
+    review_files,
+    review_rows,
+)
+from efficient_attention.errors import InputError
+
+
+def write_reviews(folder: Path) -> None:
+    for part in ('train', 'test'):
+        for label in ('neg', 'pos'):
+            (folder / part / label).mkdir(parents=True)
+            for number in range(30):
+                (folder / part / label / f'{number}_1.txt').write_bytes(f'{part} {label} {number} é'.encode())
+
+
+def test_reviews(tmp_path: Path):
+    write_reviews(tmp_path)
+    found = {split: list(review_rows(review_files(tmp_path, split), split)) for split in ('train', 'dev', 'test')}
+    texts = {split: [bytes(row.texts[0].astype(np.uint8)) for row in rows] for split, rows in found.items()}
+    assert len(texts['train']) + len(texts['dev']) == 60 and len(texts['test']) == 60 and texts['dev']
+    assert all(map(is_held_out, texts['dev'])) and not any(map(is_held_out, texts['train']))
+    for row in found['test']:
+        assert bytes(row.texts[0].astype(np.uint8)).decode().split()[1] == ('neg', 'pos')[row.label]
+    with pytest.raises(
+        InputError, match=r'nowhere/train: no file matches .*; there must be a folder of each class: neg'
+    ):
+        review_files(tmp_path / 'nowhere', 'train')
+
+
+def write_images(folder: Path, side: int = 32) -> None:
+    for part in ('train', 'test'):
+        for label in ('cat', 'dog'):
+            (folder / part / label).mkdir(parents=True)
+            for number in range(20):
+                pixels = np.random.default_rng(number).integers(0, 256, (side, side, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / part / label / f'{number}.png')
+
+
+def test_images(tmp_path: Path):
+    write_images(tmp_path)
+    labels = image_labels(tmp_path)
+    assert labels == ('cat', 'dog')
+    rows = [row for split in ('train', 'dev') for row in image_rows(image_files(tmp_path, split), split, labels)]
+    assert len(rows) == 40 and sorted({row.label for row in rows}) == [0, 1]
+    assert {row.texts[0].shape for row in rows} == {(1024,)} and max(row.texts[0].max() for row in rows) > 200
+    colours = np.asarray(Image.open(tmp_path / 'train' / 'cat' / '3.png'), np.float64)
+    expected = 0.2989 * colours[..., 0] + 0.587 * colours[..., 1] + 0.114 * colours[..., 2]
+    assert np.abs(grey_pixels(tmp_path / 'train' / 'cat' / '3.png').reshape(32, 32) - expected).max() <= 0.5
+
+
+def test_images_that_are_none(tmp_path: Path):
+    write_images(tmp_path, side=16)
+    with pytest.raises(InputError, match=r'0\.png: the image is 16 x 16 \(height x width\); this task reads 32 x 32'):
+        grey_pixels(tmp_path / 'train' / 'cat' / '0.png')
+    (tmp_path / 'bad.png').write_bytes(b'no image')
+    with pytest.raises(InputError, match=r'bad\.png: not an image that can be read'):
+        grey_pixels(tmp_path / 'bad.png')
+    with pytest.raises(InputError, match='no folder of images for each of at least two classes'):
+        image_labels(tmp_path / 'nowhere')
+
+
+def test_pairs(tmp_path: Path):
+    with pytest.raises(InputError, match=r"train\.tsv: no such file; AAN's pairs may not be redistributed"):
+        pair_file(tmp_path, 'train')
+    path = tmp_path / PAIR_FILES['train']
+    path.write_text('1.0\ta\tb\tone "text\tother\n0\ta\tc\tx\ty\n')
+    first, second = pair_rows(pair_file(tmp_path, 'train'))
+    assert (first.label, second.label) == (1, 0)
+    assert [bytes(text.astype(np.uint8)) for text in first.texts] == [b'one "text', b'other']
+    path.write_text('1.0\ta\tb\tone\n')
+    with pytest.raises(InputError, match=r'line 1: 4 columns; there must be label, id, id, text, text'):
+        list(pair_rows(path))
+    path.write_text('2.0\ta\tb\tone\ttwo\n')
+    with pytest.raises(InputError, match=r"line 1: the label is '2\.0'; known: 0\.0, 1\.0"):
+        list(pair_rows(path))

@@ -1,0 +1,34 @@
+"""Rows in the cache: the same as generated, made once, damage found."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from efficient_attention.data.arena.arena_set import open_set
+from efficient_attention.data.arena.prepared import prepared_rows, set_identity
+from efficient_attention.errors import InputError
+
+SET = open_set('passages:rows=5:length=32:source=stdlib', 'x')
+
+
+def plain(rows) -> list:
+    return [([text.tolist() for text in row.texts], row.label) for row in rows]
+
+
+def test_rows_come_back_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made = plain(prepared_rows(SET, 'train', tmp_path, show_progress=False))
+    assert made == plain(SET.rows('train'))
+    monkeypatch.setattr(type(SET), 'rows', None)  # they are not made again
+    assert plain(prepared_rows(SET, 'train', tmp_path)) == made
+    [folder] = tmp_path.iterdir()
+    manifest = json.loads((folder / 'manifest.json').read_text())
+    assert manifest['counts'] == {'rows': 5, 'words': 320} and manifest['split'] == 'train'
+    (folder / 'words.npy').write_bytes(b'x')
+    with pytest.raises(InputError, match=r'words\.npy: damaged, its bytes differ from the manifest; delete the folder'):
+        prepared_rows(SET, 'train', tmp_path)
+
+
+def test_what_rows_are_names_their_folder():
+    other = open_set('passages:rows=5:length=33:source=stdlib', 'x')
+    assert len({set_identity(SET, 'train'), set_identity(SET, 'dev'), set_identity(other, 'train')}) == 3

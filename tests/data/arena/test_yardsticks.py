@@ -1,0 +1,57 @@
+"""Yardsticks: what little they read, and that they learn what is there."""
+
+import numpy as np
+import pytest
+
+from efficient_attention.data.arena.arena_row import ArenaRow
+from efficient_attention.data.arena.arena_set import open_set
+from efficient_attention.data.arena.yardsticks import (
+    by_pixels,
+    by_trigrams,
+    majority,
+    own_digits,
+    trigram_features,
+    yardsticks,
+)
+
+
+def rows_of(texts: list[str], labels: list[int]) -> list[ArenaRow]:
+    return [
+        ArenaRow((np.frombuffer(text.encode(), np.uint8).astype(np.uint16),), label)
+        for text, label in zip(texts, labels, strict=True)
+    ]
+
+
+def test_the_root_of_listops_tells_a_third():
+    """36 % at Long Range Arena's lengths, and about as much below them."""
+    found = open_set('listops:rows=600:length=50-200', 'x')
+    train, test = list(found.rows('train')), list(found.rows('dev'))
+    scores = yardsticks(found, train, test)
+    assert list(scores) == ['majority', 'root', 'root_digits']
+    assert 0.1 < scores['majority'] < scores['root'] < scores['root_digits'] < 0.7 and scores['root'] > 0.25
+
+
+def test_digits_directly_under_the_root():
+    # [MAX 1 [MIN 2 3 ] 4 ]
+    assert own_digits(np.array([11, 1, 10, 2, 3, 14, 4, 14], np.uint16)) == [1, 4]
+
+
+def test_a_linear_model_of_bytes():
+    texts = [f'{"good" if number % 2 else "poor"} film {number}' for number in range(60)]
+    rows = rows_of(texts, [number % 2 for number in range(60)])
+    assert (by_trigrams(rows[:40])(rows[40:]) == [row.label for row in rows[40:]]).all()
+    assert (majority(rows[:39])(rows[40:]) == 0).all()
+
+
+def test_of_two_texts_it_reads_how_alike_they_are():
+    pairs = [
+        ArenaRow((rows_of(['abcdef'], [0])[0].texts[0], rows_of([other], [0])[0].texts[0]), 0)
+        for other in ('abcdef', 'uvwxyz')
+    ]
+    assert trigram_features(pairs).toarray()[:, 0] == pytest.approx([1.0, 0.0], abs=1e-6)
+
+
+def test_a_linear_model_of_pixels():
+    rng = np.random.default_rng(0)
+    rows = [ArenaRow((rng.integers(0, 128, 64) + 100 * (number % 2),), number % 2) for number in range(80)]
+    assert (by_pixels(rows[:60])(rows[60:]) == [row.label for row in rows[60:]]).all()

@@ -1,0 +1,154 @@
+"""A grid of two tasks by two mechanisms: trained, resumed, tested once, summed up; and what it refuses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs.arena import get_config
+from efficient_attention.errors import InputError, RunStopped
+from efficient_attention.training import grid as module
+from efficient_attention.training.grid import Grid, Pilots, differences, read_cells, speed_of, train_grid
+from efficient_attention.workdir.metrics import read_metrics
+from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
+
+pytestmark = pytest.mark.usefixtures('shared_programs')
+SETS = {'listops_short': 'listops:rows=16:length=8-30', 'passages': 'passages:rows=16:length=30:source=stdlib'}
+
+
+def values_of(row: str, column: str, folder: Path, **fields: Any) -> dict[str, Any]:
+    """A cell's config, made so small that it takes seconds."""
+    config = get_config(f'{row},{column}')
+    small = {'model.width': 8, 'model.layers': 1, 'model.feed_forward_width': 8, 'examples.buckets': (30,)}
+    small |= {'data.length': 30, 'model.max_length': 30, 'examples.cache': str(folder / 'cache'), 'train.steps': 3}
+    small |= {f'examples.{split}': SETS[row] for split in ('train', 'dev', 'test')}
+    small |= {'train.batch_size': 8, 'optimizer.warmup_steps': 0, 'train.log_every_steps': 1, 'eval.batch_size': 16}
+    # Optax's own raises Python floats to int32 counts, refused in tests
+    config.update_from_flattened_dict(small | {'optimizer.bias_correction': False} | fields)
+    return config.to_dict()
+
+
+def cells_of(folder: Path, rows: tuple[str, ...], columns: tuple[str, ...], **fields: Any) -> dict:
+    return {(row, column): values_of(row, column, folder, **fields) for row in rows for column in columns}
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Grid, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp('grid')
+    cells = cells_of(folder, ('listops_short', 'passages'), ('full', 'linear'))
+    grid = Grid(cells, folder / 'grid', ['0'])
+    return grid, train_grid(grid)
+
+
+def test_every_cell_is_trained_and_tested(trained: tuple[Grid, dict[str, Any]]):
+    grid, found = trained
+    assert {(row, column) for row in found for column in found[row]} == set(grid.cells)
+    for row, columns in found.items():
+        for column, cell in columns.items():
+            workdir = grid.folder(row, column) / 'seed_0'
+            assert cell['seeds']['0']['test'] == json.loads((workdir / 'test.json').read_text())
+            assert cell['mean']['accuracy'] == cell['seeds']['0']['test']['accuracy']
+            assert cell['seeds']['0']['test']['fine_tuning_weight'] == 16
+            assert cell['steps'] == 3 == read_metrics(workdir)[-1]['step']
+            assert cell['steps_per_second'] > 0 and cell['temporary_bytes'] > 0 and cell['parameters'] > 0
+    assert found == read_cells(grid.workdir)
+
+
+def test_cells_of_a_row_read_the_same_rows(trained: tuple[Grid, dict[str, Any]]):
+    """Their training logs hold as many rows; the examples that they note are one digest."""
+    grid, _ = trained
+    for row in ('listops_short', 'passages'):
+        examples = [
+            json.loads((grid.folder(row, column) / 'seed_0' / 'config.json').read_text())['examples']
+            for column in ('full', 'linear')
+        ]
+        assert examples[0] == examples[1]
+
+
+def test_a_finished_grid_is_read_and_not_trained(trained: tuple[Grid, dict[str, Any]], monkeypatch: pytest.MonkeyPatch):
+    grid, found = trained
+    monkeypatch.setattr(module, 'evaluate_workdir', None)  # the test rows are scored once
+    monkeypatch.setattr(module, 'jit_train_step', None)
+    assert train_grid(grid) == found
+
+
+def test_a_failed_cell_is_named_and_the_others_go_on(
+    trained: tuple[Grid, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capfd
+):
+    grid, found = trained
+
+    def fails(config: Any, workdir: Path, **opened: Any) -> dict[str, float]:
+        del config, opened
+        if 'full' in workdir.parts:
+            raise MemoryError('no room')
+        return {}
+
+    monkeypatch.setattr(module, 'train', fails)
+    again = train_grid(grid)
+    assert again['listops_short'] == {'full': {'error': 'no room'}, 'linear': found['listops_short']['linear']}
+    assert 'error: passages, full: no room' in capfd.readouterr().err
+
+
+def test_a_stop_ends_the_grid(trained: tuple[Grid, dict[str, Any]], monkeypatch: pytest.MonkeyPatch):
+    def stops(*_: Any, **__: Any) -> dict[str, float]:
+        raise RunStopped
+
+    monkeypatch.setattr(module, 'train', stops)
+    with pytest.raises(RunStopped):
+        train_grid(trained[0])
+
+
+def test_a_workdir_of_another_config_is_refused(trained: tuple[Grid, dict[str, Any]]):
+    grid, _ = trained
+    folder = grid.workdir.parent
+    changed = cells_of(folder, ('listops_short',), ('full',), **{'train.steps': 4})
+    with pytest.raises(InputError, match=r'listops_short/full was made with train\.steps = 3, now it is 4; name a new'):
+        train_grid(Grid(changed, grid.workdir, ['0']))
+
+
+def test_cells_of_a_row_must_be_equal_in_what_they_read(tmp_path: Path):
+    cells = cells_of(tmp_path, ('listops_short',), ('full', 'linear'))
+    cells['listops_short', 'linear']['train']['batch_size'] = 4
+    with pytest.raises(
+        InputError, match=r'^listops_short: train\.batch_size differs between the columns full and linear'
+    ):
+        train_grid(Grid(cells, tmp_path / 'grid', ['0']))
+    assert not (tmp_path / 'grid').exists()
+    with pytest.raises(InputError, match=r'^--seeds is'):
+        train_grid(Grid(cells, tmp_path / 'grid', ['one']))
+
+
+def test_pilots_choose_the_learning_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    cells = cells_of(tmp_path, ('listops_short',), ('full',))
+    rates = {}
+    monkeypatch.setattr(module, 'size_of', lambda *_: {})
+
+    def train(config: Any, workdir: Path, **opened: Any) -> dict[str, float]:
+        del opened
+        rates[workdir.name] = (config.optimizer.learning_rate, config.train.steps)
+        return {}
+
+    scores = {'pilot_0.001': 0.2, 'pilot_0.003': 0.4, 'pilot_0.01': 0.4, 'seed_0': 0.5}
+    monkeypatch.setattr(module, 'train', train)
+    monkeypatch.setattr(module, 'best_evaluation', lambda workdir, _: {'accuracy': scores[workdir.name]})
+    monkeypatch.setattr(module, 'evaluate_workdir', lambda *_, **__: {'step': 3, 'accuracy': 0.3})
+    grid = Grid(cells, tmp_path / 'grid', ['0'], Pilots((1e-3, 3e-3, 1e-2), 2))
+    (tmp_path / 'grid' / 'listops_short' / 'full' / 'seed_0').mkdir(parents=True)
+    [cell] = train_grid(grid)['listops_short'].values()
+    assert rates == {'pilot_0.001': (1e-3, 2), 'pilot_0.003': (3e-3, 2), 'pilot_0.01': (1e-2, 2), 'seed_0': (3e-3, 3)}
+    assert cell['learning_rate'] == 3e-3 and cell['pilots'] == {'0.001': 0.2, '0.003': 0.4, '0.01': 0.4}
+
+
+def test_speed_is_read_from_the_log(tmp_path: Path):
+    lines = [
+        {'step': step, 'split': 'train', 'steps_per_second': speed} for step, speed in ((10, 2.0), (20, 5.0), (25, 1.0))
+    ]
+    (tmp_path / 'metrics.jsonl').write_text(''.join(json.dumps(line) + '\n' for line in lines))
+    assert speed_of(tmp_path) == (2.0, 10 / 2 + 10 / 5 + 5 / 1)
+    assert speed_of(tmp_path / 'nowhere') == (0.0, 0.0)
+
+
+def test_differences_of_configs():
+    first, second = {'a': {'b': 1, 'c': (1, 2)}, 'd': 3}, {'a': {'b': 2, 'c': [1, 2]}, 'e': 3}
+    assert list(differences(first, second)) == [('a.b', (1, 2)), ('d', (3, None)), ('e', (None, 3))]

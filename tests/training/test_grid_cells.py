@@ -1,0 +1,53 @@
+"""Cells out of a config file, rates out of words, yardsticks of rows."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.training.grid_cells import cells_of, positive_rates, yardsticks_of
+
+FILE = 'configs/arena.py'
+
+
+def test_cells_are_the_files_configs():
+    cells = cells_of(FILE, {'train.steps': 7}, ['listops_short', 'text'], ['full', 'linear'])
+    assert list(cells) == [(row, column) for row in ('listops_short', 'text') for column in ('full', 'linear')]
+    assert {values['train']['steps'] for values in cells.values()} == {7}
+    assert cells['text', 'linear']['model']['attention'] == 'linear()'
+    assert cells_of(f'{FILE}:text,full', {}, ['text'], ['full']).keys() == {('text', 'full')}
+
+
+@pytest.mark.parametrize(
+    'file, rows, columns, line',
+    [
+        (FILE, ['listops', 'listops'], ['full'], "--rows is 'listops,listops'; it must be different names"),
+        (FILE, ['listops'], [], "--columns is ''; it must be different names"),
+        (FILE, ['chess'], ['full'], "chess,full: the config's argument is 'chess,full'; known: <task>"),
+        (FILE, ['listops'], ['magic'], "listops,magic: the config's argument is"),
+        ('README.md', ['listops'], ['full'], '--config README.md: not a Python file'),
+        ('nowhere.py', ['listops'], ['full'], '--config nowhere.py: cannot be read'),
+    ],
+)
+def test_cells_that_there_are_not(file: str, rows: list, columns: list, line: str):
+    with pytest.raises(InputError) as error:
+        cells_of(file, {}, rows, columns)
+    assert str(error.value).startswith(line)
+
+
+def test_rates():
+    assert positive_rates(['1e-3', '3e-3']) == (1e-3, 3e-3) and positive_rates([]) == ()
+    for words in (['fast'], ['0'], ['1e-3', '0.001'], ['-1'], ['inf']):
+        with pytest.raises(InputError, match=r'^--rates is .*; it must be different numbers above 0 with commas$'):
+            positive_rates(words)
+
+
+def test_yardsticks_are_kept_in_the_folder(tmp_path: Path):
+    fields = {f'examples.{split}': 'listops:rows=40:length=8-30' for split in ('train', 'dev', 'test')}
+    cells = cells_of(FILE, fields | {'examples.cache': str(tmp_path / 'cache')}, ['listops_short'], ['full', 'linear'])
+    found = yardsticks_of(cells, tmp_path)
+    assert list(found) == ['listops_short'] and list(found['listops_short']) == ['majority', 'root', 'root_digits']
+    assert json.loads((tmp_path / 'yardsticks.json').read_text()) == found
+    (tmp_path / 'yardsticks.json').write_text('{"listops_short": {"known": 0.5}}')
+    assert yardsticks_of(cells, tmp_path) == {'listops_short': {'known': 0.5}}

@@ -1,0 +1,64 @@
+"""The table and the picture of a grid."""
+
+import json
+from pathlib import Path
+
+from efficient_attention.training.grid_report import grid_picture, grid_table, write_grid
+
+
+def cell(scores: dict[str, float], parameters: int = 100, speed: float = 2.0) -> dict:
+    mean = sum(scores.values()) / len(scores)
+    seeds = {seed: {'dev': {'accuracy': score + 0.01}, 'test': {'accuracy': score}} for seed, score in scores.items()}
+    return {
+        'seeds': seeds,
+        'mean': {'accuracy': mean},
+        'deviation': {'accuracy': 0.02},
+        'metric': 'accuracy',
+        'learning_rate': 1e-3,
+        'parameters': parameters,
+        'steps_per_second': speed,
+        'seconds': 120.0,
+        'temporary_bytes': 2**22,
+    }
+
+
+CELLS = {
+    'listops': {
+        'full': cell({'0': 0.40}),
+        'linear': cell({'0': 0.30, '1': 0.32}, parameters=120, speed=5.0),
+        'lsh': {'error': 'no room'},
+    }
+}
+YARDSTICKS = {'listops': {'majority': 0.171, 'root': 0.36}}
+
+
+def test_the_table_marks_what_a_reader_has_to_know():
+    lines = grid_table(CELLS, YARDSTICKS).splitlines()
+    assert lines[0] == '### listops'
+    assert lines[4] == '| full | 40.0 | 41.0 | 2.00, 1.00 | 4, 1.00 | 100 | 2 | 0.001 |'
+    assert lines[5] == '| linear | 31.0 ± 2.0 < | 32.0 | 5.00, 2.50 | 4, 1.00 | 120 + | 2 | 0.001 |'
+    assert lines[6] == '| lsh | failed: no room | | | | | | |'
+    assert lines[7:9] == ['| *yardstick: majority* | 17.1 | | | | | | |', '| *yardstick: root* | 36.0 | | | | | | |']
+    assert {line.count('|') for line in lines[2:9]} == {9}
+
+
+def test_a_row_without_full_attention_has_no_shares():
+    table = grid_table({'listops': {'linear': CELLS['listops']['linear']}}, {})
+    assert '| linear | 31.0 ± 2.0 | 32.0 | 5.00 | 4 | 120 | 2 | 0.001 |' in table
+
+
+def test_the_picture_has_a_bar_for_each_cell_and_is_the_same_each_time():
+    picture = grid_picture(CELLS, YARDSTICKS)
+    assert picture == grid_picture(CELLS, YARDSTICKS) and '<svg' in picture
+    for word in ('full', 'linear', 'majority', 'root', 'listops: accuracy on the test rows'):
+        assert f'<!-- {word}' in picture
+    assert '<!-- lsh' not in picture
+    assert '<svg' in grid_picture({'listops': {'lsh': {'error': 'no room'}}}, {})  # nothing to draw
+
+
+def test_all_three_are_written(tmp_path: Path):
+    paths = write_grid(CELLS, YARDSTICKS, tmp_path)
+    assert [path.name for path in paths] == ['grid.json', 'grid.md', 'grid.svg'] and all(
+        path.is_file() for path in paths
+    )
+    assert json.loads(paths[0].read_text()) == {'cells': CELLS, 'yardsticks': YARDSTICKS}
