@@ -102,3 +102,8 @@ def one_line(error: BaseException) -> str:
 def is_whole_number(value: object) -> bool:
     """Whether `value` is an integer of Python or NumPy, and no truth value."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Whether `value` is a real number of Python or NumPy, whole or with a point, and no truth value."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)

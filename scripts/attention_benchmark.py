@@ -58,6 +58,9 @@ OURS = (
     Side('synthesizer_random', "synthesizer('random', {length})"),
     Side('nystrom', 'nystrom(64)'),
     Side('induced', 'induced(64)'),
+    Side('sinkhorn', 'sinkhorn(64, 1024)'),
+    Side('sinkhorn_causal', 'sinkhorn(64, 1024, causal=True)'),
+    Side('sortcut', 'sinkhorn(64, 1024, cut=2)'),
 )
 PEERS = tuple(Side(name, peer=name) for side in OURS for name in side.against if name != 'jax_nn')
 SIDES = {side.name: side for side in OURS + tuple(dict.fromkeys(PEERS))}

@@ -104,6 +104,11 @@ class Mechanism:
         return False
 
     @property
+    def has_training_noise(self) -> bool:
+        """Whether it adds noise where a call gives `rng`, as training does, and none where it does not."""
+        return False
+
+    @property
     def needs_centres(self) -> bool:
         """Whether each query says around which place it reads: `centres` of `attend`."""
         return False

@@ -2,8 +2,9 @@
 
 'causal & (window(128) | global_tokens(2))' is a pattern, and as a mechanism softmax attention over it;
 'sparsemax(causal & window(64))' is another distribution over a pattern's keys, and 'lsh(bucket_size=64, rounds=4)' and
-'favor(features=256, causal=True)' are mechanisms without patterns. Texts are parsed into
-a syntax tree and matched against known names; nothing is evaluated.
+'favor(features=256, causal=True)' are mechanisms without patterns. Arguments are whole numbers, but for those that are
+numbers with a point by default: 'sinkhorn(64, 32, temperature=0.5)'. Texts are parsed into a syntax tree and matched
+against known names; nothing is evaluated.
 """
 
 import ast
@@ -54,7 +55,12 @@ PATTERNS: dict[str, Callable[..., Pattern]] = {
     'sparse_strided': sparse_strided,
 }
 _TAKES_PATTERNS = ('per_head',)
-_KINDS = {int: 'a whole number', bool: 'True or False', str: 'a name in quotes'}
+_KINDS = {
+    int: 'a whole number',
+    float: 'a number, such as 0.75',
+    bool: 'True or False',
+    str: 'a name in quotes',
+}
 
 
 def model_needs(mechanism: Mechanism) -> str:
@@ -104,10 +110,15 @@ def _build_mechanism(node: ast.expr, text: str) -> Mechanism:
     for field, value in [*zip(placed, arguments, strict=False), *_named_fields(make, options)]:
         if isinstance(field.default, Pattern) and not isinstance(value, Pattern):
             raise InputError(f'attention {text!r}: {name} {field.name} is {value!r}; it must be a pattern')
-        if not isinstance(field.default, Pattern) and type(value) is not type(field.default):
+        if not isinstance(field.default, Pattern) and not _is_like(value, field.default):
             kind = _KINDS[type(field.default)]
             raise InputError(f'attention {text!r}: {name} {field.name} is {value!r}; it must be {kind}')
     return _call(name, make, arguments, options, text)
+
+
+def _is_like(value: Any, default: Any) -> bool:
+    """Whether a value is of the default's type; a whole number also stands for one with a point."""
+    return type(value) is type(default) or (type(value) is int and type(default) is float)
 
 
 def _named_fields(make: type[Mechanism], options: dict[str, Any]) -> list[tuple[Any, Any]]:
@@ -199,7 +210,7 @@ def _parameters(make: Callable[..., Any]) -> str:
 
 def _value(node: ast.expr) -> Any:
     """The constant that a node is, a sign before a number included; None for anything else."""
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and type(_value(node.operand)) is int:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and type(_value(node.operand)) in (int, float):
         return -_value(node.operand)
     return node.value if isinstance(node, ast.Constant) else None
 
@@ -211,13 +222,13 @@ def _whole_number(node: ast.expr, text: str) -> int:
     raise InputError(f'attention {text!r}: {ast.unparse(node)!r} is not a whole number')
 
 
-def _pattern_or_constant(node: ast.expr, text: str) -> Pattern | int | bool | str:
+def _pattern_or_constant(node: ast.expr, text: str) -> Pattern | float | bool | str:
     """The constant that a node is, or the pattern that it stands for."""
     return _build(node, text) if _value(node) is None else _constant(node, text)
 
 
-def _constant(node: ast.expr, text: str) -> int | bool | str:
-    """The whole number, truth value or name that a node is; raises an InputError for anything else."""
-    if isinstance(_value(node), int | bool | str):
+def _constant(node: ast.expr, text: str) -> float | bool | str:
+    """The number, truth value or name that a node is; raises an InputError for anything else."""
+    if isinstance(_value(node), int | float | bool | str):
         return _value(node)
-    raise InputError(f'attention {text!r}: {ast.unparse(node)!r} is neither a whole number, True, False nor a name')
+    raise InputError(f'attention {text!r}: {ast.unparse(node)!r} is neither a number, True, False nor a name')

@@ -10,6 +10,7 @@ from efficient_attention.attention import (
     local_p,
     lsh,
     nystrom,
+    sinkhorn,
     softmax,
     sparsemax,
     synthesizer,
@@ -29,6 +30,7 @@ _ROOMS = (
     linformer.ROOM,
     nystrom.ROOM,
     induced.ROOM,
+    sinkhorn.ROOM,
     synthesizer.make_room(softmax.ROOM),
 )
 ROOMS: dict[str, Room] = {room.kind.name: room for room in _ROOMS}

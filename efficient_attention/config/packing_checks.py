@@ -34,6 +34,16 @@ def check_packed_documents(model: ModelConfig) -> None:
             )
 
 
+def check_cut_documents(model: ModelConfig) -> None:
+    """Raises InputError where rows of a text, whose documents may not read one another, would mix them."""
+    for mechanism in model.mechanisms:
+        if mechanism.needs_whole_rows:
+            raise InputError(
+                f'data.cut_at_documents is True; model.attention {model.attention!r} mixes the tokens of a row, so '
+                'that its documents would read one another: use False, or another attention'
+            )
+
+
 def goes_by_place(mechanism: Mechanism) -> bool:
     """Whether a token's place in the row, or the row's length, decides what it reads beside segment and distance."""
     is_pattern = mechanism.has_logits  # sums of feature maps, which have none, are kept for each segment

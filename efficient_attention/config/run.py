@@ -16,7 +16,7 @@ from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig, check_decoder
 from efficient_attention.config.noise import NoiseConfig, check_default
 from efficient_attention.config.optimizer import OptimizerConfig
-from efficient_attention.config.packing_checks import check_packed_documents, check_packing
+from efficient_attention.config.packing_checks import check_cut_documents, check_packed_documents, check_packing
 from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.config.pooling_checks import check_pooling
 from efficient_attention.config.prune import PruneConfig
@@ -97,6 +97,8 @@ class RunConfig:
             )
         if self.task == 'pretraining' and self.data.pairs == 'none':
             check_packed_documents(self.model)
+        if self.data.cut_at_documents:
+            check_cut_documents(self.model)
         if self.data.pairs != 'none' and 0 < self.model.token_types < 2:
             raise InputError(
                 f'model.token_types {self.model.token_types} is too few for data.pairs {self.data.pairs!r}; '

@@ -27,7 +27,7 @@ from efficient_attention.modules.positions import rotate
 from efficient_attention.modules.scores import Additive, Centres, General, Location
 
 CROSS_STREAM = 0x63726F73  # folded into a layer's key for what its cross-attention draws
-DRAW_STREAM = 0x64726177  # folded into a cross-attention's key of dropout for the keys that it draws in training
+DRAW_STREAM = 0x64726177  # folded into a layer's key of dropout for what a mechanism draws in training alone
 
 
 class AttentionOperands(NamedTuple):
@@ -106,7 +106,8 @@ class Attention(nnx.Module):
         assert memory is None or isinstance(memory, LayerMemory)
         mechanism = parse_mechanism(config.attention.split(';')[0]) if mechanism is None else mechanism
         q_BLHK, k_BMHK, v_BMHK = self.project(x_BLD, context.positions_BL, mechanism, memory)
-        options = self.options(context.rng) | {'rng': context.mechanism_rng}
+        draws = fold(context.rng, DRAW_STREAM) if mechanism.has_training_noise else context.mechanism_rng
+        options = self.options(context.rng) | {'rng': draws}
         if context.is_global_BL is not None:
             if context.bias is not None or context.distance_biases is not None:
                 raise ValueError('is_global and bias do not go together')

@@ -145,7 +145,7 @@ def test_bad_text_gives_one_line(text: str):
     [
         ('cosine', "unknown name 'cosine'; known: bigbird"),
         ('lsh(rounds=0)', 'lsh rounds is 0; it must be at least 1'),
-        ('lsh(bucket_size=window(3))', 'neither a whole number, True, False nor a name'),
+        ('lsh(bucket_size=window(3))', 'neither a number, True, False nor a name'),
         ('favor(kernel="elu")', "favor kernel is 'elu'; it must be one of"),
         ('favor(size=3)', "favor takes (features=256, causal=False, kernel='softmax', orthogonal=True, chunk=128)"),
         ('favor & causal', 'favor is a mechanism of its own and no pattern'),

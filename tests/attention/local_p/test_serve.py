@@ -70,7 +70,7 @@ def test_parts_of_the_queries_and_fixed_keys_give_the_same(monkeypatch: pytest.M
             "local_p(3, 'softmin')",
             "local_p distribution is 'softmin'; it must be one of softmax, sparsemax, entmax, hard",
         ),
-        ('local_p(causal)', "'causal' is neither a whole number, True, False nor a name"),
+        ('local_p(causal)', "'causal' is neither a number, True, False nor a name"),
     ],
 )
 def test_bad_texts_are_named(text: str, line: str):

@@ -1,0 +1,271 @@
+"""Sinkhorn attention defined: softmax over a query's own block and the block that a learned sort puts in its place."""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float
+
+from efficient_attention.attention.mechanism import Mechanism, Operand, of_kind
+from efficient_attention.attention.request import Request, Sides
+from efficient_attention.attention.sinkhorn.sorting import balance, block_vectors, gumbel_noise, in_blocks, sort_logits
+from efficient_attention.attention.weights import drop_slots, masked_softmax, softmax_over
+from efficient_attention.attention.whole_rows import check_whole_rows, finish, per_head, valid_keys, without_padding
+from efficient_attention.errors import (
+    InputError,
+    is_number,
+    require,
+    require_at_least,
+    require_truth_values,
+)
+
+HIGHEST = jax.lax.Precision.HIGHEST
+
+
+@dataclasses.dataclass(frozen=True)
+class Sinkhorn(Mechanism):
+    """One softmax over the keys of a query's own block and of the block that a sort of the row puts in its place.
+
+    Place i of the sorted row mixes the row's blocks j slot by slot, with the shares S_ij of a matrix whose rows and
+    columns sum to 1 as far as it is balanced. S comes from logits R_i = (sum of block i's keys) W with a learned W,
+    and in training, where a call gives `rng`, Gumbel noise; both are divided by the temperature. A slot mixes tokens
+    alone: padding has no share, and the others' shares are divided by their sum, so that weights sum to 1. Blocks are
+    counted from the start of the row.
+
+    The causal form: place i mixes earlier blocks alone, by a softmax over their logits in place of S, whose columns
+    would tell of later blocks. R_i comes from the keys up to the first one of block i. The first block reads itself.
+
+    Source: Tay et al. 2020, arXiv 2002.11296, sections 3.1 to 3.3. There the sort reads the layer's input through two
+    layers; here each head's keys through one, which are that input through a projection.
+
+    Args:
+        block: tokens of a block.
+        blocks: the most blocks of a row, for which W has columns.
+        iterations: of balancing, each over rows and then over columns; the causal form has none.
+        temperature: that logits and noise are divided by.
+        cut: all queries read the first so many blocks of the sorted row and no others (SortCut); 0 = each its own
+            block and the sorted one in its place.
+        causal: no query reads a later key.
+    """
+
+    name = 'sinkhorn'
+
+    block: int = 64
+    blocks: int = 8
+    iterations: int = 8
+    temperature: float = 0.75
+    cut: int = 0
+    causal: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ('block', 'blocks', 'iterations'):
+            require_at_least(1, f'sinkhorn {name}', getattr(self, name))
+        heat = self.temperature
+        require(is_number(heat) and 0.0 < heat < math.inf, 'sinkhorn temperature', heat, 'a number above 0')
+        object.__setattr__(self, 'temperature', float(heat))
+        require_at_least(0, 'sinkhorn cut', self.cut)
+        require(self.cut <= self.blocks, 'sinkhorn cut', self.cut, f'at most {self.blocks}, its blocks')
+        require_truth_values('sinkhorn', causal=self.causal)
+        allowed = '0 in the causal form: sorted blocks that all queries read would tell of later tokens'
+        require(not (self.cut and self.causal), 'sinkhorn cut', self.cut, allowed)
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether it was made with `causal=True`."""
+        return self.causal
+
+    @property
+    def has_causal_option(self) -> bool:
+        """True: the option is the field `causal`."""
+        return True
+
+    @property
+    def compares_positions(self) -> bool:
+        """Whether it is causal; blocks go by the order of tokens in their row."""
+        return self.causal
+
+    @property
+    def reads_other_sequence(self) -> bool:
+        """False: a query reads its own block."""
+        return False
+
+    @property
+    def has_training_noise(self) -> bool:
+        """True: logits of the sort get noise where `rng` is given."""
+        return True
+
+    @property
+    def drops_itself(self) -> bool:
+        """True: dropout acts on the weights of slots, some of which mix several keys."""
+        return True
+
+    @property
+    def needs_whole_rows(self) -> bool:
+        """True: blocks are mixed whatever their text."""
+        return True
+
+    @property
+    def longest(self) -> int:
+        """The tokens of all blocks."""
+        return self.block * self.blocks
+
+    def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:
+        """W [H, K, blocks], by which sums of unit-sized keys have logits near 1."""
+        return {'sort': Operand((heads, width, self.blocks), 1.0 / math.sqrt(self.block * width))}
+
+    def differs_by_head(self, heads: int) -> bool:
+        """True: each head sorts by a matrix of its own."""
+        return heads > 1
+
+    def check_decoding(self) -> None:
+        """Raises an InputError: no state is kept for the blocks that are not yet whole."""
+        raise InputError('sinkhorn attention cannot go on token by token: it has no cache of the blocks before')
+
+
+class Sort(NamedTuple):
+    """What the places of the sorted row mix, and of which slots of it there is anything.
+
+    Args:
+        shares_BHij: float32; of block j at place i, summing to 1 over the row's blocks, or to 0.
+        total_BHis: float32; the sum of the shares whose block has a token in the slot, by which a mix of tokens is
+            divided; [..., 1] where it is the same for all slots, None where it is 1 everywhere.
+    """
+
+    shares_BHij: Array
+    total_BHis: Array | None
+
+
+def check(request: Request) -> None:
+    """Raises NotImplementedError for what is not served."""
+    queries, keys = request.query.shape[1], request.key.shape[1]
+    is_moved = of_kind(Sinkhorn, request.mechanism).causal and not request.has_default_positions
+    lacks = {
+        f'cross attention: {queries} queries and {keys} keys': queries != keys,
+        'causal form for other positions than 0, 1, ...': is_moved,
+    }
+    check_whole_rows(request, **lacks)
+
+
+def whole_blocks(request: Request) -> Request:
+    """The request with padding behind its rows, so that they are whole blocks; itself where they are."""
+    batch, length = request.query.shape[:2]
+    if not (extra := -length % of_kind(Sinkhorn, request.mechanism).block):
+        return request
+    ones_BL = jnp.ones((batch, length), jnp.int32)
+    segments = (jnp.pad(x, ((0, 0), (0, extra))) for x in request.segments or (ones_BL, ones_BL))
+    vectors = (request.query, request.key, request.value)
+    query, key, value = (jnp.pad(x, ((0, 0), (0, extra), (0, 0), (0, 0))) for x in vectors)
+    positions_1L = np.arange(length + extra, dtype=np.int32)[None]
+    request = dataclasses.replace(request, query=query, key=key, value=value, segments=Sides(*segments))
+    return dataclasses.replace(request, positions=Sides(positions_1L, positions_1L))
+
+
+def key_blocks(x_BMGK: Float[Array, 'B M G K'], request: Request) -> Float[Array, 'B H n s K']:
+    """Keys or values of each query head in blocks, zeros where there is padding."""
+    x_BMHK = per_head(without_padding(x_BMGK, valid_keys(request)), request.query.shape[2])
+    return in_blocks(x_BMHK, of_kind(Sinkhorn, request.mechanism).block)
+
+
+def valid_slots(request: Request) -> Bool[Array, 'B n s'] | None:
+    """Which slots of the row's blocks hold tokens; None: all."""
+    valid_BM, size = valid_keys(request), of_kind(Sinkhorn, request.mechanism).block
+    return None if valid_BM is None else valid_BM.reshape(len(valid_BM), -1, size)
+
+
+def sort(request: Request, key_BHnsK: Float[Array, 'B H n s K']) -> Sort:
+    """The sort of a request of whole blocks."""
+    mechanism, valid_Bns = of_kind(Sinkhorn, request.mechanism), valid_slots(request)
+    batch, _, blocks = key_BHnsK.shape[:3]
+    logits_BHij = sort_logits(block_vectors(key_BHnsK, causal=mechanism.causal), request.operand('sort'))
+    if request.rng is not None:
+        logits_BHij = logits_BHij + gumbel_noise(request.rng, batch, request.numbers('head'), blocks)
+    logits_BHij = logits_BHij / mechanism.temperature
+    is_there_bn = jnp.ones((1, blocks), bool) if valid_Bns is None else valid_Bns.any(axis=2)
+    if mechanism.causal:
+        allowed_b1ij = jnp.tri(blocks, k=-1, dtype=bool)[None, None] & is_there_bn[:, None, None, :]
+        shares_BHij, _ = masked_softmax(logits_BHij, allowed_b1ij)
+    else:
+        logits_BHij = balance(logits_BHij, is_there_bn, mechanism.iterations)
+        allowed_b1ij = is_there_bn[:, None, :, None] & is_there_bn[:, None, None, :]
+        shares_BHij = softmax_over(logits_BHij, None if valid_Bns is None else allowed_b1ij)
+    shares_BHij = shares_BHij[:, :, : mechanism.cut or None]
+    if valid_Bns is not None:
+        valid_Bjs = valid_Bns.astype(jnp.float32)
+        return Sort(shares_BHij, jnp.einsum('BHij,Bjs->BHis', shares_BHij, valid_Bjs, precision=HIGHEST))
+    return Sort(shares_BHij, shares_BHij.sum(axis=-1, keepdims=True) if mechanism.causal else None)
+
+
+def readable(request: Request, total_BHis: Float[Array, 'B H i _'] | None) -> Bool[Array, 'b h L R'] | None:
+    """Which slots a query of a request of whole blocks may read: its own block's, then sorted ones; None: all."""
+    mechanism, valid_Bns, length = of_kind(Sinkhorn, request.mechanism), valid_slots(request), request.query.shape[1]
+    if total_BHis is None:
+        return None
+    size, (batch, heads, places) = mechanism.block, total_BHis.shape[:3]
+    is_sorted_BHis = jnp.broadcast_to(total_BHis > 0.0, (batch, heads, places, size))
+    if mechanism.cut:
+        return is_sorted_BHis.reshape(batch, heads, 1, places * size)
+    own_bntu = jnp.ones((1, 1, 1, size), bool) if valid_Bns is None else valid_Bns[:, :, None]
+    if mechanism.causal:
+        own_bntu = own_bntu & jnp.tri(size, dtype=bool)[None, None]
+    shape = batch, heads, places, size, size
+    own_BHntu = jnp.broadcast_to(own_bntu[:, None], shape)
+    sorted_BHntu = jnp.broadcast_to(is_sorted_BHis[:, :, :, None], shape)
+    return jnp.concatenate([own_BHntu, sorted_BHntu], axis=-1).reshape(batch, heads, length, 2 * size)
+
+
+def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
+    """The weights of keys, after dropout of slots: those of own slots, and of sorted ones times what these mix."""
+    check(request)
+    mechanism, length, whole = of_kind(Sinkhorn, request.mechanism), request.query.shape[1], whole_blocks(request)
+    query_BHnsK = in_blocks(whole.query, mechanism.block).astype(jnp.float32) / math.sqrt(whole.query.shape[3])
+    key_BHnsK = key_blocks(whole.key, whole).astype(jnp.float32)
+    batch, heads, blocks, size, _ = key_BHnsK.shape
+    shares_BHij, total_BHis = sort(whole, key_BHnsK)
+    shares_BHijs = slot_shares(shares_BHij, total_BHis, valid_slots(whole), size)
+    sorted_BHisK = jnp.einsum('BHijs,BHjsK->BHisK', shares_BHijs, key_BHnsK, precision=HIGHEST)
+    if mechanism.cut:
+        logits = jnp.einsum('BHnsK,BHitK->BHnsit', query_BHnsK, sorted_BHisK, precision=HIGHEST)
+    else:
+        slots_BHntK = jnp.concatenate([key_BHnsK, sorted_BHisK], axis=3)
+        logits = jnp.einsum('BHnsK,BHntK->BHnst', query_BHnsK, slots_BHntK, precision=HIGHEST)
+    logits_BHLR = logits.reshape(batch, heads, blocks * size, -1)
+    allowed = readable(whole, total_BHis)
+    weights_BHLR, _ = masked_softmax(logits_BHLR, jnp.ones((1, 1, 1, 1), bool) if allowed is None else allowed)
+    weights_BHLR = drop_slots(weights_BHLR, whole)
+    weights_BHLM = of_keys(weights_BHLR, shares_BHijs, is_cut=bool(mechanism.cut))[:, :, :length, :length]
+    return finish(weights_BHLM.swapaxes(1, 2), request).swapaxes(1, 2), None
+
+
+def slot_shares(
+    shares_BHij: Float[Array, 'B H i j'],
+    total_BHis: Float[Array, 'B H i _'] | None,
+    valid_Bjs: Bool[Array, 'B j s'] | None,
+    size: int,
+) -> Float[Array, 'B H i j s']:
+    """The share of each block's token in each slot of each place: they sum to 1 where there is any, else 0."""
+    shares_BHijs = jnp.broadcast_to(shares_BHij[..., None], (*shares_BHij.shape, size))
+    if valid_Bjs is not None:
+        shares_BHijs = jnp.where(valid_Bjs[:, None, None], shares_BHijs, 0.0)
+    if total_BHis is None:
+        return shares_BHijs
+    return shares_BHijs / jnp.where(total_BHis > 0.0, total_BHis, 1.0)[:, :, :, None]
+
+
+def of_keys(
+    weights_BHLR: Float[Array, 'B H L R'], shares_BHijs: Float[Array, 'B H i j s'], *, is_cut: bool
+) -> Float[Array, 'B H L M']:
+    """The weights of keys, from those of slots and the shares that sorted slots have of keys."""
+    batch, heads, places, blocks, size = shares_BHijs.shape
+    if is_cut:
+        weights_BHLis = weights_BHLR.reshape(batch, heads, blocks * size, places, size)
+        weights_BHLjs = jnp.einsum('BHLis,BHijs->BHLjs', weights_BHLis, shares_BHijs, precision=HIGHEST)
+        return weights_BHLjs.reshape(batch, heads, blocks * size, blocks * size)
+    own_BHnts, sorted_BHnts = jnp.split(weights_BHLR.reshape(batch, heads, blocks, size, 2 * size), 2, axis=-1)
+    weights_BHntjs = sorted_BHnts[:, :, :, :, None] * shares_BHijs[:, :, :, None]
+    is_own_nj = jnp.eye(blocks, dtype=jnp.float32)[None, None, :, None, :, None]
+    weights_BHntjs = weights_BHntjs + own_BHnts[:, :, :, :, None] * is_own_nj
+    return weights_BHntjs.reshape(batch, heads, blocks * size, blocks * size)

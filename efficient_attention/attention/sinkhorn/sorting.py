@@ -1,0 +1,68 @@
+"""How the blocks of a row are sorted: sums of blocks, logits of places, their noise, and the balancing of both sides.
+
+Letters: n blocks of a row, s slots of a block; i places of the sorted row, j the blocks that are mixed there.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float, Int
+
+from efficient_attention.attention.distributions.hard import gumbel
+from efficient_attention.attention.dropout import fold_indices, row_seeds
+from efficient_attention.attention.weights import MASKED
+
+SORT_STREAM = 0x736F7274  # apart from what dropout draws from the same key
+HIGHEST = jax.lax.Precision.HIGHEST
+
+
+def in_blocks(x_BLHK: Float[Array, 'B L H K'], size: int) -> Float[Array, 'B H n s K']:
+    """The tokens of each head, block by block; `size` divides L."""
+    batch, length, heads, width = x_BLHK.shape
+    return x_BLHK.reshape(batch, length // size, size, heads, width).transpose(0, 3, 1, 2, 4)
+
+
+def block_vectors(x_BHnsK: Float[Array, 'B H n s K'], *, causal: bool) -> Float[Array, 'B H n K']:
+    """Sums of each block's tokens in float32, in which padding is zeros; causal: of all up to the block's first one."""
+    x_BHnsK = x_BHnsK.astype(jnp.float32)
+    sum_BHnK = x_BHnsK.sum(axis=3)
+    if not causal:
+        return sum_BHnK
+    before_BHnK = jnp.pad(jnp.cumsum(sum_BHnK[:, :, :-1], axis=2), ((0, 0), (0, 0), (1, 0), (0, 0)))
+    return before_BHnK + x_BHnsK[:, :, :, 0]
+
+
+def sort_logits(vectors_BHnK: Float[Array, 'B H n K'], sort_HKN: Float[Array, 'H K N']) -> Float[Array, 'B H n n']:
+    """R: for place i, from the vector of block i, a logit of each block j of the row, of N that there are at most."""
+    return jnp.einsum('BHiK,HKj->BHij', vectors_BHnK, sort_HKN[..., : vectors_BHnK.shape[2]], precision=HIGHEST)
+
+
+def gumbel_noise(rng: Array, batch: int, head_H: Int[Array, 'H'], blocks: int) -> Float[Array, 'B H n n']:
+    """Gumbel noise that depends on the key, its row, head, place and block alone; `rng` is one key or one for each row.
+
+    So a row gets the same noise however long it is padded.
+    """
+    seeds_B = fold_indices(row_seeds(rng, batch), jnp.full(1, SORT_STREAM))[:, 0]
+    return gumbel(fold_indices(seeds_B, head_H, jnp.arange(blocks), jnp.arange(blocks)))
+
+
+def balance(
+    logits_BHij: Float[Array, 'B H n n'], is_there_bn: Bool[Array, '#B n'], iterations: int
+) -> Float[Array, 'B H n n']:
+    """log S: logits less the log-sum-exp of rows, then of columns, in turn; about MASKED where there is no block.
+
+    S comes near a matrix whose rows and columns sum to 1. Only what rows and columns have lost by then is kept of an
+    iteration for the gradient. Source: Tay et al. 2020, arXiv 2002.11296, section 3.1.2, after Sinkhorn 1964.
+    """
+    is_row_b1i1, is_column_b11j = is_there_bn[:, None, :, None], is_there_bn[:, None, None, :]
+    logits_BHij = jnp.where(is_row_b1i1 & is_column_b11j, logits_BHij, MASKED)
+
+    def step(lost: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
+        row_BHi1 = jax.nn.logsumexp(logits_BHij - lost[1], axis=-1, keepdims=True)
+        row_BHi1 = jnp.where(is_row_b1i1, row_BHi1, 0.0)
+        column_BH1j = jax.nn.logsumexp(logits_BHij - row_BHi1, axis=-2, keepdims=True)
+        return (row_BHi1, jnp.where(is_column_b11j, column_BH1j, 0.0)), None
+
+    nothing = jnp.zeros_like(logits_BHij[..., :1]), jnp.zeros_like(logits_BHij[..., :1, :])
+    lost, _ = jax.lax.scan(jax.checkpoint(step, prevent_cse=False), nothing, length=iterations)
+    return logits_BHij - lost[0] - lost[1]
