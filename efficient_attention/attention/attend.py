@@ -95,7 +95,8 @@ def attend(  # type: ignore[misc]
             runs, so that a backend can leave out what the pattern forbids.
         key_positions: likewise; needed where a pattern compares positions and L differs from M.
         dropout_rate: probability in [0, 1) to drop a weight; needs `dropout_rng` or `rng`.
-        rng: a typed key for mechanisms that draw something (LSH, FAVOR), for `Hard(sampled=True)` also one a row.
+        rng: a typed key for mechanisms that draw something (LSH, FAVOR); for `Hard(sampled=True)`, and for `Sinkhorn`,
+            whose sort has noise where it is given, also one a row.
         dropout_rng: a typed key, or one for each batch row [B]; `rng` by default.
         backend: how a `Softmax` is executed: 'auto' or a name in `BACKENDS`. Other mechanisms have one fast form, under
             'auto' and 'blocked', and their definition, 'reference'.

@@ -177,6 +177,9 @@ def check_keys(mechanism: Mechanism, batch: int, dropout_rate: float, rng: Any, 
         raise ValueError(f'{mechanism} draws at random and needs rng, one key')
     if mechanism.needs_rng and rng.ndim:
         raise ValueError(f'{mechanism} draws at random and needs rng, one key; got {rng.shape} of them')
+    is_by_row = mechanism.draws_in_training or mechanism.has_training_noise
+    if is_by_row and rng is not None and rng.shape not in ((), (batch,)):
+        raise ValueError(f'rng holds {rng.shape} keys; it must be one, or one for each of {batch} rows')
     row_keys = rng if dropout_rng is None else dropout_rng
     if dropout_rate > 0.0 and row_keys.shape not in ((), (batch,)):
         raise ValueError(f'dropout_rng holds {row_keys.shape} keys; it must be one, or one for each of {batch} rows')

@@ -222,12 +222,12 @@ def _whole_number(node: ast.expr, text: str) -> int:
     raise InputError(f'attention {text!r}: {ast.unparse(node)!r} is not a whole number')
 
 
-def _pattern_or_constant(node: ast.expr, text: str) -> Pattern | float | bool | str:
+def _pattern_or_constant(node: ast.expr, text: str) -> Pattern | int | float | bool | str:
     """The constant that a node is, or the pattern that it stands for."""
     return _build(node, text) if _value(node) is None else _constant(node, text)
 
 
-def _constant(node: ast.expr, text: str) -> float | bool | str:
+def _constant(node: ast.expr, text: str) -> int | float | bool | str:
     """The number, truth value or name that a node is; raises an InputError for anything else."""
     if isinstance(_value(node), int | float | bool | str):
         return _value(node)

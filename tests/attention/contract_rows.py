@@ -5,6 +5,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 
@@ -104,3 +105,73 @@ def induced_weights(
         weights[h] = softmax(logits[None], np.ones((1, *logits.shape), bool))[0][0] @ reads[0]
         weights[h, ~asks] = 0.0
     return weights
+
+
+def sinkhorn_shares(logits: np.ndarray, there: np.ndarray, iterations: int, *, causal: bool) -> np.ndarray:
+    """S [n, n] of Tay et al. 2020, arXiv 2002.11296, section 3.1.2: rows and columns divided by their sums, in turn.
+
+    Causal: row i divided by its sum over blocks before i. Blocks that are not `there` have zeros, as rows, unless
+    it is causal, and as columns.
+    """
+    count = len(logits)
+    allowed = [[bool(there[j]) and (j < i if causal else bool(there[i])) for j in range(count)] for i in range(count)]
+    shares = np.where(allowed, np.exp(logits), 0.0)
+    for _ in range(1 if causal else iterations):
+        for axis in (1,) if causal else (1, 0):
+            total = shares.sum(axis, keepdims=True)
+            shares = shares / np.where(total > 0.0, total, 1.0)
+    return shares
+
+
+def sinkhorn_weights(
+    query: np.ndarray,
+    key: np.ndarray,
+    sort: np.ndarray,
+    asks: np.ndarray,
+    valid: np.ndarray,
+    *,
+    options: Any,
+    noise: np.ndarray | None = None,
+) -> np.ndarray:
+    """[H, L, M]: the same, equations 1 to 5; `sort` [H, K, N], noise [H, n, n] of the logits.
+
+    A query reads what is listed for it: tokens of its block, and for each slot of a sorted block a mix of the tokens
+    that the row's blocks have there.
+    """
+    (length, heads, width), groups, size = query.shape, key.shape[1], options.block
+    weights, count = np.zeros((heads, length, length)), -(-length // size)
+    there = [valid[i * size : (i + 1) * size].any() for i in range(count)]
+    for h in range(heads):
+        k = key[:, h // (heads // groups)]
+        logits = np.zeros((count, count))
+        for i in range(count):
+            first, last = (0, i * size + 1) if options.causal else (i * size, (i + 1) * size)
+            logits[i] = (k[first:last] * valid[first:last, None]).sum(0) @ sort[h, :, :count]
+        logits = (logits + (0.0 if noise is None else noise[h])) / options.temperature
+        shares = sinkhorn_shares(logits, np.array(there), options.iterations, causal=options.causal)
+        mixes = [sorted_slots(row, valid, size) for row in shares]
+        for t in np.flatnonzero(asks):
+            i = t // size
+            if options.cut:
+                read = [mix for place in mixes[: options.cut] for mix in place]
+            else:
+                last = t + 1 if options.causal else (i + 1) * size
+                read = [np.eye(length)[u] for u in range(i * size, min(last, length)) if valid[u]] + mixes[i]
+            if read:
+                own = np.array(read) @ k @ query[t, h] / math.sqrt(width)
+                parts = np.exp(own - own.max())
+                weights[h, t] = (parts / parts.sum()) @ np.array(read)
+    return weights
+
+
+def sorted_slots(shares: np.ndarray, valid: np.ndarray, size: int) -> list[np.ndarray]:
+    """For each slot of a place of the sorted row that mixes any token, the shares [M] of tokens in it, summing to 1."""
+    slots = []
+    for s in range(size):
+        mix = np.zeros(len(valid))
+        for j, share in enumerate(shares):
+            if j * size + s < len(valid) and valid[j * size + s]:
+                mix[j * size + s] = share
+        if mix.sum() > 0.0:
+            slots.append(mix / mix.sum())
+    return slots

@@ -47,6 +47,14 @@ MECHANISM_CELLS |= {
     'nystrom(4, 6, 5)': {'padding grouped': None, 'cross': 'nystrom has no convolution for unequal lengths'},
     'induced(5)': ROW_CELLS | {'dropout': 'induced has no dropout on weights'},
 }
+NO_CROSS = 'sinkhorn has no cross attention: 20 queries and 90 keys'
+SINKHORN_CELLS = ROW_CELLS | {'dropout': None, 'padding dropout grouped': None, 'cross grouped': NO_CROSS}
+MECHANISM_CELLS |= {
+    'sinkhorn(6, 15)': SINKHORN_CELLS | {'offset': NO_CROSS},
+    'sinkhorn(4, 25, 3, cut=2)': SINKHORN_CELLS,
+    'sinkhorn(6, 15, causal=True)': SINKHORN_CELLS | {'row positions': NO_CROSS},
+    'sinkhorn(5, 3)': {'plain': 'sinkhorn has no 20 keys, but at most 15'},
+}
 SYNTHESIZER_CELLS = dict.fromkeys(
     ('grouped segments bias lse', 'offset dropout lse function bias', 'row positions padding lse key bias')
 )

@@ -29,6 +29,7 @@ from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import dense_mask, global_tokens
 from efficient_attention.attention.registry import ROOMS, room_of
 from efficient_attention.attention.room import Room
+from efficient_attention.attention.sinkhorn.definition import Sinkhorn
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.synthesizer.definition import Synthesizer
 from efficient_attention.errors import InputError
@@ -168,6 +169,13 @@ def of_induced(
     return contract_rows.induced_weights(query, key, learned(mechanism)['points'], segments != 0, segments != 0)
 
 
+def of_sinkhorn(
+    mechanism: Sinkhorn, query: np.ndarray, key: np.ndarray, _: np.ndarray, segments: np.ndarray
+) -> np.ndarray:
+    sort = learned(mechanism)['sort']
+    return contract_rows.sinkhorn_weights(query, key, sort, segments != 0, segments != 0, options=mechanism)
+
+
 def of_synthesizer(
     mechanism: Synthesizer, query: np.ndarray, key: np.ndarray, allowed: np.ndarray, _: np.ndarray
 ) -> np.ndarray:
@@ -196,6 +204,10 @@ TABLE: dict[str, Callable[[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     'nystrom(13, 2, 3)': of_nystrom,
     'nystrom(12)': of_nystrom,
     'induced(3)': of_induced,
+    'sinkhorn(4, 128)': of_sinkhorn,
+    'sinkhorn(3, 171, 2, temperature=0.5)': of_sinkhorn,
+    'sinkhorn(4, 128, cut=2)': of_sinkhorn,
+    'sinkhorn(5, 103, causal=True)': of_sinkhorn,
     "synthesizer('dense', 512)": of_synthesizer,
     "synthesizer('random', 512, pattern=causal)": of_synthesizer,
     "synthesizer('factorized', 512, 3, pattern=causal & window(5))": of_synthesizer,

@@ -14,7 +14,7 @@ from tests.attention.cells import check, drawn_operands, inputs, quick
 from tests.attention.test_attend import LENGTHS
 from tests.tolerances import assert_close
 
-WHOLE_ROWS = ('linformer(40, 1025)', 'nystrom(40)', 'induced(40)')
+WHOLE_ROWS = ('linformer(40, 1025)', 'nystrom(40)', 'induced(40)', 'sinkhorn(40, 26)')
 ROWS = jnp.asarray([[0, 5, 5, 0], [1, 1, 2, 0], [0] * 4], jnp.int32)
 QUERIES = jnp.asarray([[5, 6, 0, 5], [1] * 4, [3] * 4], jnp.int32)
 
@@ -41,12 +41,12 @@ def test_neighbouring_heads_share_keys():
 
 
 @pytest.mark.parametrize('length', LENGTHS)
-@pytest.mark.parametrize('text', WHOLE_ROWS)
+@pytest.mark.parametrize('text', [*WHOLE_ROWS, 'sinkhorn(40, 26, cut=2)', 'sinkhorn(40, 26, causal=True)'])
 def test_every_length_of_what_reads_whole_rows(text: str, length: int):
     check('blocked', text, 'padding', length, jnp.float32, 2, 2)
 
 
-@pytest.mark.parametrize('text', [*WHOLE_ROWS, 'nystrom(8, 6, 3)'])
+@pytest.mark.parametrize('text', [*WHOLE_ROWS, 'nystrom(8, 6, 3)', 'sinkhorn(4, 5)', 'sinkhorn(4, 5, causal=True)'])
 def test_a_padded_row_is_the_row_alone_and_a_packed_one_is_nan(text: str):
     """No row depends on the others; what padding holds counts for nothing, wherever it stands."""
     mechanism, (q, k, v) = parse_mechanism(text), inputs(20, batch=3)[0]

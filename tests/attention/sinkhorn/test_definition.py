@@ -1,0 +1,224 @@
+"""Sinkhorn attention against its float64 definition, as full attention of few blocks, and what it does not look at."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.attention.attend import attend, attention_weights
+from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.attention.patterns import Causal
+from efficient_attention.attention.sinkhorn.definition import Sinkhorn
+from efficient_attention.attention.sinkhorn.sorting import gumbel_noise
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.errors import InputError
+from tests.attention import contract, contract_rows
+from tests.attention.cells import drawn_operands, inputs, quick
+from tests.attention.test_attend import LENGTHS
+from tests.tolerances import assert_close
+
+FORMS = ('sinkhorn(40, 26)', 'sinkhorn(40, 26, cut=2)', 'sinkhorn(40, 26, causal=True)')
+SMALL = ('sinkhorn(4, 6)', 'sinkhorn(4, 6, cut=2)', 'sinkhorn(4, 6, causal=True)')
+
+
+def run(text: str, *arrays: jax.Array, **options: Any) -> jax.Array:
+    """The fast form, with drawn operands unless others are given."""
+    mechanism = parse_mechanism(text)
+    options.setdefault('learned', drawn_operands(mechanism, *arrays[0].shape[2:]))
+    return quick(functools.partial(attend, mechanism=mechanism))(*arrays, **options)
+
+
+def defined(mechanism: Sinkhorn, arrays: list[np.ndarray], valid: np.ndarray) -> np.ndarray:
+    """The output [L, H, K] of one row's float64 query, key, value and sort matrix."""
+    query, key, value, sort = arrays
+    return contract.mixed(contract_rows.sinkhorn_weights(query, key, sort, valid, valid, options=mechanism), value)
+
+
+@pytest.mark.parametrize('length', LENGTHS)
+@pytest.mark.parametrize('text', FORMS)
+def test_it_is_the_float64_definition_forward_and_in_gradients(text: str, length: int):
+    """A padded row; of all gradients the sum along one direction, by a difference of float64 definitions."""
+    mechanism, valid = parse_mechanism(text), np.arange(length) < max(1, length - 2)
+    assert isinstance(mechanism, Sinkhorn)
+    q, k, v = inputs(length, batch=1, heads=2)[0]
+    arrays = q, k, v, drawn_operands(mechanism, 2, 8)['sort']
+    segments = jnp.asarray(valid[None], jnp.int32)
+    turn = jnp.cos(jnp.arange(q.size, dtype=jnp.float32)).reshape(q.shape)
+
+    def loss(q: jax.Array, k: jax.Array, v: jax.Array, sort: jax.Array) -> tuple[jax.Array, jax.Array]:
+        options: dict[str, Any] = {'query_segments': segments, 'key_segments': segments, 'learned': {'sort': sort}}
+        out = attend(q, k, v, mechanism, **options)
+        return (out * turn).sum(), out
+
+    gradients, out = quick(jax.grad(loss, (0, 1, 2, 3), has_aux=True))(*arrays)
+    exact = [np.asarray(x if x.ndim == 3 else x[0], np.float64) for x in arrays]
+    assert_close(out[0], defined(mechanism, exact, valid))
+    moves = [np.random.default_rng(n).normal(size=x.shape) for n, x in enumerate(exact)]
+    ends = [defined(mechanism, [x + step * d for x, d in zip(exact, moves, strict=True)], valid) for step in STEPS]
+    slope = ((ends[0] - ends[1]) * np.asarray(turn[0], np.float64)).sum() / (STEPS[0] - STEPS[1])
+    found = sum(float((np.asarray(g, np.float64).reshape(d.shape) * d).sum()) for g, d in zip(gradients, moves))
+    np.testing.assert_allclose(found, slope, rtol=1e-4, atol=1e-3)
+
+
+STEPS = (1e-6, -1e-6)
+
+
+@pytest.mark.parametrize('text', SMALL)
+def test_noise_of_the_key_is_that_of_the_definition_and_there_is_none_without(text: str):
+    mechanism, (q, k, v) = parse_mechanism(text), inputs(22)[0]
+    sort, rng = drawn_operands(mechanism, 4, 8)['sort'], jax.random.key(9)
+    noise = np.asarray(gumbel_noise(rng, 2, jnp.arange(4), 6), np.float64)
+    out, all_true = run(text, q, k, v, rng=rng), np.ones(22, bool)
+    for row in range(2):
+        arrays = [np.asarray(x, np.float64) for x in (q[row], k[row], sort)]
+        weights = contract_rows.sinkhorn_weights(*arrays, all_true, all_true, options=mechanism, noise=noise[row])
+        assert_close(out[row], contract.mixed(weights, np.asarray(v[row], np.float64)))
+    assert jnp.abs(out - run(text, q, k, v)).max() > 1e-3
+    rows = jax.vmap(lambda row: jax.random.fold_in(rng, row))(jnp.arange(2))
+    assert_close(run(text, q[1:, :13], k[1:, :13], v[1:, :13], rng=rows[1:]), alone_in_padding(text, q, k, v, rows)[1:])
+    with pytest.raises(ValueError, match=r'rng holds \(3,\) keys; it must be one, or one for each of 2 rows'):
+        attend(q, k, v, mechanism, learned={'sort': sort}, rng=jax.random.split(rng, 3))
+
+
+def alone_in_padding(text: str, q: jax.Array, k: jax.Array, v: jax.Array, rngs: jax.Array) -> jax.Array:
+    """The first 13 outputs of rows that are padding behind them."""
+    segments = jnp.asarray([[1] * 13 + [0] * 9] * 2)
+    return run(text, q, k, v, rng=rngs, query_segments=segments, key_segments=segments)[:, :13]
+
+
+@pytest.mark.parametrize(
+    'text, pattern', [('sinkhorn(20, 1)', None), ('sinkhorn(32, 4, cut=1)', None), ('sinkhorn(20, 3, causal=True)', 1)]
+)
+def test_of_one_block_it_is_full_attention(text: str, pattern: int | None):
+    """A block beside itself, or sorted alone, has the weights of that block."""
+    q, k, v = inputs(20)[0]
+    assert_close(run(text, q, k, v), attend(q, k, v, Softmax(Causal()) if pattern else Softmax()))
+
+
+def test_a_sort_that_is_sure_puts_one_block_beside_the_own():
+    """Blocks 0, 1, 2 read themselves and 1, 2, 0; with cut=1 all read block 1."""
+    (q, _, v), order = inputs(12)[0], [1, 2, 0]
+    k = jnp.zeros((2, 3, 4, 4, 8)).at[:, jnp.arange(3), :, :, jnp.arange(3)].set(1.0).reshape(2, 12, 4, 8)
+    k = k + 0.1 * inputs(12)[0][1].at[..., :3].set(0.0)
+    sort = jnp.zeros((4, 8, 3)).at[:, jnp.arange(3), jnp.asarray(order)].set(30.0)
+    beside = [*np.arange(12).reshape(3, 4)[order].reshape(-1)]
+    places = np.arange(12).reshape(3, 4)
+    out = run('sinkhorn(4, 3)', q, k, v, learned={'sort': sort})
+    cut = run('sinkhorn(4, 3, cut=1)', q, k, v, learned={'sort': sort})
+    for i in range(3):
+        read = np.concatenate([places[i], places[order[i]]])
+        own = places[i]
+        assert_close(out[:, own], attend(q[:, own], k[:, read], v[:, read], Softmax()))
+    assert beside[:4] == [4, 5, 6, 7]
+    assert_close(cut, attend(q, k[:, 4:8], v[:, 4:8], Softmax()))
+
+
+@pytest.mark.parametrize('text', SMALL)
+def test_weights_are_a_distribution_and_mix_the_values_as_attend_does(text: str):
+    q, k, v = inputs(22)[0]
+    mechanism = parse_mechanism(text)
+    segments = jnp.asarray([[1] * 22, [1] * 9 + [0] * 13])
+    options = {'query_segments': segments, 'key_segments': segments, 'learned': drawn_operands(mechanism, 4, 8)}
+    weights = quick(functools.partial(attention_weights, mechanism=mechanism))(q, k, **options)
+    np.testing.assert_allclose(weights.sum(-1), jnp.broadcast_to(segments[:, None] > 0, (2, 4, 22)), atol=1e-5)
+    assert (weights >= 0.0).all()
+    assert_close(jnp.einsum('BHLM,BMHK->BLHK', weights, v), run(text, q, k, v, **options))
+
+
+@pytest.mark.parametrize('backend', ['reference', 'blocked'])
+def test_the_causal_form_reads_no_later_token_and_its_gradient_to_them_is_exactly_zero(backend: str):
+    """Blocks are left off at every place: a first, an inner and a last token of a block."""
+    mechanism, (q, k, v) = parse_mechanism('sinkhorn(4, 6, causal=True)'), inputs(22)[0]
+    learned, rng = drawn_operands(mechanism, 4, 8), jax.random.key(2)
+
+    def call(*arrays: jax.Array) -> jax.Array:
+        return attend(*arrays, mechanism, learned=learned, backend=backend, rng=rng)
+
+    out = quick(call)(q, k, v)
+    gradient = quick(lambda place: jax.grad(lambda *x: jnp.sin(call(*x)[:, place]).sum(), (0, 1, 2))(q, k, v))
+    for place in (0, 3, 4, 9, 16, 21):
+        later = jnp.arange(22)[None, :, None, None] > place
+        changed = quick(call)(*(jnp.where(later, 1.0 - 3.0 * x, x) for x in (q, k, v)))
+        np.testing.assert_array_equal(changed[:, : place + 1], out[:, : place + 1])
+        gradients = gradient(place)
+        assert all(not x[:, place + 1 :].any() for x in gradients)
+        assert gradients[2][:, place].all() and (gradients[2][:, 0].all() or place < 4)
+
+
+@pytest.mark.parametrize('text', ['sinkhorn(6, 9)', 'sinkhorn(6, 9, cut=2)', 'sinkhorn(6, 9, causal=True)'])
+def test_bfloat16_stays_near_the_float32_reference(text: str):
+    mechanism = parse_mechanism(text)
+    arrays = [x.astype(jnp.bfloat16) for x in inputs(50)[0]]
+    learned = drawn_operands(mechanism, 4, 8)
+    exact = attend(*(x.astype(jnp.float32) for x in arrays), mechanism, learned=learned, backend='reference')
+    out = run(text, *arrays, learned=learned)
+    assert out.dtype == jnp.bfloat16
+    assert jnp.linalg.norm(out.astype(jnp.float32) - exact) <= 2e-2 * jnp.linalg.norm(exact)
+
+
+def test_dropout_of_slots_drops_its_share_and_keeps_the_mean():
+    (q, k, v), mechanism = inputs(22)[0], parse_mechanism('sinkhorn(4, 6)')
+    call = functools.partial(attend, mechanism=mechanism, learned=drawn_operands(mechanism, 4, 8), dropout_rate=0.2)
+    outs = quick(jax.vmap(lambda rng: call(q, k, v, dropout_rng=rng)))(jax.random.split(jax.random.key(0), 100))
+    spread = jnp.std(outs, axis=0).mean()
+    assert spread > 0.01 and jnp.abs(outs.mean(0) - run('sinkhorn(4, 6)', q, k, v)).mean() < spread / 5
+
+
+@pytest.mark.parametrize('text', ['sinkhorn(64, 256)', 'sinkhorn(64, 256, causal=True)', 'sinkhorn(64, 256, cut=2)'])
+def test_no_array_is_as_large_as_all_pairs(text: str):
+    """16,384 positions, forward and backward: the largest array is that of the slots that all queries read."""
+    mechanism = parse_mechanism(text)
+    x = jax.ShapeDtypeStruct((1, 16_384, 2, 16), jnp.float32)
+    learned = jax.eval_shape(lambda: drawn_operands(mechanism, 2, 16))
+
+    def loss(q: jax.Array, k: jax.Array, v: jax.Array, learned: dict) -> jax.Array:
+        return attend(q, k, v, mechanism, learned=learned).sum()
+
+    program = jax.make_jaxpr(jax.grad(loss, (0, 1, 2, 3)))(x, x, x, learned)
+    assert largest(program.jaxpr) <= 2 * 16_384 * 128
+
+
+def largest(jaxpr: Any) -> int:
+    """The size of the largest array in a program, those of its loops included."""
+    sizes = [0]
+    for equation in jaxpr.eqns:
+        sizes += [variable.aval.size for variable in equation.outvars]
+        inner = [part for value in equation.params.values() for part in (value if type(value) is tuple else (value,))]
+        sizes += [largest(getattr(part, 'jaxpr', part)) for part in inner if hasattr(part, 'eqns')]
+    return max(sizes)
+
+
+@pytest.mark.parametrize(
+    'text, line',
+    [
+        ('sinkhorn(0, 4)', 'sinkhorn block is 0; it must be at least 1'),
+        ('sinkhorn(4, 0)', 'sinkhorn blocks is 0; it must be at least 1'),
+        ('sinkhorn(4, -2)', 'sinkhorn blocks is -2; it must be at least 1'),
+        ('sinkhorn(4, 4, 0)', 'sinkhorn iterations is 0; it must be at least 1'),
+        ('sinkhorn(4, 4, temperature=0.0)', 'sinkhorn temperature is 0.0; it must be a number above 0'),
+        ('sinkhorn(4, 4, temperature=-0.5)', 'sinkhorn temperature is -0.5; it must be a number above 0'),
+        ('sinkhorn(4, 4, temperature=1e999)', 'sinkhorn temperature is inf; it must be a number above 0'),
+        ('sinkhorn(4, 4, temperature=True)', 'sinkhorn temperature is True; it must be a number, such as 0.75'),
+        ('sinkhorn(4.0, 4)', 'sinkhorn block is 4.0; it must be a whole number'),
+        ('sinkhorn(4, 4, cut=0.5)', 'sinkhorn cut is 0.5; it must be a whole number'),
+        ('sinkhorn(4, 4, cut=5)', 'sinkhorn cut is 5; it must be at most 4, its blocks'),
+        ('sinkhorn(4, 4, cut=-1)', 'sinkhorn cut is -1; it must be at least 0'),
+        ('sinkhorn(4, 4, cut=1, causal=True)', 'sinkhorn cut is 1; it must be 0 in the causal form'),
+        ('sinkhorn(4, 4, causal=1)', 'sinkhorn causal is 1; it must be True or False'),
+        ('sinkhorn(length=9)', r'sinkhorn takes \(block=64, blocks=8, iterations=8, temperature=0.75, cut=0, causal'),
+    ],
+)
+def test_bad_texts_are_named(text: str, line: str):
+    with pytest.raises(InputError, match=line):
+        parse_mechanism(text)
+
+
+def test_the_causal_form_goes_by_the_place_in_the_row():
+    q, k, v = inputs(20)[0]
+    mechanism = parse_mechanism('sinkhorn(4, 6, causal=True)')
+    options: dict[str, Any] = {'learned': drawn_operands(mechanism, 4, 8), 'query_positions': jnp.arange(20)[None]}
+    with pytest.raises(ValueError, match=r'sinkhorn has no causal form for other positions than 0, 1, \.\.\.'):
+        attend(q, k, v, mechanism, **options)
