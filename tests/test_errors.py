@@ -9,6 +9,7 @@ from efficient_attention.errors import (
     RunError,
     RunStopped,
     exit_code,
+    is_number,
     is_whole_number,
     one_line,
     require,
@@ -42,6 +43,11 @@ def test_a_line_holds_nothing_that_a_terminal_obeys_and_has_an_end():
 def test_whole_numbers_are_those_of_python_and_numpy():
     assert all(map(is_whole_number, (0, -3, np.int32(5), np.uint8(1))))
     assert not any(map(is_whole_number, (True, np.bool_(True), 1.0, np.float32(2), '1', None)))
+
+
+def test_numbers_are_whole_or_have_a_point():
+    assert all(map(is_number, (0, -0.5, np.int32(5), np.float32(2), float('inf'))))
+    assert not any(map(is_number, (True, np.bool_(True), 1j, '1', None)))
 
 
 def test_a_requirement_names_the_argument_its_value_and_what_is_allowed():

@@ -139,7 +139,7 @@ def sinkhorn_weights(
     that the row's blocks have there.
     """
     (length, heads, width), groups, size = query.shape, key.shape[1], options.block
-    weights, count = np.zeros((heads, length, length)), -(-length // size)
+    weights, count, tokens = np.zeros((heads, length, length)), -(-length // size), np.eye(length)
     there = [valid[i * size : (i + 1) * size].any() for i in range(count)]
     for h in range(heads):
         k = key[:, h // (heads // groups)]
@@ -150,17 +150,17 @@ def sinkhorn_weights(
         logits = (logits + (0.0 if noise is None else noise[h])) / options.temperature
         shares = sinkhorn_shares(logits, np.array(there), options.iterations, causal=options.causal)
         mixes = [sorted_slots(row, valid, size) for row in shares]
-        for t in np.flatnonzero(asks):
-            i = t // size
-            if options.cut:
-                read = [mix for place in mixes[: options.cut] for mix in place]
-            else:
-                last = t + 1 if options.causal else (i + 1) * size
-                read = [np.eye(length)[u] for u in range(i * size, min(last, length)) if valid[u]] + mixes[i]
-            if read:
-                own = np.array(read) @ k @ query[t, h] / math.sqrt(width)
-                parts = np.exp(own - own.max())
-                weights[h, t] = (parts / parts.sum()) @ np.array(read)
+        for i in range(count):
+            own = [] if options.cut else [u for u in range(i * size, min((i + 1) * size, length)) if valid[u]]
+            beside = [mix for place in mixes[: options.cut] for mix in place] if options.cut else mixes[i]
+            read = np.array([tokens[u] for u in own] + beside).reshape(-1, length)
+            vectors = read @ k
+            for t in [t for t in range(i * size, min((i + 1) * size, length)) if asks[t]]:
+                slots = [n for n in range(len(read)) if not (options.causal and n < len(own) and own[n] > t)]
+                if slots:
+                    scores = vectors[slots] @ query[t, h] / math.sqrt(width)
+                    parts = np.exp(scores - scores.max())
+                    weights[h, t] = (parts / parts.sum()) @ read[slots]
     return weights
 
 

@@ -26,6 +26,7 @@ from efficient_attention.attention.patterns import (
     Window,
     Without,
 )
+from efficient_attention.attention.sinkhorn.definition import Sinkhorn
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.sparsemax.definition import Sparsemax
 from efficient_attention.errors import InputError
@@ -78,11 +79,22 @@ def test_every_name_is_read_above():
         ('entmax(pattern=causal)', Entmax(Causal())),
         ('hard(causal)', Hard(Causal())),
         ("local_p(4, 'entmax')", LocalP(4, 'entmax')),
+        ('sinkhorn(4, 8, temperature=0.75)', Sinkhorn(4, 8)),
+        ('sinkhorn(4, 8, 2, 1.5e-1, cut=3)', Sinkhorn(4, 8, 2, 0.15, 3)),
+        ('sinkhorn(4, 8, temperature=2)', Sinkhorn(4, 8, temperature=2.0)),
         ("favor(64, kernel='relu', orthogonal=False)", FAVOR(64, kernel='relu', orthogonal=False)),
     ],
 )
 def test_mechanisms_are_read(text: str, mechanism: Mechanism):
     assert parse_mechanism(text) == mechanism
+
+
+@pytest.mark.parametrize('number', [0.75, 0.1, 1e-3, 1 / 3, 2.0, 12345.678, 5e-324, 1.7976931348623157e308])
+def test_a_number_with_a_point_is_read_as_it_is_printed(number: float):
+    mechanism = parse_mechanism(f'sinkhorn(64, 32, temperature={number})')
+    assert isinstance(mechanism, Sinkhorn) and mechanism.temperature == number
+    assert str(mechanism) == f'Sinkhorn(block=64, blocks=32, iterations=8, temperature={number}, cut=0, causal=False)'
+    assert parse_mechanism(str(mechanism).replace('Sinkhorn', 'sinkhorn')) == mechanism
 
 
 BAD = {
@@ -157,6 +169,13 @@ def test_bad_text_gives_one_line(text: str):
         ('sparsemax(causal, full)', 'sparsemax takes (pattern=Full())'),
         ('sparsemax & causal', 'nor part of one; write sparsemax(...) around the whole pattern'),
         ('sparsemax(entmax(causal))', 'entmax is a mechanism of its own and no pattern'),
+        ('favor(64.0)', 'favor features is 64.0; it must be a whole number'),
+        ('lsh(rounds=-0.5)', 'lsh rounds is -0.5; it must be a whole number'),
+        ('favor(causal=1.0)', 'favor causal is 1.0; it must be True or False'),
+        ("sinkhorn(temperature='hot')", "sinkhorn temperature is 'hot'; it must be a number, such as 0.75"),
+        ('sinkhorn(temperature=2j)', "'2j' is neither a number, True, False nor a name"),
+        ('sinkhorn(temperature=1 / 2)', "'1 / 2' is neither a number, True, False nor a name"),
+        ('sparsemax(0.5)', 'sparsemax pattern is 0.5; it must be a pattern'),
         ('favor(causal=1)', 'favor causal is 1; it must be True or False'),
     ],
 )

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.config.data import DataConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.packing_checks import check_packing, goes_by_place
 from efficient_attention.config.pairs import PairsConfig
@@ -33,6 +34,19 @@ def test_attention_by_the_place_in_the_row_is_refused(text: str):
         check_packing(decoder)
 
 
+@pytest.mark.parametrize('text', ['sinkhorn(16, 8, causal=True)', 'nystrom(4)', 'linformer(3, 128)'])
+def test_what_mixes_the_tokens_of_a_row_is_refused_where_rows_hold_several_texts(text: str):
+    model = dataclasses.replace(MODEL, attention=text, decoder_layers=0)
+    RunConfig(task='language_modelling', model=model)
+    with pytest.raises(InputError, match=r'^data.cut_at_documents is True; model.attention .* mixes the tokens of a'):
+        RunConfig(task='language_modelling', model=model, data=DataConfig(cut_at_documents=True))
+    with pytest.raises(InputError, match="^data.pairs is 'none', which packs documents into full rows"):
+        RunConfig(model=model)
+    packed = PairsConfig(train='toy:copy:9:1-5', packed=True)
+    with pytest.raises(InputError, match='^pairs.packed is True; model.attention .* needs a row for each pair'):
+        RunConfig(task='text_to_text', pairs=packed, model=dataclasses.replace(model, decoder_layers=2))
+
+
 def test_first_states_of_a_source_are_refused_and_its_attention_is_served():
     reading = dataclasses.replace(MODEL, cell='gru', source_reading='before', heads=1)
     check_packing(reading)
@@ -48,6 +62,10 @@ def test_first_states_of_a_source_are_refused_and_its_attention_is_served():
             'target_length 128 .* model.decoder_attention linear 8',
         ),
         ({'cross_attention': 'linformer(3, 8)'}, 'data.length 128 .* model.cross_attention linformer 8'),
+        (
+            {'decoder_attention': 'sinkhorn(4, 2, causal=True)'},
+            'target_length 128 .* model.decoder_attention sinkhorn 8',
+        ),
         ({'attention': 'linformer(3, 8)'}, 'data.length 128 .* model.attention linformer 8'),
     ],
     ids=str,

@@ -103,6 +103,20 @@ def test_lsh_takes_the_module_s_one_projection(rotary: bool):
     assert_close(*outs)
 
 
+def test_a_sort_has_noise_where_dropout_has_a_key_and_none_without():
+    """So in training alone, from the key of (seed, step), of the row and of the layer."""
+    fields = {'init_std': 0.3, 'attention': 'sinkhorn(2, 3)', 'attention_dropout_rate': 0.0}
+    module = Attention(LayerConfig(width=16, heads=4, **fields), rngs=nnx.Rngs(1))
+    quiet, rngs = module(X, SEGMENTS, POSITIONS), jax.random.split(jax.random.key(3), 2)
+    noisy = module(X, SEGMENTS, POSITIONS, rng=rngs)
+    assert_close(module(X, SEGMENTS, POSITIONS, mechanism_rng=jax.random.key(3)), quiet)
+    assert jnp.abs(noisy - quiet).max() > 1e-3
+    alone = module(X[1:], SEGMENTS[1:], POSITIONS[1:], rng=rngs[1:])
+    assert_close(alone, noisy[1:])
+    other = module(X, SEGMENTS, POSITIONS, rng=rngs[::-1])
+    assert jnp.abs(noisy - other).max() > 1e-3
+
+
 def test_global_tokens_read_and_are_read_with_projections_of_their_own():
     config = LayerConfig(width=16, heads=4, init_std=0.3, attention='window(1)', global_tokens=2)
     module = Attention(config, rngs=nnx.Rngs(1))

@@ -42,6 +42,7 @@ def test_a_layer_or_a_stack_has_what_is_declared_and_nothing_else_has():
     assert learned_paths(made('linformer(3, 12, by_layer=False)')) == {'stack/learned/keys': (1, 3, 12)}
     assert learned_paths(made('induced(5)', sharing='all')) == {'stack/layers/attention/learned/points': (2, 5, 8)}
     assert learned_paths(made('nystrom(4, 6, 3)')) == {'stack/layers/attention/learned/convolution': (2, 2, 3)}
+    assert learned_paths(made('sinkhorn(4, 3)')) == {'stack/layers/attention/learned/sort': (2, 2, 8, 3)}
     table = made("synthesizer('random', 12)")
     assert learned_paths(table) == {'stack/layers/attention/learned/table': (2, 2, 12, 12)}
     assert table.stack.layers.attention.query is table.stack.layers.attention.key is None
@@ -57,6 +58,10 @@ def test_a_layer_or_a_stack_has_what_is_declared_and_nothing_else_has():
         ('linformer(3, 12, by_layer=False)', {'remat': 'full'}),
         ('induced(5)', {'stack': 'reversible', 'norm': 'pre'}),
         ("synthesizer('random', 12)", {}),
+        ('sinkhorn(3, 4)', {}),
+        ('sinkhorn(3, 4)', {'stack': 'reversible', 'norm': 'pre'}),
+        ('sinkhorn(3, 4, cut=2)', {'remat': 'full'}),
+        ('sinkhorn(3, 4, causal=True)', {}),
         ('linformer(3, 12, by_layer=False)', {'stack': 'reversible', 'norm': 'pre'}),
     ],
     ids=str,
@@ -116,5 +121,7 @@ def test_what_cannot_be_learned_so_is_one_line():
             dataclasses.replace(CONFIG, attention="synthesizer('random', 12)", **{field: value})
     with pytest.raises(InputError, match='nystrom.3.. needs queries and keys in one row'):
         dataclasses.replace(CONFIG, cross_attention='nystrom(3)')
+    with pytest.raises(InputError, match='sinkhorn.3, 4.. needs queries and keys in one row'):
+        dataclasses.replace(CONFIG, cross_attention='sinkhorn(3, 4)')
     with pytest.raises(InputError, match='arrays that all layers share are served in model.attention alone'):
         dataclasses.replace(CONFIG, cross_attention='linformer(3, 12, by_layer=False)')

@@ -57,7 +57,7 @@ class Sinkhorn(Mechanism):
     block: int = 64
     blocks: int = 8
     iterations: int = 8
-    temperature: float = 0.75
+    temperature: int | float = 0.75
     cut: int = 0
     causal: bool = False
 

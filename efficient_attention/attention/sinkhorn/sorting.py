@@ -6,7 +6,7 @@ Letters: n blocks of a row, s slots of a block; i places of the sorted row, j th
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from efficient_attention.attention.distributions.hard import gumbel
 from efficient_attention.attention.dropout import fold_indices, row_seeds
@@ -37,7 +37,7 @@ def sort_logits(vectors_BHnK: Float[Array, 'B H n K'], sort_HKN: Float[Array, 'H
     return jnp.einsum('BHiK,HKj->BHij', vectors_BHnK, sort_HKN[..., : vectors_BHnK.shape[2]], precision=HIGHEST)
 
 
-def gumbel_noise(rng: Array, batch: int, head_H: Int[Array, 'H'], blocks: int) -> Float[Array, 'B H n n']:
+def gumbel_noise(rng: Array, batch: int, head_H: Array, blocks: int) -> Float[Array, 'B H n n']:
     """Gumbel noise that depends on the key, its row, head, place and block alone; `rng` is one key or one for each row.
 
     So a row gets the same noise however long it is padded.

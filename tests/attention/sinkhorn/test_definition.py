@@ -21,6 +21,7 @@ from tests.attention.test_attend import LENGTHS
 from tests.tolerances import assert_close
 
 FORMS = ('sinkhorn(40, 26)', 'sinkhorn(40, 26, cut=2)', 'sinkhorn(40, 26, causal=True)')
+STEPS = (1e-6, -1e-6)
 SMALL = ('sinkhorn(4, 6)', 'sinkhorn(4, 6, cut=2)', 'sinkhorn(4, 6, causal=True)')
 
 
@@ -57,13 +58,13 @@ def test_it_is_the_float64_definition_forward_and_in_gradients(text: str, length
     exact = [np.asarray(x if x.ndim == 3 else x[0], np.float64) for x in arrays]
     assert_close(out[0], defined(mechanism, exact, valid))
     moves = [np.random.default_rng(n).normal(size=x.shape) for n, x in enumerate(exact)]
-    ends = [defined(mechanism, [x + step * d for x, d in zip(exact, moves, strict=True)], valid) for step in STEPS]
+    ends = [
+        defined(mechanism, [x + step * move for x, move in zip(exact, moves, strict=True)], valid) for step in STEPS
+    ]
     slope = ((ends[0] - ends[1]) * np.asarray(turn[0], np.float64)).sum() / (STEPS[0] - STEPS[1])
-    found = sum(float((np.asarray(g, np.float64).reshape(d.shape) * d).sum()) for g, d in zip(gradients, moves))
+    pairs = zip(gradients, moves, strict=True)
+    found = sum(float((np.asarray(x, np.float64).reshape(move.shape) * move).sum()) for x, move in pairs)
     np.testing.assert_allclose(found, slope, rtol=1e-4, atol=1e-3)
-
-
-STEPS = (1e-6, -1e-6)
 
 
 @pytest.mark.parametrize('text', SMALL)
@@ -101,18 +102,16 @@ def test_of_one_block_it_is_full_attention(text: str, pattern: int | None):
 def test_a_sort_that_is_sure_puts_one_block_beside_the_own():
     """Blocks 0, 1, 2 read themselves and 1, 2, 0; with cut=1 all read block 1."""
     (q, _, v), order = inputs(12)[0], [1, 2, 0]
-    k = jnp.zeros((2, 3, 4, 4, 8)).at[:, jnp.arange(3), :, :, jnp.arange(3)].set(1.0).reshape(2, 12, 4, 8)
-    k = k + 0.1 * inputs(12)[0][1].at[..., :3].set(0.0)
-    sort = jnp.zeros((4, 8, 3)).at[:, jnp.arange(3), jnp.asarray(order)].set(30.0)
-    beside = [*np.arange(12).reshape(3, 4)[order].reshape(-1)]
     places = np.arange(12).reshape(3, 4)
+    k = inputs(12)[0][1].at[..., :3].set(0.0)
+    for i in range(3):
+        k = k.at[:, places[i], :, i].set(1.0)  # the first three entries tell the sort which block it is
+    sort = jnp.zeros((4, 8, 3)).at[:, jnp.arange(3), jnp.asarray(order)].set(30.0)
     out = run('sinkhorn(4, 3)', q, k, v, learned={'sort': sort})
-    cut = run('sinkhorn(4, 3, cut=1)', q, k, v, learned={'sort': sort})
     for i in range(3):
         read = np.concatenate([places[i], places[order[i]]])
-        own = places[i]
-        assert_close(out[:, own], attend(q[:, own], k[:, read], v[:, read], Softmax()))
-    assert beside[:4] == [4, 5, 6, 7]
+        assert_close(out[:, places[i]], attend(q[:, places[i]], k[:, read], v[:, read], Softmax()))
+    cut = run('sinkhorn(4, 3, cut=1)', q, k, v, learned={'sort': sort})
     assert_close(cut, attend(q, k[:, 4:8], v[:, 4:8], Softmax()))
 
 

@@ -81,6 +81,8 @@ def test_noise_goes_with_key_row_and_head_and_not_with_the_length():
     rows = jax.vmap(lambda row: jax.random.fold_in(rng, row))(jnp.arange(2))
     np.testing.assert_array_equal(noise, gumbel_noise(rows, 2, heads, 7))
     np.testing.assert_array_equal(noise[1:], gumbel_noise(rows[1:], 1, heads, 7))
-    assert len(np.unique(noise)) == noise.size and jnp.abs(noise - gumbel_noise(jax.random.key(5), 2, heads, 7)).min() > 0
+    assert (
+        len(np.unique(noise)) == noise.size and jnp.abs(noise - gumbel_noise(jax.random.key(5), 2, heads, 7)).min() > 0
+    )
     many = np.asarray(gumbel_noise(rng, 4, heads, 64), np.float64)
     np.testing.assert_allclose([many.mean(), many.var()], [0.5772, np.pi**2 / 6], rtol=3e-2)
