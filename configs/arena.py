@@ -3,8 +3,9 @@
     python train.py --config configs/arena.py:listops_short,nystrom --workdir runs/cell
     python eval.py --workdir runs/cell --checkpoint best --split test
 
-The task, the mechanism and, behind another comma, the size: `small` (the default: 2 layers of 64, as of the protocol of
-Nystromformer's authors), `paper` (what the paper says) or `code` (what its released settings say). All cells of a task
+The task, the mechanism and, if other than these, the size and the stage, with commas between. The size is `small` (the default: 2 layers of 64, as of the protocol of
+Nystromformer's authors), `paper` (what the paper says) or `code` (what its released settings say). The stage `masked` pretrains
+on the task's own rows by masked words; a run of the small size then begins with --config.train.start_from. All cells of a task
 and size have the same rows, in the same order, and the same steps; scripts/train_grid.py trains many of them. What each
 task really tests, and results: docs/arena.md.
 
@@ -17,7 +18,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs.common import fine_tuning_config, set_fields
+from configs.common import default_config, fine_tuning_config, set_fields
 
 BOOKS = 'text:data/books/novels_100_english/**/*.txt'
 # task: the set of rows, how many of train, dev and test where they are generated, the most words of a text
@@ -66,6 +67,7 @@ ORIGINAL: dict[str, dict[str, tuple[Any, ...]]] = {
         'pathx': (4, 128, 8, 128, 128, 0.2, 64, 500_000, 0.01, 2_500, 0.0, 'cosine'),
     },
 }
+MASK_RATES = {'listops': 0.1, 'cifar10': 0.5, 'pathfinder': 0.5}  # Amos et al. 2023, arXiv 2310.02980; text: 0.15
 PAPER_BYTES = 4_000  # of a review; the released settings have 1,000
 
 
@@ -84,6 +86,7 @@ def mechanisms(length: int) -> dict[str, dict[str, Any]]:
         'linformer': {'attention': f'linformer(16, {length})'},
         'nystrom': {'attention': 'nystrom(64, 6, 35)'},
         'induced': {'attention': 'induced(64)'},
+        'sinkhorn': {'attention': f'sinkhorn(64, {-(-length // 64)}, 5)'},
         'synthesizer_dense': {'attention': f"synthesizer('dense', {length})"},
         'synthesizer_random': {'attention': f"synthesizer('random', {length})"},
         'synthesizer_factorized': {'attention': f"synthesizer('factorized', {length}, 8)"},
@@ -92,39 +95,53 @@ def mechanisms(length: int) -> dict[str, dict[str, Any]]:
 
 
 def get_config(cell: str = 'listops_short,full') -> ConfigDict:
-    """One cell: `<task>`, `<task>,<mechanism>` or `<task>,<mechanism>,<size>`."""
-    task, mechanism, size = [*cell.split(','), *('full', 'small')[cell.count(',') :]][:3]
+    """One cell: `<task>[,<mechanism>[,<size>[,<stage>]]]`."""
+    task, mechanism, size, stage = [*cell.split(','), *('full', 'small', '')[cell.count(',') :]][:4]
     sizes = ('small', *(name for name, tasks in ORIGINAL.items() if task in tasks))
-    if task not in TASKS or mechanism not in mechanisms(1) or size not in sizes:
-        known = f'<task>[,<mechanism>[,<size>]] of {", ".join(TASKS)}; {", ".join(mechanisms(1))}; {", ".join(sizes)}'
+    is_known = task in TASKS and mechanism in mechanisms(1) and size in sizes and cell.count(',') < 4
+    if not is_known or stage not in ('', 'masked') or (stage and size != 'small'):
+        words = f'{", ".join(TASKS)}; {", ".join(mechanisms(1))}; {", ".join(sizes)}'
+        known = f'<task>[,<mechanism>[,<size>[,masked]]] of {words}'
         raise ValueError(f"the config's argument is {cell!r}; known: {known}")
-    config = fine_tuning_config()
+    config = default_config() if stage else fine_tuning_config()
     text, rows, length = TASKS[task]
     kind = text.partition(':')[0]
     vocabulary, ids, classes = KINDS[kind]
     if task == 'text' and size == 'paper':
         length = PAPER_BYTES
 
+    counts = rows or (0, 0, 0)
+    config.data.tokenizer = f'fixed:{vocabulary}'
+    config.data.length = length  # words of a text
+    fields = {'max_length': length, 'token_types': 0, 'norm': 'pre', 'norm_epsilon': 1e-6}
+    fields |= {'embedding_norm': False, 'kernel_init': 'fan_in', 'attention_dropout_rate': 0.0}
+    set_fields(config.model, fields)
+    config.optimizer.bias_correction = True
+    config.train.log_every_steps = 50
+    if stage:
+        config.data.source = f'arena:{text.format(counts[0])};{text.format(counts[1])}'
+        config.data.vocab_size = ids
+        config.data.mask_rate = MASK_RATES.get(kind, 0.15)
+        config.data.max_masked = round(config.data.mask_rate * length)
+        set_size(config, task, size)
+        set_fields(config.model, mechanisms(length)[mechanism])
+        return config
+
+    config.model.vocab_size = ids
     config.examples.problem = 'classification'
     config.examples.format = 'arena'
-    for split, count in zip(('train', 'dev', 'test'), rows or (0, 0, 0), strict=True):
+    for split, count in zip(('train', 'dev', 'test'), counts, strict=True):
         config.examples[split] = text.format(count)
     config.examples.towers = task in PAIRED
     config.examples.buckets = tuple(sorted({length // 4, length // 2, 3 * length // 4, length}))
-    config.data.tokenizer = f'fixed:{vocabulary}'
-    config.data.length = length  # words of a text
     config.head.kind = 'towers' if task in PAIRED else 'sequence'
     config.head.outputs = classes
     config.head.pooling = 'mean'
     config.head.transform = 'relu'
 
-    fields = {'vocab_size': ids, 'max_length': length, 'token_types': 0, 'norm': 'pre', 'norm_epsilon': 1e-6}
-    fields |= {'embedding_norm': False, 'kernel_init': 'fan_in', 'attention_dropout_rate': 0.0}
-    set_fields(config.model, fields)
+    config.head.dropout_rate = 0.1
     set_size(config, task, size)
     set_fields(config.model, mechanisms(config.data.length)[mechanism])
-    config.optimizer.bias_correction = True
-    config.train.log_every_steps = 50
     config.checkpoint.best_metric = 'accuracy'
     return config
 
@@ -133,7 +150,6 @@ def set_size(config: ConfigDict, task: str, size: str) -> None:
     """Sets sizes, steps and rates of the small or an original model."""
     if size == 'small':
         set_fields(config.model, SMALL)
-        config.head.dropout_rate = 0.1
         config.optimizer.learning_rate = 1e-3
         config.optimizer.warmup_steps = 100
         config.optimizer.schedule = 'linear'

@@ -13,6 +13,7 @@ PAIRS = ('none', 'nsp', 'sop')
 MASK_UNITS = ('token', 'word', 'ngram')
 UNITS = ('tokenizer', 'bytes', 'characters', 'words', 'pixels')
 IMAGE_SOURCES = ('images', 'tfds')  # the word before the colon of data.source
+ARENA_SOURCE = 'arena:'  # what data.source begins with where it names sets of long-range rows
 SPLITTINGS = ('documents', 'end')
 BATCHES = ('windows', 'streams')
 
@@ -25,7 +26,8 @@ class DataConfig:
         InputError: a field is out of its range; names the field, its value and what is allowed.
     """
 
-    # or text:<glob>, jsonl:<glob>#field, dump:<glob>, arrayrecord:<glob>, tfds:<name>#field, images:<glob>
+    # or text:<glob>, jsonl:<glob>#field, dump:<glob>, arrayrecord:<glob>, tfds:<name>#field, images:<glob>; of
+    # pretraining also arena:<set>;<set>, rows to train and to be evaluated on, each a row of its own
     source: str = read_by('pretraining', 'language_modelling', 'text_to_text', default='stdlib')
     # share held out for evaluation, of the documents or, with splitting 'end', of the text
     held_out: float = read_by('pretraining', 'language_modelling', 'text_to_text', default=0.02)

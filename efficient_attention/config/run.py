@@ -4,7 +4,7 @@ import dataclasses
 
 from efficient_attention.config.checkpoint import CheckpointConfig
 from efficient_attention.config.checks import check_one_of
-from efficient_attention.config.data import DataConfig
+from efficient_attention.config.data import ARENA_SOURCE, DataConfig
 from efficient_attention.config.distill import DistillConfig
 from efficient_attention.config.draw_checks import check_draws
 from efficient_attention.config.evaluation import EvalConfig, has_held_out
@@ -95,7 +95,9 @@ class RunConfig:
             raise InputError(
                 f'model.vocab_size {self.model.vocab_size} is below data.vocab_size {self.data.vocab_size}'
             )
-        if self.task == 'pretraining' and self.data.pairs == 'none':
+        if self.has_arena_rows:
+            require(self.data.pairs == 'none', 'data.pairs', self.data.pairs, "'none' with rows of arena:<set>")
+        elif self.task == 'pretraining' and self.data.pairs == 'none':
             check_packed_documents(self.model)
         if self.data.cut_at_documents:
             check_cut_documents(self.model)
@@ -111,6 +113,11 @@ class RunConfig:
         if self.task == 'text_to_text' and not self.has_noise:
             return bool(self.pairs.test if self.eval.split == 'test' else self.pairs.held_out)
         return has_held_out(self.data.held_out, self.eval.split)
+
+    @property
+    def has_arena_rows(self) -> bool:
+        """Whether a masked model is pretrained on rows of a long-range task, each by itself."""
+        return self.task == 'pretraining' and self.data.source.startswith(ARENA_SOURCE)
 
     @property
     def has_noise(self) -> bool:

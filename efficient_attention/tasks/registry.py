@@ -13,6 +13,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.tasks.denoising import DenoisingTask
 from efficient_attention.tasks.fine_tuning import EncodedExamples, FineTuningTask
 from efficient_attention.tasks.language_modelling import LanguageModellingTask
+from efficient_attention.tasks.masked_rows import MaskedRowsTask
 from efficient_attention.tasks.pretraining import PretrainingTask
 from efficient_attention.tasks.task import Task
 from efficient_attention.tasks.text_to_text import TextToTextTask
@@ -49,6 +50,8 @@ def make_task(config: RunConfig, examples: EncodedExamples | None = None) -> Tas
 
 def task_type(config: RunConfig) -> type[Task]:
     """The class of the config's task."""
+    if config.has_arena_rows:
+        return MaskedRowsTask
     return DenoisingTask if config.has_noise else TASKS[config.task]
 
 

@@ -81,7 +81,9 @@ def pathfinder_image(
     return PathfinderImage(pixels, label, (snakes[0], snakes[1]), others, discs, shapes.margin)
 
 
-def _draw(setting: Setting, snakes: Sequence[np.ndarray], others: Sequence[np.ndarray], discs: np.ndarray) -> np.ndarray:
+def _draw(
+    setting: Setting, snakes: Sequence[np.ndarray], others: Sequence[np.ndarray], discs: np.ndarray
+) -> np.ndarray:
     """The pixels: the brightest of all shapes, stretched so that the darkest is 0 and the brightest 255."""
     around = sprites.AROUND + max(setting.bar_length, math.ceil(setting.disc_radius)) + 1
     canvas = np.zeros((setting.size + 2 * around, setting.size + 2 * around), np.int32)

@@ -79,8 +79,9 @@ def _rows(words: np.ndarray, ends_RT: np.ndarray, labels_R: np.ndarray) -> Itera
 def _write(folder: Path, arena_set: ArenaSet, split: str, rows: Sequence[ArenaRow]) -> None:
     lengths_RT = np.array([[len(text) for text in row.texts] for row in rows], np.int64)
     words = np.concatenate([text for row in rows for text in row.texts])
-    arrays = words.astype('<u2'), np.cumsum(lengths_RT).reshape(lengths_RT.shape), np.array([row.label for row in rows])
-    for name, array in zip(ARRAYS, (*arrays[:2], arrays[2].astype(np.uint8)), strict=True):
+    labels_R = np.array([row.label for row in rows], np.uint8)
+    arrays = (words.astype('<u2'), np.cumsum(lengths_RT).reshape(lengths_RT.shape), labels_R)
+    for name, array in zip(ARRAYS, arrays, strict=True):
         np.save(folder / f'{name}.npy', array)
     manifest = {'format': FORMAT, 'rules': RULES, 'set': arena_set.text, 'split': split}
     manifest |= {'counts': {'rows': len(rows), 'words': len(words)}, 'files': describe_files(folder)}

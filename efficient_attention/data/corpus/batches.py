@@ -70,7 +70,11 @@ def training_batches(
         InputError: the batch is far larger than an epoch, the train split is too small, or (from the iterator) the
             corpus is damaged.
     """
-    rows = rows or CorpusRows(prepared.train, prepared.vocabulary, config, seed)
+    return batches_of_rows(rows or CorpusRows(prepared.train, prepared.vocabulary, config, seed), config, block, steps)
+
+
+def batches_of_rows(rows: Rows, config: DataConfig, block: HostBlock, steps: range) -> Iterator[Batch]:
+    """The same of rows that are there; raises InputError where the batch is far larger than an epoch."""
     if block.batch_size > MOST_EPOCHS_A_BATCH * rows.count:
         raise InputError(
             f'train.batch_size is {block.batch_size}, but an epoch has {rows.count} rows of {config.length} tokens; '
@@ -91,7 +95,11 @@ def evaluation_batches(
     Raises:
         InputError: the held-out split is too small, or (from the iterator) the corpus is damaged.
     """
-    rows = rows or CorpusRows(prepared.held_out, prepared.vocabulary, config, seed)
+    return every_row_once(rows or CorpusRows(prepared.held_out, prepared.vocabulary, config, seed), config, block)
+
+
+def every_row_once(rows: Rows, config: DataConfig, block: HostBlock) -> Iterator[Batch]:
+    """The same of rows that are there."""
     steps = range(-(-rows.count // block.batch_size))
     source = BlockRows(functools.partial(_once, rows), block, steps)
     return _batches(source, workers=0, prefetch=config.prefetch)

@@ -51,6 +51,14 @@ def fixed_tokenizer(name: str) -> Tokenizer:
     return tokenizer
 
 
+def check_vocabulary(tokenizer: Tokenizer, kind: str, vocabulary: str) -> None:
+    """Raises InputError unless the tokenizer has the fixed vocabulary that rows of this kind are numbers of."""
+    if tokenizer.get_vocab() != fixed_tokenizer(f'{PREFIX}{vocabulary}').get_vocab():
+        raise InputError(
+            f"data.tokenizer has another vocabulary than the rows of {kind}; it must be '{PREFIX}{vocabulary}'"
+        )
+
+
 def vocabulary_size(vocabulary: str) -> int:
     """The ids of a fixed vocabulary, special tokens among them."""
     return FIRST_WORD + (256 if vocabulary == BYTES else len(WORDS[vocabulary]))

@@ -13,7 +13,7 @@ from efficient_attention.data.examples.glue import MISMATCHED, GlueTask, glue_so
 from efficient_attention.data.examples.labelled_text import ARENA, LabelledText, arena_set, read_labelled
 from efficient_attention.data.examples.row_template import joined_rows, row_template
 from efficient_attention.data.examples.text_encoder import TextEncoder, ids_of
-from efficient_attention.data.tokenizers.fixed import PREFIX, fixed_tokenizer
+from efficient_attention.data.tokenizers.fixed import check_vocabulary
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.overlong_texts import Ids, LengthCounts, LengthRule
 from efficient_attention.tasks.problems.problem import Feature, Problem
@@ -39,7 +39,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         self.rule = LengthRule(config.overlong, config.stride, length)
         self.arena = first_set(config) if config.format == ARENA else None
         if self.arena is not None:
-            check_vocabulary(encoder, self.arena)
+            check_vocabulary(encoder.tokenizer, self.arena.kind, self.arena.vocabulary)
         self.text_count = self._text_count()
         if config.towers and self.text_count != TOWERS:
             raise InputError(f'examples.towers is {config.towers}; a row here has one text, so it must be False')
@@ -181,16 +181,6 @@ def first_set(config: ExamplesConfig) -> ArenaSet:
         if getattr(config, split).strip():
             return arena_set(config, split)
     raise InputError("examples.train is empty; with examples.format 'arena' it must name a set of rows")
-
-
-def check_vocabulary(encoder: TextEncoder, rows: ArenaSet) -> None:
-    """Raises InputError unless the tokenizer has the vocabulary that the rows are numbers of."""
-    wanted = fixed_tokenizer(f'{PREFIX}{rows.vocabulary}').get_vocab()
-    if encoder.tokenizer.get_vocab() != wanted:
-        raise InputError(
-            f'data.tokenizer has another vocabulary than the rows of {rows.kind}; it must be '
-            f"'{PREFIX}{rows.vocabulary}'"
-        )
 
 
 def labelled(

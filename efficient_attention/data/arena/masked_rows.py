@@ -1,0 +1,60 @@
+"""Rows of a long-range task for masked language models: each text a row of its own, masked as any corpus's."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from efficient_attention.config.data import DataConfig
+from efficient_attention.data.corpus.masking import Masker
+from efficient_attention.data.epoch_cache import LastTwoEpochs
+from efficient_attention.data.random_streams import Stream, random_stream
+from efficient_attention.data.tokenizers.vocabulary import Vocabulary
+from efficient_attention.errors import InputError
+
+Row = dict[str, np.ndarray]
+
+
+class MaskedRows:
+    """The masked rows of a list of texts; see `Rows` in data/corpus/batches.py.
+
+    Attributes:
+        count: rows of an epoch, one for each text.
+    """
+
+    def __init__(self, texts: Sequence[np.ndarray], vocabulary: Vocabulary, config: DataConfig, seed: int) -> None:
+        """`texts`: ids, int32 [l], of which a row has the first `config.length`; raises InputError for a bad seed."""
+        if not 0 <= seed < 2**64:
+            raise InputError(f'the seed is {seed}; it must lie in [0, 2^64)')
+        self.count, self._texts, self._seed = len(texts), texts, seed
+        self._pad, self._length, self._copies = vocabulary.pad, config.length, config.static_copies
+        self._masker = Masker(vocabulary, config)
+        self._orders: LastTwoEpochs[np.ndarray] = LastTwoEpochs()
+
+    def row_at(self, position: int) -> Row:
+        """The row at a position of endless training: epoch position // count, then that epoch's random order."""
+        epoch, turn = divmod(position, self.count)
+        return self.row(epoch, int(self._orders.get(epoch, self._make_order)[turn]))
+
+    def row(self, epoch: int, index: int) -> Row:
+        """Row `index`, masked as in this epoch."""
+        text = self.text(index)
+        used, places = len(text), np.arange(self._length, dtype=np.int32)
+        tokens = np.full(self._length, self._pad, np.int32)
+        tokens[:used] = text
+        masks = epoch % self._copies if self._copies else epoch
+        row = {'segments': (places < used).astype(np.int32), 'token_types': np.zeros(self._length, np.int32)}
+        row['positions'] = places * row['segments']
+        return row | self._masker(tokens, used, random_stream(self._seed, Stream.CORPUS_ROW, masks, index))
+
+    def text(self, index: int) -> np.ndarray:
+        """The ids of row `index` as they are, int32 [l]."""
+        return self._texts[index][: self._length]
+
+    def padding(self) -> Row:
+        """A row with the same arrays that counts for nothing: padding, and all weights 0."""
+        row = {name: np.zeros_like(array) for name, array in self.row(0, 0).items()}
+        row['tokens'][...] = self._pad
+        return row
+
+    def _make_order(self, epoch: int) -> np.ndarray:
+        return random_stream(self._seed, Stream.CORPUS_ORDER, epoch).permutation(self.count)

@@ -1,0 +1,114 @@
+"""Masked pretraining on the rows of a long-range task, for a classifier that then starts from it."""
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from efficient_attention.config.data import ARENA_SOURCE
+from efficient_attention.config.run import RunConfig
+from efficient_attention.data.arena.arena_set import ArenaSet, open_set
+from efficient_attention.data.arena.masked_rows import MaskedRows
+from efficient_attention.data.arena.prepared import prepared_rows, set_identity
+from efficient_attention.data.corpus.batches import batches_of_rows, every_row_once
+from efficient_attention.data.examples.text_encoder import text_encoder
+from efficient_attention.data.host_block import HostBlock
+from efficient_attention.data.tokenizers.fixed import FIRST_WORD, check_vocabulary
+from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.pretraining import PretrainingTask, unigram_losses
+from efficient_attention.tasks.task import HostBatch
+from efficient_attention.whole_files import write_atomically
+
+SPLITS = ('train', 'dev')  # of the sets: what is trained and what is evaluated on
+
+
+class MaskedRowsTask(PretrainingTask):
+    """Masked-LM on `data.source` 'arena:<set to train on>;<set to be evaluated on>', each text a row of its own."""
+
+    def __init__(self, config: RunConfig) -> None:
+        """Reads the rows, which are kept in `data.cache`.
+
+        Raises:
+            InputError: the sets, the tokenizer or the sizes do not serve; names which.
+        """
+        self.set_up(config)
+        self.sets = sets_of(self.data.source)
+        self.encoder = text_encoder(Path(self.data.tokenizer))
+        for arena_set in self.sets:
+            check_vocabulary(self.encoder.tokenizer, arena_set.kind, arena_set.vocabulary)
+        if self.encoder.size > self.model.vocab_size:
+            raise InputError(
+                f'the tokenizer has {self.encoder.size} tokens, more than model.vocab_size {self.model.vocab_size}'
+            )
+        self.held_out_metrics = self.metric_names()
+        identities = [set_identity(one, split) for one, split in zip(self.sets, SPLITS, strict=True)]
+        self.fingerprint = {'corpus': '-'.join(identity[:32] for identity in identities)}
+
+    @property
+    def notes(self) -> list[str]:
+        """See `Task`."""
+        return []
+
+    def rows_of(self, split: str) -> MaskedRows:
+        """The rows of 'train' or 'dev'."""
+        arena_set = self.sets[SPLITS.index(split)]
+        rows = prepared_rows(arena_set, split, Path(self.data.cache))
+        texts = [text.astype(np.int32) + FIRST_WORD for row in rows for text in row.texts]
+        vocabulary = vocabulary_of(self.encoder.tokenizer, self.data.tokenizer)
+        return MaskedRows(texts, vocabulary, self.data, self.seed)
+
+    @functools.cached_property
+    def rows(self) -> MaskedRows:  # type: ignore[override]  # of another kind, read in the same way
+        """The rows to train on."""
+        return self.rows_of('train')
+
+    @functools.cached_property
+    def held_out_rows(self) -> MaskedRows:
+        """The rows to be evaluated on."""
+        return self.rows_of('dev')
+
+    @functools.cached_property
+    def unigram_losses_V(self) -> np.ndarray:  # type: ignore[override]  # made when it is first asked for
+        """float32 [V]: what a unigram model of the training rows loses on each id."""
+        counts_V = np.zeros(self.encoder.size, np.int64)
+        for index in range(self.rows.count):
+            counts_V += np.bincount(self.rows.text(index), minlength=self.encoder.size)
+        return unigram_losses(counts_V)
+
+    def prepare_training(self) -> None:
+        """See `Task`."""
+        _ = self.rows
+
+    def training_batches(
+        self, start_step: int, stop_step: int, process_index: int, process_count: int
+    ) -> Iterator[HostBatch]:
+        """See `Task`."""
+        block, steps = HostBlock(self.batch_size, process_index, process_count), range(start_step, stop_step)
+        return batches_of_rows(self.rows, self.data, block, steps)
+
+    def evaluation_batches(self, process_index: int, process_count: int) -> Iterator[HostBatch]:
+        """See `Task`; each masked token comes with what a unigram model loses on it."""
+        block = HostBlock(self.eval_batch_size, process_index, process_count)
+        for batch in every_row_once(self.held_out_rows, self.data, block):
+            yield batch | {'unigram_losses': self.unigram_losses_V[batch['masked_tokens']]}
+
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """Of the fixed vocabulary."""
+        return self.encoder.tokenizer.get_vocab()
+
+    def save_assets(self, workdir: Path) -> None:
+        """Writes the vocabulary as a tokenizer."""
+        write_atomically(workdir / 'tokenizer.json', self.encoder.tokenizer.to_str(pretty=True))
+
+
+def sets_of(source: str) -> tuple[ArenaSet, ArenaSet]:
+    """The sets to train and to be evaluated on; one text stands for both, whose splits differ.
+
+    Raises:
+        InputError: as `open_set`.
+    """
+    first, _, second = source.removeprefix(ARENA_SOURCE).partition(';')
+    return open_set(first.strip(), 'data.source'), open_set((second or first).strip(), 'data.source')
