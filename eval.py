@@ -35,6 +35,7 @@ PROTOCOL = {  # of a language model; the config decides by default
     'context': flags.DEFINE_integer('context', None, 'Tokens that the model sees at once.'),
     'stride': flags.DEFINE_integer('stride', None, 'Tokens by which its window moves on; the context = no overlap.'),
     'memory_length': flags.DEFINE_integer('memory_length', None, 'Tokens of memory before each segment of --context.'),
+    'compressed_length': flags.DEFINE_integer('compressed_length', None, 'Slots of compressed memory before it.'),
     'clamp_length': flags.DEFINE_integer('clamp_length', None, 'Farther distances count as this one; 0 = none does.'),
     'same_length': flags.DEFINE_bool('same_length', None, 'Let each token read as many others as memory is long.'),
 }

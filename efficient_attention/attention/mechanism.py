@@ -155,6 +155,10 @@ class Mechanism:
         """The mechanism over those pairs alone that the pattern allows; raises NotImplementedError without pairs."""
         raise lack(self.name, 'pattern')
 
+    def everywhere(self) -> 'Mechanism':
+        """The mechanism over all pairs; raises NotImplementedError where it is not one over pairs."""
+        raise lack(self.name, 'form over all pairs')
+
     def causal_form(self, text: str) -> str:  # noqa: ARG002  only patterns repeat it
         """What one writes instead of the mechanism's text so that it is causal, for error lines."""
         return CAUSAL_OPTION if self.has_causal_option else f'another mechanism, as {self.name} has no causal form'

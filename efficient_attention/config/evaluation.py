@@ -28,6 +28,8 @@ class EvalConfig:
     stride: int = read_by('language_modelling', default=0)
     # tokens of memory before a segment of `context` tokens; -1 = model.memory_length
     memory_length: int = read_by('language_modelling', default=-1)
+    # slots of compressed memory before it; -1 = model.compressed_length, or none where there is no memory
+    compressed_length: int = read_by('language_modelling', default=-1)
     clamp_length: int = read_by('language_modelling', default=-1)  # as model.clamp_length, which -1 stands for
     # as model.same_length; either turns it on, where there is memory
     same_length: bool = read_by('language_modelling', default=False)
@@ -47,6 +49,7 @@ class EvalConfig:
         check_within('eval.context', self.context, 0)
         check_within('eval.stride', self.stride, 0)
         check_within('eval.memory_length', self.memory_length, -1)
+        check_within('eval.compressed_length', self.compressed_length, -1)
         check_within('eval.clamp_length', self.clamp_length, -1)
         if self.context and self.stride > self.context:
             raise InputError(

@@ -5,8 +5,8 @@ import dataclasses
 import jax.numpy as jnp
 
 from efficient_attention.config.checks import check_one_of, check_within
+from efficient_attention.config.compression import CompressionConfig
 from efficient_attention.config.fields import EXPORTED, marked
-from efficient_attention.config.source_reading import SourceReadingConfig
 from efficient_attention.errors import require
 
 NORMS = ('post', 'pre', 'none')
@@ -16,7 +16,7 @@ DTYPES = ('float32', 'bfloat16')
 
 
 @dataclasses.dataclass(frozen=True)
-class LayerConfig(SourceReadingConfig):
+class LayerConfig(CompressionConfig):
     """Shape and numerics of a layer; defaults are BERT's (Devlin et al. 2018, arXiv 1810.04805, and its released code).
 
     Raises:
@@ -39,7 +39,7 @@ class LayerConfig(SourceReadingConfig):
     dtype: str = marked(EXPORTED, default='float32')
 
     def __post_init__(self) -> None:
-        SourceReadingConfig.__post_init__(self)
+        CompressionConfig.__post_init__(self)
         require(0.0 <= self.dropout_rate < 1.0, 'model.dropout_rate', self.dropout_rate, 'in [0, 1)')
         check_within('model.init_std', self.init_std, 0, low_is_open=True)
         check_within('model.norm_epsilon', self.norm_epsilon, 0)

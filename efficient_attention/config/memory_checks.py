@@ -1,5 +1,7 @@
 """Checks that a model can keep a memory of the text before a segment, and relate positions to it."""
 
+from collections.abc import Mapping
+
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.relative import UNTIED
 from efficient_attention.errors import InputError, require
@@ -14,6 +16,31 @@ def check_memory(config: ModelConfig) -> None:
         )
     if config.memory_length:
         check_keeps_memory(config)
+    if config.compression != 'none':
+        allowed = f"'none' with model.cell {config.cell!r}, whose state stands for all tokens before"
+        require(config.cell == 'none', 'model.compression', config.compression, allowed)
+        allowed = '0 without model.memory_length, which tokens leave for it'
+        fits = config.memory_length > 0 or config.compressed_length == 0
+        require(fits, 'model.compressed_length', config.compressed_length, allowed)
+
+
+def check_compression(config: ModelConfig, lengths: Mapping[str, int]) -> None:
+    """Raises InputError where a model that is trained compresses into no slots, or segments do not divide by the rate.
+
+    lengths: of segments, in tokens, by the names of their fields.
+    """
+    if config.compression == 'none':
+        return
+    allowed = f'above 0 with model.compression {config.compression!r}'
+    require(config.compressed_length > 0, 'model.compressed_length', config.compressed_length, allowed)
+    check_rate(config, lengths)
+
+
+def check_rate(config: ModelConfig, lengths: Mapping[str, int]) -> None:
+    """Raises InputError where segments that push tokens into a compressed memory do not divide by the rate."""
+    for name, length in lengths.items() if config.compressed_length else ():
+        allowed = f'a multiple of model.compression_rate {config.compression_rate}: each segment fills whole slots'
+        require(length % config.compression_rate == 0, name, length, allowed)
 
 
 def check_keeps_memory(config: ModelConfig) -> None:

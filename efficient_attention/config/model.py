@@ -1,8 +1,9 @@
 """A model's whole config: layers, embeddings, output, and how the layers are stacked.
 
 The groups of model fields inherit from one another (AttentionConfig <- RelativeConfig <- ScoreConfig <-
-FeedForwardConfig <- RecurrentConfig <- SourceReadingConfig <- LayerConfig <- EmbeddingConfig <- OutputConfig <-
-UnevenConfig <- QuantizationConfig <- LowRankConfig <- ModelConfig), a file for each, and are not fields of one another.
+FeedForwardConfig <- RecurrentConfig <- SourceReadingConfig <- CompressionConfig <- LayerConfig <- EmbeddingConfig <-
+OutputConfig <- UnevenConfig <- QuantizationConfig <- LowRankConfig <- ModelConfig), a file for each, and are not fields
+of one another.
 So a field has one flat name everywhere, on the command line (`--config.model.width`), in config.json and in code
 (`config.width`), without a table that maps flat names to groups; a module asks for the smallest config that has what it
 reads, and takes any larger one; and a group can check its fields against those below it, such as `adaptive_divisor`
@@ -27,8 +28,8 @@ STACKS = ('plain', 'reversible')
 class ModelConfig(LowRankConfig):
     """An encoder or decoder. Its fields are those of this stack and of the groups below it, all on one level:
     `AttentionConfig`, `RelativeConfig`, `ScoreConfig`, `FeedForwardConfig`, `RecurrentConfig`, `SourceReadingConfig`,
-    `LayerConfig`, `EmbeddingConfig`, `OutputConfig`, `UnevenConfig`,
-    `QuantizationConfig`, `LowRankConfig`.
+    `CompressionConfig`, `LayerConfig`, `EmbeddingConfig`, `OutputConfig`, `UnevenConfig`, `QuantizationConfig`,
+    `LowRankConfig`.
 
     Raises:
         InputError: a field is out of range; names the field, its value and what is allowed.

@@ -11,7 +11,7 @@ from efficient_attention.config.evaluation import EvalConfig, has_held_out
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.fields import CHANGEABLE, TASKS, TRAINING_ONLY, marked, read_by, unread_fields
 from efficient_attention.config.head import HeadConfig
-from efficient_attention.config.memory_checks import check_memory
+from efficient_attention.config.memory_checks import check_compression, check_memory
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig, check_decoder
 from efficient_attention.config.noise import NoiseConfig, check_default
@@ -72,6 +72,7 @@ class RunConfig:
         allowed = f'another in the task {self.task}; it counts distances behind a token, for decoders alone'
         require(is_decoder or self.model.relative != 'transformer_xl', 'model.relative', 'transformer_xl', allowed)
         check_memory(self.model)
+        check_compression(self.model, {'data.length': self.data.length})
         check_recurrent(self.model, self.mesh)
         if self.model.is_uneven:
             self.check_uneven()

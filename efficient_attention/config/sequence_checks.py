@@ -17,7 +17,8 @@ def check_sequence(mesh: MeshConfig, model: ModelConfig, lengths: dict[str, int]
     if count == 1:
         return
     asked = f'mesh.sequence is {count}; '
-    for name, length in (lengths | {'model.memory_length': model.memory_length}).items():
+    memory = {f'model.{name}': getattr(model, name) for name in ('memory_length', 'compressed_length')}
+    for name, length in (lengths | memory).items():
         if length % count:
             raise InputError(f'{asked}{name} {length} does not divide over so many devices')
     check_mechanisms(mesh, model, 'model.attention', model.attention)

@@ -22,6 +22,7 @@ from efficient_attention.modules.context import OtherSequence, fold
 from efficient_attention.modules.parameters import linear, make_norm
 from efficient_attention.modules.sub_layer import SubLayer
 from efficient_attention.modules.table import table_logits
+from efficient_attention.modules.told import Told
 
 
 class Decoder(nnx.Module):
@@ -113,10 +114,21 @@ class Decoder(nnx.Module):
     ) -> tuple[Array, AnyMemory]:
         """The vectors that `logits` reads for the segment that follows on `memory`, and the memory after it.
 
+        Arguments as of `telling`.
+        """
+        hidden_BLD, memory, _ = self.telling(tokens_BL, segments_BL, memory, rng=rng)
+        return hidden_BLD, memory
+
+    def telling(
+        self, tokens_BL: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
+    ) -> tuple[Array, AnyMemory, Told]:
+        """As `continued`, and what the layers told on the way: sums over all rows, tokens and layers, by name.
+
         Args:
             tokens_BL: ids below V.
             segments_BL: 0 = padding; else the number of the text, which the memory's tokens have too if they are of it.
-            memory: of the segments before, `empty_memory` at the start; any length. No gradient flows into it.
+            memory: of the segments before, `empty_memory` at the start; any length. No gradient flows into it. Before
+                a compressed one segments are multiples of `compression_rate`.
                 Padding takes up places like tokens do, so it belongs where a row's text has ended.
             rng: a key, or one for each row; turns dropout on.
 
@@ -126,8 +138,8 @@ class Decoder(nnx.Module):
         check_keeps_memory(self.config)
         positions_BL = jnp.broadcast_to(jnp.arange(tokens_BL.shape[1]), tokens_BL.shape)
         x_BLD = self.embeddings(tokens_BL, jnp.zeros_like(tokens_BL), positions_BL, rng=fold(rng, 0))
-        x_BLD, memory = self.stack.continued(x_BLD, segments_BL, memory, rng=fold(rng, 1))
-        return self.normed(x_BLD, rng), memory
+        x_BLD, memory, told = self.stack.continued(x_BLD, segments_BL, memory, rng=fold(rng, 1))
+        return self.normed(x_BLD, rng), memory, told
 
     def logits(self, hidden_BLD: Array) -> Array:
         """float32 [B, L, V] from the vectors of `hidden`, or of any part of their positions.

@@ -25,6 +25,7 @@ from efficient_attention.attention.features.fixed_sums import FixedSums
 from efficient_attention.attention.fixed_keys import FixedKeys
 from efficient_attention.attention.patterns import Window
 from efficient_attention.config.model import ModelConfig
+from efficient_attention.errors import require
 from efficient_attention.models import source_reader
 from efficient_attention.models.decoder import Decoder, check_taps
 from efficient_attention.models.encoder import mechanism_rng
@@ -208,6 +209,8 @@ def cache_specs(config: ModelConfig, max_length: int) -> tuple[CacheSpec, ...]:
     """
     heads, width = config.heads, config.head_width
     mechanisms = layer_mechanisms(config)
+    allowed = '0 where text is made token by token, which reads the last tokens alone'
+    require(not config.compressed_length, 'model.compressed_length', config.compressed_length, allowed)
     if config.memory_length:
         window = Window(config.memory_length - config.same_length)
         mechanisms = tuple(mechanism.within(window) for mechanism in mechanisms)

@@ -1,8 +1,8 @@
 """Segment memory: what the layers of a decoder keep of the text before a segment (Dai et al. 2019, arXiv 1901.02860).
 
 An attention's keys and values come from its input for this segment and, before it, from its inputs for the M tokens
-before, into which no gradient flows. A recurrent layer goes on from its state. Memory goes in and comes out of a call
-as arrays; nothing is kept on a module.
+before, into which no gradient flows. Tokens before these may stay in fewer slots (Rae et al. 2019, arXiv 1911.05507).
+A recurrent layer goes on from its state. Memory goes in and comes out of a call as arrays; nothing is kept on a module.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from jax import Array
 
 from efficient_attention.attention.device_mesh import spread
 from efficient_attention.config.model import ModelConfig
-from efficient_attention.modules.context import LayerMemory, OtherSequence
+from efficient_attention.modules.context import AttentionMemory, CompressedLayerMemory, LayerMemory, OtherSequence
 from efficient_attention.recurrence.cell import States
 from efficient_attention.recurrence.recur import State
 from efficient_attention.recurrence.registry import cell_of
@@ -45,13 +45,48 @@ class Memory:
         """One layer's, from its part of `by_layer`."""
         return LayerMemory(states_BMD, self.segments_BM)
 
-    def after(self, inputs_NBLD: Array, segments_BL: Array) -> 'Memory':
-        """The memory after a segment with these inputs of its layers: the last M tokens of both."""
+    def after(self, kept: tuple[Array, None], segments_BL: Array) -> 'Memory':
+        """The memory after a segment, from the inputs of its layers [N, B, L, D]: the last M tokens of both."""
+        inputs_NBLD, _ = kept
         new_BNLD = inputs_NBLD.swapaxes(0, 1).astype(self.states_BNMD.dtype)
         states = jnp.concatenate([self.states_BNMD, new_BNLD], axis=2)  # of M + L tokens, as the segments
         segments = jnp.concatenate([self.segments_BM, segments_BL.astype(self.segments_BM.dtype)], axis=1)
         start = segments_BL.shape[1]
         return Memory(jax.lax.stop_gradient(spread(states[:, :, start:], 'BNMD')), segments[:, start:])
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class CompressedMemory:
+    """Slots that older tokens were compressed to, in front of the last M tokens.
+
+    A slot is read by the tokens of its segment alone, as a token is.
+    """
+
+    compressed: Memory
+    recent: Memory
+
+    def by_layer(self) -> tuple[Array, Array]:
+        """What differs between layers, which are its first axis."""
+        return self.compressed.by_layer(), self.recent.by_layer()
+
+    def of_layer(self, states: tuple[Array, Array]) -> CompressedLayerMemory:
+        """One layer's, from its part of `by_layer`."""
+        compressed_BMD, recent_BMD = states
+        return CompressedLayerMemory(self.compressed.of_layer(compressed_BMD), self.recent.of_layer(recent_BMD))
+
+    def after(self, kept: tuple[Array, Array], segments_BL: Array) -> 'CompressedMemory':
+        """The memory after a segment, from the inputs of its layers and what the tokens that left became.
+
+        These are [N, B, L, D] and [N, B, L / c, D]. A slot has the segment of its newest token.
+        """
+        inputs_NBLD, new_NBMD = kept
+        length, slots = segments_BL.shape[1], new_NBMD.shape[2]
+        known = self.recent.segments_BM
+        left_BL = jnp.concatenate([known, segments_BL.astype(known.dtype)], axis=1)[:, :length]
+        rate = length // slots
+        compressed = self.compressed.after((new_NBMD, None), left_BL[:, rate - 1 :: rate])
+        return CompressedMemory(compressed, self.recent.after((inputs_NBLD, None), segments_BL))
 
 
 @jax.tree_util.register_dataclass
@@ -79,10 +114,10 @@ class StateMemory:
         return StateMemory(vectors, states[0].segments_B[0])
 
 
-AnyMemory = Memory | StateMemory
+AnyMemory = Memory | CompressedMemory | StateMemory
 
 
-def before_layer(memory: AnyMemory | None, of_layer: Any) -> LayerMemory | tuple[State, ...] | None:
+def before_layer(memory: AnyMemory | None, of_layer: Any) -> AttentionMemory | tuple[State, ...] | None:
     """What a layer reads of the memory, from its part of `by_layer`."""
     return None if memory is None else memory.of_layer(of_layer)
 
@@ -102,9 +137,19 @@ def empty_states(config: ModelConfig, rows: int) -> StateMemory:
 
 
 def empty_memory(config: ModelConfig, rows: int) -> AnyMemory:
-    """The memory before any text, of `config.memory_length` tokens, or of states."""
+    """The memory before any text, of `config.memory_length` tokens, or of states.
+
+    In front of the tokens are `config.compressed_length` slots, if any.
+    """
     if config.cell != 'none':
         return empty_states(config, rows)
-    length = config.memory_length
+    recent = empty_slots(config, rows, config.memory_length)
+    if not config.compressed_length:
+        return recent
+    return CompressedMemory(empty_slots(config, rows, config.compressed_length), recent)
+
+
+def empty_slots(config: ModelConfig, rows: int, length: int) -> Memory:
+    """A memory of so many tokens, or slots, where there is nothing yet."""
     states_BNMD = jnp.zeros((rows, config.layers, length, config.width), config.compute_dtype)
     return Memory(states_BNMD, jnp.zeros((rows, length), jnp.int32))

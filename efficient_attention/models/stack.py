@@ -22,11 +22,18 @@ from efficient_attention.models.memory import AnyMemory, StateMemory, before_lay
 from efficient_attention.models.position_bias import LogitTerms, PositionBias
 from efficient_attention.models.reversible import Plan, reversible, turn_of
 from efficient_attention.models.taps import LayerTap, Taps, taps_of
-from efficient_attention.modules.context import Context, LayerMemory, OtherSequence
+from efficient_attention.modules.context import (
+    AttentionMemory,
+    CompressedLayerMemory,
+    Context,
+    LayerMemory,
+    OtherSequence,
+)
 from efficient_attention.modules.distances import DistanceBiases
 from efficient_attention.modules.layer import Layer
 from efficient_attention.modules.learned import learned_arrays, make_learned
 from efficient_attention.modules.sub_layer import RECURRENT, Streams, SubLayer, begin, end
+from efficient_attention.modules.told import Told, over_layers
 from efficient_attention.recurrence.recur import State
 
 # Fields of a context that gradients flow into.
@@ -40,10 +47,21 @@ class Shared(NamedTuple):
     read: dict[str, Any]
 
 
-# What the memory keeps of layers, and taps, each stacked over the N layers; None without memory, and where no taps are
-# asked for.
-HandedOut = tuple[Any, LayerTap | None]
-BeforeLayer = LayerMemory | tuple[State, ...] | None
+class HandedOut(NamedTuple):
+    """What layers hand out beside their streams, stacked over the N layers.
+
+    Args:
+        kept: what the memory keeps of them; None without memory.
+        tap: None where no taps are asked for.
+        told: see modules/told.py.
+    """
+
+    kept: Any
+    tap: LayerTap | None
+    told: Told
+
+
+BeforeLayer = AttentionMemory | tuple[State, ...] | None
 Parameters = tuple[nnx.State | None, Shared]  # of one layer alone, of all layers
 
 
@@ -97,27 +115,30 @@ class Stack(nnx.Module):
         A reversible stack, whose layers' outputs are kept here anyway, is differentiated like a plain one.
         """
         context, memory = self.context(segments_BL, positions_BL, **options), first_memory(options.get('other'))
-        x_BLD, (_, tap) = self.run(x_BLD, context, memory, is_tapped=True)
-        assert tap is not None
-        return x_BLD, taps_of(tap, x_BLD.dtype)
+        x_BLD, handed_out = self.run(x_BLD, context, memory, is_tapped=True)
+        assert handed_out.tap is not None
+        return x_BLD, taps_of(handed_out.tap, x_BLD.dtype)
 
     def with_states(
         self, x_BLD: Array, segments_BL: Array, positions_BL: Array, **options: Any
     ) -> tuple[Array, StateMemory]:
         """The last layer's output, and the states of recurrent layers after it; arguments as of `context`."""
         context, memory = self.context(segments_BL, positions_BL, **options), empty_states(self.config, len(x_BLD))
-        x_BLD, (states, _) = self.run(x_BLD, context, memory)
-        return x_BLD, memory.after(states, segments_BL)
+        x_BLD, handed_out = self.run(x_BLD, context, memory)
+        return x_BLD, memory.after(handed_out.kept, segments_BL)
 
     def continued(
         self, x_BLD: Array, segments_BL: Array, memory: AnyMemory, *, rng: Array | None = None
-    ) -> tuple[Array, AnyMemory]:
-        """The last layer's output for the segment after `memory`, and the memory after it; a plain stack alone."""
+    ) -> tuple[Array, AnyMemory, Told]:
+        """The last layer's output for the segment after `memory`, the memory after it, and what all layers told.
+
+        Of a plain stack alone.
+        """
         positions_BL = jnp.broadcast_to(jnp.arange(x_BLD.shape[1]), x_BLD.shape[:2])
         context = Context(segments_BL, positions_BL, rng, **self.logit_terms())
         memory = jax.lax.stop_gradient(memory)
-        x_BLD, (kept, _) = self.run(x_BLD, context, memory)
-        return x_BLD, memory.after(kept, segments_BL)
+        x_BLD, handed_out = self.run(x_BLD, context, memory)
+        return x_BLD, memory.after(handed_out.kept, segments_BL), over_layers(handed_out.told)
 
     def context(
         self,
@@ -170,7 +191,7 @@ class Stack(nnx.Module):
     def run(
         self, x_BLD: Array, context: Context, memory: AnyMemory | None = None, *, is_tapped: bool = False
     ) -> tuple[Array, HandedOut]:
-        """The last layer's output, and what memory and taps ask of all layers, with a leading N."""
+        """The last layer's output, and what all layers hand out, with a leading N."""
         streams = begin(x_BLD, is_reversible=self.config.stack == 'reversible')
         walk = self.walk if self.is_separate else self.scan
         streams, handed_out = walk(streams, context, memory, is_tapped)
@@ -265,12 +286,15 @@ class LayerCall(NamedTuple):
     def run(
         self, layer: Layer, number: Array | int, memory: BeforeLayer, streams: Streams
     ) -> tuple[Streams, HandedOut]:
-        """The streams after layer `number`, and what memory and taps ask of it."""
-        read = streams[0]
-        streams, operands = layer.run(streams, self.context.of_layer(number, memory), self.mechanism)
-        states = operands.pop(RECURRENT.name, None)
-        kept = None if memory is None else read if isinstance(memory, LayerMemory) else states
-        return streams, (kept, (streams, operands) if self.is_tapped else None)
+        """The streams after layer `number`, and what it hands out."""
+        read, context = streams[0], self.context.of_layer(number, memory)
+        streams, operands = layer.run(streams, context, self.mechanism)
+        kept: Any = operands.pop(RECURRENT.name, None)
+        told: Told = {}
+        if isinstance(memory, LayerMemory | CompressedLayerMemory):
+            kept, told = layer.remembered(read, context, self.mechanism)
+        tap = (streams, operands) if self.is_tapped else None
+        return streams, HandedOut(None if memory is None else kept, tap, told)
 
 
 def layer_branch(

@@ -234,17 +234,26 @@ class Attention(nnx.Module):
             read_BMD = spread(jnp.concatenate([memory.states_BMD.astype(x_BLD.dtype), x_BLD], axis=1), 'BMD')
             key_positions_BM = jnp.broadcast_to(jnp.arange(read_BMD.shape[1]), read_BMD.shape[:2])
             positions_BL = key_positions_BM[:, -x_BLD.shape[1] :]
+        return self.compared(x_BLD, read_BMD, mechanism, (positions_BL, key_positions_BM))
+
+    def compared(
+        self, x_BLD: Array, read_BMD: Array, mechanism: Mechanism, places: tuple[Array, Array] | None = None
+    ) -> tuple[Array, Array, Array]:
+        """Query [B, L, H, K] of `x`, key and value [B, M, H, K] of what it reads.
+
+        `places` are the positions of both, by which the config may rotate them; without any, contents alone count.
+        """
         v_BMHK = self.split_heads(self.value(read_BMD))
         if not mechanism.reads_keys:  # vectors in the places of those that nothing compares
             return v_BMHK if self.query is None else self.split_heads(self.query(x_BLD)), v_BMHK, v_BMHK
         q_BLHK = self.general_query(self.split_heads(of_module(self.query)(x_BLD)))
-        has_keys, k_BMHK = not self.config.shared_qk, self.keys_of(read_BMD, key_positions_BM)
+        has_keys, k_BMHK = not self.config.shared_qk, self.keys_of(read_BMD, None if places is None else places[1])
         if k_BMHK is None:
-            k_BMHK = q_BLHK if memory is None else self.split_heads(of_module(self.query)(read_BMD))
-        if self.config.rotary:
+            k_BMHK = q_BLHK if read_BMD is x_BLD else self.split_heads(of_module(self.query)(read_BMD))
+        if self.config.rotary and places is not None:
             is_one = k_BMHK is q_BLHK
-            q_BLHK = rotate(q_BLHK, positions_BL)
-            k_BMHK = q_BLHK if is_one else rotate(k_BMHK, key_positions_BM)
+            q_BLHK = rotate(q_BLHK, places[0])
+            k_BMHK = q_BLHK if is_one else rotate(k_BMHK, places[1])
         if not has_keys and not mechanism.normalises_keys:
             k_BMHK = keys_of_queries(k_BMHK)
         q_BLHK = q_BLHK * self.config.query_scale if self.config.query_scale != 1.0 else q_BLHK

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from efficient_attention.attention.device_mesh import spread
 from efficient_attention.modules.distances import Biases
 from efficient_attention.modules.sub_layer import SubLayer
 from efficient_attention.recurrence.cell import States
@@ -25,6 +26,30 @@ class LayerMemory(NamedTuple):
         places = np.arange(before + new, dtype=np.int32)[None]
         key_segments = jnp.concatenate([self.segments_BM, segments_BL.astype(self.segments_BM.dtype)], axis=1)
         return {'key_segments': key_segments, 'query_positions': places[:, before:], 'key_positions': places}
+
+
+class CompressedLayerMemory(NamedTuple):
+    """What a layer read before this segment: in front the slots that tokens were compressed to, then tokens."""
+
+    compressed: LayerMemory
+    recent: LayerMemory
+
+    def joined(self) -> LayerMemory:
+        """All slots in a row, each of which is a position."""
+        states_BMD = jnp.concatenate([self.compressed.states_BMD, self.recent.states_BMD], axis=1)
+        segments_BM = jnp.concatenate([self.compressed.segments_BM, self.recent.segments_BM], axis=1)
+        return LayerMemory(spread(states_BMD, 'BMD'), segments_BM)
+
+    def leaving(self, x_BLD: Array, segments_BL: Array) -> LayerMemory:
+        """The oldest L tokens of the recent ones and of a segment with this input, which makes them leave."""
+        (states_BMD, segments_BM), count = self.recent, segments_BL.shape[1]
+        if segments_BM.shape[1] < count:
+            states_BMD = jnp.concatenate([states_BMD, x_BLD.astype(states_BMD.dtype)], axis=1)
+            segments_BM = jnp.concatenate([segments_BM, segments_BL.astype(segments_BM.dtype)], axis=1)
+        return LayerMemory(spread(states_BMD[:, :count], 'BLD'), segments_BM[:, :count])
+
+
+AttentionMemory = LayerMemory | CompressedLayerMemory
 
 
 class OtherSequence(NamedTuple):
@@ -71,14 +96,14 @@ class Context(NamedTuple):
     bias: Any = None
     distance_biases: Biases | None = None
     learned: dict[str, Array] | None = None
-    memory: LayerMemory | tuple[State, ...] | None = None
+    memory: AttentionMemory | tuple[State, ...] | None = None
     other_BMD: Array | None = None
     other_segments_BM: Array | None = None
     other_positions_BM: Array | None = None
     state_rng: Array | None = None
     product_BLX: Array | None = None
 
-    def of_layer(self, number: int | Array, memory: LayerMemory | tuple[State, ...] | None = None) -> 'Context':
+    def of_layer(self, number: int | Array, memory: AttentionMemory | tuple[State, ...] | None = None) -> 'Context':
         """The same for layer `number` of a stack, with its keys and its memory."""
         rngs = (fold(rng, number) for rng in (self.rng, self.mechanism_rng, self.state_rng))
         rng, mechanism_rng, state_rng = rngs

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import jax
 from flax import nnx
 from jax import Array
 
@@ -12,12 +13,14 @@ from efficient_attention.attention.dropout import dropout
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.config.layer import LayerConfig
 from efficient_attention.modules.attention import Attention, AttentionOperands
+from efficient_attention.modules.compression import compress, held, make_compressor, reconstruction_error
 from efficient_attention.modules.constant import Constant
-from efficient_attention.modules.context import Context, LayerMemory, fold
+from efficient_attention.modules.context import CompressedLayerMemory, Context, LayerMemory, fold
 from efficient_attention.modules.feed_forward import FeedForward
 from efficient_attention.modules.parameters import make_norm
 from efficient_attention.modules.recurrent import Recurrent
 from efficient_attention.modules.sub_layer import MEMORY, OTHER, Streams, SubLayer, advance, sub_layers_of
+from efficient_attention.modules.told import RECONSTRUCTION, Told
 from efficient_attention.recurrence.recur import State
 
 
@@ -34,6 +37,7 @@ class Layer(nnx.Module):
             setattr(self, sub.name, make_module(config, sub, rngs))
             if config.norm != 'none':
                 setattr(self, sub.norm, make_norm(config, config.width, rngs))
+        self.compressor = make_compressor(config, rngs)
 
     def __call__(
         self,
@@ -98,9 +102,33 @@ class Layer(nnx.Module):
         if OTHER in sub.keys_from:
             return module.cross(x_BLD, context._replace(rng=rng), context.other(sub))
         read = context.memory if MEMORY in sub.keys_from else None
+        read = read.joined() if isinstance(read, CompressedLayerMemory) else read
         assert read is None or isinstance(read, LayerMemory)
-        memory = self.normed_memory(sub, read)
+        memory = None if read is None else self.normed_slots(sub, read)
         return module.self_attention(x_BLD, context._replace(rng=rng, memory=memory), mechanism)
+
+    def remembered(
+        self, x_BLD: Array, context: Context, mechanism: Mechanism | None = None
+    ) -> tuple[tuple[Array, Array | None], Told]:
+        """What the memory gets of a segment with this input, and what the layer tells of it.
+
+        These are the input, and what the tokens are compressed to that leave the memory for it, [B, L / c, D]; None
+        where they are forgotten. A learned compressor is told about by 'reconstruction', see `reconstruction_error`,
+        whose gradient reaches it and nothing else.
+        """
+        memory = context.memory
+        if not isinstance(memory, CompressedLayerMemory):
+            return (x_BLD, None), {}
+        read_BLD, memory = jax.lax.stop_gradient((x_BLD, memory))
+        leaving = memory.leaving(read_BLD, context.segments_BL)
+        compressed = compress(self.config, self.compressor, leaving)
+        if not self.config.reconstruction_weight:
+            return (x_BLD, compressed.states_BMD), {}
+        (sub,), layer = (sub for sub in self.sub_layers if MEMORY in sub.keys_from), held(self)
+        queries = LayerMemory(read_BLD, context.segments_BL)
+        read = (layer.normed_slots(sub, slots) for slots in (queries, leaving, compressed))
+        error = reconstruction_error(getattr(layer, sub.name), mechanism or self.config.mechanisms[0], *read)
+        return (x_BLD, compressed.states_BMD), {RECONSTRUCTION: error}
 
     def input_product(self, x_BLD: Array) -> Array:
         """The product [B, L, g U] of the first sub-layer, a recurrent one, with the input of the layer."""
@@ -108,11 +136,11 @@ class Layer(nnx.Module):
         x_BLD = getattr(self, sub.norm)(x_BLD) if self.config.norm == 'pre' else x_BLD
         return getattr(self, sub.name).input_product(x_BLD)
 
-    def normed_memory(self, sub: SubLayer, memory: LayerMemory | None) -> LayerMemory | None:
-        """The memory as the sub-layer reads it: normalised like its input."""
-        if memory is None or self.config.norm != 'pre':
-            return memory
-        return memory._replace(states_BMD=getattr(self, sub.norm)(memory.states_BMD))
+    def normed_slots(self, sub: SubLayer, slots: LayerMemory) -> LayerMemory:
+        """The slots of a memory as the sub-layer reads them: normalised like its input."""
+        if self.config.norm != 'pre':
+            return slots
+        return slots._replace(states_BMD=getattr(self, sub.norm)(slots.states_BMD))
 
 
 def make_module(config: LayerConfig, sub: SubLayer, rngs: nnx.Rngs) -> nnx.Module:

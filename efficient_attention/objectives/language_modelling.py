@@ -8,6 +8,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.models.memory import AnyMemory, empty_memory
 from efficient_attention.models.two_way import TwoWayLanguageModel
+from efficient_attention.modules.told import Told, told_losses
 from efficient_attention.objectives.adaptive_loss import adaptive_sums
 from efficient_attention.objectives.chunked_loss import chunked_sums
 from efficient_attention.objectives.objective import Batch, Objective, Sums
@@ -28,11 +29,20 @@ class LanguageModelling(Objective):
     def __init__(self, model: ModelConfig | None = None) -> None:
         self.model = model
         self.is_two_way = model is not None and model.directions_apart
+        self.told = {} if model is None else told_losses(model)
 
     def weights(self, batch: Batch) -> dict[str, Array]:
-        """How many tokens are predicted ('causal_lm'), and how many from those behind them ('backward_lm')."""
+        """How many tokens are predicted ('causal_lm'), and how many from those behind them ('backward_lm').
+
+        The losses that layers tell have a weight of 1 for each token that is read.
+        """
         weights = {'causal_lm': batch['weights'].sum()}
-        return weights | ({'backward_lm': backward_weights(batch).sum()} if self.is_two_way else {})
+        weights |= {'backward_lm': backward_weights(batch).sum()} if self.is_two_way else {}
+        return weights | {term: (batch['segments'] > 0).astype(jnp.float32).sum() for term in self.told}
+
+    def factor(self, term: str) -> float:
+        """That of a loss that layers tell is in the config; others count as they are."""
+        return self.told.get(term, 1.0)
 
     def initial_carry(self, rows: int) -> AnyMemory | None:
         """An empty memory, for a decoder that keeps one."""
@@ -45,22 +55,24 @@ class LanguageModelling(Objective):
 
         Handed on is the memory after the batch, where `carry` is the one before it.
 
-        With `unigram_losses` in the batch also their sum.
+        With `unigram_losses` in the batch also their sum. What layers tell are terms of their own.
         """
+        told: Told = {}
         tokens_BL, segments_BL = batch['tokens'], batch['segments']
         if carry is None:
             hidden_BLD = model.hidden(tokens_BL, segments_BL, rng=rng, step=step)
         else:
             assert isinstance(model, Decoder)  # the other keeps no memory
-            hidden_BLD, carry = model.continued(tokens_BL, segments_BL, carry, rng=rng)
+            hidden_BLD, carry, told = model.telling(tokens_BL, segments_BL, carry, rng=rng)
         back_BLD = None
         if self.is_two_way:
             hidden_BLD, back_BLD = jnp.split(hidden_BLD, 2, axis=-1)
         sums = output_sums(model, hidden_BLD, batch['targets'], batch['weights'])
         if 'unigram_losses' in batch:  # held-out batches: what a unigram model loses on the same tokens
             sums['unigram_loss'] = (batch['unigram_losses'] * batch['weights']).sum()
+        of_layers = {term: {'loss': total} for term, total in told.items()}
         if back_BLD is None:
-            return {'causal_lm': sums}, carry
+            return {'causal_lm': sums} | of_layers, carry
         back = output_sums(model, back_BLD[:, 1:], tokens_BL[:, :-1], backward_weights(batch))
         return {'causal_lm': sums, 'backward_lm': back}, carry
 

@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 
 from efficient_attention.config.evaluation import EvalConfig, has_held_out
-from efficient_attention.config.memory_checks import check_memory
+from efficient_attention.config.memory_checks import check_memory, check_rate
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.held_out_documents import held_out_share_note, split_counts
@@ -19,10 +19,11 @@ from efficient_attention.data.text.batches import evaluation_batches, memory_eva
 from efficient_attention.data.text.prepare import prepare_text
 from efficient_attention.data.text.prepared_text import PreparedText
 from efficient_attention.data.text.rows import TextRows, check_rows
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, require
 from efficient_attention.models.decoder import Decoder, check_causal
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.two_way import TwoWayLanguageModel
+from efficient_attention.modules.told import told_losses
 from efficient_attention.objectives.language_modelling import LanguageModelling
 from efficient_attention.tasks.pretraining import unigram_losses
 from efficient_attention.tasks.task import BatchShapes, HostBatch, Task
@@ -157,6 +158,8 @@ class LanguageModellingTask(Task):
         if model.memory_length:
             protocol |= {'memory_length': model.memory_length, 'clamp_length': model.clamp_length}
             protocol |= {'same_length': model.same_length, 'streams': self.evaluation.batch_size}
+        if model.compressed_length:
+            protocol |= {'compressed_length': model.compressed_length, 'compression_rate': model.compression_rate}
         return protocol
 
     def finish_metrics(self, means: dict[str, float]) -> dict[str, float]:
@@ -175,6 +178,7 @@ class LanguageModellingTask(Task):
         """The names of the held-out metrics."""
         names = [f'causal_lm_{name}' for name in ('loss', 'accuracy', 'unigram_loss', 'weight')]
         names += [f'backward_lm_{name}' for name in ('loss', 'accuracy', 'weight')] * self.model.directions_apart
+        names += [f'{term}_{name}' for term in told_losses(self.evaluation_model) for name in ('loss', 'weight')]
         return frozenset(self.finish_metrics(dict.fromkeys(names, 1.0)))
 
     def training_flops(self) -> float:
@@ -201,13 +205,20 @@ def evaluation_model(model: ModelConfig, evaluation: EvalConfig) -> ModelConfig:
     """The model's config with the evaluation's memory.
 
     Raises:
-        InputError: a stride together with memory, which gives every token its context already.
+        InputError: a stride together with memory, which gives every token its context already; a compressed memory that
+            nothing leaves for, or that nothing compresses into, or segments that do not divide by its rate.
     """
-    chosen = {name: getattr(evaluation, name) for name in ('memory_length', 'clamp_length')}
+    chosen = {name: getattr(evaluation, name) for name in ('memory_length', 'compressed_length', 'clamp_length')}
     chosen = {name: value for name, value in chosen.items() if value >= 0}
     has_memory = chosen.get('memory_length', model.memory_length) > 0
+    slots = chosen.get('compressed_length', 0)
+    require(has_memory or not slots, 'eval.compressed_length', slots, '0 without memory, which tokens leave for it')
+    has_slots = model.compression != 'none' or not slots
+    require(has_slots, 'eval.compressed_length', slots, '0 or -1 in a run without model.compression')
+    chosen |= {} if has_memory else {'compressed_length': 0}
     chosen['same_length'] = has_memory and (model.same_length or evaluation.same_length)
     model = dataclasses.replace(model, **chosen)
+    check_rate(model, {'eval.context': evaluation.context})
     if model.memory_length and evaluation.stride:
         raise InputError(
             f'eval.stride is {evaluation.stride} with a memory of {model.memory_length} tokens; set one of '

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from efficient_attention.config.attention import AttentionConfig
+from efficient_attention.config.compression import CompressionConfig
 from efficient_attention.config.embedding import EmbeddingConfig
 from efficient_attention.config.feed_forward import FeedForwardConfig
 from efficient_attention.config.layer import LayerConfig
@@ -20,7 +21,8 @@ from efficient_attention.config.uneven import UnevenConfig
 from efficient_attention.errors import InputError
 
 GROUPS = (AttentionConfig, RelativeConfig, ScoreConfig, FeedForwardConfig, RecurrentConfig, SourceReadingConfig)
-GROUPS += (LayerConfig, EmbeddingConfig, OutputConfig, UnevenConfig, QuantizationConfig, LowRankConfig, ModelConfig)
+GROUPS += (CompressionConfig, LayerConfig, EmbeddingConfig, OutputConfig, UnevenConfig, QuantizationConfig)
+GROUPS += (LowRankConfig, ModelConfig)
 
 
 def test_a_group_is_small_enough_to_read_at_once():

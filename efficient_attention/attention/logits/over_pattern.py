@@ -70,6 +70,10 @@ class OverPattern(Mechanism):
         """It over the pairs that both its pattern and this one allow."""
         return dataclasses.replace(self, pattern=self.pattern & pattern)
 
+    def everywhere(self) -> 'OverPattern':
+        """It over all pairs, whatever its pattern."""
+        return dataclasses.replace(self, pattern=Full())
+
     def causal_form(self, text: str) -> str:  # noqa: ARG002
         """The same over its pattern & causal, for error lines."""
         return f"'{self.name}(causal & ({pattern_text(self.pattern)}))', which keeps the pairs that look back"

@@ -1,0 +1,95 @@
+"""Compression of what leaves a layer's memory, and the loss that trains it (Rae et al. 2019, arXiv 1911.05507)."""
+
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from efficient_attention.attention.attend import attend
+from efficient_attention.attention.device_mesh import spread
+from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.config.layer import LayerConfig
+from efficient_attention.modules.attention import Attention
+from efficient_attention.modules.context import LayerMemory
+from efficient_attention.modules.dense_layer import Dense
+from efficient_attention.modules.parameters import linear
+
+Module = TypeVar('Module', bound=nnx.Module)
+
+
+def make_compressor(config: LayerConfig, rngs: nnx.Rngs) -> Dense | None:
+    """The kernel [c x D, D] of one layer's convolution, of a width and stride of c tokens; None where none is learned.
+
+    It begins as the mean of the tokens, from which the loss below has a gradient in every direction.
+    """
+    if config.compression != 'convolution':
+        return None
+    rate, width = config.compression_rate, config.width
+    compressor = linear(config, rate * width, width, rngs, use_bias=False)
+    compressor.kernel[...] = jnp.tile(jnp.eye(width) / rate, (rate, 1))
+    return compressor
+
+
+def compress(config: LayerConfig, compressor: Dense | None, leaving: LayerMemory) -> LayerMemory:
+    """L tokens as L / c slots, the c tokens of a slot side by side.
+
+    A slot belongs to the text of its newest token and takes its other tokens from that text alone; those of texts
+    before count as zeros to a convolution and not at all to a mean or a maximum.
+
+    Raises:
+        ValueError: L is no multiple of the rate c, or the config compresses nothing.
+    """
+    rate, (rows, length, width) = config.compression_rate, leaving.states_BMD.shape
+    if length % rate or config.compression == 'none':
+        raise ValueError(f'a segment of {length} tokens with model.compression {config.compression!r} at rate {rate}')
+    segments_BMc = leaving.segments_BM.reshape(rows, -1, rate)
+    newest_BM = segments_BMc[:, :, -1]
+    states_BMcD = spread(leaving.states_BMD.reshape(rows, -1, rate, width), 'BMcD')
+    is_of_text_BMc1 = (segments_BMc == newest_BM[:, :, None])[..., None]
+    if config.compression == 'max':
+        states_BMD = jnp.where(is_of_text_BMc1, states_BMcD, jnp.finfo(states_BMcD.dtype).min).max(axis=2)
+        return LayerMemory(spread(states_BMD, 'BMD'), newest_BM)
+    states_BMcD = jnp.where(is_of_text_BMc1, states_BMcD, jnp.zeros_like(states_BMcD))
+    if config.compression == 'mean':
+        total_BMD = states_BMcD.astype(jnp.float32).sum(axis=2)
+        states_BMD = (total_BMD / is_of_text_BMc1.astype(jnp.float32).sum(axis=2)).astype(states_BMcD.dtype)
+        return LayerMemory(spread(states_BMD, 'BMD'), newest_BM)
+    assert compressor is not None
+    states_BMD = compressor(jax.lax.collapse(states_BMcD, 2)).astype(leaving.states_BMD.dtype)
+    return LayerMemory(spread(states_BMD, 'BMD'), newest_BM)
+
+
+def reconstruction_error(
+    attention: Attention, mechanism: Mechanism, segment: LayerMemory, leaving: LayerMemory, compressed: LayerMemory
+) -> Array:
+    """How far a segment's attention to compressed slots is from its attention to the tokens that they stand for.
+
+    That is the squared difference of the heads' results, a mean over heads and their widths, a float32 sum over rows
+    and tokens. Both attentions go by contents alone, without positions or u and v of Transformer-XL, over all keys of a
+    token's text (algorithm 2 of the paper).
+
+    Args:
+        attention: the layer's.
+        mechanism: of the layer; its pattern does not count.
+        segment: the layer's input as its attention reads it, of which queries are made.
+        leaving: the tokens, likewise.
+        compressed: the slots, likewise.
+    """
+    x_BLD, segments_BL = segment
+
+    def read(slots: LayerMemory) -> Array:
+        operands = attention.compared(x_BLD, slots.states_BMD.astype(x_BLD.dtype), mechanism)
+        options: dict[str, Any] = {'query_segments': segments_BL, 'key_segments': slots.segments_BM}
+        options['additive'] = attention.additive_vector()
+        return attend(*operands, mechanism.everywhere(), **options)
+
+    difference_BLHK = read(leaving).astype(jnp.float32) - read(compressed).astype(jnp.float32)
+    return jnp.square(difference_BLHK).mean(axis=(2, 3)).sum()
+
+
+def held(module: Module) -> Module:
+    """The module with parameters into which no gradient flows."""
+    graph, parameters = nnx.split(module)
+    return nnx.merge(graph, jax.lax.stop_gradient(parameters))

@@ -1,0 +1,112 @@
+"""Tokens to slots by each kind of compression, texts that end within a slot, and the loss of a compressor."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.config.layer import LayerConfig
+from efficient_attention.modules.attention import Attention
+from efficient_attention.modules.compression import compress, held, make_compressor, reconstruction_error
+from efficient_attention.modules.context import LayerMemory
+from tests.tolerances import assert_close
+
+WIDTH, RATE = 4, 3
+SEGMENTS = jnp.asarray([[1, 1, 1, 1, 2, 2], [0, 0, 3, 3, 3, 0]])
+IS_OF_TEXT = np.asarray([[1, 1, 1, 0, 1, 1], [0, 0, 1, 0, 0, 1]], bool)
+TOKENS = LayerMemory(jax.random.normal(jax.random.key(0), (2, 6, WIDTH)), SEGMENTS)
+
+
+def config_of(compression: str, **fields) -> LayerConfig:
+    weight = {'reconstruction_weight': 1.0} if compression == 'convolution' else {}
+    return LayerConfig(width=WIDTH, heads=2, compression=compression, compression_rate=RATE, **weight | fields)
+
+
+@pytest.mark.parametrize('compression', ['convolution', 'mean', 'max'])
+def test_a_slot_has_the_text_of_its_newest_token_and_takes_no_other(compression: str):
+    config = config_of(compression)
+    compressor = make_compressor(config, nnx.Rngs(0))
+    slots = compress(config, compressor, TOKENS)
+    assert slots.segments_BM.tolist() == [[1, 2], [3, 0]]
+    x, is_of_text = np.asarray(TOKENS.states_BMD).reshape(4, RATE, WIDTH), IS_OF_TEXT.reshape(4, RATE)
+    by_slot = [x[slot][is_of_text[slot]] for slot in range(4)]
+    if compression == 'convolution':  # it begins as the mean, with zeros for the tokens of other texts
+        expected = [tokens.sum(0) / RATE for tokens in by_slot]
+    else:
+        expected = [{'mean': np.mean, 'max': np.max}[compression](tokens, axis=0) for tokens in by_slot]
+    assert_close(slots.states_BMD, jnp.asarray(np.stack(expected)).reshape(2, 2, WIDTH))
+
+
+def test_a_convolution_multiplies_the_tokens_of_a_slot_side_by_side():
+    config = config_of('convolution')
+    compressor = make_compressor(config, nnx.Rngs(0))
+    assert compressor is not None and compressor.bias is None
+    kernel = jax.random.normal(jax.random.key(1), (RATE * WIDTH, WIDTH))
+    compressor.kernel[...] = kernel
+    one_text = TOKENS._replace(segments_BM=jnp.ones_like(SEGMENTS))
+    expected = jnp.stack([TOKENS.states_BMD[:, at : at + RATE].reshape(2, -1) @ kernel for at in (0, RATE)], axis=1)
+    assert_close(compress(config, compressor, one_text).states_BMD, expected)
+
+
+def test_only_a_convolution_has_parameters():
+    assert make_compressor(config_of('mean'), nnx.Rngs(0)) is None
+    assert make_compressor(LayerConfig(width=WIDTH), nnx.Rngs(0)) is None
+
+
+def test_what_does_not_divide_or_is_not_compressed_is_refused():
+    odd = LayerMemory(TOKENS.states_BMD[:, 1:], SEGMENTS[:, 1:])
+    with pytest.raises(ValueError, match="a segment of 5 tokens with model.compression 'mean' at rate 3"):
+        compress(config_of('mean'), None, odd)
+    with pytest.raises(ValueError, match="a segment of 6 tokens with model.compression 'none'"):
+        compress(LayerConfig(width=WIDTH), None, TOKENS)
+
+
+@pytest.mark.parametrize('fields', [{}, {'shared_qk': True, 'rotary': True}, {'score': 'additive'}], ids=str)
+def test_equal_slots_have_no_error_and_others_that_of_softmax_over_contents(fields: dict):
+    config = config_of('convolution', **fields)
+    attention, mechanism = Attention(config, rngs=nnx.Rngs(0)), parse_mechanism('causal & window(1)')
+    segment = LayerMemory(jax.random.normal(jax.random.key(2), (2, 3, WIDTH)), jnp.asarray([[1, 1, 2], [3, 0, 4]]))
+    assert reconstruction_error(attention, mechanism, segment, TOKENS, TOKENS) == 0.0
+    slots = compress(config, make_compressor(config, nnx.Rngs(0)), TOKENS)
+    error = reconstruction_error(attention, mechanism, segment, TOKENS, slots)
+    assert error.dtype == jnp.float32 and error > 0.0
+    # Token 1 of row 1 is padding, token 2 is of a text that nothing was left of: they add nothing.
+    changed = segment._replace(states_BMD=segment.states_BMD.at[1, 1:].add(1.0))
+    assert_close(reconstruction_error(attention, mechanism, changed, TOKENS, slots), error)
+
+
+def test_the_error_is_the_mean_over_heads_and_widths_of_the_squared_difference():
+    config = config_of('convolution', attention_bias=False)
+    attention, mechanism = Attention(config, rngs=nnx.Rngs(0)), parse_mechanism('causal')
+    segment = LayerMemory(jax.random.normal(jax.random.key(2), (1, 3, WIDTH)), jnp.ones((1, 3), jnp.int32))
+    old = LayerMemory(TOKENS.states_BMD[:1], jnp.ones((1, 6), jnp.int32))
+    new = compress(config, make_compressor(config, nnx.Rngs(0)), old)
+
+    def read(slots):
+        q, k, v = (
+            np.asarray(x[0] @ module.kernel[...]).reshape(-1, 2, 2)
+            for x, module in (
+                (segment.states_BMD, attention.query),
+                (slots.states_BMD, attention.key),
+                (slots.states_BMD, attention.value),
+            )
+        )
+        weights = np.exp(np.einsum('lhk,mhk->hlm', q, k) / np.sqrt(2))
+        return np.einsum('hlm,mhk->lhk', weights / weights.sum(-1, keepdims=True), v)
+
+    expected = np.square(read(old) - read(new)).sum() / WIDTH
+    assert_close(reconstruction_error(attention, mechanism, segment, old, new), jnp.float32(expected))
+
+
+def test_no_gradient_flows_into_a_module_that_is_held():
+    graph, state = nnx.split(Attention(config_of('convolution'), rngs=nnx.Rngs(0)))
+
+    def total(state, is_held: bool):
+        module = nnx.merge(graph, state)
+        return (held(module) if is_held else module).value(TOKENS.states_BMD).sum()
+
+    for is_held in (True, False):
+        gradient = jax.grad(lambda state, is_held=is_held: total(state, is_held))(state)
+        assert any(leaf.any() for leaf in jax.tree.leaves(gradient)) is not is_held
