@@ -233,6 +233,15 @@ SMALL_DECODERS: dict[str, dict[str, Any]] = {
         'memory_length': 512,  # tokens
         'feed_forward_width': 448,
     },
+    'compressive': {
+        'relative': 'transformer_xl',
+        'rotary': False,
+        'memory_length': 256,  # tokens
+        'compression': 'convolution',
+        'compressed_length': 256,  # slots of 4 tokens
+        'reconstruction_weight': 1.0,
+        'feed_forward_width': 192,
+    },
     'full_shared': {'attention': 'causal', 'shared_qk': True, 'feed_forward_width': 576},  # the yardstick of `lsh`
     'gru': {'cell': 'gru', 'rotary': False, 'feed_forward_width': 384},
     'lstm': {'cell': 'lstm', 'rotary': False, 'feed_forward_width': 256},

@@ -103,7 +103,7 @@ def small_model(model: dict[str, Any], length: int) -> dict[str, Any]:
     attention = re.sub(r'\d+', lambda number: shorter(int(number[0])), model['attention'])
     small: dict[str, Any] = {'attention': attention, 'layers': max(2, attention.count(';') + 1)}
     small |= {name: 16 for name in ('feed_forward_chunk', 'loss_chunk') if model[name]}
-    small |= {'memory_length': length} if model['memory_length'] else {}
+    small |= {name: length for name in ('memory_length', 'compressed_length') if model[name]}
     small |= {'embedding_width': 8} if model['embedding_width'] else {}
     small |= {'adaptive_divisor': min(model['adaptive_divisor'], 2)}
     small |= {'adaptive_cutoffs': tuple(16 * (1 + tail) for tail in range(len(model['adaptive_cutoffs'])))}

@@ -14,6 +14,7 @@ from absl import flags
 
 from efficient_attention.commands import allocator
 from tests.bad_inputs import BAD_INPUTS, BadInput
+from tests.bad_memories import BAD_MEMORIES
 from tests.bad_pairs import BAD_PAIRS
 from tests.inference.tiny_checkpoint import write_checkpoint
 from tests.test_entry_points import ENVIRONMENT, ROOT
@@ -81,7 +82,10 @@ def check(bad: BadInput, result: tuple[object, str, str], here: Path, base: Path
     assert lines[0].isprintable() and len(lines[0]) < 5000
 
 
-@pytest.mark.parametrize('bad', [*BAD_INPUTS.values(), *BAD_PAIRS.values()], ids=[*BAD_INPUTS, *BAD_PAIRS])
+ALL = BAD_INPUTS | BAD_PAIRS | BAD_MEMORIES
+
+
+@pytest.mark.parametrize('bad', ALL.values(), ids=ALL)
 def test_a_bad_input_is_one_line_and_changes_nothing(bad: BadInput, base: Path, tmp_path: Path, capfd, monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv(allocator.SWITCH, 'default')  # this process has its allocator already

@@ -49,7 +49,7 @@ ARGUMENTS = {
     'configs.finetune.squad': ('v1',),  # 'v2' only says more in an evaluation
     'configs.finetune.table': ('classification', 'regression'),
     'configs.finetune.tags': ('wnut17',),
-    'configs.lm.books_characters': ('full', 'window', 'gru'),
+    'configs.lm.books_characters': ('full', 'window', 'gru', 'compressive'),
     'configs.lm.books_words': ('favor', 'transformer_xl', 'sru'),
     'configs.lm.cifar10_small': ('strided', 'fixed'),
     'configs.lm.enwik8_small': ('lsh', 'reformer', 'full_shared', 'lstm'),

@@ -32,7 +32,8 @@ def encoder_flops(config: ModelConfig, length: int, *, predictions: int) -> floa
         mixing, scores = cell_of_layer(config), 0
     projections = mixing + wide
     # Keys and values of the memory; the distances' projection is one for all rows and left out.
-    memory = 2 * config.memory_length * config.layers * config.width * inner * (config.cell == 'none')
+    memory = 2 * slots_of(config) * config.layers * config.width * inner * (config.cell == 'none')
+    memory += config.layers * compression_of_layer(config, length)
     factorised = config.embedding_width * config.width if config.embedding_width != config.width else 0
     head = config.width * config.embedding_width + config.embedding_width * config.vocab_size
     all_projections = config.layers * (projections - saved_by_ranks(config, config.heads, config.feed_forward_width))
@@ -113,6 +114,23 @@ def unread_keys_of_layer(config: ModelConfig) -> int:
     return config.width * config.heads * config.head_width * (config.score == 'location')
 
 
+def slots_of(config: ModelConfig) -> int:
+    """The tokens of a memory and the slots of a compressed one in front of it."""
+    return config.memory_length + config.compressed_length
+
+
+def compression_of_layer(config: ModelConfig, length: int) -> int:
+    """Multiply-adds of a layer's convolution over the tokens that leave for so many, and of its loss.
+
+    The loss reads tokens and slots: their keys and values, and two products for each pair of a query with one of them.
+    The queries are the layer's.
+    """
+    if not config.compressed_length or config.compression != 'convolution':
+        return 0
+    inner, read = config.heads * config.head_width, length + length // config.compression_rate
+    return length * config.width**2 + 2 * read * inner * (config.width + length)
+
+
 def attention_of(config: ModelConfig, mechanism: Mechanism, length: int) -> float:
     """Multiply-adds of one layer's attention over `length` tokens that follow on the config's memory.
 
@@ -120,6 +138,6 @@ def attention_of(config: ModelConfig, mechanism: Mechanism, length: int) -> floa
     """
     whole, before = (
         multiply_adds(mechanism, count, config.heads, config.head_width) if count else 0
-        for count in (config.memory_length + length, config.memory_length)
+        for count in (slots_of(config) + length, slots_of(config))
     )
     return (whole - before) * (1.5 if config.relative == 'transformer_xl' else 1.0)

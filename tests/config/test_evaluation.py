@@ -15,6 +15,7 @@ from efficient_attention.errors import InputError
         ({'stride': -1}, 'eval.stride'),
         ({'context': 8, 'stride': 9}, 'eval.stride is 9, above eval.context 8: tokens would be left out'),
         ({'batch_size': 0}, 'eval.batch_size'),
+        ({'compressed_length': -2}, 'eval.compressed_length is -2'),
         ({'every_steps': 0}, 'eval.every_steps'),
     ],
 )

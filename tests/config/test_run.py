@@ -72,6 +72,9 @@ NEED_OTHERS = (
     'model.layer_units',
     'model.float_layers',
     'model.ranks',
+    'model.compressed_length',
+    'model.compression_rate',
+    'model.reconstruction_weight',
 )  # refused before, without what they go with
 
 
@@ -91,6 +94,7 @@ def test_a_field_that_the_task_does_not_read_must_keep_its_value(task: str, fiel
     known |= {'kind': 'span', 'transform': 'relu', 'labels': ['yes'], 'prefix': ['a'], 'penalty': 'length'}
     known |= {
         'quantization': 'int8',
+        'compression': 'mean',
         'pooling': 'mean',
         'features': 'mix',
         'name': 'bart',

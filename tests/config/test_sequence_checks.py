@@ -25,6 +25,11 @@ LINES = [
         "model.cross_attention 'window(8)' reads positions that",
     ),
     ({'memory_length': 7}, {}, 'model.memory_length 7 does not divide over so many devices'),
+    (
+        {'memory_length': 8, 'compression': 'mean', 'compressed_length': 7},
+        {},
+        'model.compressed_length 7 does not divide over so many devices',
+    ),
 ]
 
 

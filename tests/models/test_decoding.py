@@ -196,6 +196,15 @@ def test_lsh_is_refused_in_one_line():
         CachedDecoder(decoder, 8)
 
 
+def test_a_compressed_memory_is_not_read_token_by_token():
+    xl = {'relative': 'transformer_xl', 'rotary': False, 'memory_length': 6}
+    decoder = nnx.merge(*decoder_of(**xl, compression='mean', compressed_length=4))
+    with pytest.raises(
+        InputError, match='^model.compressed_length is 4; it must be 0 where text is made token by token'
+    ):
+        CachedDecoder(decoder, 8)
+
+
 @pytest.mark.parametrize('same_length', [False, True])
 def test_a_model_with_memory_reads_so_many_tokens_before_each(same_length: bool):
     xl = {'relative': 'transformer_xl', 'rotary': False}

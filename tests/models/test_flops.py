@@ -111,6 +111,17 @@ def test_memory_adds_its_keys_values_and_pairs():
     assert more - longer == 2 * 2 * (pairs + 2 * 256 * 64 * 64) / 2  # its own tile of 64 x 64 pairs is computed whole
 
 
+def test_compressed_memory_adds_its_slots_as_tokens_and_a_learned_one_its_products():
+    plain = {'attention': 'causal', 'positions': 'none', 'token_types': 0, 'memory_length': 64}
+    pooled = plain | {'compression': 'mean', 'compressed_length': 64}
+    learned = pooled | {'compression': 'convolution', 'reconstruction_weight': 1.0}
+    configs = [dataclasses.replace(CONFIG, **fields) for fields in (plain | {'memory_length': 128}, pooled, learned)]
+    longer, slots, convolution = (encoder_flops(config, 64, predictions=0) for config in configs)
+    assert slots == longer
+    loss = 2 * 256 * (256 + 64) * (64 + 16)  # keys and values, and pairs, of 64 tokens and 16 slots
+    assert convolution - slots == 2 * 2 * (64 * 256 * 256 + loss)
+
+
 def test_scores_count_their_operands():
     """A matrix for each head's queries; no projection of keys where these are places; of local-p the hidden layer."""
     plain = dataclasses.replace(CONFIG, decoder_layers=2, token_types=0)
