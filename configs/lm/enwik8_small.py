@@ -3,8 +3,8 @@
 python train.py --config configs/lm/enwik8_small.py:full --workdir runs/enwik8_full
 
 The mechanism follows the colon: full (the yardstick), window, fixed, lsh, reformer (lsh in a reversible stack,
-feed-forward and loss in chunks), favor, transformer_xl, full_shared, or a recurrent cell: gru, lstm, sru. Tokens, steps
-and, to 0.2 %, parameters are equal.
+feed-forward and loss in chunks), favor, transformer_xl, compressive (transformer_xl whose older memory is compressed),
+full_shared, or a recurrent cell: gru, lstm, sru. Tokens, steps and, to 0.2 %, parameters are equal.
 
 Data: 4,154,399 bytes, the first 90 % to train on, the next 5 % held out, the last 5 % for a test; 4 % of enwik8, so
 bits per byte compare only among runs on this excerpt.

@@ -119,6 +119,7 @@ FIELDS = {
     'configs/quickstart.py': SHORT_TEXT | {'data.source': CORPUS, 'data.vocab_size': 64},
     'configs/pretrain/books_albert.py': BOOKS | {'data.vocab_size': 64, 'model.embedding_width': 8},
     'configs/lm/books_characters.py': BOOKS,
+    'configs/lm/books_characters.py:compressive': BOOKS | {'model.memory_length': 32, 'model.compressed_length': 32},
     'configs/lm/books_two_way.py': BOOKS | {'data.vocab_size': 80},
     'configs/lm/books_words.py:favor': BOOKS
     | {'data.vocab_size': 64, 'data.min_count': 1, 'model.adaptive_cutoffs': '(8,16)'},
