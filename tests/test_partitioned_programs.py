@@ -108,6 +108,15 @@ MODELS['encoder-decoder'] = dataclasses.replace(
 MODELS['recurrent'] = dataclasses.replace(ENCODER, cell='lstm', bidirectional=True, state_width=13, layers=1)
 # The same with rows that the loss does not cut.
 MODELS['transformer_xl without chunks'] = dataclasses.replace(MODELS['transformer_xl'], loss_chunk=0)
+MODELS['compressive'] = dataclasses.replace(
+    DECODER,
+    relative='transformer_xl',
+    memory_length=8,
+    compression='convolution',
+    compressed_length=8,
+    compression_rate=2,
+    reconstruction_weight=1.0,
+)
 LOGITS, FEATURES = ('alibi', 't5', 'tupe'), ('favor', 'linear', 'causal linear')
 WIDE = {'wide': dataclasses.replace(ENCODER, width=64, head_width=16, feed_forward_width=256, layers=4)}
 WIDE['words'] = dataclasses.replace(ENCODER, vocab_size=4096, layers=1)
@@ -196,7 +205,7 @@ def on_mesh(name: str, mesh: Mesh) -> tuple[Any, ...]:
 def sizes_of(config: ModelConfig, mesh: Mesh) -> Sizes:
     """The sizes of arrays that a device of this mesh has of the step's batch."""
     rows, heads = ROWS // (mesh.shape['data'] * mesh.shape['fsdp']), config.heads // mesh.shape['tensor']
-    keys, width = LENGTH + config.memory_length, config.head_width
+    keys, width = LENGTH + config.memory_length + config.compressed_length, config.head_width
     tokens = keys // mesh.shape.get('sequence', 1)
     fixed = [(count, heads, width) for count in (1, keys, keys + LENGTH)]  # biases and vectors of distances
     fixed += bias_sizes(config, heads, tokens)
@@ -266,6 +275,7 @@ def test_a_step_on_any_mesh_is_that_of_one_device_and_gathers_a_layer_at_a_time(
         ('reformer', 'data x fsdp x tensor'),
         ('encoder-decoder', 'fsdp x tensor x sequence'),
         ('recurrent', 'data'),
+        ('compressive', 'data x fsdp x tensor'),
         pytest.param('transformer_xl', 'data x fsdp x tensor', marks=pytest.mark.slow),
     ],
 )

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from efficient_attention.modules.context import Context, LayerMemory, fold
+from efficient_attention.modules.context import CompressedLayerMemory, Context, LayerMemory, fold
 
 SEGMENTS = jnp.asarray([[1, 1, 2], [3, 0, 0]])
 
@@ -31,3 +31,19 @@ def test_a_memory_stands_before_the_segment():
     np.testing.assert_array_equal(options['key_segments'], [[0, 1, 1, 1, 2], [3, 3, 3, 0, 0]])
     np.testing.assert_array_equal(options['key_positions'], [[0, 1, 2, 3, 4]])
     np.testing.assert_array_equal(options['query_positions'], [[2, 3, 4]])
+
+
+def memory_of(*numbers: int) -> LayerMemory:
+    """A row of tokens that are their segment's number."""
+    segments_BM = jnp.asarray([numbers], jnp.int32)
+    return LayerMemory(segments_BM[..., None].astype(jnp.float32), segments_BM)
+
+
+def test_slots_stand_in_front_of_the_memory_and_the_oldest_tokens_leave_it():
+    memory = CompressedLayerMemory(memory_of(1, 2), memory_of(3, 4, 5))
+    joined = memory.joined()
+    assert joined.segments_BM.tolist() == [[1, 2, 3, 4, 5]] and joined.states_BMD[0, :, 0].tolist() == [1, 2, 3, 4, 5]
+    for segment, left in (((6, 7), [3, 4]), ((6, 7, 8), [3, 4, 5]), ((6, 7, 8, 9), [3, 4, 5, 6])):
+        new = memory_of(*segment)
+        leaving = memory.leaving(new.states_BMD, new.segments_BM)
+        assert leaving.segments_BM.tolist() == [left] and leaving.states_BMD[0, :, 0].tolist() == left

@@ -1,5 +1,7 @@
 """The causal LM objective: next-token loss against a formula of its own, weights, and what padding counts."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from flax import nnx
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.decoder import Decoder
 from efficient_attention.objectives.language_modelling import LanguageModelling
+from efficient_attention.objectives.objective import total_loss
 from tests.tolerances import assert_close
 
 CONFIG = ModelConfig(
@@ -79,3 +82,20 @@ def test_dropout_follows_the_keys_of_the_rows(model):
     dropped = sums_of(model, BATCH, keys)
     assert_close(sums_of(model, {name: rows[order] for name, rows in BATCH.items()}, keys[order]), dropped)
     assert abs(dropped['loss'] - sums_of(model, BATCH)['loss']) > 1e-3
+
+
+def test_what_layers_tell_is_a_term_of_its_own_with_the_factor_of_the_config():
+    fields = {'memory_length': 12, 'positions': 'none', 'rotary': True, 'compression': 'convolution'}
+    fields |= {'compressed_length': 6, 'reconstruction_weight': 0.25}
+    config = dataclasses.replace(CONFIG, **fields)
+    objective, model = LanguageModelling(config), Decoder(config, rngs=nnx.Rngs(0))
+    assert (objective.factor('reconstruction'), objective.factor('causal_lm')) == (0.25, 1.0)
+    carry, sums = objective.initial_carry(4), {}
+    for _ in range(2):
+        sums, carry = nnx.jit(objective.sums)(model, BATCH, carry, None)
+    weights = objective.weights(BATCH)
+    assert set(sums) == set(weights) == {'causal_lm', 'reconstruction'}
+    assert int(weights['reconstruction']) == int(BATCH['segments'].sum()) and sums['reconstruction']['loss'] > 0.0
+    total = sums['causal_lm']['loss'] / weights['causal_lm']
+    total += 0.25 * sums['reconstruction']['loss'] / weights['reconstruction']
+    assert_close(total_loss(sums, weights, objective.factor), total)
