@@ -3,18 +3,16 @@
     python train.py --config configs/arena.py:listops_short,nystrom --workdir runs/cell
     python eval.py --workdir runs/cell --checkpoint best --split test
 
-The task, the mechanism and, if other than these, the size and the stage, with commas between. The size is `small` (the default: 2 layers of 64, as of the protocol of
-Nystromformer's authors), `paper` (what the paper says) or `code` (what its released settings say). The stage `masked` pretrains
-on the task's own rows by masked words; a run of the small size then begins with --config.train.start_from. All cells of a task
-and size have the same rows, in the same order, and the same steps; scripts/train_grid.py trains many of them. What each
-task really tests, and results: docs/arena.md.
+The task, the mechanism and, if other than these, the size and the stage, with commas between. The size is `small` (the
+default: 2 layers of 64, as in the protocol of Nystromformer's authors), `paper` (what the paper says) or `code` (what
+its released settings say). The stage `masked` pretrains on the task's own rows by masked words; a run of the small size
+then begins with it by --config.train.start_from. All cells of a task and size have the same rows, in the same order,
+and the same steps; scripts/train_grid.py trains many of them. What each task really tests, and results: docs/arena.md.
 
 Tasks: listops (500 to 2,000 words), listops_short (200 to 600, our own), text, image, pathfinder (our own: chains of
 six bars), pathfinder_hard (the original's 14), pathx (128 x 128 pixels), passages (our own), recall (our own),
 retrieval, whose files nobody may redistribute. Sets of rows: efficient_attention/data/arena/arena_set.py.
 """
-
-from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -45,33 +43,34 @@ KINDS = {
     'aan': ('bytes', 261, 2),
 }
 PAIRED = ('passages', 'retrieval')
-SMALL = {'layers': 2, 'width': 64, 'heads': 2, 'feed_forward_width': 128, 'dropout_rate': 0.1}
+SMALL: dict[str, object] = {'layers': 2, 'width': 64, 'heads': 2, 'feed_forward_width': 128, 'dropout_rate': 0.1}
 SMALL_STEPS = {'listops_short': 1_500}  # of 32 rows; 1,000 of the other tasks
 # size, task: layers, width, heads, width of all heads, of the feed-forward layer, dropout; batch, steps, rate, warm-up,
-# weight decay, schedule. What differs between `paper` and `code` is in docs/arena.md.
-ORIGINAL: dict[str, dict[str, tuple[Any, ...]]] = {
+# weight decay. What differs between `paper` and `code` is in docs/arena.md.
+ORIGINAL: dict[str, dict[str, tuple[float, ...]]] = {
     'code': {
-        'listops': (4, 512, 8, 512, 1024, 0.1, 32, 5_000, 0.05 / 1_000**0.5, 1_000, 0.1, 'rsqrt'),
-        'text': (4, 256, 4, 256, 1024, 0.1, 32, 20_000, 0.05 / 8_000**0.5, 8_000, 0.1, 'rsqrt'),
-        'retrieval': (4, 128, 4, 128, 512, 0.1, 32, 5_000, 0.05 / 8_000**0.5, 8_000, 0.1, 'rsqrt'),
-        'image': (1, 128, 8, 64, 128, 0.3, 256, 35_000, 5e-4, 175, 0.0, 'cosine'),
-        'pathfinder_hard': (4, 32, 4, 16, 32, 0.2, 512, 62_400, 1e-3, 312, 0.0, 'cosine'),
-        'pathx': (1, 32, 2, 16, 32, 0.1, 64, 500_000, 1e-3, 2_500, 0.0, 'cosine'),
+        'listops': (4, 512, 8, 512, 1024, 0.1, 32, 5_000, 0.05 / 1_000**0.5, 1_000, 0.1),
+        'text': (4, 256, 4, 256, 1024, 0.1, 32, 20_000, 0.05 / 8_000**0.5, 8_000, 0.1),
+        'retrieval': (4, 128, 4, 128, 512, 0.1, 32, 5_000, 0.05 / 8_000**0.5, 8_000, 0.1),
+        'image': (1, 128, 8, 64, 128, 0.3, 256, 35_000, 5e-4, 175, 0.0),
+        'pathfinder_hard': (4, 32, 4, 16, 32, 0.2, 512, 62_400, 1e-3, 312, 0.0),
+        'pathx': (1, 32, 2, 16, 32, 0.1, 64, 500_000, 1e-3, 2_500, 0.0),
     },
     'paper': {
-        'listops': (6, 512, 8, 512, 2048, 0.1, 32, 5_000, 0.05 / 1_000**0.5, 1_000, 0.1, 'rsqrt'),
-        'text': (6, 512, 8, 512, 2048, 0.1, 32, 20_000, 0.05 / 8_000**0.5, 8_000, 0.1, 'rsqrt'),
-        'retrieval': (4, 128, 4, 128, 512, 0.1, 32, 5_000, 0.5 / 8_000**0.5, 8_000, 0.1, 'rsqrt'),
-        'image': (3, 64, 4, 64, 128, 0.3, 256, 35_000, 0.01, 175, 0.0, 'cosine'),
-        'pathfinder_hard': (4, 128, 8, 128, 128, 0.2, 512, 62_400, 0.01, 312, 0.0, 'cosine'),
-        'pathx': (4, 128, 8, 128, 128, 0.2, 64, 500_000, 0.01, 2_500, 0.0, 'cosine'),
+        'listops': (6, 512, 8, 512, 2048, 0.1, 32, 5_000, 0.05 / 1_000**0.5, 1_000, 0.1),
+        'text': (6, 512, 8, 512, 2048, 0.1, 32, 20_000, 0.05 / 8_000**0.5, 8_000, 0.1),
+        'retrieval': (4, 128, 4, 128, 512, 0.1, 32, 5_000, 0.5 / 8_000**0.5, 8_000, 0.1),
+        'image': (3, 64, 4, 64, 128, 0.3, 256, 35_000, 0.01, 175, 0.0),
+        'pathfinder_hard': (4, 128, 8, 128, 128, 0.2, 512, 62_400, 0.01, 312, 0.0),
+        'pathx': (4, 128, 8, 128, 128, 0.2, 64, 500_000, 0.01, 2_500, 0.0),
     },
 }
+OF_IMAGES = ('image', 'pathfinder_hard', 'pathx')  # whose rate falls as a cosine; that of others as 1 / sqrt(step)
 MASK_RATES = {'listops': 0.1, 'cifar10': 0.5, 'pathfinder': 0.5}  # Amos et al. 2023, arXiv 2310.02980; text: 0.15
 PAPER_BYTES = 4_000  # of a review; the released settings have 1,000
 
 
-def mechanisms(length: int) -> dict[str, dict[str, Any]]:
+def mechanisms(length: int) -> dict[str, dict[str, object]]:
     """The fields of `model` of each mechanism, for rows of at most `length` words."""
     return {
         'full': {'attention': 'full'},
@@ -158,10 +157,10 @@ def set_size(config: ConfigDict, task: str, size: str) -> None:
         config.train.steps = SMALL_STEPS.get(task, 1_000)
         config.eval.every_steps = config.checkpoint.every_steps = 250
         return
-    numbers = ORIGINAL[size][task]
-    layers, width, heads, inner, feed_forward, dropout, batch, steps, rate, warmup, decay, schedule = numbers
-    model = {'layers': layers, 'width': width, 'heads': heads, 'head_width': inner // heads}
-    set_fields(config.model, model | {'feed_forward_width': feed_forward, 'dropout_rate': dropout})
+    layers, width, heads, inner, feed_forward, dropout, *recipe = ORIGINAL[size][task]
+    batch, steps, rate, warmup, decay = recipe
+    model = {'layers': int(layers), 'width': int(width), 'heads': int(heads), 'head_width': int(inner // heads)}
+    set_fields(config.model, model | {'feed_forward_width': int(feed_forward), 'dropout_rate': dropout})
     config.model.positions = 'learned' if task in ('image', 'pathx') else 'sinusoidal'
     config.model.attention_bias = False
     config.head.dropout_rate = dropout
@@ -171,8 +170,11 @@ def set_size(config: ConfigDict, task: str, size: str) -> None:
         config.model.max_length = config.model.max_length + 1
         config.examples.buckets = (*config.examples.buckets[:-1], config.data.length)
         config.head.pooling = 'first'
-    optimizer = {'learning_rate': rate, 'warmup_steps': warmup, 'weight_decay': decay, 'schedule': schedule}
+    if task == 'retrieval':
+        config.head.pooling = 'first'  # position 0, which is no [CLS] there
+    schedule = 'cosine' if task in OF_IMAGES else 'rsqrt'
+    optimizer = {'learning_rate': rate, 'warmup_steps': int(warmup), 'weight_decay': decay, 'schedule': schedule}
     set_fields(config.optimizer, optimizer | {'beta1': 0.9, 'beta2': 0.98, 'eps': 1e-9})
-    config.train.batch_size = batch
-    config.train.steps = steps
+    config.train.batch_size = int(batch)
+    config.train.steps = int(steps)
     config.eval.every_steps = config.checkpoint.every_steps = 1_000

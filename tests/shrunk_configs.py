@@ -165,7 +165,10 @@ def shrink_fine_tuning(config: ConfigDict, folder: Path) -> None:
 def shrink_arena(config: ConfigDict, folder: Path) -> None:
     """Gives a long-range config twelve rows and a small model; its vocabulary stays."""
     kind = config.examples.train.partition(':')[0]
-    sizes = {'listops': f'length=8-{LENGTH}', 'passages': f'length={LENGTH}:source=stdlib'}
+    for number in range(40):  # documents; some are of each split
+        (folder / f'document_{number}.txt').write_text(f'{WORDS[number % 4]} {number} ran. ' * LENGTH, encoding='utf-8')
+    source = f'text:{folder}/document_*.txt'
+    sizes = {'listops': f'length=8-{LENGTH}', 'passages': f'length={LENGTH}:source={source}'}
     config.examples.train = config.examples.dev = f'{kind}:rows={ROWS}:{sizes[kind]}'
     config.examples.test, config.examples.cache = '', str(folder / 'cache')
     config.data.length, config.examples.buckets = LENGTH, (LENGTH,)

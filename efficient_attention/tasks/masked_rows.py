@@ -9,9 +9,9 @@ import numpy as np
 from efficient_attention.config.data import ARENA_SOURCE
 from efficient_attention.config.run import RunConfig
 from efficient_attention.data.arena.arena_set import ArenaSet, open_set
-from efficient_attention.data.arena.masked_rows import MaskedRows
 from efficient_attention.data.arena.prepared import prepared_rows, set_identity
 from efficient_attention.data.corpus.batches import batches_of_rows, every_row_once
+from efficient_attention.data.corpus.masked_texts import MaskedTexts
 from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.data.host_block import HostBlock
 from efficient_attention.data.tokenizers.fixed import FIRST_WORD, check_vocabulary
@@ -51,21 +51,21 @@ class MaskedRowsTask(PretrainingTask):
         """See `Task`."""
         return []
 
-    def rows_of(self, split: str) -> MaskedRows:
+    def rows_of(self, split: str) -> MaskedTexts:
         """The rows of 'train' or 'dev'."""
         arena_set = self.sets[SPLITS.index(split)]
         rows = prepared_rows(arena_set, split, Path(self.data.cache))
         texts = [text.astype(np.int32) + FIRST_WORD for row in rows for text in row.texts]
         vocabulary = vocabulary_of(self.encoder.tokenizer, self.data.tokenizer)
-        return MaskedRows(texts, vocabulary, self.data, self.seed)
+        return MaskedTexts(texts, vocabulary, self.data, self.seed)
 
     @functools.cached_property
-    def rows(self) -> MaskedRows:  # type: ignore[override]  # of another kind, read in the same way
+    def rows(self) -> MaskedTexts:  # type: ignore[override]  # of another kind, read in the same way
         """The rows to train on."""
         return self.rows_of('train')
 
     @functools.cached_property
-    def held_out_rows(self) -> MaskedRows:
+    def held_out_rows(self) -> MaskedTexts:
         """The rows to be evaluated on."""
         return self.rows_of('dev')
 

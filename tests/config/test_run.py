@@ -73,6 +73,7 @@ NEED_OTHERS = (
     'model.float_layers',
     'model.ranks',
     'model.compressed_length',
+    'examples.cache',
     'model.compression_rate',
     'model.reconstruction_weight',
 )  # refused before, without what they go with

@@ -1,13 +1,13 @@
 """Pathfinder of the Long Range Arena: do two discs lie on the ends of one dashed curve?
 
-Rebuilt from a description of the original generator (Linsley et al. 2018, 1805.08315) with the settings of the Long Range
-Arena (Tay et al. 2021, 2011.04006). An image holds two snakes of equal length, each a chain of bars, among short snakes
-that distract. One disc lies on the first bar of a snake, the other on the last bar of the same snake (label 1) or of the
-other one (label 0). Both snakes are in every image, so no count tells the label.
+Rebuilt from a description of the original generator (Linsley et al. 2018, 1805.08315) with the settings of the Long
+Range Arena (Tay et al. 2021, 2011.04006). An image holds two snakes of equal length, each a chain of bars, among short
+snakes that distract. One disc lies on the first bar of a snake, the other on the last bar of the same snake (label 1)
+or on that of the other one (label 0). Both snakes are in every image, so that no count tells the label.
 
-What differs from the original: a cell is taken or free, where it adds up grey masks; a bar also keeps clear of the other
-snake's newest bar, which it forgets; directions are whole degrees. The original is not seeded, so nobody can draw its
-very images again.
+What differs from the original: a cell is taken or free, where it adds up grey masks; a bar keeps clear of the other
+snake's newest bar too, which the original forgets until the next one is there; moves end on the nearest cell, where it
+rounds up, so that gaps are equally wide in all directions. The original is not seeded: nobody can draw its images anew.
 """
 
 import functools
@@ -23,13 +23,54 @@ from efficient_attention.errors import is_whole_number, require, require_at_leas
 
 BARS = {'easy': 6, 'intermediate': 9, 'hard': 14}
 SETTINGS = {
-    setting.size: setting
-    for setting in (
-        Setting(32, 1, 7, 2, 0.5, (1,), 1.5, 1.0, 20, (150, 200, 100)),
-        Setting(64, 1, 12, 5, 1.0, (1,), 2.5, 1.8, 22, (80, 80, 100)),
-        Setting(128, 1, 20, 5, 1.5, (2, 3), 3.0, 1.8, 35, (90, 90, 100)),
-        Setting(256, 22, 27, 5, 2.0, (3,), 5.0, 1.8, 30, (100, 100, 100)),
-    )
+    32: Setting(
+        size=32,
+        padding=1,
+        seed_distance=7,
+        bar_length=2,
+        thickness=0.5,
+        margins=(1,),
+        disc_radius=1.5,
+        continuity=1.0,
+        distractor_bars=20,
+        contrasts=(150, 200, 100),  # distractors are brighter than snakes, as in the original
+    ),
+    64: Setting(
+        size=64,
+        padding=1,
+        seed_distance=12,
+        bar_length=5,
+        thickness=1.0,
+        margins=(1,),
+        disc_radius=2.5,
+        continuity=1.8,
+        distractor_bars=22,
+        contrasts=(80, 80, 100),
+    ),
+    128: Setting(
+        size=128,
+        padding=1,
+        seed_distance=20,
+        bar_length=5,
+        thickness=1.5,
+        margins=(2, 3),
+        disc_radius=3.0,
+        continuity=1.8,
+        distractor_bars=35,
+        contrasts=(90, 90, 100),
+    ),
+    256: Setting(
+        size=256,
+        padding=22,
+        seed_distance=27,
+        bar_length=5,
+        thickness=2.0,
+        margins=(3,),
+        disc_radius=5.0,
+        continuity=1.8,
+        distractor_bars=30,
+        contrasts=(100, 100, 100),
+    ),
 }
 SIZES = tuple(SETTINGS)
 
@@ -75,10 +116,10 @@ def pathfinder_image(
     start = below(rng, 2)
     end = start if label else 1 - start
     discs = shapes.points(np.stack([chains[start, 0, 0], chains[end, -1, 1]]))
-    snakes = shapes.points(chains)
+    snakes = shapes.points(chains[0]), shapes.points(chains[1])
     others = tuple(shapes.points(chain) for chain in tried if chain is not None)
     pixels = _draw(setting, snakes, others, discs)
-    return PathfinderImage(pixels, label, (snakes[0], snakes[1]), others, discs, shapes.margin)
+    return PathfinderImage(pixels, label, snakes, others, discs, shapes.margin)
 
 
 def _draw(

@@ -1,8 +1,8 @@
 """Where the bars of Pathfinder's snakes lie: chains that grow bar by bar and keep clear of what is there.
 
-Most snakes end at the edge or at another snake before they have all of their bars, so many attempts grow side by side, each
-on a board of its own. A cell is one number, its place on a board that is wider than the image; beyond the image no cell is
-free. A move is a difference of two such numbers.
+Most snakes end at the edge or at another snake before they have all of their bars, so many attempts grow side by side,
+each on a board of its own. A cell is one number, its place on a board that is wider than the image; beyond the image no
+cell is free. A move is a difference of two such numbers.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from efficient_attention.errors import InputError
 DRAWS = 3  # of a next bar, before its snake fails
 DISTRACTOR_STARTS = 5  # of a distractor, before it is left out
 LEAST_FREE = 0.01  # of all cells, for a distractor to start
-FIRST_ATTEMPTS = 16  # side by side; then twice as many each time, up to:
+FIRST_ATTEMPTS = 32  # side by side; then twice as many each time, up to:
 MOST_ATTEMPTS = 512
 MOST_STARTS = 2**18  # of an image's two snakes; the hardest published set, 64 x 64, needs about 5,000
 
@@ -78,7 +78,7 @@ class Shapes:
 def shapes_of(setting: Setting, margin: int) -> Shapes:
     """The shapes for images of a setting whose gaps are twice `margin` cells wide."""
     length = setting.bar_length
-    around = 2 * length + 4 * margin + 4  # no cell that is looked at lies further outside
+    around = length + 2 * margin + 3  # candidates for a head lie no further outside, nor what surrounds a bar
     stride = setting.size + 2 * around
     flat = np.array([stride, 1])
     seeds, later, heads = sprites.moves(length), -sprites.moves(-length), sprites.circle(length + margin)
@@ -156,8 +156,8 @@ def two_snakes(rng: np.random.Generator, shapes: Shapes, bars: int) -> np.ndarra
 def board_of(shapes: Shapes, chains: np.ndarray) -> np.ndarray:
     """Marks of a board with all bars of chains, int64 [chains, bars, 2]: uint8 [cells]."""
     board = shapes.empty.copy()
-    for tails_and_heads in chains:
-        _mark(shapes, board, tails_and_heads, 0)
+    for bar in chains.reshape(-1, 1, 2):
+        _mark(shapes, board, bar, 0)
     return board
 
 
@@ -169,9 +169,10 @@ def distractor(rng: np.random.Generator, shapes: Shapes, board: np.ndarray, bars
         if len(free) < LEAST_FREE * shapes.setting.size**2:
             continue
         seeds = Seeds(np.array([[free[below(rng, len(free))]]]), np.array([[degree]]))
-        for chains in _grow(rng, shapes, board.copy()[None], seeds, bars):
-            _mark(shapes, board, chains[0], 0)
-            return chains[0]
+        for (chain,) in _grow(rng, shapes, board.copy()[None], seeds, bars):
+            for bar in chain:
+                _mark(shapes, board, bar[None], 0)
+            return chain
     return None
 
 
@@ -185,8 +186,8 @@ class Seeds(NamedTuple):
 def _grow(rng: np.random.Generator, shapes: Shapes, boards: np.ndarray, seeds: Seeds, bars: int) -> np.ndarray:
     """The snakes of those attempts that find room for all bars: int64 [such attempts, snakes, bars, 2], as cells.
 
-    The snakes of an attempt grow in turn, a bar each. A snake keeps clear of all bars but its own newest one, from which the
-    next one goes on.
+    The one or two snakes of an attempt grow in turn, a bar each. A snake keeps clear of all bars but its own newest
+    one, from which its next one goes on.
 
     Args:
         boards: uint8 [attempts, cells]; used up.
@@ -248,7 +249,7 @@ def _draw_heads(
 
 
 def _mark(shapes: Shapes, marks: np.ndarray, bars: np.ndarray, snake: int) -> None:
-    """Adds bars, int64 [bars, 2], to what a snake keeps clear of; one bar a board."""
+    """Adds bars, int64 [bars, 2], to what a snake keeps clear of; at most one bar a board."""
     shape = np.searchsorted(shapes.moves, bars[:, 1] - bars[:, 0])
     marks[bars[:, 1, None] + shapes.surroundings[shape]] |= shapes.surrounding_marks[shape] << 2 * snake
 

@@ -1,7 +1,7 @@
 """The shapes of Pathfinder's images: moves of a whole degree, the cells that a bar takes, pictures of bars and discs.
 
-A point is (row, column) in cells. What decides a cell is a whole number, or is rounded before it is compared, so that the
-last bit of a platform's sine never moves a bar.
+A point is (row, column) in cells. What decides a cell is a whole number, or is rounded before it is compared, so that
+the last bit of a platform's sine never moves a bar.
 """
 
 import math
@@ -35,7 +35,7 @@ def moves(distance: int) -> np.ndarray:
 
 
 def circle(radius: int) -> np.ndarray:
-    """The cells on a circle round a cell, each once: int64 [cells, 2]; a sample for each cell of arc, to the nearest cell."""
+    """The cells on a circle round a cell, each once: int64 [cells, 2]; those nearest to a sample each cell of arc."""
     samples = math.ceil(2 * math.pi * radius)
     return np.unique(np.rint(np.round(radius * _directions(samples), DECIMALS)).astype(np.int64), axis=0)
 
@@ -56,15 +56,17 @@ def turn_weights(degrees: np.ndarray, continuity: float) -> np.ndarray:
     return np.round(STRAIGHT_ON * np.cos(angles) ** 2).astype(np.int64)
 
 
-def footprint(vector: Vector, radius: float) -> np.ndarray:
+def footprint(vector: Vector, radius: int) -> np.ndarray:
     """The cells within `radius` of a bar that runs along `vector` to the cell (0, 0): int64 [cells, 2]."""
-    cells = _grid(vector, math.ceil(radius), 1)
-    along, across, length = _along_and_across(cells, vector, 0.0)
-    beyond = np.maximum(np.maximum(along, -length - along), 0.0)
-    return cells[np.round(beyond**2 + across**2, DECIMALS) <= radius**2]
+    cells, end = _grid(vector, radius, 1), np.array(vector)
+    along, across, squared = cells @ end, cells @ [-end[1], end[0]], int(end @ end)  # times the bar's length
+    before_start = ((cells + end) ** 2).sum(axis=1) <= radius**2
+    beyond_end = (cells**2).sum(axis=1) <= radius**2
+    beside = across**2 <= radius**2 * squared
+    return cells[np.select([along >= 0, along <= -squared], [beyond_end, before_start], beside)]
 
 
-def dilated(cells: np.ndarray, radius: float) -> np.ndarray:
+def dilated(cells: np.ndarray, radius: int) -> np.ndarray:
     """The cells within `radius` of any of `cells`, each once: int64 [more cells, 2]."""
     return np.unique((cells[:, None] + footprint((0, 0), radius)).reshape(-1, 2), axis=0)
 
@@ -113,18 +115,18 @@ def _along_and_across(points: np.ndarray, vector: Vector, middle: float) -> tupl
 
     Args:
         points: int [points, 2].
-        vector: from the bar's start to its end; no direction at all counts as along a row.
+        vector: from the bar's start to its end.
         middle: the end's row and column.
     """
     length = math.hypot(*vector)
-    down, right = (vector[0] / length, vector[1] / length) if length else (0.0, 1.0)
+    down, right = vector[0] / length, vector[1] / length
     rows, columns = points[:, 0] - middle, points[:, 1] - middle
     along, across = rows * down + columns * right, columns * down - rows * right
     return np.round(along, DECIMALS), np.round(across, DECIMALS), round(length, DECIMALS)
 
 
 def _shrunk(is_lit: np.ndarray, vector: Vector, around: int) -> Picture:
-    """Fine pixels, bool [pixels] of a bar's box, as a picture in cells; 8 bits, which Pillow resizes in whole numbers."""
+    """The fine pixels of a bar's box, bool [pixels], as a picture in cells; Pillow resizes 8 bits in whole numbers."""
     first, last = _box(vector, around)
     rows, columns = last[0] - first[0] + 1, last[1] - first[1] + 1
     fine = np.where(is_lit, np.uint8(255), np.uint8(0)).reshape(rows * ANTIALIAS, columns * ANTIALIAS)

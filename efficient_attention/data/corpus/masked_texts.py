@@ -1,4 +1,4 @@
-"""Rows of a long-range task for masked language models: each text a row of its own, masked as any corpus's."""
+"""Rows of masked language models of which each is one text, such as a row of a task; masked as a corpus's."""
 
 from collections.abc import Sequence
 
@@ -14,8 +14,8 @@ from efficient_attention.errors import InputError
 Row = dict[str, np.ndarray]
 
 
-class MaskedRows:
-    """The masked rows of a list of texts; see `Rows` in data/corpus/batches.py.
+class MaskedTexts:
+    """The masked rows of a list of texts; see `Rows` in batches.py.
 
     Attributes:
         count: rows of an epoch, one for each text.

@@ -1,0 +1,119 @@
+"""Writes sets of rows in the files of the original benchmark, for other code's loaders.
+
+    listops     basic_{train,val,test}.tsv: Source and Target; parentheses round an operator and each of its arguments
+    recall      the same two columns
+    pathfinder  pathfinder<size>/curv_contour_length_<bars>/imgs/<batch>/sample_<i>.png, and beside it
+                metadata/<batch>.npy, which is text: folder, file, number, label, and settings, with spaces between
+    passages    new_aan_pairs.{train,eval,test}.tsv, as AAN's: label, two names, two texts
+
+The rows of 'train', 'dev' and 'test' go to the places of train, validation and test; a Pathfinder loader splits one
+folder itself, so these come one after another. What is read from the original files (imdb, cifar10, aan) is not written
+again.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from efficient_attention.data.arena.arena_row import SPLITS, ArenaRow
+from efficient_attention.data.arena.arena_set import ArenaSet, Pathfinder
+from efficient_attention.data.arena.folders import PAIR_FILES
+from efficient_attention.data.arena.listops import CLOSE, DIGITS
+from efficient_attention.data.tokenizers.fixed import WORDS
+from efficient_attention.errors import InputError
+from efficient_attention.whole_files import write_atomically
+
+VALIDATION = {'train': 'train', 'dev': 'val', 'test': 'test'}
+IMAGES_A_FOLDER = 10_000
+BATCH = 0  # the number of the first folder of images
+
+
+def write_sets(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
+    """Writes the rows of each split's set; returns the files, of images their metadata.
+
+    Raises:
+        InputError: the sets are of several kinds, or of one that is read from its original files; or as `rows`.
+    """
+    kinds = {one.kind for one in sets.values()}
+    if len(kinds) != 1 or not kinds <= WRITERS.keys():
+        known = ', '.join(WRITERS)
+        raise InputError(f'the sets are of {", ".join(sorted(kinds)) or "no kind"}; one kind is written, of {known}')
+    return WRITERS[kinds.pop()]({split: sets[split] for split in SPLITS if split in sets}, folder)
+
+
+def nested_text(words: Sequence[str]) -> str:
+    """ListOps' words as published: '( ( ( [MAX 1 ) 2 ) ] )' of '[MAX 1 2 ]'."""
+    open_nodes: list[str] = []  # texts of operators so far, the innermost last
+    for word in words:
+        if word in WORDS['listops'][DIGITS:CLOSE]:
+            open_nodes.append(word)
+            continue
+        value = word if word != WORDS['listops'][CLOSE] else f'( {open_nodes.pop()} {word} )'
+        if not open_nodes:
+            return value
+        open_nodes[-1] = f'( {open_nodes[-1]} {value} )'
+    raise ValueError('the words are no tree')
+
+
+def _write_columns(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
+    paths = []
+    for split, arena_set in sets.items():
+        lines = ['Source\tTarget']
+        for row in arena_set.rows(split):
+            words = [WORDS[arena_set.vocabulary][word] for word in row.texts[0]]
+            text = nested_text(words) if arena_set.kind == 'listops' else ' '.join(words)
+            lines.append(f'{text}\t{arena_set.labels[row.label]}')
+        paths.append(folder / f'basic_{VALIDATION[split]}.tsv')
+        write_atomically(paths[-1], '\n'.join(lines) + '\n')
+    return paths
+
+
+def _write_pairs(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
+    paths = []
+    for split, arena_set in sets.items():
+        lines = []
+        for number, row in enumerate(arena_set.rows(split)):
+            texts = [_one_line(text) for text in row.texts]
+            lines.append('\t'.join([f'{row.label}.0', f'{split}{number}a', f'{split}{number}b', *texts]))
+        paths.append(folder / PAIR_FILES[split])
+        write_atomically(paths[-1], '\n'.join(lines) + '\n')
+    return paths
+
+
+def _one_line(text: np.ndarray) -> str:
+    """A text of bytes without tabs and line breaks; cut characters are left out."""
+    return ' '.join(bytes(text.astype(np.uint8)).decode(errors='ignore').split())
+
+
+def _write_images(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
+    first = next(iter(sets.values()))
+    assert isinstance(first, Pathfinder)
+    top = folder / f'pathfinder{first.size}' / f'curv_contour_length_{first.bars}'
+    lines: dict[int, list[str]] = {}
+    for number, row in enumerate(_all_rows(sets)):
+        batch, index = BATCH + number // IMAGES_A_FOLDER, number % IMAGES_A_FOLDER
+        path = top / 'imgs' / str(batch) / f'sample_{index}.png'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(row.texts[0].astype(np.uint8).reshape(first.size, first.size)).save(path)
+        settings = f'1 {first.bars} {first.bars // 3}'  # continuity, bars of a target, of a distractor
+        lines.setdefault(batch, []).append(f'imgs/{batch} {path.name} {index} {row.label} {settings}')
+    paths = []
+    for batch, text in lines.items():
+        paths.append(top / 'metadata' / f'{batch}.npy')
+        write_atomically(paths[-1], '\n'.join(text) + '\n')
+    return paths
+
+
+def _all_rows(sets: Mapping[str, ArenaSet]) -> Iterator[ArenaRow]:
+    for split, arena_set in sets.items():
+        yield from arena_set.rows(split)
+
+
+WRITERS = {
+    'listops': _write_columns,
+    'recall': _write_columns,
+    'pathfinder': _write_images,
+    'passages': _write_pairs,
+}

@@ -1,0 +1,37 @@
+"""Writes rows of Long Range Arena's tasks in the original files' layout, for other code's loaders.
+
+    python scripts/make_arena_data.py --output data/lra --train listops:rows=96000:length=500-2000 \
+      --dev listops:rows=2000:length=500-2000 --test listops:rows=2000:length=500-2000
+    python scripts/make_arena_data.py --output data/lra --train pathfinder:rows=200000:size=32
+
+The sets are those that configs name (efficient_attention/data/arena/arena_set.py); the layouts of each kind stand in
+efficient_attention/data/arena/original_layout.py. The last line is one JSON object with the files.
+"""
+
+import json
+import sys
+
+from absl import flags
+
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.commands.flags import define_output
+from efficient_attention.errors import InputError
+
+OUTPUT = define_output('Folder for the files.')
+SETS = {split: flags.DEFINE_string(split, '', f'The set of the rows of {split}.') for split in ('train', 'dev', 'test')}
+
+
+def main() -> None:
+    """Reads the flags and writes the files."""
+    parse_flags(sys.argv, ('output',))
+    from efficient_attention.data.arena.arena_set import open_set  # after --help and refusals
+    from efficient_attention.data.arena.original_layout import write_sets
+
+    sets = {split: open_set(flag.value, f'--{split}') for split, flag in SETS.items() if flag.value}
+    if not sets:
+        raise InputError('--train, --dev and --test are missing; name a set of rows for one of them')
+    print(json.dumps({'files': [str(path) for path in write_sets(sets, OUTPUT.value)]}))
+
+
+if __name__ == '__main__':
+    run_command(main)

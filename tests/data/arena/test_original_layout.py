@@ -1,0 +1,62 @@
+"""Sets in the files of the original benchmark: what other code's loaders would read of them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from efficient_attention.data.arena.arena_set import open_set
+from efficient_attention.data.arena.folders import pair_file, pair_rows
+from efficient_attention.data.arena.original_layout import nested_text, write_sets
+from efficient_attention.data.tokenizers.fixed import FIRST_WORD, fixed_tokenizer
+from efficient_attention.errors import InputError
+
+
+def sets_of(text: str, splits: tuple[str, ...] = ('train', 'dev', 'test')) -> dict:
+    return {split: open_set(text, split) for split in splits}
+
+
+def test_parentheses_stand_round_an_operator_and_each_argument():
+    assert nested_text('[MAX 1 2 ]'.split()) == '( ( ( [MAX 1 ) 2 ) ] )'
+    assert nested_text('[MIN 4 [SM 5 6 ] ]'.split()) == '( ( ( [MIN 4 ) ( ( ( [SM 5 ) 6 ) ] ) ) ] )'
+    with pytest.raises(ValueError, match='the words are no tree'):
+        nested_text(['[MAX', '1'])
+
+
+def test_listops(tmp_path: Path):
+    sets = sets_of('listops:rows=4:length=8-40')
+    paths = write_sets(sets, tmp_path)
+    assert [path.name for path in paths] == ['basic_train.tsv', 'basic_val.tsv', 'basic_test.tsv']
+    header, *lines = paths[1].read_text().splitlines()
+    assert header == 'Source\tTarget'
+    for line, row in zip(lines, sets['dev'].rows('dev'), strict=True):
+        source, target = line.split('\t')
+        assert fixed_tokenizer('fixed:listops').encode(source).ids == (row.texts[0] + FIRST_WORD).tolist()
+        assert target == str(row.label) and source.count('(') == source.count(')')
+
+
+def test_images(tmp_path: Path):
+    sets = sets_of('pathfinder:rows=2:size=32:bars=4', ('train', 'dev'))
+    [metadata] = write_sets(sets, tmp_path)
+    assert metadata == tmp_path / 'pathfinder32' / 'curv_contour_length_4' / 'metadata' / '0.npy'
+    rows = [row for split in ('train', 'dev') for row in sets[split].rows(split)]
+    for line, row in zip(metadata.read_text().splitlines(), rows, strict=True):
+        folder, name, _, label, *_ = line.split()
+        pixels = np.asarray(Image.open(metadata.parent.parent / folder / name))
+        assert pixels.ravel().tolist() == row.texts[0].tolist() and label == str(row.label)
+
+
+def test_passages_are_read_again_as_pairs(tmp_path: Path):
+    sets = sets_of('passages:rows=3:length=40:source=stdlib')
+    write_sets(sets, tmp_path)
+    for again, row in zip(pair_rows(pair_file(tmp_path, 'dev')), sets['dev'].rows('dev'), strict=True):
+        assert again.label == row.label
+        assert bytes(again.texts[0].astype(np.uint8)).split() == bytes(row.texts[0].astype(np.uint8)).split()
+
+
+def test_kinds_that_are_not_written(tmp_path: Path):
+    mixed = sets_of('recall:rows=1:length=9:pairs=1', ('dev',)) | sets_of('listops:rows=1:length=8-40', ('train',))
+    for sets, found in ((mixed, 'listops, recall'), ({'dev': open_set('imdb:folder=x', 'dev')}, 'imdb')):
+        with pytest.raises(InputError, match=f'^the sets are of {found}; one kind is written, of listops, recall'):
+            write_sets(sets, tmp_path)

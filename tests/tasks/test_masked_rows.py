@@ -1,0 +1,73 @@
+"""Masked pretraining on a task's own rows, and the classifier that begins with it."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from configs.arena import get_config
+from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.config.run import RunConfig
+from efficient_attention.data.arena.listops import listops_row
+from efficient_attention.data.tokenizers.fixed import FIRST_WORD
+from efficient_attention.errors import InputError
+from efficient_attention.tasks.masked_rows import MaskedRowsTask, sets_of
+from efficient_attention.tasks.registry import make_task
+from efficient_attention.training.fill_config import fill_config
+from efficient_attention.training.loop import train
+from efficient_attention.workdir.metrics import read_metrics
+from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
+
+pytestmark = pytest.mark.usefixtures('shared_programs')
+SMALL = {'model.width': 8, 'model.layers': 1, 'model.feed_forward_width': 8, 'data.length': 30, 'model.max_length': 30}
+SMALL |= {'train.steps': 3, 'train.batch_size': 8, 'optimizer.warmup_steps': 0, 'eval.batch_size': 8}
+# Optax's own raises Python floats to int32 counts, refused in tests
+SMALL |= {'optimizer.bias_correction': False}
+TRAIN, DEV = 'listops:rows=20:length=8-30', 'listops:rows=5:length=8-30'
+
+
+def masked_config(folder: Path, mechanism: str = 'nystrom', **fields: Any) -> RunConfig:
+    config = get_config(f'listops_short,{mechanism},small,masked')
+    config.update_from_flattened_dict(SMALL | {'data.source': f'arena:{TRAIN};{DEV}', 'data.max_masked': 3})
+    config.update_from_flattened_dict({'data.cache': str(folder / 'cache')} | fields)
+    return from_dict(config.to_dict(), RunConfig)
+
+
+def test_batches_hold_the_tasks_rows_each_by_itself(tmp_path: Path):
+    task = make_task(masked_config(tmp_path))
+    assert isinstance(task, MaskedRowsTask) and task.rows.count == 20 and task.held_out_rows.count == 5
+    assert task.rows.text(2).tolist() == (listops_row(0, 'train', 2, 8, 30).texts[0] + FIRST_WORD).tolist()
+    batch = next(iter(task.training_batches(0, 1, 0, 1)))
+    assert {name: array.shape for name, array in batch.items()} == {
+        name: shape.shape for name, shape in task.batch_shapes().items()
+    }
+    assert batch['segments'].max() == 1 and not batch['token_types'].any()
+    held_out = list(task.evaluation_batches(0, 1))
+    assert sum(int((one['masked_weights'].sum(axis=1) > 0).sum()) for one in held_out) == 5
+    assert all(np.isfinite(one['unigram_losses']).all() for one in held_out)
+
+
+def test_a_classifier_begins_with_what_it_has_learnt(tmp_path: Path):
+    """Nystrom's attention, which refuses packed documents, serves: a row is one text."""
+    train(masked_config(tmp_path), tmp_path / 'masked')
+    assert read_metrics(tmp_path / 'masked')[-1]['masked_lm_weight'] > 5
+    config = get_config('listops_short,nystrom')
+    sets = {f'examples.{split}': text for split, text in (('train', TRAIN), ('dev', DEV), ('test', DEV))}
+    fields = {'examples.cache': str(tmp_path / 'cache'), 'examples.buckets': (30,)}
+    config.update_from_flattened_dict(SMALL | sets | fields | {'train.start_from': str(tmp_path / 'masked')})
+    filled = fill_config(config.to_dict())
+    train(filled.config, tmp_path / 'run', examples=filled.examples, pretrained=filled.pretrained)
+    assert read_metrics(tmp_path / 'run')[-1]['fine_tuning_weight'] == 5
+
+
+def test_what_does_not_serve_is_named(tmp_path: Path):
+    with pytest.raises(InputError, match=r"^data\.pairs is 'sop'; it must be 'none' with rows of arena:<set>$"):
+        masked_config(tmp_path, **{'data.pairs': 'sop'})
+    with pytest.raises(InputError, match=r'^data\.tokenizer has another vocabulary than the rows of listops'):
+        make_task(masked_config(tmp_path, **{'data.tokenizer': 'fixed:bytes', 'model.vocab_size': 261}))
+    with pytest.raises(InputError, match=r'^the tokenizer has 20 tokens, more than model\.vocab_size 19$'):
+        make_task(masked_config(tmp_path, **{'data.vocab_size': 19, 'model.vocab_size': 19}))
+    with pytest.raises(InputError, match=r"^data\.source is 'chess'; known kinds of rows"):
+        sets_of('arena:chess')
+    assert sets_of(f'arena:{TRAIN}')[1].count == 20  # one text stands for both
