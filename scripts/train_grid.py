@@ -7,7 +7,8 @@ The config file's argument is `<row>,<column>`. Each cell has a workdir for each
 <workdir>/<row>/<column>/seed_<n>, and goes on from there when the command is given again; a cell that fails is named,
 and the exit code is then 1. `--rates` has each cell choose its learning rate by short runs. Written: grid.json, grid.md
 and grid.svg, of all cells in the folder, whichever command trained them; so two commands may share a folder and train
-other columns side by side. `--config.<field>=<value>` changes a field in all cells.
+other columns side by side. `--config.<field>=<value>` changes a field in all cells. `--yardsticks` prints alone what
+linear models and single words of the rows give.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -30,15 +31,16 @@ from efficient_attention.errors import RunError
 CONFIG = config_flags.DEFINE_config_file('config', None, 'A file of configs/ whose argument is <row>,<column>.')
 WORKDIR = define_workdir('Folder of the workdirs of all cells.')
 ROWS = flags.DEFINE_list('rows', None, 'Tasks, with commas.')
-COLUMNS = flags.DEFINE_list('columns', None, 'Mechanisms, with commas; full is what others are compared with.')
+COLUMNS = flags.DEFINE_list('columns', ['full'], 'Mechanisms, with commas; full is what others are compared with.')
 SEEDS = flags.DEFINE_list('seeds', ['0'], 'Seeds, with commas.')
 RATES = flags.DEFINE_list('rates', [], 'Learning rates to choose from by pilots; none = that of the config.')
+YARDSTICKS = flags.DEFINE_bool('yardsticks', default=False, help='Print the yardsticks of the rows and train nothing.')
 PILOT_STEPS = flags.DEFINE_integer('pilot_steps', 150, 'Steps of a pilot.', lower_bound=1)
 
 
 def main() -> None:
     """Reads the flags, trains the cells and prints the table."""
-    parse_flags(sys.argv, required=('config', 'workdir', 'rows', 'columns'))
+    parse_flags(sys.argv, required=('config', 'workdir', 'rows'))
     from efficient_attention.training.grid import Grid, Pilots, read_cells, train_grid  # late, as in train.py
     from efficient_attention.training.grid_cells import cells_of, positive_rates, yardsticks_of
     from efficient_attention.training.grid_report import grid_table, write_grid
@@ -48,6 +50,9 @@ def main() -> None:
     holder = flags.FLAGS['config']
     overrides = config_flags.get_override_values(holder)
     cells = cells_of(config_flags.get_config_filename(holder), overrides, ROWS.value, COLUMNS.value)
+    if YARDSTICKS.value:
+        print(json.dumps(yardsticks_of(cells, WORKDIR.value)))
+        return
     pilots = Pilots(positive_rates(RATES.value), PILOT_STEPS.value)
     grid = Grid(cells, WORKDIR.value, SEEDS.value, pilots)
     found = train_grid(grid)

@@ -1,6 +1,8 @@
 """The command that trains a grid: its files, and its exit code where a cell fails."""
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ CELL = {
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """What the command asks of `train_cell`, by cell; the cell of linear attention fails."""
     sets = [f'--config.examples.{split}=listops:rows=20:length=8-30' for split in ('train', 'dev', 'test')]
     words = [*LINE, f'--workdir={tmp_path / "grid"}', f'--config.examples.cache={tmp_path / "cache"}', *sets]
@@ -43,14 +45,27 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     monkeypatch.setattr(module, 'train_cell', train_cell)
     monkeypatch.setattr(module, 'share_programs', lambda: None)
-    return asked
+    known = set(flags.FLAGS)
+    yield asked
+    for name in set(flags.FLAGS) - known:  # of fields that were named
+        delattr(flags.FLAGS, name)
+    for name in known:
+        flags.FLAGS[name].unparse()
+    flags.FLAGS.unparse_flags()
+
+
+@pytest.mark.filterwarnings('ignore:the load_module')  # of ml_collections
+def test_yardsticks_alone(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    monkeypatch.setattr('sys.argv', [*sys.argv, '--yardsticks'])
+    train_grid.main()
+    found = json.loads(capsys.readouterr().out)
+    assert list(found['listops_short']) == ['majority', 'root', 'root_digits'] and not asked
 
 
 @pytest.mark.filterwarnings('ignore:the load_module')  # of ml_collections
 def test_cells_seeds_rates_and_files(asked: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture):
     with pytest.raises(RunError, match='^1 of 2 cells failed: listops_short,linear$'):
         train_grid.main()
-    flags.FLAGS.unparse_flags()
     grid = asked['full']
     assert list(grid.cells) == [('listops_short', 'full'), ('listops_short', 'linear')]
     assert grid.cells['listops_short', 'linear']['train']['steps'] == 7

@@ -1,0 +1,46 @@
+"""Inputs of long-range tasks, towers and grids that a user may give by mistake, as tests/bad_inputs.py has others."""
+
+from tests.bad_inputs import BadInput, tune
+
+
+def arena(rows: str, line: str, vocabulary: str = 'fixed:listops') -> BadInput:
+    """A fine-tuning on a set of long-range rows."""
+    sets = ' '.join(f'examples.{split}={rows}' for split in ('train', 'dev'))
+    return tune(f'examples.format=arena {sets} data.tokenizer={vocabulary} examples.cache={{here}}/cache', line)
+
+
+def grid(words: str, line: str) -> BadInput:
+    """A table of runs."""
+    return BadInput(
+        f'scripts/train_grid.py --config=configs/arena.py --columns=full --workdir={{here}}/grid {words}', line
+    )
+
+
+BAD_ARENA = {
+    'arena unknown': arena(
+        'chess:rows=2', "examples.train is 'chess:rows=2'; known kinds of rows: listops, pathfinder"
+    ),
+    'arena size': arena(
+        'pathfinder:rows=2:size=48', "examples.train is 'pathfinder:rows=2:size=48'; size must be one of"
+    ),
+    'arena without reviews': arena('imdb:folder={here}', '{here}/train: no file matches', 'fixed:bytes'),
+    'arena without pairs': arena(
+        'aan:folder={here}', "{here}/new_aan_pairs.train.tsv: no such file; AAN's pairs may not", 'fixed:bytes'
+    ),
+    'arena of another vocabulary': arena(
+        'listops:rows=2:length=8-40', 'data.tokenizer has another vocabulary than the rows of listops', 'fixed:bytes'
+    ),
+    'arena of an unknown vocabulary': arena(
+        'listops:rows=2:length=8-40', 'tokenizer fixed:letters: known fixed vocabularies: fixed:bytes', 'fixed:letters'
+    ),
+    'towers of one text': tune('examples.towers=True', 'examples.towers is True; a row here has one text'),
+    'towers without an activation': tune(
+        'head.kind=towers head.transform=none', "head.transform is 'none'; it must be an activation with head.kind"
+    ),
+    'a cache that nothing reads': tune('examples.cache=x', "examples.cache is 'x'; it must be 'cache' without"),
+    'test split without test rows': tune('eval.split=test', "eval.split is 'test', but examples.test is empty"),
+    'grid of an unknown task': grid('--rows=chess', "chess,full: the config's argument is 'chess,full'; known: <task>"),
+    'grid of rates that are none': grid(
+        '--rows=recall --rates=0', "--rates is '0'; it must be different numbers above 0"
+    ),
+}
