@@ -12,6 +12,7 @@
     python scripts/benchmark.py text_to_text [--parts train,greedy,beam] [--model runs/multi30k --input test.de]
     python scripts/benchmark.py recurrent [--parts cells,lengths,token,memory] [--plot recurrent.svg]
     python scripts/benchmark.py compress [--parts infer,train] [--lengths 128,384] [--rows 1,8,32]
+    python scripts/benchmark.py arena [--sides linear,nystrom] [--lengths 1024,4096] [--size small]
 
 `step`: a BERT with 4 layers of width 256, 4 heads and 8,192 tokens, float32, dropout 0.1, AdamW, 4,096 tokens a step of
 which 15 % are masked; this project against Hugging Face's PyTorch `BertForMaskedLM` (`make peers`). Every measurement
@@ -38,7 +39,8 @@ against depth; fixed and strided sparse against dense attention at 12,288 positi
 `text_to_text`: a training step of T5-small, greedy and beam search, and a file translated, against Hugging Face's
 PyTorch (`text_to_text_benchmark.py`).
 `recurrent`: recurrent cells against Flax NNX and PyTorch, and against attention by length (`recurrent_benchmark.py`);
-`compress`: smaller models against the whole one and PyTorch's (`compression_benchmark.py`).
+`compress`: smaller models against the whole one and PyTorch's (`compression_benchmark.py`);
+`arena`: training a long-range classifier by every mechanism against full attention (`arena_benchmark.py`).
 
 The file of `--output` is replaced as a whole after every length, so a run that is cut leaves what it measured before.
 """
@@ -69,6 +71,7 @@ from efficient_attention.commands.flags import define_integers, define_length, d
 from efficient_attention.errors import InputError
 from efficient_attention.whole_files import write_atomically
 from scripts import (
+    arena_benchmark,
     attention_benchmark,
     compression_benchmark,
     decode_benchmark,
@@ -96,18 +99,6 @@ KEEP_MEMORY = ':'.join(
 )
 
 
-COMMANDS = (
-    'step',
-    'input',
-    'attention',
-    'memory',
-    'decode',
-    'finetune',
-    'infer',
-    'text_to_text',
-    'recurrent',
-    'compress',
-)
 WITH_PEERS = ('step', 'attention', 'finetune', 'infer', 'text_to_text', 'recurrent', 'compress')
 PARTS = {  # the sub-commands with a file of their own
     'attention': attention_benchmark,
@@ -118,7 +109,9 @@ PARTS = {  # the sub-commands with a file of their own
     'text_to_text': text_to_text_benchmark,
     'recurrent': recurrent_benchmark,
     'compress': compression_benchmark,
+    'arena': arena_benchmark,
 }
+COMMANDS = ('step', 'input', *PARTS)
 OLD_NAMES = {'json': 'output', 'peers-python': 'peers_python'}
 
 
@@ -383,7 +376,8 @@ def measure_decoding(options: flags.FlagValues) -> Iterator[dict[str, Any]]:
 def measure_against_peers(command: str, options: flags.FlagValues) -> Iterator[dict[str, Any]]:
     """All sides of a sub-command with a file of its own; after each of its parts, the figures so far."""
     run = functools.partial(figures_of, allocator=options.allocator)
-    programs = PARTS[command].programs([sys.executable], options.peers_python)
+    peers = options.peers_python if command in WITH_PEERS else Path()
+    programs = PARTS[command].programs([sys.executable], peers)
     for report in PARTS[command].measure(options, programs, run):
         yield {command: report}
 

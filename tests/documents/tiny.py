@@ -80,6 +80,8 @@ SKIPPED = {
     '*scripts/benchmark.py text_to_text*': IDLE,
     '*scripts/benchmark.py recurrent*': IDLE,
     '*scripts/benchmark.py compress*': IDLE,
+    '*scripts/benchmark.py arena*': IDLE,
+    '*scripts/train_grid.py *': 'trains for hours; tests/training/test_grid.py trains a table of four cells',
     '* --workdir runs/ticket *': 'tests/training/test_pruning_report.py trains a ticket',
     '*scripts/fuzz_readers.py *': 'draws inputs for minutes; its test draws a few for each reader',
     '*scripts/plan.py *': 'compiles large models for minutes; tests/scripts/test_plan.py plans a tiny one',
@@ -115,7 +117,14 @@ BOOKS = SHORT_TEXT | {'data.source': CORPUS, 'data.held_out': 0.2}
 # Pattern of --config: the fields that are set beside what the page sets.
 PAIRS = FEW_STEPS | SMALL_MODEL | {'model.decoder_layers': 1, 'pairs.buckets': '(24,)', 'data.vocab_size': 60}
 TINY = {'model.heads': 2, 'model.width': 8, 'model.feed_forward_width': 16, 'distill.layers': '2', 'data.max_masked': 3}
+ARENA = FEW_STEPS | SMALL_MODEL | {'optimizer.bias_correction': False, 'optimizer.warmup_steps': 0}
+ARENA |= {'data.length': 30, 'model.max_length': 30}
 FIELDS = {
+    'configs/arena.py:*,masked': ARENA
+    | {'data.source': 'arena:listops:rows=16:length=8-30', 'data.cache': 'cache', 'data.max_masked': 3},
+    'configs/arena.py:*': ARENA
+    | {f'examples.{split}': 'listops:rows=16:length=8-30' for split in ('train', 'dev', 'test')}
+    | {'examples.buckets': '(30,)'},
     'configs/quickstart.py': SHORT_TEXT | {'data.source': CORPUS, 'data.vocab_size': 64},
     'configs/pretrain/books_albert.py': BOOKS | {'data.vocab_size': 64, 'model.embedding_width': 8},
     'configs/lm/books_characters.py': BOOKS,

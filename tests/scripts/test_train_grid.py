@@ -1,20 +1,19 @@
 """The command that trains a grid: its files, and its exit code where a cell fails."""
 
 import json
+import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from absl import flags
 
-from efficient_attention.errors import RunError
 from efficient_attention.training import grid as module
-from scripts import train_grid
 
-LINE = ['train_grid.py', '--config=configs/arena.py', '--rows=listops_short', '--columns=full,linear', '--seeds=0,1']
-LINE += ['--config.train.steps=7', '--rates=1e-3,3e-3', '--pilot_steps=5']
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.filterwarnings('ignore:the load_module')  # which ml_collections uses
 CELL = {
     'seeds': {seed: {'dev': {'accuracy': 0.5}, 'test': {'accuracy': 0.4}} for seed in '01'},
     'mean': {'accuracy': 0.4},
@@ -26,14 +25,39 @@ CELL = {
     'seconds': 60.0,
     'temporary_bytes': 2**20,
 }
+Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """What the command asks of `train_cell`, by cell; the cell of linear attention fails."""
+def train_grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Run:
+    """Runs the script in this process; its exit code, and what it printed on both streams."""
     sets = [f'--config.examples.{split}=listops:rows=20:length=8-30' for split in ('train', 'dev', 'test')]
-    words = [*LINE, f'--workdir={tmp_path / "grid"}', f'--config.examples.cache={tmp_path / "cache"}', *sets]
-    monkeypatch.setattr('sys.argv', words)
+    words = [
+        '--config=configs/arena.py',
+        '--rows=listops_short',
+        '--columns=full,linear',
+        f'--workdir={tmp_path / "grid"}',
+    ]
+    words += [f'--config.examples.cache={tmp_path / "cache"}', *sets]
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        known, code = set(flags.FLAGS), 0
+        monkeypatch.setattr(sys, 'argv', ['scripts/train_grid.py', *words, *arguments])
+        try:
+            runpy.run_path(str(ROOT / 'scripts/train_grid.py'), run_name='__main__')
+        except SystemExit as exited:
+            code = int(exited.code or 0)
+        finally:
+            for name in set(flags.FLAGS) - known:
+                delattr(flags.FLAGS, name)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What is asked of `train_cell`, by cell; that of linear attention fails."""
     asked: dict[str, Any] = {}
 
     def train_cell(grid: module.Grid, row: str, column: str) -> dict[str, Any]:
@@ -45,27 +69,13 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
 
     monkeypatch.setattr(module, 'train_cell', train_cell)
     monkeypatch.setattr(module, 'share_programs', lambda: None)
-    known = set(flags.FLAGS)
-    yield asked
-    for name in set(flags.FLAGS) - known:  # of fields that were named
-        delattr(flags.FLAGS, name)
-    for name in known:
-        flags.FLAGS[name].unparse()
-    flags.FLAGS.unparse_flags()
+    return asked
 
 
-@pytest.mark.filterwarnings('ignore:the load_module')  # of ml_collections
-def test_yardsticks_alone(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    monkeypatch.setattr('sys.argv', [*sys.argv, '--yardsticks'])
-    train_grid.main()
-    found = json.loads(capsys.readouterr().out)
-    assert list(found['listops_short']) == ['majority', 'root', 'root_digits'] and not asked
-
-
-@pytest.mark.filterwarnings('ignore:the load_module')  # of ml_collections
-def test_cells_seeds_rates_and_files(asked: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture):
-    with pytest.raises(RunError, match='^1 of 2 cells failed: listops_short,linear$'):
-        train_grid.main()
+def test_cells_seeds_rates_and_files(train_grid: Run, asked: dict[str, Any], tmp_path: Path):
+    arguments = ('--seeds=0,1', '--config.train.steps=7', '--rates=1e-3,3e-3', '--pilot_steps=5')
+    code, printed, errors = train_grid(*arguments)
+    assert code == 1 and errors.endswith('error: 1 of 2 cells failed: listops_short,linear\n')
     grid = asked['full']
     assert list(grid.cells) == [('listops_short', 'full'), ('listops_short', 'linear')]
     assert grid.cells['listops_short', 'linear']['train']['steps'] == 7
@@ -75,5 +85,10 @@ def test_cells_seeds_rates_and_files(asked: dict[str, Any], tmp_path: Path, caps
     assert list(content['yardsticks']['listops_short']) == ['majority', 'root', 'root_digits']
     assert '| linear | failed: no room |' in (tmp_path / 'grid' / 'grid.md').read_text()
     assert (tmp_path / 'grid' / 'grid.svg').is_file()
-    [*_, last] = capsys.readouterr().out.splitlines()
-    assert json.loads(last) == {'cells': 2, 'failed': ['listops_short,linear']}
+    assert json.loads(printed.splitlines()[-1]) == {'cells': 2, 'failed': ['listops_short,linear']}
+
+
+def test_yardsticks_alone(train_grid: Run, asked: dict[str, Any]):
+    code, printed, errors = train_grid('--yardsticks')
+    assert code == 0, errors
+    assert list(json.loads(printed)['listops_short']) == ['majority', 'root', 'root_digits'] and not asked

@@ -5,9 +5,10 @@ Range Arena (Tay et al. 2021, 2011.04006). An image holds two snakes of equal le
 snakes that distract. One disc lies on the first bar of a snake, the other on the last bar of the same snake (label 1)
 or on that of the other one (label 0). Both snakes are in every image, so that no count tells the label.
 
-What differs from the original: a cell is taken or free, where it adds up grey masks; a bar keeps clear of the other
-snake's newest bar too, which the original forgets until the next one is there; moves end on the nearest cell, where it
-rounds up, so that gaps are equally wide in all directions. The original is not seeded: nobody can draw its images anew.
+What differs from the original: a cell is taken or free, where it adds up grey masks (near the edge a bar's margin may
+therefore reach into the border); a bar keeps clear of the other snake's newest bar too, which the original forgets
+until the next one is there; moves end on the nearest cell, where it rounds up, so that gaps are equally wide in all
+directions. The original is not seeded: nobody can draw its images anew.
 """
 
 import functools

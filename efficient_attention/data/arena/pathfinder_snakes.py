@@ -1,8 +1,8 @@
 """Where the bars of Pathfinder's snakes lie: chains that grow bar by bar and keep clear of what is there.
 
 Most snakes end at the edge or at another snake before they have all of their bars, so many attempts grow side by side,
-each on a board of its own. A cell is one number, its place on a board that is wider than the image; beyond the image no
-cell is free. A move is a difference of two such numbers.
+each on a board of its own. A cell is one number, its place on a board that is wider than the image. A move is a
+difference of two such numbers.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ DISTRACTOR_STARTS = 5  # of a distractor, before it is left out
 LEAST_FREE = 0.01  # of all cells, for a distractor to start
 FIRST_ATTEMPTS = 32  # side by side; then twice as many each time, up to:
 MOST_ATTEMPTS = 512
-MOST_STARTS = 2**18  # of an image's two snakes; the hardest published set, 64 x 64, needs about 5,000
+MOST_STARTS = 2**18  # of an image's two snakes; the hardest published set, 64 x 64, needs about 3,000 with 14 bars
 
 TAKEN, CLOSED = 1, 2  # a cell within a margin of a bar; a cell where no bar may end. Shifted by 2 for the second snake
 EVERY_SNAKE = 0b1111
@@ -118,11 +118,16 @@ def _table(rows: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def _empty_board(setting: Setting, around: int, margin: int) -> np.ndarray:
-    cells = np.full((setting.size, setting.size), EVERY_SNAKE, np.uint8)
-    edge = setting.padding + margin
-    cells[setting.padding : -setting.padding, setting.padding : -setting.padding] = CLOSED | CLOSED << 2
-    cells[edge:-edge, edge:-edge] = 0
-    return np.pad(cells, around, constant_values=EVERY_SNAKE).reshape(-1)
+    """A board on which no bar lies in the border, though its margin may; heads keep a margin from it as well.
+
+    Near the edge a snake can turn only because the tail of a bar may come nearer to the border than its head.
+    """
+    cells = np.full((setting.size + 2 * around,) * 2, EVERY_SNAKE, np.uint8)
+    inside = slice(around + setting.padding - margin, margin - around - setting.padding)
+    cells[inside, inside] = CLOSED | CLOSED << 2
+    inside = slice(around + setting.padding + margin, -margin - around - setting.padding)
+    cells[inside, inside] = 0
+    return cells.reshape(-1)
 
 
 def below(rng: np.random.Generator, count: int) -> int:
@@ -257,7 +262,7 @@ def _mark(shapes: Shapes, marks: np.ndarray, bars: np.ndarray, snake: int) -> No
 def _free_tails(shapes: Shapes, board: np.ndarray, shape: int) -> np.ndarray:
     """The cells where a first bar of this shape touches nothing: int64 [free cells].
 
-    The image's outermost cells are taken, and a footprint holds its tail: no such cell is among them.
+    A footprint holds all cells within a margin of the tail: no cell of the border is among them.
     """
     size, move = shapes.setting.size, int(shapes.moves[shape])
     first, last = (shapes.first + edge * (shapes.stride + 1) for edge in (1, size - 2))

@@ -30,7 +30,6 @@ def cells_near(bar, margin):
 
 @pytest.mark.parametrize('size, bars', [(32, 14), (64, 9), (128, 9), (256, 14)])
 def test_margins_of_bars_that_are_no_neighbours_share_no_cell(size, bars):
-    padding = SETTINGS[size].padding
     for seed in range(5):
         shapes, board, chains, others = grown(size, bars, seed)
         near = [[cells_near(bar, shapes.margin) for bar in shapes.points(chain)] for chain in (*chains, *others)]
@@ -39,10 +38,27 @@ def test_margins_of_bars_that_are_no_neighbours_share_no_cell(size, bars):
             if snake != other or abs(bar - another) > 1:
                 assert not near[snake][bar] & near[other][another]
         taken = set().union(*(cells for bars_of in near for cells in bars_of))
-        assert all(padding <= place < size - padding for cell in taken for place in cell)
-        rows, columns = shapes.points(np.flatnonzero(board & TAKEN)).T
-        is_inside = np.all([(padding <= one) & (one < size - padding) for one in (rows, columns)], axis=0)
-        assert set(zip(rows[is_inside].tolist(), columns[is_inside].tolist(), strict=True)) == taken
+        assert {
+            tuple(cell) for cell in shapes.points(np.array([*marked(board) - marked(shapes.empty)])).tolist()
+        } == taken
+
+
+def marked(board):
+    """The taken cells of a board."""
+    return set(np.flatnonzero(board & TAKEN).tolist())
+
+
+@pytest.mark.parametrize('size, bars', [(32, 14), (64, 9), (128, 9), (256, 14)])
+def test_bars_stay_out_of_the_border_and_heads_a_margin_away_from_it(size, bars):
+    padding = SETTINGS[size].padding
+    for seed in range(5):
+        shapes, _, chains, others = grown(size, bars, seed)
+        for number, chain in enumerate([*chains, *others]):
+            points = shapes.points(chain)
+            assert (padding <= points).all() and (points < size - padding).all()
+            edge = padding + shapes.margin
+            heads = points[1:, 1] if number > 1 else points[:, 1]  # the first head of a distractor is not drawn
+            assert (edge <= heads).all() and (heads < size - edge).all()
 
 
 def test_the_second_snake_starts_at_a_distance_from_the_first():
