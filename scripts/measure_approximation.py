@@ -70,6 +70,9 @@ def operands_of(model: Path, source: str, rows: int, length: int) -> Layers:
     pretrained = open_pretrained(model)
     if pretrained.tokenizer is None:
         raise InputError(f'{model}: no tokenizer there')
+    for field, limit in pretrained.model.position_tables.items():
+        if length > limit:
+            raise InputError(f'--length is {length}; {model} has {limit} positions ({field})')
     encoder = text_encoder(pretrained.tokenizer, lowercase=pretrained.lowercase)
     tokens_BL = []
     for document in open_source(source).documents():

@@ -52,6 +52,8 @@ def test_a_real_encoder(tmp_path: Path):
     assert query.shape == key.shape == value.shape and query.shape[1:3] == (1, 12)
     with pytest.raises(InputError, match=r'^--source text:.*: 1 documents have 12 tokens; --rows asks for 2$'):
         operands_of(model, source, 2, 12)
+    with pytest.raises(InputError, match=r'^--length is 512; .*model has \d+ positions \(model.max_length\)$'):
+        operands_of(model, source, 1, 512)
     words = ['--model', str(model), '--source', source, '--rows', '1', '--length', '12', '--ranks', '2', 'window(2)']
     command = [sys.executable, 'scripts/measure_approximation.py', *words]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
