@@ -86,6 +86,7 @@ def mechanisms(length: int) -> dict[str, dict[str, object]]:
         'nystrom': {'attention': 'nystrom(64, 6, 35)'},
         'induced': {'attention': 'induced(64)'},
         'sinkhorn': {'attention': f'sinkhorn(64, {-(-length // 64)}, 5)'},
+        'routing': {'attention': f'routing({round(length**0.5)}, {round(length**0.5)})'},
         'synthesizer_dense': {'attention': f"synthesizer('dense', {length})"},
         'synthesizer_random': {'attention': f"synthesizer('random', {length})"},
         'synthesizer_factorized': {'attention': f"synthesizer('factorized', {length}, 8)"},

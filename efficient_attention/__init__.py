@@ -36,6 +36,7 @@ _PUBLIC = {
     'Linformer': 'attention.linformer.definition',
     'Nystrom': 'attention.nystrom.definition',
     'Induced': 'attention.induced.definition',
+    'Routing': 'attention.routing.definition',
     'Sinkhorn': 'attention.sinkhorn.definition',
     'Synthesizer': 'attention.synthesizer.definition',
     'Relative': 'attention.relative',

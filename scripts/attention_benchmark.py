@@ -61,6 +61,9 @@ OURS = (
     Side('sinkhorn', 'sinkhorn(64, 1024)'),
     Side('sinkhorn_causal', 'sinkhorn(64, 1024, causal=True)'),
     Side('sortcut', 'sinkhorn(64, 1024, cut=2)'),
+    Side('routing', 'routing(64, 64)'),
+    Side('routing_causal', 'routing(64, 64, causal=True)'),
+    Side('routing_half', 'routing(64, 64, local_heads=4)'),
 )
 PEERS = tuple(Side(name, peer=name) for side in OURS for name in side.against if name != 'jax_nn')
 SIDES = {side.name: side for side in OURS + tuple(dict.fromkeys(PEERS))}

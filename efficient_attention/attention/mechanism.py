@@ -16,6 +16,7 @@ class Operand:
     shape: tuple[int, ...]
     deviation: float  # of the normal distribution around 0 that it is drawn from
     is_shared: bool = False  # one for all layers of a stack, else each layer has its own
+    is_running_mean: bool = False  # of vectors that the mechanism sums up, see `modules/learned.py`; no loss moves it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,6 +132,11 @@ class Mechanism:
     @property
     def needs_whole_rows(self) -> bool:
         """Whether it mixes the tokens of a row before any are compared, so that a row has to be one text."""
+        return False
+
+    @property
+    def chooses_by_row(self) -> bool:
+        """Whether the other texts of a row decide, too, which of its own tokens a token reads."""
         return False
 
     @property

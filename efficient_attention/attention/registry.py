@@ -10,6 +10,7 @@ from efficient_attention.attention import (
     local_p,
     lsh,
     nystrom,
+    routing,
     sinkhorn,
     softmax,
     sparsemax,
@@ -31,6 +32,7 @@ _ROOMS = (
     nystrom.ROOM,
     induced.ROOM,
     sinkhorn.ROOM,
+    routing.ROOM,
     synthesizer.make_room(softmax.ROOM),
 )
 ROOMS: dict[str, Room] = {room.kind.name: room for room in _ROOMS}

@@ -48,4 +48,5 @@ def goes_by_place(mechanism: Mechanism) -> bool:
     """Whether a token's place in the row, or the row's length, decides what it reads beside segment and distance."""
     is_pattern = mechanism.has_logits  # sums of feature maps, which have none, are kept for each segment
     is_placed = is_pattern and mechanism.compares_positions and not mechanism.goes_by_distance
-    return is_placed or mechanism.reads_length or mechanism.needs_whole_rows
+    is_by_row = mechanism.needs_whole_rows or mechanism.chooses_by_row
+    return is_placed or mechanism.reads_length or is_by_row

@@ -175,3 +175,60 @@ def sorted_slots(shares: np.ndarray, valid: np.ndarray, size: int) -> list[np.nd
         if mix.sum() > 0.0:
             slots.append(mix / mix.sum())
     return slots
+
+
+def layer_norm(x: np.ndarray) -> np.ndarray:
+    """(x - mean) / deviation of each vector, Ba et al. 2016, arXiv 1607.06450, without scale or bias."""
+    x = x - x.mean(-1, keepdims=True)
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
+
+
+def nearest_places(x: np.ndarray, centroids: np.ndarray, is_token: np.ndarray, size: int) -> list[list[np.ndarray]]:
+    """For each head and each of its centroids the places of the `size` tokens [L, H, K] with the largest product."""
+    found = []
+    for h, centroids_of_head in enumerate(centroids):
+        tokens = np.flatnonzero(is_token)
+        products = layer_norm(x[tokens, h]) @ centroids_of_head.T
+        orders = [np.argsort(-column, kind='stable')[:size] for column in products.T]
+        found.append([tokens[order] for order in orders])
+    return found
+
+
+def routing_weights(
+    query: np.ndarray,
+    key: np.ndarray,
+    members: tuple[list[list[np.ndarray]], list[list[np.ndarray]]],
+    allowed: np.ndarray,
+    *,
+    options: Any,
+) -> np.ndarray:
+    """[H, L, M] of Roy et al. 2020, arXiv 2003.05997, algorithm 1, of local heads first; `allowed` [L, M].
+
+    `members` are the queries and the keys that each centroid of the other heads takes. A query's results in its
+    clusters are averaged, over those where it may read any key.
+    """
+    (length, heads, width), groups = query.shape, key.shape[1]
+    weights = np.zeros((heads, length, length))
+    for h, i in itertools.product(range(heads), range(length)):
+        q, k = query[i, h], key[:, h // (heads // groups)]
+        if h < options.local_heads:
+            read = [[j for j in range(length) if abs(i - j) <= options.window and allowed[i, j]]]
+        else:
+            q, k = layer_norm(q), layer_norm(k)
+            pairs = zip(*(side[h - options.local_heads] for side in members), strict=True)
+            read = [[j for j in keys if allowed[i, j]] for queries, keys in pairs if i in queries]
+        read = [places for places in read if places]
+        for places in read:
+            parts = np.exp(k[places] @ q / math.sqrt(width))
+            weights[h, i, places] += parts / parts.sum() / len(read)
+    return weights
+
+
+def routing_statistics(vectors: list[np.ndarray], centroids: np.ndarray) -> np.ndarray:
+    """[H, C, K + 1]: sums of the unit vectors [H][tokens, K] that each centroid is the nearest to, and their number."""
+    heads, clusters, width = centroids.shape
+    sums = np.zeros((heads, clusters, width + 1))
+    for h, tokens in enumerate(vectors):
+        for x in layer_norm(tokens) / math.sqrt(width):
+            sums[h, np.argmax(centroids[h] @ x)] += [*x, 1.0]
+    return sums

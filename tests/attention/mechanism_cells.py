@@ -55,6 +55,18 @@ MECHANISM_CELLS |= {
     'sinkhorn(6, 15, causal=True)': SINKHORN_CELLS | {'row positions': NO_CROSS},
     'sinkhorn(5, 3)': {'plain': 'sinkhorn has no 20 keys, but at most 15'},
 }
+ROUTING_CELLS = dict.fromkeys(('padding segments grouped', 'padding dropout grouped', 'dropout')) | {
+    'bias': 'routing has no additive bias',
+    'lse': 'routing has no log-sum-exp',
+    'cross grouped': 'routing has no cross attention: 20 queries and 90 keys',
+    'offset': 'routing has no cross attention: 20 queries and 90 keys',
+}
+MECHANISM_CELLS |= {
+    'routing(4, 6)': ROUTING_CELLS,
+    'routing(3, 9, causal=True)': ROUTING_CELLS | {'row positions': 'routing has no cross attention'},
+    'routing(4, 6, local_heads=2, window=4)': ROUTING_CELLS,
+    'routing(4, 6, local_heads=1, window=30, causal=True)': ROUTING_CELLS,
+}
 SYNTHESIZER_CELLS = dict.fromkeys(
     ('grouped segments bias lse', 'offset dropout lse function bias', 'row positions padding lse key bias')
 )

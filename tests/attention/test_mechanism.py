@@ -34,7 +34,7 @@ def test_what_reads_the_length_of_a_row(text: str, expected: bool):
     assert parse_mechanism(text).reads_length is expected
 
 
-@pytest.mark.parametrize('text', ['lsh', 'favor', 'linear', 'sinkhorn'])
+@pytest.mark.parametrize('text', ['lsh', 'favor', 'linear', 'sinkhorn', 'routing'])
 def test_a_causal_option_makes_it_causal_and_is_advised(text: str):
     assert parse_mechanism(f'{text}(causal=True)').is_causal and not parse_mechanism(text).is_causal
     assert 'causal=True among its arguments' in model_needs(parse_mechanism(text))

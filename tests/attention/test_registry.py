@@ -29,6 +29,7 @@ from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import dense_mask, global_tokens
 from efficient_attention.attention.registry import ROOMS, room_of
 from efficient_attention.attention.room import Room
+from efficient_attention.attention.routing.definition import Routing
 from efficient_attention.attention.sinkhorn.definition import Sinkhorn
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.synthesizer.definition import Synthesizer
@@ -176,6 +177,16 @@ def of_sinkhorn(
     return contract_rows.sinkhorn_weights(query, key, sort, segments != 0, segments != 0, options=mechanism)
 
 
+def of_routing(
+    mechanism: Routing, query: np.ndarray, key: np.ndarray, allowed: np.ndarray, segments: np.ndarray
+) -> np.ndarray:
+    centroids, local = learned(mechanism)['centroids'][..., :K], mechanism.local_heads
+    members = tuple(
+        contract_rows.nearest_places(x[:, local:], centroids, segments != 0, mechanism.size) for x in (query, key)
+    )
+    return contract_rows.routing_weights(query, key, members, allowed, options=mechanism)
+
+
 def of_synthesizer(
     mechanism: Synthesizer, query: np.ndarray, key: np.ndarray, allowed: np.ndarray, _: np.ndarray
 ) -> np.ndarray:
@@ -208,6 +219,10 @@ TABLE: dict[str, Callable[[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     'sinkhorn(3, 171, 2, temperature=0.5)': of_sinkhorn,
     'sinkhorn(4, 128, cut=2)': of_sinkhorn,
     'sinkhorn(5, 103, causal=True)': of_sinkhorn,
+    'routing(3, 5)': of_routing,
+    'routing(4, 6, causal=True)': of_routing,
+    'routing(2, 9, local_heads=1, window=3)': of_routing,
+    'routing(2, 40, local_heads=1, window=3, causal=True)': of_routing,
     "synthesizer('dense', 512)": of_synthesizer,
     "synthesizer('random', 512, pattern=causal)": of_synthesizer,
     "synthesizer('factorized', 512, 3, pattern=causal & window(5))": of_synthesizer,

@@ -1,0 +1,96 @@
+"""The centroids of routing attention: which tokens are near them, and the sums that their running means are made of.
+
+Letters: C centroids of a head, w tokens that each of them takes; X the K coordinates of a vector and one more.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float, Int
+
+from efficient_attention.attention.einsum import float32_einsum
+from efficient_attention.attention.weights import MASKED
+
+SMALLEST_VARIANCE = 1e-6  # added to the variance of a vector, so that one of zeros stays one
+HIGHEST = jax.lax.Precision.HIGHEST
+
+
+class Nearness(NamedTuple):
+    """How near a row's queries, or its keys, are to the centroids; no gradient flows through it.
+
+    Args:
+        unit_BLHK: float32; the vectors on the unit sphere.
+        products_BHCL: float32; of centroids with these.
+        valid_BL: which of them are no padding; None: all.
+    """
+
+    unit_BLHK: Array
+    products_BHCL: Array
+    valid_BL: Array | None
+
+
+def layer_norm(x_BLHK: Float[Array, 'B L H K']) -> Float[Array, 'B L H K']:
+    """Each vector less its mean and divided by its deviation, float32: of length sqrt(K), without scale or bias."""
+    x_BLHK = x_BLHK.astype(jnp.float32)
+    x_BLHK = x_BLHK - x_BLHK.mean(axis=-1, keepdims=True)
+    return x_BLHK * jax.lax.rsqrt(jnp.square(x_BLHK).mean(axis=-1, keepdims=True) + SMALLEST_VARIANCE)
+
+
+def nearness(
+    normal_BLHK: Float[Array, 'B L H K'], centroids_HCX: Float[Array, 'H C X'], valid_BL: Bool[Array, 'B L'] | None
+) -> Nearness:
+    """The products of the centroids' first K coordinates with layer-normalised vectors, divided by sqrt(K)."""
+    width = normal_BLHK.shape[-1]
+    centroids_HCK = jax.lax.stop_gradient(centroids_HCX[..., :width])
+    unit_BLHK = jax.lax.stop_gradient(normal_BLHK) * (1.0 / math.sqrt(width))
+    products_BHCL = float32_einsum('HCK,BLHK->BHCL', centroids_HCK, unit_BLHK, HIGHEST)
+    return Nearness(unit_BLHK, products_BHCL, valid_BL)
+
+
+def nearest_tokens(near: Nearness, size: int) -> Int[Array, 'B H C w']:
+    """The places of the `size` tokens nearest to each centroid, the earlier of two alike; padding only behind all."""
+    products_BHCL = near.products_BHCL
+    if near.valid_BL is not None:
+        products_BHCL = jnp.where(near.valid_BL[:, None, None], products_BHCL, MASKED)
+    return jax.lax.top_k(products_BHCL, min(size, products_BHCL.shape[-1]))[1]
+
+
+def statistics(near: Nearness) -> Float[Array, 'H C X']:
+    """For each centroid the sum of the unit vectors that it is the nearest to, of all rows, and their number."""
+    products_BHCL, count = near.products_BHCL, near.products_BHCL.shape[2]
+    numbers_BHCL = jax.lax.broadcasted_iota(jnp.int32, products_BHCL.shape, 2)
+    is_largest_BHCL = products_BHCL == products_BHCL.max(axis=2, keepdims=True)
+    nearest_BH1L = jnp.where(is_largest_BHCL, numbers_BHCL, count).min(axis=2, keepdims=True)
+    is_nearest_BHCL = numbers_BHCL == nearest_BH1L
+    if near.valid_BL is not None:
+        is_nearest_BHCL &= near.valid_BL[:, None, None]
+    is_nearest_BHCL = is_nearest_BHCL.astype(jnp.float32)
+    sums_HCK = float32_einsum('BHCL,BLHK->HCK', is_nearest_BHCL, near.unit_BLHK, HIGHEST)
+    return jnp.concatenate([sums_HCK, is_nearest_BHCL.sum(axis=(0, 3))[..., None]], axis=-1)
+
+
+@jax.custom_vjp
+def with_statistics(
+    out: Float[Array, '...'], centroids_HCX: Float[Array, 'H C X'], queries: Nearness, keys: Nearness
+) -> Float[Array, '...']:
+    """`out` as it is; the centroids' gradient is the `statistics` of queries and keys, and not what the loss asks for.
+
+    So they add up as gradients do: once a step, over devices, micro-batches, rows and layers that share centroids. An
+    evaluation has none, and layers that are computed a second time for their gradients count once.
+    """
+    del centroids_HCX, queries, keys
+    return out
+
+
+def _forward(out: Float[Array, '...'], centroids_HCX: Array, queries: Nearness, keys: Nearness) -> tuple[Array, Array]:
+    return with_statistics(out, centroids_HCX, queries, keys), statistics(queries) + statistics(keys)
+
+
+def _backward(statistics_HCX: Array, gradient: Float[Array, '...']) -> tuple[Any, ...]:
+    return gradient, statistics_HCX, None, None
+
+
+with_statistics.defvjp(_forward, _backward)

@@ -1,0 +1,189 @@
+"""Routing attention defined: softmax among the tokens that a centroid takes, averaged over a token's clusters."""
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float, Int
+
+from efficient_attention.attention.mechanism import Mechanism, Operand, of_kind, refuse
+from efficient_attention.attention.request import Request
+from efficient_attention.attention.routing.centroids import (
+    HIGHEST,
+    layer_norm,
+    nearest_tokens,
+    nearness,
+    with_statistics,
+)
+from efficient_attention.attention.weights import masked_softmax, same_segment, up_to_query
+from efficient_attention.attention.whole_rows import per_head, valid_keys
+from efficient_attention.errors import InputError, require, require_at_least, require_truth_values
+
+
+@dataclasses.dataclass(frozen=True)
+class Routing(Mechanism):
+    """Softmax attention inside clusters: each centroid of a head takes the tokens nearest to it, by query and by key.
+
+    Queries and keys are layer-normalised without scale or bias, q' and k' of length sqrt(K). A centroid m takes the
+    `size` queries of the row with the largest m q', and apart from them the `size` keys with the largest m k', the
+    earlier of two alike, padding never. Its queries read its keys by a softmax of q' k' / sqrt(K) over those of their
+    segment, causally those up to the query. A query in several clusters gets the mean of what it reads in those where
+    it may read any key, and zeros where there is none.
+
+    The causal form masks inside clusters, but which tokens a centroid takes depends on the whole row, as with LSH: the
+    gradient to later tokens is zero, and yet another later token may change what is read. Other texts of a packed
+    row take places in clusters, too.
+
+    The first `local_heads` may be local instead: softmax of q k / sqrt(K) over the keys at most `window` tokens away.
+
+    Centroids are no weights that a loss moves. They start as random points of the unit sphere and are running means of
+    the vectors q' / sqrt(K) and k' / sqrt(K) that they are the nearest to, which training takes once a step from sums
+    over the global batch (`Operand.is_running_mean`). There is no k-means of the first batch, and no term that draws
+    tokens towards their centroids.
+
+    Source: Roy et al. 2020, arXiv 2003.05997, section 4.1 and algorithm 1, where causal queries are the keys, as with
+    `model.shared_qk`; the mean over clusters and the mean over the tokens of a step are those of P. Wang's code.
+
+    Args:
+        clusters: centroids of each head, C; about the square root of the length.
+        size: the tokens that each takes by query, and by key, w; length / C.
+        local_heads: of the heads; the paper has half of them.
+        window: how many tokens a local head reads to each side of a query.
+        causal: no query reads a later key.
+    """
+
+    name = 'routing'
+
+    clusters: int = 64
+    size: int = 64
+    local_heads: int = 0
+    window: int = 64
+    causal: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ('clusters', 'size', 'window'):
+            require_at_least(1, f'routing {name}', getattr(self, name))
+        require_at_least(0, 'routing local_heads', self.local_heads)
+        require_truth_values('routing', causal=self.causal)
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether it was made with `causal=True`."""
+        return self.causal
+
+    @property
+    def has_causal_option(self) -> bool:
+        """True: the option is the field `causal`."""
+        return True
+
+    @property
+    def compares_positions(self) -> bool:
+        """Whether it is causal or some heads are local; clusters go by content."""
+        return self.causal or self.local_heads > 0
+
+    @property
+    def reads_other_sequence(self) -> bool:
+        """False: centroids take queries and keys of one row."""
+        return False
+
+    @property
+    def chooses_by_row(self) -> bool:
+        """True: other texts of a row take places in its clusters."""
+        return True
+
+    def learned_operands(self, heads: int, width: int) -> dict[str, Operand]:
+        """The centroids [H, C, K + 1] of the heads that are not local; the last column has their tokens' number."""
+        routed = heads - self.local_heads
+        if routed < 1:  # refused by `check_heads`
+            return {}
+        return {'centroids': Operand((routed, self.clusters, width + 1), 1.0 / math.sqrt(width), is_running_mean=True)}
+
+    def differs_by_head(self, heads: int) -> bool:
+        """True: each head has centroids of its own."""
+        return heads > 1
+
+    def check_heads(self, heads: int) -> None:
+        """Raises an InputError where no head is left that is not local."""
+        require(self.local_heads < heads, 'routing local_heads', self.local_heads, f'below {heads}, the heads')
+
+    def check_decoding(self) -> None:
+        """Raises an InputError: tokens that come later change which keys a query meets."""
+        raise InputError('routing attention cannot go on token by token: clusters are chosen from the whole row')
+
+
+def check(request: Request) -> None:
+    """Raises NotImplementedError for what is not served, and InputError where all heads are local."""
+    mechanism, (queries, keys) = of_kind(Routing, request.mechanism), (request.query.shape[1], request.key.shape[1])
+    mechanism.check_heads(request.query.shape[2])
+    form = 'causal form' if mechanism.causal else 'local heads'
+    is_moved = mechanism.compares_positions and not request.has_default_positions
+    lacks = {
+        'additive bias': request.bias is not None,
+        'log-sum-exp': request.return_lse,
+        f'cross attention: {queries} queries and {keys} keys': queries != keys,
+        f'{form} for other positions than 0, 1, ...': is_moved,
+    }
+    refuse('routing', lacks)
+
+
+def valid_queries(request: Request) -> Bool[Array, 'B L'] | None:
+    """Which queries are no padding; None: all."""
+    return None if request.segments is None else jnp.not_equal(request.segments.query, 0)
+
+
+def is_allowed(request: Request) -> Bool[Array, 'b 1 #L #M']:
+    """Whether each key is in the query's segment and, where attention is causal, does not come after the query."""
+    allowed_b1LM = same_segment(request)
+    return allowed_b1LM & up_to_query(request) if of_kind(Routing, request.mechanism).causal else allowed_b1LM
+
+
+def weights(request: Request) -> tuple[Float[Array, 'B H L M'], None]:
+    """The weights of keys, of local heads and then of those with clusters."""
+    check(request)
+    local = of_kind(Routing, request.mechanism).local_heads
+    query_BLHK, key_BMHK = request.query, per_head(request.key, request.query.shape[2])
+    found = [cluster_weights(request, query_BLHK[:, :, local:], key_BMHK[:, :, local:])]
+    if local:
+        found.insert(0, local_weights(request, query_BLHK[:, :, :local], key_BMHK[:, :, :local]))
+    return jnp.concatenate(found, axis=1), None
+
+
+def local_weights(
+    request: Request, query_BLHK: Float[Array, 'B L H K'], key_BMHK: Float[Array, 'B M H K']
+) -> Float[Array, 'B H L M']:
+    """The weights of local heads."""
+    mechanism, (length, width) = of_kind(Routing, request.mechanism), query_BLHK.shape[1::2]
+    query_BLHK, key_BMHK = query_BLHK.astype(jnp.float32) / math.sqrt(width), key_BMHK.astype(jnp.float32)
+    logits_BHLM = jnp.einsum('BLHK,BMHK->BHLM', query_BLHK, key_BMHK, precision=HIGHEST)
+    places = jnp.arange(length)
+    is_near_LM = jnp.abs(places[:, None] - places[None]) <= mechanism.window
+    return masked_softmax(logits_BHLM, is_near_LM[None, None] & is_allowed(request))[0]
+
+
+def cluster_weights(
+    request: Request, query_BLHK: Float[Array, 'B L H K'], key_BMHK: Float[Array, 'B M H K']
+) -> Float[Array, 'B H L M']:
+    """The mean over a query's clusters of softmax weights, from e^(q' k' / sqrt(K)) and its sum in each cluster.
+
+    No maximum has to be taken off: a logit is at most sqrt(K), whatever the vectors.
+    """
+    size, width = of_kind(Routing, request.mechanism).size, query_BLHK.shape[3]
+    query_BLHK, key_BMHK, centroids_HCX = layer_norm(query_BLHK), layer_norm(key_BMHK), request.operand('centroids')
+    queries = nearness(query_BLHK, centroids_HCX, valid_queries(request))
+    keys = nearness(key_BMHK, centroids_HCX, valid_keys(request))
+    length = query_BLHK.shape[1]
+    takes_BHCL, takes_BHCM = (is_taken(nearest_tokens(near, size), length) for near in (queries, keys))
+    logits_BHLM = jnp.einsum('BLHK,BMHK->BHLM', query_BLHK / math.sqrt(width), key_BMHK, precision=HIGHEST)
+    parts_BHLM = jnp.where(is_allowed(request), jnp.exp(logits_BHLM), 0.0)
+    total_BHCL = jnp.einsum('BHLM,BHCM->BHCL', parts_BHLM, takes_BHCM, precision=HIGHEST)
+    is_read_BHCL = (takes_BHCL > 0.0) & (total_BHCL > 0.0)
+    clusters_BH1L = jnp.maximum(is_read_BHCL.sum(axis=2, keepdims=True), 1).astype(jnp.float32)
+    shares_BHCL = jnp.where(is_read_BHCL, 1.0 / jnp.where(is_read_BHCL, total_BHCL * clusters_BH1L, 1.0), 0.0)
+    factors_BHLM = jnp.einsum('BHCL,BHCM->BHLM', shares_BHCL, takes_BHCM, precision=HIGHEST)
+    return with_statistics(parts_BHLM * factors_BHLM, centroids_HCX, queries, keys)
+
+
+def is_taken(places_BHCw: Int[Array, 'B H C w'], length: int) -> Float[Array, 'B H C L']:
+    """1 for the tokens at these places, 0 for others."""
+    return (places_BHCw[..., None] == jnp.arange(length)[None, None, None, None]).any(axis=3).astype(jnp.float32)

@@ -1,0 +1,181 @@
+"""Routing attention without an array of all pairs: the tokens of clusters and of windows are brought together.
+
+Letters: g groups of s queries and m keys that they are compared with: the clusters, or the blocks of windows.
+"""
+
+import dataclasses
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Float, Int, Shaped
+
+from efficient_attention.attention.dropout import fold_index, is_kept, row_seeds
+from efficient_attention.attention.einsum import float32_einsum
+from efficient_attention.attention.mechanism import of_kind
+from efficient_attention.attention.request import Request
+from efficient_attention.attention.routing.centroids import layer_norm, nearest_tokens, nearness, with_statistics
+from efficient_attention.attention.routing.definition import Routing, check, valid_queries
+from efficient_attention.attention.routing.windows import cut_windows, key_blocks, places, query_blocks
+from efficient_attention.attention.weights import softmax_over
+from efficient_attention.attention.whole_rows import per_head, valid_keys
+
+Places = Array | np.ndarray
+
+
+class Vectors(NamedTuple):
+    """Queries, keys and values of some heads, by the place in the row or in groups."""
+
+    query: Shaped[Array, 'B H *tokens K']
+    key: Shaped[Array, 'B H *tokens K']
+    value: Shaped[Array, 'B H *tokens K']
+
+
+@dataclasses.dataclass(frozen=True)
+class Groups:
+    """What is known of the tokens in groups beside their vectors; axes B and H may be 1.
+
+    Args:
+        query_BHgs: int32; the places of queries in the row.
+        key_BHgm: int32; those of keys.
+        query_segments_BHgs: None where all pairs are of one segment.
+        key_segments_BHgm: 0 where there is no key.
+        first_head: the number of the first head.
+    """
+
+    query_BHgs: Places
+    key_BHgm: Places
+    query_segments_BHgs: Array | None
+    key_segments_BHgm: Array | None
+    first_head: int
+
+
+def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
+    """The output of `Routing`, with padding, segments, grouped heads and dropout of weights."""
+    check(request)
+    local, heads = of_kind(Routing, request.mechanism).local_heads, request.query.shape[2]
+    query_BLHK, key_BLHK, value_BLHK = request.query, per_head(request.key, heads), per_head(request.value, heads)
+    rows = (query_BLHK, key_BLHK, value_BLHK)
+    found = [in_clusters(request, Vectors(*(x_BLHK[:, :, local:] for x_BLHK in rows)))]
+    if local:
+        found.insert(0, in_windows(request, Vectors(*(x_BLHK[:, :, :local] for x_BLHK in rows))))
+    return jnp.concatenate(found, axis=1).swapaxes(1, 2).astype(request.query.dtype), None
+
+
+def in_clusters(request: Request, rows: Vectors) -> Float[Array, 'B H L K']:
+    """The results of heads with clusters, float32, from vectors [B, L, H, K]."""
+    mechanism, dtype, centroids_HCX = (
+        of_kind(Routing, request.mechanism),
+        rows.value.dtype,
+        request.operand('centroids'),
+    )
+    query_BLHK, key_BLHK = layer_norm(rows.query), layer_norm(rows.key)
+    queries = nearness(query_BLHK, centroids_HCX, valid_queries(request))
+    keys = nearness(key_BLHK, centroids_HCX, valid_keys(request))
+    query_BHCw, key_BHCw = (nearest_tokens(near, mechanism.size) for near in (queries, keys))
+    query_BLHK = query_BLHK * (1.0 / math.sqrt(query_BLHK.shape[3]))
+    by_head = Vectors(*(x.astype(dtype).swapaxes(1, 2) for x in (query_BLHK, key_BLHK, rows.value)))
+    groups = Groups(
+        query_BHCw,
+        key_BHCw,
+        None if request.segments is None else at_places(request.segments.query[:, None], query_BHCw),
+        None if request.segments is None else at_places(request.segments.key[:, None], key_BHCw),
+        mechanism.local_heads,
+    )
+    taken = Vectors(
+        at_places(by_head.query, query_BHCw), at_places(by_head.key, key_BHCw), at_places(by_head.value, key_BHCw)
+    )
+    out_BHCwK, has_key_BHCw = attend_groups(request, taken, groups)
+    out_BHLK = mean_by_place(out_BHCwK, has_key_BHCw, query_BHCw, query_BLHK.shape[1])
+    return with_statistics(out_BHLK, centroids_HCX, queries, keys)
+
+
+def in_windows(request: Request, rows: Vectors) -> Float[Array, 'B H L K']:
+    """The results of local heads, float32, from vectors [B, L, H, K]."""
+    mechanism, (length, width) = of_kind(Routing, request.mechanism), rows.query.shape[1::2]
+    cut = cut_windows(length, mechanism.window, causal=mechanism.causal)
+    query_BHLK, key_BHLK, value_BHLK = (x_BLHK.swapaxes(1, 2) for x_BLHK in rows)
+    query_BHLK = query_BHLK * (1.0 / math.sqrt(width))
+    blocks = Vectors(query_blocks(query_BHLK, cut), key_blocks(key_BHLK, cut), key_blocks(value_BHLK, cut))
+    is_whole = cut.blocks == 1 and request.segments is None
+    ones_1L = jnp.ones((1, length), jnp.int32)
+    query_bL, key_bL = (ones_1L, ones_1L) if request.segments is None else request.segments
+    groups = Groups(
+        *places(cut),
+        None if is_whole else query_blocks(query_bL[:, None], cut),
+        None if is_whole else key_blocks(key_bL[:, None], cut),
+        0,
+    )
+    out_BHnsK, _ = attend_groups(request, blocks, groups, window=mechanism.window)
+    return out_BHnsK.reshape(*out_BHnsK.shape[:2], -1, width)[:, :, :length]
+
+
+def attend_groups(
+    request: Request, vectors: Vectors, groups: Groups, window: int | None = None
+) -> tuple[Float[Array, 'B H g s K'], Bool[Array, '#B #H #g #s']]:
+    """Softmax attention within groups, float32, of scaled queries; and which queries may read a key."""
+    logits_BHgsm = float32_einsum('BHgsK,BHgmK->BHgsm', vectors.query, vectors.key)
+    allowed_BHgsm = allowed_pairs(groups, window, causal=of_kind(Routing, request.mechanism).causal)
+    shape = logits_BHgsm.shape
+    weights_BHRm = softmax_over(
+        logits_BHgsm.reshape(*shape[:2], -1, shape[4]),
+        None if allowed_BHgsm is None else jnp.broadcast_to(allowed_BHgsm, shape).reshape(*shape[:2], -1, shape[4]),
+    )
+    weights_BHgsm = dropped(weights_BHRm.reshape(shape), request, groups).astype(vectors.value.dtype)
+    out_BHgsK = float32_einsum('BHgsm,BHgmK->BHgsK', weights_BHgsm, vectors.value)
+    return out_BHgsK, jnp.ones((1, 1, 1, 1), bool) if allowed_BHgsm is None else allowed_BHgsm.any(axis=-1)
+
+
+def allowed_pairs(groups: Groups, window: int | None, *, causal: bool) -> Bool[Array, 'b h g s m'] | None:
+    """Which pairs of a group are of one segment, in the window and, where attention is causal, in order; None: all."""
+    query_BHgs1, key_BHg1m = jnp.asarray(groups.query_BHgs)[..., None], jnp.asarray(groups.key_BHgm)[..., None, :]
+    masks = []
+    if groups.query_segments_BHgs is not None and groups.key_segments_BHgm is not None:
+        segments_BHg1m = groups.key_segments_BHgm[..., None, :]
+        masks.append((groups.query_segments_BHgs[..., None] == segments_BHg1m) & (segments_BHg1m != 0))
+    if causal:
+        masks.append(key_BHg1m <= query_BHgs1)
+    if window is not None and masks:  # one block of all keys needs none
+        masks.append(jnp.abs(query_BHgs1 - key_BHg1m) <= window)
+    return functools.reduce(jnp.logical_and, masks) if masks else None
+
+
+def dropped(weights_BHgsm: Float[Array, 'B H g s m'], request: Request, groups: Groups) -> Float[Array, 'B H g s m']:
+    """Weights after dropout, by the bits of `dropout.keep_mask`: the same for a pair in all clusters."""
+    if request.dropout is None:
+        return weights_BHgsm
+    rate, rng = request.dropout
+    batch, heads = weights_BHgsm.shape[:2]
+    heads_H = jnp.arange(heads) + groups.first_head
+    seeds_BH = fold_index(row_seeds(rng, batch)[:, None], heads_H[None])
+    bits_BHgs = fold_index(seeds_BH[:, :, None, None], jnp.asarray(groups.query_BHgs))
+    bits_BHgsm = fold_index(bits_BHgs[..., None], jnp.asarray(groups.key_BHgm)[..., None, :])
+    return jnp.where(is_kept(bits_BHgsm, rate), weights_BHgsm / (1.0 - rate), 0.0)
+
+
+def at_places(
+    x_BhL: Shaped[Array, 'B h L *rest'], places_BHCw: Int[Array, 'B H C w']
+) -> Shaped[Array, 'B H C w *rest']:
+    """The tokens at these places of their row and head; `x` may be the same for all heads."""
+    x_BHL = jnp.broadcast_to(x_BhL, (*places_BHCw.shape[:2], *x_BhL.shape[2:]))
+    take = jax.vmap(jax.vmap(lambda x, places: x.at[places].get(mode='promise_in_bounds')))
+    return take(x_BHL, places_BHCw)
+
+
+def mean_by_place(
+    x_BHCwK: Float[Array, 'B H C w K'], has_key_bhCw: Bool[Array, '#B #H #C #w'], places_BHCw: Array, length: int
+) -> Float[Array, 'B H L K']:
+    """The mean of what each token has read in those of its clusters where it may read any key; zeros without any."""
+
+    def one_head(x_CwK: Array, has_key_Cw: Array, places_Cw: Array) -> Array:
+        zeros_LK, zeros_L = jnp.zeros((length, x_CwK.shape[2])), jnp.zeros(length)
+        total_LK = zeros_LK.at[places_Cw].add(x_CwK, mode='promise_in_bounds')
+        count_L = zeros_L.at[places_Cw].add(has_key_Cw.astype(jnp.float32), mode='promise_in_bounds')
+        return total_LK / jnp.maximum(count_L, 1.0)[:, None]
+
+    has_key_BHCw = jnp.broadcast_to(has_key_bhCw, places_BHCw.shape)
+    return jax.vmap(jax.vmap(one_head))(x_BHCwK, has_key_BHCw, places_BHCw)

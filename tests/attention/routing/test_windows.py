@@ -1,0 +1,29 @@
+"""Windows as blocks: each block reads what its queries' windows reach, and nothing of another row."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.attention.routing.windows import Cut, cut_windows, key_blocks, places, query_blocks
+
+
+def test_a_row_is_cut_into_blocks_as_wide_as_a_window_reaches():
+    assert cut_windows(10, 4, causal=False) == Cut(4, 3, 1, 1)
+    assert cut_windows(10, 4, causal=True) == Cut(4, 3, 1, 0)
+    assert cut_windows(4, 9, causal=True) == Cut(4, 1, 0, 0)
+    assert cut_windows(10, 4, causal=False).read == 3
+
+
+@pytest.mark.parametrize('causal', [True, False])
+@pytest.mark.parametrize('window', [1, 3, 5, 10, 30])
+def test_blocks_hold_the_tokens_of_their_places_and_zeros_outside_the_row(window: int, causal: bool):
+    cut = cut_windows(10, window, causal=causal)
+    x = jnp.arange(1, 11)[None, None]
+    query, key = places(cut)
+    for found, where in ((query_blocks(x, cut), query), (key_blocks(x, cut), key)):
+        assert found.shape == where.shape
+        np.testing.assert_array_equal(found, np.where((where >= 0) & (where < 10), where + 1, 0))
+    for place in range(10):
+        block = place // cut.size
+        reached = range(max(0, place - window), min(10, place + 1 + (0 if causal else window)))
+        assert set(reached) <= set(key[0, 0, block])
