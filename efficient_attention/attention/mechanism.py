@@ -11,12 +11,17 @@ CAUSAL_OPTION = 'causal=True among its arguments'
 
 @dataclasses.dataclass(frozen=True)
 class Operand:
-    """An array that a mechanism learns beside the projections of queries, keys and values."""
+    """An array that a mechanism learns beside the projections of queries, keys and values.
+
+    A running mean [..., K + 1] is learned otherwise than by a loss: K coordinates of points on the unit sphere, where
+    they also start, and a column that stays 0. In place of its gradient the mechanism returns the sum of the vectors
+    that belong to each point and, in the last column, their number; `training/running_means.py` does the rest.
+    """
 
     shape: tuple[int, ...]
     deviation: float  # of the normal distribution around 0 that it is drawn from
     is_shared: bool = False  # one for all layers of a stack, else each layer has its own
-    is_running_mean: bool = False  # of vectors that the mechanism sums up, see `modules/learned.py`; no loss moves it
+    is_running_mean: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

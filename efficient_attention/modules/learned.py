@@ -6,9 +6,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jaxtyping import Float
 
-from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.mechanism import Mechanism, Operand
 from efficient_attention.config.layer import LayerConfig
+
+RUNNING_MEANS = 'running_means'  # in the paths of parameters that are running means
 
 
 class LearnedOperands(nnx.Module):
@@ -17,13 +20,36 @@ class LearnedOperands(nnx.Module):
     def __init__(self, config: LayerConfig, mechanism: Mechanism, *, is_shared: bool, rngs: nnx.Rngs) -> None:
         declared = mechanism.learned_operands(config.heads, config.head_width)
         self.names = tuple(name for name, operand in declared.items() if operand.is_shared == is_shared)
+        means = {name: declared[name] for name in self.names if declared[name].is_running_mean}
+        self.running_means = RunningMeans(means, rngs=rngs) if means else None
         for name in self.names:
-            draw = jax.nn.initializers.normal(declared[name].deviation)
-            setattr(self, name, nnx.Param(draw(rngs.params(), declared[name].shape, jnp.float32)))
+            if name not in means:
+                setattr(self, name, nnx.Param(drawn(declared[name], rngs)))
+
+    def __call__(self) -> dict[str, Array]:
+        """The arrays by name, float32."""
+        means = {} if self.running_means is None else self.running_means()
+        return {name: means[name] if name in means else jnp.asarray(getattr(self, name)[...]) for name in self.names}
+
+
+class RunningMeans(nnx.Module):
+    """Those that are running means, apart from the others so that training finds them by their paths."""
+
+    def __init__(self, declared: Mapping[str, Operand], *, rngs: nnx.Rngs) -> None:
+        self.names = tuple(declared)
+        for name, operand in declared.items():
+            points = drawn(operand, rngs)[..., :-1]
+            points = points / jnp.linalg.norm(points, axis=-1, keepdims=True)
+            setattr(self, name, nnx.Param(jnp.pad(points, [(0, 0)] * (points.ndim - 1) + [(0, 1)])))
 
     def __call__(self) -> dict[str, Array]:
         """The arrays by name, float32."""
         return {name: jnp.asarray(getattr(self, name)[...]) for name in self.names}
+
+
+def drawn(operand: Operand, rngs: nnx.Rngs) -> Float[Array, '...']:
+    """The values that an operand starts with, of the normal distribution that it declares."""
+    return jax.nn.initializers.normal(operand.deviation)(rngs.params(), operand.shape, jnp.float32)
 
 
 def make_learned(

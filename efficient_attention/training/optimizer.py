@@ -23,6 +23,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.models.sharding import path_name
 from efficient_attention.objectives.beside import SCORES
 from efficient_attention.training.adafactor import scale_by_adafactor
+from efficient_attention.training.running_means import with_running_means
 from efficient_attention.training.schedules import make_schedule
 
 STACKED_LAYERS = r'(^|/)layers/'  # parameters of a stack whose layers are scanned over: their first axis counts layers
@@ -36,7 +37,8 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Returns the update rule: clipping by global norm, moments, decay, trust ratio (LAMB only), learning rate.
 
-    The scores of pruning are clipped together with the parameters, and have neither decay nor trust ratio.
+    The scores of pruning are clipped together with the parameters, and have neither decay nor trust ratio. None of this
+    touches running means, which have a rule of their own (`running_means.py`).
 
     Args:
         config: the update rule and its rates.
@@ -49,9 +51,10 @@ def make_optimizer(
     """
     config = dataclasses.replace(config, no_decay=(*config.no_decay, OF_SCORES))
     has_rates = config.layer_decay != 1 or config.frozen_layers or config.frozen
+    # What stays as it is does not count in the norm of what moves.
+    hold = scale_by_layer(dataclasses.replace(config, layer_decay=1.0), stacked) if has_rates else optax.identity()
     parts = [
-        # What stays as it is does not count in the norm of what moves.
-        scale_by_layer(dataclasses.replace(config, layer_decay=1.0), stacked) if has_rates else optax.identity(),
+        hold,
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm else optax.identity(),
         _scale_by_gradients(config, stacked),
         optax.add_decayed_weights(config.weight_decay, mask=lambda params: decays(params, config.no_decay)),
@@ -62,7 +65,8 @@ def make_optimizer(
         parts.append(scale_by_layer(config, stacked))
     if scores_rate:
         parts.append(scale_scores(scores_rate / config.learning_rate))
-    return optax.chain(*parts, optax.scale_by_learning_rate(make_schedule(config, total_steps)))
+    rule = optax.chain(*parts, optax.scale_by_learning_rate(make_schedule(config, total_steps)))
+    return with_running_means(rule, hold)
 
 
 def scale_by_layer(config: OptimizerConfig, stacked: str | None) -> optax.GradientTransformation:

@@ -22,6 +22,7 @@ from efficient_attention.objectives.objective import Batch, Objective, Sums, mea
 from efficient_attention.pruning.pruner import PENALTY, Pruner
 from efficient_attention.training.finite import StepArrays, is_finite, is_state_finite, place_of_cause
 from efficient_attention.training.run import Run, optimizer_of
+from efficient_attention.training.running_means import running_means_alone, without_running_means
 from efficient_attention.training.state import TrainState
 
 GATES_STREAM = 0x67617465  # folded into a step's key for the gates that pruning draws; rows have numbers far below
@@ -53,7 +54,8 @@ def make_train_step(
     the model computes with the parameters that it masks; its choice is made once a step, for all micro-batches.
 
     Metrics: 'loss', the objective's means, 'gradient_norm' (before clipping), 'skipped' (all skipped steps so far). A
-    step whose loss, gradient or carry is not finite changes nothing but the counters, and hands nothing on to the next.
+    step whose loss, gradient, sums for running means or carry is not finite changes nothing but the counters, and hands
+    nothing on to the next.
     'cause' is then the place of the first array among `StepArrays` that is not, -1 where there is none; 'is_spoiled'
     tells whether the next state holds a value that is not finite.
     """
@@ -80,8 +82,9 @@ def make_train_step(
             penalty, to_scores = jax.value_and_grad(pruner.penalty)(state.scores, state.step)
             gradients[SCORES] = jax.tree.map(jnp.add, gradients[SCORES], to_scores)
             loss, more[PENALTY] = loss + penalty, penalty
-        gradient_norm = optax.tree.norm(gradients)
-        is_good = jnp.isfinite(loss) & jnp.isfinite(gradient_norm) & is_finite(carry)
+        gradient_norm = optax.tree.norm(without_running_means(gradients))
+        others = carry, running_means_alone(gradients)
+        is_good = jnp.isfinite(loss) & jnp.isfinite(gradient_norm) & is_finite(others)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.trained)
         trained = optax.apply_updates(state.trained, updates)
         trained, opt_state = select(is_good, (trained, opt_state), (state.trained, state.opt_state))

@@ -43,6 +43,12 @@ def test_a_layer_or_a_stack_has_what_is_declared_and_nothing_else_has():
     assert learned_paths(made('induced(5)', sharing='all')) == {'stack/layers/attention/learned/points': (2, 5, 8)}
     assert learned_paths(made('nystrom(4, 6, 3)')) == {'stack/layers/attention/learned/convolution': (2, 2, 3)}
     assert learned_paths(made('sinkhorn(4, 3)')) == {'stack/layers/attention/learned/sort': (2, 2, 8, 3)}
+    routed = made('routing(4, 3, local_heads=1)')
+    path = 'stack/layers/attention/learned/running_means/centroids'
+    assert learned_paths(routed) == {path: (2, 1, 4, 9)}
+    points = routed.stack.layers.attention.learned()['centroids']
+    np.testing.assert_allclose(jnp.linalg.norm(points[..., :-1], axis=-1), 1.0, rtol=1e-6)
+    assert not points[..., -1].any() and jnp.abs(points[0] - points[1]).max() > 0.1
     table = made("synthesizer('random', 12)")
     assert learned_paths(table) == {'stack/layers/attention/learned/table': (2, 2, 12, 12)}
     assert table.stack.layers.attention.query is table.stack.layers.attention.key is None
@@ -123,5 +129,9 @@ def test_what_cannot_be_learned_so_is_one_line():
         dataclasses.replace(CONFIG, cross_attention='nystrom(3)')
     with pytest.raises(InputError, match='sinkhorn.3, 4.. needs queries and keys in one row'):
         dataclasses.replace(CONFIG, cross_attention='sinkhorn(3, 4)')
+    with pytest.raises(InputError, match='routing.3, 4.. needs queries and keys in one row'):
+        dataclasses.replace(CONFIG, cross_attention='routing(3, 4)')
+    with pytest.raises(InputError, match='routing local_heads is 2; it must be below 2, the heads'):
+        dataclasses.replace(CONFIG, attention='routing(3, 4, local_heads=2)')
     with pytest.raises(InputError, match='arrays that all layers share are served in model.attention alone'):
         dataclasses.replace(CONFIG, cross_attention='linformer(3, 12, by_layer=False)')
