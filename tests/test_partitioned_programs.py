@@ -108,6 +108,9 @@ MODELS['encoder-decoder'] = dataclasses.replace(
 MODELS['recurrent'] = dataclasses.replace(ENCODER, cell='lstm', bidirectional=True, state_width=13, layers=1)
 # The same with rows that the loss does not cut.
 MODELS['transformer_xl without chunks'] = dataclasses.replace(MODELS['transformer_xl'], loss_chunk=0)
+MODELS['routing'] = dataclasses.replace(
+    ENCODER, attention='routing(3, 5, local_heads=2, window=4)', attention_dropout_rate=0.0
+)
 MODELS['compressive'] = dataclasses.replace(
     DECODER,
     relative='transformer_xl',
@@ -217,6 +220,8 @@ def sizes_of(config: ModelConfig, mesh: Mesh) -> Sizes:
         features = getattr(config.mechanisms[0], 'features', width)
         fixed += [(rows, heads, features, *columns) for columns in ((), (width,), (width + 1,))]
     predictions = PREDICTIONS + -PREDICTIONS % mesh.shape.get('sequence', 1)
+    learned = config.mechanisms[0].learned_operands(config.heads, width).values()
+    fixed += [(one.shape[0] // mesh.shape['tensor'], *one.shape[1:]) for one in learned]  # of a device's heads
     share = rows * max(tokens, predictions) * max(config.width, heads * width)
     return Sizes(share, tuple(fixed), (rows, predictions, config.width), config.is_stacked)
 
@@ -276,6 +281,7 @@ def test_a_step_on_any_mesh_is_that_of_one_device_and_gathers_a_layer_at_a_time(
         ('encoder-decoder', 'fsdp x tensor x sequence'),
         ('recurrent', 'data'),
         ('compressive', 'data x fsdp x tensor'),
+        ('routing', 'data x fsdp x tensor'),
         pytest.param('transformer_xl', 'data x fsdp x tensor', marks=pytest.mark.slow),
     ],
 )
@@ -299,7 +305,8 @@ def test_positions_and_features_on_each_axis(name: str, shape: tuple, capfd):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    'name', sorted(set(MODELS) - {'scan', 'reformer', 'tupe', 'transformer_xl', 'encoder-decoder', 'recurrent'})
+    'name',
+    sorted(set(MODELS) - {'scan', 'reformer', 'routing', 'tupe', 'transformer_xl', 'encoder-decoder', 'recurrent'}),
 )
 def test_every_model_whose_rows_may_be_split(name: str, capfd):
     """The others: test_what_cannot_be_split, or above; a chunk of the loss takes whole rows (docs/scaling.md)."""
@@ -307,7 +314,12 @@ def test_every_model_whose_rows_may_be_split(name: str, capfd):
 
 
 @pytest.mark.parametrize(
-    'name, line', [('reformer', 'lsh needs them whole'), ('tupe', 'reads positions of whole rows')]
+    'name, line',
+    [
+        ('reformer', 'lsh needs them whole'),
+        ('routing', 'routing needs them whole'),
+        ('tupe', 'reads positions of whole rows'),
+    ],
 )
 def test_what_cannot_be_split(name: str, line: str):
     with pytest.raises(InputError, match=f'^mesh.sequence is 2; .*{line}[^\n]*$'):

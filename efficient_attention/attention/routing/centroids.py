@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
+from efficient_attention.attention.device_mesh import ACTIVATIONS, device_mesh, partition
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.weights import MASKED
 
@@ -55,7 +56,19 @@ def nearest_tokens(near: Nearness, size: int) -> Int[Array, 'B H C w']:
     products_BHCL = near.products_BHCL
     if near.valid_BL is not None:
         products_BHCL = jnp.where(near.valid_BL[:, None, None], products_BHCL, MASKED)
-    return jax.lax.top_k(products_BHCL, min(size, products_BHCL.shape[-1]))[1]
+    return places_of_largest(products_BHCL, min(size, products_BHCL.shape[-1]))
+
+
+def places_of_largest(x_BHCL: Float[Array, 'B H C L'], count: int) -> Int[Array, 'B H C w']:
+    """The places of the largest numbers along L, from the largest on, each device looking at its own rows and heads.
+
+    The compiler would gather those of all devices, as it has no rule to split this operation.
+    """
+    mesh, find = device_mesh(), lambda x_BHCL: jax.lax.top_k(x_BHCL, count)[1]
+    if mesh is None:
+        return find(x_BHCL)
+    spec = partition('BHCK', x_BHCL.shape, mesh, ACTIVATIONS)  # neither C nor K is split
+    return jax.shard_map(find, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)(x_BHCL)
 
 
 def statistics(near: Nearness) -> Float[Array, 'H C X']:
@@ -67,9 +80,8 @@ def statistics(near: Nearness) -> Float[Array, 'H C X']:
     is_nearest_BHCL = numbers_BHCL == nearest_BH1L
     if near.valid_BL is not None:
         is_nearest_BHCL &= near.valid_BL[:, None, None]
-    is_nearest_BHCL = is_nearest_BHCL.astype(jnp.float32)
-    sums_HCK = float32_einsum('BHCL,BLHK->HCK', is_nearest_BHCL, near.unit_BLHK, HIGHEST)
-    return jnp.concatenate([sums_HCK, is_nearest_BHCL.sum(axis=(0, 3))[..., None]], axis=-1)
+    counted_BLHX = jnp.pad(near.unit_BLHK, ((0, 0), (0, 0), (0, 0), (0, 1)), constant_values=1.0)
+    return float32_einsum('BHCL,BLHX->HCX', is_nearest_BHCL.astype(jnp.float32), counted_BLHX, HIGHEST)
 
 
 @jax.custom_vjp

@@ -9,15 +9,19 @@ import numpy as np
 import pytest
 
 from efficient_attention.attention.attend import attend
+from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.routing.centroids import (
     Nearness,
     layer_norm,
     nearest_tokens,
     nearness,
+    places_of_largest,
     statistics,
     with_statistics,
 )
+from efficient_attention.config.mesh import MeshConfig
+from efficient_attention.models.sharding import make_mesh
 from tests.attention import contract_rows
 from tests.attention.cells import drawn_operands, inputs, quick
 from tests.tolerances import assert_close
@@ -55,6 +59,16 @@ def test_centroids_take_the_nearest_tokens_and_padding_last():
                 np.testing.assert_array_equal(places[row, head, cluster, :count], expected[head][cluster])
     alike = Nearness(found.unit_BLHK, jnp.zeros_like(found.products_BHCL), None)
     np.testing.assert_array_equal(nearest_tokens(alike, 30)[0, 0, 0], np.arange(12))
+
+
+@pytest.mark.parametrize('fields', [{}, {'tensor': 2}, {'data': 2, 'fsdp': 2, 'tensor': 2}], ids=str)
+def test_each_device_looks_at_its_own_rows_and_heads(fields: dict):
+    """An axis that the mesh does not divide stays whole."""
+    x = jax.random.normal(jax.random.key(0), (8, 6 if fields else 3, 3, 10))
+    mesh = make_mesh(MeshConfig(**fields))
+    found = jax.jit(using_mesh(mesh)(functools.partial(places_of_largest, count=4)))(x)
+    np.testing.assert_array_equal(found, places_of_largest(x, 4))
+    assert len(found.sharding.device_set) == 8 and found.addressable_shards[0].data.size < found.size
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
