@@ -158,6 +158,15 @@ BAD_INPUTS = {
     'sort of packed documents': train(
         'model.attention=sinkhorn(16,8) data.pairs=none', "data.pairs is 'none', which packs documents into full rows"
     ),
+    'no clusters': train(
+        'model.attention=routing(0,8)', "attention 'routing(0,8)': routing clusters is 0; it must be at least 1"
+    ),
+    'clusters of half a token': train(
+        'model.attention=routing(4,0.5)', "attention 'routing(4,0.5)': routing size is 0.5; it must be a whole number"
+    ),
+    'all heads local': train(
+        'model.attention=routing(4,8,local_heads=2)', 'routing local_heads is 2; it must be below 2, the heads'
+    ),
     'pattern too deep': train(f'model.attention={"(" * 10_000}', "attention '((((((((((((((((((((((((((("),
     'pattern that calls': train('model.attention=__import__("os")', 'attention \'__import__("os")\': unknown name'),
     'regular expression': train("optimizer.no_decay=('(',)", "optimizer.no_decay has '(', which is no regular expr"),

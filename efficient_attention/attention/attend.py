@@ -85,7 +85,8 @@ def attend(  # type: ignore[misc]
         additive: v of additive scores, v tanh(q + k) unscaled, in place of q k / sqrt(K) (Bahdanau et al. 2014, arXiv
             1409.0473).
         centres: where `LocalP` reads, in [0, 1] as a share of the keys of the query's segment.
-        learned: the arrays that the mechanism learns, by name (`Mechanism.learned_operands`).
+        learned: the arrays that the mechanism learns, by name (`Mechanism.learned_operands`). What comes as the
+            gradient of a running mean is the sums that it is made of.
         query_segments: a query reads keys of its own segment alone; segment 0 is padding, which nobody reads.
             Give both segment arguments or neither; queries of segment 0 give zeros. Numbers in [0, 2**31); one
             outside is refused in a NumPy array and in a JAX array on a CPU. It is not noticed in an array on another

@@ -45,7 +45,7 @@ def check_cut_documents(model: ModelConfig) -> None:
 
 
 def goes_by_place(mechanism: Mechanism) -> bool:
-    """Whether a token's place in the row, or the row's length, decides what it reads beside segment and distance."""
+    """Whether a token's place in the row, the row's length or its other texts decide what it reads of its own text."""
     is_pattern = mechanism.has_logits  # sums of feature maps, which have none, are kept for each segment
     is_placed = is_pattern and mechanism.compares_positions and not mechanism.goes_by_distance
     is_by_row = mechanism.needs_whole_rows or mechanism.chooses_by_row

@@ -47,6 +47,17 @@ def test_what_mixes_the_tokens_of_a_row_is_refused_where_rows_hold_several_texts
         RunConfig(task='text_to_text', pairs=packed, model=dataclasses.replace(model, decoder_layers=2))
 
 
+def test_clusters_of_a_row_serve_packed_documents_and_not_packed_pairs():
+    """Documents of a text may take one another's places in clusters; a pair's result may not depend on its row."""
+    model = dataclasses.replace(MODEL, attention='routing(4, 32, causal=True)', decoder_layers=0)
+    RunConfig(task='language_modelling', model=model, data=DataConfig(cut_at_documents=True))
+    RunConfig(model=dataclasses.replace(model, attention='routing(4, 32)'))
+    assert goes_by_place(parse_mechanism('routing(4, 32)'))
+    packed = PairsConfig(train='toy:copy:9:1-5', packed=True)
+    with pytest.raises(InputError, match='^pairs.packed is True; model.attention .* needs a row for each pair'):
+        RunConfig(task='text_to_text', pairs=packed, model=dataclasses.replace(model, decoder_layers=2))
+
+
 def test_first_states_of_a_source_are_refused_and_its_attention_is_served():
     reading = dataclasses.replace(MODEL, cell='gru', source_reading='before', heads=1)
     check_packing(reading)
