@@ -142,31 +142,6 @@ BAD_INPUTS = {
         'train.start_from={base}/model train.start_layers=1,9', "train.start_layers is '1,9'; it must be numbers from 1"
     ),
     'pattern unknown': train('model.attention=windw(3)', "attention 'windw(3)': unknown name 'windw'"),
-    'sort at no temperature': train(
-        'model.attention=sinkhorn(4,8,temperature=-0.5)',
-        "attention 'sinkhorn(4,8,temperature=-0.5)': sinkhorn temperature is -0.5; it must be a number above 0",
-    ),
-    'cut beyond the blocks': train(
-        'model.attention=sinkhorn(64,2,cut=3)', "attention 'sinkhorn(64,2,cut=3)': sinkhorn cut is 3; it must be at mo"
-    ),
-    'blocks of half a token': train(
-        'model.attention=sinkhorn(0.5,8)', "attention 'sinkhorn(0.5,8)': sinkhorn block is 0.5; it must be a whole num"
-    ),
-    'row beyond the blocks': train(
-        'model.attention=sinkhorn(4,2)', 'data.length 32 is beyond the position table, model.attention sinkhorn 8'
-    ),
-    'sort of packed documents': train(
-        'model.attention=sinkhorn(16,8) data.pairs=none', "data.pairs is 'none', which packs documents into full rows"
-    ),
-    'no clusters': train(
-        'model.attention=routing(0,8)', "attention 'routing(0,8)': routing clusters is 0; it must be at least 1"
-    ),
-    'clusters of half a token': train(
-        'model.attention=routing(4,0.5)', "attention 'routing(4,0.5)': routing size is 0.5; it must be a whole number"
-    ),
-    'all heads local': train(
-        'model.attention=routing(4,8,local_heads=2)', 'routing local_heads is 2; it must be below 2, the heads'
-    ),
     'pattern too deep': train(f'model.attention={"(" * 10_000}', "attention '((((((((((((((((((((((((((("),
     'pattern that calls': train('model.attention=__import__("os")', 'attention \'__import__("os")\': unknown name'),
     'regular expression': train("optimizer.no_decay=('(',)", "optimizer.no_decay has '(', which is no regular expr"),

@@ -15,6 +15,7 @@ from absl import flags
 from efficient_attention.commands import allocator
 from tests.bad_arena import BAD_ARENA
 from tests.bad_inputs import BAD_INPUTS, BadInput
+from tests.bad_mechanisms import BAD_MECHANISMS
 from tests.bad_memories import BAD_MEMORIES
 from tests.bad_pairs import BAD_PAIRS
 from tests.inference.tiny_checkpoint import write_checkpoint
@@ -83,7 +84,7 @@ def check(bad: BadInput, result: tuple[object, str, str], here: Path, base: Path
     assert lines[0].isprintable() and len(lines[0]) < 5000
 
 
-ALL = BAD_INPUTS | BAD_PAIRS | BAD_MEMORIES | BAD_ARENA
+ALL = BAD_INPUTS | BAD_PAIRS | BAD_MEMORIES | BAD_ARENA | BAD_MECHANISMS
 
 
 @pytest.mark.parametrize('bad', ALL.values(), ids=ALL)

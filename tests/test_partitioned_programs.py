@@ -108,9 +108,7 @@ MODELS['encoder-decoder'] = dataclasses.replace(
 MODELS['recurrent'] = dataclasses.replace(ENCODER, cell='lstm', bidirectional=True, state_width=13, layers=1)
 # The same with rows that the loss does not cut.
 MODELS['transformer_xl without chunks'] = dataclasses.replace(MODELS['transformer_xl'], loss_chunk=0)
-MODELS['routing'] = dataclasses.replace(
-    ENCODER, attention='routing(3, 5, local_heads=2, window=4)', attention_dropout_rate=0.0
-)
+MODELS['routing'] = dataclasses.replace(ENCODER, attention='routing(3, 5)')
 MODELS['compressive'] = dataclasses.replace(
     DECODER,
     relative='transformer_xl',
