@@ -75,7 +75,7 @@ def mechanisms(length: int) -> dict[str, dict[str, object]]:
     return {
         'full': {'attention': 'full'},
         'local': {'attention': 'block(50)'},
-        'lra_local': {'attention': f'strided({-(-length // 50)})'},  # the wiring that was published as local attention
+        'lra_local': {'attention': f'strided({length // 50 + 1})'},  # the wiring that was published as local attention
         'longformer': {'attention': 'longformer(50)'},
         'bigbird': {'attention': 'bigbird(64, 3)'},
         'lsh': {'attention': 'lsh(64, 2)', 'shared_qk': True},

@@ -59,7 +59,7 @@ def main() -> None:
     failed = {(row, column): cell for row in found for column, cell in found[row].items() if 'error' in cell}
     known = read_cells(WORKDIR.value)
     for (row, column), cell in failed.items():
-        known.setdefault(row, {})[column] = cell
+        known.setdefault(row, {}).setdefault(column, cell)  # of one that another command has finished its result
     yardsticks = yardsticks_of(cells, WORKDIR.value)
     write_grid(known, yardsticks, WORKDIR.value)
     print(grid_table(known, yardsticks))

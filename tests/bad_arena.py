@@ -38,7 +38,7 @@ BAD_ARENA = {
         'head.kind=towers head.transform=none', "head.transform is 'none'; it must be an activation with head.kind"
     ),
     'a cache that nothing reads': tune('examples.cache=x', "examples.cache is 'x'; it must be 'cache' without"),
-    'test split without test rows': tune('eval.split=test', "eval.split is 'test', but examples.test is empty"),
+    'training on the test split': tune('eval.split=test', "eval.split is 'test'; examples.dev chooses the checkpoint"),
     'grid of an unknown task': grid('--rows=chess', "chess,full: the config's argument is 'chess,full'; known: <task>"),
     'grid of rates that are none': grid(
         '--rows=recall --rates=0', "--rates is '0'; it must be different numbers above 0"

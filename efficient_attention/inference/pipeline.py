@@ -114,8 +114,9 @@ def examples_of(pretrained: Pretrained, options: dict[str, Any]) -> ExamplesConf
     has_global = pretrained.model.global_tokens > 0
     outside = ExamplesConfig(has_global=has_global, **pretrained.examples)
     trained = pretrained.run.examples if pretrained.run else outside
-    fixed: dict[str, Any] = {'problem': pretrained.problem, 'labels': pretrained.labels, 'overlong': 'windows'}
-    unread: dict[str, Any] = {'train': '', 'dev': '', 'test': '', 'name': ''}
+    fixed: dict[str, Any] = {'problem': pretrained.problem, 'labels': pretrained.labels}
+    fixed['overlong'] = 'truncate' if trained.towers else 'windows'  # a tower is one row
+    unread: dict[str, Any] = {'train': '', 'dev': '', 'test': '', 'name': '', 'cache': 'cache'}
     if trained.format == 'glue' and len(glue_task(trained.name).texts) == 2:
         unread['text_pair'] = 'text_pair'
     unread['format'] = FORMATS.get(pretrained.problem, 'table')

@@ -49,7 +49,10 @@ class MaskedRowsTask(PretrainingTask):
     @property
     def notes(self) -> list[str]:
         """See `Task`."""
-        return []
+        cut = sum(self.rows.is_cut(index) for index in range(self.rows.count))
+        return [f'{cut} of {self.rows.count} rows have more than data.length {self.data.length} words and were cut'] * (
+            cut > 0
+        )
 
     def rows_of(self, split: str) -> MaskedTexts:
         """The rows of 'train' or 'dev'."""

@@ -54,6 +54,10 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
     if values.get('task') != 'fine_tuning':
         return FilledConfig(from_dict(values, RunConfig))
     filled = with_open_fields(values, {})
+    if filled.get('eval', {}).get('split') == 'test':
+        raise InputError(
+            "eval.split is 'test'; examples.dev chooses the checkpoint, and `eval.py --split test` tests it"
+        )
     from_dict(
         filled.get('distill', {}), DistillConfig, 'distill.'
     ).check_has_teacher()  # a forgotten teacher leaves other fields open as well

@@ -7,6 +7,8 @@ one folder: each sums up all that are there, and a cell that another one trains 
 
 import dataclasses
 import json
+import logging
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,9 +18,10 @@ import jax
 
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.config.run import RunConfig
-from efficient_attention.errors import InputError, RunStopped, one_line, show_error
+from efficient_attention.errors import InputError, RunError, RunStopped, one_line, show_error
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.training.fill_config import FilledConfig, fill_config
+from efficient_attention.training.finite import TrainingStopped
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
 from efficient_attention.training.seeds import check_seeds, share_programs, spread
@@ -27,8 +30,18 @@ from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.metrics import best_evaluation, read_metrics
 
 Values = Mapping[str, Any]
+LOG = logging.getLogger(__name__)
 VALUES, CELL = 'values.json', 'cell.json'  # of a cell's folder
-EQUAL = ('task', 'data', 'examples', 'train.steps', 'train.batch_size', 'train.seed')  # of all cells of a row
+EQUAL = (
+    'task',
+    'data',
+    'examples',
+    'train.steps',
+    'train.batch_size',
+    'train.seed',
+    'eval',
+    'checkpoint',
+)  # of all cells of a row
 TEST = 'test.json'  # of a seed's workdir
 FULL = 'full'  # the column that others are compared with
 
@@ -69,8 +82,10 @@ def train_grid(grid: Grid) -> dict[str, Any]:
         RunStopped: a stop signal ended a run; the same call goes on from there.
     """
     check_seeds(grid.seeds)
-    check_equal(grid.cells)
+    check_tested(grid.cells)
     check_workdir(grid)
+    check_equal(in_folder(grid) | {cell: plain(values) for cell, values in grid.cells.items()})
+    note_values(grid)
     share_programs()
     found: dict[str, Any] = {}
     for row, column in grid.cells:
@@ -79,8 +94,9 @@ def train_grid(grid: Grid) -> dict[str, Any]:
         except (RunStopped, KeyboardInterrupt):
             raise
         except Exception as error:  # whatever it is, the other cells go on
-            show_error(InputError(f'{row}, {column}: {one_line(error)}'))
-            result = {'error': one_line(error)}
+            show_error(RunError(f'{row}, {column}: {one_line(error)}'))
+            result = {'error': f'{type(error).__name__}: {one_line(error)}'}
+            LOG.debug('%s, %s', row, column, exc_info=error)
         found.setdefault(row, {})[column] = result
     return found
 
@@ -97,11 +113,12 @@ def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
     filled = fill_config(grid.cells[row, column])
     rate, pilots = chosen_rate(filled, folder, grid.pilots)
     filled = filled._replace(config=with_fields(filled.config, optimizer={'learning_rate': rate}))
-    seeds = {seed: trained_seed(filled, folder / f'seed_{seed}', seed) for seed in grid.seeds}
-    speeds = [speed_of(folder / f'seed_{seed}') for seed in grid.seeds]
+    chosen = all_seeds(folder, grid.seeds)
+    seeds = {seed: trained_seed(filled, folder / f'seed_{seed}', seed) for seed in chosen}
+    speeds = [speed_of(folder / f'seed_{seed}') for seed in chosen]
     result = {
         'seeds': seeds,
-        **spread([seeds[seed]['test'] for seed in grid.seeds]),
+        **spread([seeds[seed]['test'] for seed in chosen]),
         'learning_rate': rate,
         'pilots': pilots,
         'metric': filled.config.checkpoint.best_metric,
@@ -118,7 +135,10 @@ def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
 def chosen_rate(filled: FilledConfig, folder: Path, pilots: Pilots) -> tuple[float, dict[str, float]]:
     """The learning rate whose pilot has the best validation metric, the first of equals; the config's without pilots.
 
-    Also each rate's metric.
+    Also each rate's metric; a rate at which too many steps are not finite has none.
+
+    Raises:
+        RunError: all rates are such.
     """
     if not pilots.rates:
         return filled.config.optimizer.learning_rate, {}
@@ -134,10 +154,24 @@ def chosen_rate(filled: FilledConfig, folder: Path, pilots: Pilots) -> tuple[flo
             eval={'every_steps': steps},
         )
         workdir = folder / f'pilot_{rate:g}'
-        train(pilot, workdir, examples=filled.examples, pretrained=filled.pretrained)
-        found[f'{rate:g}'] = best_evaluation(workdir, pilot.checkpoint)[name]
-    best = max(pilots.rates, key=lambda rate: sign * found[f'{rate:g}'])
-    return best, found
+        try:
+            train(pilot, workdir, examples=filled.examples, pretrained=filled.pretrained)
+        except TrainingStopped as error:
+            show_error(RunError(f'{workdir}: {one_line(error)}; this rate is not used'))
+            continue
+        value = best_evaluation(workdir, pilot.checkpoint).get(name, math.nan)
+        if not math.isnan(value):
+            found[f'{rate:g}'] = value
+    good = [rate for rate in pilots.rates if f'{rate:g}' in found]
+    if not good:
+        raise RunError(f'{folder}: no pilot of the rates {", ".join(f"{rate:g}" for rate in pilots.rates)} is finite')
+    return max(good, key=lambda rate: sign * found[f'{rate:g}']), found
+
+
+def all_seeds(folder: Path, seeds: Sequence[str]) -> list[str]:
+    """The seeds that are asked for, and those that the cell has been tested with before, by number."""
+    before = {path.parent.name.removeprefix('seed_') for path in folder.glob(f'seed_*/{TEST}')}
+    return sorted({*seeds, *before}, key=int)
 
 
 def trained_seed(filled: FilledConfig, workdir: Path, seed: str) -> dict[str, dict[str, float]]:
@@ -209,8 +243,31 @@ def check_equal(cells: Mapping[tuple[str, str], Values]) -> None:
                 )
 
 
+def check_tested(cells: Mapping[tuple[str, str], Values]) -> None:
+    """Raises InputError where a cell has no test rows, or would choose its checkpoint by them."""
+    for (row, column), values in cells.items():
+        if values['eval']['split'] != 'held_out' or not values['examples']['test']:
+            fault = 'examples.test is empty' if not values['examples']['test'] else "eval.split is 'test'"
+            raise InputError(f'{row},{column}: {fault}; a cell is chosen by examples.dev and tested on examples.test')
+
+
+def in_folder(grid: Grid) -> dict[tuple[str, str], Values]:
+    """The configs of the cells that the folder has of the grid's rows, by whichever command."""
+    rows = {row for row, _ in grid.cells}
+    paths = [path for row in sorted(rows) for path in sorted((grid.workdir / row).glob(f'*/{VALUES}'))]
+    return {(path.parent.parent.name, path.parent.name): read_json_file(path) for path in paths}
+
+
+def note_values(grid: Grid) -> None:
+    """Writes into each cell's folder of which config it is."""
+    for row, column in grid.cells if jax.process_index() == 0 else ():
+        path = grid.folder(row, column) / VALUES
+        if not path.is_file():
+            write_atomically(path, json.dumps(plain(grid.cells[row, column])) + '\n')
+
+
 def check_workdir(grid: Grid) -> None:
-    """Raises InputError where a cell's folder is of another config; else notes what each is of."""
+    """Raises InputError where a cell's folder is of another config."""
     wanted = {cell: plain(values) for cell, values in grid.cells.items()}
     for (row, column), values in wanted.items():
         path = grid.folder(row, column) / VALUES
@@ -221,11 +278,6 @@ def check_workdir(grid: Grid) -> None:
                 f'{path.parent} was made with {name} = {before!r}, now it is {now!r}; name a new --workdir, or give '
                 'the old value'
             )
-    if jax.process_index() == 0:
-        for (row, column), values in wanted.items():
-            path = grid.folder(row, column) / VALUES
-            if not path.is_file():
-                write_atomically(path, json.dumps(values) + '\n')
 
 
 def plain(values: Values) -> dict[str, Any]:

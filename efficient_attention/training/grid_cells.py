@@ -10,7 +10,7 @@ from typing import Any
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.config.nested_dicts import from_dict
-from efficient_attention.data.arena.prepared import prepared_rows
+from efficient_attention.data.arena.prepared import prepared_rows, set_identity
 from efficient_attention.data.arena.yardsticks import yardsticks
 from efficient_attention.data.examples.labelled_text import ARENA, arena_set
 from efficient_attention.errors import InputError
@@ -64,15 +64,25 @@ def positive_rates(words: Sequence[str]) -> tuple[float, ...]:
 def yardsticks_of(cells: Mapping[tuple[str, str], Mapping[str, Any]], workdir: Path) -> dict[str, dict[str, float]]:
     """The yardsticks of each row of long-range rows, {row: {name: accuracy}}, kept in the grid's folder."""
     path = workdir / YARDSTICKS
-    known: dict[str, dict[str, float]] = read_json_file(path) if path.is_file() else {}
+    found: dict[str, dict[str, float]] = {}
     for (row, _), values in cells.items():
-        if row in known or values['examples']['format'] != ARENA:
+        if row in found or values['examples']['format'] != ARENA:
             continue
         fields = {name: value for name, value in values['examples'].items() if value is not None}
         examples = from_dict(fields, ExamplesConfig, 'examples.')
-        train, test = (
-            list(prepared_rows(arena_set(examples, split), split, Path(examples.cache))) for split in ('train', 'test')
-        )
-        known[row] = yardsticks(arena_set(examples, 'train'), train, test)
-        write_atomically(path, json.dumps(known, indent=2) + '\n')
-    return known
+        identity = '-'.join(set_identity(arena_set(examples, split), split)[:16] for split in ('train', 'test'))
+        known = _known(path)
+        if identity not in known:
+            train, test = (
+                list(prepared_rows(arena_set(examples, split), split, Path(examples.cache)))
+                for split in ('train', 'test')
+            )
+            scores = yardsticks(arena_set(examples, 'train'), train, test)
+            known = _known(path) | {identity: scores}  # another command may have added some meanwhile
+            write_atomically(path, json.dumps(known, indent=2) + '\n')
+        found[row] = known[identity]
+    return found
+
+
+def _known(path: Path) -> dict[str, dict[str, float]]:
+    return dict(read_json_file(path)) if path.is_file() else {}

@@ -50,7 +50,11 @@ def _row_table(row: str, columns: Mapping[str, Any], yardsticks: Mapping[str, fl
     lines = [f'### {row}', '', head, '|' + '---|' * (head.count('|') - 1)]
     for name in sorted(good, key=lambda name: -good[name]['mean'][metric]):
         lines.append(_cell_line(name, good[name], good.get(FULL), metric, yardsticks))
-    lines += [f'| {name} | failed: {cell["error"]} | | | | | | |' for name, cell in columns.items() if 'error' in cell]
+    lines += [
+        f'| {name} | failed: {cell["error"].replace("|", "/")} | | | | | | |'
+        for name, cell in columns.items()
+        if 'error' in cell
+    ]
     for name, value in yardsticks.items():
         lines.append(f'| *yardstick: {name}* | {100 * value:.1f} | | | | | | |')
     return '\n'.join([*lines, ''])

@@ -191,6 +191,9 @@ def make_model(config: RunConfig, pretrained: Pretrained, rngs: nnx.Rngs) -> Fin
     if config.task == 'pretraining':
         return PretrainingModel(pretrained.model, has_pairs=False, rngs=rngs)
     has_head = config.distill.soft > 0.0
+    if config.head.kind == 'towers' and pretrained.head.kind != 'towers':
+        raise InputError(f"distill.teacher {config.distill.teacher}: it has no head of kind 'towers'")
+    has_head = has_head or config.head.kind == 'towers'
     head = pretrained.head if has_head else HeadConfig(kind=config.head.kind, transform='none')
     return FineTuningModel(pretrained.model, head, rngs=rngs)
 

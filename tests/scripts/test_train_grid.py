@@ -81,9 +81,9 @@ def test_cells_seeds_rates_and_files(train_grid: Run, asked: dict[str, Any], tmp
     assert grid.cells['listops_short', 'linear']['train']['steps'] == 7
     assert (grid.seeds, grid.pilots) == (['0', '1'], ((1e-3, 3e-3), 5))
     content = json.loads((tmp_path / 'grid' / 'grid.json').read_text())
-    assert content['cells'] == {'listops_short': {'full': CELL, 'linear': {'error': 'no room'}}}
+    assert content['cells'] == {'listops_short': {'full': CELL, 'linear': {'error': 'MemoryError: no room'}}}
     assert list(content['yardsticks']['listops_short']) == ['majority', 'root', 'root_digits']
-    assert '| linear | failed: no room |' in (tmp_path / 'grid' / 'grid.md').read_text()
+    assert '| linear | failed: MemoryError: no room |' in (tmp_path / 'grid' / 'grid.md').read_text()
     assert (tmp_path / 'grid' / 'grid.svg').is_file()
     assert json.loads(printed.splitlines()[-1]) == {'cells': 2, 'failed': ['listops_short,linear']}
 

@@ -51,6 +51,9 @@ def test_batches_hold_the_tasks_rows_each_by_itself(tmp_path: Path):
 def test_a_classifier_begins_with_what_it_has_learnt(tmp_path: Path):
     """Nystrom's attention, which refuses packed documents, serves: a row is one text."""
     train(masked_config(tmp_path), tmp_path / 'masked')
+    assert make_task(masked_config(tmp_path)).notes == []
+    [note] = make_task(masked_config(tmp_path, **{'data.length': 12})).notes
+    assert note.endswith('of 20 rows have more than data.length 12 words and were cut')
     assert read_metrics(tmp_path / 'masked')[-1]['masked_lm_weight'] > 5
     config = get_config('listops_short,nystrom')
     sets = {f'examples.{split}': text for split, text in (('train', TRAIN), ('dev', DEV), ('test', DEV))}

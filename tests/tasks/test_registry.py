@@ -18,11 +18,11 @@ def test_every_task_of_a_config_has_its_class():
 @pytest.mark.parametrize('name', fields.TASKS)
 def test_a_task_gets_the_whole_config_and_what_is_read_already(monkeypatch, name: str):
     monkeypatch.setitem(registry.TASKS, name, lambda *arguments: arguments)
-    config = types.SimpleNamespace(task=name, has_noise=False)
+    config = types.SimpleNamespace(task=name, has_noise=False, has_arena_rows=False)
     assert make_task(config) == (config,)
     assert make_task(config, 'examples') == (config, 'examples')
 
 
 @pytest.mark.parametrize('has_noise, kind', [(True, DenoisingTask), (False, TextToTextTask)])
 def test_noise_makes_the_pairs_of_text_to_text(has_noise: bool, kind: type):
-    assert task_type(types.SimpleNamespace(task='text_to_text', has_noise=has_noise)) is kind
+    assert task_type(types.SimpleNamespace(task='text_to_text', has_noise=has_noise, has_arena_rows=False)) is kind

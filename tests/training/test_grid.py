@@ -9,7 +9,8 @@ import pytest
 from configs.arena import get_config
 from efficient_attention.errors import InputError, RunStopped
 from efficient_attention.training import grid as module
-from efficient_attention.training.grid import Grid, Pilots, differences, read_cells, speed_of, train_grid
+from efficient_attention.training.finite import TrainingStopped
+from efficient_attention.training.grid import Grid, Pilots, all_seeds, differences, read_cells, speed_of, train_grid
 from efficient_attention.workdir.metrics import read_metrics
 from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
 
@@ -86,7 +87,10 @@ def test_a_failed_cell_is_named_and_the_others_go_on(
 
     monkeypatch.setattr(module, 'train', fails)
     again = train_grid(grid)
-    assert again['listops_short'] == {'full': {'error': 'no room'}, 'linear': found['listops_short']['linear']}
+    assert again['listops_short'] == {
+        'full': {'error': 'MemoryError: no room'},
+        'linear': found['listops_short']['linear'],
+    }
     assert 'error: passages, full: no room' in capfd.readouterr().err
 
 
@@ -126,6 +130,8 @@ def test_pilots_choose_the_learning_rate(tmp_path: Path, monkeypatch: pytest.Mon
 
     def train(config: Any, workdir: Path, **opened: Any) -> dict[str, float]:
         del opened
+        if config.optimizer.learning_rate == 1e30:
+            raise TrainingStopped('10 steps in a row were skipped')
         rates[workdir.name] = (config.optimizer.learning_rate, config.train.steps)
         return {}
 
@@ -133,7 +139,7 @@ def test_pilots_choose_the_learning_rate(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(module, 'train', train)
     monkeypatch.setattr(module, 'best_evaluation', lambda workdir, _: {'accuracy': scores[workdir.name]})
     monkeypatch.setattr(module, 'evaluate_workdir', lambda *_, **__: {'step': 3, 'accuracy': 0.3})
-    grid = Grid(cells, tmp_path / 'grid', ['0'], Pilots((1e-3, 3e-3, 1e-2), 2))
+    grid = Grid(cells, tmp_path / 'grid', ['0'], Pilots((1e-3, 3e-3, 1e-2, 1e30), 2))
     (tmp_path / 'grid' / 'listops_short' / 'full' / 'seed_0').mkdir(parents=True)
     [cell] = train_grid(grid)['listops_short'].values()
     assert rates == {'pilot_0.001': (1e-3, 2), 'pilot_0.003': (3e-3, 2), 'pilot_0.01': (1e-2, 2), 'seed_0': (3e-3, 3)}
@@ -152,3 +158,39 @@ def test_speed_is_read_from_the_log(tmp_path: Path):
 def test_differences_of_configs():
     first, second = {'a': {'b': 1, 'c': (1, 2)}, 'd': 3}, {'a': {'b': 2, 'c': [1, 2]}, 'e': 3}
     assert list(differences(first, second)) == [('a.b', (1, 2)), ('d', (3, None)), ('e', (None, 3))]
+
+
+def test_cells_that_another_command_has_made_must_be_equal_too(trained: tuple[Grid, dict[str, Any]]):
+    grid, _ = trained
+    cells = cells_of(grid.workdir.parent, ('listops_short',), ('local',), **{'train.steps': 4})
+    line = r'^listops_short: train\.steps differs between the columns full and local; all cells of a row have'
+    with pytest.raises(InputError, match=line):
+        train_grid(Grid(cells, grid.workdir, ['0']))
+    assert not grid.folder('listops_short', 'local').exists()
+
+
+@pytest.mark.parametrize(
+    'fields, line',
+    [({'examples.test': ''}, 'examples.test is empty'), ({'eval.split': 'test'}, "eval.split is 'test'")],
+)
+def test_a_cell_needs_test_rows_that_choose_nothing(tmp_path: Path, fields: dict[str, Any], line: str):
+    cells = cells_of(tmp_path, ('listops_short',), ('full',), **fields)
+    with pytest.raises(InputError, match=f'^listops_short,full: {line}; a cell is chosen by examples.dev'):
+        train_grid(Grid(cells, tmp_path / 'grid', ['0']))
+
+
+def test_no_pilot_that_is_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def stops(*_: Any, **__: Any) -> dict[str, float]:
+        raise TrainingStopped('10 steps in a row were skipped')
+
+    monkeypatch.setattr(module, 'train', stops)
+    cells = cells_of(tmp_path, ('listops_short',), ('full',))
+    found = train_grid(Grid(cells, tmp_path / 'grid', ['0'], Pilots((1e30,), 2)))
+    assert 'no pilot of the rates 1e+30 is finite' in found['listops_short']['full']['error']
+
+
+def test_seeds_that_a_cell_has_been_tested_with_count_on(tmp_path: Path):
+    for seed in ('0', '7'):
+        (tmp_path / f'seed_{seed}').mkdir()
+    (tmp_path / 'seed_7' / 'test.json').write_text('{}')
+    assert all_seeds(tmp_path, ['11', '2']) == ['2', '7', '11']

@@ -48,6 +48,9 @@ def test_yardsticks_are_kept_in_the_folder(tmp_path: Path):
     cells = cells_of(FILE, fields | {'examples.cache': str(tmp_path / 'cache')}, ['listops_short'], ['full', 'linear'])
     found = yardsticks_of(cells, tmp_path)
     assert list(found) == ['listops_short'] and list(found['listops_short']) == ['majority', 'root', 'root_digits']
-    assert json.loads((tmp_path / 'yardsticks.json').read_text()) == found
-    (tmp_path / 'yardsticks.json').write_text('{"listops_short": {"known": 0.5}}')
+    [(identity, scores)] = json.loads((tmp_path / 'yardsticks.json').read_text()).items()
+    assert scores == found['listops_short']
+    (tmp_path / 'yardsticks.json').write_text(json.dumps({identity: {'known': 0.5}}))
     assert yardsticks_of(cells, tmp_path) == {'listops_short': {'known': 0.5}}
+    cells['listops_short', 'full']['examples']['test'] = 'listops:rows=30:length=8-30'  # other rows, other yardsticks
+    assert list(yardsticks_of(cells, tmp_path)['listops_short']) == ['majority', 'root', 'root_digits']

@@ -131,7 +131,7 @@ def test_no_field_of_parameters_or_examples_is_changeable():
         f'config.train.{name}' for name in ('early_stop', 'log_every_steps', 'max_skipped_in_row', 'stall_seconds')
     }
     distill = {f'config.distill.{name}' for name in ('teacher', 'keep_logits', 'cache')}
-    assert set(fields_of_a_run(CHANGEABLE)) == groups | model | data | train | distill
+    assert set(fields_of_a_run(CHANGEABLE)) == groups | model | data | train | distill | {'config.examples.cache'}
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,8 @@ def _one_line(text: np.ndarray) -> str:
 def _write_images(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
     first = next(iter(sets.values()))
     assert isinstance(first, Pathfinder)
+    if len({(one.size, one.bars) for one in sets.values() if isinstance(one, Pathfinder)}) > 1:
+        raise InputError('the sets are of several sizes or numbers of bars; one folder holds images of one kind')
     top = folder / f'pathfinder{first.size}' / f'curv_contour_length_{first.bars}'
     lines: dict[int, list[str]] = {}
     for number, row in enumerate(_all_rows(sets)):

@@ -50,6 +50,10 @@ class MaskedTexts:
         """The ids of row `index` as they are, int32 [l]."""
         return self._texts[index][: self._length]
 
+    def is_cut(self, index: int) -> bool:
+        """Whether row `index` holds a part of its text alone."""
+        return len(self._texts[index]) > self._length
+
     def padding(self) -> Row:
         """A row with the same arrays that counts for nothing: padding, and all weights 0."""
         row = {name: np.zeros_like(array) for name, array in self.row(0, 0).items()}

@@ -1,5 +1,7 @@
 """Sets of rows by their short texts."""
 
+import hashlib
+
 import pytest
 
 from efficient_attention.data.arena.arena_set import open_set
@@ -7,6 +9,11 @@ from efficient_attention.data.arena.listops import listops_row
 from efficient_attention.data.tokenizers.fixed import FIRST_WORD, vocabulary_size
 from efficient_attention.errors import InputError
 
+FIRST = {
+    'train': 'd479395d9ba607e295716d3a142a7b24a828a97d1833c24cbd3be8a0db78147e',
+    'dev': 'e6ab2e8ae4d7e35bbdc9796580c95703f07fcdadf5a4e399ae5dfff9f384add9',
+    'test': '791404c692b7db922408be560f9bd834aa8f278825ed8e61655e5c6150f2b1cd',
+}
 SETS = {
     'listops:rows=3:length=10-40:seed=5': (1, 10),
     'recall:rows=3:length=12:pairs=2': (1, 16),
@@ -56,3 +63,13 @@ def test_texts_that_are_none(text: str, line: str):
     with pytest.raises(InputError) as error:
         open_set(text, 'examples.train')
     assert str(error.value).startswith(f'examples.train is {text!r}; {line}')
+
+
+def test_no_split_of_pathfinder_has_an_image_of_another():
+    """SHA-256 of the first hundred images of each split with their labels."""
+    found = open_set('pathfinder:rows=100:size=32:bars=easy', 'x')
+    images = {split: [(row.texts[0].tobytes(), row.label) for row in found.rows(split)] for split in FIRST}
+    for split, rows in images.items():
+        content = b''.join(pixels + bytes([label]) for pixels, label in rows)
+        assert hashlib.sha256(content).hexdigest() == FIRST[split]
+    assert len({pixels for rows in images.values() for pixels, _ in rows}) == 300

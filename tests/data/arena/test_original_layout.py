@@ -55,6 +55,16 @@ def test_passages_are_read_again_as_pairs(tmp_path: Path):
         assert bytes(again.texts[0].astype(np.uint8)).split() == bytes(row.texts[0].astype(np.uint8)).split()
 
 
+def test_images_of_one_kind_alone(tmp_path: Path):
+    sets = {
+        'train': open_set('pathfinder:rows=1:size=32:bars=4', 'x'),
+        'dev': open_set('pathfinder:rows=1:size=64', 'x'),
+    }
+    with pytest.raises(InputError, match='^the sets are of several sizes or numbers of bars'):
+        write_sets(sets, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_kinds_that_are_not_written(tmp_path: Path):
     mixed = sets_of('recall:rows=1:length=9:pairs=1', ('dev',)) | sets_of('listops:rows=1:length=8-40', ('train',))
     for sets, found in ((mixed, 'listops, recall'), ({'dev': open_set('imdb:folder=x', 'dev')}, 'imdb')):

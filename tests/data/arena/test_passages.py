@@ -63,6 +63,10 @@ def test_two_passages_of_a_document_do_not_overlap():
     assert min(firsts) == 0 and max(firsts) > 15 and min(seconds) < 55 and max(seconds) == 70
 
 
+def test_a_text_that_comes_twice_is_one_document():
+    assert len(passages_of(2 * DOCUMENTS, 'train', 50, 'here').documents) == len(passages('train').documents)
+
+
 def test_a_document_is_of_one_split():
     found = {split: {bytes(one) for one in passages(split).documents} for split in SPLITS}
     assert sum(map(len, found.values())) == len(DOCUMENTS) == len(set().union(*found.values()))
