@@ -1,13 +1,16 @@
 """Plain Python in and out: each pipeline's form, that batches and padding change nothing, that long texts are read."""
 
 import json
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import efficient_attention as ea
+from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.errors import InputError
+from efficient_attention.inference.pipeline import examples_of
 from tests.inference.tiny_checkpoint import LABELS, random_text, write_checkpoint
 
 
@@ -192,3 +195,15 @@ def test_inputs_of_another_form_are_named(checkpoint, value):
         ea.pipeline('text-classification', checkpoint('classification'))(value)
     with pytest.raises(InputError):
         ea.pipeline('question-answering', checkpoint('question_answering'), **SHORT)(value)
+
+
+def test_the_options_of_a_long_range_run_with_two_towers():
+    """Its cache and its windows are none of a pipeline's, which reads texts of the user."""
+    trained = ExamplesConfig('classification', 'arena', train='passages:rows=9', cache='elsewhere', towers=True)
+    model = types.SimpleNamespace(global_tokens=0)
+    run = types.SimpleNamespace(examples=trained)
+    found = examples_of(
+        types.SimpleNamespace(model=model, examples={}, run=run, problem='classification', labels=('0', '1')), {}
+    )
+    assert (found.format, found.cache, found.train, found.overlong) == ('table', 'cache', '', 'truncate')
+    assert found.towers and found.labels == ('0', '1')
