@@ -9,11 +9,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from efficient_attention.data.arena.arena_row import ArenaRow, is_of_split, row_stream
+from efficient_attention.errors import InputError
 
 DIGITS, CLOSE = 10, 14  # words 0 to 9 are the digits, 10 to 13 the operators MIN, MAX, MED and SM
 DEEPEST = 10  # the level at which every node is a digit, counted from 1
 MOST_ARGUMENTS = 10
 OPERATOR_SHARE = 0.25
+MOST_TREES = 20_000  # that are drawn for a row; of the original's lengths one in a hundred serves a test row
 BLOCK = 1024  # numbers that are drawn at once
 
 
@@ -30,14 +32,22 @@ def value_of(operator: int, values: Sequence[int]) -> int:
 
 
 def listops_row(seed: int, split: str, index: int, shortest: int, longest: int) -> ArenaRow:
-    """Row number `index` of a split: a tree of more than `shortest` and fewer than `longest` words, and its value."""
+    """Row number `index` of a split: a tree of more than `shortest` and fewer than `longest` words, and its value.
+
+    Raises:
+        InputError: hardly any tree has such a length.
+    """
     numbers = _numbers(row_stream(seed, split, index))
-    while True:
+    for _ in range(MOST_TREES):
         words, value = _tree(numbers, longest)
         if shortest < len(words) < longest:
             text = np.array(words, np.uint16)
             if is_of_split(text, split):
                 return ArenaRow((text,), value)
+    raise InputError(
+        f'listops: none of {MOST_TREES} trees of the split {split!r} has more than {shortest} and fewer than '
+        f'{longest} words'
+    )
 
 
 def _numbers(rng: np.random.Generator) -> Iterator[float]:
