@@ -10,6 +10,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.inference.translate_file import say_limits
 from efficient_attention.inference.translator import Decoding, Translation, open_translator
 
+TITLE_INCHES = 6.0  # that the title needs, however short the texts are
 COLUMNS = 3  # pictures side by side
 MOST_TEXTS = 12
 INCHES_A_PIECE = 0.24
@@ -53,7 +54,7 @@ def draw_alignments(found: list[Translation]) -> Figure:
     columns = min(COLUMNS, len(found))
     rows = -(-len(found) // columns)
     width, height = (max(len(side) for side in sides) for sides in zip(*map(pieces_of, found), strict=True))
-    size = (columns * (INCHES_A_PIECE * width + 1.4), rows * (INCHES_A_PIECE * height + 1.4))
+    size = (max(TITLE_INCHES, columns * (INCHES_A_PIECE * width + 1.4)), rows * (INCHES_A_PIECE * height + 1.4))
     figure = Figure(figsize=size, layout='constrained')
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in grid[len(found) :]:

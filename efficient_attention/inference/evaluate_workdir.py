@@ -18,7 +18,9 @@ from efficient_attention.errors import InputError
 from efficient_attention.inference.restore import restore
 from efficient_attention.inference.transducer import why_unsearchable
 from efficient_attention.inference.translator import generation_scores
+from efficient_attention.interop.from_workdir import checkpoint_thresholds
 from efficient_attention.models.inference_layout import for_inference
+from efficient_attention.tasks.fine_tuning import FineTuningTask
 from efficient_attention.tasks.text_to_text import TextToTextTask
 from efficient_attention.workdir.checkpoint_reader import LAST, CheckpointReader
 from efficient_attention.workdir.config_file import read_config
@@ -64,6 +66,8 @@ def evaluate_workdir(
     compare_with_peers({'config': to_dict(config)})
     evaluation, params, step = restore(workdir, wanted=wanted, config=config)
     compare_with_peers({'checkpoint': step})
+    if isinstance(evaluation.task, FineTuningTask) and config.eval.split == 'test':
+        evaluation.task.use_thresholds(checkpoint_thresholds(workdir, config, str(step)))
     for note in evaluation.task.notes:
         logging.getLogger(__name__).warning('%s', note)
     graph, params = for_inference(evaluation.graph(), params)

@@ -3,7 +3,7 @@
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +180,10 @@ class FineTuningTask(Task):
             scores |= self.problem.score(examples, predictions, split)
             start += len(features)
         return scores
+
+    def use_thresholds(self, chosen: Mapping[str, float]) -> None:
+        """Scores rows of other splits than dev by thresholds that were chosen on dev; others stay as they are."""
+        self.problem.thresholds |= {name: chosen[name] for name in self.problem.thresholds if name in chosen}
 
     @property
     def notes(self) -> list[str]:

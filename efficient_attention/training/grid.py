@@ -255,14 +255,20 @@ def in_folder(grid: Grid) -> dict[tuple[str, str], Values]:
     """The configs of the cells that the folder has of the grid's rows, by whichever command."""
     rows = {row for row, _ in grid.cells}
     paths = [path for row in sorted(rows) for path in sorted((grid.workdir / row).glob(f'*/{VALUES}'))]
-    return {(path.parent.parent.name, path.parent.name): read_json_file(path) for path in paths}
+    begun = [path for path in paths if has_begun(path.parent)]
+    return {(path.parent.parent.name, path.parent.name): read_json_file(path) for path in begun}
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether a cell has a run, of a seed or a pilot; one that was refused before has its values alone."""
+    return (folder / VALUES).is_file() and any(folder.glob('*/config.json'))
 
 
 def note_values(grid: Grid) -> None:
     """Writes into each cell's folder of which config it is."""
     for row, column in grid.cells if jax.process_index() == 0 else ():
         path = grid.folder(row, column) / VALUES
-        if not path.is_file():
+        if not has_begun(path.parent):
             write_atomically(path, json.dumps(plain(grid.cells[row, column])) + '\n')
 
 
@@ -271,7 +277,7 @@ def check_workdir(grid: Grid) -> None:
     wanted = {cell: plain(values) for cell, values in grid.cells.items()}
     for (row, column), values in wanted.items():
         path = grid.folder(row, column) / VALUES
-        if not path.is_file():
+        if not has_begun(path.parent):
             continue
         for name, (before, now) in differences(read_json_file(path), values):
             raise InputError(

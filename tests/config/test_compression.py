@@ -10,7 +10,8 @@ LEARNED = {'compression': 'convolution', 'compressed_length': 8, 'reconstruction
 
 @pytest.mark.parametrize('fields', [{}, LEARNED, {'compression': 'max', 'compressed_length': 8, 'compression_rate': 1}])
 def test_what_fits_is_taken(fields: dict):
-    CompressionConfig(**fields)
+    config = CompressionConfig(**fields)
+    assert {name: getattr(config, name) for name in fields} == fields
 
 
 @pytest.mark.parametrize(

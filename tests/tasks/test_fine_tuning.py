@@ -28,6 +28,7 @@ from efficient_attention.workdir.checkpoint_reader import CheckpointReader
 from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import read_metrics
 from tests.inference.tiny_checkpoint import write_checkpoint
+from tests.tasks.test_one_step import fine_tuning
 from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
 from tests.training.tiny_fine_tuning import ROWS, tiny_config, tiny_values, write_files
 
@@ -70,6 +71,21 @@ def test_test_rows_are_scored_where_they_are_asked_for(trained: Path, tmp_path: 
     (tmp_path / 'train.tsv').write_text('text\tlabel\ngood film\t\n')
     with pytest.raises(InputError, match=r'train\.tsv: line 2: no label to score by; examples\.test needs them'):
         evaluate_workdir(tmp_path / 'workdir', split='test')
+
+
+def test_test_rows_are_scored_by_the_threshold_of_dev(tmp_path: Path):
+    config = fine_tuning(tmp_path, 'question_answering')
+    examples = dataclasses.replace(config.examples, has_no_answer=True, test=config.examples.dev)
+    config = dataclasses.replace(
+        config,
+        examples=examples,
+        optimizer=dataclasses.replace(config.optimizer, bias_correction=False),
+        checkpoint=dataclasses.replace(config.checkpoint, best_metric='f1', best_mode='max'),
+    )
+    train(config, tmp_path / 'workdir')
+    dev, test = (evaluate_workdir(tmp_path / 'workdir', split=split) for split in ('held_out', 'test'))
+    assert dev['no_answer_threshold'] == test['no_answer_threshold'] != 0.0
+    assert {name: dev[name] for name in ('exact', 'f1')} == {name: test[name] for name in ('exact', 'f1')}
 
 
 def test_a_result_depends_on_no_batch_size_where_attention_reads_the_length(tmp_path: Path):

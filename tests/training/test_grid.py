@@ -10,7 +10,16 @@ from configs.arena import get_config
 from efficient_attention.errors import InputError, RunStopped
 from efficient_attention.training import grid as module
 from efficient_attention.training.finite import TrainingStopped
-from efficient_attention.training.grid import Grid, Pilots, all_seeds, differences, read_cells, speed_of, train_grid
+from efficient_attention.training.grid import (
+    Grid,
+    Pilots,
+    all_seeds,
+    check_workdir,
+    differences,
+    read_cells,
+    speed_of,
+    train_grid,
+)
 from efficient_attention.workdir.metrics import read_metrics
 from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
 
@@ -187,6 +196,14 @@ def test_no_pilot_that_is_finite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     cells = cells_of(tmp_path, ('listops_short',), ('full',))
     found = train_grid(Grid(cells, tmp_path / 'grid', ['0'], Pilots((1e30,), 2)))
     assert 'no pilot of the rates 1e+30 is finite' in found['listops_short']['full']['error']
+
+
+def test_a_cell_that_was_refused_may_be_given_other_values(tmp_path: Path):
+    cells = cells_of(tmp_path, ('listops_short',), ('full',), **{'data.tokenizer': 'fixed:bytes'})
+    found = train_grid(Grid(cells, tmp_path / 'grid', ['0']))
+    assert 'data.tokenizer has another vocabulary' in found['listops_short']['full']['error']
+    cells = cells_of(tmp_path, ('listops_short',), ('full',))
+    check_workdir(Grid(cells, tmp_path / 'grid', ['0']))  # raises nothing: no run has begun
 
 
 def test_seeds_that_a_cell_has_been_tested_with_count_on(tmp_path: Path):

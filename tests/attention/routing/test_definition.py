@@ -14,9 +14,9 @@ from efficient_attention.attention.patterns import Causal, Window
 from efficient_attention.attention.routing.centroids import layer_norm
 from efficient_attention.attention.routing.definition import Routing
 from efficient_attention.attention.softmax.definition import Softmax
-from efficient_attention.errors import InputError
 from tests.attention import contract_rows
 from tests.attention.cells import drawn_operands, inputs, quick
+from tests.attention.room_checks import check_bfloat16, check_dropout
 from tests.attention.test_attend import LENGTHS
 from tests.tolerances import assert_close
 
@@ -166,50 +166,8 @@ def test_no_text_reads_another_and_packed_rows_share_their_clusters():
 
 @pytest.mark.parametrize('text', ['routing(5, 12)', 'routing(5, 12, local_heads=2, window=9, causal=True)'])
 def test_bfloat16_stays_near_the_float32_reference(text: str):
-    mechanism = parse_mechanism(text)
-    arrays = [x.astype(jnp.bfloat16) for x in inputs(50)[0]]
-    learned = drawn_operands(mechanism, 4, 8)
-    exact = attend(*(x.astype(jnp.float32) for x in arrays), mechanism, learned=learned, backend='reference')
-    out = run(text, *arrays, learned=learned)
-    assert out.dtype == jnp.bfloat16
-    assert jnp.linalg.norm(out.astype(jnp.float32) - exact) <= 2e-2 * jnp.linalg.norm(exact)
+    check_bfloat16(text)
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean():
-    (q, k, v), mechanism = inputs(22)[0], parse_mechanism('routing(4, 6, local_heads=2, window=3)')
-    call = functools.partial(attend, mechanism=mechanism, learned=drawn_operands(mechanism, 4, 8), dropout_rate=0.2)
-    outs = quick(jax.vmap(lambda rng: call(q, k, v, dropout_rng=rng)))(jax.random.split(jax.random.key(0), 100))
-    spread = jnp.std(outs, axis=0).mean()
-    expected = run('routing(4, 6, local_heads=2, window=3)', q, k, v)
-    assert spread > 0.01 and jnp.abs(outs.mean(0) - expected).mean() < spread / 5
-
-
-@pytest.mark.parametrize(
-    'text, line',
-    [
-        ('routing(0, 4)', 'routing clusters is 0; it must be at least 1'),
-        ('routing(4, 0)', 'routing size is 0; it must be at least 1'),
-        ('routing(-1)', 'routing clusters is -1; it must be at least 1'),
-        ('routing(4.0, 4)', 'routing clusters is 4.0; it must be a whole number'),
-        ('routing(4, 4, local_heads=-1)', 'routing local_heads is -1; it must be at least 0'),
-        ('routing(4, 4, window=0)', 'routing window is 0; it must be at least 1'),
-        ('routing(4, 4, causal=1)', 'routing causal is 1; it must be True or False'),
-        ('routing(length=9)', r'routing takes \(clusters=64, size=64, local_heads=0, window=64, causal=False\)'),
-    ],
-)
-def test_bad_texts_are_named(text: str, line: str):
-    with pytest.raises(InputError, match=line):
-        parse_mechanism(text)
-
-
-def test_what_is_not_served_is_one_line():
-    q, k, v = inputs(20)[0]
-    with pytest.raises(InputError, match='routing local_heads is 4; it must be below 4, the heads'):
-        attend(q, k, v, parse_mechanism('routing(4, 4, local_heads=4)'))
-    for text, form in (('routing(4, 4, causal=True)', 'causal form'), ('routing(4, 4, local_heads=1)', 'local heads')):
-        mechanism = parse_mechanism(text)
-        options: dict[str, Any] = {'learned': drawn_operands(mechanism, 4, 8), 'query_positions': jnp.arange(20)[None]}
-        with pytest.raises(ValueError, match=rf'routing has no {form} for other positions than 0, 1, \.\.\.'):
-            attend(q, k, v, mechanism, **options)
-    with pytest.raises(InputError, match='routing attention cannot go on token by token'):
-        parse_mechanism('routing(causal=True)').check_decoding()
+    check_dropout('routing(4, 6, local_heads=2, window=3)')

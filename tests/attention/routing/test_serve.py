@@ -1,16 +1,11 @@
 """Routing attention's fast form: no array of all pairs, and dropout that is the same in all clusters."""
 
-from typing import Any
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.attention.attend import attend
-from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.routing.serve import at_places, mean_by_place
-from tests.attention.cells import drawn_operands
+from tests.attention.room_checks import largest_array
 
 
 @pytest.mark.parametrize(
@@ -18,25 +13,7 @@ from tests.attention.cells import drawn_operands
 )
 def test_no_array_is_as_large_as_all_pairs(text: str):
     """16,384 positions, forward and backward: the largest array is that of tokens and centroids."""
-    mechanism = parse_mechanism(text)
-    x = jax.ShapeDtypeStruct((1, 16_384, 2, 16), jnp.float32)
-    learned = jax.eval_shape(lambda: drawn_operands(mechanism, 2, 16))
-
-    def loss(q: jax.Array, k: jax.Array, v: jax.Array, learned: dict) -> jax.Array:
-        return attend(q, k, v, mechanism, learned=learned).sum()
-
-    program = jax.make_jaxpr(jax.grad(loss, (0, 1, 2, 3)))(x, x, x, learned)
-    assert largest(program.jaxpr) <= 2 * 16_384 * 192
-
-
-def largest(jaxpr: Any) -> int:
-    """The size of the largest array in a program, those of its loops included."""
-    sizes = [0]
-    for equation in jaxpr.eqns:
-        sizes += [variable.aval.size for variable in equation.outvars]
-        inner = [part for value in equation.params.values() for part in (value if type(value) is tuple else (value,))]
-        sizes += [largest(getattr(part, 'jaxpr', part)) for part in inner if hasattr(part, 'eqns')]
-    return max(sizes)
+    assert largest_array(text, 16_384) <= 2 * 16_384 * 192
 
 
 def test_tokens_are_taken_by_place_and_their_results_averaged():

@@ -17,6 +17,7 @@ from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError
 from tests.attention import contract, contract_rows
 from tests.attention.cells import drawn_operands, inputs, quick
+from tests.attention.room_checks import check_bfloat16, check_dropout, largest_array
 from tests.attention.test_attend import LENGTHS
 from tests.tolerances import assert_close
 
@@ -149,45 +150,17 @@ def test_the_causal_form_reads_no_later_token_and_its_gradient_to_them_is_exactl
 
 @pytest.mark.parametrize('text', ['sinkhorn(6, 9)', 'sinkhorn(6, 9, cut=2)', 'sinkhorn(6, 9, causal=True)'])
 def test_bfloat16_stays_near_the_float32_reference(text: str):
-    mechanism = parse_mechanism(text)
-    arrays = [x.astype(jnp.bfloat16) for x in inputs(50)[0]]
-    learned = drawn_operands(mechanism, 4, 8)
-    exact = attend(*(x.astype(jnp.float32) for x in arrays), mechanism, learned=learned, backend='reference')
-    out = run(text, *arrays, learned=learned)
-    assert out.dtype == jnp.bfloat16
-    assert jnp.linalg.norm(out.astype(jnp.float32) - exact) <= 2e-2 * jnp.linalg.norm(exact)
+    check_bfloat16(text)
 
 
 def test_dropout_of_slots_drops_its_share_and_keeps_the_mean():
-    (q, k, v), mechanism = inputs(22)[0], parse_mechanism('sinkhorn(4, 6)')
-    call = functools.partial(attend, mechanism=mechanism, learned=drawn_operands(mechanism, 4, 8), dropout_rate=0.2)
-    outs = quick(jax.vmap(lambda rng: call(q, k, v, dropout_rng=rng)))(jax.random.split(jax.random.key(0), 100))
-    spread = jnp.std(outs, axis=0).mean()
-    assert spread > 0.01 and jnp.abs(outs.mean(0) - run('sinkhorn(4, 6)', q, k, v)).mean() < spread / 5
+    check_dropout('sinkhorn(4, 6)')
 
 
 @pytest.mark.parametrize('text', ['sinkhorn(64, 256)', 'sinkhorn(64, 256, causal=True)', 'sinkhorn(64, 256, cut=2)'])
 def test_no_array_is_as_large_as_all_pairs(text: str):
     """16,384 positions, forward and backward: the largest array is that of the slots that all queries read."""
-    mechanism = parse_mechanism(text)
-    x = jax.ShapeDtypeStruct((1, 16_384, 2, 16), jnp.float32)
-    learned = jax.eval_shape(lambda: drawn_operands(mechanism, 2, 16))
-
-    def loss(q: jax.Array, k: jax.Array, v: jax.Array, learned: dict) -> jax.Array:
-        return attend(q, k, v, mechanism, learned=learned).sum()
-
-    program = jax.make_jaxpr(jax.grad(loss, (0, 1, 2, 3)))(x, x, x, learned)
-    assert largest(program.jaxpr) <= 2 * 16_384 * 128
-
-
-def largest(jaxpr: Any) -> int:
-    """The size of the largest array in a program, those of its loops included."""
-    sizes = [0]
-    for equation in jaxpr.eqns:
-        sizes += [variable.aval.size for variable in equation.outvars]
-        inner = [part for value in equation.params.values() for part in (value if type(value) is tuple else (value,))]
-        sizes += [largest(getattr(part, 'jaxpr', part)) for part in inner if hasattr(part, 'eqns')]
-    return max(sizes)
+    assert largest_array(text, 16_384) <= 2 * 16_384 * 128
 
 
 @pytest.mark.parametrize(
