@@ -7,6 +7,7 @@ batch (dropout) stay the same on any number of processes, and only the rows of t
 
 import atexit
 import functools
+import gc
 import itertools
 import re
 import sys
@@ -161,6 +162,9 @@ def _batches(source: BlockRows, *, workers: int, prefetch: int) -> Iterator[Batc
 
 def _in_processes(dataset: grain.IterDataset, workers: int, buffered: int) -> grain.IterDataset:
     """`dataset`, built by `workers` processes that keep `buffered` batches each."""
+    # Semaphores of earlier processes that lie in reference cycles: freed while Python 3.12 starts to track the new
+    # ones, each would print a warning that it may leak.
+    gc.collect()
     if not flags.FLAGS.is_parsed():
         flags.FLAGS.mark_as_parsed()  # Grain reads its flags; outside an absl app nobody has parsed any
     # Batches are small: they come through a pipe. A killed run would leave shared memory behind.
