@@ -3,10 +3,10 @@
 python train.py --config configs/distill/glue.py:sst2_3x384 --workdir runs/small --config.distill.teacher=runs/sst2
 
 The teacher is a workdir of configs/finetune/glue.py, or a Hugging Face folder with a head for the task. After the task
-comes the student: `3x384` begins with layers 2, 4 and 6 of the teacher, which has six layers or more; `4x312` and
-`2x128` are drawn, or begin with what --config.train.start_from names. Other sizes are as the teacher has them.
-With -alone behind it nothing but labels is learned, from the same start: --config.train.start_from=runs/sst2 in place
-of the teacher.
+comes the student: `3x384` begins with layers 2, 4 and 6 of the teacher, which has six layers or more (of several
+teachers, named with commas, --config.train.start_from says of which); `4x312` and `2x128` are drawn, or begin with what
+--config.train.start_from names. Other sizes are as the teacher has them. With -alone behind it nothing but labels is
+learned, from the same start: --config.train.start_from=runs/sst2 in place of the teacher.
 """
 
 from ml_collections import ConfigDict

@@ -33,6 +33,10 @@ class LowRankConfig(QuantizationConfig):
             require(int(match[2]) <= most, 'model.ranks', self.ranks, f'at most {most} of {match[1]}, its smaller side')
         kinds = [entry.split('=')[0] for entry in self.ranks]
         require(len(set(kinds)) == len(kinds), 'model.ranks', self.ranks, 'one entry of a kind')
+        missing = {'gate': not (self.feed_forward and self.feed_forward_gate), 'up': not self.feed_forward}
+        missing['down'] = missing['up']
+        for kind in kinds:
+            require(not missing.get(kind, False), 'model.ranks', self.ranks, f'no {kind!r}, which the layers lack')
         served = {'cell': 'none', 'adaptive_cutoffs': (), 'global_tokens': 0}
         for name, needed in served.items() if self.ranks else ():
             require(getattr(self, name) == needed, f'model.{name}', getattr(self, name), f'{needed!r} with model.ranks')

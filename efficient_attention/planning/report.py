@@ -22,7 +22,7 @@ in_bytes = functools.partial(in_units, decimals=2)
 def report(plan: Plan) -> str:
     """The plan in lines for a terminal."""
     title = f'{plan.step.run.describe()}, a batch of {plan.batch_size} rows of {row_length(plan)}'
-    return '\n'.join([title, *memory_lines(plan), *cost_lines(plan), *time_lines(plan), *largest_lines(plan)])
+    return '\n'.join([title, *teacher_lines(plan), *memory_lines(plan), *cost_lines(plan), *time_lines(plan), *largest_lines(plan)])
 
 
 def row_length(plan: Plan) -> str:
@@ -31,6 +31,12 @@ def row_length(plan: Plan) -> str:
     if source is None or target is None:
         return f'{plan.step.run.config.data.length} tokens'
     return f'{source.shape[1]} tokens and targets of {target.shape[1]}'
+
+
+def teacher_lines(plan: Plan) -> Iterator[str]:
+    """What is left out where there is a teacher: no folder is opened for a plan."""
+    if plan.step.run.config.distill.is_on:
+        yield 'without distill.teacher: beside these figures are its parameters on each device, and its call for each batch'
 
 
 def memory_lines(plan: Plan) -> Iterator[str]:

@@ -76,12 +76,19 @@ def keep_logits(
     if not all_have(path):
         say(f'the teacher reads {len(features):,} training rows once; what it says is kept in {path}')
         logits = compute(run, task, on_batch)
-        with whole_file(path) as partial, partial.open('wb') as file:
-            np.save(file, logits)
+        write_once(path, logits)
     try:
         return KeptLogits(np.load(path, mmap_mode='r'), has_tokens)
     except (OSError, ValueError) as error:
         raise InputError(f'{path} cannot be read ({error}); remove it, and it is made again') from None
+
+
+def write_once(path: Path, logits: np.ndarray) -> None:
+    """Writes the file in the first process, then in those whose folder is another; raises RunError, the disk full."""
+    for writes in (lambda: jax.process_index() == 0, lambda: not (all_have(path) or path.is_file())):
+        if writes():
+            with whole_file(path) as partial, partial.open('wb') as file:
+                np.save(file, logits)
 
 
 def compute(run: Run, task: FineTuningTask, on_batch: Callable[[], None]) -> np.ndarray:

@@ -21,6 +21,8 @@ SIZES: dict[str, Any] = {'width': 8, 'heads': 2, 'feed_forward_width': 32, 'voca
         ),
         ({'ranks': ('head=3',)}, "model.ranks has 'head=3'; entries are as"),
         ({'ranks': ('up=9',)}, r"model.ranks is \('up=9',\); it must be at most 8 of up, its smaller side"),
+        ({'ranks': ('gate=2',)}, "it must be no 'gate', which the layers lack"),
+        ({'ranks': ('down=2',), 'feed_forward': False}, "it must be no 'down', which the layers lack"),
         ({'ranks': ('up=2', 'up=3')}, 'it must be one entry of a kind'),
         ({'ranks': ('up=2',), 'global_tokens': 1}, 'model.global_tokens is 1; it must be 0 with model.ranks'),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from efficient_attention.planning.largest_batch import Largest
 from efficient_attention.planning.plan import Estimate, plan_of
-from efficient_attention.planning.report import report, row_length
+from efficient_attention.planning.report import report, row_length, teacher_lines
 from tests.planning.tiny_step import TOPOLOGY, tiny_step
 
 pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
@@ -23,6 +23,13 @@ def test_a_plan_in_lines():
     assert ': fits\nwhat one device does in a step:\n' in text
     assert 'time of a step: no estimate' in text
     assert text.endswith('largest batch that fits: 16 rows (compiled: 8 rows 1.00 MiB, 16 rows 2.00 MiB)')
+
+
+def test_a_plan_says_what_it_leaves_out_of_a_student():
+    config = SimpleNamespace(distill=SimpleNamespace(is_on=True))
+    plan: Any = SimpleNamespace(step=SimpleNamespace(run=SimpleNamespace(config=config)))
+    assert [line[:24] for line in teacher_lines(plan)] == ['without distill.teacher:']
+    assert not list(teacher_lines(plan_of(TOPOLOGY, tiny_step(), 8, None)))
 
 
 def test_a_time_names_its_source():

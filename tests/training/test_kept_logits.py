@@ -56,6 +56,17 @@ def test_a_second_run_reads_the_file_of_the_first(tmp_path: Path, teacher: Path,
     np.testing.assert_array_equal(first.logits, second.logits)
 
 
+@pytest.mark.parametrize('index, is_shared, is_written', [(0, True, True), (1, True, False), (1, False, True)])
+def test_processes_that_share_a_folder_write_the_file_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: int, is_shared: bool, is_written: bool
+):
+    path = tmp_path / 'kept.npy'
+    monkeypatch.setattr(jax, 'process_index', lambda: index)
+    monkeypatch.setattr(kept_logits, 'all_have', lambda _: is_shared)
+    kept_logits.write_once(path, np.arange(3.0))
+    assert path.is_file() == is_written
+
+
 def test_another_teacher_and_other_rows_have_files_of_their_own(tmp_path: Path, teacher: Path):
     keep_logits(run_of(tmp_path, teacher))
     keep_logits(run_of(tmp_path, write_teacher(tmp_path / 'other', seed=9)))
