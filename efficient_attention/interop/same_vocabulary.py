@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from efficient_attention.data.tokenizers.fixed import fixed_name
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.errors import InputError
 
@@ -33,9 +34,13 @@ def check_same_vocabulary(
         return
     theirs = load_tokenizer(tokenizer, lowercase=True, is_text_to_text=is_text_to_text).get_vocab()
     same = sum(ours.get(piece) == number for piece, number in theirs.items())
-    ours_field = 'pairs.target_tokenizer' if is_target else 'data.tokenizer'
     if same < len(theirs):
+        ours_field = 'pairs.target_tokenizer' if is_target else 'data.tokenizer'
+        if name := fixed_name(ours):
+            advice = f', whose rows are of {name}; start from a model of such rows'
+        else:
+            advice = f'; add --config.{ours_field}={tokenizer}'
         raise InputError(
             f'{field} {where}: {len(theirs) - same} of its {len(theirs)} ids stand for other pieces in the '
-            f'tokenizer of this run; add --config.{ours_field}={tokenizer}'
+            f'tokenizer of this run{advice}'
         )

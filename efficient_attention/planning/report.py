@@ -22,7 +22,9 @@ in_bytes = functools.partial(in_units, decimals=2)
 def report(plan: Plan) -> str:
     """The plan in lines for a terminal."""
     title = f'{plan.step.run.describe()}, a batch of {plan.batch_size} rows of {row_length(plan)}'
-    return '\n'.join([title, *teacher_lines(plan), *memory_lines(plan), *cost_lines(plan), *time_lines(plan), *largest_lines(plan)])
+    return '\n'.join(
+        [title, *teacher_lines(plan), *memory_lines(plan), *cost_lines(plan), *time_lines(plan), *largest_lines(plan)]
+    )
 
 
 def row_length(plan: Plan) -> str:

@@ -106,10 +106,13 @@ def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
 
     Returns:
         'seeds': {seed: {'dev': metrics of the best evaluation, 'test': metrics}}; 'mean' and 'deviation' of the test
-        metrics over seeds; 'learning_rate', 'pilots': {rate: metric}; 'parameters'; 'steps', 'steps_per_second',
-        'seconds' of training, means over seeds; 'temporary_bytes' of a step with rows of full length.
+        metrics over seeds; 'metric' and 'mode', by which the best is chosen; 'learning_rate', 'pilots': {rate:
+        metric}, 'pilot_steps'; 'parameters'; 'steps', 'steps_per_second', 'seconds' of training, means over seeds;
+        'temporary_bytes' of a step with rows of full length.
     """
     folder = grid.folder(row, column)
+    if known := finished(folder, grid):
+        return known
     filled = fill_config(grid.cells[row, column])
     rate, pilots = chosen_rate(filled, folder, grid.pilots)
     filled = filled._replace(config=with_fields(filled.config, optimizer={'learning_rate': rate}))
@@ -121,7 +124,9 @@ def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
         **spread([seeds[seed]['test'] for seed in chosen]),
         'learning_rate': rate,
         'pilots': pilots,
+        'pilot_steps': grid.pilots.steps,
         'metric': filled.config.checkpoint.best_metric,
+        'mode': filled.config.checkpoint.best_mode,
         'steps': filled.config.train.steps,
         'steps_per_second': statistics.fmean(speed for speed, _ in speeds),
         'seconds': statistics.fmean(seconds for _, seconds in speeds),
@@ -130,6 +135,15 @@ def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
     if jax.process_index() == 0:
         write_atomically(folder / CELL, json.dumps(result, indent=2) + '\n')
     return result
+
+
+def finished(folder: Path, grid: Grid) -> dict[str, Any]:
+    """What is known of a cell that has all that is asked for, so that nothing of it is opened again; else {}."""
+    known = dict(read_json_file(folder / CELL)) if (folder / CELL).is_file() else {}
+    has_seeds = known.get('seeds', {}).keys() >= set(grid.seeds)
+    rates = {f'{rate:g}' for rate in grid.pilots.rates}
+    has_rates = not rates or known.get('pilot_steps') == grid.pilots.steps
+    return known if known and has_seeds and has_rates and known['pilots'].keys() == rates else {}
 
 
 def chosen_rate(filled: FilledConfig, folder: Path, pilots: Pilots) -> tuple[float, dict[str, float]]:

@@ -3,7 +3,7 @@
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ def _row_table(row: str, columns: Mapping[str, Any], yardsticks: Mapping[str, fl
     metric = next((cell['metric'] for cell in good.values()), 'metric')
     head = HEAD.format(metric=metric)
     lines = [f'### {row}', '', head, '|' + '---|' * (head.count('|') - 1)]
-    for name in sorted(good, key=lambda name: -good[name]['mean'][metric]):
+    for name in reversed(_from_worst(good, metric)):
         lines.append(_cell_line(name, good[name], good.get(FULL), metric, yardsticks))
     lines += [
         f'| {name} | failed: {cell["error"].replace("|", "/")} | | | | | | |'
@@ -64,15 +64,28 @@ def _cell_line(
     name: str, cell: Mapping[str, Any], full: Mapping[str, Any] | None, metric: str, yardsticks: Mapping[str, float]
 ) -> str:
     mean, deviation = cell['mean'][metric], cell['deviation'][metric]
-    shown = f'{100 * mean:.1f}' + (f' ± {100 * deviation:.1f}' if len(cell['seeds']) > 1 else '')
-    shown += ' <' if mean < max(yardsticks.values(), default=-math.inf) else ''
+    shown = _score(cell, mean) + (f' ± {_score(cell, deviation)}' if len(cell['seeds']) > 1 else '')
+    shown += ' <' if _is_share(cell) and mean < max(yardsticks.values(), default=-math.inf) else ''
     dev = sum(one['dev'][metric] for one in cell['seeds'].values()) / len(cell['seeds'])
     is_larger = full is not None and cell['parameters'] > MORE_PARAMETERS * full['parameters']
     speed = f'{cell["steps_per_second"]:.2f}{_share(cell, full, "steps_per_second")}'
     memory = f'{cell["temporary_bytes"] / MIB:,.0f}{_share(cell, full, "temporary_bytes")}'
     parameters = f'{cell["parameters"]:,}{" +" if is_larger else ""}'
     last = f'{cell["seconds"] / 60:.0f} | {cell["learning_rate"]:g}'
-    return f'| {name} | {shown} | {100 * dev:.1f} | {speed} | {memory} | {parameters} | {last} |'
+    return f'| {name} | {shown} | {_score(cell, dev)} | {speed} | {memory} | {parameters} | {last} |'
+
+
+def _is_share(cell: Mapping[str, Any]) -> bool:
+    """Whether the metric is a share of 1, shown in percent; a loss, of which less is better, is none."""
+    return cell.get('mode', 'max') == 'max'
+
+
+def _score(cell: Mapping[str, Any], value: float) -> str:
+    return f'{100 * value:.1f}' if _is_share(cell) else f'{value:.3f}'
+
+
+def _from_worst(columns: Mapping[str, Any], metric: str) -> list[str]:
+    return sorted(columns, key=lambda name: (1 if _is_share(columns[name]) else -1) * columns[name]['mean'][metric])
 
 
 def _share(cell: Mapping[str, Any], full: Mapping[str, Any] | None, name: str) -> str:
@@ -101,16 +114,18 @@ def grid_picture(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]]) ->
 
 def _draw_row(axes: Any, row: str, columns: Mapping[str, Any], yardsticks: Mapping[str, float]) -> None:
     metric = next(iter(columns.values()))['metric']
-    order: Sequence[str] = sorted(columns, key=lambda name: columns[name]['mean'][metric])
-    means = [100 * columns[name]['mean'][metric] for name in order]
+    order = _from_worst(columns, metric)
+    scale, unit = (100, ', %') if all(map(_is_share, columns.values())) else (1, '')
+    means = [scale * columns[name]['mean'][metric] for name in order]
     axes.barh(order, means, color=['#2563eb' if name != FULL else '#64748b' for name in order], height=0.7)
     for place, name in enumerate(order):
-        seeds = [100 * one['test'][metric] for one in columns[name]['seeds'].values()]
+        seeds = [scale * one['test'][metric] for one in columns[name]['seeds'].values()]
         axes.plot(seeds, [place] * len(seeds), 'o', color='#ea580c', markersize=3)
-    for name, value in yardsticks.items():
+    for name, value in yardsticks.items() if unit else ():
         axes.axvline(100 * value, color='#334155', linestyle=(0, (4, 3)), linewidth=1)
         axes.text(100 * value, len(order) - 0.4, name, fontsize=7, rotation=0, ha='center', va='bottom')
-    low = min([*means, *(100 * value for value in yardsticks.values())])
-    axes.set_xlim(max(0.0, low - 10), None)
-    axes.set_title(f'{row}: {metric} on the test rows, %', fontsize=9, pad=14)
+    if unit:
+        low = min([*means, *(100 * value for value in yardsticks.values())])
+        axes.set_xlim(max(0.0, low - 10), None)
+    axes.set_title(f'{row}: {metric} on the test rows{unit}', fontsize=9, pad=14)
     axes.tick_params(labelsize=8)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from efficient_attention.data.tokenizers.fixed import fixed_tokenizer
 from efficient_attention.errors import InputError
 from efficient_attention.interop.same_vocabulary import check_same_vocabulary
 
@@ -20,3 +21,11 @@ def test_ids_that_stand_for_other_pieces_are_refused(tmp_path: Path):
     check_same_vocabulary(None, file, FOLDER)
     with pytest.raises(InputError, match=rf'2 of its 7 ids .*; add --config\.data\.tokenizer={file}$'):
         check_same_vocabulary(ours | {'a': 6, 'b': 5}, file, FOLDER)
+
+
+def test_rows_of_a_fixed_vocabulary_need_a_model_of_such_rows(tmp_path: Path):
+    file = tmp_path / 'tokenizer.json'
+    fixed_tokenizer('fixed:bytes').save(str(file))
+    ours = fixed_tokenizer('fixed:listops').get_vocab()
+    with pytest.raises(InputError, match=r'256 of its 261 .* of this run, whose rows are of fixed:listops; start from'):
+        check_same_vocabulary(ours, file, FOLDER)

@@ -78,8 +78,21 @@ def test_cells_of_a_row_read_the_same_rows(trained: tuple[Grid, dict[str, Any]])
 
 def test_a_finished_grid_is_read_and_not_trained(trained: tuple[Grid, dict[str, Any]], monkeypatch: pytest.MonkeyPatch):
     grid, found = trained
+    monkeypatch.setattr(module, 'fill_config', None)  # nor is its data opened
+    assert train_grid(grid) == found
+
+
+def forget(grid: Grid) -> None:
+    for path in grid.workdir.glob('*/*/cell.json'):
+        path.unlink()
+
+
+def test_a_cell_whose_last_step_is_missing_is_read_from_its_workdir(
+    trained: tuple[Grid, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+):
+    grid, found = trained
     monkeypatch.setattr(module, 'evaluate_workdir', None)  # the test rows are scored once
-    monkeypatch.setattr(module, 'jit_train_step', None)
+    (grid.folder('passages', 'linear') / 'cell.json').unlink()
     assert train_grid(grid) == found
 
 
@@ -95,6 +108,7 @@ def test_a_failed_cell_is_named_and_the_others_go_on(
         return {}
 
     monkeypatch.setattr(module, 'train', fails)
+    forget(grid)
     again = train_grid(grid)
     assert again['listops_short'] == {
         'full': {'error': 'MemoryError: no room'},
@@ -108,6 +122,7 @@ def test_a_stop_ends_the_grid(trained: tuple[Grid, dict[str, Any]], monkeypatch:
         raise RunStopped
 
     monkeypatch.setattr(module, 'train', stops)
+    forget(trained[0])
     with pytest.raises(RunStopped):
         train_grid(trained[0])
 

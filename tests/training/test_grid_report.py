@@ -47,6 +47,18 @@ def test_a_row_without_full_attention_has_no_shares():
     assert '| linear | 31.0 ± 2.0 | 32.0 | 5.00 | 4 | 120 | 2 | 0.001 |' in table
 
 
+def test_a_metric_that_is_no_share_of_one_is_shown_as_it_is_the_least_first():
+    columns = {
+        name: cell({'0': loss}) | {'mode': 'min', 'metric': 'loss', 'mean': {'loss': loss}, 'deviation': {'loss': 0.1}}
+        for name, loss in (('full', 2.5), ('linear', 2.25))
+    }
+    for one in columns.values():
+        one['seeds'] = {'0': {'dev': one['mean'], 'test': one['mean']}}
+    lines = grid_table({'books': columns}, {'books': {'majority': 9.0}}).splitlines()
+    assert lines[4].startswith('| linear | 2.250 | 2.250 | ') and lines[5].startswith('| full | 2.500 | 2.500 | ')
+    assert '<!-- books: loss on the test rows -->' in grid_picture({'books': columns}, {})
+
+
 def test_the_picture_has_a_bar_for_each_cell_and_is_the_same_each_time():
     picture = grid_picture(CELLS, YARDSTICKS)
     assert picture == grid_picture(CELLS, YARDSTICKS) and '<svg' in picture

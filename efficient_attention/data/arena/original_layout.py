@@ -34,7 +34,8 @@ def write_sets(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
     """Writes the rows of each split's set; returns the files, of images their metadata.
 
     Raises:
-        InputError: the sets are of several kinds, or of one that is read from its original files; or as `rows`.
+        InputError: the sets are of several kinds, or of one that is read from its original files; a folder of images
+            is not empty; or as `rows`.
     """
     kinds = {one.kind for one in sets.values()}
     if len(kinds) != 1 or not kinds <= WRITERS.keys():
@@ -93,6 +94,8 @@ def _write_images(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
     if len({(one.size, one.bars) for one in sets.values() if isinstance(one, Pathfinder)}) > 1:
         raise InputError('the sets are of several sizes or numbers of bars; one folder holds images of one kind')
     top = folder / f'pathfinder{first.size}' / f'curv_contour_length_{first.bars}'
+    if top.exists() and any(top.iterdir()):
+        raise InputError(f'{top} has files already, of which some might stay; remove it or name another folder')
     lines: dict[int, list[str]] = {}
     for number, row in enumerate(_all_rows(sets)):
         batch, index = BATCH + number // IMAGES_A_FOLDER, number % IMAGES_A_FOLDER

@@ -9,6 +9,7 @@ The special tokens have the first ids, and the words, in this order, those behin
 with ':cls' behind the name a row begins with [CLS]. Two texts in one row have [SEP] between them.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -57,6 +58,12 @@ def check_vocabulary(tokenizer: Tokenizer, kind: str, vocabulary: str) -> None:
         raise InputError(
             f"data.tokenizer has another vocabulary than the rows of {kind}; it must be '{PREFIX}{vocabulary}'"
         )
+
+
+def fixed_name(pieces: Mapping[str, int]) -> str:
+    """The name of the fixed vocabulary that these pieces and their ids are; '' where they are none."""
+    names = [PREFIX + word for word in (BYTES, *WORDS) if vocabulary_size(word) == len(pieces)]
+    return next((name for name in names if fixed_tokenizer(name).get_vocab() == pieces), '')
 
 
 def vocabulary_size(vocabulary: str) -> int:

@@ -47,6 +47,13 @@ def test_images(tmp_path: Path):
         assert pixels.ravel().tolist() == row.texts[0].tolist() and label == str(row.label)
 
 
+def test_images_of_another_call_are_not_mixed_in(tmp_path: Path):
+    sets = sets_of('pathfinder:rows=1:size=32:bars=4', ('train',))
+    write_sets(sets, tmp_path)
+    with pytest.raises(InputError, match=r'curv_contour_length_4 has files already, .* name another folder$'):
+        write_sets(sets, tmp_path)
+
+
 def test_passages_are_read_again_as_pairs(tmp_path: Path):
     sets = sets_of('passages:rows=3:length=40:source=stdlib')
     write_sets(sets, tmp_path)
