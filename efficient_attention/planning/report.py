@@ -38,7 +38,7 @@ def row_length(plan: Plan) -> str:
 def teacher_lines(plan: Plan) -> Iterator[str]:
     """What is left out where there is a teacher: no folder is opened for a plan."""
     if plan.step.run.config.distill.is_on:
-        yield 'without distill.teacher: beside these figures are its parameters on each device, and its call for each batch'
+        yield 'without distill.teacher, whose parameters on each device and call for a batch come beside these figures'
 
 
 def memory_lines(plan: Plan) -> Iterator[str]:
