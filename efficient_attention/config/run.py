@@ -175,11 +175,11 @@ class RunConfig:
         for table, limit in self.model.decoder.position_tables.items():
             if (length := self.pairs.target_length) > limit:
                 field = table.replace('model.attention', 'model.decoder_attention')
-                raise InputError(f'pairs.target_length {length} is beyond the position table, {field} {limit}')
+                raise too_long('pairs.target_length', length, field, limit)
         limit = self.model.cross_mechanism.longest
         if limit and self.data.length > limit:
             field = f'model.cross_attention {self.model.cross_mechanism.name}'
-            raise InputError(f'data.length {self.data.length} is beyond the position table, {field} {limit}')
+            raise too_long('data.length', self.data.length, field, limit)
 
     def check_uneven(self) -> None:
         """Raises InputError where layers of other heads or units than the others are not served."""
@@ -222,4 +222,12 @@ class RunConfig:
         """Raises InputError where so many tokens, the value of the field `name`, are beyond a position table."""
         for table, limit in self.model.position_tables.items():
             if length > limit:
-                raise InputError(f'{name} {length} is beyond the position table, {table} {limit}')
+                raise too_long(name, length, table, limit)
+
+
+def too_long(name: str, length: int, table: str, limit: int) -> InputError:
+    """The line on a row that a table of positions, or what a mechanism has learned for them, does not reach."""
+    is_of_mechanism = 'attention' in table
+    return InputError(
+        f'{name} {length} is beyond the {"longest row" if is_of_mechanism else "position table"}, {table} {limit}'
+    )
