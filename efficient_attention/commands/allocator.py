@@ -29,7 +29,8 @@ SWITCH = 'EFFICIENT_ATTENTION_ALLOCATOR'  # 'default' leaves the allocator alone
 SLACK = 2**30  # bytes that may be kept beyond the largest use of the last MEMORY seconds
 RESERVE = 0.5  # share of all memory that is unused where nothing is given back
 MEMORY = 60.0  # seconds
-INTERVAL = 0.5  # seconds between two looks
+INTERVAL = 0.5  # seconds between two looks, at least
+LOOKING = 0.01  # share of the time that looks may take: one walks over all free chunks while others wait to allocate
 # Parameter numbers of glibc's malloc.h and their values.
 _SETTINGS = {
     'M_MMAP_MAX': (-4, 0),
@@ -85,21 +86,26 @@ class KeptMemory:
     def __init__(self, library: ctypes.CDLL, *, slack: int = SLACK) -> None:
         self._library, self._slack = library, slack
         self._uses: collections.deque[tuple[float, int]] = collections.deque()  # (seconds, bytes), falling in bytes
+        self._given_back = -MEMORY  # when free memory last was, in seconds
         self._outside = 0  # resident bytes that are no memory of the allocator, as last seen
 
     def watch(self) -> None:
         """Looks from time to time, for ever."""
         while True:
-            self.look(time.monotonic())
-            time.sleep(INTERVAL)
+            start = time.monotonic()
+            self.look(start)
+            time.sleep(pause(time.monotonic() - start))
 
     def look(self, now: float) -> bool:
         """Gives free memory back where more is kept than the limit; returns whether it did. `now`: seconds."""
         info = self._library.mallinfo2()
         limit = self._largest_use(now, info.uordblks) + self._slack
+        if now < self._given_back + MEMORY:
+            return False
         if info.arena <= limit or resident_bytes() - self._outside <= limit or unused_share() > RESERVE:
             return False
         self._library.malloc_trim(0)
+        self._given_back = now
         # Now everything of the allocator's that is resident is in use. Seen too low at first, as 0, or later, when
         # Python has grown, this has memory given back too early once, and is seen again.
         self._outside = max(0, resident_bytes() - self._library.mallinfo2().uordblks)
@@ -113,6 +119,11 @@ class KeptMemory:
         while self._uses[0][0] < now - MEMORY:
             self._uses.popleft()
         return self._uses[0][1]
+
+
+def pause(look: float) -> float:
+    """Seconds to the next look after one that took so many; measured while MiniLM was fine-tuned: one of 30 ms."""
+    return max(INTERVAL, look / LOOKING)
 
 
 def resident_bytes() -> int:

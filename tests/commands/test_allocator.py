@@ -155,6 +155,22 @@ def test_what_was_needed_more_than_a_minute_ago_is_not_kept(monkeypatch):
     assert kept.look(allocator.MEMORY + 1) and heap.free == 0
 
 
+def test_what_grows_back_in_each_step_is_given_back_once_a_minute(monkeypatch):
+    heap = Heap(monkeypatch)
+    kept = allocator.KeptMemory(heap, slack=10)
+    for second in range(180):
+        heap.has(used=20)
+        heap.free = 30  # scattered, so that the next step takes other pages
+        heap.arena = 50
+        kept.look(second)
+    assert heap.trims == 180 // allocator.MEMORY
+
+
+def test_looks_take_a_hundredth_of_the_time_at_most():
+    assert allocator.pause(0.0) == allocator.INTERVAL
+    assert allocator.pause(0.03) == pytest.approx(3.0)
+
+
 def test_nothing_is_given_back_while_half_of_the_memory_is_unused(monkeypatch):
     heap = Heap(monkeypatch)
     kept = allocator.KeptMemory(heap, slack=10)
