@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import jax
@@ -49,6 +50,9 @@ class DeviceForms:
             and of bfloat16 jaxlib has kernels for this form alone.
         dense_sums_in_float32: whether a bfloat16 dense layer sums in float32 and rounds afterwards. A CPU's
             instructions for bfloat16 do that; for a bfloat16 result XLA first makes all operands float32.
+        codes_as_bfloat16: whether products of 8-bit codes are computed as bfloat16, which holds them exactly, with
+            float32 sums. Of 4,096 rows on a CPU with instructions for bfloat16 (AMD EPYC, AVX512-BF16 and VNNI, jaxlib
+            0.10) that takes 0.56 to 0.83 of the time of jaxlib's int8 products, of 128 rows 0.85 to 0.93.
     """
 
     tile_step_bytes: int
@@ -62,6 +66,14 @@ class DeviceForms:
     feature_prefix_sums: bool
     matrix_einsums: bool
     dense_sums_in_float32: bool
+    codes_as_bfloat16: bool
+
+
+def has_bfloat16_instructions(cpuinfo: Path = Path('/proc/cpuinfo')) -> bool:
+    """Whether the processor multiplies bfloat16 itself; False where the system does not tell."""
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    words = next((line.split() for line in lines if line.startswith('flags')), [])
+    return not {'avx512_bf16', 'amx_bf16'}.isdisjoint(words)
 
 
 CPU = DeviceForms(
@@ -76,6 +88,7 @@ CPU = DeviceForms(
     feature_prefix_sums=False,
     matrix_einsums=True,
     dense_sums_in_float32=True,
+    codes_as_bfloat16=has_bfloat16_instructions(),
 )
 TPU = DeviceForms(
     tile_step_bytes=128 * MIB,
@@ -89,6 +102,7 @@ TPU = DeviceForms(
     feature_prefix_sums=True,
     matrix_einsums=False,
     dense_sums_in_float32=False,
+    codes_as_bfloat16=False,
 )
 FORMS = {'cpu': CPU, 'gpu': dataclasses.replace(TPU, has_cudnn=True), 'tpu': TPU}
 

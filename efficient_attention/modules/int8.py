@@ -1,17 +1,23 @@
 """Symmetric 8-bit integers for products: a scale for each output of a kernel, each row of a table, each token.
 
 A code is round(x / scale), from -128 to 127, with scale = max |x| / 127.5: what compressed-tensors computes, so that
-the integers of a checkpoint mean the same in both. XLA multiplies two arrays of int8 by the processor's own
-instructions.
+the integers of a checkpoint mean the same in both. XLA multiplies two arrays of int8 by the device's own instructions;
+where a CPU's for bfloat16 are faster (`DeviceForms.codes_as_bfloat16`) they compute the same integers.
 """
+
+import functools
+import itertools
 
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
+from efficient_attention.attention.device_forms import device_forms
+
 HALF_RANGE = 127.5
 SMALLEST = 1e-12  # scale of what is all zeros
+EXACT = 2**10  # products of two codes, 2^14 at most, whose sum float32 holds exactly
 
 
 def scale_of(x: ArrayLike, axis: int) -> Array:
@@ -43,8 +49,20 @@ def rounded(x: Float[Array, '...'], axis: int) -> Float[Array, '...']:
 def int8_product(x: Float[Array, '... I'], codes_IO: Array, scale_1O: Array) -> Float[Array, '... O']:
     """float32 x [..., I] times a kernel of codes [I, O]: each token of x gets codes of its own, sums are int32."""
     scale = scale_of(x, -1)
-    sums = lax.dot_general(
-        codes_of(x, scale), codes_IO, (((x.ndim - 1,), (0,)), ((), ())), preferred_element_type=jnp.int32
-    )
+    sums = integer_sums(codes_of(x, scale), codes_IO)
     wide = lax.broadcast_in_dim(scale_1O[0], sums.shape, (sums.ndim - 1,))
-    return sums.astype(jnp.float32) * jnp.broadcast_to(scale, sums.shape) * wide
+    return sums * jnp.broadcast_to(scale, sums.shape) * wide
+
+
+def integer_sums(codes: Array, codes_IO: Array) -> Float[Array, '... O']:
+    """float32 products of int8 [..., I] and [I, O], as int32 sums would be rounded; exactly up to 2,048 inputs."""
+    contracted = ((codes.ndim - 1,), (0,)), ((), ())
+    if not device_forms().codes_as_bfloat16:
+        return lax.dot_general(codes, codes_IO, contracted, preferred_element_type=jnp.int32).astype(jnp.float32)
+    inputs, parts = codes.shape[-1], -(-codes.shape[-1] // EXACT)
+    borders = [inputs * part // parts for part in range(parts + 1)]
+    sums = []
+    for first, last in itertools.pairwise(borders):
+        operands = codes[..., first:last].astype(jnp.bfloat16), codes_IO[first:last].astype(jnp.bfloat16)
+        sums.append(lax.dot_general(*operands, contracted, preferred_element_type=jnp.float32))
+    return functools.reduce(jnp.add, sums)

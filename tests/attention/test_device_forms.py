@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import os
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from efficient_attention.attention.device_forms import (
     DeviceForms,
     cores,
     device_forms,
+    has_bfloat16_instructions,
     using_forms,
 )
 from efficient_attention.attention.device_kind import compiled_for
@@ -28,6 +30,7 @@ from efficient_attention.attention.softmax.cudnn import check_served
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError
 from efficient_attention.modules.dense_layer import Dense
+from efficient_attention.modules.int8 import integer_sums
 
 X, RNG = jax.ShapeDtypeStruct((1, 2048, 2, 16), jnp.float32), jax.eval_shape(lambda: jax.random.key(0))
 
@@ -53,6 +56,16 @@ def test_changes_hold_inside_and_add_up():
         assert device_forms() == dataclasses.replace(CPU, tile_step_bytes=7)
     assert device_forms() is CPU
     assert using_forms(cores=5)(cores)() == 5
+
+
+@pytest.mark.parametrize(
+    'line, found', [('avx2 avx_vnni', False), ('avx512_bf16', True), ('amx_tile amx_bf16', True), ('', False)]
+)
+def test_what_the_processor_says_of_itself_is_read(tmp_path: Path, line: str, found: bool):
+    path = tmp_path / 'cpuinfo'
+    assert not has_bfloat16_instructions(path)
+    path.write_text(f'processor\t: 0\nmodel name\t: avx512_bf16x\nflags\t\t: fpu {line}\n\n')
+    assert has_bfloat16_instructions(path) == found
 
 
 def test_cores_are_those_of_this_process_unless_said_otherwise():
@@ -122,6 +135,12 @@ def dense_layer() -> str:
     return jax.jit(lambda state, x: nnx.merge(graph, state)(x)).lower(state, x).as_text()
 
 
+def product_of_codes() -> str:
+    """The program of int8 times int8."""
+    codes = jax.ShapeDtypeStruct((4, 4), jnp.int8)
+    return jax.jit(lambda codes: integer_sums(codes, codes)).lower(codes).as_text()
+
+
 def cudnn() -> str:
     """What the backend says to a call that it can serve."""
     x = jnp.ones((1, 8, 2, 8), jnp.bfloat16)
@@ -145,6 +164,7 @@ CASES = {
     'feature_prefix_sums': (False, True, functools.partial(attended, 'linear(causal=True)')),
     'matrix_einsums': (False, True, einsum),
     'dense_sums_in_float32': (False, True, dense_layer),
+    'codes_as_bfloat16': (False, True, product_of_codes),
 }
 
 

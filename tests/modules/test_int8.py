@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from efficient_attention.modules.int8 import codes_of, int8_product, numbers_of, rounded, scale_of
+from efficient_attention.attention.device_forms import using_forms
+from efficient_attention.modules.int8 import codes_of, int8_product, integer_sums, numbers_of, rounded, scale_of
 from tests.tolerances import assert_close
 
 
@@ -21,17 +22,21 @@ def test_a_round_trip_loses_half_a_step_at_most(axis: int):
     np.testing.assert_array_equal(numbers_of(codes, scale)[3], np.zeros(40))
 
 
-def test_products_are_those_of_integers():
-    """At the ends of the range too: 768 times 127 squared is beyond 16 bits."""
+@pytest.mark.parametrize('inputs', [768, 1536])
+@pytest.mark.parametrize('as_bfloat16', [False, True])
+def test_products_are_those_of_integers(inputs: int, as_bfloat16: bool):
+    """At the ends of the range too: 1,536 times 128 squared is beyond the integers that float32 holds."""
     rng = np.random.default_rng(1)
-    x, kernel = rng.normal(size=(3, 5, 768)).astype(np.float32), rng.normal(size=(768, 8)).astype(np.float32)
+    x, kernel = rng.normal(size=(3, 5, inputs)).astype(np.float32), rng.normal(size=(inputs, 8)).astype(np.float32)
     x[0], kernel[:, 0] = -1.0, -1.0
     scale = scale_of(kernel, 0)
     codes = codes_of(kernel, scale)
-    found = jax.jit(int8_product)(x, codes, scale)
     token = scale_of(x, -1)
     sums = np.asarray(codes_of(x, token), np.int64) @ np.asarray(codes, np.int64)
-    assert sums.max() in (768 * 127 * 127, 768 * 128 * 128)
+    assert sums.max() in (inputs * 127 * 127, inputs * 128 * 128)
+    with using_forms(codes_as_bfloat16=as_bfloat16):
+        found = jax.jit(int8_product)(x, codes, scale)
+        np.testing.assert_array_equal(jax.jit(integer_sums)(codes_of(x, token), codes), sums.astype(np.float32))
     assert_close(found, (sums * np.asarray(token, np.float64) * np.asarray(scale, np.float64)[0]).astype(np.float32))
 
 
