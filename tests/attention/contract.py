@@ -27,8 +27,8 @@ def scaled_logits(query: np.ndarray, key: np.ndarray) -> np.ndarray:
     """
     (queries, heads, width), (keys, groups, _) = query.shape, key.shape
     logits = np.zeros((heads, queries, keys))
-    for h, i, j in itertools.product(range(heads), range(queries), range(keys)):
-        logits[h, i, j] = query[i, h] @ key[j, h // (heads // groups)] / math.sqrt(width)
+    for h, i in itertools.product(range(heads), range(queries)):
+        logits[h, i] = key[:, h // (heads // groups)] @ query[i, h] / math.sqrt(width)
     return logits
 
 
@@ -130,11 +130,10 @@ def dropped(weights: np.ndarray, keep: np.ndarray, rate: float) -> np.ndarray:
 
 def mixed(weights: np.ndarray, value: np.ndarray) -> np.ndarray:
     """Outputs [L, H, K]: each query's weighted sum of values."""
-    heads, queries, keys = weights.shape
-    groups = value.shape[1]
+    (heads, queries, _), groups = weights.shape, value.shape[1]
     out = np.zeros((queries, heads, value.shape[2]))
-    for h, i, j in itertools.product(range(heads), range(queries), range(keys)):
-        out[i, h] += weights[h, i, j] * value[j, h // (heads // groups)]
+    for h, i in itertools.product(range(heads), range(queries)):
+        out[i, h] = weights[h, i] @ value[:, h // (heads // groups)]
     return out
 
 
