@@ -44,6 +44,7 @@ LONGEST = (
 )
 MOST_BYTES = 1_500_000_000
 MOST_MAPPINGS = 20_000
+SEARCHES = (10_000, 10, 10)  # new objects, then searches of a generation, before garbage is looked for; Python: 700
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 # Before any test imports the package: the shapes in the signatures of attention/ are checked at every call.
@@ -60,6 +61,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take longest come first, so that no process is left with one at the end."""
     order = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
+
+
+def pytest_collection_finish() -> None:
+    """Leaves what lives until the end, the tests and what they import, out of every later search for garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*SEARCHES)
 
 
 @pytest.hookimpl(wrapper=True)
