@@ -2,7 +2,8 @@
 
 Runs in the environment of `make peers`; `scripts/benchmark.py` starts it and gives the shape as one JSON object. It
 prints one JSON object. Every peer computes attention alone: modules that bring their own projections get stand-ins
-in their place, so that both sides start from queries, keys and values.
+in their place, so that both sides start from queries, keys and values. What a module learns beside projections, such
+as Linformer's matrices, stays in it and has gradients, as on our side.
 """
 
 import json
@@ -50,6 +51,29 @@ def give(module: torch.nn.Module, **arrays: torch.Tensor) -> torch.Tensor:
             setattr(module, name, Given())
         getattr(module, name).x = x.flatten(2)
     return next(iter(arrays.values())).flatten(2)
+
+
+class GivenTogether(torch.nn.Module):
+    """Stands in for one projection to queries, keys and values, whose result the module cuts apart by `chunk`."""
+
+    parts: tuple[torch.Tensor, ...]
+
+    def forward(self, hidden: torch.Tensor) -> 'GivenTogether':
+        """Itself in place of an array [1, L, 3 x H x K], so that nothing is copied."""
+        del hidden
+        return self
+
+    def chunk(self, count: int, dim: int) -> tuple[torch.Tensor, ...]:
+        """The arrays [1, L, H x K] that the caller put there."""
+        assert (count, dim) == (len(self.parts), -1)
+        return self.parts
+
+
+def forgetting(module: torch.nn.Module) -> torch.nn.Module:
+    """The module, which drops the gradient of what it learns as soon as it is made, as those of q, k and v are."""
+    for parameter in module.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda one: setattr(one, 'grad', None))
+    return module
 
 
 def hf_longformer(shape: dict) -> Call:
@@ -164,6 +188,125 @@ def local_attention(shape: dict) -> Call:
     return lambda q, k, v: module(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
 
 
+def linformer_call(shape: dict, *, tied: bool) -> Call:
+    """linformer's 256 slots; `tied`: one matrix makes those of keys and of values."""
+    from linformer import LinformerSelfAttention
+
+    width = shape['heads'] * shape['head_width']
+    module = LinformerSelfAttention(width, shape['length'], k=256, heads=shape['heads'])
+    module.to_out = torch.nn.Identity()
+    if tied:  # its `share_kv` would make keys and values one array
+        module.proj_v = module.proj_k
+    forgetting(module)
+    return lambda q, k, v: module(give(module, to_q=q, to_k=k, to_v=v))
+
+
+def linformer_package(shape: dict) -> Call:
+    """linformer as it comes: one matrix for keys and one for values, the same for all heads."""
+    return linformer_call(shape, tied=False)
+
+
+def linformer_package_tied(shape: dict) -> Call:
+    """linformer with one matrix for keys and values."""
+    return linformer_call(shape, tied=True)
+
+
+def nystrom_call(shape: dict, **choices: bool | int) -> Call:
+    """nystrom-attention with 64 landmarks and 6 iterations."""
+    from nystrom_attention import NystromAttention
+
+    heads, width = shape['heads'], shape['head_width']
+    module = NystromAttention(heads * width, width, heads, num_landmarks=64, pinv_iterations=6, **choices)
+    module.to_qkv, module.to_out = GivenTogether(), torch.nn.Identity()
+    forgetting(module)
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        module.to_qkv.parts = (q.flatten(2), k.flatten(2), v.flatten(2))
+        return module(q.flatten(2))
+
+    return call
+
+
+def nystrom_attention(shape: dict) -> Call:
+    """nystrom-attention without its convolution of values."""
+    return nystrom_call(shape, residual=False)
+
+
+def nystrom_attention_convolution(shape: dict) -> Call:
+    """nystrom-attention as it comes, with a convolution of values over 33 positions."""
+    return nystrom_call(shape, residual=True)
+
+
+def sinkhorn_call(shape: dict, kind: str, **choices: bool | float) -> Call:
+    """One of sinkhorn-transformer's two attentions, which start from q, k and v, in blocks of 64.
+
+    Its learned matrix sorts by sums of queries and keys, ours by those of keys alone. It draws noise in every call.
+    """
+    from sinkhorn_transformer import sinkhorn_transformer as package
+
+    heads, width = shape['heads'], shape['head_width']
+    sizes = {'dim': heads * width, 'dim_heads': width, 'heads': heads, 'max_seq_len': shape['length']}
+    module = getattr(package, kind)(**({'bucket_size': 64, 'use_simple_sort_net': True} | sizes | choices))
+    forgetting(module)
+    return lambda q, k, v: module(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+
+
+def sinkhorn_transformer(shape: dict) -> Call:
+    """sinkhorn-transformer's own and sorted block; by its code sorted keys stand in for sorted values, too."""
+    return sinkhorn_call(shape, 'SinkhornAttention', non_permutative=False, sinkhorn_iter=8)
+
+
+def sinkhorn_transformer_cut(shape: dict) -> Call:
+    """sinkhorn-transformer's first two sorted blocks for all queries.
+
+    Their blocks are larger than those of keys, as it would add a query's own block where they are alike.
+    """
+    choices = {'n_sortcut': 2, 'bucket_size': 128, 'kv_bucket_size': 64}
+    return sinkhorn_call(shape, 'SinkhornAttention', non_permutative=False, sinkhorn_iter=8, **choices)
+
+
+def sinkhorn_transformer_causal(shape: dict) -> Call:
+    """Its causal form: beside the own block one earlier block, the one of the largest weight, times that weight."""
+    return sinkhorn_call(shape, 'SinkhornCausalAttention', n_top_buckets=1)
+
+
+def routing_call(shape: dict, *, causal: bool = False, local_heads: int = 0) -> Call:
+    """routing-transformer's 64 clusters of 64 and, for `local_heads`, the window that it takes from local-attention.
+
+    Where there are gradients it computes new means of its centroids, as ours do; everywhere the term that draws tokens
+    to centroids, of which no gradient is taken. It does not normalise what it compares inside a cluster, as we do.
+    """
+    from routing_transformer import KmeansAttention
+
+    routed = KmeansAttention(64, 64, shape['heads'] - local_heads, shape['head_width'], causal=causal)
+    forgetting(routed)
+    windows = local_attention(shape)
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        routed.train(torch.is_grad_enabled())
+        out = routed(*(x[:, :, local_heads:].transpose(1, 2) for x in (q, k, v)))[0]
+        if not local_heads:
+            return out
+        return torch.cat([windows(*(x[:, :, :local_heads] for x in (q, k, v))), out], dim=1)
+
+    return call
+
+
+def routing_transformer(shape: dict) -> Call:
+    """routing-transformer, all heads in clusters."""
+    return routing_call(shape)
+
+
+def routing_transformer_causal(shape: dict) -> Call:
+    """Its causal form, in which each cluster also has one learned key."""
+    return routing_call(shape, causal=True)
+
+
+def routing_transformer_half(shape: dict) -> Call:
+    """Four heads in clusters, the others in windows."""
+    return routing_call(shape, local_heads=4)
+
+
 PEERS = {
     function.__name__: function
     for function in (
@@ -176,6 +319,16 @@ PEERS = {
         performer_pytorch,
         performer_pytorch_causal,
         local_attention,
+        linformer_package,
+        linformer_package_tied,
+        nystrom_attention,
+        nystrom_attention_convolution,
+        sinkhorn_transformer,
+        sinkhorn_transformer_cut,
+        sinkhorn_transformer_causal,
+        routing_transformer,
+        routing_transformer_causal,
+        routing_transformer_half,
     )
 }
 

@@ -1,7 +1,9 @@
 """The attention benchmark's arithmetic: growth, ratios, crossovers, and what is left out; nothing is timed here."""
 
+import ast
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,10 +68,20 @@ def test_a_side_stops_where_it_promises_to_take_too_long():
 
 def test_every_peer_is_a_side_and_has_its_program(tmp_path: Path):
     source = Path('scripts/peers/attention.py').read_text(encoding='utf-8')
+    listed = source[source.index('\nPEERS = {') :]
     for side in benchmark.SIDES.values():
-        assert not side.peer or f'def {side.peer}(' in source
+        assert not side.peer or f'def {side.peer}(' in source and f'        {side.peer},\n' in listed
     measure(plot=tmp_path / 'plot.svg')
     assert 'svg' in (tmp_path / 'plot.svg').read_text(encoding='utf-8')[:500]
+
+
+def test_every_package_that_peers_import_is_pinned():
+    tree = ast.parse(Path('scripts/peers/attention.py').read_text(encoding='utf-8'))
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    imported |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    packages = {name.split('.')[0].replace('_', '-') for name in imported} - set(sys.stdlib_module_names)
+    pinned = re.findall(r'^([\w-]+)==', Path('requirements/peers.txt').read_text(encoding='utf-8'), re.MULTILINE)
+    assert {'torch', 'linformer'} <= packages <= set(pinned)
 
 
 def test_every_mechanism_is_measured_and_its_causal_form_beside_it():
