@@ -6,6 +6,7 @@
     python scripts/benchmark.py attention --steps 0 --sides full,jax_nn     # temporary memory alone
     python scripts/benchmark.py attention --from_json figures.json --plot attention.svg
     python scripts/benchmark.py memory [--layers 6,12] [--lengths 12288] [--parts depth] [--plot memory.svg]
+    python scripts/benchmark.py memory --parts compression [--segments 128,256] [--rounds 3]
     python scripts/benchmark.py finetune [--lengths 128,384] [--ways train,infer] [--output finetune.json]
     python scripts/benchmark.py infer [--models bert_base,4x312] [--rows 1,8] [--length 128]
     python scripts/benchmark.py decode [--contexts 512,4096] [--sides causal,window,fixed]
@@ -27,8 +28,8 @@ heads of 64, batch 1, float32 (`attention_benchmark.py`). With `--from_json` not
 earlier run are printed and plotted.
 
 `memory`: temporary and resident memory and time of a decoder's training step: plain, rematerialised and reversible
-against depth; fixed and strided sparse against dense attention at 12,288 positions; one softmax against an adaptive one
-(`memory_benchmark.py`).
+against depth; fixed and strided sparse against dense attention at 12,288 positions; one softmax against an adaptive
+one; compressed segment memory against a plain one of the same reach (`memory_benchmark.py`).
 
 `decode`: tokens/s of generation from caches against reading the whole context again for every token
 (`decode_benchmark.py`).

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -31,12 +32,13 @@ PROCESS = Path('/proc/self')
 def measure(shape: dict[str, Any]) -> dict[str, Any]:
     """Temporary bytes of the compiled step, and of real steps the seconds and the resident bytes that they add.
 
+    A decoder with memory reads a full one.
     `shape` has `model` (fields of ModelConfig), `rows`, `length` and `steps`: timed ones, after one that is not; with 0
     nothing runs.
     """
     config = ModelConfig(**shape['model'])
     batch = random_batch(shape['rows'], shape['length'], config.vocab_size)
-    train_step, first_state = make_step(config)
+    train_step, first_state = make_step(config, shape['rows'])
     state = jax.eval_shape(first_state)
     step = jax.jit(train_step, donate_argnums=0).lower(state, batch).compile()
     memory = step.memory_analysis()
@@ -52,8 +54,9 @@ def measure(shape: dict[str, Any]) -> dict[str, Any]:
     return result | run_steps(step, jax.jit(first_state)(), batch, shape['steps'])
 
 
-def make_step(config: ModelConfig) -> tuple[StepFn, Callable[[], TrainState]]:
-    """The training step of a decoder with AdamW, and what makes its first state."""
+def make_step(config: ModelConfig, rows: int) -> tuple[StepFn, Callable[[], TrainState]]:
+    """The training step of a decoder with AdamW, and what makes its first state, in which a memory is of ones."""
+    objective = LanguageModelling(config)
     graph, _ = nnx.split(nnx.eval_shape(lambda: Decoder(config, rngs=nnx.Rngs(0))))
     optimizer = make_optimizer(
         OptimizerConfig(schedule='constant', warmup_steps=0), total_steps=1000, stacked=STACKED_LAYERS
@@ -61,9 +64,10 @@ def make_step(config: ModelConfig) -> tuple[StepFn, Callable[[], TrainState]]:
 
     def first_state() -> TrainState:
         params = nnx.to_pure_dict(nnx.state(Decoder(config, rngs=nnx.Rngs(0))))
-        return initial_state(params, optimizer, seed=0)
+        carry = jax.tree.map(jnp.ones_like, objective.initial_carry(rows))  # segment 1, as the batch has
+        return initial_state(params, optimizer, seed=0, carry=carry)
 
-    return make_train_step(graph, LanguageModelling(), optimizer), first_state
+    return make_train_step(graph, objective, optimizer), first_state
 
 
 def random_batch(rows: int, length: int, vocab_size: int) -> dict[str, np.ndarray]:

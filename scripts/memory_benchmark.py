@@ -1,9 +1,10 @@
-"""The `memory` part of `scripts/benchmark.py`: what a decoder's training step holds and costs, by depth and by pattern.
+"""The `memory` part of `scripts/benchmark.py`: what a decoder's training step holds and costs.
 
 `depth`: layers that keep their activations, recompute them or recover them (reversible), with and without feed-forward
 and loss in chunks, at several depths. `patterns`: fixed and strided sparse attention against dense causal attention,
 as in table 2 of Child et al. 2019 (arXiv 1904.10509), at a width that a CPU can bear. `output`: one softmax over many
-words against the clusters of an adaptive one, where the loss is computed in chunks.
+words against the clusters of an adaptive one, where the loss is computed in chunks. `compression`: a memory of 1,280
+tokens against one of 256 tokens and 256 slots of 4 older ones, which reaches as far; all of it is full.
 
 Every row is a process of its own that compiles the whole step, AdamW included. Temporary bytes are the compiler's:
 gradients and updates are among them, parameters and moments are not. Real steps then tell the seconds and, as a check
@@ -96,7 +97,35 @@ OUTPUT = Part(
     sizes=(50_000,),
     small=(25_000,),
 )
-PARTS = {'depth': DEPTH, 'patterns': PATTERNS, 'output': OUTPUT}
+# The decoder `compressive` of configs/common.py, with segments as long as its memory of tokens.
+SLOTS = {'memory_length': 256, 'compressed_length': 256, 'compression_rate': 4}
+COMPRESSION = Part(
+    axis='length',
+    sides={
+        'plain': {},
+        'mean': SLOTS | {'compression': 'mean'},
+        'convolution, loss': SLOTS | {'compression': 'convolution', 'reconstruction_weight': 1.0},
+    },
+    model={
+        'layers': 4,
+        'width': 128,
+        'heads': 4,
+        'feed_forward_width': 192,
+        'vocab_size': 320,
+        'attention': 'causal',
+        'relative': 'transformer_xl',
+        'rotary': False,
+        'memory_length': 1280,
+        'scan_unroll': 4,
+        'dropout_rate': 0.0,
+    },
+    rows=4,
+    sizes=(256,),
+    small=(64,),
+)
+PARTS = {'depth': DEPTH, 'patterns': PATTERNS, 'output': OUTPUT, 'compression': COMPRESSION}
+# The flag that names a part's sizes.
+SIZES = {'depth': 'layers', 'patterns': 'lengths', 'compression': 'segments'}
 
 Figures = dict[str, dict[int, dict[str, Any]]]  # side, size, what `summary` returns
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]  # starts a child process, returns its figures
@@ -107,6 +136,8 @@ def define_flags(options: flags.FlagValues) -> None:
     define_choices('parts', list(PARTS), 'What to measure', options)
     define_integers('layers', None, f'Depths of `depth`; by default {DEPTH.sizes}', options)
     define_integers('lengths', None, f'Positions of `patterns`; by default {PATTERNS.sizes}', options)
+    segments = f'Positions of a segment of `compression`; by default {COMPRESSION.sizes}'
+    define_integers('segments', None, segments, options)
     ids = f'Ids of `depth`; by default {DEPTH.model["vocab_size"]}.'
     flags.DEFINE_integer('vocab_size', None, ids, flag_values=options)
     flags.DEFINE_integer('rounds', 1, 'Processes of each row.', flag_values=options)
@@ -118,14 +149,19 @@ def define_flags(options: flags.FlagValues) -> None:
 
 def check_flags(options: flags.FlagValues) -> None:
     """Raises InputError on sizes that are none, and on flags that have no effect."""
-    for name, part in (('layers', 'depth'), ('vocab_size', 'depth'), ('lengths', 'patterns')):
+    for part, name in (*SIZES.items(), ('depth', 'vocab_size')):
         if options[name].value is not None and part not in options.parts:
             raise InputError(f'--{name} has no effect without --parts {part}')
-    for name, least in (('layers', 1), ('vocab_size', 1), ('lengths', 1), ('steps', 0), ('rounds', 1)):
+    for name in (*SIZES.values(), 'vocab_size', 'rounds', 'steps'):
+        least = 0 if name == 'steps' else 1
         given = options[name].value
         lowest = min(given) if isinstance(given, list) else given
         if lowest is not None and lowest < least:
             raise InputError(f'--{name} {lowest}: it must be at least {least}')
+    rate = SLOTS['compression_rate']
+    for segment in options.segments or ():
+        if segment % rate:
+            raise InputError(f'--segments {segment}: it must be a multiple of {rate}, the tokens of a slot')
     if options.plot and options.plot.suffix not in ('.png', '.svg'):
         raise InputError(f'--plot {options.plot}: it must end in .png or .svg')
 
@@ -139,7 +175,7 @@ def chosen_parts(options: flags.FlagValues) -> dict[str, Part]:
             part = dataclasses.replace(part, sizes=part.small, rows=1, length=min(part.length, 64))
         if options.vocab_size and name == 'depth':
             part = dataclasses.replace(part, model=part.model | {'vocab_size': options.vocab_size})
-        sizes = {'layers': options.layers, 'length': options.lengths}.get(part.axis)
+        sizes = getattr(options, SIZES[name]) if name in SIZES else None
         parts[name] = dataclasses.replace(part, sizes=tuple(sorted(set(sizes or part.sizes))))
     return parts
 
@@ -223,19 +259,19 @@ def growth(figures: Figures) -> dict[str, dict[int, float]]:
 
 def print_titles(part: Part) -> None:
     """The first line of a table."""
-    titles = f'{"temporary MiB":>14} {"resident MiB":>13} {"parameters MiB":>15} {"step s":>8} {"(range)":>15}'
+    titles = f'{"temporary MiB":>14} {"resident MiB":>13} {"parameters MiB":>15} {"step ms":>8} {"(range)":>17}'
     print(f'{part.axis:>7} {"side":<20} {titles}')
 
 
 def print_row(size: int, side: str, row: dict[str, Any]) -> None:
     """One line of a table."""
     resident = '' if row['peak_bytes'] is None else f'{row["peak_bytes"] / MEBIBYTE:.1f}'
-    seconds = '' if row['seconds'] is None else f'{row["seconds"]:.2f}'
-    between = '' if row['range'] is None else '{:.2f} to {:.2f}'.format(*row['range'])
+    seconds = '' if row['seconds'] is None else f'{1e3 * row["seconds"]:.1f}'
+    between = '' if row['range'] is None else ' to '.join(f'{1e3 * value:.1f}' for value in row['range'])
     parameters = 4 * row['parameters'] / MEBIBYTE
     temporary = row['temporary_bytes'] / MEBIBYTE
     print(
-        f'{size:>7} {side:<20} {temporary:>14.1f} {resident:>13} {parameters:>15.1f} {seconds:>8} {between:>15}',
+        f'{size:>7} {side:<20} {temporary:>14.1f} {resident:>13} {parameters:>15.1f} {seconds:>8} {between:>17}',
         flush=True,
     )
 

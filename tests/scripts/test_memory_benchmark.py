@@ -31,8 +31,10 @@ def fake_run(program: list[str], shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(run: benchmark.Run = fake_run, **changes: Any) -> list[dict[str, Any]]:
-    fields = {'parts': list(benchmark.PARTS), 'layers': None, 'lengths': None, 'vocab_size': None, 'rounds': 2}
-    options = SimpleNamespace(**(fields | {'steps': 3, 'quick': False, 'plot': None} | changes))
+    fields = {'parts': list(benchmark.PARTS), 'layers': None, 'lengths': None, 'segments': None}
+    options = SimpleNamespace(
+        **(fields | {'vocab_size': None, 'rounds': 2, 'steps': 3, 'quick': False, 'plot': None} | changes)
+    )
     return [json.loads(json.dumps(report)) for report in benchmark.measure(options, ['measure_memory.py'], run)]
 
 
@@ -100,10 +102,54 @@ def test_every_row_is_a_model_and_differs_from_the_yardstick_in_its_choice_alone
         assert len(set(models)) == len(part.sides)
         assert len({(shape['rows'], shape['length']) for shape in shapes.values()}) == 1
         for side, shape in shapes.items():
-            choice = part.sides[side].keys() - {'attention'}
-            rest = {name: value for name, value in shape['model'].items() if name not in {*choice, 'attention'}}
+            choice = {*part.sides[side], 'attention'}
             first = shapes[next(iter(part.sides))]['model']
-            assert rest == {name: value for name, value in first.items() if name != 'attention'}
+            rest, wanted = (
+                {name: value for name, value in model.items() if name not in choice}
+                for model in (shape['model'], first)
+            )
+            assert rest == wanted
+
+
+def test_compressed_memory_reaches_as_far_as_the_plain_one_that_it_is_compared_with():
+    models = {side: benchmark.COMPRESSION.shape(side, 256, 1)['model'] for side in benchmark.COMPRESSION.sides}
+    reaches = {
+        side: model['memory_length'] + model.get('compressed_length', 0) * model.get('compression_rate', 1)
+        for side, model in models.items()
+    }
+    assert reaches == {'plain': 1280, 'mean': 1280, 'convolution, loss': 1280}
+    weights = {side: model.get('reconstruction_weight', 0.0) for side, model in models.items()}
+    assert weights == {'plain': 0.0, 'mean': 0.0, 'convolution, loss': 1.0}
+
+
+def test_segments_are_the_sizes_of_compression(monkeypatch, capsys):
+    run_command(monkeypatch, '--parts', 'compression', '--segments', '128,64')
+    printed = capsys.readouterr().out
+    assert [line.split()[:2] for line in printed.splitlines() if ' plain ' in line and '/' not in line] == [
+        ['64', 'plain'],
+        ['128', 'plain'],
+    ]
+    assert (
+        '    128 mean / plain: 1.000 x the temporary memory, 1.000 x the resident memory, 1.000 x the time' in printed
+    )
+    assert '4000.0' in printed  # milliseconds
+
+
+@pytest.mark.lenient_promotion
+@pytest.mark.parametrize('side', benchmark.COMPRESSION.sides)
+def test_a_step_with_memory_is_measured(side: str):
+    small = {'width': 16, 'heads': 2, 'layers': 1, 'feed_forward_width': 16, 'vocab_size': 32, 'memory_length': 8}
+    small |= {'compressed_length': 4} if side != 'plain' else {}
+    shape = benchmark.COMPRESSION.shape(side, 8, steps=1) | {'rows': 2}
+    found = measure_memory.measure(shape | {'model': shape['model'] | small})
+    assert len(found['seconds']) == 1 and found['temporary_bytes'] > 0
+
+
+def test_memory_is_full_before_the_first_step():
+    model = benchmark.COMPRESSION.shape('mean', 8, 1)['model'] | {'width': 8, 'heads': 2, 'layers': 1}
+    _, first_state = measure_memory.make_step(ModelConfig(**model), rows=2)
+    carry = first_state().carry
+    assert carry.recent.segments_BM.all() and carry.compressed.segments_BM.all()
 
 
 def test_figures_and_picture_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -122,6 +168,9 @@ def test_figures_and_picture_are_written(tmp_path: Path, monkeypatch: pytest.Mon
         (['--vocab_size', '0'], '--vocab_size 0: it must be at least 1'),
         (['--steps', '-1'], '--steps -1: it must be at least 0'),
         (['--parts', 'depth', '--lengths', '64'], '--lengths has no effect without --parts patterns'),
+        (['--parts', 'depth', '--segments', '64'], '--segments has no effect without --parts compression'),
+        (['--segments', '0'], '--segments 0: it must be at least 1'),
+        (['--segments', '64,6'], '--segments 6: it must be a multiple of 4, the tokens of a slot'),
         (['--plot', 'plot.txt'], '--plot plot.txt: it must end in .png or .svg'),
         (['--output', 'nowhere/figures.json'], 'nowhere/figures.json: there is no folder nowhere'),
     ],
