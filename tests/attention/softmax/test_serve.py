@@ -8,6 +8,7 @@ import pytest
 
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.patterns import Causal, Window
+from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.softmax.serve import log_choice, may_hold_all_pairs
 from tests.attention.cells import inputs
@@ -34,6 +35,15 @@ def test_auto_is_dense_for_few_pairs_alone():
 
     assert largest(64) >= 64 * 64
     assert largest(1024) < 1024 * 1024
+
+
+@pytest.mark.parametrize('length, backend', [(360, 'dense'), (368, 'blocked')])
+def test_a_relative_term_makes_fewer_pairs_many(length: int, backend: str, caplog: pytest.LogCaptureFixture):
+    log_choice.cache_clear()
+    q, table = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32), jax.ShapeDtypeStruct((9, 1, 8), jnp.float32)
+    with caplog.at_level(logging.INFO):
+        jax.eval_shape(lambda q, table: attend(q, q, q, Softmax(Causal()), relative=Relative(q, table)), q, table)
+    assert caplog.records[-1].message.endswith(f'runs on the {backend} backend')
 
 
 @pytest.mark.parametrize(
