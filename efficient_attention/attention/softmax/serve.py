@@ -23,9 +23,9 @@ BACKENDS: dict[str, Backend] = {
 AUTO_ORDER = ('dense', 'blocked')
 # Pairs of positions up to which 'auto' takes the dense backend; beyond them nothing builds [L, M] unless it is named.
 MOST_DENSE_PAIRS = 512 * 512
-# The same where each pair has a relative term, which `dense` shifts and keeps beside the scores. Steps of four layers of
-# 128 with four streams, dense against blocked: 62 and 65 ms with 128 x 640 pairs, 178 and 126 ms with 256 x 768 (two
-# cores of an AMD EPYC, jaxlib 0.10).
+# The same where each pair has a relative term, which `dense` shifts and keeps beside the scores. Steps of four layers
+# of 128 with four streams, dense against blocked: 62 and 65 ms with 128 x 640 pairs, 178 and 126 ms with 256 x 768
+# (two cores of an AMD EPYC, jaxlib 0.10).
 MOST_RELATIVE_PAIRS = 2**17
 TILED = ('blocked', 'cudnn')  # backends that never hold all pairs
 
