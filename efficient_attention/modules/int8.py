@@ -11,7 +11,7 @@ import itertools
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
-from jaxtyping import Float
+from jaxtyping import Float, Int8
 
 from efficient_attention.attention.device_forms import device_forms
 
@@ -54,7 +54,7 @@ def int8_product(x: Float[Array, '... I'], codes_IO: Array, scale_1O: Array) -> 
     return sums * jnp.broadcast_to(scale, sums.shape) * wide
 
 
-def integer_sums(codes: Array, codes_IO: Array) -> Float[Array, '... O']:
+def integer_sums(codes: Int8[Array, '... I'], codes_IO: Array) -> Float[Array, '... O']:
     """float32 products of int8 [..., I] and [I, O], as int32 sums would be rounded; exactly up to 2,048 inputs."""
     contracted = ((codes.ndim - 1,), (0,)), ((), ())
     if not device_forms().codes_as_bfloat16:
