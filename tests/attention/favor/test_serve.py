@@ -25,16 +25,16 @@ RNG = jax.random.key(7)
 EXACT = jax.lax.Precision.HIGHEST
 # Nearly all of this file's time is compilation; without LLVM's optimisation it takes half.
 jit = functools.partial(jax.jit, compiler_options={'xla_backend_optimization_level': 0})
+draw = jit(draw_features, static_argnums=(1, 2, 3))
 
 
 @pytest.fixture(autouse=True)
 def drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws features outside the compiled programs where the key is known, which makes these half as large."""
-    draw = definition.draw_features
 
     def draw_now(rng: jax.Array, *sizes: int) -> jax.Array:
         if isinstance(rng, jax.core.Tracer):
-            return draw(rng, *sizes)
+            return draw_features(rng, *sizes)
         with jax.ensure_compile_time_eval():
             return draw(rng, *sizes)
 
@@ -86,19 +86,19 @@ def compare(inputs: tuple, mechanism: FAVOR, **extra) -> None:
 
 def test_error_against_softmax_falls_with_the_root_of_the_features():
     """With norms of about 1, where the variance of single features leaves the denominator's bias small."""
-    q, k, v = (0.35 * x for x in arrays(24, width=8))
-    exact = dense.serve(make_request(q, k, v, Softmax()))[0]
+    q, k, v = (np.float32(0.35) * np.asarray(x) for x in arrays(24, width=8))
+    exact = jit(lambda *inputs: dense.serve(make_request(*inputs, Softmax()))[0])(q, k, v)
 
     @functools.partial(jit, static_argnums=0)
-    def errors(features: int) -> jax.Array:
+    def mean_error(features: int, *inputs: jax.Array) -> jax.Array:
         def error(rng: jax.Array) -> jax.Array:
-            request = make_request(q, k, v, FAVOR(features=features, orthogonal=False), rng=rng)
+            request = make_request(*inputs, FAVOR(features=features, orthogonal=False), rng=rng)
             return jnp.square(favor.serve(request)[0] - exact).mean()
 
-        return jax.lax.map(error, jax.random.split(RNG, 40))
+        return jax.lax.map(error, jax.random.split(RNG, 40)).mean()
 
     counts = (32, 128, 512, 2048)
-    slope = np.polyfit(np.log(counts), [0.5 * np.log(errors(count).mean()) for count in counts], 1)[0]
+    slope = np.polyfit(np.log(counts), [0.5 * np.log(mean_error(count, q, k, v)) for count in counts], 1)[0]
     assert -0.6 <= slope <= -0.4
 
 
@@ -141,7 +141,7 @@ def test_causal_equals_prefix_sums_in_float64():
     q, k, v = arrays(70)
     mechanism = FAVOR(features=16, causal=True, chunk=32)
     out = jit(lambda *inputs: favor.serve(make_request(*inputs, mechanism, rng=RNG))[0])(q, k, v)
-    projection = np.asarray(draw_features(RNG, 16, 4, True), np.float64)
+    projection = np.asarray(draw(RNG, 16, 4, True), np.float64)
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
 
     def features(x: np.ndarray) -> np.ndarray:
@@ -155,20 +155,21 @@ def test_causal_equals_prefix_sums_in_float64():
 
 
 def test_weights_sum_to_one_or_to_zero_and_keep_to_positions():
-    (q, k, _), rows = arrays(20), jnp.asarray(segments(20))
+    (q, k, _), rows = map(np.asarray, arrays(20)), segments(20)
 
     @jit
     def weights_of(q: jax.Array, **extra) -> jax.Array:
-        weights, lse = definition.weights(make_request(q, k, k, FAVOR(causal=True), rng=RNG, **extra))
+        weights, lse = definition.weights(make_request(q, *[jnp.asarray(k)] * 2, FAVOR(causal=True), rng=RNG, **extra))
         assert lse is None
         return weights
 
-    weights = weights_of(q, query_segments=rows, key_segments=rows)
+    weights = np.asarray(weights_of(q, query_segments=rows, key_segments=rows))
     assert weights.shape == (2, 2, 20, 20)
-    sums = jnp.broadcast_to((rows != 0)[:, None], (2, 2, 20)).astype(jnp.float32)
+    sums = np.broadcast_to((rows != 0)[:, None], (2, 2, 20)).astype(np.float32)
     assert_close(weights.sum(-1), sums)
-    assert not jnp.triu(weights, 1).any()
-    assert_close(weights_of(q[:, 17:], query_positions=jnp.arange(17, 20)[None]), weights_of(q)[:, :, 17:])
+    assert not np.triu(weights, 1).any()
+    last = weights_of(q[:, 17:], query_positions=np.arange(17, 20, dtype=np.int32)[None])
+    assert_close(last, np.asarray(weights_of(q))[:, :, 17:])
 
 
 # Masks are exact
@@ -208,28 +209,27 @@ def test_a_query_without_keys_gives_zeros_and_zero_gradients(causal: bool):
 
 def test_cross_attention_to_padding_alone_gives_zeros():
     q, k, v = arrays(5, keys=9)
-    rows = {'query_segments': jnp.ones((2, 5), int), 'key_segments': jnp.zeros((2, 9), int).at[1].set(1)}
-    out = jit(lambda *inputs: favor.serve(make_request(*inputs, FAVOR(16), rng=RNG, **rows))[0])(q, k, v)
+    rows = {'query_segments': np.ones((2, 5), np.int32), 'key_segments': np.repeat(np.int32([[0], [1]]), 9, axis=1)}
+    out = np.asarray(jit(lambda *inputs: favor.serve(make_request(*inputs, FAVOR(16), rng=RNG, **rows))[0])(q, k, v))
     assert not out[0].any() and out[1].all()
 
 
 @pytest.mark.parametrize('causal', [False, True])
 def test_a_segment_of_large_keys_leaves_its_neighbours_exact(causal: bool):
     """With one scale for all segments of a chunk, the smaller features would vanish in float32: e^-100 and less."""
-    (q, k, v), mechanism = arrays(24, width=16), FAVOR(features=32, causal=causal)
-    rows = jnp.asarray([[2] * 10 + [1] * 14, [1] * 5 + [3] * 12 + [0] * 7])
-    k = jnp.where((rows == 1)[..., None, None], 0.1 * k, 10.0 + 0.5 * k)  # norms of 0.4 and 40
+    (q, k, v), mechanism = map(np.asarray, arrays(24, width=16)), FAVOR(features=32, causal=causal)
+    rows = np.asarray([[2] * 10 + [1] * 14, [1] * 5 + [3] * 12 + [0] * 7], np.int32)
+    k = np.where((rows == 1)[..., None, None], 0.1 * k, 10.0 + 0.5 * k).astype(np.float32)  # norms of 0.4 and 40
 
     @jit
     def serve(*inputs: jax.Array, **extra: jax.Array) -> jax.Array:
         return favor.serve(make_request(*inputs, mechanism, rng=RNG, **extra))[0]
 
-    rows_BL = np.asarray(rows)
     packed = np.asarray(serve(q, k, v, **same(rows)))
     for segment in (1, 2, 3):
-        alone = np.asarray(serve(q, k, v, **same((rows == segment).astype(jnp.int32))))
-        assert alone[rows_BL == segment].all()
-        assert_close(packed[rows_BL == segment], alone[rows_BL == segment], gradient=True)
+        alone = np.asarray(serve(q, k, v, **same((rows == segment).astype(np.int32))))
+        assert alone[rows == segment].all()
+        assert_close(packed[rows == segment], alone[rows == segment], gradient=True)
 
 
 # Numbers
@@ -238,22 +238,22 @@ def test_a_segment_of_large_keys_leaves_its_neighbours_exact(causal: bool):
 @pytest.mark.parametrize('causal', [False, True])
 @pytest.mark.parametrize('kernel', ['softmax', 'relu'])
 def test_bfloat16_stays_near_float32(causal: bool, kernel: str):
-    inputs = tuple(x.astype(jnp.bfloat16) for x in arrays(65, width=16))
+    inputs = tuple(np.asarray(x).astype(jnp.bfloat16) for x in arrays(65, width=16))
     mechanism = FAVOR(features=64, causal=causal, kernel=kernel)
     out = jit(lambda *inputs: favor.serve(make_request(*inputs, mechanism, rng=RNG))[0])(*inputs)
     exact = jit(lambda *inputs: defined(make_request(*inputs, mechanism, rng=RNG)))(
-        *(x.astype('float32') for x in inputs)
+        *(np.asarray(x).astype(np.float32) for x in inputs)
     )
     assert out.dtype == jnp.bfloat16
-    assert jnp.linalg.norm(out.astype(jnp.float32) - exact) <= 2e-2 * jnp.linalg.norm(exact)
+    assert np.linalg.norm(np.asarray(out).astype(np.float32) - exact) <= 2e-2 * np.linalg.norm(exact)
 
 
 @pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize('causal', [False, True])
 def test_norms_of_50_stay_finite_forward_and_backward(causal: bool, dtype: jnp.dtype):
-    q, k, v = arrays(40, width=64)
-    q, k = (50.0 * x / jnp.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
-    ramp = jnp.linspace(0.02, 1.0, 40)[None, :, None, None]
+    q, k, v = map(np.asarray, arrays(40, width=64))
+    q, k = (np.float32(50.0) * x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
+    ramp = np.linspace(0.02, 1.0, 40, dtype=np.float32)[None, :, None, None]
 
     @jit
     def gradients(*inputs: jax.Array) -> tuple:
@@ -270,23 +270,28 @@ def test_norms_of_50_stay_finite_forward_and_backward(causal: bool, dtype: jnp.d
         assert np.abs(out).max() <= np.abs(v).max() * 1.01, name
 
 
+@jit
+def causal_sums(*inputs: jax.Array) -> tuple[jax.Array, ...]:
+    """The output, that by the definition, that of the first 21 positions alone, and the logarithms of the features."""
+
+    def request(length: int):
+        return make_request(*(x[:, :length] for x in inputs), FAVOR(64, causal=True, chunk=16), rng=RNG)
+
+    whole = request(inputs[0].shape[1])
+    return favor.serve(whole)[0], defined(whole), favor.serve(request(21))[0], logarithms(whole)
+
+
 @pytest.mark.parametrize('norm', [1.0, 50.0])
 @pytest.mark.parametrize('name', ['random', 'growing', 'shrinking'])
 def test_causal_sums_equal_float64_and_know_nothing_of_later_keys(name: str, norm: float):
     """Keys that grow inside a chunk push the earlier ones of it below what float32 holds on one scale."""
-    q, k, v = arrays(40, width=64)
+    q, k, v = map(np.asarray, arrays(40, width=64))
     ramp = np.linspace(0.02, 1.0, 40, dtype=np.float32)[None, :, None, None]
     ramp = {'random': np.ones_like(ramp), 'growing': ramp, 'shrinking': ramp[:, ::-1]}[name]
-    q, k = (norm * x / jnp.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
-    k = k * ramp
-    mechanism = FAVOR(64, causal=True, chunk=16)
-    request = make_request(q, k, v, mechanism, rng=RNG)
-    out = favor.serve(request)[0]
-    expected = combine_values(weights_in_float64(request), v, jnp.dtype(jnp.float32), EXACT)
-    assert_close(out, expected, gradient=True)
-    weights, _ = definition.weights(request)
-    assert_close(combine_values(weights, v, jnp.dtype(jnp.float32), EXACT), out, gradient=True)
-    short = favor.serve(make_request(*(x[:, :21] for x in (q, k, v)), mechanism, rng=RNG))[0]
+    q, k = (np.float32(norm) * x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (q, k))
+    out, by_definition, short, logs = jax.device_get(causal_sums(q, k * ramp, v))
+    assert_close(out, in_float64(logs, v), gradient=True)
+    assert_close(by_definition, out, gradient=True)
     assert_close(out[:, :21], short, gradient=True)
 
 
@@ -306,7 +311,7 @@ def stepper(mechanism: FAVOR, width: int) -> Callable:
 
 
 def test_token_by_token_equals_the_causal_form():
-    q, k, v = arrays(21, heads=4)
+    q, k, v = map(np.asarray, arrays(21, heads=4))
     mechanism = FAVOR(features=16, causal=True, chunk=8)
     parallel = jit(lambda *inputs: favor.serve(make_request(*inputs, mechanism, rng=RNG))[0])(q, k, v)
     step = stepper(mechanism, 4)
@@ -316,32 +321,33 @@ def test_token_by_token_equals_the_causal_form():
         out, state = step(state, q[:, i : i + 1], k[:, i : i + 1], v[:, i : i + 1])
         outs.append(out)
     assert isinstance(state, KeySums) and state.sums_BGRK.shape == (2, 2, 16, 4)
-    assert_close(jnp.concatenate(outs, axis=1), parallel)
+    assert_close(np.concatenate(outs, axis=1), parallel)
 
 
 def test_decoding_rescales_its_state_to_a_later_larger_key():
     """An early key whose features are e^-180 of a later one's must neither drown nor overflow."""
-    q, k, v = arrays(4, width=16)
-    k = k.at[:, :2].multiply(14.0)
+    q, k, v = (np.array(x) for x in arrays(4, width=16))
+    k[:, :2] *= 14.0
     mechanism = FAVOR(features=16, causal=True)
     step = stepper(mechanism, 16)
     state, outs = no_keys(2, 2, 16, 16), []
     for i in range(4):
         out, state = step(state, *(x[:, i : i + 1] for x in (q, k, v)))
         outs.append(out)
-    request = make_request(q, k, v, mechanism, rng=RNG)
-    expected = combine_values(weights_in_float64(request), v, jnp.dtype(jnp.float32), EXACT)
-    assert_close(jnp.concatenate(outs, axis=1), expected, gradient=True)
+    logs = jit(lambda *inputs: logarithms(make_request(*inputs, mechanism, rng=RNG)))(q, k, v)
+    assert_close(np.concatenate(outs, axis=1), in_float64(logs, v), gradient=True)
 
 
-def weights_in_float64(request) -> jax.Array:
-    """The causal weights of the softmax kernel in float64, with nothing subtracted from the logarithms."""
-    projection = draw_features(RNG, request.mechanism.features, request.key.shape[3], True)
-    logs = [
-        np.asarray(log_softmax_features(x.swapaxes(1, 2), projection), np.float64) for x in (request.query, request.key)
-    ]
-    products = np.tril(np.einsum('BHLR,BHMR->BHLM', *(np.exp(log) for log in logs)))
-    return jnp.asarray(products / products.sum(-1, keepdims=True), jnp.float32)
+def logarithms(request) -> tuple[jax.Array, jax.Array]:
+    """Those of the features of the softmax kernel of queries [B, H, L, R] and keys."""
+    projection = definition.draw_features(RNG, request.mechanism.features, request.key.shape[3], True)
+    return tuple(log_softmax_features(x.swapaxes(1, 2), projection) for x in (request.query, request.key))
+
+
+def in_float64(logs: tuple, v: np.ndarray) -> np.ndarray:
+    """The causal output of features with these logarithms in float64, with nothing subtracted from these."""
+    products = np.tril(np.einsum('BHLR,BHMR->BHLM', *(np.exp(np.asarray(log, np.float64)) for log in logs)))
+    return np.einsum('BHLM,BMHK->BLHK', products / products.sum(-1, keepdims=True), np.asarray(v, np.float64))
 
 
 # Refusals
@@ -371,21 +377,24 @@ def test_unequal_lengths_are_refused_where_causal_and_positions_are_free_elsewhe
         favor.serve(make_request(q, k, v, FAVOR(causal=True), rng=RNG, **positions))
     with pytest.raises(NotImplementedError, match='additive bias'):
         definition.weights(make_request(q, k, v, FAVOR(), rng=RNG, bias=jnp.zeros((1, 1, 5, 8))))
-    plain, numbered = (favor.serve(make_request(q, k, v, FAVOR(), rng=RNG, **extra))[0] for extra in ({}, positions))
-    assert (plain == numbered).all()
+    plain, numbered = (
+        jit(lambda *x, extra=extra: favor.serve(make_request(*x, FAVOR(), rng=RNG, **extra))[0])(q, k, v)
+        for extra in ({}, positions)
+    )
+    np.testing.assert_array_equal(plain, numbered)
 
 
 # Under vmap
 
 
 def test_vmap_equals_a_loop():
-    inputs = tuple(jnp.stack([x, x[::-1] + 1.0]) for x in arrays(20))
-    rows = jnp.asarray(np.stack([segments(20), np.ones((2, 20), np.int32)]))
+    inputs = tuple(np.stack([x, x[::-1] + 1.0]) for x in map(np.asarray, arrays(20)))
+    rows = np.stack([segments(20), np.ones((2, 20), np.int32)])
 
     def serve(q: jax.Array, k: jax.Array, v: jax.Array, rows: jax.Array) -> jax.Array:
         request = make_request(q, k, v, FAVOR(8, chunk=8), rng=RNG, query_segments=rows, key_segments=rows)
         return favor.serve(request)[0]
 
     alone = jit(serve)
-    loop = jnp.stack([alone(*(x[i] for x in (*inputs, rows))) for i in (0, 1)])
+    loop = np.stack([alone(*(x[i] for x in (*inputs, rows))) for i in (0, 1)])
     assert_close(jit(jax.vmap(serve))(*inputs, rows), loop)
