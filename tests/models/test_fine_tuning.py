@@ -31,13 +31,18 @@ def model_of(head: HeadConfig) -> FineTuningModel:
     return FineTuningModel(CONFIG, head, rngs=nnx.Rngs(0))
 
 
-def batch_of(length: int = LENGTH, padded_to: int = LENGTH) -> dict[str, jax.Array]:
-    tokens = jax.random.randint(jax.random.key(1), (ROWS, length), 0, 13)
+@nnx.jit
+def logits_of(model: FineTuningModel, batch: dict[str, jax.Array], rng: jax.Array | None = None) -> jax.Array:
+    return model(batch, rng=rng)['logits']
+
+
+def batch_of(length: int = LENGTH, padded_to: int = LENGTH) -> dict[str, np.ndarray]:
+    tokens = np.random.default_rng(1).integers(0, 13, (ROWS, length)).astype(np.int32)
     pad = ((0, 0), (0, padded_to - length))
     return {
-        'tokens': jnp.pad(tokens, pad),
-        'segments': jnp.pad(jnp.ones_like(tokens), pad),
-        'token_types': jnp.pad(tokens % 2, pad),
+        'tokens': np.pad(tokens, pad),
+        'segments': np.pad(np.ones_like(tokens), pad),
+        'token_types': np.pad(tokens % 2, pad),
     }
 
 
@@ -52,104 +57,124 @@ def batch_of(length: int = LENGTH, padded_to: int = LENGTH) -> dict[str, jax.Arr
     ],
 )
 def test_shapes(name: str, shapes: dict):
-    outputs = jax.eval_shape(model_of(HEADS[name]), batch_of())
+    outputs = jax.eval_shape(lambda batch: model_of(HEADS[name])(batch), batch_of())
     assert {key: value.shape for key, value in outputs.items()} == shapes
     assert {value.dtype for value in outputs.values()} == {jnp.dtype('float32')}
 
 
 @pytest.mark.parametrize('name', ['sequence', 'plain', 'relu'])
 def test_a_rows_logits_are_those_of_its_first_vector(name: str):
+    @nnx.jit
+    def both(model: FineTuningModel, batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return model(batch)['logits'], model.encode(batch)[:, 0]
+
     model = model_of(HEADS[name])
-    first_BD = model.encode(batch_of())[:, 0]
+    logits, first_BD = map(np.asarray, both(model, batch_of()))
     if model.pooler is not None:
-        inner = first_BD @ model.pooler.dense.kernel[...]  # biases start at 0
-        first_BD = jnp.tanh(inner) if name == 'sequence' else jax.nn.relu(inner)
+        inner = first_BD @ np.asarray(model.pooler.dense.kernel[...])  # biases start at 0
+        first_BD = np.tanh(inner) if name == 'sequence' else np.maximum(inner, 0.0)
     assert (model.pooler is None) == (name == 'plain')
-    assert_close(model(batch_of())['logits'], first_BD @ model.head.out.kernel[...])
+    assert_close(logits, first_BD @ np.asarray(model.head.out.kernel[...]))
 
 
-def two_rows(padded_to: int = LENGTH) -> dict[str, jax.Array]:
+def two_rows(padded_to: int = LENGTH) -> dict[str, np.ndarray]:
     """Rows of two texts each, of 7 and of 5 tokens."""
     first, second = batch_of(7, padded_to), batch_of(5, padded_to)
-    return {name: jnp.stack([first[name], second[name]], axis=1) for name in first}
+    return {name: np.stack([first[name], second[name]], axis=1) for name in first}
 
 
 def test_towers_compare_the_vectors_of_two_rows_that_do_not_read_each_other():
+    encode = nnx.jit(lambda model, batch: model.encode(batch))
     model = model_of(HEADS['towers'])
-    first_BLD, second_BLD = model.encode(batch_of(7, 7)), model.encode(batch_of(5, 5))
-    a_BD, b_BD = first_BLD.mean(axis=1), second_BLD.mean(axis=1)
-    inner_BD = jnp.concatenate([a_BD, b_BD, a_BD * b_BD, a_BD - b_BD], axis=1) @ model.pooler.dense.kernel[...]
-    expected_BC = jax.nn.relu(inner_BD) @ model.head.out.kernel[...]
+    a_BD, b_BD = (np.asarray(encode(model, batch_of(length, length))).mean(axis=1) for length in (7, 5))
+    joined_BD = np.concatenate([a_BD, b_BD, a_BD * b_BD, a_BD - b_BD], axis=1)
+    inner_BD = np.maximum(joined_BD @ np.asarray(model.pooler.dense.kernel[...]), 0.0)
+    expected_BC = inner_BD @ np.asarray(model.head.out.kernel[...])
     assert model.pooler.dense.kernel.shape == (64, 16)
-    assert_close(model(two_rows())['logits'], expected_BC)
-    assert_close(model(two_rows(9))['logits'], expected_BC)  # whatever the padding
+    assert_close(logits_of(model, two_rows()), expected_BC)
+    assert_close(logits_of(model, two_rows(9)), expected_BC)  # whatever the padding
 
 
 def test_towers_draw_dropout_for_each_row_and_side():
+    @nnx.jit
+    def drawn(model: FineTuningModel, batch: dict[str, jax.Array]) -> list[jax.Array]:
+        keys = jax.random.split(jax.random.key(3), ROWS)
+        last = {name: array[-1:] for name, array in batch.items()}
+        draws = ((batch, keys), (batch, keys[::-1]), (last, keys[-1:]))
+        return [model(rows, rng=rng)['logits'] for rows, rng in draws]
+
     head = dataclasses.replace(HEADS['towers'], dropout_rate=0.5)
     model = FineTuningModel(dataclasses.replace(CONFIG, dropout_rate=0.5), head, rngs=nnx.Rngs(0))
-    keys = jax.random.split(jax.random.key(3), ROWS)
-    found = model(two_rows(), rng=keys)['logits']
-    assert found.shape == (ROWS, 3) and not np.allclose(found, model(two_rows(), rng=keys[::-1])['logits'])
-    last = {name: array[-1:] for name, array in two_rows().items()}
-    assert_close(model(last, rng=keys[-1:])['logits'], found[-1:])  # of its own key alone
+    found, turned, of_last = map(np.asarray, drawn(model, two_rows()))
+    assert found.shape == (ROWS, 3) and not np.allclose(found, turned)
+    assert_close(of_last, found[-1:])  # of its own key alone
 
 
 def test_padding_changes_no_token():
     model = model_of(HEADS['token'])
-    assert_close(model(batch_of(5, 5))['logits'], model(batch_of(5, 9))['logits'][:, :5])
+    padded = np.asarray(logits_of(model, batch_of(5, 9)))
+    assert_close(logits_of(model, batch_of(5, 5)), padded[:, :5])
 
 
 def test_a_feed_forward_layer_stands_before_bigbirds_spans():
-    model = model_of(HEADS['deep_span'])
-    x_BLD = model.encode(batch_of())
-    inner = jax.nn.gelu(x_BLD @ model.head.inner.kernel[...], approximate=True)
-    x_BLD = model.head.norm(x_BLD + inner @ model.head.outer.kernel[...])
-    assert_close(model(batch_of())['logits'], x_BLD @ model.head.out.kernel[...])
+    @nnx.jit
+    def both(model: FineTuningModel, batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        x_BLD = model.encode(batch)
+        inner = jax.nn.gelu(x_BLD @ model.head.inner.kernel[...], approximate=True)
+        x_BLD = model.head.norm(x_BLD + inner @ model.head.outer.kernel[...])
+        return model(batch)['logits'], x_BLD @ model.head.out.kernel[...]
+
+    assert_close(*both(model_of(HEADS['deep_span']), batch_of()))
 
 
-def choices_of(batch: dict[str, jax.Array], choices: int) -> dict[str, jax.Array]:
-    return {name: jnp.stack([jnp.roll(array, i, axis=0) for i in range(choices)], 1) for name, array in batch.items()}
+def choices_of(batch: dict[str, np.ndarray], choices: int) -> dict[str, np.ndarray]:
+    return {name: np.stack([np.roll(array, i, axis=0) for i in range(choices)], 1) for name, array in batch.items()}
 
 
 def test_each_choice_is_a_row_of_its_own():
+    @nnx.jit
+    def of_rows(model: FineTuningModel, batch: dict[str, jax.Array]) -> jax.Array:
+        return model.head(model.pooler(model.encode(batch)[:, 0]))['logits'][:, 0]
+
     model = model_of(HeadConfig(kind='choice'))
-    alone = model.head(model.pooler(model.encode(batch_of())[:, 0]))['logits'][:, 0]
-    logits_BA = model(choices_of(batch_of(), 4))['logits']
-    assert_close(logits_BA, jnp.stack([jnp.roll(alone, i) for i in range(4)], axis=1))
+    alone = np.asarray(of_rows(model, batch_of()))
+    logits_BA = logits_of(model, choices_of(batch_of(), 4))
+    assert_close(logits_BA, np.stack([np.roll(alone, i) for i in range(4)], axis=1))
 
 
 def test_dropout_is_drawn_for_each_row_and_choice():
     model = model_of(HeadConfig(kind='choice', dropout_rate=0.5))
-    same = {name: jnp.stack([array] * 2, axis=1) for name, array in batch_of().items()}
+    same = {name: np.stack([array] * 2, axis=1) for name, array in batch_of().items()}
     keys = jax.random.split(jax.random.key(3), ROWS)
-    drawn = np.asarray(model(same, rng=keys)['logits'])
+    drawn = np.asarray(logits_of(model, same, keys))
     assert (drawn[:, 0] != drawn[:, 1]).all()
-    np.testing.assert_array_equal(drawn, model(same, rng=keys)['logits'])
-    still = np.asarray(model(same)['logits'])
+    np.testing.assert_array_equal(drawn, logits_of(model, same, keys))
+    still = np.asarray(logits_of(model, same))
     np.testing.assert_array_equal(still[:, 0], still[:, 1])
 
 
 def test_a_model_without_token_types_takes_batches_that_have_them():
     config = dataclasses.replace(CONFIG, token_types=0)
     model = FineTuningModel(config, HEADS['span'], rngs=nnx.Rngs(0))
-    assert model(batch_of())['logits'].shape == (ROWS, LENGTH, 2)
+    assert logits_of(model, batch_of()).shape == (ROWS, LENGTH, 2)
 
 
 @pytest.mark.parametrize('kind', ['span', 'choice'])
 def test_outputs_of_padding_are_out_of_reach(kind: str):
+    @nnx.jit
+    def both(model: FineTuningModel, batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return model.outputs(batch)['logits'], model(batch)['logits']
+
     model, batch = model_of(HeadConfig(kind=kind)), batch_of(LENGTH - 1, LENGTH)
     if kind == 'choice':
-        empty = jax.tree.map(jnp.zeros_like, batch)
-        batch = jax.tree.map(lambda *choices: jnp.stack(choices, axis=1), batch, empty)
-    logits, raw = model.outputs(batch)['logits'], model(batch)['logits']
+        batch = {name: np.stack([array, np.zeros_like(array)], axis=1) for name, array in batch.items()}
+    logits, raw = map(np.asarray, both(model, batch))
     assert (logits[:, -1] == NOWHERE).all() and (raw[:, -1] > NOWHERE).all()
     np.testing.assert_array_equal(logits[:, :-1], raw[:, :-1])
 
 
 def test_outputs_of_tokens_are_those_with_their_axis():
-    batch = batch_of()
     for head in (HEADS['sequence'], HEADS['token'], HEADS['multi_hop']):
-        shapes = jax.eval_shape(model_of(head).outputs, batch)
+        shapes = jax.eval_shape(lambda batch, head=head: model_of(head).outputs(batch), batch_of())
         by_shape = {name for name, leaf in shapes.items() if leaf.shape[1] == LENGTH}
-        assert model_of(head).token_outputs == by_shape
+        assert nnx.eval_shape(lambda head=head: model_of(head)).token_outputs == by_shape
