@@ -22,21 +22,29 @@ def rows(lengths: list[int]) -> list[dict[str, np.ndarray]]:
     ]
 
 
+@pytest.fixture(scope='module')
+def model() -> FineTuningModel:
+    return FineTuningModel(MODEL, HEAD, rngs=nnx.Rngs(0))
+
+
+@nnx.jit
+def logits_of(model: FineTuningModel, batch: dict[str, jax.Array]) -> jax.Array:
+    return model(batch)['logits']
+
+
 @pytest.mark.parametrize('batch_size', [1, 3, 64])
-def test_each_row_has_what_the_model_says_of_it_alone(batch_size: int):
-    model = FineTuningModel(MODEL, HEAD, rngs=nnx.Rngs(0))
+def test_each_row_has_what_the_model_says_of_it_alone(model: FineTuningModel, batch_size: int):
     features = rows([5, 17, 2, 24, 9])
     outputs = Predictor(model, length=24, pad=0, batch_size=batch_size)(features)
     for feature, output in zip(features, outputs, strict=True):
         length = len(feature['tokens'])
-        batch = {name: jax.numpy.asarray(feature[name])[None] for name in ('tokens', 'token_types')}
-        expected = model(batch | {'segments': jax.numpy.ones((1, length), jax.numpy.int32)})['logits'][0]
+        batch = {name: feature[name][None] for name in ('tokens', 'token_types')}
+        expected = logits_of(model, batch | {'segments': np.ones((1, length), np.int32)})
         assert output['logits'].shape == (length, 3)
-        np.testing.assert_allclose(output['logits'], expected, atol=2e-5)
+        np.testing.assert_allclose(output['logits'], np.asarray(expected)[0], atol=2e-5)
 
 
-def test_no_rows_no_outputs():
-    model = FineTuningModel(MODEL, HEAD, rngs=nnx.Rngs(0))
+def test_no_rows_no_outputs(model: FineTuningModel):
     assert Predictor(model, length=24, pad=0)([]) == []
 
 
