@@ -5,6 +5,7 @@ The functions are called without the run-time type checks of the test suite, as 
 
 import inspect
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +23,11 @@ from efficient_attention.attention.softmax.definition import Softmax
 
 B, L, M, H, G, K = 2, 7, 5, 4, 2, 8
 RNG = jax.random.key(0)
-ones = jnp.ones
+
+
+def ones(shape: tuple, dtype: Any = np.float32) -> jax.Array:
+    """Without a program that is compiled for each shape."""
+    return jnp.asarray(np.ones(shape, dtype))
 
 
 def plain(function):
@@ -125,7 +130,7 @@ def test_segments_on_an_accelerator_are_not_fetched():
     [
         ((np.arange(6)[None], None), r'query_positions has shape \(1, 6\); it must be \(2, 7\) or \(1, 7\)'),
         ((np.arange(7), None), r'query_positions has shape \(7,\)'),
-        ((None, jnp.arange(6)[None]), r'key_positions has shape \(1, 6\)'),
+        ((None, jnp.asarray(np.arange(6)[None])), r'key_positions has shape \(1, 6\)'),
         ((np.arange(7.0)[None], None), 'query_positions is of type float64; it must be an array of integers'),
         ((None, None), '7 queries and 5 keys: .* compares positions, so give query_positions'),
     ],
@@ -165,7 +170,13 @@ def test_bias(bias: object, line: str):
         (Softmax(), 0.1, None, None, 'attention dropout needs dropout_rng or rng'),
         (FAVOR(), 0.0, None, RNG, 'draws at random and needs rng, one key'),
         (LSH(), 0.0, jax.random.split(RNG, 2), None, r'needs rng, one key; got \(2,\) of them'),
-        (LSH(), 0.0, jnp.zeros(2, jnp.uint32), None, r'rng is no typed key; make one with jax.random.key\(seed\)'),
+        (
+            LSH(),
+            0.0,
+            jnp.asarray(np.zeros(2, np.uint32)),
+            None,
+            r'rng is no typed key; make one with jax.random.key\(seed\)',
+        ),
         (Softmax(), 0.1, None, 3, 'dropout_rng is no typed key'),
         (
             Softmax(),

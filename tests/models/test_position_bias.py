@@ -38,9 +38,9 @@ KINDS: dict[str, tuple[dict[str, Any], bool]] = {  # fields, and whether the sta
     'tupe causal': ({'relative': 'tupe', 'relative_buckets': 32, 'relative_max_distance': 128}, True),
 }
 # The second row packs two texts, whose positions begin again.
-POSITIONS = jnp.stack([jnp.arange(LENGTH), jnp.where(jnp.arange(LENGTH) < 71, jnp.arange(LENGTH), jnp.arange(-71, 59))])
-SEGMENTS = jnp.stack([jnp.ones(LENGTH, jnp.int32), jnp.where(jnp.arange(LENGTH) < 71, 1, 2)])
-Q, K, V = jax.random.normal(jax.random.key(0), (3, 2, LENGTH, 3, 4))
+POSITIONS = jnp.asarray([[*range(LENGTH)], [*range(71), *range(LENGTH - 71)]])
+SEGMENTS = jnp.asarray([[1] * LENGTH, [1] * 71 + [2] * (LENGTH - 71)])
+Q, K, V = (jnp.asarray(x, jnp.float32) for x in np.random.default_rng(0).normal(size=(3, 2, LENGTH, 3, 4)))
 compiled = functools.partial(jax.jit, compiler_options={'xla_backend_optimization_level': 0})  # in half the time
 SLOPES = [2.0**-4, 2.0**-8, 2.0**-2]  # of three heads: both of two, then the first of four
 

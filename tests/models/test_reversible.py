@@ -25,14 +25,15 @@ CONFIG = ModelConfig(
     attention='causal', init_std=0.3,
 )  # fmt: skip
 LSH = {'attention': 'lsh(4, 2, causal=True)', 'shared_qk': True, 'attention_dropout_rate': 0.0}
-X = jax.random.normal(jax.random.key(0), (8, LENGTH, 8))
-SEGMENTS = jnp.where(jnp.arange(LENGTH) < 7, 1, 2)[None].repeat(8, 0).at[1, -3:].set(0)
-POSITIONS = jnp.tile(jnp.arange(LENGTH)[None], (8, 1))
+X = jnp.asarray(np.random.default_rng(0).normal(size=(8, LENGTH, 8)), jnp.float32)
+IS_PADDING = (np.arange(8) == 1)[:, None] & (np.arange(LENGTH) >= LENGTH - 3)
+SEGMENTS = jnp.asarray(np.where(IS_PADDING, 0, np.where(np.arange(LENGTH) < 7, 1, 2)), jnp.int32)
+POSITIONS = jnp.asarray(np.tile(np.arange(LENGTH), (8, 1)), jnp.int32)
 CONTEXT = Context(SEGMENTS, POSITIONS, jax.random.split(jax.random.key(1), 8), jax.random.key(2))
 # Compiles in half the time; where the program itself is looked at, it is compiled as for users.
 QUICKLY = {'xla_backend_optimization_level': 0}
 compiled = functools.partial(jax.jit, compiler_options=QUICKLY)
-COTANGENT = jnp.cos(jnp.arange(X.size, dtype=jnp.float32)).reshape(X.shape)
+COTANGENT = jnp.asarray(np.cos(np.arange(X.size)).reshape(X.shape), jnp.float32)
 
 
 def with_fields(**fields: Any) -> ModelConfig:

@@ -30,16 +30,18 @@ CONFIG = ModelConfig(
     width=16, heads=2, vocab_size=VOCABULARY, layers=1, token_types=0, positions='none', attention='causal', norm='pre',
     init_std=0.5, attention_dropout_rate=0.0, adaptive_cutoffs=(6, 20), output_bias=True, feed_forward_width=16,
 )  # fmt: skip
-KEYS = jax.random.split(jax.random.key(0), 3)
-HIDDEN = jax.random.normal(KEYS[0], (ROWS, LENGTH, 16))
-ANY = jax.random.randint(KEYS[1], (ROWS, LENGTH), 0, VOCABULARY)
+RNG = np.random.default_rng(0)
+HIDDEN = jnp.asarray(RNG.normal(size=(ROWS, LENGTH, 16)), jnp.float32)
+DRAWN = RNG.integers(0, VOCABULARY, (ROWS, LENGTH), np.int32)
+IS_WEIGHTED = (np.arange(ROWS)[:, None] != 3) | (np.arange(LENGTH) < 5)
+WEIGHTS = jnp.asarray(RNG.uniform(size=(ROWS, LENGTH)) * IS_WEIGHTED, jnp.float32)
+ANY = jnp.asarray(DRAWN)
 TARGETS = {
     'any': ANY,
-    'first cluster': ANY % 6,
-    'last tail': 20 + ANY % 40,
-    'rows of one cluster': jnp.where(jnp.arange(ROWS)[:, None] < 4, ANY % 6, 6 + ANY % 14),
+    'first cluster': jnp.asarray(DRAWN % 6),
+    'last tail': jnp.asarray(20 + DRAWN % 40),
+    'rows of one cluster': jnp.asarray(np.where(np.arange(ROWS)[:, None] < 4, DRAWN % 6, 6 + DRAWN % 14)),
 }
-WEIGHTS = jax.random.uniform(KEYS[2], (ROWS, LENGTH)).at[3, 5:].set(0.0)
 KINDS: dict[str, dict[str, Any]] = {
     'one table': {},
     'narrow tails': {'adaptive_divisor': 2},

@@ -26,11 +26,13 @@ CONFIG = ModelConfig(width=16, heads=2, vocab_size=20, layers=2, max_length=12, 
 TEACHER = dataclasses.replace(CONFIG, layers=4, width=24)
 RAW = random_batch(rows=4, length=12, vocabulary=20, predictions=3)
 BATCH = {name: RAW[name] for name in ('tokens', 'segments', 'token_types')}
-BATCH |= {'index': jnp.array([0, 1, 2, -1]), 'weights': jnp.array([1.0, 1.0, 0.0, 0.0])}
-BATCH['segments'] = BATCH['segments'].at[3].set(0)  # a row that fills up the batch
+BATCH |= {'index': jnp.asarray([0, 1, 2, -1]), 'weights': jnp.asarray([1.0, 1.0, 0.0, 0.0])}
+IS_ROW = np.arange(4)[:, None] < 3  # the last one fills up the batch
+BATCH['segments'] = jnp.asarray(np.where(IS_ROW, np.asarray(BATCH['segments']), 0))
+IS_LABELLED = (np.asarray(BATCH['segments']) > 0) & (np.arange(12) % 2 == 1)
 LABELS: dict[str, dict[str, Any]] = {
     'sequence': {'label': jnp.array([0, 2, 0, 0])},
-    'token': {'labels': jnp.where(BATCH['segments'] > 0, BATCH['tokens'] % 3, -1).at[:, ::2].set(-1)},
+    'token': {'labels': jnp.asarray(np.where(IS_LABELLED, np.asarray(BATCH['tokens']) % 3, -1))},
     'span': {'start': jnp.array([1, 2, 0, 0]), 'end': jnp.array([3, 2, 0, 0])},
     'choice': {'label': jnp.array([0, 1, 0, 0])},
 }

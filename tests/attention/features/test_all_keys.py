@@ -12,7 +12,7 @@ from efficient_attention.attention.features.feature_map import FeatureMap
 from tests.tolerances import assert_close
 
 B, L, M, H, G, K, R = 2, 21, 13, 4, 2, 8, 24
-PROJECTION = draw_features(jax.random.key(5), R, K, orthogonal=True)
+PROJECTION = jax.jit(lambda: draw_features(jax.random.key(5), R, K, orthogonal=True))()
 
 
 def operands(scale: float = 1.0) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:

@@ -3,29 +3,33 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from efficient_attention.attention.lsh.definition import LSH, lay_out
 from efficient_attention.attention.lsh.gradients import apart, sum_by_position
-from efficient_attention.attention.lsh.rounds import sort_round
+from efficient_attention.attention.lsh.rounds import Rounds, sort_round
 from efficient_attention.attention.lsh.windows import cut_into_chunks, with_previous
 
 L, H, K, S, T = 22, 2, 8, 4, 2
 LAYOUT = lay_out(LSH(bucket_size=S, rounds=T), L)
-ROUNDS = sort_round(
-    jnp.arange(T, dtype=jnp.int32), jax.random.randint(jax.random.key(0), (1, H, T, L), 0, 6), None, LAYOUT
-)
 
 
-def test_what_is_taken_apart_adds_up_where_it_came_from():
+@pytest.fixture(scope='module')
+def rounds() -> Rounds:
+    buckets_BHTL = np.random.default_rng(0).integers(0, 6, (1, H, T, L), np.int32)
+    return jax.jit(lambda buckets: sort_round(jnp.arange(T, dtype=jnp.int32), buckets, None, LAYOUT))(buckets_BHTL)
+
+
+def test_what_is_taken_apart_adds_up_where_it_came_from(rounds: Rounds):
     """The transpose of `with_previous`."""
-    chunks = jax.random.normal(jax.random.key(3), cut_into_chunks(ROUNDS, LAYOUT).order_BHTcS.shape + (3,))
+    chunks = jax.random.normal(jax.random.key(3), cut_into_chunks(rounds, LAYOUT).order_BHTcS.shape + (3,))
     put_together, pull = jax.vjp(lambda x: with_previous(x, LAYOUT), chunks)
     cotangent = jax.random.normal(jax.random.key(4), put_together.shape)
     np.testing.assert_allclose(apart(cotangent, LAYOUT), pull(cotangent)[0], rtol=1e-6)
 
 
-def test_slots_are_summed_by_position_and_the_chunk_in_front_counts_as_the_last():
-    chunked = cut_into_chunks(ROUNDS, LAYOUT)
+def test_slots_are_summed_by_position_and_the_chunk_in_front_counts_as_the_last(rounds: Rounds):
+    chunked = cut_into_chunks(rounds, LAYOUT)
     slots = np.random.default_rng(0).standard_normal((*chunked.order_BHTcS.shape, 1)).astype(np.float32)
     is_filling = (np.arange(LAYOUT.chunks * S) >= L).reshape(LAYOUT.chunks, S)
     slots *= ~np.concatenate([is_filling[-1:], is_filling])[:, :, None]
@@ -33,5 +37,5 @@ def test_slots_are_summed_by_position_and_the_chunk_in_front_counts_as_the_last(
     for head, number in np.ndindex(H, T):
         places = np.asarray(chunked.order_BHTcS[0, head, number])
         np.add.at(expected[0, head], places.ravel(), slots[0, head, number].reshape(-1, 1))
-    found = sum_by_position(jnp.asarray(slots), LAYOUT, ROUNDS, LAYOUT.before)
+    found = sum_by_position(jnp.asarray(slots), LAYOUT, rounds, LAYOUT.before)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
