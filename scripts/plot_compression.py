@@ -19,6 +19,7 @@ from typing import Any
 
 from absl import flags
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.config.json_text import read_json_file
@@ -69,7 +70,7 @@ def parse_qualities(entries: list[str]) -> dict[str, list[float]]:
 def read_sides(path: Path, length: int, rows: int, qualities: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
     """Of each side with a score its scores, milliseconds of a call, and bytes of its parameters."""
     try:
-        shapes = read_json_file(path)['infer']
+        shapes = read_json_file(path)['compress']['infer']
         measured = shapes[str(length)][str(rows)]
     except (OSError, ValueError, TypeError, KeyError) as error:
         what = f'no figures of {rows} rows of {length} tokens' if isinstance(error, KeyError) else f'{error}'
@@ -99,6 +100,8 @@ def draw(sides: dict[str, dict[str, Any]], shape: str, metric: str) -> Figure:
             axis.errorbar([place], [middle], yerr=reach, fmt='o', capsize=3)
             axis.annotate(side, (place, middle), textcoords='offset points', xytext=(6, 5), fontsize=9)
         axis.set_xscale('log')
+        axis.xaxis.set_major_formatter(LogFormatter())  # 100 in place of a power of 10
+        axis.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
         axis.set_xlabel(label)
         axis.grid(alpha=0.3, which='both')
         axis.margins(x=0.2, y=0.15)

@@ -17,7 +17,7 @@ SIDES = {'whole': (681.7, 90_000_000), 'int8': (598.0, 23_000_000), 'torch': (55
 @pytest.fixture
 def figures(tmp_path: Path) -> Path:
     measured = {side: {'milliseconds': time, 'parameter_bytes': size} for side, (time, size) in SIDES.items()}
-    (tmp_path / 'figures.json').write_text(json.dumps({'infer': {'128': {'32': measured}}}))
+    (tmp_path / 'figures.json').write_text(json.dumps({'compress': {'infer': {'128': {'32': measured}}}}))
     return tmp_path / 'figures.json'
 
 
@@ -27,6 +27,11 @@ def test_sides_with_scores_are_drawn(figures: Path):
     left, right = draw(sides, '32 x 128 tokens', 'accuracy, %').axes
     assert [text.get_text() for text in left.texts] == ['whole', 'int8'] == [text.get_text() for text in right.texts]
     assert left.texts[1].xy == (598.0, pytest.approx(86.1)) and right.texts[0].xy[0] == pytest.approx(90e6 / 2**20)
+
+
+def test_figures_of_the_benchmark_are_read():
+    [whole] = read_sides(ROOT / 'docs/compression.json', 128, 32, {'whole': [86.4]}).values()
+    assert whole['milliseconds'] > 100 and whole['bytes'] == 90_261_504
 
 
 @pytest.mark.parametrize(
