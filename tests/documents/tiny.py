@@ -18,6 +18,7 @@ IDLE = 'measures for minutes in processes of its own; tests/scripts/ runs its pa
 # Pattern of commands that are only parsed, and why they do not run.
 SKIPPED = {
     '*scripts/visualize.py gallery *': 'tests/scripts/test_visualize.py draws it',
+    '*scripts/plot_compression.py docs/*': 'tests/scripts/test_plot_compression.py draws such figures',
     '*scripts/measure_sequence.py*': IDLE,
     '* --workdir runs/two_devices': 'as runs/quickstart on an axis that tests/test_partitioned_programs.py has',
     'make *': 'sets up an environment from a package index, or runs this suite',
