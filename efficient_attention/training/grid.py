@@ -143,7 +143,7 @@ def finished(folder: Path, grid: Grid) -> dict[str, Any]:
     has_seeds = known.get('seeds', {}).keys() >= set(grid.seeds)
     rates = {f'{rate:g}' for rate in grid.pilots.rates}
     has_rates = not rates or known.get('pilot_steps') == grid.pilots.steps
-    return known if known and has_seeds and has_rates and known['pilots'].keys() == rates else {}
+    return known if known and has_seeds and has_rates and known.get('pilots', {}).keys() == rates else {}
 
 
 def chosen_rate(filled: FilledConfig, folder: Path, pilots: Pilots) -> tuple[float, dict[str, float]]:

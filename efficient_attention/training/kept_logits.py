@@ -85,10 +85,16 @@ def keep_logits(
 
 def write_once(path: Path, logits: np.ndarray) -> None:
     """Writes the file in the first process, then in those whose folder is another; raises RunError, the disk full."""
-    for writes in (lambda: jax.process_index() == 0, lambda: not (all_have(path) or path.is_file())):
-        if writes():
-            with whole_file(path) as partial, partial.open('wb') as file:
-                np.save(file, logits)
+    if jax.process_index() == 0:
+        write(path, logits)
+    if not all_have(path) and not path.is_file():  # where all processes wait for the first one
+        write(path, logits)
+
+
+def write(path: Path, logits: np.ndarray) -> None:
+    """Writes the file; raises RunError where the disk is full."""
+    with whole_file(path) as partial, partial.open('wb') as file:
+        np.save(file, logits)
 
 
 def compute(run: Run, task: FineTuningTask, on_batch: Callable[[], None]) -> np.ndarray:
