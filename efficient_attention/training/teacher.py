@@ -136,7 +136,7 @@ def open_teacher(config: RunConfig, task: Task, mesh: Mesh) -> Teacher | None:
     if not distill.is_on:
         return None
     check_student(config)
-    opened = [(Path(folder), open_teacher_model(folder)) for folder in distill.teachers]
+    opened = [(Path(folder), in_type(open_teacher_model(folder), config.model.dtype)) for folder in distill.teachers]
     for where, pretrained in opened:
         check_same_vocabulary(task.vocabulary, pretrained.tokenizer, where, field=FIELD)
         check_reads_rows(config, where, pretrained, len(task.vocabulary or ()) or config.model.vocab_size)
@@ -157,6 +157,11 @@ def open_teacher_model(folder: str) -> Pretrained:
         return open_encoder(Path(folder))
     except InputError as error:
         raise InputError(f'{FIELD}: {error}') from None
+
+
+def in_type(pretrained: Pretrained, dtype: str) -> Pretrained:
+    """The model that computes in this type, whatever its own config says."""
+    return dataclasses.replace(pretrained, model=dataclasses.replace(pretrained.model, dtype=dtype))
 
 
 def make_member(config: RunConfig, where: Path, pretrained: Pretrained, mesh: Mesh) -> Member:

@@ -73,6 +73,16 @@ def test_a_teacher_of_codes_says_what_its_folder_does(tmp_path: Path, teacher: P
     assert np.abs(exact - batch['teacher_logits']).max() > 1e-4
 
 
+@pytest.mark.lenient_promotion
+def test_a_teacher_computes_in_the_type_of_its_student(tmp_path: Path, teacher: Path):
+    said = {}
+    for dtype in ('float32', 'bfloat16'):
+        run = build_run(config_of(tmp_path, teacher, **{'model.dtype': dtype}), jax.devices()[:1])
+        said[dtype] = batch_of(run)['teacher_logits']
+    assert said['bfloat16'].dtype == said['float32'].dtype
+    assert 0 < np.abs(said['bfloat16'] - said['float32']).max() < 0.2
+
+
 def test_an_ensemble_says_the_mean_of_its_logits(tmp_path: Path, teacher: Path):
     second = write_teacher(tmp_path / 'second', seed=8, labels=('bad', 'good'), layers=1)
     said = []
