@@ -22,6 +22,7 @@ from efficient_attention.workdir.config_file import read_config
 from efficient_attention.workdir.metrics import read_metrics
 from tests.training.test_teacher import saved
 from tests.training.tiny_fine_tuning import tiny_config
+from tests.training.tiny_teacher import write_teacher
 
 RUN = {'train.steps': 12, 'eval.every_steps': 4, 'checkpoint.every_steps': 4, 'checkpoint.keep': 3}
 RUN |= {'checkpoint.save_best': False, 'optimizer.warmup_steps': 0}
@@ -95,10 +96,9 @@ def test_a_lottery_ticket_has_the_zeros_of_one_run_and_the_weights_of_another_st
         if path.endswith('up/kernel'):
             np.testing.assert_array_equal(ticket[path] == 0.0, array == 0.0)
             assert not np.isclose(ticket[path], array)[array != 0.0].all()
-    dense = tiny_config(tmp_path, **RUN)
-    train(dense, tmp_path / 'dense')
-    with pytest.raises(InputError, match='prune.mask_from .*dense has no zeros in what prune.attention'):
-        train(tiny_config(tmp_path, **RUN, **fields | {'prune.mask_from': str(tmp_path / 'dense')}), tmp_path / 'no')
+    dense = write_teacher(tmp_path / 'dense', layers=2)
+    with pytest.raises(InputError, match='prune.mask_from .*dense/model has no zeros in what prune.attention'):
+        train(tiny_config(tmp_path, **RUN, **fields | {'prune.mask_from': str(dense)}), tmp_path / 'no')
     with pytest.raises(InputError, match='prune.mask_from: .*nowhere: no checkpoint there'):
         train(tiny_config(tmp_path, **RUN, **fields | {'prune.mask_from': str(tmp_path / 'nowhere')}), tmp_path / 'no')
     with pytest.raises(InputError, match='prune.mask_from .*key/kernel has the shape .2, 16, 16., not .3, 16, 16.'):
