@@ -13,7 +13,7 @@ from flax import nnx
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import OF_ROWS, HeadConfig
 from efficient_attention.data.examples.glue import glue_task
-from efficient_attention.data.examples.text_encoder import TextEncoder, arrays_of, text_encoder
+from efficient_attention.data.examples.text_encoder import TextEncoder, arrays_of, text_encoder, unknown_words
 from efficient_attention.errors import InputError
 from efficient_attention.inference.fill_mask import MaskFiller
 from efficient_attention.inference.predictor import Predictor
@@ -190,7 +190,9 @@ class TextPipeline:
         examples = [task.example(value) for value in inputs]
         features = task.encode(examples)
         predictions = task.decode(examples, features, self.outputs(features))
-        return [task.answer(prediction) for prediction in predictions], task.losses
+        return [task.answer(prediction) for prediction in predictions], task.losses + unknown_words(
+            self.encoder, features
+        )
 
 
 def pair_fields(value: Any) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from efficient_attention.data.examples.text_encoder import unknown_words
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pipeline import PROBLEMS, TextPipeline, make_pipeline
 from efficient_attention.interop.pretrained import open_pretrained
@@ -71,6 +72,7 @@ def predict_split(task: Problem[Any, Any], run: TextPipeline, split: str, folder
     elif labelled:
         note = f'{labelled} of {len(examples)} examples of examples.{split} have labels; without all no scores'
         found['notes'].append(note)
+    found['notes'] += unknown_words(run.encoder, features)
     found['files'] += map(str, task.write(examples, predictions, split, folder))
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import efficient_attention as ea
 from efficient_attention.config.examples import ExamplesConfig
+from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pipeline import examples_of
 from tests.inference.tiny_checkpoint import LABELS, random_text, write_checkpoint
@@ -171,6 +172,15 @@ def test_a_question_that_is_cut_is_said(checkpoint):
     message = r'^1 of 2 questions have more than examples\.question_length 8 tokens and were cut, the first: the que'
     with pytest.warns(UserWarning, match=message):
         run([{'question': random_text(words, 2), 'context': random_text(40, 3)} for words in (8, 9)])
+
+
+def test_words_that_a_vocabulary_of_words_lacks_are_said(checkpoint):
+    run = ea.pipeline('text-classification', checkpoint('classification'))
+    run('the purple dog')  # pieces of a word have their characters, but for those that no text of BERT's has
+    run.encoder = text_encoder(Path('fixed:listops'))
+    run(['[MAX 1 2 ]', '( [MIN 3 4 ] )'])
+    with pytest.warns(UserWarning, match=r'^input: 2 words are none of the 20 of the tokenizer$'):
+        run(['[MAX 1 2 ]', '[MAX one 2 ] ]]'])
 
 
 @pytest.mark.parametrize(

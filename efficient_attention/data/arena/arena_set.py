@@ -13,6 +13,7 @@ The split is that of the config's field. A generated row is a function of (seed,
 
 import abc
 import dataclasses
+import difflib
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -243,7 +244,9 @@ class Options:
     def word(self, name: str) -> str:
         """A text that must be there."""
         if not self.left.get(name):
-            raise self.fault(f'{name}=... is missing')
+            close = difflib.get_close_matches(name, self.left, n=1)
+            hint = f'; {close[0]!r} is no option' if close and close[0] != name else ''
+            raise self.fault(f'{name}=... is missing{hint}')
         return self.left.pop(name)
 
     def number(self, name: str, least: int, default: int | None = None) -> int:

@@ -2,11 +2,11 @@
 
 import copy
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Encoding, Tokenizer, models
 
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
@@ -28,6 +28,7 @@ class TextEncoder:
     sep: int
     mask: int
     size: int  # ids are below it
+    unknown: int = -1  # the id of what has no other; -1 = every text has ids
 
     def encode(self, texts: list[str]) -> list[Encoding]:
         """Each text's pieces without special tokens; `.ids`, `.offsets` (characters), `.word_ids`."""
@@ -64,7 +65,16 @@ def text_encoder(path: Path, *, lowercase: bool = True) -> TextEncoder:
         sep=vocabulary.sep,
         mask=vocabulary.mask,
         size=vocabulary.size,
+        unknown=vocabulary.unknown,
     )
+
+
+def unknown_words(encoder: TextEncoder, features: Sequence[Mapping[str, np.ndarray]]) -> list[str]:
+    """A line where rows hold words that are none of a vocabulary of whole words; without pieces they are lost."""
+    if not isinstance(encoder.tokenizer.model, models.WordLevel):
+        return []
+    count = sum(int((feature['tokens'] == encoder.unknown).sum()) for feature in features)
+    return [f'input: {count:,} words are none of the {encoder.size:,} of the tokenizer'] if count else []
 
 
 def arrays_of(row: Encoding) -> dict[str, np.ndarray]:

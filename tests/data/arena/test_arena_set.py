@@ -47,6 +47,7 @@ def test_options_reach_the_generator():
         ('chess:rows=1', 'known kinds of rows: listops, pathfinder, recall, passages, imdb, cifar10, aan'),
         ('', 'known kinds of rows'),
         ('listops:length=10-40', 'rows=... is missing'),
+        ('listops:rows=2:lenth=10-40', "length=... is missing; 'lenth' is no option"),
         ('listops:rows=0:length=10-40', 'rows must be a whole number of at least 1'),
         ('listops:rows=2:length=40-10', 'length must be <shortest>-<longest>, with a whole number between them'),
         ('listops:rows=2:length=1-3', 'length must let in a tree of at least 4 words'),
