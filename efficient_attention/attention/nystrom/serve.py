@@ -2,10 +2,9 @@
 
 import math
 
-import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.mechanism import of_kind
@@ -13,6 +12,8 @@ from efficient_attention.attention.nystrom.definition import Nystrom, check, mea
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.weights import softmax_over
 from efficient_attention.attention.whole_rows import finish, per_head, valid_keys, without_padding
+
+BLOCK = 128  # tokens whose convolution is one product
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
@@ -36,13 +37,27 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
 
 
 def convolved(value_BLHK: Float[Array, 'B L H K'], kernel_HW: Float[Array, 'H W']) -> Float[Array, 'B L H K']:
-    """Sums over neighbours, weighted by their distance, of each head; zeros beyond the row."""
-    batch, length, heads, width = value_BLHK.shape
-    taps = kernel_HW.shape[1]
-    padded_BNHK = jnp.pad(value_BLHK, ((0, 0), (taps // 2, taps // 2), (0, 0), (0, 0)))
+    """Sums over neighbours, weighted by their distance, of each head; zeros beyond the row.
 
-    def add(sums_BLHK: Array, number: Int[Array, '']) -> tuple[Array, None]:
-        part_BLHK = jax.lax.dynamic_slice_in_dim(padded_BNHK, number, length, axis=1)
-        return sums_BLHK + part_BLHK * kernel_HW[:, number][None, None, :, None], None
+    A block of outputs is the product of a band matrix, the same for all blocks, and of the values that it reads.
+    """
+    length, taps = value_BLHK.shape[1], kernel_HW.shape[1]
+    rows = max(min(BLOCK, length), taps - 1)  # of a block, which reads no further than into the next one
+    blocks = -(-length // rows)
+    behind = (blocks + 1) * rows - length - taps // 2
+    padded_BNHK = jnp.pad(value_BLHK, ((0, 0), (taps // 2, behind), (0, 0), (0, 0)))
+    padded_BnRHK = padded_BNHK.reshape(-1, blocks + 1, rows, *value_BLHK.shape[2:])
+    read_BnNHK = jnp.concatenate([padded_BnRHK[:, :-1], padded_BnRHK[:, 1:, : taps - 1]], axis=2)
+    sums_BnRHK = float32_einsum('HRN,BnNHK->BnRHK', band_rows(kernel_HW, rows), read_BnNHK)
+    return sums_BnRHK.reshape(-1, blocks * rows, *value_BLHK.shape[2:])[:, :length]
 
-    return jax.lax.scan(add, jnp.zeros((batch, length, heads, width), jnp.float32), jnp.arange(taps))[0]
+
+def band_rows(kernel_HW: Float[Array, 'H W'], rows: int) -> Float[Array, 'H R N']:
+    """The matrix [R, R + W - 1] of each head whose row r has the kernel from column r on, and zeros elsewhere.
+
+    Rows are cut from repetitions of the kernel and R zeros, one number shorter than these: each begins one later.
+    """
+    heads, taps = kernel_HW.shape
+    one_HM = jnp.pad(kernel_HW, ((0, 0), (0, rows)))
+    flat_HM = jnp.tile(one_HM, (1, rows))[:, : rows * (rows + taps - 1)]
+    return flat_HM.reshape(heads, rows, rows + taps - 1)
