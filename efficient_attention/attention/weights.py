@@ -29,14 +29,19 @@ def up_to_query(request: Request) -> Bool[Array, 'b 1 L M']:
 
 def masked_softmax(logits_BHLM: Array, allowed_bhLM: Array) -> tuple[Float[Array, 'B H L M'], Float[Array, 'B H L']]:
     """Weights and log-sum-exp over the allowed keys; a query without keys gets weights 0 and log-sum-exp MASKED."""
-    logits_BHLM = jnp.where(allowed_bhLM, logits_BHLM, MASKED)
-    maximum_BHL1 = jax.lax.stop_gradient(logits_BHLM.max(axis=-1, keepdims=True))
-    exponentials_BHLM = jnp.where(allowed_bhLM, jnp.exp(logits_BHLM - maximum_BHL1), 0.0)
-    total_BHL1 = exponentials_BHLM.sum(axis=-1, keepdims=True)
+    exponentials_BHLM, total_BHL1, maximum_BHL1 = exponentials(logits_BHLM, allowed_bhLM)
     has_key_BHL1 = total_BHL1 > 0.0
     safe_total_BHL1 = jnp.where(has_key_BHL1, total_BHL1, 1.0)
     lse_BHL1 = jnp.where(has_key_BHL1, jnp.log(safe_total_BHL1) + maximum_BHL1, MASKED)
     return exponentials_BHLM / safe_total_BHL1, lse_BHL1[..., 0]
+
+
+def exponentials(logits_BHLM: Array, allowed_bhLM: Array) -> tuple[Float[Array, 'B H L M'], Array, Array]:
+    """exp(logits - their largest) of the allowed keys, 0 of others; its sums and the largest logits, [B, H, L, 1]."""
+    logits_BHLM = jnp.where(allowed_bhLM, logits_BHLM, MASKED)
+    maximum_BHL1 = jax.lax.stop_gradient(logits_BHLM.max(axis=-1, keepdims=True))
+    exponentials_BHLM = jnp.where(allowed_bhLM, jnp.exp(logits_BHLM - maximum_BHL1), 0.0)
+    return exponentials_BHLM, exponentials_BHLM.sum(axis=-1, keepdims=True), maximum_BHL1
 
 
 def softmax_over(logits_BHLR: Array, is_there_bhlR: Array | None) -> Float[Array, 'B H L R']:
@@ -44,6 +49,22 @@ def softmax_over(logits_BHLR: Array, is_there_bhlR: Array | None) -> Float[Array
     if is_there_bhlR is None:
         return jax.nn.softmax(logits_BHLR, axis=-1)
     return masked_softmax(logits_BHLR, is_there_bhlR)[0]
+
+
+def undivided_softmax(
+    logits_BHLR: Array, is_there_bhlR: Array | None
+) -> tuple[Float[Array, 'B H L R'], Float[Array, 'B H L 1']]:
+    """Weights over slots times a divisor of each query, and these divisors: at least 1, and 1 of a query without slots.
+
+    Where the product with values is divided, and not the weights, no pass over all pairs is spent on the quotients and
+    on their gradient.
+    """
+    if is_there_bhlR is not None:
+        exponentials_BHLR, total_BHL1, _ = exponentials(logits_BHLR, is_there_bhlR)
+        return exponentials_BHLR, jnp.where(total_BHL1 > 0.0, total_BHL1, 1.0)
+    maximum_BHL1 = jax.lax.stop_gradient(logits_BHLR.max(axis=-1, keepdims=True))
+    exponentials_BHLR = jnp.exp(logits_BHLR - maximum_BHL1)
+    return exponentials_BHLR, exponentials_BHLR.sum(axis=-1, keepdims=True)
 
 
 def drop_weights(weights_BHLM: Array, request: Request) -> Float[Array, 'B H L M']:

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from efficient_attention.attention.weights import MASKED, masked_softmax
+from efficient_attention.attention.weights import MASKED, masked_softmax, softmax_over, undivided_softmax
 from tests.tolerances import assert_close
 
 
@@ -22,3 +22,14 @@ def test_huge_logits_stay_finite():
     weights, lse = masked_softmax(logits, jnp.ones((1, 1, 1, 3), bool))
     np.testing.assert_allclose(weights[0, 0, 0], [0.5, 0, 0.5])
     assert jnp.isfinite(lse).all()
+
+
+def test_undivided_weights_are_those_of_softmax_times_their_divisor():
+    rng = np.random.default_rng(3)
+    logits_BHLR = jnp.asarray(rng.standard_normal((2, 3, 4, 5)) * 30.0, jnp.float32)
+    allowed_BHLR = jnp.asarray(rng.random((2, 3, 4, 5)) < 0.5).at[0, 0, 0].set(False)
+    for allowed in (None, allowed_BHLR):
+        found_BHLR, divisor_BHL1 = undivided_softmax(logits_BHLR, allowed)
+        assert_close(found_BHLR / divisor_BHL1, softmax_over(logits_BHLR, allowed), within=1e-6)
+        assert (divisor_BHL1 >= 1.0).all()
+    assert not found_BHLR[0, 0, 0].any()

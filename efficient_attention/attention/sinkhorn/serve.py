@@ -19,7 +19,7 @@ from efficient_attention.attention.sinkhorn.definition import (
     whole_blocks,
 )
 from efficient_attention.attention.sinkhorn.sorting import in_blocks
-from efficient_attention.attention.weights import drop_slots, softmax_over
+from efficient_attention.attention.weights import drop_slots, undivided_softmax
 from efficient_attention.attention.whole_rows import finish
 
 
@@ -41,10 +41,11 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
         slots_BHntX = jnp.concatenate([both_BHnsX, slots_BHntX], axis=3)
     logits_BHnst = float32_einsum('BHnsK,BHntK->BHnst', query_BHnsK, slots_BHntX[..., :width])
     logits_BHLR = logits_BHnst.reshape(batch, heads, blocks * size, -1)
-    weights_BHLR = drop_slots(softmax_over(logits_BHLR, readable(whole, found.total_BHis)), whole)
-    weights_BHnst = weights_BHLR.reshape(logits_BHnst.shape).astype(dtype)
-    out_BHnsK = float32_einsum('BHnst,BHntK->BHnsK', weights_BHnst, slots_BHntX[..., width:])
-    out_BLHK = out_BHnsK.reshape(batch, heads, blocks * size, width).swapaxes(1, 2)[:, :length]
+    weights_BHLR, total_BHL1 = undivided_softmax(logits_BHLR, readable(whole, found.total_BHis))
+    weights_BHnst = drop_slots(weights_BHLR, whole).reshape(logits_BHnst.shape).astype(dtype)
+    sums_BHnsK = float32_einsum('BHnst,BHntK->BHnsK', weights_BHnst, slots_BHntX[..., width:])
+    out_BHLK = sums_BHnsK.reshape(batch, heads, blocks * size, width) / total_BHL1
+    out_BLHK = out_BHLK.swapaxes(1, 2)[:, :length]
     return finish(out_BLHK, request).astype(dtype), None
 
 
