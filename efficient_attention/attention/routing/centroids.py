@@ -23,12 +23,12 @@ class Nearness(NamedTuple):
     """How near a row's queries, or its keys, are to the centroids; no gradient flows through it.
 
     Args:
-        unit_BLHK: float32; the vectors on the unit sphere.
+        unit_BHLK: float32; the vectors on the unit sphere.
         products_BHCL: float32; of centroids with these.
         valid_BL: which of them are no padding; None: all.
     """
 
-    unit_BLHK: Array
+    unit_BHLK: Array
     products_BHCL: Array
     valid_BL: Array | None
 
@@ -41,14 +41,14 @@ def layer_norm(x_BLHK: Float[Array, 'B L H K']) -> Float[Array, 'B L H K']:
 
 
 def nearness(
-    normal_BLHK: Float[Array, 'B L H K'], centroids_HCX: Float[Array, 'H C X'], valid_BL: Bool[Array, 'B L'] | None
+    normal_BHLK: Float[Array, 'B H L K'], centroids_HCX: Float[Array, 'H C X'], valid_BL: Bool[Array, 'B L'] | None
 ) -> Nearness:
     """The products of the centroids' first K coordinates with layer-normalised vectors, divided by sqrt(K)."""
-    width = normal_BLHK.shape[-1]
+    width = normal_BHLK.shape[-1]
     centroids_HCK = jax.lax.stop_gradient(centroids_HCX[..., :width])
-    unit_BLHK = jax.lax.stop_gradient(normal_BLHK) * (1.0 / math.sqrt(width))
-    products_BHCL = float32_einsum('HCK,BLHK->BHCL', centroids_HCK, unit_BLHK, HIGHEST)
-    return Nearness(unit_BLHK, products_BHCL, valid_BL)
+    unit_BHLK = jax.lax.stop_gradient(normal_BHLK) * (1.0 / math.sqrt(width))
+    products_BHCL = float32_einsum('HCK,BHLK->BHCL', centroids_HCK, unit_BHLK, HIGHEST)
+    return Nearness(unit_BHLK, products_BHCL, valid_BL)
 
 
 def nearest_tokens(near: Nearness, size: int) -> Int[Array, 'B H C w']:
@@ -80,8 +80,8 @@ def statistics(near: Nearness) -> Float[Array, 'H C X']:
     is_nearest_BHCL = numbers_BHCL == nearest_BH1L
     if near.valid_BL is not None:
         is_nearest_BHCL &= near.valid_BL[:, None, None]
-    counted_BLHX = jnp.pad(near.unit_BLHK, ((0, 0), (0, 0), (0, 0), (0, 1)), constant_values=1.0)
-    return float32_einsum('BHCL,BLHX->HCX', is_nearest_BHCL.astype(jnp.float32), counted_BLHX, HIGHEST)
+    counted_BHLX = jnp.pad(near.unit_BHLK, ((0, 0), (0, 0), (0, 0), (0, 1)), constant_values=1.0)
+    return float32_einsum('BHCL,BHLX->HCX', is_nearest_BHCL.astype(jnp.float32), counted_BHLX, HIGHEST)
 
 
 @jax.custom_vjp

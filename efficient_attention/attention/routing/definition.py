@@ -170,8 +170,8 @@ def cluster_weights(
     """
     size, width = of_kind(Routing, request.mechanism).size, query_BLHK.shape[3]
     query_BLHK, key_BMHK, centroids_HCX = layer_norm(query_BLHK), layer_norm(key_BMHK), request.operand('centroids')
-    queries = nearness(query_BLHK, centroids_HCX, valid_queries(request))
-    keys = nearness(key_BMHK, centroids_HCX, valid_keys(request))
+    queries = nearness(query_BLHK.swapaxes(1, 2), centroids_HCX, valid_queries(request))
+    keys = nearness(key_BMHK.swapaxes(1, 2), centroids_HCX, valid_keys(request))
     length = query_BLHK.shape[1]
     takes_BHCL, takes_BHCM = (is_taken(nearest_tokens(near, size), length) for near in (queries, keys))
     logits_BHLM = jnp.einsum('BLHK,BMHK->BHLM', query_BLHK / math.sqrt(width), key_BMHK, precision=HIGHEST)

@@ -73,12 +73,12 @@ def in_clusters(request: Request, rows: Vectors) -> Float[Array, 'B H L K']:
         rows.value.dtype,
         request.operand('centroids'),
     )
-    query_BLHK, key_BLHK = layer_norm(rows.query), layer_norm(rows.key)
-    queries = nearness(query_BLHK, centroids_HCX, valid_queries(request))
-    keys = nearness(key_BLHK, centroids_HCX, valid_keys(request))
+    query_BHLK, key_BHLK = (layer_norm(x_BLHK.swapaxes(1, 2)) for x_BLHK in (rows.query, rows.key))
+    queries = nearness(query_BHLK, centroids_HCX, valid_queries(request))
+    keys = nearness(key_BHLK, centroids_HCX, valid_keys(request))
     query_BHCw, key_BHCw = (nearest_tokens(near, mechanism.size) for near in (queries, keys))
-    query_BLHK = query_BLHK * (1.0 / math.sqrt(query_BLHK.shape[3]))
-    by_head = Vectors(*(x.astype(dtype).swapaxes(1, 2) for x in (query_BLHK, key_BLHK, rows.value)))
+    query_BHLK = query_BHLK * (1.0 / math.sqrt(query_BHLK.shape[3]))
+    by_head = Vectors(*(x.astype(dtype) for x in (query_BHLK, key_BHLK, rows.value.swapaxes(1, 2))))
     groups = Groups(
         query_BHCw,
         key_BHCw,
@@ -90,7 +90,7 @@ def in_clusters(request: Request, rows: Vectors) -> Float[Array, 'B H L K']:
         at_places(by_head.query, query_BHCw), at_places(by_head.key, key_BHCw), at_places(by_head.value, key_BHCw)
     )
     out_BHCwK, has_key_BHCw = attend_groups(request, taken, groups)
-    out_BHLK = mean_by_place(out_BHCwK, has_key_BHCw, query_BHCw, query_BLHK.shape[1])
+    out_BHLK = mean_by_place(out_BHCwK, has_key_BHCw, query_BHCw, query_BHLK.shape[2])
     return with_statistics(out_BHLK, centroids_HCX, queries, keys)
 
 

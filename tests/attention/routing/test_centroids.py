@@ -33,7 +33,7 @@ def drawn(mechanism_text: str = 'routing(5, 4)', heads: int = 2) -> jax.Array:
 
 def near(valid: Any = None, dtype: Any = jnp.float32) -> tuple[Nearness, jax.Array]:
     x = inputs(12, heads=2, dtype=dtype)[0][0]
-    return nearness(layer_norm(x), drawn(), None if valid is None else jnp.asarray(valid)), x
+    return nearness(layer_norm(x).swapaxes(1, 2), drawn(), None if valid is None else jnp.asarray(valid)), x
 
 
 def test_normalised_vectors_have_no_mean_and_length_sqrt_of_the_width():
@@ -57,7 +57,7 @@ def test_centroids_take_the_nearest_tokens_and_padding_last():
             for cluster in range(5):
                 count = min(4, int(valid[row].sum()))
                 np.testing.assert_array_equal(places[row, head, cluster, :count], expected[head][cluster])
-    alike = Nearness(found.unit_BLHK, jnp.zeros_like(found.products_BHCL), None)
+    alike = Nearness(found.unit_BHLK, jnp.zeros_like(found.products_BHCL), None)
     np.testing.assert_array_equal(nearest_tokens(alike, 30)[0, 0, 0], np.arange(12))
 
 
@@ -80,7 +80,7 @@ def test_statistics_are_sums_of_the_unit_vectors_of_each_centroid_and_their_numb
     assert out.dtype == jnp.float32
     assert_close(out, contract_rows.routing_statistics(tokens, np.asarray(drawn(), np.float64)[..., :8]))
     np.testing.assert_array_equal(out[..., -1].sum(1), 19)
-    alike = Nearness(found.unit_BLHK, jnp.zeros_like(found.products_BHCL), None)
+    alike = Nearness(found.unit_BHLK, jnp.zeros_like(found.products_BHCL), None)
     np.testing.assert_array_equal(statistics(alike)[..., -1], [[24, 0, 0, 0, 0]] * 2)
 
 
@@ -88,7 +88,7 @@ def test_the_gradient_of_centroids_is_the_statistics_and_nothing_else_gets_one()
     found, x = near()
 
     def loss(scale: float, x: jax.Array, centroids: jax.Array) -> jax.Array:
-        queries = nearness(layer_norm(x), centroids, None)
+        queries = nearness(layer_norm(x).swapaxes(1, 2), centroids, None)
         return scale * with_statistics(jnp.ones((3, 2)), centroids, queries, found).sum()
 
     for scale in (1.0, -7.0):
