@@ -118,4 +118,4 @@ class PruneConfig:
 
     def final_step(self, steps: int) -> int:
         """The first step with the final share, in a run of so many steps; 0 where nothing changes."""
-        return math.ceil(self.end * steps) if self.has_schedule else 0
+        return math.ceil(round(self.end * steps, 6)) if self.has_schedule else 0  # 0.55 * 100 is a little above 55

@@ -38,13 +38,15 @@ def augment_file(
         seed: with the number of a row, of its draws.
 
     Raises:
-        InputError: a number is out of range, the source is bad, or there is an output already.
+        InputError: a number is out of range, the source is bad or without rows, or there is an output already.
         RunError: the disk is full.
     """
     check_within('copies', copies, 1)
     check_within('share', share, 0, 1, low_is_open=True)
     check_within('seed', seed, 0, 2**31)
     table = TextTable(source, config)
+    if next(table.rows([]), None) is None:
+        raise InputError(f'{source}: it has no rows')
     if output.exists():
         raise InputError(f'{output}: there is something already; name another file (--output)')
     if output.suffix != table.suffix:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from efficient_attention.config.checks import check_within
 from efficient_attention.data.random_streams import Stream, random_stream
 from efficient_attention.data.sources.text_files import read_lines
 from efficient_attention.errors import InputError
@@ -105,9 +106,13 @@ class WordReplacer:
         vectors: of whole words, for words of several pieces; None = its own token table, where such a word counts as
             the mean of its pieces.
         candidates: most proposals for a word.
+
+    Raises:
+        InputError: `candidates` is below 1.
     """
 
     def __init__(self, filler: MaskFiller, vectors: Vectors | None = None, *, candidates: int = 15) -> None:
+        check_within('candidates', candidates, 1)
         self.filler, self.count = filler, candidates
         self.tokens = [filler.readable(id) for id in range(filler.vocabulary.size)]
         self.is_word = np.array([WORD.fullmatch(token) is not None for token in self.tokens])
@@ -172,7 +177,7 @@ class WordReplacer:
             rows = [(asked[number][3], asked[number][4]) for number in some]
             for number, logits_V in zip(some, self.logits(rows), strict=True):
                 logits_V = np.where(self.is_word, logits_V[: len(self.is_word)], -np.inf)
-                best = np.argpartition(-logits_V, self.count + 1)[: self.count + 1]
+                best = np.argpartition(-logits_V, min(self.count + 1, len(logits_V) - 1))[: self.count + 1]
                 best = best[np.argsort(-logits_V[best], kind='stable')]
                 found[number] = [self.tokens[id] for id in best if np.isfinite(logits_V[id])]
         return found

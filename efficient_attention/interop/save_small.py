@@ -21,21 +21,23 @@ def quantize(pretrained: Pretrained, mode: str, float_layers: tuple[str, ...] = 
     """The same model, whose layers round their operands.
 
     Args:
-        pretrained: an encoder.
+        pretrained: an encoder; one that was trained with rounding keeps what it rounds.
         mode: 'int8' or 'int8_weights', see `QuantizationConfig`.
-        float_layers: regexes in the paths of layers that stay float.
+        float_layers: regexes in the paths of layers that stay float; () = those of the model.
 
     Raises:
-        InputError: it is an encoder-decoder, or the mode or a regex does not serve.
+        InputError: it is an encoder-decoder, it rounds otherwise already, or a regex does not serve.
     """
     if pretrained.problem == TEXT_TO_TEXT:
         raise InputError('an encoder-decoder is not quantized; encoders are')
-    if pretrained.codes is not None and pretrained.model.quantization != 'none':
-        if (pretrained.model.quantization, pretrained.model.float_layers) == (mode, float_layers):
+    own = pretrained.model.quantization, pretrained.model.float_layers
+    if own[0] != 'none':
+        if (mode, float_layers or own[1]) == own:
             return pretrained
+        how = 'was trained with' if pretrained.codes is None else 'holds codes already, with'
+        advice = 'round it likewise' if pretrained.codes is None else 'round the model that it was made of'
         raise InputError(
-            f'it holds codes already, with model.quantization {pretrained.model.quantization!r}; round the model that '
-            'it was made of'
+            f'it {how} model.quantization {own[0]!r} and model.float_layers {", ".join(own[1]) or "()"}; {advice}'
         )
     check_float_layers(
         float_layers, rounded_paths(dataclasses.replace(pretrained.model, quantization=mode), pretrained.head)

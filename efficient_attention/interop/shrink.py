@@ -70,6 +70,8 @@ def parameter_count(params: Any) -> int:
 
 def check_can_shrink(model: ModelConfig) -> None:
     """Raises InputError where heads have parts beside the kernels, or layers are not those of one plain stack."""
+    if model.ranks:
+        raise InputError('heads and units cannot be removed from kernels in factors; shrink first, then make factors')
     try:
         dataclasses.replace(model, layer_heads=(model.heads,) * len(set(model.layer_numbers)))
     except InputError as error:

@@ -39,11 +39,17 @@ def set_quantization(module: nnx.Module, config: ModelConfig, where: str) -> Non
             node.quantization = config.quantization
 
 
-def check_float_layers(patterns: tuple[str, ...], layers: Iterable[str]) -> None:
-    """Raises InputError where a regex of `float_layers` is found in the path of no layer."""
-    names = list(layers)
+def check_float_layers(patterns: tuple[str, ...], paths: Iterable[str]) -> None:
+    """Raises InputError where a regex of `float_layers` is found in the path of no layer, as `set_quantization` looks.
+
+    Args:
+        patterns: the regexes.
+        paths: of parameters; those of kernels and tables end with the layer's path before the last name.
+    """
+    parted = [path.rpartition('/') for path in paths]
+    layers = [layer for layer, _, name in parted if name in ('kernel', 'embedding')]
     for pattern in patterns:
-        if not any(re.search(pattern, name) for name in names):
+        if not any(re.search(pattern, layer) for layer in layers):
             raise InputError(f'model.float_layers has {pattern!r}, which is found in the path of no layer')
 
 

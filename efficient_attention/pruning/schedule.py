@@ -16,7 +16,7 @@ def progress(config: PruneConfig, steps: int, step: Array | int) -> Array:
         steps: of the whole run.
         step: int32, steps that have been made.
     """
-    begin, end = int(config.begin * steps), config.final_step(steps)
+    begin, end = int(round(config.begin * steps, 6)), config.final_step(steps)  # 0.29 * 100 is a little below 29
     share = (jnp.float32(step) - begin) / max(end - begin, 1)
     rising = 1.0 - (1.0 - jnp.clip(share, 0.0, 1.0)) ** 3
     return jnp.where(jnp.asarray(step) >= end, 1.0, rising)

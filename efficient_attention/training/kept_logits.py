@@ -37,11 +37,16 @@ class KeptLogits:
 
     logits: np.ndarray
     has_tokens: bool
+    behind: float = 0.0  # what stands where a row has no token
 
     def add(self, batch: HostBatch) -> HostBatch:
         """The batch with the logits of its rows; rows that fill it up get those of any row, which have no weight."""
         rows = self.logits[batch['index']]
-        return batch | {LOGITS: rows[:, : batch['tokens'].shape[-1]] if self.has_tokens else rows}
+        if self.has_tokens:
+            length = batch['tokens'].shape[-1]
+            missing = max(length - rows.shape[1], 0)  # kept by a run with the same rows and a shorter data.length
+            rows = np.pad(rows[:, :length], ((0, 0), (0, missing), (0, 0)), constant_values=self.behind)
+        return batch | {LOGITS: rows}
 
 
 def is_kept(run: Run) -> bool:
@@ -78,7 +83,7 @@ def keep_logits(
         logits = compute(run, task, on_batch)
         write_once(path, logits)
     try:
-        return KeptLogits(np.load(path, mmap_mode='r'), has_tokens)
+        return KeptLogits(np.load(path, mmap_mode='r'), has_tokens, behind(run))
     except (OSError, ValueError) as error:
         raise InputError(f'{path} cannot be read ({error}); remove it, and it is made again') from None
 
@@ -128,8 +133,12 @@ def room_for(run: Run, rows: int, shape: Sequence[int]) -> np.ndarray:
             f'the logits of {rows:,} rows take {in_units(needed)}; compute them anew in each step with '
             '--config.distill.keep_logits=False'
         )
-    behind = NOWHERE if run.config.head.kind == 'span' else 0.0  # a batch may be longer than that of the computation
-    return np.full((rows, *row), behind, np.float32)
+    return np.full((rows, *row), behind(run), np.float32)  # a batch may be longer than that of the computation
+
+
+def behind(run: Run) -> float:
+    """The logit of places behind a row's tokens."""
+    return NOWHERE if run.config.head.kind == 'span' else 0.0
 
 
 def rows_digest(features: Sequence[Feature], labels: tuple[str, ...]) -> str:

@@ -53,6 +53,7 @@ def test_what_does_not_serve_is_one_line(fields: dict[str, Any], message: str):
     [
         ({'method': 'magnitude'}, 1000, 800),
         ({'method': 'movement', 'end': 0.75}, 11, 9),
+        ({'method': 'movement', 'end': 0.55}, 100, 55),
         ({'method': 'random', 'begin': 0.0, 'end': 0.0}, 11, 0),
         ({'method': 'fixed', 'mask_from': 'a'}, 11, 0),
         ({}, 11, 0),

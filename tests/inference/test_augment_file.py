@@ -89,3 +89,11 @@ def test_a_bad_row_leaves_nothing_behind(tmp_path: Path, replacer: WordReplacer)
     with pytest.raises(InputError, match='line 3: 1 fields where there are 2 columns'):
         augment_file(tmp_path / 'rows.tsv', tmp_path / 'more.tsv', replacer, config_of(FILES['sst2.tsv'][1], tmp_path))
     assert not (tmp_path / 'more.tsv').exists()
+
+
+@pytest.mark.parametrize('name, text', [('sst2.tsv', 'sentence\tlabel\n'), ('cola.tsv', '')])
+def test_a_file_without_rows_is_named(tmp_path: Path, replacer: WordReplacer, name: str, text: str):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=rf'{name}: (it has no rows|.*empty)'):
+        augment_file(tmp_path / name, tmp_path / 'more.tsv', replacer, config_of(FILES[name][1], tmp_path))
+    assert not (tmp_path / 'more.tsv').exists()

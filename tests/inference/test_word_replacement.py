@@ -36,6 +36,13 @@ def test_a_word_of_one_piece_gets_what_the_model_finds_most_probable_beside_the_
     assert list(words[0].candidates) == expected
 
 
+def test_as_many_words_are_proposed_as_there_are(replacer: WordReplacer):
+    [word, *_] = WordReplacer(replacer.filler, candidates=500).proposals(['the king sleeps'])[0]
+    assert len(set(word.candidates)) == len(word.candidates) == replacer.is_word.sum() - 1
+    with pytest.raises(InputError, match='candidates is 0'):
+        WordReplacer(replacer.filler, candidates=0)
+
+
 def test_numbers_signs_and_function_words_stay(replacer: WordReplacer):
     assert replacer.proposals(['the 3 , . a', '']) == [[], []]
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from pathlib import Path
 
 import jax
@@ -119,10 +120,22 @@ def test_a_small_folder_that_is_changed_goes_out_changed(tmp_path: Path):
     save_small(tmp_path / 'int8', quantize(opened, 'int8'))
     rounded = open_pretrained(tmp_path / 'int8')
     assert quantize(rounded, 'int8') is rounded
-    with pytest.raises(InputError, match="float_layers has 'no_such', which is found in the path of no layer"):
-        quantize(opened, 'int8', ('no_such',))
+    for pattern in ('no_such', 'kernel$', 'bias', 'norm'):  # of layers, not of their parameters
+        with pytest.raises(InputError, match=f"float_layers has '{re.escape(pattern)}'"):
+            quantize(opened, 'int8', (pattern,))
     with pytest.raises(InputError, match="it holds codes already, with model.quantization 'int8'"):
         quantize(rounded, 'int8_weights')
+
+
+def test_what_was_trained_with_rounding_keeps_what_it_rounds(tmp_path: Path):
+    trained = drawn({'quantization': 'int8_weights', 'float_layers': ('down$', 'embeddings')})
+    assert quantize(trained, 'int8_weights') is trained
+    assert quantize(trained, 'int8_weights', ('down$', 'embeddings')) is trained
+    for mode, layers in (('int8', ()), ('int8_weights', ('up$',))):
+        with pytest.raises(InputError, match=r"it was trained with model.quantization 'int8_weights' and .* down\$, emb"):
+            quantize(trained, mode, layers)
+    save_small(tmp_path / 'int8', trained)
+    assert open_pretrained(tmp_path / 'int8').model == trained.model
 
 
 def test_an_encoder_decoder_has_no_small_form(tmp_path: Path):

@@ -12,6 +12,7 @@ from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
+from efficient_attention.interop.low_rank import low_rank
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained, save_pretrained
 from efficient_attention.interop.shrink import parameter_count, shrink
 from efficient_attention.models.fine_tuning import FineTuningModel
@@ -109,6 +110,8 @@ def test_nothing_to_shrink_is_one_line():
         shrink(shrink(masked(drawn({}))))
     with pytest.raises(InputError, match="heads and units cannot be removed: model.relative is 't5'"):
         shrink(drawn({'relative': 't5', 'positions': 'none'}))
+    with pytest.raises(InputError, match='heads and units cannot be removed from kernels in factors; shrink first'):
+        shrink(low_rank(masked(drawn({})), ranks=('up=4',)))
 
 
 @pytest.mark.lenient_promotion

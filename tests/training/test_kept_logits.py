@@ -138,3 +138,10 @@ def test_logits_of_tokens_are_cut_to_the_batch():
     kept = kept_logits.KeptLogits(np.arange(24.0).reshape(2, 6, 2), has_tokens=True)
     added = kept.add({'index': np.array([1, -1]), 'tokens': np.zeros((2, 4))})
     np.testing.assert_array_equal(added['teacher_logits'][0], kept.logits[1, :4])
+
+
+def test_logits_of_tokens_of_shorter_rows_serve_longer_batches():
+    kept = kept_logits.KeptLogits(np.arange(24.0).reshape(2, 6, 2), has_tokens=True, behind=NOWHERE)
+    added = kept.add({'index': np.array([1, 0]), 'tokens': np.zeros((2, 9))})
+    np.testing.assert_array_equal(added['teacher_logits'][:, :6], kept.logits[::-1])
+    assert added['teacher_logits'].shape == (2, 9, 2) and (added['teacher_logits'][:, 6:] == NOWHERE).all()
