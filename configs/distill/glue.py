@@ -6,7 +6,8 @@ The teacher is a workdir of configs/finetune/glue.py, or a Hugging Face folder w
 comes the student: `3x384` begins with layers 2, 4 and 6 of the teacher, which has six layers or more (of several
 teachers, named with commas, --config.train.start_from says of which); `4x312` and `2x128` are drawn, or begin with what
 --config.train.start_from names. Other sizes are as the teacher has them. With -alone behind it nothing but labels is
-learned, from the same start: --config.train.start_from=runs/sst2 in place of the teacher.
+learned, from the same start: --config.train.start_from=runs/sst2 in place of the teacher, for a student that is drawn
+with --config.train.start_random=True.
 """
 
 from ml_collections import ConfigDict

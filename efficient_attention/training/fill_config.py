@@ -69,8 +69,10 @@ def fill_config(values: Mapping[str, Any]) -> FilledConfig:
             check_layers(filled['model']['layers'], pretrained)
     teacher = None if pretrained else first_teacher(filled.get('distill', {}))
     like = pretrained or teacher
+    if like is not None and (teacher or filled['train'].get('start_random')):
+        fill_of_width(filled['model'], like)
     if teacher is not None:
-        fill_student(filled['model'], teacher)
+        fill(filled['model'], {name: default_fields(RunConfig)['model'][name] for name in OF_SMALL})
     fill(filled['model'], to_dict(like.model) if like else default_fields(RunConfig)['model'])
     fill_tokenizer(filled['data'], like)
     fill(filled['examples'], {'has_global': filled['model']['global_tokens'] > 0})
@@ -162,12 +164,10 @@ def first_teacher(distill: Values) -> Pretrained | None:
     return open_teacher_model(folder) if folder else None
 
 
-def fill_student(model: Values, teacher: Pretrained) -> None:
-    """Gives a drawn student what follows from its own width, and nothing of what made its teacher small."""
-    is_other = any(model.get(name) not in (None, getattr(teacher.model, name)) for name in ('width', 'heads'))
-    if is_other:
+def fill_of_width(model: Values, like: Pretrained) -> None:
+    """Gives a drawn model with another width or other heads than its example what follows from its own ones."""
+    if any(model.get(name) not in (None, getattr(like.model, name)) for name in ('width', 'heads')):
         fill(model, {name: default_fields(RunConfig)['model'][name] for name in OF_WIDTH})
-    fill(model, {name: default_fields(RunConfig)['model'][name] for name in OF_SMALL})
 
 
 def fill_head(head: Values, examples: EncodedExamples, pretrained: Pretrained | None) -> None:

@@ -1,17 +1,21 @@
 """What a fine-tuning config leaves open, filled in from files and checkpoint; the rest as it was given."""
 
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from configs.text_to_text.glue import get_config as glue_config
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.nested_dicts import from_dict, to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.training.fill_config import fill_config
 from tests.inference.tiny_checkpoint import write_checkpoint
 from tests.training.tiny_fine_tuning import tiny_config, tiny_values
+from tests.training.tiny_teacher import write_teacher
 
 
 def test_other_tasks_are_taken_as_they_are():
@@ -83,3 +87,17 @@ def test_other_tasks_refuse_examples():
     with pytest.raises(InputError, match=r"^examples\.text is 'review'; the task pretraining does not read it"):
         from_dict({'examples': {'text': 'review'}}, RunConfig)
     assert RunConfig().examples.problem == 'none'
+
+
+def test_a_drawn_student_alone_is_as_large_as_one_with_a_teacher(tmp_path: Path):
+    teacher = write_teacher(tmp_path / 'teacher', width=24, feed_forward_width=40, ranks=('up=4',))
+
+    def model_of(**fields: Any) -> ModelConfig:
+        values = tiny_values(tmp_path, **fields)
+        values['model'] = dict.fromkeys(values['model']) | {'width': 8, 'heads': 4}
+        return fill_config(values).config.model
+
+    learns = model_of(**{'distill.teacher': str(teacher)})
+    alone = model_of(**{'train.start_from': str(teacher), 'train.start_random': True})
+    assert (alone.head_width, alone.feed_forward_width, alone.embedding_width) == (2, 32, 8)
+    assert dataclasses.replace(alone, ranks=()) == learns and alone.ranks == ('up=4',)  # a shape that is drawn anew
