@@ -14,7 +14,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import pretrained_module
 from efficient_attention.interop.lengthen import lengthen
-from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
+from efficient_attention.interop.pretrained import codes_of, open_pretrained, save_pretrained
 from efficient_attention.interop.save_small import quantize, save_small
 from efficient_attention.interop.shrink import parameter_count, shrink
 from efficient_attention.models.fine_tuning import FineTuningModel
@@ -41,6 +41,10 @@ def test_a_shrunk_model_with_codes_comes_back_as_it_was(tmp_path: Path):
         module = pretrained_module(functools.partial(classifier, made.model), back)
         assert module.pooler.dense.kernel[...].dtype == np.int8
         np.testing.assert_allclose(module.outputs(BATCH)['logits'], logits(made), atol=0.05)
+        codes, expected = codes_of(back), codes_of(made)
+        assert codes.keys() == expected.keys() and codes['encoder/embeddings/token/embedding'].dtype == np.int8
+        for path, array in expected.items():
+            np.testing.assert_array_equal(codes[path], array, err_msg=path)
         save_small(tmp_path / 'again', back)
         files = [(tmp_path / folder / 'model.safetensors').read_bytes() for folder in (name, 'again')]
         assert files[0] == files[1]
@@ -132,7 +136,9 @@ def test_what_was_trained_with_rounding_keeps_what_it_rounds(tmp_path: Path):
     assert quantize(trained, 'int8_weights') is trained
     assert quantize(trained, 'int8_weights', ('down$', 'embeddings')) is trained
     for mode, layers in (('int8', ()), ('int8_weights', ('up$',))):
-        with pytest.raises(InputError, match=r"it was trained with model.quantization 'int8_weights' and .* down\$, emb"):
+        with pytest.raises(
+            InputError, match=r"it was trained with model.quantization 'int8_weights' and .* down\$, emb"
+        ):
             quantize(trained, mode, layers)
     save_small(tmp_path / 'int8', trained)
     assert open_pretrained(tmp_path / 'int8').model == trained.model
