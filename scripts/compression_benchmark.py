@@ -34,6 +34,7 @@ MODELS: dict[str, dict[str, Any]] = {
     'third_int8': THIRD | {'quantization': 'int8', 'ranks': ['token=128']},
 }
 PEERS = {'torch': {}, 'torch_int8': {'quantization': 'int8'}}
+BESIDE = {'whole': 'torch', 'int8': 'torch_int8'}  # ours and the peer of the same kind
 PARTS = ('infer', 'train')
 RATIOS = {  # of milliseconds: what is divided, what it is divided by
     'movement': ('movement', ('plain',)),
@@ -124,6 +125,10 @@ def infer(
         print(
             f'{shape["length"]:>6} {shape["rows"]:>4} {side:>12} {spread:>28} {whole / middle:6.2f} {size:7.1f} {said}'
         )
+    for ours, peer in BESIDE.items():
+        if ours in report and peer in report:
+            speed = report[peer]['milliseconds'] / report[ours]['milliseconds']
+            print(f'{"":>11} {ours}: {speed:.2f} times as fast as {peer}')
     return report
 
 

@@ -46,6 +46,7 @@ SKIPPED = {
     '*python -m pytest -m real *': 'needs data and scripts that are not at hand',
     '* --workdir runs/gpu': 'needs a GPU; the same command is run with another workdir',
     '*configs/pretrain/books_bert.py *': LONG,
+    '* --workdir runs/distil_books *': 'needs that run; tests/training/ learns so',
     '*configs/pretrain/books_long.py:*': LONG,
     '* --workdir runs/enwik8_axial *': 'as runs/enwik8_full with other positions, which tests/models/ builds',
     '* --workdir runs/enwik8-xl*': 'the same training, and eval.py with the same flags, are run as runs/enwik8_xl',

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from safetensors.numpy import save_file
 
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.model import ModelConfig
@@ -18,6 +19,8 @@ from efficient_attention.interop.shrink import parameter_count, shrink
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.loop import train
+from tests.interop.folders import ARRAYS
+from tests.interop.test_pretrained import PEERS, differences_in_transformers
 from tests.training.tiny_fine_tuning import tiny_config, tiny_values
 
 HEAD = HeadConfig(kind='sequence', outputs=2)
@@ -101,6 +104,24 @@ def test_it_goes_out_padded_and_comes_back_small(tmp_path: Path, fields: dict[st
     back = open_pretrained(tmp_path / 'small')
     assert back.model.layer_heads == small.model.layer_heads
     jax.tree.map(np.testing.assert_array_equal, back.params(), small.params())
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not PEERS.exists(), reason='needs transformers, see `make peers`')
+def test_masked_shrunk_and_low_rank_models_agree_in_transformers(tmp_path: Path):
+    """What is gone stands there as zeros, and factors multiplied."""
+    whole = masked(drawn({'token_types': 2, 'vocab_size': 60}))
+    made = {'masked': whole, 'shrunk': shrink(whole)}
+    made['low_rank'] = low_rank(drawn({'token_types': 2, 'vocab_size': 60}), ranks=('up=4', 'token=8'))
+    for name, pretrained in made.items():
+        save_pretrained(tmp_path / name, pretrained)
+        inputs = {'input_ids': np.asarray(BATCH['tokens']), 'attention_mask': np.asarray(BATCH['segments'])}
+        arrays = {f'input/{key}': array.astype(np.int32) for key, array in inputs.items()}
+        arrays['output/ForSequenceClassification/logits'] = np.asarray(logits(pretrained))
+        save_file(arrays, tmp_path / name / ARRAYS)
+        (tmp_path / name / 'ending').write_text('ForSequenceClassification')
+    differences = differences_in_transformers([str(tmp_path / name) for name in made])
+    assert len(differences) == len(made) and max(differences.values()) < 1e-5
 
 
 def test_nothing_to_shrink_is_one_line():

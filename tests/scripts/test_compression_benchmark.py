@@ -45,6 +45,7 @@ def test_speeds_are_of_the_whole_model(tmp_path: Path, monkeypatch, capsys):
     assert ratios == {'movement': 1.3, 'qat': 1.5, 'live': 1.1, 'kept': 1.1}
     out = capsys.readouterr().out
     assert 'int8          24.0 (24.0 to 24.0)   2.00     1.0     2.0' in out
+    assert 'whole: 2.00 times as fast as torch\n' in out and 'int8: 2.00 times as fast as torch_int8\n' in out
 
 
 @pytest.mark.parametrize(
