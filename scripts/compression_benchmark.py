@@ -3,7 +3,7 @@
 `infer`: a call of an encoder of MiniLM's shape and of smaller ones, ours and PyTorch's: its float32 and its dynamic
 int8, which a user would take there. Each side has random weights, a process of its own, and turns with the others. A
 ratio is the time of our float32 whole model over a side's: above 1 the side is faster. Beside each are the bytes of
-its parameters, as they lie on disk, and what a call needs beside them.
+its parameters, as they lie on disk, and how far calls raise the resident memory of the process, model apart.
 
 `train`: steps of a classifier of 6 layers: plain, with movement pruning, with rounding (`model.quantization`), and of a
 student of 3 layers alone, with a teacher beside it, and with kept logits.
@@ -118,7 +118,7 @@ def infer(
     for side, found in runs.items():
         middle = statistics.median(times[side])
         report[side] = found[-1] | {'milliseconds': middle, 'times': times[side], 'speed': whole / middle}
-        beside = found[-1].get('temporary_bytes')
+        beside = found[-1].get('peak_bytes')
         said = f'{beside / MEBIBYTE:7.1f}' if beside is not None else f'{"":7}'
         spread = f'{middle:.1f} ({min(times[side]):.1f} to {max(times[side]):.1f})'
         size = found[-1]['parameter_bytes'] / MEBIBYTE

@@ -17,11 +17,15 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.models.quantized import store_codes
+from scripts.measure_memory import start_peak, status_bytes
 from scripts.peers.nnx_inference import time_of
 
 
 def measure(shape: dict[str, Any]) -> dict[str, Any]:
-    """Milliseconds and temporary memory of a call, and what its program costs to make.
+    """Milliseconds and memory of a call, and what its program costs to make.
+
+    'temporary_bytes' is what the program plans beside its arguments and results, 'peak_bytes' how far calls raised the
+    resident memory (None where the system does not tell).
 
     Args:
         shape: 'model' (fields of `ModelConfig`), 'rows', 'length', and 'layout': 'separate' as inference has its
@@ -45,10 +49,13 @@ def measure(shape: dict[str, Any]) -> dict[str, Any]:
     start = time.perf_counter()
     program = jax.jit(lambda params, *inputs: nnx.merge(graph, params)(*inputs)).lower(*inputs).compile()
     seconds = time.perf_counter() - start
+    before = start_peak()
+    milliseconds = time_of(lambda: program(*inputs))
     return {
         'name': f'efficient_attention, jax {jax.__version__}',
-        'milliseconds': time_of(lambda: program(*inputs)),
+        'milliseconds': milliseconds,
         'parameter_bytes': sum(leaf.nbytes for leaf in jax.tree.leaves(params)),
+        'peak_bytes': None if before is None else max(status_bytes('VmHWM') - before, 0),
         'temporary_bytes': program.memory_analysis().temp_size_in_bytes,
         'program_lines': len(program.as_text().splitlines()),
         'compile_seconds': seconds,

@@ -50,7 +50,7 @@ def measure(shape: dict) -> dict:
         'name': name,
         'milliseconds': 1e3 * float(np.median(times)),
         'parameter_bytes': stored.getbuffer().nbytes,
-        'temporary_bytes': max(resident_bytes('VmHWM') - before, 0),
+        'peak_bytes': max(resident_bytes('VmHWM') - before, 0),
     }
 
 

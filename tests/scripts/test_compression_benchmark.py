@@ -26,7 +26,7 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
         time = shape['rows'] * shape['model']['layers'] * (2.0 if is_peer else 1.0)
         time /= 2.0 if shape.get('quantization') or shape['model'].get('quantization') else 1.0
         found = {'name': 'fake', 'milliseconds': time, 'parameter_bytes': 2**20}
-        return found | ({} if is_peer else {'temporary_bytes': 2**21})
+        return found | {'peak_bytes': 2**21}
 
     monkeypatch.setattr(command, 'figures_of', figures_of)
     python = Path(__file__)  # a file that is there
