@@ -5,9 +5,9 @@ folder. With `--length 4096 --pattern 'window(128) | global_tokens(1)'` the enco
 attention.
 
 `--shrink` removes the heads and feed-forward units that pruning has masked, `--low_rank 0.9` takes kernels and the
-token table apart into two factors that keep this share of their energy, with `--weigh gradients` of what matters to the
-loss of the run's training rows. `--small` writes this project's own form, in as few bytes as say the same; `--quantize
-int8` makes kernels and tables 8-bit integers there.
+token table apart into two factors that keep this share of their energy (squared singular values), with `--weigh
+gradients` of what matters to the loss of the run's training rows. `--small` writes this project's own form, in as few
+bytes as say the same; `--quantize int8` makes kernels and tables 8-bit integers there.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -17,6 +17,7 @@ if __name__ == '__main__':
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -25,6 +26,7 @@ from efficient_attention.commands.flags import define_checkpoint, define_length,
 from efficient_attention.commands.phases import READING, note_phase
 from efficient_attention.errors import InputError
 
+WEIGHED_ROWS = 512  # of --weigh, where --weigh_rows does not say
 OLD_NAMES = {
     'source': 'model',
     'to': 'output',
@@ -69,9 +71,14 @@ def main() -> None:
     if options.shrink:
         pretrained = shrink(pretrained)
     if options.low_rank is not None or options.ranks:
-        weights = input_weights(pretrained, options.weigh, options.weigh_rows or 512) if options.weigh else None
+        if options.weigh:
+            print(f'reads training rows of the run, {options.weigh_rows or WEIGHED_ROWS:,} at most', flush=True)
+        weights = (
+            input_weights(pretrained, options.weigh, options.weigh_rows or WEIGHED_ROWS) if options.weigh else None
+        )
         pretrained = low_rank(pretrained, share=options.low_rank, ranks=tuple(options.ranks), weights=weights)
         print(f'ranks {", ".join(pretrained.model.ranks)}')
+    has_codes = pretrained.codes is not None and pretrained.model.quantization != 'none'
     if options.quantize:
         pretrained = quantize(pretrained, options.quantize, tuple(options.float_layers))
     is_small = not options.compressed and (options.small or bool(options.quantize))
@@ -82,7 +89,9 @@ def main() -> None:
     model = pretrained.model
     positions = f'{model.position_limit} positions' if model.position_limit else 'any number of positions'
     print(f'{output}: {positions}, attention {model.attention}')
-    if options.quantize:
+    if options.quantize and has_codes:
+        print('it holds these codes already: nothing is rounded again')
+    elif options.quantize:
         flat = as_flat(pretrained.params())
         for name, error in rounding_errors(flat, pretrained.model, pretrained.head).items():
             print(f'{name}: rounded, {error:.4f} of its root mean square lost')
@@ -91,8 +100,16 @@ def main() -> None:
     if options.shrink or is_small or options.compressed or pretrained.model.ranks:
         counts = [parameter_count(one.params()) for one in (before, pretrained)]
         sizes = [4 * counts[0], (output / 'model.safetensors').stat().st_size]
-        print(f'parameters {counts[0]:,} before, {counts[1]:,} after, {counts[0] / counts[1]:.2f} times fewer')
-        print(f'{sizes[0]:,} bytes as float32 before, {sizes[1]:,} after, {sizes[0] / sizes[1]:.2f} times smaller')
+        print(f'parameters {counts[0]:,} before, {counts[1]:,} after{times(counts, "fewer")}')
+        print(f'{sizes[0]:,} bytes as float32 before, {sizes[1]:,} after{times(sizes, "smaller")}')
+        if not is_small and not options.compressed:
+            print('as large on disk as before, for other readers; --small writes fewer bytes')
+
+
+def times(numbers: Sequence[int], word: str) -> str:
+    """How often the second number goes into the first, in words; '' where it hardly changes."""
+    ratio = numbers[0] / numbers[1]
+    return f', {ratio:.2f} times {word}' if ratio >= 1.005 else ''
 
 
 def define_flags() -> flags.FlagValues:
@@ -111,7 +128,7 @@ def define_flags() -> flags.FlagValues:
     flags.DEFINE_list('ranks', [], entries, flag_values=options)
     ways = "What factors lose least of: 'gradients' or 'inputs' of the run's rows; else all numbers count alike."
     flags.DEFINE_enum('weigh', None, ['gradients', 'inputs'], ways, flag_values=options)
-    rows = 'Training rows of --weigh; 512 by default.'
+    rows = f'Training rows of --weigh; {WEIGHED_ROWS} by default.'
     flags.DEFINE_integer('weigh_rows', None, rows, lower_bound=1, flag_values=options)
     flags.DEFINE_bool('small', False, "Write this project's own form, in few bytes.", flag_values=options)
     modes = ['int8', 'int8_weights']

@@ -67,8 +67,8 @@ class DistillConfig:
             value = getattr(self, field.name)
             if value != field.default:
                 raise InputError(
-                    f'distill.{field.name} is {value!r}; it needs distill.teacher, without which it must be '
-                    f'{field.default!r}'
+                    f'distill.teacher is empty, and distill.{field.name} is {value!r}: name a teacher, or leave the '
+                    f'field at {field.default!r}'
                 )
 
     @property

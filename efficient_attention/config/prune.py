@@ -81,8 +81,8 @@ class PruneConfig:
             value, readers = getattr(self, field.name), READERS.get(field.name, METHODS[1:])
             if field.name != 'method' and self.method not in readers and value != field.default:
                 raise InputError(
-                    f'prune.{field.name} is {value!r}, which prune.method {self.method!r} does not read; it must be '
-                    f'{field.default!r}'
+                    f'prune.{field.name} is {value!r}, which prune.method {self.method!r} does not read; leave '
+                    f'it at {field.default!r}'
                 )
         has_blocks = 'block' in (self.attention, self.feed_forward)
         if not has_blocks and self.block != PruneConfig.block:

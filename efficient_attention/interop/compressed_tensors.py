@@ -28,8 +28,8 @@ def check_compressible(model: ModelConfig) -> None:
         raise InputError('an encoder-decoder has no 8-bit form; encoders have')
     if model.quantization != 'int8':
         raise InputError(
-            f'model.quantization is {model.quantization!r}; in the names of compressed-tensors inputs are rounded too, '
-            "as by 'int8'"
+            f'model.quantization is {model.quantization!r}; what compressed-tensors names (--compressed) is rounded by '
+            "'int8' (--quantize int8)"
         )
     if model.ranks or model.is_uneven:
         raise InputError('kernels that are products, or layers of different width, are 8-bit in the small form alone')

@@ -15,7 +15,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.factors import factored, row_scale
 from efficient_attention.interop.parameters import parameter_shapes
-from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.interop.pretrained import Pretrained, check_no_codes
 from efficient_attention.interop.small_folder import parts_of_names
 
 
@@ -43,11 +43,14 @@ def low_rank(
     if model.decoder_layers:
         raise InputError('the kernels of an encoder-decoder are not taken apart; those of encoders are')
     if model.ranks:
-        raise InputError(f'its kernels are products already, with model.ranks {model.ranks}')
+        raise InputError(f'its kernels are products already, with model.ranks {", ".join(model.ranks)}')
+    check_no_codes(pretrained)
     params = pretrained.params()
     if share is not None:
         if not 0.0 < share < 1.0:
-            raise InputError(f'the share of energy is {share}; it must lie in (0, 1)')
+            raise InputError(
+                f'the share of squared singular values that is kept (--low_rank) is {share}; it must lie in (0, 1)'
+            )
         least = ranks_of(params['encoder'], share, weights['encoder'] if weights else None)
         ranks = tuple(f'{kind}={rank}' for kind, rank in least.items() if is_worth(model, kind, rank))
     smaller = dataclasses.replace(model, ranks=ranks)

@@ -182,6 +182,15 @@ def as_encoder(model: ModelConfig) -> ModelConfig:
     )
 
 
+def check_no_codes(pretrained: Pretrained) -> None:
+    """Raises InputError where a model's numbers are codes, which another form of it would undo."""
+    if pretrained.codes is not None and pretrained.model.quantization != 'none':
+        raise InputError(
+            f'it holds codes already, with model.quantization {pretrained.model.quantization!r}; take the model that '
+            'it was made of'
+        )
+
+
 def open_encoder(path: Path, checkpoint: str = '') -> Pretrained:
     """As `open_pretrained`, of what has no decoder; raises InputError for an encoder-decoder too."""
     pretrained = open_pretrained(path, checkpoint)

@@ -39,10 +39,8 @@ def quantize(pretrained: Pretrained, mode: str, float_layers: tuple[str, ...] = 
         raise InputError(
             f'it {how} model.quantization {own[0]!r} and model.float_layers {", ".join(own[1]) or "()"}; {advice}'
         )
-    check_float_layers(
-        float_layers, rounded_paths(dataclasses.replace(pretrained.model, quantization=mode), pretrained.head)
-    )
     model = dataclasses.replace(pretrained.model, quantization=mode, float_layers=float_layers)
+    check_float_layers(float_layers, rounded_paths(dataclasses.replace(model, float_layers=()), pretrained.head))
     return dataclasses.replace(pretrained, model=model, codes=None)
 
 

@@ -15,7 +15,7 @@ from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.attention.sparsemax.definition import Sparsemax
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.interop.pretrained import Pretrained, check_no_codes
 from efficient_attention.interop.uneven_layers import joined, with_stack
 from efficient_attention.models.uneven import stretches
 from efficient_attention.modules.activations import ACTIVATION_FUNCTIONS
@@ -45,6 +45,7 @@ def shrink(pretrained: Pretrained) -> Pretrained:
     if model.is_uneven:
         raise InputError('a model is shrunk once; its layers have heads and units of their own already')
     check_can_shrink(model)
+    check_no_codes(pretrained)
     params = pretrained.params()
     stack = params['encoder']['stack']['layers']
     count = len(set(model.layer_numbers))

@@ -153,8 +153,12 @@ def fill_tokenizer(data: Values, pretrained: Pretrained | None) -> None:
     if data.get('tokenizer') is not None:
         return
     if pretrained is None or pretrained.tokenizer is None:
-        where = 'train.start_from has none' if pretrained else 'there is no train.start_from'
-        raise InputError(f'data.tokenizer is not given, and {where}')
+        if pretrained is not None:
+            raise InputError('data.tokenizer is not given, and train.start_from has none')
+        raise InputError(
+            'train.start_from is not given, and neither is data.tokenizer: name a checkpoint to begin with, or the '
+            'tokenizer of a model that is drawn'
+        )
     data['tokenizer'], data['lowercase'] = str(pretrained.tokenizer), pretrained.lowercase
 
 

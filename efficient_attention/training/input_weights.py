@@ -41,7 +41,7 @@ def input_weights(pretrained: Pretrained, way: str, rows: int) -> dict[Any, Any]
     config = pretrained.run
     if config is None or config.task != 'fine_tuning':
         kind = 'no run' if config is None else f'one of {config.task}'
-        raise InputError(f'weights of inputs come from the training rows of a fine-tuning run; this is {kind}')
+        raise InputError(f'--weigh reads the training rows of a fine-tuning run; --model is {kind}')
     if way not in WAYS:
         raise InputError(f'unknown weights {way!r}; known: {", ".join(WAYS)}')
     plain: dict[str, Any] = {

@@ -15,8 +15,11 @@ from efficient_attention.errors import InputError
 @pytest.mark.parametrize(
     'fields, message',
     [
-        ({'temperature': 2.0}, 'distill.temperature is 2.0; it needs distill.teacher, without which it must be 1.0'),
-        ({'hidden': 1.0}, 'distill.hidden is 1.0; it needs distill.teacher'),
+        (
+            {'temperature': 2.0},
+            'distill.teacher is empty, and distill.temperature is 2.0: name a teacher, or leave the field at 1.0',
+        ),
+        ({'hidden': 1.0}, 'distill.teacher is empty, and distill.hidden is 1.0'),
         ({'teacher': 'a', 'temperature': 0.0}, r'distill.temperature is 0.0; it must lie in \(0'),
         ({'teacher': 'a', 'soft': -1.0}, r'distill.soft is -1.0; it must lie in \[0'),
         ({'teacher': 'a', 'soft': 0.0}, 'nothing is learned from it'),

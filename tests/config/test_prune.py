@@ -18,7 +18,7 @@ from efficient_attention.errors import InputError
             {'method': 'best'},
             "prune.method is 'best'; known: none, magnitude, movement, random, soft_movement, l0, fixed",
         ),
-        ({'keep': 0.5}, "prune.keep is 0.5, which prune.method 'none' does not read; it must be 0.15"),
+        ({'keep': 0.5}, "prune.keep is 0.5, which prune.method 'none' does not read; leave it at 0.15"),
         ({'method': 'magnitude', 'keep': 0.0}, r'prune.keep is 0.0; it must lie in \(0, 1\]'),
         ({'method': 'magnitude', 'keep': 1.5}, r'prune.keep is 1.5; it must lie in \(0, 1\]'),
         ({'method': 'magnitude', 'end': 1.2}, r'prune.end is 1.2; it must lie in \[0, 1\]'),

@@ -14,6 +14,7 @@ from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import pretrained_module
 from efficient_attention.interop.lengthen import lengthen
+from efficient_attention.interop.low_rank import low_rank
 from efficient_attention.interop.pretrained import codes_of, open_pretrained, save_pretrained
 from efficient_attention.interop.save_small import quantize, save_small
 from efficient_attention.interop.shrink import parameter_count, shrink
@@ -149,3 +150,13 @@ def test_an_encoder_decoder_has_no_small_form(tmp_path: Path):
     for refuse in (lambda: save_small(tmp_path / 'no', whole), lambda: quantize(whole, 'int8')):
         with pytest.raises(InputError, match='an encoder-decoder'):
             refuse()
+
+
+def test_a_model_of_codes_is_not_changed_otherwise(tmp_path: Path):
+    save_small(tmp_path / 'int8', quantize(masked(drawn({})), 'int8'))
+    rounded = open_pretrained(tmp_path / 'int8')
+    for change in (shrink, functools.partial(low_rank, ranks=('up=4',))):
+        with pytest.raises(InputError, match="it holds codes already, with model.quantization 'int8'; take the model"):
+            change(rounded)
+    with pytest.raises(InputError, match=r"model.float_layers has '\(', which is no regular expression"):
+        quantize(drawn({}), 'int8', ('(',))

@@ -61,10 +61,10 @@ def test_a_longer_model(call, tmp_path: Path):
         (('--weigh', 'inputs'), 'error: --weigh says how factors are found; it needs --low_rank or --ranks'),
         (
             ('--weigh', 'inputs', '--ranks', 'up=3'),
-            'error: weights of inputs come from the training rows of a fine-tuning',
+            'error: --weigh reads the training rows of a fine-tuning',
         ),
         (('--small', '--compressed'), "error: --small is this project's own form, and --compressed that of"),
-        (('--compressed',), "error: model.quantization is 'none'; in the names of compressed-tensors inputs are"),
+        (('--compressed',), "error: model.quantization is 'none'; what compressed-tensors names (--compressed) is"),
         (('--float_layers', 'down'), 'error: --float_layers names layers that --quantize leaves as they are'),
         (('--shrink',), 'error: nothing to shrink: in no layer is a whole head or feed-forward unit zero'),
         (('--length', '8'), 'error: 8 positions; the model has 24 already'),
