@@ -3,6 +3,8 @@
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.run import Run
 
+FEW_STEPS = 20  # of a schedule of pruning
+
 
 def run_notes(run: Run, *, is_complete: bool = False) -> list[str]:
     """Lines on the warm-up, the batch and the held-out text of a run, then those of its task.
@@ -10,7 +12,8 @@ def run_notes(run: Run, *, is_complete: bool = False) -> list[str]:
     A complete run reads no batch and has no line on it: the task would have to plan all of its training data for that.
     """
     batch = [] if is_complete else batch_note(run)
-    return [*warmup_note(run.config), *batch, *no_evaluation_note(run.config), *run.task.notes]
+    notes = [*warmup_note(run.config), *pruning_note(run.config), *batch, *no_evaluation_note(run.config)]
+    return [*notes, *run.task.notes]
 
 
 def warmup_note(config: RunConfig) -> list[str]:
@@ -21,6 +24,18 @@ def warmup_note(config: RunConfig) -> list[str]:
     return [
         f'this run ends in its warm-up and learns little: train.steps is {steps:,}, optimizer.warmup_steps '
         f'{warmup:,}; shorten it, such as --config.optimizer.warmup_steps={steps // 10}'
+    ]
+
+
+def pruning_note(config: RunConfig) -> list[str]:
+    """A line where nearly all at once is pruned, so that the rest has no steps to learn what is gone."""
+    prune, steps = config.prune, config.train.steps
+    between = prune.final_step(steps) - round(prune.begin * steps)
+    if not prune.has_schedule or prune.begin == prune.end or between >= FEW_STEPS:
+        return []
+    return [
+        f'what is pruned goes within {between} of {steps:,} steps (prune.begin {prune.begin}, prune.end {prune.end}); '
+        'longer runs lose less'
     ]
 
 

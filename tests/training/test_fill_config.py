@@ -49,14 +49,18 @@ def test_labels_are_those_of_the_training_files_whatever_the_checkpoint_has(tmp_
 def test_a_fine_tuning_run_needs_a_tokenizer(tmp_path: Path):
     values = tiny_values(tmp_path)
     values['data']['tokenizer'] = None
-    with pytest.raises(InputError, match=r'^train\.start_from is not given, and neither is data\.tokenizer: name a checkpoint'):
+    with pytest.raises(
+        InputError, match=r'^train\.start_from is not given, and neither is data\.tokenizer: name a checkpoint'
+    ):
         fill_config(values)
 
 
 def test_what_a_run_from_text_to_text_leaves_open_follows_a_checkpoint(tmp_path: Path):
     """tests/tasks/test_text_to_text.py has what it is filled with."""
     values = glue_config('rte-pretrained').to_dict()
-    with pytest.raises(InputError, match=r'^train\.start_from is not given, and neither is data\.tokenizer: name a checkpoint'):
+    with pytest.raises(
+        InputError, match=r'^train\.start_from is not given, and neither is data\.tokenizer: name a checkpoint'
+    ):
         fill_config(values)
     encoder = write_checkpoint(tmp_path / 'made', 'fill_mask')
     with pytest.raises(InputError, match=rf'^model is left open, .* of train\.start_from; {encoder} holds none$'):

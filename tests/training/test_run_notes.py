@@ -13,7 +13,12 @@ from efficient_attention.training.run_notes import no_evaluation_note, run_notes
 
 def notes(rows: int | None = None, **fields: Any) -> list[str]:
     """The lines of a run with these fields by dotted name, whose training data has `rows` rows."""
-    groups: dict[str, dict[str, Any]] = {'train': {'steps': 100}, 'optimizer': {'warmup_steps': 10}, 'data': {}}
+    groups: dict[str, dict[str, Any]] = {
+        'train': {'steps': 100},
+        'optimizer': {'warmup_steps': 10},
+        'data': {},
+        'prune': {},
+    }
     for name, value in fields.items():
         group, field = name.split('.')
         groups[group][field] = value
@@ -69,6 +74,10 @@ def test_a_run_as_it_should_be_has_the_lines_of_its_task_alone(rows: int | None,
         (
             {'data.held_out': 0.0},
             'no text is held out (data.held_out=0): nothing is evaluated, and no checkpoint is the best one',
+        ),
+        (
+            {'train.steps': 15, 'prune.method': 'magnitude', 'prune.begin': 0.2},
+            'what is pruned goes within 9 of 15 steps (prune.begin 0.2, prune.end 0.8); longer runs lose less',
         ),
     ],
 )
