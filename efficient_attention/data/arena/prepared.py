@@ -80,7 +80,7 @@ def _write(folder: Path, arena_set: ArenaSet, split: str, rows: Sequence[ArenaRo
     lengths_RT = np.array([[len(text) for text in row.texts] for row in rows], np.int64)
     words = np.concatenate([text for row in rows for text in row.texts])
     labels_R = np.array([row.label for row in rows], np.uint8)
-    arrays = (words.astype('<u2'), np.cumsum(lengths_RT).reshape(lengths_RT.shape), labels_R)
+    arrays: tuple[np.ndarray, ...] = (words.astype('<u2'), np.cumsum(lengths_RT).reshape(lengths_RT.shape), labels_R)
     for name, array in zip(ARRAYS, arrays, strict=True):
         np.save(folder / f'{name}.npy', array)
     manifest = {'format': FORMAT, 'rules': RULES, 'set': arena_set.text, 'split': split}
