@@ -60,14 +60,15 @@ def may_differ(saved: Mapping[str, Any], config: RunConfig) -> tuple[str, ...]:
     `train.steps` may grow where the new config's schedule has no end ('constant', 'rsqrt'); the same command may switch
     to that schedule. Steps already made keep the learning rates that they had, each later step takes the new
     schedule's. Without a change of the schedule this is, bit for bit, the longer run unbroken. So a run that prunes,
-    whose schedule of pruning goes by shares of the run, gets no more steps.
+    whose schedule of pruning goes by shares of the run, gets no more steps. The file of a fine-tuning run's tokenizer,
+    which may be its teacher's, may have moved: the digest of what is in it is compared apart.
 
     Args:
         saved: the fingerprint of a checkpoint or workdir, {} where there is none.
         config: of the run that goes on.
     """
     has_end = config.optimizer.schedule in SCHEDULES_WITH_AN_END
-    always = fields_of_a_run(CHANGEABLE)
+    always = fields_of_a_run(CHANGEABLE) + (('config.data.tokenizer',) if config.task == 'fine_tuning' else ())
     is_fixed = has_end or config.prune.has_schedule or not is_longer(saved, config)
     return always if is_fixed else always + fields_of_a_run(CHANGEABLE_WITH_MORE_STEPS)
 
