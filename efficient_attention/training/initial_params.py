@@ -48,6 +48,7 @@ class InitialParams:
     def __init__(self, config: RunConfig, pretrained: Pretrained | None = None) -> None:
         """`pretrained`: the checkpoint of `train.start_from`, where it is open already."""
         self.config, self._open = config, pretrained
+        self._mask: Any = None
 
     @functools.cached_property
     def pretrained(self) -> Pretrained:
@@ -57,13 +58,29 @@ class InitialParams:
             check_layers(self.config.model.layers, pretrained)
         return pretrained
 
+    def read_mask(self, run: Run) -> None:
+        """Reads the mask of `prune.mask_from`, where that is asked for and `state` has not done so.
+
+        Raises:
+            InputError: there is no such model, or its layers are not those of the run.
+        """
+        where = Path(self.config.prune.mask_from)
+        if run.pruner is None or not self.config.prune.mask_from or self._mask is not None:
+            return
+        try:
+            params = open_pretrained(where).params()
+        except InputError as error:
+            raise InputError(f'prune.mask_from: {error}') from None
+        self._mask = fixed_scores(run.pruner, where, params)
+
     def state(self, run: Run) -> TrainState:
         """The run's state at step 0, made on its devices.
 
         Raises:
             InputError: the checkpoint to start from does not fit the model, or has another tokenizer.
         """
-        state = with_mask(run.drawn_state(), run)
+        self.read_mask(run)
+        state = with_mask(run.drawn_state(), self._mask)
         if not self.config.train.start_from or self.config.train.start_random:
             return state
         start, pretrained = Path(self.config.train.start_from), self.pretrained
@@ -92,21 +109,11 @@ class InitialParams:
         return f'parameters from {self.pretrained.origin()}'
 
 
-def with_mask(state: TrainState, run: Run) -> TrainState:
-    """The state with the mask of `prune.mask_from`, where that is asked for.
-
-    Raises:
-        InputError: there is no such model, or its layers are not those of the run.
-    """
-    if run.pruner is None or not run.config.prune.mask_from:
+def with_mask(state: TrainState, mask: Any) -> TrainState:
+    """The state with these scores, where there are any."""
+    if mask is None:
         return state
-    where = Path(run.config.prune.mask_from)
-    try:
-        params = open_pretrained(where).params()
-    except InputError as error:
-        raise InputError(f'prune.mask_from: {error}') from None
-    found = fixed_scores(run.pruner, where, params)
-    scores = jax.tree.map(lambda leaf, one: jax.device_put(np.asarray(one), leaf.sharding), state.scores, found)
+    scores = jax.tree.map(lambda leaf, one: jax.device_put(np.asarray(one), leaf.sharding), state.scores, mask)
     return dataclasses.replace(state, scores=scores)
 
 

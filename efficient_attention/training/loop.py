@@ -34,7 +34,7 @@ from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
 from efficient_attention.training.step_queue import StepQueue
 from efficient_attention.training.throughput import Throughput
-from efficient_attention.workdir.checkpoint_reader import Saved
+from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Saved
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
 from efficient_attention.workdir.config_file import claim_workdir, growth_note, may_differ, with_new_fields
 from efficient_attention.workdir.environment import write_environment
@@ -69,6 +69,8 @@ def train(
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
     run.task.prepare_training()  # what it refuses leaves no workdir behind
+    if not CheckpointReader(workdir).steps():
+        start.read_mask(run)  # likewise
     fingerprint = {'config': to_dict(config)} | run.fingerprint
     with contextlib.ExitStack() as stack:
         watchdog = stack.enter_context(Watchdog(config.train.stall_seconds, workdir))

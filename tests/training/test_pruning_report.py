@@ -101,6 +101,7 @@ def test_a_lottery_ticket_has_the_zeros_of_one_run_and_the_weights_of_another_st
         train(tiny_config(tmp_path, **RUN, **fields | {'prune.mask_from': str(dense)}), tmp_path / 'no')
     with pytest.raises(InputError, match='prune.mask_from: .*nowhere: no checkpoint there'):
         train(tiny_config(tmp_path, **RUN, **fields | {'prune.mask_from': str(tmp_path / 'nowhere')}), tmp_path / 'no')
+    assert not (tmp_path / 'no').exists()
     with pytest.raises(InputError, match='prune.mask_from .*key/kernel has the shape .2, 16, 16., not .3, 16, 16.'):
         train(tiny_config(tmp_path, **RUN, **fields, **{'model.layers': 3}), tmp_path / 'no')
 
