@@ -65,6 +65,26 @@ ORIGINAL: dict[str, dict[str, tuple[float, ...]]] = {
         'pathx': (4, 128, 8, 128, 128, 0.2, 64, 500_000, 0.01, 2_500, 0.0),
     },
 }
+# The released settings of single mechanisms: layers, width, heads, width of all heads, of the feed-forward layer,
+# dropout, and what else differs. BigBird's say `num_head`, a misspelt 4; `lra_local` is what they mean by local.
+OF_MECHANISMS: dict[tuple[str, str], tuple[float, ...]] = {
+    ('image', 'bigbird'): (1, 128, 4, 64, 128, 0.3),
+    ('image', 'lra_local'): (1, 128, 2, 64, 128, 0.3),
+    ('image', 'longformer'): (4, 128, 4, 64, 128, 0.3),
+    ('image', 'lsh'): (4, 64, 8, 32, 64, 0.3),
+    ('image', 'sinkhorn'): (1, 32, 1, 32, 64, 0.1),
+    ('pathfinder_hard', 'bigbird'): (4, 64, 2, 32, 64, 0.2),
+    ('pathfinder_hard', 'linear'): (1, 128, 2, 64, 128, 0.2),
+    ('pathfinder_hard', 'linformer'): (1, 32, 2, 16, 32, 0.2),
+    ('pathfinder_hard', 'lra_local'): (2, 64, 4, 32, 64, 0.1),
+    ('pathfinder_hard', 'longformer'): (2, 32, 2, 16, 32, 0.1),
+    ('pathfinder_hard', 'favor'): (4, 32, 8, 16, 32, 0.2),
+    ('pathfinder_hard', 'lsh'): (2, 64, 8, 32, 64, 0.2),
+    ('pathfinder_hard', 'sinkhorn'): (2, 32, 4, 16, 64, 0.2),
+    ('pathfinder_hard', 'synthesizer'): (2, 64, 4, 32, 64, 0.2),
+}
+WEIGHT_DECAYS = {('image', 'sinkhorn'): 0.7}
+POOLED_BY_MEAN = (('image', 'lra_local'), ('image', 'longformer'))  # the other mechanisms' images by [CLS]
 OF_IMAGES = ('image', 'pathfinder_hard', 'pathx')  # whose rate falls as a cosine; that of others as 1 / sqrt(step)
 MASK_RATES = {'listops': 0.1, 'cifar10': 0.5, 'pathfinder': 0.5}  # Amos et al. 2023, arXiv 2310.02980; text: 0.15
 PAPER_BYTES = 4_000  # of a review; the released settings have 1,000
@@ -123,7 +143,7 @@ def get_config(cell: str = 'listops_short,full') -> ConfigDict:
         config.data.vocab_size = ids
         config.data.mask_rate = MASK_RATES.get(kind, 0.15)
         config.data.max_masked = round(config.data.mask_rate * length)
-        set_size(config, task, size)
+        set_size(config, task, size, mechanism)
         set_fields(config.model, mechanisms(length)[mechanism])
         return config
 
@@ -140,13 +160,13 @@ def get_config(cell: str = 'listops_short,full') -> ConfigDict:
     config.head.transform = 'relu'
 
     config.head.dropout_rate = 0.1
-    set_size(config, task, size)
+    set_size(config, task, size, mechanism)
     set_fields(config.model, mechanisms(config.data.length)[mechanism])
     config.checkpoint.best_metric = 'accuracy'
     return config
 
 
-def set_size(config: ConfigDict, task: str, size: str) -> None:
+def set_size(config: ConfigDict, task: str, size: str, mechanism: str) -> None:
     """Sets sizes, steps and rates of the small or an original model."""
     if size == 'small':
         set_fields(config.model, SMALL)
@@ -158,14 +178,20 @@ def set_size(config: ConfigDict, task: str, size: str) -> None:
         config.train.steps = SMALL_STEPS.get(task, 1_000)
         config.eval.every_steps = config.checkpoint.every_steps = 250
         return
-    layers, width, heads, inner, feed_forward, dropout, *recipe = ORIGINAL[size][task]
-    batch, steps, rate, warmup, decay = recipe
+    cell = task, mechanism.partition('_')[0] if mechanism.startswith('synthesizer') else mechanism
+    whole = ORIGINAL[size][task]
+    layers, width, heads, inner, feed_forward, dropout = (
+        OF_MECHANISMS.get(cell, whole[:6]) if size == 'code' else whole[:6]
+    )
+    batch, steps, rate, warmup, decay = whole[6:]
+    decay = WEIGHT_DECAYS.get(cell, decay) if size == 'code' else decay
     model = {'layers': int(layers), 'width': int(width), 'heads': int(heads), 'head_width': int(inner // heads)}
     set_fields(config.model, model | {'feed_forward_width': int(feed_forward), 'dropout_rate': dropout})
     config.model.positions = 'learned' if task in ('image', 'pathx') else 'sinusoidal'
     config.model.attention_bias = False
     config.head.dropout_rate = dropout
-    if task not in ('pathfinder_hard', 'pathx', 'retrieval'):
+    has_cls = task not in ('pathfinder_hard', 'pathx', 'retrieval')
+    if has_cls and not (size == 'code' and cell in POOLED_BY_MEAN):
         config.data.tokenizer = f'{config.data.tokenizer}:cls'
         config.data.length = config.data.length + 1  # [CLS]
         config.model.max_length = config.model.max_length + 1

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.arena import get_config
 from efficient_attention.errors import InputError
 from efficient_attention.training.grid_cells import cells_of, positive_rates, yardsticks_of
 
@@ -54,3 +55,23 @@ def test_yardsticks_are_kept_in_the_folder(tmp_path: Path):
     assert yardsticks_of(cells, tmp_path) == {'listops_short': {'known': 0.5}}
     cells['listops_short', 'full']['examples']['test'] = 'listops:rows=30:length=8-30'  # other rows, other yardsticks
     assert list(yardsticks_of(cells, tmp_path)['listops_short']) == ['majority', 'root', 'root_digits']
+
+
+@pytest.mark.parametrize(
+    'cell, sizes, decay, pooling',
+    [
+        ('image,full,code', (1, 128, 8, 8), 0.0, 'first'),
+        ('image,lra_local,code', (1, 128, 2, 32), 0.0, 'mean'),
+        ('image,sinkhorn,code', (1, 32, 1, 32), 0.7, 'first'),
+        ('image,sinkhorn,paper', (3, 64, 4, 16), 0.0, 'first'),
+        ('pathfinder_hard,synthesizer_random,code', (2, 64, 4, 8), 0.0, 'mean'),
+    ],
+)
+def test_the_released_settings_of_a_mechanism_are_its_own(
+    cell: str, sizes: tuple[int, ...], decay: float, pooling: str
+):
+    config = get_config(cell)
+    model = config.model
+    assert (model.layers, model.width, model.heads, model.head_width) == sizes
+    assert (config.optimizer.weight_decay, config.head.pooling) == (decay, pooling)
+    assert config.data.tokenizer.endswith(':cls') == (pooling == 'first')
