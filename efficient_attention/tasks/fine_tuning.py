@@ -22,7 +22,7 @@ from efficient_attention.data.examples.labelled_text import ARENA, arena_set
 from efficient_attention.data.examples.text_encoder import TextEncoder, text_encoder
 from efficient_attention.data.sources.text_files import digest_files, find_files
 from efficient_attention.errors import InputError
-from efficient_attention.models.fine_tuning import FineTuningModel, token_outputs
+from efficient_attention.models.fine_tuning import OF_SEVERAL, FineTuningModel, token_outputs
 from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.sentences import sentence_config
 from efficient_attention.objectives.fine_tuning import TERM, FineTuning
@@ -200,7 +200,10 @@ class FineTuningTask(Task):
 
     def training_flops(self) -> float:
         """See `Task`; backward counts twice the forward, at the mean length of a batch."""
-        rows, length = self.batch_size, max(int(self.tokens_per_step() / self.batch_size), 1)
+        rows = self.batch_size
+        if self.head.kind in OF_SEVERAL:
+            rows *= len(self.encoded.train[0]['tokens'])  # each choice, or tower, is a row of the encoder
+        length = max(int(self.tokens_per_step() / rows), 1)
         above = 0.0
         if self.head.sentence_layers:
             length, sentences = self.data.length, max(length // self.data.length, 1)

@@ -17,6 +17,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.inference.evaluate import make_evaluation
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.inference.restore import abstract_params
+from efficient_attention.models.flops import encoder_flops
 from efficient_attention.models.sharding import make_mesh
 from efficient_attention.tasks.fine_tuning import check_global, check_head, file_names, files_digest
 from efficient_attention.tasks.registry import make_task
@@ -165,6 +166,13 @@ def test_global_tokens_are_counted_in_each_row_of_a_rows_rows():
     marks[2, 1] = True
     with pytest.raises(InputError, match='^a row has 2 global tokens; model.global_tokens 1 must be as many$'):
         check_global([{'is_global': marks}], ModelConfig(attention='window(2)', global_tokens=1))
+
+
+def test_each_choice_counts_as_a_row_of_the_encoder(tmp_path: Path):
+    task = make_task(fine_tuning(tmp_path, 'multiple_choice'))
+    choices = len(task.encoded.train[0]['tokens'])
+    assert task.batch_size == 8 and choices > 1 and task.tokens_per_step() == 8 * choices * 64
+    assert task.training_flops() == 3.0 * 8 * choices * encoder_flops(task.model, 64, predictions=0)
 
 
 def test_a_run_needs_files_to_evaluate_on(tmp_path: Path):
