@@ -1,6 +1,7 @@
-"""The cost of Nystrom attention: landmarks against keys and queries, their mixes, and the iterated inverse."""
+"""The cost of Nystrom attention: landmarks against keys and queries, their mixes, the iterated inverse, the bands."""
 
 from efficient_attention.attention.nystrom.definition import Nystrom
+from efficient_attention.attention.nystrom.serve import blocks_of
 
 
 def multiply_adds(mechanism: Nystrom, length: int, heads: int, width: int) -> int:
@@ -10,4 +11,7 @@ def multiply_adds(mechanism: Nystrom, length: int, heads: int, width: int) -> in
     if length % count:
         by_token += 2 * length * count * width
     between = count * count * width + 4 * mechanism.iterations * count**3 + count * count * width
+    if mechanism.convolution:
+        rows, blocks = blocks_of(length, mechanism.convolution)
+        by_token += blocks * rows * (rows + mechanism.convolution - 1) * width
     return heads * (by_token + between)

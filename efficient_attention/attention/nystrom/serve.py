@@ -42,14 +42,19 @@ def convolved(value_BLHK: Float[Array, 'B L H K'], kernel_HW: Float[Array, 'H W'
     A block of outputs is the product of a band matrix, the same for all blocks, and of the values that it reads.
     """
     length, taps = value_BLHK.shape[1], kernel_HW.shape[1]
-    rows = max(min(BLOCK, length), taps - 1)  # of a block, which reads no further than into the next one
-    blocks = -(-length // rows)
+    rows, blocks = blocks_of(length, taps)
     behind = (blocks + 1) * rows - length - taps // 2
     padded_BNHK = jnp.pad(value_BLHK, ((0, 0), (taps // 2, behind), (0, 0), (0, 0)))
     padded_BnRHK = padded_BNHK.reshape(-1, blocks + 1, rows, *value_BLHK.shape[2:])
     read_BnNHK = jnp.concatenate([padded_BnRHK[:, :-1], padded_BnRHK[:, 1:, : taps - 1]], axis=2)
     sums_BnRHK = float32_einsum('HRN,BnNHK->BnRHK', band_rows(kernel_HW, rows), read_BnNHK)
     return sums_BnRHK.reshape(-1, blocks * rows, *value_BLHK.shape[2:])[:, :length]
+
+
+def blocks_of(length: int, taps: int) -> tuple[int, int]:
+    """The tokens of a block, which reads no further than into the next one, and the number of blocks of a row."""
+    rows = max(min(BLOCK, length), taps - 1)
+    return rows, -(-length // rows)
 
 
 def band_rows(kernel_HW: Float[Array, 'H W'], rows: int) -> Float[Array, 'H R N']:
