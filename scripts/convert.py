@@ -18,6 +18,7 @@ if __name__ == '__main__':
 import dataclasses
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from absl import flags
 
@@ -25,6 +26,9 @@ from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_checkpoint, define_length, define_model, define_output
 from efficient_attention.commands.phases import READING, note_phase
 from efficient_attention.errors import InputError
+
+if TYPE_CHECKING:
+    from efficient_attention.interop.pretrained import Pretrained
 
 WEIGHED_ROWS = 512  # of --weigh, where --weigh_rows does not say
 OLD_NAMES = {
@@ -40,14 +44,31 @@ def main() -> None:
     """Reads, changes what is asked for, writes, and says what was written."""
     options = define_flags()
     parse_flags(sys.argv, ('model', 'output'), options=options, old_names=OLD_NAMES)
-    from efficient_attention.interop.codes import as_flat, rounding_errors
     from efficient_attention.interop.lengthen import lengthen  # after --help and refusals, which need none of it
-    from efficient_attention.interop.low_rank import low_rank
     from efficient_attention.interop.pretrained import open_pretrained, save_pretrained
-    from efficient_attention.interop.save_small import quantize, save_small
-    from efficient_attention.interop.shrink import parameter_count, shrink
-    from efficient_attention.training.input_weights import input_weights
+    from efficient_attention.interop.save_small import save_small
 
+    check_flags(options)
+    note_phase(READING)
+    output = options.output
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise InputError(f'--output {output}: there is something already')
+    pretrained = open_pretrained(options.model, options.checkpoint)
+    pretrained = lengthen(
+        pretrained, length=options.length, attention=options.pattern, global_tokens=options.global_tokens
+    )
+    params = pretrained.params()  # read once: the best checkpoint of a run beside this may become another
+    before = dataclasses.replace(pretrained, params=lambda: params)
+    after = changed(before, options)
+    if is_small(options):
+        save_small(output, after)
+    else:
+        save_pretrained(output, after, compresses=options.compressed)
+    print_report(before, after, options)
+
+
+def check_flags(options: flags.FlagValues) -> None:
+    """Raises InputError where flags do not go together."""
     if options.low_rank is not None and options.ranks:
         raise InputError('--low_rank chooses ranks, and --ranks names them; give one of both')
     if options.weigh_rows is not None and not options.weigh:
@@ -58,51 +79,54 @@ def main() -> None:
         raise InputError('--float_layers names layers that --quantize leaves as they are; it needs --quantize')
     if options.compressed and options.small:
         raise InputError("--small is this project's own form, and --compressed that of compressed-tensors; give one")
-    note_phase(READING)
-    output = options.output
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise InputError(f'--output {output}: there is something already')
-    pretrained = open_pretrained(options.model, options.checkpoint)
-    pretrained = lengthen(
-        pretrained, length=options.length, attention=options.pattern, global_tokens=options.global_tokens
-    )
-    params = pretrained.params()  # read once: the best checkpoint of a run beside this may become another
-    before = pretrained = dataclasses.replace(pretrained, params=lambda: params)
+
+
+def is_small(options: flags.FlagValues) -> bool:
+    """Whether this project's own form is written."""
+    return not options.compressed and (options.small or bool(options.quantize))
+
+
+def changed(pretrained: 'Pretrained', options: flags.FlagValues) -> 'Pretrained':
+    """The model without what is masked, in factors and rounded, each where it is asked for."""
+    from efficient_attention.interop.low_rank import low_rank
+    from efficient_attention.interop.save_small import quantize
+    from efficient_attention.interop.shrink import shrink
+    from efficient_attention.training.input_weights import input_weights
+
     if options.shrink:
         pretrained = shrink(pretrained)
     if options.low_rank is not None or options.ranks:
+        weights = None
         if options.weigh:
-            print(f'reads training rows of the run, {options.weigh_rows or WEIGHED_ROWS:,} at most', flush=True)
-        weights = (
-            input_weights(pretrained, options.weigh, options.weigh_rows or WEIGHED_ROWS) if options.weigh else None
-        )
+            rows = options.weigh_rows or WEIGHED_ROWS
+            print(f'reads training rows of the run, {rows:,} at most', flush=True)
+            weights = input_weights(pretrained, options.weigh, rows)
         pretrained = low_rank(pretrained, share=options.low_rank, ranks=tuple(options.ranks), weights=weights)
         print(f'ranks {", ".join(pretrained.model.ranks)}')
-    has_codes = pretrained.codes is not None and pretrained.model.quantization != 'none'
-    if options.quantize:
-        pretrained = quantize(pretrained, options.quantize, tuple(options.float_layers))
-    is_small = not options.compressed and (options.small or bool(options.quantize))
-    if is_small:
-        save_small(output, pretrained)
-    else:
-        save_pretrained(output, pretrained, compresses=options.compressed)
-    model = pretrained.model
+    return quantize(pretrained, options.quantize, tuple(options.float_layers)) if options.quantize else pretrained
+
+
+def print_report(before: 'Pretrained', after: 'Pretrained', options: flags.FlagValues) -> None:
+    """Says what was written: positions, what rounding lost, what is left of layers, numbers and bytes."""
+    from efficient_attention.interop.codes import as_flat, rounding_errors
+    from efficient_attention.interop.shrink import parameter_count
+
+    model = after.model
     positions = f'{model.position_limit} positions' if model.position_limit else 'any number of positions'
-    print(f'{output}: {positions}, attention {model.attention}')
-    if options.quantize and has_codes:
+    print(f'{options.output}: {positions}, attention {model.attention}')
+    if options.quantize and before.codes is not None and before.model.quantization != 'none':
         print('it holds these codes already: nothing is rounded again')
     elif options.quantize:
-        flat = as_flat(pretrained.params())
-        for name, error in rounding_errors(flat, pretrained.model, pretrained.head).items():
+        for name, error in rounding_errors(as_flat(after.params()), model, after.head).items():
             print(f'{name}: rounded, {error:.4f} of its root mean square lost')
     if options.shrink:
         print(f'heads {list(model.layer_heads)}, feed-forward units {list(model.layer_units)}')
-    if options.shrink or is_small or options.compressed or pretrained.model.ranks:
-        counts = [parameter_count(one.params()) for one in (before, pretrained)]
-        sizes = [4 * counts[0], (output / 'model.safetensors').stat().st_size]
+    if options.shrink or is_small(options) or options.compressed or model.ranks:
+        counts = [parameter_count(one.params()) for one in (before, after)]
+        sizes = [4 * counts[0], (options.output / 'model.safetensors').stat().st_size]
         print(f'parameters {counts[0]:,} before, {counts[1]:,} after{times(counts, "fewer")}')
         print(f'{sizes[0]:,} bytes as float32 before, {sizes[1]:,} after{times(sizes, "smaller")}')
-        if not is_small and not options.compressed:
+        if not is_small(options) and not options.compressed:
             print('as large on disk as before, for other readers; --small writes fewer bytes')
 
 
