@@ -10,6 +10,7 @@ NONE = 'none'
 SORTED = ('magnitude', 'movement', 'random')  # methods that keep the share with the largest scores
 PENALISED = ('soft_movement', 'l0')  # methods whose loss alone decides how many weights are left
 TRAINED = ('movement', *PENALISED)  # methods whose scores are trained
+STILL = ('random', 'fixed')  # methods whose scores stay as they begin
 METHODS = (NONE, *SORTED, *PENALISED, 'fixed')
 OF_ATTENTION = ('weight', 'block', 'head', NONE)
 OF_FEED_FORWARD = ('weight', 'block', 'unit', NONE)
@@ -115,6 +116,11 @@ class PruneConfig:
     def has_trained_scores(self) -> bool:
         """Whether scores are trained beside the weights."""
         return self.method in TRAINED
+
+    @property
+    def has_still_scores(self) -> bool:
+        """Whether there are scores that stay as they begin."""
+        return self.method in STILL
 
     def final_step(self, steps: int) -> int:
         """The first step with the final share, in a run of so many steps; 0 where nothing changes."""

@@ -59,14 +59,19 @@ def describe_files(folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def load_array(path: Path, content: str) -> np.ndarray:
+def load_array(path: Path, content: str, *, is_mapped: bool = False) -> np.ndarray:
     """The array of a file whose bytes are those of its manifest.
+
+    Args:
+        path: the file.
+        content: what it holds, in a word.
+        is_mapped: the array stays on disk until it is read, for those that are large.
 
     Raises:
         InputError: it holds no plain numbers; a manifest, too, may be made to fit.
     """
     try:
-        return np.load(path, allow_pickle=False)
+        return np.load(path, mmap_mode='r' if is_mapped else None, allow_pickle=False)
     except (OSError, EOFError, ValueError, MemoryError) as error:
         raise InputError(f'{path}: no array of numbers ({one_line(error)}); {_advice(path.parent, content)}') from None
 

@@ -105,6 +105,24 @@ def scale_scores(factor: float) -> optax.GradientTransformation:
     return optax.stateless(lambda updates, _: jax.tree_util.tree_map_with_path(scaled, updates))
 
 
+def with_scores_as_they_are(rule: optax.GradientTransformation) -> optax.GradientTransformation:
+    """`rule` for all but the scores of pruning, of which its state holds nothing; theirs are updates of 0."""
+
+    def without_scores(tree: optax.Params) -> optax.Params:
+        return {name: group for name, group in tree.items() if name != SCORES}
+
+    def init(params: optax.Params) -> optax.OptState:
+        return rule.init(without_scores(params))
+
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        moved, state = rule.update(without_scores(updates), state, None if params is None else without_scores(params))
+        return moved | {SCORES: optax.tree.zeros_like(updates[SCORES])}, state
+
+    return optax.GradientTransformation(init, update)
+
+
 def check_frozen(config: OptimizerConfig, params: optax.Params, stacked: str | None) -> None:
     """Raises InputError where `frozen` matches no parameter, or `frozen_layers` is more than the model has."""
     names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]

@@ -20,7 +20,12 @@ from efficient_attention.pruning.pruner import Pruner, make_pruner
 from efficient_attention.tasks.fine_tuning import EncodedExamples
 from efficient_attention.tasks.registry import make_task, task_type
 from efficient_attention.tasks.task import HostBatch, Task
-from efficient_attention.training.optimizer import STACKED_LAYERS, check_frozen, make_optimizer
+from efficient_attention.training.optimizer import (
+    STACKED_LAYERS,
+    check_frozen,
+    make_optimizer,
+    with_scores_as_they_are,
+)
 from efficient_attention.training.state import TrainState, initial_state
 from efficient_attention.training.teacher import Teacher, open_teacher
 from efficient_attention.workdir.fingerprint import TEACHER
@@ -186,9 +191,10 @@ def make_state(task: Task, config: RunConfig, objective: Objective, pruner: Prun
 
 def optimizer_of(config: RunConfig) -> Any:
     """The config's optimizer, over the whole length of the run."""
-    scores_rate = config.prune.learning_rate if config.prune.has_trained_scores else 0.0
-    stacked = stacked_of(config)
-    return make_optimizer(config.optimizer, config.train.steps, stacked=stacked, scores_rate=scores_rate)
+    prune, stacked = config.prune, stacked_of(config)
+    scores_rate = prune.learning_rate if prune.has_trained_scores else 0.0
+    rule = make_optimizer(config.optimizer, config.train.steps, stacked=stacked, scores_rate=scores_rate)
+    return with_scores_as_they_are(rule) if prune.has_still_scores else rule
 
 
 def stacked_of(config: RunConfig) -> str | None:

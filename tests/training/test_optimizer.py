@@ -3,6 +3,7 @@
 import dataclasses
 import re
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +16,13 @@ from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.pretraining import PretrainingModel
 from efficient_attention.models.sharding import path_name
-from efficient_attention.training.optimizer import STACKED_LAYERS, check_frozen, decays, make_optimizer
+from efficient_attention.training.optimizer import (
+    STACKED_LAYERS,
+    check_frozen,
+    decays,
+    make_optimizer,
+    with_scores_as_they_are,
+)
 from efficient_attention.training.schedules import make_schedule
 from tests.tolerances import assert_close
 
@@ -327,3 +334,16 @@ def test_scores_of_pruning_have_a_rate_of_their_own_and_no_decay(name: str):
     for rate, found in updates.items():
         assert_close(found['scores']['encoder']['kernel'], np.full((3, 4), -rate * first, np.float32))
         np.testing.assert_array_equal(found['encoder']['kernel'], updates[0.1]['encoder']['kernel'])
+
+
+def test_scores_that_stay_have_no_moments():
+    params = {'encoder': {'kernel': jnp.ones((3, 4))}, 'scores': {'encoder': {'kernel': jnp.full((3, 4), 5.0)}}}
+    plain = make_optimizer(FLAT, 10, stacked=None)
+    still = with_scores_as_they_are(plain)
+    model = {'encoder': params['encoder']}
+    chex.assert_trees_all_equal(still.init(params), plain.init(model))
+    gradients = jax.tree.map(jnp.ones_like, params)
+    updates, state = still.update(gradients, still.init(params), params)
+    alone, its_state = plain.update({'encoder': gradients['encoder']}, plain.init(model), model)
+    chex.assert_trees_all_equal((updates['encoder'], state), (alone['encoder'], its_state))
+    assert not updates['scores']['encoder']['kernel'].any()

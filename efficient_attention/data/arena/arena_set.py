@@ -77,65 +77,74 @@ class ArenaSet(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class ListOps(ArenaSet):
+class Generated(ArenaSet):
+    """Rows that each follow from the seed, the split and their number."""
+
+    count: int
+    seed: int
+
+    @abc.abstractmethod
+    def row(self, split: str, index: int) -> ArenaRow:
+        """One row of a split."""
+
+    def rows(self, split: str) -> Iterator[ArenaRow]:
+        """See `ArenaSet`."""
+        return (self.row(split, index) for index in range(self.count))
+
+
+@dataclasses.dataclass(frozen=True)
+class ListOps(Generated):
     """See listops.py."""
 
     kind = 'listops'
     vocabulary = 'listops'
-    count: int
     shortest: int
     longest: int
-    seed: int
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The ten digits."""
         return tuple(map(str, range(10)))
 
-    def rows(self, split: str) -> Iterator[ArenaRow]:
-        """See `ArenaSet`."""
-        return (listops_row(self.seed, split, index, self.shortest, self.longest) for index in range(self.count))
+    def row(self, split: str, index: int) -> ArenaRow:
+        """See `Generated`."""
+        return listops_row(self.seed, split, index, self.shortest, self.longest)
 
 
 @dataclasses.dataclass(frozen=True)
-class Pathfinder(ArenaSet):
+class Pathfinder(Generated):
     """See pathfinder.py; the grey values of an image row by row, 1 where the discs are ends of one path."""
 
     kind = 'pathfinder'
     vocabulary = 'grey'
-    count: int
     size: int
     bars: int
     distractors: int | None
-    seed: int
 
-    def rows(self, split: str) -> Iterator[ArenaRow]:
-        """See `ArenaSet`."""
-        for index in range(self.count):
-            rng = row_stream(self.seed, split, index)
-            image = pathfinder_image(rng, self.size, self.bars, distractors=self.distractors)
-            yield ArenaRow((image.pixels.reshape(-1).astype('u2'),), int(image.label))
+    def row(self, split: str, index: int) -> ArenaRow:
+        """See `Generated`."""
+        rng = row_stream(self.seed, split, index)
+        image = pathfinder_image(rng, self.size, self.bars, distractors=self.distractors)
+        return ArenaRow((image.pixels.reshape(-1).astype('u2'),), int(image.label))
 
 
 @dataclasses.dataclass(frozen=True)
-class Recall(ArenaSet):
+class Recall(Generated):
     """See recall.py."""
 
     kind = 'recall'
     vocabulary = 'recall'
-    count: int
     length: int
     pairs: int
-    seed: int
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The values."""
         return tuple(f'v{number}' for number in range(VALUES))
 
-    def rows(self, split: str) -> Iterator[ArenaRow]:
-        """See `ArenaSet`."""
-        return (recall_row(self.seed, split, index, self.length, self.pairs) for index in range(self.count))
+    def row(self, split: str, index: int) -> ArenaRow:
+        """See `Generated`."""
+        return recall_row(self.seed, split, index, self.length, self.pairs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,7 +304,7 @@ def _listops(options: Options) -> ArenaSet:
         raise options.fault('length must be <shortest>-<longest>, with a whole number between them')
     if int(match[2]) <= 4:
         raise options.fault('length must let in a tree of at least 4 words: an operator, two digits, a bracket')
-    return ListOps(options.text, count, int(match[1]), int(match[2]), seed)
+    return ListOps(options.text, count, seed, int(match[1]), int(match[2]))
 
 
 def _pathfinder(options: Options) -> ArenaSet:
@@ -306,7 +315,7 @@ def _pathfinder(options: Options) -> ArenaSet:
     named = options.left.get('bars', 'hard')
     bars = BARS[options.left.pop('bars', named)] if named in BARS else options.number('bars', 2)
     distractors = options.number('distractors', 0) if 'distractors' in options.left else None
-    return Pathfinder(options.text, count, size, bars, distractors, seed)
+    return Pathfinder(options.text, count, seed, size, bars, distractors)
 
 
 def _recall(options: Options) -> ArenaSet:
@@ -314,7 +323,7 @@ def _recall(options: Options) -> ArenaSet:
     length, pairs = options.number('length', 3), options.number('pairs', 1)
     if pairs > min(KEYS, (length - 1) // 2):
         raise options.fault(f'pairs must be at most {KEYS}, and fit: two words each beside the query')
-    return Recall(options.text, count, length, pairs, seed)
+    return Recall(options.text, count, seed, length, pairs)
 
 
 def _passages(options: Options) -> ArenaSet:

@@ -7,13 +7,15 @@ labels.npy      uint8 [rows]
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from efficient_attention.data.arena.arena_row import ArenaRow
-from efficient_attention.data.arena.arena_set import ArenaSet
+from efficient_attention.data.arena.arena_set import ArenaSet, Generated
+from efficient_attention.data.arena.made_rows import made_rows
 from efficient_attention.data.cache_folder import new_folder
 from efficient_attention.data.cache_manifest import (
     MANIFEST,
@@ -55,16 +57,13 @@ def prepared_rows(arena_set: ArenaSet, split: str, cache: Path, *, show_progress
     folder = cache / f'{arena_set.kind}-{set_identity(arena_set, split)[:16]}'
     if not (folder / MANIFEST).is_file():
         with Progress(f'preparing {arena_set.text} ({split})', is_shown=show_progress) as progress:
-            progress.start('rows')
-            rows = list(arena_set.rows(split))
-            if not rows:
-                raise InputError(f'{arena_set.text}: no row of the split {split!r}')
+            progress.start('rows', arena_set.count if isinstance(arena_set, Generated) else None)
             with new_folder(folder) as partial:
-                _write(partial, arena_set, split, rows)
-            progress.line(f'{len(rows):,} rows: {folder}')
+                count = _write(partial, arena_set, split, progress)
+            progress.line(f'{count:,} rows: {folder}')
     manifest = read_manifest(folder, FORMAT, CONTENT)
     check_files(folder, manifest, CONTENT)
-    words, ends_RT, labels_R = (load_array(folder / f'{name}.npy', CONTENT) for name in ARRAYS)
+    words, ends_RT, labels_R = (load_array(folder / f'{name}.npy', CONTENT, is_mapped=True) for name in ARRAYS)
     return _rows(words, ends_RT, labels_R)
 
 
@@ -76,14 +75,34 @@ def _rows(words: np.ndarray, ends_RT: np.ndarray, labels_R: np.ndarray) -> Itera
         start = ends[-1]
 
 
-def _write(folder: Path, arena_set: ArenaSet, split: str, rows: Sequence[ArenaRow]) -> None:
-    lengths_RT = np.array([[len(text) for text in row.texts] for row in rows], np.int64)
-    words = np.concatenate([text for row in rows for text in row.texts])
-    labels_R = np.array([row.label for row in rows], np.uint8)
-    arrays: tuple[np.ndarray, ...] = (words.astype('<u2'), np.cumsum(lengths_RT).reshape(lengths_RT.shape), labels_R)
-    for name, array in zip(ARRAYS, arrays, strict=True):
-        np.save(folder / f'{name}.npy', array)
+def _write(folder: Path, arena_set: ArenaSet, split: str, progress: Progress) -> int:
+    """Writes the rows one by one, however many there are, and returns their number."""
+    lengths: list[list[int]] = []
+    labels: list[int] = []
+    with (folder / 'words.npy').open('wb') as file:
+        _write_header(file, 0)
+        for row in made_rows(arena_set, split):
+            for text in row.texts:
+                file.write(text.astype('<u2').tobytes())
+            lengths.append([len(text) for text in row.texts])
+            labels.append(row.label)
+            progress.advance(1)
+        if not labels:
+            raise InputError(f'{arena_set.text}: no row of the split {split!r}')
+        lengths_RT = np.array(lengths, np.int64)
+        file.seek(0)
+        _write_header(file, int(lengths_RT.sum()))
+    np.save(folder / 'ends.npy', np.cumsum(lengths_RT).reshape(lengths_RT.shape))
+    np.save(folder / 'labels.npy', np.array(labels, np.uint8))
     manifest = {'format': FORMAT, 'rules': RULES, 'set': arena_set.text, 'split': split}
-    manifest |= {'counts': {'rows': len(rows), 'words': len(words)}, 'files': describe_files(folder)}
+    counts = {'rows': len(labels), 'words': int(lengths_RT.sum())}
+    manifest |= {'counts': counts, 'files': describe_files(folder)}
     manifest['checksum'] = manifest_checksum(manifest)
     write_atomically(folder / MANIFEST, json.dumps(manifest, indent=2) + '\n')
+    return len(labels)
+
+
+def _write_header(file: BinaryIO, count: int) -> None:
+    """What a file of so many words begins with; NumPy leaves room in it, so that it is as long for any number."""
+    description = {'descr': '<u2', 'fortran_order': False, 'shape': (count,)}
+    np.lib.format.write_array_header_1_0(file, description)

@@ -1,25 +1,23 @@
 """Documents as sentences of ids, computed in this process or in several, always in the same order."""
 
-import collections
 import dataclasses
 import functools
 import itertools
-import multiprocessing
-import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 
 from efficient_attention.data.blank_lines import SECTION, cut_at_blank_lines
 from efficient_attention.data.corpus.sentence_splitting import split_sentences
+from efficient_attention.data.ordered_pool import in_processes
 from efficient_attention.data.tokenizers.loading import load_tokenizer
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
-from efficient_attention.data.worker_process import follow_parent
-from efficient_attention.errors import InputError
 
 BATCH = 2**19  # characters of one task
+FAULT = (
+    'a process that prepares the corpus died (out of memory, or a script without a __main__ guard);'
+    ' data.processes=1 works without'
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +46,8 @@ def encode_documents(
         InputError: one of the processes died.
     """
     batches = _batches(texts, batch, section)
-    results = _in_processes(batches, tokenizer_file, processes) if processes > 1 else _here(batches, tokenizer_file)
+    encode = functools.partial(_encode, tokenizer_file=tokenizer_file)
+    results = in_processes(encode, batches, processes, fault=FAULT) if processes > 1 else map(encode, batches)
     for encoded in results:
         yield from encoded
 
@@ -68,36 +67,6 @@ def _batches(texts: Iterable[str], most: int, section_characters: int) -> Iterat
                 batch, characters = [], 0
     if batch:
         yield batch
-
-
-def _here(batches: Iterator[_Batch], tokenizer_file: str) -> Iterator[list[Encoded]]:
-    for batch in batches:
-        yield _encode(batch, tokenizer_file)
-
-
-def _in_processes(batches: Iterator[_Batch], tokenizer_file: str, processes: int) -> Iterator[list[Encoded]]:
-    context = multiprocessing.get_context('spawn')  # a fork would copy JAX's threads in whatever state they are
-    waiting: collections.deque[Future[list[Encoded]]] = collections.deque()
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start_worker)
-    try:
-        for batch in batches:
-            waiting.append(pool.submit(_encode, batch, tokenizer_file))
-            if len(waiting) >= 4 * processes:  # the reader waits, so that no more than this lies in memory
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    except BrokenProcessPool:
-        raise InputError(
-            'a process that prepares the corpus died (out of memory, or a script without a __main__ guard);'
-            ' data.processes=1 works without'
-        ) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _start_worker() -> None:
-    os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # the processes are the parallelism
-    follow_parent()
 
 
 def _encode(batch: _Batch, tokenizer_file: str) -> list[Encoded]:

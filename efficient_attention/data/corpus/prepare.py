@@ -7,7 +7,6 @@ never meets an old cache. It is built under another name and renamed when comple
 import array
 import dataclasses
 import importlib.metadata
-import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -24,6 +23,7 @@ from efficient_attention.data.corpus.encoding import encode_documents
 from efficient_attention.data.corpus.prepared_corpus import FORMAT, SPLITS, PreparedCorpus, open_corpus
 from efficient_attention.data.corpus.writer import SplitWriter, write_manifest
 from efficient_attention.data.held_out_documents import OneDocument, document_hash, held_out_threshold, more_documents
+from efficient_attention.data.ordered_pool import usable_cores
 from efficient_attention.data.preparation_progress import Progress
 from efficient_attention.data.sources.source import Source, open_source
 from efficient_attention.data.tokenizers.choice import loaded_tokenizer, tokenizer_identity, trained_tokenizer
@@ -214,4 +214,4 @@ def _processes(wanted: int, characters: int) -> int:
         return wanted
     if characters < PARALLEL_CHARACTERS:
         return 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+    return usable_cores()

@@ -21,7 +21,6 @@ from efficient_attention.data.examples.glue import (
     texts_of,
 )
 from efficient_attention.data.sources.tables import TableRow, read_tables
-from efficient_attention.data.tokenizers.fixed import FIRST_WORD
 from efficient_attention.errors import InputError
 
 ARENA = 'arena'  # the format whose files are sets of rows
@@ -35,8 +34,8 @@ class LabelledText:
         file: where it comes from, for messages; '' = from no file.
         place: the line there.
         id: for predictions.
-        texts: one or two; () where they are ids already.
-        ids: the texts as ids of their vocabulary, int32 [l] each.
+        texts: one or two; () where they are words already.
+        words: the texts as numbers of words of a fixed vocabulary, uint16 [l] each.
         label: its name, or a number as text; None = unknown.
         subset: 'mismatched' or 'diagnostic' of GLUE.
     """
@@ -47,7 +46,7 @@ class LabelledText:
     texts: tuple[str, ...]
     label: str | None = None
     subset: str = ''
-    ids: tuple[np.ndarray, ...] = ()
+    words: tuple[np.ndarray, ...] = ()
 
     @property
     def where(self) -> str:
@@ -97,8 +96,7 @@ def _from_arena(config: ExamplesConfig, split: str) -> Iterator[LabelledText]:
         return
     found = arena_set(config, split)
     for index, row in enumerate(prepared_rows(found, split, Path(config.cache))):
-        ids = tuple(text.astype(np.int32) + FIRST_WORD for text in row.texts)
-        yield LabelledText(found.text, f'row {index}', str(index), (), found.labels[row.label], ids=ids)
+        yield LabelledText(found.text, f'row {index}', str(index), (), found.labels[row.label], words=row.texts)
 
 
 def _from_table(config: ExamplesConfig, sources: str, split: str) -> Iterator[LabelledText]:

@@ -8,6 +8,8 @@ import numpy as np
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.errors import InputError
 
+NO_TYPE = np.zeros((), np.int32)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RowTemplate:
@@ -40,12 +42,15 @@ class RowTemplate:
     def row(self, *texts: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:
         """'tokens' and 'token_types', int32 [l], of one or two texts, as many as the template is for."""
         tokens: list[Sequence[int] | np.ndarray] = [self.fixed[0]]
-        types = list(self.fixed_types[0])
+        types: list[Sequence[int] | np.ndarray] = [self.fixed_types[0]]
         for index, ids in enumerate(texts):
             tokens += [ids, self.fixed[index + 1]]
-            types += [*[self.text_types[index]] * len(ids), *self.fixed_types[index + 1]]
-        ids_of_row = np.concatenate([np.asarray(part, np.int32) for part in tokens])
-        return {'tokens': ids_of_row, 'token_types': np.array(types, np.int32)}
+            types += [np.full(len(ids), self.text_types[index]), self.fixed_types[index + 1]]
+        row_l = np.concatenate([np.asarray(part, np.int32) for part in tokens])
+        types_l = np.concatenate([np.asarray(part, np.int32) for part in types])
+        if not types_l.any():
+            types_l = np.broadcast_to(NO_TYPE, row_l.shape)  # without memory
+        return {'tokens': row_l, 'token_types': types_l}
 
 
 def row_template(encoder: TextEncoder, *, is_pair: bool) -> RowTemplate:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from efficient_attention.data.arena.arena_set import open_set
@@ -27,6 +28,13 @@ def test_rows_come_back_from_the_cache(tmp_path: Path, monkeypatch: pytest.Monke
     (folder / 'words.npy').write_bytes(b'x')
     with pytest.raises(InputError, match=r'words\.npy: damaged, its bytes differ from the manifest; delete the folder'):
         prepared_rows(SET, 'train', tmp_path)
+
+
+def test_texts_stay_on_disk_until_they_are_read(tmp_path: Path):
+    rows = list(prepared_rows(SET, 'train', tmp_path, show_progress=False))
+    assert all(isinstance(text.base, np.memmap) for row in rows for text in row.texts)
+    [folder] = tmp_path.iterdir()
+    np.testing.assert_array_equal(np.load(folder / 'words.npy'), np.concatenate([t for row in rows for t in row.texts]))
 
 
 def test_what_rows_are_names_their_folder():

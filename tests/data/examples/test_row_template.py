@@ -28,3 +28,8 @@ def test_joined_rows_are_padded_to_the_longest():
     joined = joined_rows([template.row([9]), template.row([7, 8, 9])], pad=5)
     assert joined['tokens'].tolist() == [[2, 9, 3, 5, 5], [2, 7, 8, 9, 3]] and joined['lengths'].tolist() == [3, 5]
     assert not joined['token_types'].any() and {array.dtype.name for array in joined.values()} == {'int32'}
+
+
+def test_types_that_are_all_0_take_no_memory():
+    types = row_template(letters(), is_pair=False).row(np.arange(1000))['token_types']
+    assert types.shape == (1002,) and types.strides == (0,)

@@ -67,7 +67,7 @@ def test_towers_are_rows_of_their_own(tmp_path):
     assert task.head == 'towers' and task.labels == ('0', '1')
     for example, feature in zip(examples, features, strict=True):
         assert feature['tokens'].shape == (2, 24) and feature['lengths'].tolist() == [24, 24]
-        assert all((feature['tokens'][side] == example.ids[side][:24]).all() for side in (0, 1))
+        assert all((feature['tokens'][side] == example.words[side][:24] + FIRST_WORD).all() for side in (0, 1))
     assert task.notes == [
         'passages:rows=3:length=30:source=stdlib: 3 of 3 rows have more than data.length 24 tokens and were cut'
     ]

@@ -1,0 +1,43 @@
+"""The rows of a set in order, those that take long to generate in several processes."""
+
+import functools
+import time
+from collections.abc import Iterator
+
+from efficient_attention.data.arena.arena_row import ArenaRow
+from efficient_attention.data.arena.arena_set import ArenaSet, Generated
+from efficient_attention.data.ordered_pool import in_processes, usable_cores
+
+PATIENCE = 5.0  # seconds of work in this process before others are started
+CHUNK = 16  # rows of one task
+FAULT = 'a process that generates rows died (out of memory, or a script without a __main__ guard)'
+
+
+def made_rows(arena_set: ArenaSet, split: str, *, processes: int = 0, patience: float = PATIENCE) -> Iterator[ArenaRow]:
+    """The rows of a split, the same and in the same order on any number of processes.
+
+    Args:
+        arena_set: which rows.
+        split: 'train', 'dev' or 'test'.
+        processes: how many generate rows; 0 = one for each core. What is read from files is read in this process.
+        patience: seconds after which others are started for the rows that are left.
+
+    Raises:
+        InputError: what is read is missing or bad, or a process died.
+    """
+    processes = processes or usable_cores()
+    if not isinstance(arena_set, Generated) or processes == 1:
+        yield from arena_set.rows(split)
+        return
+    start, index = time.monotonic(), 0
+    while index < arena_set.count and time.monotonic() - start < patience:
+        yield arena_set.row(split, index)
+        index += 1
+    chunks = [range(first, min(first + CHUNK, arena_set.count)) for first in range(index, arena_set.count, CHUNK)]
+    if chunks:
+        for rows in in_processes(functools.partial(_rows, arena_set, split), chunks, processes, fault=FAULT):
+            yield from rows
+
+
+def _rows(arena_set: Generated, split: str, numbers: range) -> list[ArenaRow]:
+    return [arena_set.row(split, index) for index in numbers]

@@ -1,0 +1,25 @@
+"""Rows of a set in several processes: the same and in the same order."""
+
+import pytest
+
+from efficient_attention.data.arena import made_rows as module
+from efficient_attention.data.arena.arena_set import open_set
+from efficient_attention.data.arena.made_rows import made_rows
+
+
+def plain(rows) -> list:
+    return [([text.tolist() for text in row.texts], row.label) for row in rows]
+
+
+def test_rows_are_the_same_in_any_number_of_processes():
+    found = open_set('listops:rows=50:length=8-20', 'x')
+    alone = plain(found.rows('train'))
+    assert plain(made_rows(found, 'train', processes=2, patience=0.0)) == alone
+    assert plain(made_rows(found, 'train', processes=1)) == alone
+
+
+def test_few_rows_and_what_is_read_start_no_process(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, 'in_processes', None)
+    for text in ('listops:rows=5:length=8-20', 'passages:rows=3:length=16:source=stdlib'):
+        found = open_set(text, 'x')
+        assert plain(made_rows(found, 'dev', processes=2)) == plain(found.rows('dev'))
