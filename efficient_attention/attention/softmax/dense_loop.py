@@ -11,7 +11,6 @@ Axes: G key heads, g of them in a step, h query heads of a key head, L queries, 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +26,7 @@ from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.logits import dense
 from efficient_attention.attention.logits import serve as logits
 from efficient_attention.attention.logits.definition import allowed_pairs, logit_terms
+from efficient_attention.attention.map_again import map_again
 from efficient_attention.attention.request import Request, Sides
 from efficient_attention.attention.room import Result
 from efficient_attention.attention.weights import MASKED
@@ -80,11 +80,6 @@ def attend_by_rows(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Arr
         rows['seed'] = row_seeds(request.dropout.rng, batch)
     out_BLHK, lse_BHL = map_again(functools.partial(attend_row, request), rows)
     return out_BLHK.astype(request.query.dtype), lse_BHL
-
-
-def map_again(compute: Callable[[Any], Any], arrays: Any) -> Any:
-    """The results of `compute` over the leading axis of arrays; for their gradient each is computed once more."""
-    return jax.lax.map(jax.checkpoint(compute, prevent_cse=False), arrays)
 
 
 def attend_row(request: Request, row: dict[str, Array]) -> tuple[Float[Array, 'L H K'], Float[Array, 'H L']]:

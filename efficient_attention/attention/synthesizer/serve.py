@@ -13,6 +13,7 @@ from efficient_attention.attention.logits.definition import dense_bias
 from efficient_attention.attention.mechanism import Mechanism, of_kind
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.room import Result, Room
+from efficient_attention.attention.synthesizer import table_loop
 from efficient_attention.attention.synthesizer.definition import Synthesizer, check, entries, rows
 from efficient_attention.attention.whole_rows import per_head
 
@@ -25,6 +26,9 @@ def softmax_of(softmax: Room, mechanism: Synthesizer) -> Mechanism:
 
 def serve(softmax: Room, request: Request) -> Result:
     """The output of `Synthesizer` and its log-sum-exp, with every option of softmax attention, in whose room it is."""
+    if table_loop.is_served(request):
+        check(request)
+        return table_loop.serve(request, values(request))
     return softmax.serve(as_softmax(softmax, request))
 
 

@@ -1,0 +1,82 @@
+"""Softmax of a table itself, for long rows on a CPU: one head after another, some of its queries at a time.
+
+Tiles of all heads would need the table once more in their order, and its gradient back from it. Here each step reads
+its part of the table where it lies and writes that part of the gradient, which no other step has.
+
+Axes: n steps of S queries, M keys, K head width.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from efficient_attention.attention.device_forms import device_forms
+from efficient_attention.attention.device_kind import device_count
+from efficient_attention.attention.map_again import map_again
+from efficient_attention.attention.mechanism import of_kind
+from efficient_attention.attention.patterns import Full
+from efficient_attention.attention.request import Request
+from efficient_attention.attention.room import Result
+from efficient_attention.attention.synthesizer.definition import Synthesizer
+from efficient_attention.attention.weights import MASKED
+
+STEP = 128  # queries
+FEWEST_PAIRS = 512 * 512  # of queries and keys; softmax over all pairs at once serves fewer
+
+
+def is_served(request: Request) -> bool:
+    """Whether the loop gives what is asked for: on one CPU device, logits of the table alone for all pairs."""
+    mechanism = of_kind(Synthesizer, request.mechanism)
+    if device_forms().dense_step_bytes == 0 or device_count() > 1 or request.backend != 'auto':
+        return False
+    is_alone = request.bias is None and request.relative is None and request.dropout is None
+    is_long = request.query.shape[1] * request.key.shape[1] > FEWEST_PAIRS
+    has_table = mechanism.kind == 'random' and mechanism.pattern == Full()
+    return is_long and is_alone and has_table and request.place is None and request.has_default_positions
+
+
+def serve(request: Request, value_BMHK: Float[Array, 'B M H K']) -> Result:
+    """Output in the query's dtype and float32 log-sum-exp of the table's logits."""
+    batch, queries, heads, _ = request.query.shape
+    keys = value_BMHK.shape[1]
+    steps = -(-queries // STEP)
+    table_HLM = request.operand('table')[:, :queries, :keys]
+    table_HLM = jnp.pad(table_HLM, ((0, 0), (0, steps * STEP - queries), (0, 0)))
+    of_queries_nbS = of_keys_bM = None
+    if request.segments is not None:
+        query_bL, of_keys_bM = map(jnp.asarray, request.segments)
+        padded_bL = jnp.pad(query_bL, ((0, 0), (0, steps * STEP - queries)))
+        of_queries_nbS = jnp.moveaxis(padded_bL.reshape(-1, steps, STEP), 1, 0)
+
+    def of_step(value_BMK: Array, step: dict[str, Array]) -> tuple[Array, Array]:
+        logits_bSM = step['table'][None]
+        if of_keys_bM is not None:
+            is_same_bSM = step['segments'][:, :, None] == of_keys_bM[:, None, :]
+            logits_bSM = jnp.where(is_same_bSM & (of_keys_bM != 0)[:, None], logits_bSM, MASKED)
+        maximum_bS1 = jax.lax.stop_gradient(logits_bSM.max(axis=-1, keepdims=True))
+        weights_bSM = jnp.exp(logits_bSM - maximum_bS1)
+        total_bS1 = weights_bSM.sum(axis=-1, keepdims=True)
+        has_key_bS1 = maximum_bS1 > MASKED / 2
+        if len(weights_bSM) == 1:
+            out_BSK = jnp.einsum('SM,BMK->BSK', weights_bSM[0], value_BMK) / total_bS1
+        else:
+            out_BSK = jnp.einsum('BSM,BMK->BSK', weights_bSM, value_BMK) / total_bS1
+        lse_bS1 = jnp.where(has_key_bS1, jnp.log(total_bS1) + maximum_bS1, MASKED)
+        return jnp.where(has_key_bS1, out_BSK, 0.0), lse_bS1[..., 0]
+
+    def of_head(head: dict[str, Array]) -> tuple[Array, Array]:
+        parts = {'table': head['table']}
+        if of_queries_nbS is not None:
+            parts['segments'] = of_queries_nbS
+        return map_again(functools.partial(of_step, head['value']), parts)
+
+    table_HnSM = table_HLM.reshape(heads, steps, STEP, keys)
+    arrays = {'table': table_HnSM, 'value': jnp.moveaxis(value_BMHK.astype(jnp.float32), 2, 0)}
+    out_HnBSK, lse_HnbS = jax.lax.map(of_head, arrays)
+    out_BLHK = jnp.transpose(out_HnBSK, (2, 1, 3, 0, 4)).reshape(batch, steps * STEP, heads, -1)
+    lse_bHL = jnp.transpose(lse_HnbS, (2, 0, 1, 3)).reshape(-1, heads, steps * STEP)
+    lse_BHL = jnp.broadcast_to(lse_bHL, (batch, heads, steps * STEP))
+    return out_BLHK[:, :queries].astype(request.query.dtype), lse_BHL[..., :queries]

@@ -1,0 +1,82 @@
+"""The loop over a table's rows against the dense definition, and what it leaves to softmax over a bias."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from efficient_attention.attention.attend import attend
+from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.patterns import Causal
+from efficient_attention.attention.request import Dropout, Request, Sides
+from efficient_attention.attention.synthesizer.definition import Synthesizer
+from efficient_attention.attention.synthesizer.table_loop import is_served
+from tests.tolerances import assert_close
+
+QUERIES, KEYS, LENGTH = 515, 521, 530
+
+
+@pytest.fixture(autouse=True)
+def _one_device() -> Iterator[None]:
+    with compiled_for('cpu', 1):
+        yield
+
+
+def vectors(length: int, seed: int) -> jax.Array:
+    return jax.random.normal(jax.random.key(seed), (2, length, 2, 4))
+
+
+def segments(length: int) -> jax.Array:
+    """A packed row with padding, and one of padding behind a few tokens."""
+    places = np.arange(length)
+    rows = np.stack([np.where(places < 500, 1 + places // 200, 0), places < 7])
+    return jnp.asarray(rows, jnp.int32)
+
+
+@pytest.mark.parametrize('has_segments', [False, True])
+def test_outputs_and_gradients_are_those_of_the_definition(has_segments: bool):
+    mechanism, table = Synthesizer('random', LENGTH), jax.random.normal(jax.random.key(3), (2, LENGTH, LENGTH))
+    q, k, v = vectors(QUERIES, 0), vectors(KEYS, 1), vectors(KEYS, 2)
+    both: dict[str, Any] = {'query_positions': np.arange(QUERIES)[None], 'key_positions': np.arange(KEYS)[None]}
+    if has_segments:
+        both |= {'query_segments': segments(QUERIES), 'key_segments': segments(KEYS)}
+    weights = vectors(QUERIES, 4)
+    found = {}
+    for backend in ('auto', 'reference'):
+
+        def loss(v: jax.Array, table: jax.Array, backend: str = backend) -> tuple[jax.Array, Any]:
+            out, lse = attend(q, k, v, mechanism, learned={'table': table}, backend=backend, return_lse=True, **both)
+            is_read = lse > -1e30
+            return jnp.sum(out * weights) + jnp.sum(jnp.where(is_read, lse, 0.0)), (out, jnp.where(is_read, lse, 0.0))
+
+        found[backend] = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(v, table)
+    (_, outputs), gradients = found['auto']
+    (_, expected), its_gradients = found['reference']
+    for one, other in zip((*outputs, *gradients), (*expected, *its_gradients), strict=True):
+        assert_close(one, other)
+    assert not np.asarray(gradients[1])[:, QUERIES:].any() and np.asarray(gradients[1])[:, :QUERIES, :KEYS].any()
+
+
+def test_what_the_loop_serves():
+    def request(length: int, mechanism: Synthesizer, **options: Any) -> Request:
+        q, positions = vectors(length, 0), np.arange(length)[None]
+        options = {'segments': None, 'positions': Sides(positions, positions), 'dropout': None} | options
+        return Request(q, q, q, mechanism, **options)
+
+    random = Synthesizer('random', LENGTH)
+    assert is_served(request(QUERIES, random))
+    assert not is_served(request(500, random))
+    for kind in ('dense', 'factorized', 'random+dot'):
+        assert not is_served(request(QUERIES, Synthesizer(kind, LENGTH)))
+    assert not is_served(request(QUERIES, Synthesizer('random', LENGTH, pattern=Causal())))
+    moved = np.arange(QUERIES)[None] + 1
+    for options in (
+        {'dropout': Dropout(0.1, jax.random.key(0))},
+        {'bias': jnp.zeros(QUERIES)},
+        {'positions': Sides(moved, moved)},
+        {'backend': 'blocked'},
+    ):
+        assert not is_served(request(QUERIES, random, **options))
