@@ -27,6 +27,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.whole_files import whole_file
 
 MEBIBYTE = 2**20
+NEAR = 1.3  # of a side whose neighbour has so much more, the name stands on the left
 
 
 def main() -> None:
@@ -98,7 +99,9 @@ def draw(sides: dict[str, dict[str, Any]], shape: str, metric: str) -> Figure:
             middle, place = statistics.mean(one['qualities']), one[name] / unit
             reach = [[middle - min(one['qualities'])], [max(one['qualities']) - middle]]
             axis.errorbar([place], [middle], yerr=reach, fmt='o', capsize=3)
-            axis.annotate(side, (place, middle), textcoords='offset points', xytext=(6, 5), fontsize=9)
+            has_right = any(1 < other[name] / one[name] < NEAR for other in sides.values())
+            offset, at = (-6, 'right') if has_right else (6, 'left')
+            axis.annotate(side, (place, middle), textcoords='offset points', xytext=(offset, 5), ha=at, fontsize=9)
         axis.set_xscale('log')
         axis.xaxis.set_major_formatter(LogFormatter())  # 100 in place of a power of 10
         axis.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
