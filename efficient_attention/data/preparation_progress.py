@@ -38,16 +38,16 @@ class Progress:
             self._bar.stop()
 
     def start(self, step: str, total: int | None = None) -> None:
-        """Begins a step of `total` characters; None = not known."""
+        """Begins a step of so many characters or rows; None = not known."""
         if self._bar is None:
             self.line(step)
         else:
             self._task = self._bar.add_task(f'{self._title}: {step}', total=total)
 
-    def advance(self, characters: int) -> None:
+    def advance(self, count: int) -> None:
         """Adds to what the step has done."""
         if self._bar is not None and self._task is not None:
-            self._bar.advance(self._task, characters)
+            self._bar.advance(self._task, count)
 
     def line(self, text: str) -> None:
         """Says something that stays, in one line."""

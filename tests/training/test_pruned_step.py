@@ -11,6 +11,7 @@ import pytest
 
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.run import RunConfig
+from efficient_attention.models.sharding import path_name
 from efficient_attention.training.run import build_run
 from efficient_attention.training.state import TrainState
 from efficient_attention.training.step import jit_train_step
@@ -43,6 +44,14 @@ def test_a_pruned_step_is_the_same_on_any_mesh_and_in_parts(tmp_path: Path, meth
         # What Adam remembers of a first step is a share of the gradient, of weights and of scores.
         for one, its in zip(first_moments(other[0]), first_moments(alone), strict=True):
             np.testing.assert_allclose(one, its, rtol=1e-3, atol=1e-3 * max(np.abs(its).max(), 1e-6))
+
+
+@pytest.mark.parametrize('method', ['movement', 'random'])
+def test_scores_have_moments_where_they_are_trained_alone(tmp_path: Path, method: str):
+    config = tiny_config(tmp_path, **{'prune.method': method, 'prune.begin': 0.0, 'prune.end': 0.0})
+    state = build_run(config, jax.devices()[:1]).abstract_state
+    names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(state.opt_state)]
+    assert state.scores and any('/scores/' in name for name in names) == (method == 'movement')
 
 
 def first_moments(state: TrainState) -> list[np.ndarray]:

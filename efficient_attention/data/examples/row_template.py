@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Int
 
 from efficient_attention.data.examples.text_encoder import TextEncoder
 from efficient_attention.errors import InputError
@@ -48,9 +49,7 @@ class RowTemplate:
             types += [np.full(len(ids), self.text_types[index]), self.fixed_types[index + 1]]
         row_l = np.concatenate([np.asarray(part, np.int32) for part in tokens])
         types_l = np.concatenate([np.asarray(part, np.int32) for part in types])
-        if not types_l.any():
-            types_l = np.broadcast_to(NO_TYPE, row_l.shape)  # without memory
-        return {'tokens': row_l, 'token_types': types_l}
+        return {'tokens': row_l, 'token_types': without_memory(types_l)}
 
 
 def row_template(encoder: TextEncoder, *, is_pair: bool) -> RowTemplate:
@@ -88,4 +87,9 @@ def joined_rows(rows: Sequence[dict[str, np.ndarray]], pad: int) -> dict[str, np
         joined[name] = np.full((len(rows), int(lengths.max())), fill, np.int32)
         for place, row in enumerate(rows):
             joined[name][place, : lengths[place]] = row[name]
-    return joined
+    return joined | {'token_types': without_memory(joined['token_types'])}
+
+
+def without_memory(types: Int[np.ndarray, '*B L']) -> Int[np.ndarray, '*B L']:
+    """The same token types, as one 0 that stands for all where they are all 0."""
+    return types if types.any() else np.broadcast_to(NO_TYPE, types.shape)

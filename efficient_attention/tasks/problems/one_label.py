@@ -1,7 +1,7 @@
 """The base of classification and regression: rows of one or two texts with one label each."""
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -139,12 +139,10 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         self.note_lengths(counts)
         return features
 
-    def _ids(self, examples: Sequence[LabelledText]) -> list[list[Ids]]:
+    def _ids(self, examples: Sequence[LabelledText]) -> Iterator[list[Ids]]:
         ids = iter(ids_of(self.encoder, [text for example in examples for text in example.texts]))
-        return [
-            [text.astype(np.int32) + FIRST_WORD for text in example.words] or [next(ids) for _ in example.texts]
-            for example in examples
-        ]
+        for example in examples:
+            yield [text.astype(np.int32) + FIRST_WORD for text in example.words] or [next(ids) for _ in example.texts]
 
     def _feature(self, row: Feature, example: LabelledText, index: int) -> Feature:
         feature = self.with_global(row | {'example': np.array(index, np.int32)})

@@ -5,6 +5,7 @@ import pytest
 from efficient_attention.data.arena import made_rows as module
 from efficient_attention.data.arena.arena_set import open_set
 from efficient_attention.data.arena.made_rows import made_rows
+from efficient_attention.errors import InputError
 
 
 def plain(rows) -> list:
@@ -23,3 +24,15 @@ def test_few_rows_and_what_is_read_start_no_process(monkeypatch: pytest.MonkeyPa
     for text in ('listops:rows=5:length=8-20', 'passages:rows=3:length=16:source=stdlib'):
         found = open_set(text, 'x')
         assert plain(made_rows(found, 'dev', processes=2)) == plain(found.rows('dev'))
+
+
+def test_where_a_process_dies_the_rest_is_made_in_this_one(monkeypatch: pytest.MonkeyPatch, caplog):
+    found = open_set('listops:rows=50:length=8-20', 'x')
+
+    def dying(function, tasks, _processes, *, fault):
+        yield function(tasks[0])
+        raise InputError(fault)
+
+    monkeypatch.setattr(module, 'in_processes', dying)
+    assert plain(made_rows(found, 'train', processes=2, patience=0.0)) == plain(found.rows('train'))
+    assert 'a process that generates rows died; the rows from 16 on are generated in this one' in caplog.text

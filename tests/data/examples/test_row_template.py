@@ -33,3 +33,5 @@ def test_joined_rows_are_padded_to_the_longest():
 def test_types_that_are_all_0_take_no_memory():
     types = row_template(letters(), is_pair=False).row(np.arange(1000))['token_types']
     assert types.shape == (1002,) and types.strides == (0,)
+    joined = joined_rows([{'tokens': types, 'token_types': types}], pad=5)
+    assert joined['token_types'].shape == (1, 1002) and joined['token_types'].strides == (0, 0)
