@@ -1,12 +1,15 @@
 """Progress of a long preparation: a bar where there is a terminal, plain lines where there is none."""
 
 import sys
+import time
 import types
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+
+PERIOD = 30.0  # seconds from one line to the next where there is no terminal
 
 
 class Progress:
@@ -17,6 +20,8 @@ class Progress:
         self._is_shown = is_shown
         self._bar: Bar | None = None
         self._task: TaskID | None = None
+        self._step, self._done, self._said = '', 0, 0.0
+        self._total: int | None = None
 
     def __enter__(self) -> Self:
         console = Console(stderr=True)
@@ -39,6 +44,7 @@ class Progress:
 
     def start(self, step: str, total: int | None = None) -> None:
         """Begins a step of so many characters or rows; None = not known."""
+        self._step, self._total, self._done, self._said = step, total, 0, time.monotonic()
         if self._bar is None:
             self.line(step)
         else:
@@ -46,8 +52,12 @@ class Progress:
 
     def advance(self, count: int) -> None:
         """Adds to what the step has done."""
+        self._done += count
         if self._bar is not None and self._task is not None:
             self._bar.advance(self._task, count)
+        elif time.monotonic() - self._said >= PERIOD:
+            self._said = time.monotonic()
+            self.line(f'{self._step}: {self._done:,}' + (f' of {self._total:,}' if self._total else ''))
 
     def line(self, text: str) -> None:
         """Says something that stays, in one line."""

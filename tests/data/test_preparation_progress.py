@@ -21,6 +21,13 @@ def test_plain_lines_without_a_terminal(capsys):
     assert lines == [f'preparing [x]: {step}' for step in ('reading', 'tokenising', 'done: /a/folder')]
 
 
+def test_long_steps_say_how_far_they_are_without_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(module, 'PERIOD', 0.0)
+    use(is_shown=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1:4:2] == ['preparing [x]: reading: 5', 'preparing [x]: tokenising: 10 of 10']
+
+
 def test_silent_when_not_wanted(capsys):
     use(is_shown=False)
     captured = capsys.readouterr()

@@ -18,10 +18,11 @@ import numpy as np
 from PIL import Image
 
 from efficient_attention.data.arena.arena_row import SPLITS, ArenaRow
-from efficient_attention.data.arena.arena_set import ArenaSet, Pathfinder
+from efficient_attention.data.arena.arena_set import ArenaSet, Generated, Pathfinder
 from efficient_attention.data.arena.folders import PAIR_FILES
 from efficient_attention.data.arena.listops import CLOSE, DIGITS
 from efficient_attention.data.arena.made_rows import made_rows
+from efficient_attention.data.preparation_progress import Progress
 from efficient_attention.data.tokenizers.fixed import WORDS
 from efficient_attention.errors import InputError
 from efficient_attention.whole_files import write_atomically
@@ -63,7 +64,7 @@ def _write_columns(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
     paths = []
     for split, arena_set in sets.items():
         lines = ['Source\tTarget']
-        for row in made_rows(arena_set, split):
+        for row in _shown_rows(arena_set, split):
             words = [WORDS[arena_set.vocabulary][word] for word in row.texts[0]]
             text = nested_text(words) if arena_set.kind == 'listops' else ' '.join(words)
             lines.append(f'{text}\t{arena_set.labels[row.label]}')
@@ -76,7 +77,7 @@ def _write_pairs(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
     paths = []
     for split, arena_set in sets.items():
         lines = []
-        for number, row in enumerate(made_rows(arena_set, split)):
+        for number, row in enumerate(_shown_rows(arena_set, split)):
             texts = [_one_line(text) for text in row.texts]
             lines.append('\t'.join([f'{row.label}.0', f'{split}{number}a', f'{split}{number}b', *texts]))
         paths.append(folder / PAIR_FILES[split])
@@ -114,7 +115,15 @@ def _write_images(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
 
 def _all_rows(sets: Mapping[str, ArenaSet]) -> Iterator[ArenaRow]:
     for split, arena_set in sets.items():
-        yield from made_rows(arena_set, split)
+        yield from _shown_rows(arena_set, split)
+
+
+def _shown_rows(arena_set: ArenaSet, split: str) -> Iterator[ArenaRow]:
+    with Progress(f'writing {arena_set.text} ({split})', is_shown=True) as progress:
+        progress.start('rows', arena_set.count if isinstance(arena_set, Generated) else None)
+        for row in made_rows(arena_set, split):
+            yield row
+            progress.advance(1)
 
 
 WRITERS = {
