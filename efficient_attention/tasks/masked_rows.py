@@ -14,7 +14,7 @@ from efficient_attention.data.corpus.batches import batches_of_rows, every_row_o
 from efficient_attention.data.corpus.masked_texts import MaskedTexts
 from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.data.host_block import HostBlock
-from efficient_attention.data.tokenizers.fixed import FIRST_WORD, check_vocabulary
+from efficient_attention.data.tokenizers.fixed import check_vocabulary
 from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.pretraining import PretrainingTask, unigram_losses
@@ -58,7 +58,7 @@ class MaskedRowsTask(PretrainingTask):
         """The rows of 'train' or 'dev'."""
         arena_set = self.sets[SPLITS.index(split)]
         rows = prepared_rows(arena_set, split, Path(self.data.cache))
-        texts = [text.astype(np.int32) + FIRST_WORD for row in rows for text in row.texts]
+        texts = [text for row in rows for text in row.texts]
         vocabulary = vocabulary_of(self.encoder.tokenizer, self.data.tokenizer)
         return MaskedTexts(texts, vocabulary, self.data, self.seed)
 

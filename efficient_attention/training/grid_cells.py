@@ -74,7 +74,7 @@ def yardsticks_of(cells: Mapping[tuple[str, str], Mapping[str, Any]], workdir: P
         known = _known(path)
         if identity not in known:
             train, test = (
-                list(prepared_rows(arena_set(examples, split), split, Path(examples.cache)))
+                [row.in_words() for row in prepared_rows(arena_set(examples, split), split, Path(examples.cache))]
                 for split in ('train', 'test')
             )
             scores = yardsticks(arena_set(examples, 'train'), train, test)

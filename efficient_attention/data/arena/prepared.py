@@ -1,7 +1,7 @@
 """Rows of a long-range task in the cache: written once, in a folder that a hash of what they are names.
 
 manifest.json   the set's text, split and counts; bytes and SHA-256 of every other file; its own checksum
-words.npy       uint16, the words of all texts one after another
+ids.npy         uint16, the ids of all texts in their fixed vocabulary, one after another
 ends.npy        int64 [rows, texts], where in it each text ends
 labels.npy      uint8 [rows]
 """
@@ -9,7 +9,7 @@ labels.npy      uint8 [rows]
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -27,22 +27,34 @@ from efficient_attention.data.cache_manifest import (
     read_manifest,
 )
 from efficient_attention.data.preparation_progress import Progress
+from efficient_attention.data.tokenizers.fixed import FIRST_WORD
 from efficient_attention.errors import InputError
 from efficient_attention.whole_files import write_atomically
 
-FORMAT = 1
+FORMAT = 2
 RULES = 1  # of the generators and readers; a change of them is other rows
-ARRAYS = ('words', 'ends', 'labels')
+ARRAYS = ('ids', 'ends', 'labels')
 CONTENT = 'rows'
+
+
+class PreparedRow(NamedTuple):
+    """A row's texts, one or two, as ids of the set's fixed vocabulary, uint16 [l], on disk until they are read."""
+
+    texts: tuple[np.ndarray, ...]
+    label: int
+
+    def in_words(self) -> ArenaRow:
+        """The row as it was made."""
+        return ArenaRow(tuple(text - FIRST_WORD for text in self.texts), self.label)
 
 
 def set_identity(arena_set: ArenaSet, split: str) -> str:
     """SHA-256 of what the rows of a split are: the set's text, and what is read for it."""
-    identity = {'format': FORMAT, 'rules': RULES, 'split': split}
+    identity = {'format': 1, 'rules': RULES, 'split': split}  # no format of folders: a run may change it and go on
     return json_sha256(identity | {'set': arena_set.text, 'digest': arena_set.digest(split)})
 
 
-def prepared_rows(arena_set: ArenaSet, split: str, cache: Path, *, show_progress: bool = True) -> Iterator[ArenaRow]:
+def prepared_rows(arena_set: ArenaSet, split: str, cache: Path, *, show_progress: bool = True) -> Iterator[PreparedRow]:
     """The rows of a split, from the cache where they are there, else generated or read and cached.
 
     Args:
@@ -54,7 +66,7 @@ def prepared_rows(arena_set: ArenaSet, split: str, cache: Path, *, show_progress
     Raises:
         InputError: what is read is missing or bad, there is no row, or the cached folder is damaged.
     """
-    folder = cache / f'{arena_set.kind}-{set_identity(arena_set, split)[:16]}'
+    folder = cache / f'{arena_set.kind}-{set_identity(arena_set, split)[:16]}-{FORMAT}'
     if not (folder / MANIFEST).is_file():
         with Progress(f'preparing {arena_set.text} ({split})', is_shown=show_progress) as progress:
             progress.start('rows', arena_set.count if isinstance(arena_set, Generated) else None)
@@ -63,15 +75,15 @@ def prepared_rows(arena_set: ArenaSet, split: str, cache: Path, *, show_progress
             progress.line(f'{count:,} rows: {folder}')
     manifest = read_manifest(folder, FORMAT, CONTENT)
     check_files(folder, manifest, CONTENT)
-    words, ends_RT, labels_R = (load_array(folder / f'{name}.npy', CONTENT, is_mapped=True) for name in ARRAYS)
-    return _rows(words, ends_RT, labels_R)
+    ids, ends_RT, labels_R = (load_array(folder / f'{name}.npy', CONTENT, is_mapped=True) for name in ARRAYS)
+    return _rows(ids, ends_RT, labels_R)
 
 
-def _rows(words: np.ndarray, ends_RT: np.ndarray, labels_R: np.ndarray) -> Iterator[ArenaRow]:
+def _rows(ids: np.ndarray, ends_RT: np.ndarray, labels_R: np.ndarray) -> Iterator[PreparedRow]:
     start = 0
     for ends, label in zip(ends_RT.tolist(), labels_R.tolist(), strict=True):
         borders = [start, *ends]
-        yield ArenaRow(tuple(words[first:last] for first, last in zip(borders[:-1], ends, strict=True)), label)
+        yield PreparedRow(tuple(ids[first:last] for first, last in zip(borders[:-1], ends, strict=True)), label)
         start = ends[-1]
 
 
@@ -79,11 +91,11 @@ def _write(folder: Path, arena_set: ArenaSet, split: str, progress: Progress) ->
     """Writes the rows one by one, however many there are, and returns their number."""
     lengths: list[list[int]] = []
     labels: list[int] = []
-    with (folder / 'words.npy').open('wb') as file:
+    with (folder / 'ids.npy').open('wb') as file:
         _write_header(file, 0)
         for row in made_rows(arena_set, split):
             for text in row.texts:
-                file.write(text.astype('<u2').tobytes())
+                file.write((text + FIRST_WORD).astype('<u2').tobytes())
             lengths.append([len(text) for text in row.texts])
             labels.append(row.label)
             progress.advance(1)
@@ -95,7 +107,7 @@ def _write(folder: Path, arena_set: ArenaSet, split: str, progress: Progress) ->
     np.save(folder / 'ends.npy', np.cumsum(lengths_RT).reshape(lengths_RT.shape))
     np.save(folder / 'labels.npy', np.array(labels, np.uint8))
     manifest = {'format': FORMAT, 'rules': RULES, 'set': arena_set.text, 'split': split}
-    counts = {'rows': len(labels), 'words': int(lengths_RT.sum())}
+    counts = {'rows': len(labels), 'ids': int(lengths_RT.sum())}
     manifest |= {'counts': counts, 'files': describe_files(folder)}
     manifest['checksum'] = manifest_checksum(manifest)
     write_atomically(folder / MANIFEST, json.dumps(manifest, indent=2) + '\n')

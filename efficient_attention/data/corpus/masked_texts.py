@@ -22,7 +22,7 @@ class MaskedTexts:
     """
 
     def __init__(self, texts: Sequence[np.ndarray], vocabulary: Vocabulary, config: DataConfig, seed: int) -> None:
-        """`texts`: ids, int32 [l], of which a row has the first `config.length`; raises InputError for a bad seed."""
+        """`texts`: ids [l], of which a row has the first `config.length`; raises InputError for a bad seed."""
         if not 0 <= seed < 2**64:
             raise InputError(f'the seed is {seed}; it must lie in [0, 2^64)')
         self.count, self._texts, self._seed = len(texts), texts, seed
@@ -47,7 +47,7 @@ class MaskedTexts:
         return row | self._masker(tokens, used, random_stream(self._seed, Stream.CORPUS_ROW, masks, index))
 
     def text(self, index: int) -> np.ndarray:
-        """The ids of row `index` as they are, int32 [l]."""
+        """The ids of row `index` as they are, integers [l]."""
         return self._texts[index][: self._length]
 
     def is_cut(self, index: int) -> bool:

@@ -121,7 +121,8 @@ def arrays_of_rows(
     batch['weights'][: len(features)] = [float(is_labelled(feature)) for feature in features]
     for name, fill in TOKEN_ARRAYS.items():
         if name in like:
-            array = np.full(shape, pad if fill is None else fill, like[name].dtype)
+            dtype = np.int32 if name == 'tokens' else like[name].dtype  # tokens on disk are shorter numbers
+            array = np.full(shape, pad if fill is None else fill, dtype)
             for row, feature in enumerate(features):
                 if name in feature:
                     array[row][corner(feature[name].shape)] = feature[name]

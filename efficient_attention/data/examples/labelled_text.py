@@ -34,10 +34,10 @@ class LabelledText:
         file: where it comes from, for messages; '' = from no file.
         place: the line there.
         id: for predictions.
-        texts: one or two; () where they are words already.
-        words: the texts as numbers of words of a fixed vocabulary, uint16 [l] each.
+        texts: one or two; () where they are ids already.
         label: its name, or a number as text; None = unknown.
         subset: 'mismatched' or 'diagnostic' of GLUE.
+        ids: the texts as ids of a fixed vocabulary, uint16 [l] each.
     """
 
     file: str
@@ -46,7 +46,7 @@ class LabelledText:
     texts: tuple[str, ...]
     label: str | None = None
     subset: str = ''
-    words: tuple[np.ndarray, ...] = ()
+    ids: tuple[np.ndarray, ...] = ()
 
     @property
     def where(self) -> str:
@@ -96,7 +96,7 @@ def _from_arena(config: ExamplesConfig, split: str) -> Iterator[LabelledText]:
         return
     found = arena_set(config, split)
     for index, row in enumerate(prepared_rows(found, split, Path(config.cache))):
-        yield LabelledText(found.text, f'row {index}', str(index), (), found.labels[row.label], words=row.texts)
+        yield LabelledText(found.text, f'row {index}', str(index), (), found.labels[row.label], ids=row.texts)
 
 
 def _from_table(config: ExamplesConfig, sources: str, split: str) -> Iterator[LabelledText]:

@@ -41,7 +41,12 @@ class RowTemplate:
         return self.start + first_length + len(self.fixed[1])
 
     def row(self, *texts: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:
-        """'tokens' and 'token_types', int32 [l], of one or two texts, as many as the template is for."""
+        """'tokens' and 'token_types' [l] of one or two texts, as many as the template is for.
+
+        Both are int32; where nothing is put around a single array of ids, `tokens` is that array itself.
+        """
+        if not self.added and isinstance(texts[0], np.ndarray) and len(texts) == 1 and not any(self.text_types):
+            return {'tokens': texts[0], 'token_types': np.broadcast_to(NO_TYPE, texts[0].shape)}
         tokens: list[Sequence[int] | np.ndarray] = [self.fixed[0]]
         types: list[Sequence[int] | np.ndarray] = [self.fixed_types[0]]
         for index, ids in enumerate(texts):
@@ -80,11 +85,11 @@ def row_template(encoder: TextEncoder, *, is_pair: bool) -> RowTemplate:
 
 
 def joined_rows(rows: Sequence[dict[str, np.ndarray]], pad: int) -> dict[str, np.ndarray]:
-    """Several rows as one feature: 'tokens' and 'token_types' int32 [A, l], padded, and 'lengths' int32 [A]."""
+    """Several rows as one feature: 'tokens' (of the rows' type) and 'token_types' [A, l], padded; 'lengths' [A]."""
     lengths = np.array([len(row['tokens']) for row in rows], np.int32)
     joined = {'lengths': lengths}
     for name, fill in (('tokens', pad), ('token_types', 0)):
-        joined[name] = np.full((len(rows), int(lengths.max())), fill, np.int32)
+        joined[name] = np.full((len(rows), int(lengths.max())), fill, rows[0][name].dtype)
         for place, row in enumerate(rows):
             joined[name][place, : lengths[place]] = row[name]
     return joined | {'token_types': without_memory(joined['token_types'])}

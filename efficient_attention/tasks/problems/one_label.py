@@ -13,7 +13,7 @@ from efficient_attention.data.examples.glue import MISMATCHED, GlueTask, glue_so
 from efficient_attention.data.examples.labelled_text import ARENA, LabelledText, arena_set, read_labelled
 from efficient_attention.data.examples.row_template import joined_rows, row_template
 from efficient_attention.data.examples.text_encoder import TextEncoder, ids_of
-from efficient_attention.data.tokenizers.fixed import FIRST_WORD, check_vocabulary
+from efficient_attention.data.tokenizers.fixed import check_vocabulary
 from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.overlong_texts import Ids, LengthCounts, LengthRule
 from efficient_attention.tasks.problems.problem import Feature, Problem
@@ -142,7 +142,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
     def _ids(self, examples: Sequence[LabelledText]) -> Iterator[list[Ids]]:
         ids = iter(ids_of(self.encoder, [text for example in examples for text in example.texts]))
         for example in examples:
-            yield [text.astype(np.int32) + FIRST_WORD for text in example.words] or [next(ids) for _ in example.texts]
+            yield list(example.ids) or [next(ids) for _ in example.texts]
 
     def _feature(self, row: Feature, example: LabelledText, index: int) -> Feature:
         feature = self.with_global(row | {'example': np.array(index, np.int32)})

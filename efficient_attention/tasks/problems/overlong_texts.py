@@ -12,7 +12,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.tasks.problems.context_windows import window_starts
 from efficient_attention.tasks.problems.encoded_text import EncodedText
 
-Ids = np.ndarray  # int32 [l]
+Ids = np.ndarray  # integers [l]
 MOST_NOTES = 4  # files with a line of their own; RACE has a file for each of 28,000 articles
 
 

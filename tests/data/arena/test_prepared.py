@@ -8,6 +8,7 @@ import pytest
 
 from efficient_attention.data.arena.arena_set import open_set
 from efficient_attention.data.arena.prepared import prepared_rows, set_identity
+from efficient_attention.data.tokenizers.fixed import FIRST_WORD
 from efficient_attention.errors import InputError
 
 SET = open_set('passages:rows=5:length=32:source=stdlib', 'x')
@@ -18,15 +19,17 @@ def plain(rows) -> list:
 
 
 def test_rows_come_back_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    made = plain(prepared_rows(SET, 'train', tmp_path, show_progress=False))
+    made = plain(row.in_words() for row in prepared_rows(SET, 'train', tmp_path, show_progress=False))
     assert made == plain(SET.rows('train'))
     monkeypatch.setattr(type(SET), 'rows', None)  # they are not made again
-    assert plain(prepared_rows(SET, 'train', tmp_path)) == made
+    rows = list(prepared_rows(SET, 'train', tmp_path))
+    assert plain(row.in_words() for row in rows) == made
+    assert (rows[0].texts[0] == np.array(made[0][0][0]) + FIRST_WORD).all() and rows[0].texts[0].dtype == np.uint16
     [folder] = tmp_path.iterdir()
     manifest = json.loads((folder / 'manifest.json').read_text())
-    assert manifest['counts'] == {'rows': 5, 'words': 320} and manifest['split'] == 'train'
-    (folder / 'words.npy').write_bytes(b'x')
-    with pytest.raises(InputError, match=r'words\.npy: damaged, its bytes differ from the manifest; delete the folder'):
+    assert manifest['counts'] == {'rows': 5, 'ids': 320} and manifest['split'] == 'train'
+    (folder / 'ids.npy').write_bytes(b'x')
+    with pytest.raises(InputError, match=r'ids\.npy: damaged, its bytes differ from the manifest; delete the folder'):
         prepared_rows(SET, 'train', tmp_path)
 
 
@@ -34,7 +37,7 @@ def test_texts_stay_on_disk_until_they_are_read(tmp_path: Path):
     rows = list(prepared_rows(SET, 'train', tmp_path, show_progress=False))
     assert all(isinstance(text.base, np.memmap) for row in rows for text in row.texts)
     [folder] = tmp_path.iterdir()
-    np.testing.assert_array_equal(np.load(folder / 'words.npy'), np.concatenate([t for row in rows for t in row.texts]))
+    np.testing.assert_array_equal(np.load(folder / 'ids.npy'), np.concatenate([t for row in rows for t in row.texts]))
 
 
 def test_what_rows_are_names_their_folder():

@@ -53,6 +53,14 @@ def test_rows_are_padded_to_the_smallest_length_that_holds_them():
         assert 'offset_start' not in batch
 
 
+def test_short_numbers_become_those_of_a_model():
+    short = [feature | {'tokens': feature['tokens'].astype(np.uint16)} for feature in features()]
+    both = (batches_of(rows).training(0, 3, 0, 1) for rows in (short, features()))
+    for batch, expected in zip(*both, strict=True):
+        assert batch['tokens'].dtype == np.int32
+        np.testing.assert_array_equal(batch['tokens'], expected['tokens'])
+
+
 @pytest.mark.parametrize('batch_size', [1, 4, 16])
 def test_rows_alone_are_padded_to_their_own_length_in_an_evaluation(batch_size: int):
     rows = features()

@@ -1,10 +1,12 @@
 """Rows made from a template against the rows that the tokenizer itself makes."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from efficient_attention.data.examples.row_template import joined_rows, row_template
-from efficient_attention.data.examples.text_encoder import arrays_of
+from efficient_attention.data.examples.text_encoder import arrays_of, text_encoder
 from tests.tasks.letters import letters, spaced_letters
 
 
@@ -28,6 +30,15 @@ def test_joined_rows_are_padded_to_the_longest():
     joined = joined_rows([template.row([9]), template.row([7, 8, 9])], pad=5)
     assert joined['tokens'].tolist() == [[2, 9, 3, 5, 5], [2, 7, 8, 9, 3]] and joined['lengths'].tolist() == [3, 5]
     assert not joined['token_types'].any() and {array.dtype.name for array in joined.values()} == {'int32'}
+
+
+def test_ids_with_nothing_around_them_are_not_copied():
+    ids = np.arange(7, dtype=np.uint16)
+    row = row_template(text_encoder(Path('fixed:bytes')), is_pair=False).row(ids)
+    assert row['tokens'] is ids and row['token_types'].shape == (7,) and not row['token_types'].any()
+    joined = joined_rows([row, row], pad=0)
+    assert joined['tokens'].dtype == np.uint16 and joined['token_types'].dtype == np.int32
+    assert row_template(letters(), is_pair=False).row(ids)['tokens'].dtype == np.int32
 
 
 def test_types_that_are_all_0_take_no_memory():

@@ -47,6 +47,7 @@ def test_rows_of_ids(tmp_path):
     for index, (example, feature) in enumerate(zip(examples, features, strict=True)):
         row = listops_row(0, 'train', index, 8, 40)
         assert (feature['tokens'] == row.texts[0][:24] + FIRST_WORD).all()  # cut at the length of a row
+        assert isinstance(feature['tokens'].base, np.memmap)  # and on disk until a batch wants it
         assert (example.label, int(feature['label'])) == (str(row.label), row.label)
     assert task.encode(task.read('dev'))[0]['tokens'].tolist() != features[0]['tokens'].tolist()
     assert examples[1].where == 'listops:rows=4:length=8-40: row 1'
@@ -67,7 +68,7 @@ def test_towers_are_rows_of_their_own(tmp_path):
     assert task.head == 'towers' and task.labels == ('0', '1')
     for example, feature in zip(examples, features, strict=True):
         assert feature['tokens'].shape == (2, 24) and feature['lengths'].tolist() == [24, 24]
-        assert all((feature['tokens'][side] == example.words[side][:24] + FIRST_WORD).all() for side in (0, 1))
+        assert all((feature['tokens'][side] == example.ids[side][:24]).all() for side in (0, 1))
     assert task.notes == [
         'passages:rows=3:length=30:source=stdlib: 3 of 3 rows have more than data.length 24 tokens and were cut'
     ]
