@@ -1,10 +1,12 @@
 """The `arena` part of `scripts/benchmark.py`: Long Range Arena's table of speed, each mechanism against full attention.
 
-Training steps a second, temporary and resident memory of the classifier of bytes of configs/arena.py, at 1K to 4K bytes
-(table 2 of Tay et al. 2020, arXiv 2011.04006). Each side is a process of its own, and sides take turns.
+`train`: training steps a second, temporary and resident memory of the classifier of bytes of configs/arena.py, at 1K to
+4K bytes (table 2 of Tay et al. 2020, arXiv 2011.04006). Each side is a process of its own, and sides take turns.
+`rows`: rows a second of processor time that one core generates, of each generator.
 """
 
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from absl import flags
 
 from configs.arena import get_config, mechanisms
 from efficient_attention.commands.flags import define_choices, define_integers
+from efficient_attention.data.arena.arena_set import open_set
 from efficient_attention.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,11 +23,20 @@ FULL = 'full'
 SIDES = tuple(mechanisms(1))
 SIZES = ('small', 'paper', 'code')
 MEBIBYTE = 2**20
+PARTS = ('train', 'rows')
+GENERATED = (
+    'listops:rows=500:length=500-2000',
+    'pathfinder:rows=100:size=32',
+    'pathfinder:rows=20:size=128',
+    'pathfinder:rows=5:size=256',
+    'recall:rows=2000:length=512:pairs=32',
+)
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
 
 
 def define_flags(options: flags.FlagValues) -> None:
     """The flags of the command."""
+    define_choices('parts', PARTS, 'What is measured', options)
     define_choices('sides', SIDES, 'Mechanisms; `full` is always among them', options)
     define_integers('lengths', (1024, 2048, 3072, 4096), 'Bytes a row', options)
     flags.DEFINE_integer('rows', 32, 'Rows of a step.', flag_values=options)
@@ -63,13 +75,37 @@ def shape_of(side: str, size: str, length: int) -> dict[str, Any]:
 
 
 def measure(options: flags.FlagValues, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
-    """Steps a second and memory of each side; after each length, the figures so far.
+    """The chosen parts; after each length, the figures so far.
 
     Args:
         options: of the command line.
         commands: the programs of the sides.
         run: what a program prints for a shape.
     """
+    report: dict[str, Any] = {}
+    if 'rows' in options.parts:
+        report['generated'] = generated()
+        yield report
+    if 'train' in options.parts:
+        for figures in measure_training(options, commands, run):
+            yield report | figures
+
+
+def generated() -> dict[str, float]:
+    """Set -> rows a second of one core's processor time, behind the first row, which reads what all need."""
+    found = {}
+    for text in GENERATED:
+        rows = open_set(text, 'a set').rows('train')
+        next(rows)
+        start = time.process_time()
+        made = sum(1 for _ in rows)
+        found[text] = made / (time.process_time() - start)
+        print(f'{text}: {found[text]:,.0f} rows/s')
+    return found
+
+
+def measure_training(options: flags.FlagValues, commands: dict[str, list[str]], run: Run) -> Iterator[dict[str, Any]]:
+    """Steps a second and memory of each side; after each length, the figures so far; arguments as of `measure`."""
     sides = [FULL, *(side for side in SIDES if side in options.sides and side != FULL)]
     report: dict[str, Any] = {}
     head = (

@@ -13,7 +13,7 @@
     python scripts/benchmark.py text_to_text [--parts train,greedy,beam] [--model runs/multi30k --input test.de]
     python scripts/benchmark.py recurrent [--parts cells,lengths,token,memory] [--plot recurrent.svg]
     python scripts/benchmark.py compress [--parts infer,train] [--lengths 128,384] [--rows 1,8,32]
-    python scripts/benchmark.py arena [--sides linear,nystrom] [--lengths 1024,4096] [--size small]
+    python scripts/benchmark.py arena [--parts train,rows] [--sides linear,nystrom] [--lengths 1024,4096] [--size small]
 
 `step`: a BERT with 4 layers of width 256, 4 heads and 8,192 tokens, float32, dropout 0.1, AdamW, 4,096 tokens a step of
 which 15 % are masked; this project against Hugging Face's PyTorch `BertForMaskedLM` (`make peers`). Every measurement
@@ -41,7 +41,8 @@ one; compressed segment memory against a plain one of the same reach (`memory_be
 PyTorch (`text_to_text_benchmark.py`).
 `recurrent`: recurrent cells against Flax NNX and PyTorch, and against attention by length (`recurrent_benchmark.py`);
 `compress`: smaller models against the whole one and PyTorch's (`compression_benchmark.py`);
-`arena`: training a long-range classifier by every mechanism against full attention (`arena_benchmark.py`).
+`arena`: training a long-range classifier by every mechanism against full attention; generators of rows
+(`arena_benchmark.py`).
 
 The file of `--output` is replaced as a whole after every length, so a run that is cut leaves what it measured before.
 """

@@ -8,9 +8,9 @@ import pytest
 
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
+from scripts import arena_benchmark, measure_arena
 from scripts import benchmark as command
-from scripts import measure_arena
-from scripts.arena_benchmark import SIDES, shape_of
+from scripts.arena_benchmark import GENERATED, SIDES, shape_of
 
 
 def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
@@ -28,12 +28,22 @@ def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
 
 
 def test_shares_are_of_full_attention(tmp_path: Path, monkeypatch, capsys):
-    run_command(monkeypatch, '--sides', 'linear', '--lengths', '1024,4096', '--output', tmp_path / 'arena.json')
+    arguments = ('--parts', 'train', '--sides', 'linear', '--lengths', '1024,4096', '--output', tmp_path / 'arena.json')
+    run_command(monkeypatch, *arguments)
     found = json.loads((tmp_path / 'arena.json').read_text(encoding='utf-8'))['arena']['lengths']
     assert {side: one['speed'] for side, one in found['4096'].items()} == {'full': 1.0, 'linear': 4.0}
     assert (found['4096']['linear']['memory'], found['1024']['linear']['memory']) == (0.25, 1.0)
     line = capsys.readouterr().out.splitlines()[-1].split()
     assert line == '4096 linear 0.25 (0.25 to 0.25) 4.00 256 0.25 10'.split()
+
+
+def test_every_generator_has_its_speed(tmp_path: Path, monkeypatch, capsys):
+    few = [f'{text.split("rows=")[0]}rows=3:{text.partition("rows=")[2].partition(":")[2]}' for text in GENERATED]
+    monkeypatch.setattr(arena_benchmark, 'GENERATED', few)
+    run_command(monkeypatch, '--parts', 'rows', '--output', tmp_path / 'rows.json')
+    found = json.loads((tmp_path / 'rows.json').read_text(encoding='utf-8'))['arena']
+    assert list(found) == ['generated'] and list(found['generated']) == few and min(found['generated'].values()) > 0
+    assert capsys.readouterr().out.count(' rows/s') == len(few)
 
 
 @pytest.mark.parametrize(
