@@ -78,12 +78,23 @@ def drop_weights(weights_BHLM: Array, request: Request) -> Float[Array, 'B H L M
 
 def drop_slots(weights_BHLR: Array, request: Request) -> Float[Array, 'B H L R']:
     """Weights of slots that are not the keys after attention dropout, as `drop_weights`."""
+    keep_BHLR = kept_slots(request, weights_BHLR.shape[3])
+    return (
+        weights_BHLR if keep_BHLR is None else jnp.where(keep_BHLR, weights_BHLR / (1.0 - dropout_rate(request)), 0.0)
+    )
+
+
+def dropout_rate(request: Request) -> float:
+    """Of attention weights; 0 where dropout is off."""
+    return request.dropout.rate if request.dropout else 0.0
+
+
+def kept_slots(request: Request, slots: int) -> Bool[Array, 'B H L R'] | None:
+    """Which weights of slots that are not the keys attention dropout leaves; None: it is off."""
     if request.dropout is None:
-        return weights_BHLR
+        return None
     rate, rng = request.dropout
-    slots = jnp.arange(weights_BHLR.shape[3])
-    keep_BHLR = keep_mask(rng, rate, weights_BHLR.shape[0], *map(request.numbers, ('head', 'query')), slots)
-    return jnp.where(keep_BHLR, weights_BHLR / (1.0 - rate), 0.0)
+    return keep_mask(rng, rate, len(request.query), *map(request.numbers, ('head', 'query')), jnp.arange(slots))
 
 
 def combine_values(

@@ -15,13 +15,13 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Shaped
 
 from efficient_attention.attention.dropout import fold_index, is_kept, row_seeds
-from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.mechanism import of_kind
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.routing.centroids import layer_norm, nearest_tokens, nearness, with_statistics
 from efficient_attention.attention.routing.definition import Routing, check, valid_queries
 from efficient_attention.attention.routing.windows import cut_windows, key_blocks, places, query_blocks
-from efficient_attention.attention.weights import softmax_over
+from efficient_attention.attention.slot_softmax import Pairs, read_slots
+from efficient_attention.attention.weights import dropout_rate
 from efficient_attention.attention.whole_rows import per_head, valid_keys
 
 Places = Array | np.ndarray
@@ -45,6 +45,7 @@ class Groups:
         query_segments_BHgs: None where all pairs are of one segment.
         key_segments_BHgm: 0 where there is no key.
         first_head: the number of the first head.
+        heads: how many there are.
     """
 
     query_BHgs: Places
@@ -52,6 +53,7 @@ class Groups:
     query_segments_BHgs: Array | None
     key_segments_BHgm: Array | None
     first_head: int
+    heads: int
 
 
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
@@ -85,6 +87,7 @@ def in_clusters(request: Request, rows: Vectors) -> Float[Array, 'B H L K']:
         None if request.segments is None else at_places(request.segments.query[:, None], query_BHCw),
         None if request.segments is None else at_places(request.segments.key[:, None], key_BHCw),
         mechanism.local_heads,
+        query_BHLK.shape[1],
     )
     taken = Vectors(
         at_places(by_head.query, query_BHCw), at_places(by_head.key, key_BHCw), at_places(by_head.value, key_BHCw)
@@ -109,6 +112,7 @@ def in_windows(request: Request, rows: Vectors) -> Float[Array, 'B H L K']:
         None if is_whole else query_blocks(query_bL[:, None], cut),
         None if is_whole else key_blocks(key_bL[:, None], cut),
         0,
+        mechanism.local_heads,
     )
     out_BHnsK, _ = attend_groups(request, blocks, groups, window=mechanism.window)
     return out_BHnsK.reshape(*out_BHnsK.shape[:2], -1, width)[:, :, :length]
@@ -118,15 +122,9 @@ def attend_groups(
     request: Request, vectors: Vectors, groups: Groups, window: int | None = None
 ) -> tuple[Float[Array, 'B H g s K'], Bool[Array, '#B #H #g #s']]:
     """Softmax attention within groups, float32, of scaled queries; and which queries may read a key."""
-    logits_BHgsm = float32_einsum('BHgsK,BHgmK->BHgsm', vectors.query, vectors.key)
     allowed_BHgsm = allowed_pairs(groups, window, causal=of_kind(Routing, request.mechanism).causal)
-    shape = logits_BHgsm.shape
-    weights_BHRm = softmax_over(
-        logits_BHgsm.reshape(*shape[:2], -1, shape[4]),
-        None if allowed_BHgsm is None else jnp.broadcast_to(allowed_BHgsm, shape).reshape(*shape[:2], -1, shape[4]),
-    )
-    weights_BHgsm = dropped(weights_BHRm.reshape(shape), request, groups).astype(vectors.value.dtype)
-    out_BHgsK = float32_einsum('BHgsm,BHgmK->BHgsK', weights_BHgsm, vectors.value)
+    pairs = Pairs(allowed_BHgsm, kept_pairs(request, groups))
+    out_BHgsK = read_slots(vectors.query, vectors.key, vectors.value, pairs, dropout_rate(request))
     return out_BHgsK, jnp.ones((1, 1, 1, 1), bool) if allowed_BHgsm is None else allowed_BHgsm.any(axis=-1)
 
 
@@ -144,17 +142,16 @@ def allowed_pairs(groups: Groups, window: int | None, *, causal: bool) -> Bool[A
     return functools.reduce(jnp.logical_and, masks) if masks else None
 
 
-def dropped(weights_BHgsm: Float[Array, 'B H g s m'], request: Request, groups: Groups) -> Float[Array, 'B H g s m']:
-    """Weights after dropout, by the bits of `dropout.keep_mask`: the same for a pair in all clusters."""
+def kept_pairs(request: Request, groups: Groups) -> Bool[Array, 'B H g s m'] | None:
+    """What dropout leaves, by the bits of `dropout.keep_mask`: the same for a pair in all clusters; None: it is off."""
     if request.dropout is None:
-        return weights_BHgsm
+        return None
     rate, rng = request.dropout
-    batch, heads = weights_BHgsm.shape[:2]
-    heads_H = jnp.arange(heads) + groups.first_head
-    seeds_BH = fold_index(row_seeds(rng, batch)[:, None], heads_H[None])
+    heads_H = jnp.arange(groups.heads) + groups.first_head
+    seeds_BH = fold_index(row_seeds(rng, len(request.query))[:, None], heads_H[None])
     bits_BHgs = fold_index(seeds_BH[:, :, None, None], jnp.asarray(groups.query_BHgs))
     bits_BHgsm = fold_index(bits_BHgs[..., None], jnp.asarray(groups.key_BHgm)[..., None, :])
-    return jnp.where(is_kept(bits_BHgsm, rate), weights_BHgsm / (1.0 - rate), 0.0)
+    return is_kept(bits_BHgsm, rate)
 
 
 def at_places(

@@ -4,7 +4,7 @@ import math
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from efficient_attention.attention.einsum import float32_einsum
 from efficient_attention.attention.mechanism import of_kind
@@ -19,7 +19,8 @@ from efficient_attention.attention.sinkhorn.definition import (
     whole_blocks,
 )
 from efficient_attention.attention.sinkhorn.sorting import in_blocks
-from efficient_attention.attention.weights import drop_slots, undivided_softmax
+from efficient_attention.attention.slot_softmax import Pairs, read_slots
+from efficient_attention.attention.weights import drop_slots, dropout_rate, kept_slots, undivided_softmax
 from efficient_attention.attention.whole_rows import finish
 
 
@@ -31,22 +32,42 @@ def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
     query_BHnsK = in_blocks(whole.query * (1.0 / math.sqrt(width)), mechanism.block)
     key_BHnsK, value_BHnsK = (key_blocks(x, whole) for x in (whole.key, whole.value))
     found = sort(whole, key_BHnsK)
-    both_BHnsX = jnp.concatenate([key_BHnsK, value_BHnsK], axis=-1)
-    slots_BHntX = mixed(found, both_BHnsX).astype(dtype)
-    batch, heads, blocks, size, _ = query_BHnsK.shape
+    sorted_BHisK, sorted_BHisV = (mixed(found, x).astype(dtype) for x in (key_BHnsK, value_BHnsK))
+    is_there_bhLR = readable(whole, found.total_BHis)
     if mechanism.cut:
-        query_BHnsK = query_BHnsK.reshape(batch, heads, 1, blocks * size, width)
-        slots_BHntX = slots_BHntX.reshape(batch, heads, 1, -1, 2 * width)
+        out_BHnsK = read_by_all(whole, query_BHnsK, sorted_BHisK, sorted_BHisV, is_there_bhLR)
     else:
-        slots_BHntX = jnp.concatenate([both_BHnsX, slots_BHntX], axis=3)
-    logits_BHnst = float32_einsum('BHnsK,BHntK->BHnst', query_BHnsK, slots_BHntX[..., :width])
-    logits_BHLR = logits_BHnst.reshape(batch, heads, blocks * size, -1)
-    weights_BHLR, total_BHL1 = undivided_softmax(logits_BHLR, readable(whole, found.total_BHis))
-    weights_BHnst = drop_slots(weights_BHLR, whole).reshape(logits_BHnst.shape).astype(dtype)
-    sums_BHnsK = float32_einsum('BHnst,BHntK->BHnsK', weights_BHnst, slots_BHntX[..., width:])
-    out_BHLK = sums_BHnsK.reshape(batch, heads, blocks * size, width) / total_BHL1
+        key_BHntK = jnp.concatenate([key_BHnsK, sorted_BHisK], axis=3)
+        value_BHntK = jnp.concatenate([value_BHnsK, sorted_BHisV], axis=3)
+        masks = is_there_bhLR, kept_slots(whole, 2 * mechanism.block)
+        pairs = Pairs(*(None if x_BHLR is None else in_groups(x_BHLR, query_BHnsK.shape[2]) for x_BHLR in masks))
+        out_BHnsK = read_slots(query_BHnsK, key_BHntK, value_BHntK, pairs, dropout_rate(request))
+    out_BHLK = out_BHnsK.reshape(*out_BHnsK.shape[:2], -1, width)
     out_BLHK = out_BHLK.swapaxes(1, 2)[:, :length]
     return finish(out_BLHK, request).astype(dtype), None
+
+
+def read_by_all(
+    request: Request,
+    query_BHnsK: Float[Array, 'B H n s K'],
+    key_BHisK: Float[Array, 'B H i s K'],
+    value_BHisK: Float[Array, 'B H i s K'],
+    is_there_bh1R: Bool[Array, '#B #H 1 R'] | None,
+) -> Float[Array, 'B H L K']:
+    """What all queries of a request of whole blocks read of the same few slots, float32; slower by `read_slots`."""
+    query_BHLK, key_BHRK, value_BHRK = (
+        x.reshape(*x.shape[:2], -1, x.shape[4]) for x in (query_BHnsK, key_BHisK, value_BHisK)
+    )
+    logits_BHLR = float32_einsum('BHLK,BHRK->BHLR', query_BHLK, key_BHRK)
+    weights_BHLR, total_BHL1 = undivided_softmax(logits_BHLR, is_there_bh1R)
+    weights_BHLR = drop_slots(weights_BHLR, request).astype(value_BHRK.dtype)
+    return float32_einsum('BHLR,BHRK->BHLK', weights_BHLR, value_BHRK) / total_BHL1
+
+
+def in_groups(x_BHLR: Bool[Array, 'B H L R'], groups: int) -> Bool[Array, 'B H n s R']:
+    """The pairs of each group of queries."""
+    batch, heads, length, slots = x_BHLR.shape
+    return x_BHLR.reshape(batch, heads, groups, length // groups, slots)
 
 
 def mixed(found: Sort, x_BHjsX: Float[Array, 'B H j s X']) -> Float[Array, 'B H i s X']:

@@ -1,0 +1,116 @@
+"""Softmax attention within groups, of some queries over some slots each; its weights are computed again for gradients.
+
+The gradient of a logit is its weight times (the weight's own gradient less the query's dout . out): sums over pairs,
+which the rule of a quotient asks for, become sums over the width of a vector, and no weight is kept for the backward
+pass, as FlashAttention does it (Dao et al. 2022, arXiv 2205.14135). On CPUs jaxlib fuses sums over pairs with the
+products before them, which then take a multiple of their time.
+
+Letters: s queries and m slots of a group; G stands for all axes before them, any number.
+"""
+
+import functools
+from string import ascii_lowercase
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float
+
+from efficient_attention.attention.einsum import float32_einsum
+from efficient_attention.attention.weights import MASKED
+
+
+class Pairs(NamedTuple):
+    """Which pairs of a query and a slot count; axes of both arrays may be 1 where all are alike.
+
+    Args:
+        is_there: bool [*G, s, m], the slots that a query may read; None: all.
+        is_kept: bool [*G, s, m], those that dropout leaves; None: it is off.
+    """
+
+    is_there: Array | None = None
+    is_kept: Array | None = None
+
+
+NO_PAIRS = Pairs()
+
+
+def read_slots(
+    query_GsK: Float[Array, '*G s K'],
+    key_GmK: Float[Array, '*G m K'],
+    value_GmX: Float[Array, '*G m X'],
+    pairs: Pairs = NO_PAIRS,
+    dropout_rate: float = 0.0,
+) -> Float[Array, '*G s X']:
+    """The values that queries read, float32; zeros for a query without slots. Products are of the operands' dtype.
+
+    Args:
+        query_GsK: scaled already.
+        key_GmK: of the slots, in the queries' dtype.
+        value_GmX: likewise.
+        pairs: which count.
+        dropout_rate: of the weights that `pairs` keeps.
+    """
+    return _read(dropout_rate, query_GsK, key_GmK, value_GmX, pairs)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _read(rate: float, query_GsK: Array, key_GmK: Array, value_GmX: Array, pairs: Pairs) -> Float[Array, '*G s X']:
+    return _forward(rate, query_GsK, key_GmK, value_GmX, pairs)[0]
+
+
+def _forward(rate: float, query_GsK: Array, key_GmK: Array, value_GmX: Array, pairs: Pairs) -> tuple[Array, Any]:
+    logits_Gsm = _logits(query_GsK, key_GmK)
+    maximum_Gs1 = _of_pairs(logits_Gsm, pairs, MASKED).max(axis=-1, keepdims=True)
+    parts_Gsm = _parts(logits_Gsm, maximum_Gs1, pairs)
+    total_Gs1 = parts_Gsm.sum(axis=-1, keepdims=True)
+    total_Gs1 = total_Gs1 if pairs.is_there is None else jnp.where(total_Gs1 > 0.0, total_Gs1, 1.0)
+    sums_GsX = _sums(_kept(parts_Gsm, pairs).astype(value_GmX.dtype), value_GmX)
+    out_GsX = sums_GsX / ((1.0 - rate) * total_Gs1)
+    return out_GsX, (query_GsK, key_GmK, value_GmX, pairs, out_GsX, maximum_Gs1, total_Gs1)
+
+
+def _backward(rate: float, saved: Any, dout_GsX: Array) -> tuple[Array, Array, Array, None]:
+    query_GsK, key_GmK, value_GmX, pairs, out_GsX, maximum_Gs1, total_Gs1 = saved
+    logits_Gsm, to_vectors = jax.vjp(_logits, query_GsK, key_GmK)
+    parts_Gsm = _parts(logits_Gsm, maximum_Gs1, pairs)
+    _, to_parts = jax.vjp(_sums, _kept(parts_Gsm, pairs).astype(value_GmX.dtype), value_GmX)
+    dout_GsX = dout_GsX / total_Gs1
+    delta_Gs1 = (dout_GsX * out_GsX).sum(axis=-1, keepdims=True)
+    dparts_Gsm, dvalue_GmX = to_parts(dout_GsX / (1.0 - rate))
+    dlogits_Gsm = parts_Gsm * (_kept(dparts_Gsm.astype(jnp.float32), pairs) - delta_Gs1)
+    return *to_vectors(dlogits_Gsm), dvalue_GmX, None
+
+
+_read.defvjp(_forward, _backward)
+
+
+def _logits(query_GsK: Array, key_GmK: Array) -> Float[Array, '*G s m']:
+    g = _axes(query_GsK)
+    return float32_einsum(f'{g}sk,{g}mk->{g}sm', query_GsK, key_GmK)
+
+
+def _sums(read_Gsm: Array, value_GmX: Array) -> Float[Array, '*G s X']:
+    g = _axes(read_Gsm)
+    return float32_einsum(f'{g}sm,{g}mx->{g}sx', read_Gsm, value_GmX)
+
+
+def _axes(x_Gsm: Float[Array, '*G s m']) -> str:
+    """A letter for each axis of groups."""
+    return ascii_lowercase[: x_Gsm.ndim - 2]
+
+
+def _parts(logits_Gsm: Array, maximum_Gs1: Array, pairs: Pairs) -> Float[Array, '*G s m']:
+    """What weights are before they are divided by their sum."""
+    return _of_pairs(jnp.exp(_of_pairs(logits_Gsm, pairs, MASKED) - maximum_Gs1), pairs, 0.0)
+
+
+def _of_pairs(x_Gsm: Array, pairs: Pairs, other: float) -> Float[Array, '*G s m']:
+    """Another number where a query may not read a slot."""
+    return x_Gsm if pairs.is_there is None else jnp.where(pairs.is_there, x_Gsm, other)
+
+
+def _kept(x_Gsm: Array, pairs: Pairs) -> Float[Array, '*G s m']:
+    """Zeros where dropout leaves nothing."""
+    return x_Gsm if pairs.is_kept is None else jnp.where(pairs.is_kept, x_Gsm, 0.0)
