@@ -3,12 +3,12 @@
     python scripts/train_grid.py --config configs/arena.py --rows listops_short,text --columns full,linear \
       --seeds 0,1 --workdir runs/arena
 
-The config file's argument is `<row>,<column>`. Each cell has a workdir for each seed,
-<workdir>/<row>/<column>/seed_<n>, and goes on from there when the command is given again; a cell that fails is named,
-and the exit code is then 1. `--rates` has each cell choose its learning rate by short runs. Written: grid.json, grid.md
-and grid.svg, of all cells in the folder, whichever command trained them; so two commands may share a folder and train
-other columns side by side. `--config.<field>=<value>` changes a field in all cells. `--yardsticks` prints alone what
-linear models and single words of the rows give.
+The config file's argument is `<row>,<column>`, with `--size` also `<row>,<column>,<size>`. Each cell has a workdir for
+each seed, <workdir>/<row>/<column>/seed_<n>, and goes on from there when the command is given again; a cell that fails
+is named, error.txt in its folder says where, and the exit code is then 1. `--rates` has each cell choose its learning
+rate by short runs. Written: grid.json, grid.md and grid.svg, of all cells in the folder, whichever command trained
+them; so two commands may share a folder and train other columns side by side. `--config.<field>=<value>` changes a
+field in all cells. `--yardsticks` prints alone what linear models and single words of the rows give.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -18,6 +18,7 @@ if __name__ == '__main__':
 
 import json
 import sys
+from typing import Any
 
 from absl import flags
 from ml_collections import config_flags
@@ -26,7 +27,7 @@ from efficient_attention.commands.allocator import keep_freed_memory
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_workdir
 from efficient_attention.commands.phases import PREPARATION, note_phase
-from efficient_attention.errors import RunError
+from efficient_attention.errors import InputError, RunError, show_error
 
 CONFIG = config_flags.DEFINE_config_file('config', None, 'A file of configs/ whose argument is <row>,<column>.')
 WORKDIR = define_workdir('Folder of the workdirs of all cells.')
@@ -34,6 +35,7 @@ ROWS = flags.DEFINE_list('rows', None, 'Tasks, with commas.')
 COLUMNS = flags.DEFINE_list('columns', ['full'], 'Mechanisms, with commas; full is what others are compared with.')
 SEEDS = flags.DEFINE_list('seeds', ['0'], 'Seeds, with commas.')
 RATES = flags.DEFINE_list('rates', [], 'Learning rates to choose from by pilots; none = that of the config.')
+SIZE = flags.DEFINE_string('size', '', 'What stands behind the column in the argument; none = nothing.')
 YARDSTICKS = flags.DEFINE_bool('yardsticks', default=False, help='Print the yardsticks of the rows and train nothing.')
 PILOT_STEPS = flags.DEFINE_integer('pilot_steps', 150, 'Steps of a pilot.', lower_bound=1)
 
@@ -49,7 +51,7 @@ def main() -> None:
     print(keep_freed_memory(), file=sys.stderr)
     holder = flags.FLAGS['config']
     overrides = config_flags.get_override_values(holder)
-    cells = cells_of(config_flags.get_config_filename(holder), overrides, ROWS.value, COLUMNS.value)
+    cells = cells_of(config_flags.get_config_filename(holder), overrides, ROWS.value, COLUMNS.value, SIZE.value)
     if YARDSTICKS.value:
         print(json.dumps(yardsticks_of(cells, WORKDIR.value)))
         return
@@ -60,12 +62,29 @@ def main() -> None:
     known = read_cells(WORKDIR.value)
     for (row, column), cell in failed.items():
         known.setdefault(row, {}).setdefault(column, cell)  # of one that another command has finished its result
-    yardsticks = yardsticks_of(cells, WORKDIR.value)
+    yardsticks, unread = known_yardsticks(cells)
     write_grid(known, yardsticks, WORKDIR.value)
     print(grid_table(known, yardsticks))
     print(json.dumps({'cells': len(cells), 'failed': [','.join(cell) for cell in failed]}))
     if failed:
         raise RunError(f'{len(failed)} of {len(cells)} cells failed: {"; ".join(map(",".join, failed))}')
+    if unread:
+        raise RunError(f'no yardsticks of {", ".join(unread)}')
+
+
+def known_yardsticks(cells: dict[tuple[str, str], dict[str, Any]]) -> tuple[dict[str, dict[str, float]], list[str]]:
+    """The yardsticks of all rows that can be read, and the other rows, each named in a line."""
+    from efficient_attention.training.grid_cells import yardsticks_of
+
+    found: dict[str, dict[str, float]] = {}
+    unread = []
+    for row in dict.fromkeys(row for row, _ in cells):
+        try:
+            found |= yardsticks_of({cell: values for cell, values in cells.items() if cell[0] == row}, WORKDIR.value)
+        except InputError as error:
+            show_error(RunError(f'{row}: no yardsticks: {error}'))
+            unread.append(row)
+    return found, unread
 
 
 if __name__ == '__main__':

@@ -33,6 +33,11 @@ BAD_ARENA = {
     'arena of an unknown vocabulary': arena(
         'listops:rows=2:length=8-40', 'tokenizer fixed:letters: known fixed vocabularies: fixed:bytes', 'fixed:letters'
     ),
+    'arena of several kinds': tune(
+        'examples.format=arena examples.train=listops:rows=2:length=8-40 examples.dev=recall:rows=2:length=9:pairs=2 '
+        'data.tokenizer=fixed:listops examples.cache={here}/cache',
+        "examples.dev is 'recall:rows=2:length=9:pairs=2'; its rows must be of one kind with those of 'listops:rows=2",
+    ),
     'towers of one text': tune('examples.towers=True', 'examples.towers is True; a row here has one text'),
     'towers without an activation': tune(
         'head.kind=towers head.transform=none', "head.transform is 'none'; it must be an activation with head.kind"
@@ -40,6 +45,10 @@ BAD_ARENA = {
     'a cache that nothing reads': tune('examples.cache=x', "examples.cache is 'x'; it must be 'cache' without"),
     'training on the test split': tune('eval.split=test', "eval.split is 'test'; examples.dev chooses the checkpoint"),
     'grid of an unknown task': grid('--rows=chess', "chess,full: the config's argument is 'chess,full'; known: <task>"),
+    'grid of one cell': BadInput(
+        'scripts/train_grid.py --config=configs/arena.py:text,full --rows=text --workdir={here}/grid',
+        "--config has 'text,full' behind the file; cells are named by --rows, --columns and --size",
+    ),
     'grid of rates that are none': grid(
         '--rows=recall --rates=0', "--rates is '0'; it must be different numbers above 0"
     ),

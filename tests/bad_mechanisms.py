@@ -3,6 +3,15 @@
 from tests.bad_inputs import BadInput, train
 
 BAD_MECHANISMS: dict[str, BadInput] = {
+    'slots of no rank': train(
+        'model.attention=linformer(0,512)', "attention 'linformer(0,512)': linformer rank is 0; it must be at least 1"
+    ),
+    'no landmarks': train(
+        'model.attention=nystrom(0)', "attention 'nystrom(0)': nystrom landmarks is 0; it must be at least 1"
+    ),
+    'causal points': train(
+        'model.attention=induced(4,causal=True)', "attention 'induced(4,causal=True)': induced takes (points=64)"
+    ),
     'sort at no temperature': train(
         'model.attention=sinkhorn(4,8,temperature=-0.5)',
         "attention 'sinkhorn(4,8,temperature=-0.5)': sinkhorn temperature is -0.5; it must be a number above 0",

@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import statistics
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from efficient_attention.config.json_text import read_json_file
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError, RunError, RunStopped, one_line, show_error
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
+from efficient_attention.objectives.fine_tuning import TERM
 from efficient_attention.training.fill_config import FilledConfig, fill_config
 from efficient_attention.training.finite import TrainingStopped
 from efficient_attention.training.loop import train
@@ -43,6 +45,8 @@ EQUAL = (
     'checkpoint',
 )  # of all cells of a row
 TEST = 'test.json'  # of a seed's workdir
+ERROR = 'error.txt'  # of a cell's folder: how it failed
+PILOT_METRIC = f'{TERM}_loss'
 FULL = 'full'  # the column that others are compared with
 
 
@@ -96,7 +100,7 @@ def train_grid(grid: Grid) -> dict[str, Any]:
         except Exception as error:  # whatever it is, the other cells go on
             show_error(RunError(f'{row}, {column}: {one_line(error)}'))
             result = {'error': f'{type(error).__name__}: {one_line(error)}'}
-            LOG.debug('%s, %s', row, column, exc_info=error)
+            note_error(grid.folder(row, column), error)
         found.setdefault(row, {})[column] = result
     return found
 
@@ -107,7 +111,7 @@ def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
     Returns:
         'seeds': {seed: {'dev': metrics of the best evaluation, 'test': metrics}}; 'mean' and 'deviation' of the test
         metrics over seeds; 'metric' and 'mode', by which the best is chosen; 'learning_rate', 'pilots': {rate:
-        metric}, 'pilot_steps'; 'parameters'; 'steps', 'steps_per_second', 'seconds' of training, means over seeds;
+        loss}, 'pilot_steps'; 'parameters'; 'steps', 'steps_per_second', 'seconds' of training, means over seeds;
         'temporary_bytes' of a step with rows of full length.
     """
     folder = grid.folder(row, column)
@@ -134,7 +138,14 @@ def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
     }
     if jax.process_index() == 0:
         write_atomically(folder / CELL, json.dumps(result, indent=2) + '\n')
+        (folder / ERROR).unlink(missing_ok=True)
     return result
+
+
+def note_error(folder: Path, error: Exception) -> None:
+    """Writes where in the program a cell failed into its folder, beside the line that is shown."""
+    if jax.process_index() == 0:
+        write_atomically(folder / ERROR, ''.join(traceback.format_exception(error)))
 
 
 def finished(folder: Path, grid: Grid) -> dict[str, Any]:
@@ -146,20 +157,20 @@ def finished(folder: Path, grid: Grid) -> dict[str, Any]:
     return known if known and has_seeds and has_rates and known.get('pilots', {}).keys() == rates else {}
 
 
-def chosen_rate(filled: FilledConfig, folder: Path, pilots: Pilots) -> tuple[float, dict[str, float]]:
-    """The learning rate whose pilot has the best validation metric, the first of equals; the config's without pilots.
+def chosen_rate(filled: FilledConfig, folder: Path, pilots: Pilots) -> tuple[float, dict[str, float | None]]:
+    """The learning rate whose pilot has the least loss on the validation rows; the config's without pilots.
 
-    Also each rate's metric; a rate at which too many steps are not finite has none.
+    Not the best accuracy, which after so few steps is often that of the most frequent class for all rates. Also each
+    rate's loss: None of one at which too many steps are not finite.
 
     Raises:
         RunError: all rates are such.
     """
     if not pilots.rates:
         return filled.config.optimizer.learning_rate, {}
-    name, steps = filled.config.checkpoint.best_metric, pilots.steps
-    sign = 1.0 if filled.config.checkpoint.best_mode == 'max' else -1.0
-    found: dict[str, float] = {}
+    steps, found = pilots.steps, dict[str, float | None]()
     for rate in pilots.rates:
+        found[f'{rate:g}'] = None
         pilot = with_fields(
             filled.config,
             optimizer={'learning_rate': rate, 'warmup_steps': min(filled.config.optimizer.warmup_steps, steps // 3)},
@@ -173,13 +184,13 @@ def chosen_rate(filled: FilledConfig, folder: Path, pilots: Pilots) -> tuple[flo
         except TrainingStopped as error:
             show_error(RunError(f'{workdir}: {one_line(error)}; this rate is not used'))
             continue
-        value = best_evaluation(workdir, pilot.checkpoint).get(name, math.nan)
-        if not math.isnan(value):
-            found[f'{rate:g}'] = value
-    good = [rate for rate in pilots.rates if f'{rate:g}' in found]
+        loss = best_evaluation(workdir, pilot.checkpoint)[PILOT_METRIC]
+        if not math.isnan(loss):
+            found[f'{rate:g}'] = loss
+    good = {rate: known for rate in pilots.rates if (known := found[f'{rate:g}']) is not None}
     if not good:
-        raise RunError(f'{folder}: no pilot of the rates {", ".join(f"{rate:g}" for rate in pilots.rates)} is finite')
-    return max(good, key=lambda rate: sign * found[f'{rate:g}']), found
+        raise RunError(f'{folder}: no pilot of the rates {", ".join(found)} is finite')
+    return min(good, key=lambda rate: good[rate]), found
 
 
 def all_seeds(folder: Path, seeds: Sequence[str]) -> list[str]:

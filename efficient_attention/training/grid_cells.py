@@ -10,6 +10,7 @@ from typing import Any
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.config.nested_dicts import from_dict
+from efficient_attention.data.arena.arena_row import ArenaRow
 from efficient_attention.data.arena.prepared import prepared_rows, set_identity
 from efficient_attention.data.arena.yardsticks import yardsticks
 from efficient_attention.data.examples.labelled_text import ARENA, arena_set
@@ -17,11 +18,14 @@ from efficient_attention.errors import InputError
 from efficient_attention.whole_files import write_atomically
 
 YARDSTICKS = 'yardsticks.json'  # of a grid's folder
+MOST_WORDS = 200_000_000  # that yardsticks learn from: all of a task but Path-X, of which they are 12,208 rows
 Cells = dict[tuple[str, str], dict[str, Any]]
 
 
-def cells_of(file: str, overrides: Mapping[str, Any], rows: Sequence[str], columns: Sequence[str]) -> Cells:
-    """(row, column) -> the values of the config that the file gives for '<row>,<column>', with the overrides.
+def cells_of(
+    file: str, overrides: Mapping[str, Any], rows: Sequence[str], columns: Sequence[str], size: str = ''
+) -> Cells:
+    """(row, column) -> the values of the config that the file gives for '<row>,<column>[,<size>]', with the overrides.
 
     Raises:
         InputError: the file cannot be read or refuses a cell, a name comes twice, or a field is unknown.
@@ -29,7 +33,9 @@ def cells_of(file: str, overrides: Mapping[str, Any], rows: Sequence[str], colum
     for flag, names in (('rows', rows), ('columns', columns)):
         if not names or len(set(names)) < len(names):
             raise InputError(f'--{flag} is {",".join(names)!r}; it must be different names with commas')
-    file = file.partition(':')[0]  # an argument behind it is that of no cell
+    file, _, argument = file.partition(':')
+    if argument:
+        raise InputError(f'--config has {argument!r} behind the file; cells are named by --rows, --columns and --size')
     specification = importlib.util.spec_from_file_location('grid_config', file)
     if specification is None or specification.loader is None:
         raise InputError(f'--config {file}: not a Python file')
@@ -42,7 +48,7 @@ def cells_of(file: str, overrides: Mapping[str, Any], rows: Sequence[str], colum
     for row in rows:
         for column in columns:
             try:
-                config = module.get_config(f'{row},{column}')
+                config = module.get_config(','.join([row, column, *([size] if size else [])]))
                 config.update_from_flattened_dict(dict(overrides))
             except (ValueError, KeyError, TypeError) as error:
                 raise InputError(f'{row},{column}: {error}') from None
@@ -62,7 +68,13 @@ def positive_rates(words: Sequence[str]) -> tuple[float, ...]:
 
 
 def yardsticks_of(cells: Mapping[tuple[str, str], Mapping[str, Any]], workdir: Path) -> dict[str, dict[str, float]]:
-    """The yardsticks of each row of long-range rows, {row: {name: accuracy}}, kept in the grid's folder."""
+    """The yardsticks of each row of long-range rows, {row: {name: accuracy}}, kept in the grid's folder.
+
+    They read what a model reads: of each text the first `data.length` words. What is learnt, is from the first rows.
+
+    Raises:
+        InputError: rows cannot be read.
+    """
     path = workdir / YARDSTICKS
     found: dict[str, dict[str, float]] = {}
     for (row, _), values in cells.items():
@@ -70,18 +82,29 @@ def yardsticks_of(cells: Mapping[tuple[str, str], Mapping[str, Any]], workdir: P
             continue
         fields = {name: value for name, value in values['examples'].items() if value is not None}
         examples = from_dict(fields, ExamplesConfig, 'examples.')
+        length = int(values['data']['length'])
         identity = '-'.join(set_identity(arena_set(examples, split), split)[:16] for split in ('train', 'test'))
+        identity = f'{identity}-{length}'
         known = _known(path)
         if identity not in known:
-            train, test = (
-                [row.in_words() for row in prepared_rows(arena_set(examples, split), split, Path(examples.cache))]
-                for split in ('train', 'test')
-            )
+            train, test = (_cut_rows(examples, split, length) for split in ('train', 'test'))
             scores = yardsticks(arena_set(examples, 'train'), train, test)
             known = _known(path) | {identity: scores}  # another command may have added some meanwhile
             write_atomically(path, json.dumps(known, indent=2) + '\n')
         found[row] = known[identity]
     return found
+
+
+def _cut_rows(examples: ExamplesConfig, split: str, length: int) -> list[ArenaRow]:
+    """The rows of a split, their texts cut, so many of 'train' that they fit into memory."""
+    rows, words = [], 0
+    for prepared in prepared_rows(arena_set(examples, split), split, Path(examples.cache)):
+        row = prepared.in_words(length)
+        rows.append(row)
+        words += sum(map(len, row.texts))
+        if split == 'train' and words > MOST_WORDS:
+            break
+    return rows
 
 
 def _known(path: Path) -> dict[str, dict[str, float]]:

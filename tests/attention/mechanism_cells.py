@@ -28,7 +28,10 @@ MECHANISM_CELLS = {
     'favor(8, causal=True, chunk=8)': FAVOR_CELLS
     | dict.fromkeys(('cross', 'offset', 'traced offset', 'row positions'), OTHER_POSITIONS),
 }
-COSINE_CELLS = dict.fromkeys(('padding segments grouped', 'padding', 'cross', 'offset'))
+COSINE_CELLS = dict.fromkeys(('padding segments grouped', 'padding', 'cross', 'offset')) | {
+    'dropout': 'linear has no dropout on weights',
+    'lse': 'linear has no log-sum-exp',
+}
 MECHANISM_CELLS |= {
     "linear('cos', 90)": COSINE_CELLS,
     "linear('cos', 90, causal=True, chunk=8)": {
@@ -38,7 +41,7 @@ MECHANISM_CELLS |= {
     "linear('cos', 19)": {'plain': 'linear has no 20 positions, but at most 19'},
 }
 ROW_CELLS = {'padding': None, 'cross grouped': None, 'grouped': None, 'bias': r'\w+ has no additive bias'}
-ROW_CELLS |= {'lse': r'\w+ has no log-sum-exp'}
+ROW_CELLS |= {'offset': None, 'lse': r'\w+ has no log-sum-exp'}
 MECHANISM_CELLS |= {
     'linformer(5, 90)': ROW_CELLS | {'dropout': None},
     'linformer(5, 90, tied=False, by_head=True)': {'padding dropout': None, 'cross grouped': None},
@@ -48,9 +51,10 @@ MECHANISM_CELLS |= {
     'induced(5)': ROW_CELLS | {'dropout': 'induced has no dropout on weights'},
 }
 NO_CROSS = 'sinkhorn has no cross attention: 20 queries and 90 keys'
-SINKHORN_CELLS = ROW_CELLS | {'dropout': None, 'padding dropout grouped': None, 'cross grouped': NO_CROSS}
+SINKHORN_CELLS = ROW_CELLS | {'dropout': None, 'padding dropout grouped': None}
+SINKHORN_CELLS |= {'cross grouped': NO_CROSS, 'offset': NO_CROSS}
 MECHANISM_CELLS |= {
-    'sinkhorn(6, 15)': SINKHORN_CELLS | {'offset': NO_CROSS},
+    'sinkhorn(6, 15)': SINKHORN_CELLS,
     'sinkhorn(4, 25, 3, cut=2)': SINKHORN_CELLS,
     'sinkhorn(6, 15, causal=True)': SINKHORN_CELLS | {'row positions': NO_CROSS},
     'sinkhorn(5, 3)': {'plain': 'sinkhorn has no 20 keys, but at most 15'},

@@ -1,14 +1,52 @@
-"""What the tests of several rooms check in the same way: size of arrays, 16 bits, dropout."""
+"""What the tests of several rooms check in the same way: the definition, size of arrays, 16 bits, dropout."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.parsing import parse_mechanism
+from tests.attention import contract
 from tests.attention.cells import drawn_operands, inputs, quick
+from tests.tolerances import assert_close
+
+STEPS = (1e-6, -1e-6)
+# The weights [H, L, M] of one row in float64: from the mechanism, query and key [L, H, K], what it has learned, and
+# which tokens are no padding.
+Weights = Callable[[Any, np.ndarray, np.ndarray, dict[str, np.ndarray], np.ndarray], np.ndarray]
+
+
+def check_definition(text: str, length: int, weights: Weights) -> None:
+    """A padded row's output; of all its gradients the sum along one direction, by a difference of definitions."""
+    mechanism, valid = parse_mechanism(text), np.arange(length) < max(1, length - 2)
+    arrays, learned = inputs(length, batch=1, heads=1)[0], drawn_operands(mechanism, 1, 8)
+    segments = jnp.asarray(valid[None], jnp.int32)
+    turn = jnp.cos(jnp.arange(arrays[0].size, dtype=jnp.float32)).reshape(arrays[0].shape)
+
+    def loss(arrays: tuple[jax.Array, ...], learned: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        out = attend(*arrays, mechanism, query_segments=segments, key_segments=segments, learned=learned)
+        return (out * turn).sum(), out
+
+    def defined(exact: list[np.ndarray]) -> np.ndarray:
+        query, key, value, *rest = exact
+        found = weights(mechanism, query, key, dict(zip(learned, rest, strict=True)), valid)
+        return contract.mixed(found, value)
+
+    gradients, out = quick(jax.grad(loss, (0, 1), has_aux=True))(arrays, learned)
+    exact = [np.asarray(x, np.float64) for x in (*(x[0] for x in arrays), *learned.values())]
+    assert_close(out[0], defined(exact))
+    moves = [np.random.default_rng(n).normal(size=x.shape) for n, x in enumerate(exact)]
+    ends = [defined([x + step * move for x, move in zip(exact, moves, strict=True)]) for step in STEPS]
+    slope = ((ends[0] - ends[1]) * np.asarray(turn[0], np.float64)).sum() / (STEPS[0] - STEPS[1])
+    found = sum(
+        float((np.asarray(gradient, np.float64).reshape(move.shape) * move).sum())
+        for gradient, move in zip((*gradients[0], *(gradients[1][name] for name in learned)), moves, strict=True)
+    )
+    np.testing.assert_allclose(found, slope, rtol=1e-4, atol=1e-3)
 
 
 def largest_array(text: str, length: int) -> int:

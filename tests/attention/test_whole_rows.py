@@ -10,8 +10,7 @@ from efficient_attention.attention.attend import attend, make_request
 from efficient_attention.attention.nystrom.definition import Nystrom
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.whole_rows import finish, per_head, text_of_row, valid_keys, valid_queries
-from tests.attention.cells import check, drawn_operands, inputs, quick
-from tests.attention.test_attend import LENGTHS
+from tests.attention.cells import drawn_operands, inputs, quick
 from tests.tolerances import assert_close
 
 WHOLE_ROWS = ('linformer(40, 1025)', 'nystrom(40)', 'induced(40)', 'sinkhorn(40, 26)')
@@ -38,12 +37,6 @@ def test_neighbouring_heads_share_keys():
     x = jnp.arange(2.0)[None, None, :, None]
     np.testing.assert_array_equal(per_head(x, 4)[0, 0, :, 0], [0, 0, 1, 1])
     assert per_head(x, 2) is x
-
-
-@pytest.mark.parametrize('length', LENGTHS)
-@pytest.mark.parametrize('text', [*WHOLE_ROWS, 'sinkhorn(40, 26, cut=2)', 'sinkhorn(40, 26, causal=True)'])
-def test_every_length_of_what_reads_whole_rows(text: str, length: int):
-    check('blocked', text, 'padding', length, jnp.float32, 2, 2)
 
 
 @pytest.mark.parametrize('text', [*WHOLE_ROWS, 'nystrom(8, 6, 3)', 'sinkhorn(4, 5)', 'sinkhorn(4, 5, causal=True)'])

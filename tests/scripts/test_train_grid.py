@@ -88,6 +88,15 @@ def test_cells_seeds_rates_and_files(train_grid: Run, asked: dict[str, Any], tmp
     assert json.loads(printed.splitlines()[-1]) == {'cells': 2, 'failed': ['listops_short,linear']}
 
 
+@pytest.mark.usefixtures('asked')
+def test_a_table_is_written_though_a_row_has_no_yardsticks(train_grid: Run, tmp_path: Path):
+    where = tmp_path / 'nowhere'
+    code, _, errors = train_grid('--columns=full', f'--config.examples.test=imdb:folder={where}')
+    assert code == 1 and errors.endswith('error: no yardsticks of listops_short\n') and str(where) in errors
+    content = json.loads((tmp_path / 'grid' / 'grid.json').read_text())
+    assert content['cells'] == {'listops_short': {'full': CELL}} and content['yardsticks'] == {}
+
+
 def test_yardsticks_alone(train_grid: Run, asked: dict[str, Any]):
     code, printed, errors = train_grid('--yardsticks')
     assert code == 0, errors

@@ -1,6 +1,7 @@
 """A grid of two tasks by two mechanisms: trained, resumed, tested once, summed up; and what it refuses."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ import pytest
 
 from configs.arena import get_config
 from efficient_attention.errors import InputError, RunStopped
+from efficient_attention.tasks.registry import make_task
 from efficient_attention.training import grid as module
+from efficient_attention.training.fill_config import fill_config
 from efficient_attention.training.finite import TrainingStopped
 from efficient_attention.training.grid import (
     Grid,
@@ -66,14 +69,18 @@ def test_every_cell_is_trained_and_tested(trained: tuple[Grid, dict[str, Any]]):
 
 
 def test_cells_of_a_row_read_the_same_rows(trained: tuple[Grid, dict[str, Any]]):
-    """Their training logs hold as many rows; the examples that they note are one digest."""
+    """The same numbers in the same order, also with attention that reads the length of a row; and one digest."""
     grid, _ = trained
+    more = cells_of(grid.workdir.parent, ('listops_short',), ('bigbird', 'lsh'))
     for row in ('listops_short', 'passages'):
-        examples = [
-            json.loads((grid.folder(row, column) / 'seed_0' / 'config.json').read_text())['examples']
-            for column in ('full', 'linear')
-        ]
-        assert examples[0] == examples[1]
+        found = []
+        for values in [values for (other, _), values in (grid.cells | more).items() if other == row]:
+            filled = fill_config(values)
+            task = make_task(filled.config, examples=filled.examples)
+            batches = task.training_batches(0, 3, 0, 1)
+            found.append((task.fingerprint, [batch['index'].tolist() for batch in batches]))
+        assert len(found) == (4 if row == 'listops_short' else 2) and all(one == found[0] for one in found)
+        assert len({tuple(index) for index in found[0][1]}) == 3
 
 
 def test_a_finished_grid_is_read_and_not_trained(trained: tuple[Grid, dict[str, Any]], monkeypatch: pytest.MonkeyPatch):
@@ -115,6 +122,8 @@ def test_a_failed_cell_is_named_and_the_others_go_on(
         'linear': found['listops_short']['linear'],
     }
     assert 'error: passages, full: no room' in capfd.readouterr().err
+    text = (grid.folder('passages', 'full') / 'error.txt').read_text()
+    assert 'Traceback' in text and text.endswith('MemoryError: no room\n')
 
 
 def test_a_stop_ends_the_grid(trained: tuple[Grid, dict[str, Any]], monkeypatch: pytest.MonkeyPatch):
@@ -159,15 +168,19 @@ def test_pilots_choose_the_learning_rate(tmp_path: Path, monkeypatch: pytest.Mon
         rates[workdir.name] = (config.optimizer.learning_rate, config.train.steps)
         return {}
 
-    scores = {'pilot_0.001': 0.2, 'pilot_0.003': 0.4, 'pilot_0.01': 0.4, 'seed_0': 0.5}
+    losses = {'pilot_0.001': 0.9, 'pilot_0.003': 0.4, 'pilot_0.01': math.nan, 'seed_0': 0.3}
     monkeypatch.setattr(module, 'train', train)
-    monkeypatch.setattr(module, 'best_evaluation', lambda workdir, _: {'accuracy': scores[workdir.name]})
+    monkeypatch.setattr(
+        module, 'best_evaluation', lambda workdir, _: {'accuracy': 0.2, 'fine_tuning_loss': losses[workdir.name]}
+    )
     monkeypatch.setattr(module, 'evaluate_workdir', lambda *_, **__: {'step': 3, 'accuracy': 0.3})
     grid = Grid(cells, tmp_path / 'grid', ['0'], Pilots((1e-3, 3e-3, 1e-2, 1e30), 2))
     (tmp_path / 'grid' / 'listops_short' / 'full' / 'seed_0').mkdir(parents=True)
     [cell] = train_grid(grid)['listops_short'].values()
     assert rates == {'pilot_0.001': (1e-3, 2), 'pilot_0.003': (3e-3, 2), 'pilot_0.01': (1e-2, 2), 'seed_0': (3e-3, 3)}
-    assert cell['learning_rate'] == 3e-3 and cell['pilots'] == {'0.001': 0.2, '0.003': 0.4, '0.01': 0.4}
+    assert cell['learning_rate'] == 3e-3 and cell['pilots'] == {'0.001': 0.9, '0.003': 0.4, '0.01': None, '1e+30': None}
+    monkeypatch.setattr(module, 'fill_config', None)  # all is known, of the rates too that are not used
+    assert train_grid(grid)['listops_short']['full'] == cell
 
 
 def test_speed_is_read_from_the_log(tmp_path: Path):

@@ -17,7 +17,7 @@ def test_cells_are_the_files_configs():
     assert list(cells) == [(row, column) for row in ('listops_short', 'text') for column in ('full', 'linear')]
     assert {values['train']['steps'] for values in cells.values()} == {7}
     assert cells['text', 'linear']['model']['attention'] == 'linear()'
-    assert cells_of(f'{FILE}:text,full', {}, ['text'], ['full']).keys() == {('text', 'full')}
+    assert cells_of(FILE, {}, ['image'], ['full'], 'code')['image', 'full']['model']['width'] == 128
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,12 @@ def test_cells_are_the_files_configs():
         (FILE, ['listops'], [], "--columns is ''; it must be different names"),
         (FILE, ['chess'], ['full'], "chess,full: the config's argument is 'chess,full'; known: <task>"),
         (FILE, ['listops'], ['magic'], "listops,magic: the config's argument is"),
+        (
+            f'{FILE}:listops,full,code',
+            ['listops'],
+            ['full'],
+            "--config has 'listops,full,code' behind the file; cells are",
+        ),
         ('README.md', ['listops'], ['full'], '--config README.md: not a Python file'),
         ('nowhere.py', ['listops'], ['full'], '--config nowhere.py: cannot be read'),
     ],
@@ -53,6 +59,8 @@ def test_yardsticks_are_kept_in_the_folder(tmp_path: Path):
     assert scores == found['listops_short']
     (tmp_path / 'yardsticks.json').write_text(json.dumps({identity: {'known': 0.5}}))
     assert yardsticks_of(cells, tmp_path) == {'listops_short': {'known': 0.5}}
+    cells['listops_short', 'full']['data']['length'] = 4  # of which yardsticks read no more either
+    assert yardsticks_of(cells, tmp_path)['listops_short'] != found['listops_short']
     cells['listops_short', 'full']['examples']['test'] = 'listops:rows=30:length=8-30'  # other rows, other yardsticks
     assert list(yardsticks_of(cells, tmp_path)['listops_short']) == ['majority', 'root', 'root_digits']
 

@@ -24,6 +24,9 @@ from efficient_attention.errors import (
 )
 
 HIGHEST = jax.lax.Precision.HIGHEST
+# A slot whose tokens have less of the shares together holds nothing: it lies behind a row whose last block is sorted
+# there, and the gradient of a division by less would soon be beyond float32.
+SMALLEST_TOTAL = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +198,8 @@ def sort(request: Request, key_BHnsK: Float[Array, 'B H n s K']) -> Sort:
     shares_BHij = shares_BHij[:, :, : mechanism.cut or None]
     if valid_Bns is not None:
         valid_Bjs = valid_Bns.astype(jnp.float32)
-        return Sort(shares_BHij, jnp.einsum('BHij,Bjs->BHis', shares_BHij, valid_Bjs, precision=HIGHEST))
+        total_BHis = jnp.einsum('BHij,Bjs->BHis', shares_BHij, valid_Bjs, precision=HIGHEST)
+        return Sort(shares_BHij, jnp.where(total_BHis < SMALLEST_TOTAL, 0.0, total_BHis))
     return Sort(shares_BHij, shares_BHij.sum(axis=-1, keepdims=True) if mechanism.causal else None)
 
 

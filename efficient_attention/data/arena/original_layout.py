@@ -3,7 +3,8 @@
     listops     basic_{train,val,test}.tsv: Source and Target; parentheses round an operator and each of its arguments
     recall      the same two columns
     pathfinder  pathfinder<size>/curv_contour_length_<bars>/imgs/<batch>/sample_<i>.png, and beside it
-                metadata/<batch>.npy, which is text: folder, file, number, label, and settings, with spaces between
+                metadata/<batch>.npy, which is text: folder, file, number, label, continuity, bars of a path and of a
+                distractor, length and thickness of a bar, margins, contrasts, with spaces between
     passages    new_aan_pairs.{train,eval,test}.tsv, as AAN's: label, two names, two texts
 
 The rows of 'train', 'dev' and 'test' go to the places of train, validation and test; a Pathfinder loader splits one
@@ -22,10 +23,11 @@ from efficient_attention.data.arena.arena_set import ArenaSet, Generated, Pathfi
 from efficient_attention.data.arena.folders import PAIR_FILES
 from efficient_attention.data.arena.listops import CLOSE, DIGITS
 from efficient_attention.data.arena.made_rows import made_rows
+from efficient_attention.data.arena.pathfinder import SETTINGS
 from efficient_attention.data.preparation_progress import Progress
 from efficient_attention.data.tokenizers.fixed import WORDS
 from efficient_attention.errors import InputError
-from efficient_attention.whole_files import write_atomically
+from efficient_attention.whole_files import whole_file, write_atomically
 
 VALIDATION = {'train': 'train', 'dev': 'val', 'test': 'test'}
 IMAGES_A_FOLDER = 10_000
@@ -61,28 +63,31 @@ def nested_text(words: Sequence[str]) -> str:
 
 
 def _write_columns(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
-    paths = []
-    for split, arena_set in sets.items():
-        lines = ['Source\tTarget']
+    def lines(split: str, arena_set: ArenaSet) -> Iterator[str]:
+        yield 'Source\tTarget'
         for row in _shown_rows(arena_set, split):
             words = [WORDS[arena_set.vocabulary][word] for word in row.texts[0]]
             text = nested_text(words) if arena_set.kind == 'listops' else ' '.join(words)
-            lines.append(f'{text}\t{arena_set.labels[row.label]}')
-        paths.append(folder / f'basic_{VALIDATION[split]}.tsv')
-        write_atomically(paths[-1], '\n'.join(lines) + '\n')
-    return paths
+            yield f'{text}\t{arena_set.labels[row.label]}'
+
+    files = {split: folder / f'basic_{VALIDATION[split]}.tsv' for split in sets}
+    return [_write_lines(files[split], lines(split, arena_set)) for split, arena_set in sets.items()]
 
 
 def _write_pairs(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
-    paths = []
-    for split, arena_set in sets.items():
-        lines = []
+    def lines(split: str, arena_set: ArenaSet) -> Iterator[str]:
         for number, row in enumerate(_shown_rows(arena_set, split)):
             texts = [_one_line(text) for text in row.texts]
-            lines.append('\t'.join([f'{row.label}.0', f'{split}{number}a', f'{split}{number}b', *texts]))
-        paths.append(folder / PAIR_FILES[split])
-        write_atomically(paths[-1], '\n'.join(lines) + '\n')
-    return paths
+            yield '\t'.join([f'{row.label}.0', f'{split}{number}a', f'{split}{number}b', *texts])
+
+    return [_write_lines(folder / PAIR_FILES[split], lines(split, arena_set)) for split, arena_set in sets.items()]
+
+
+def _write_lines(path: Path, lines: Iterator[str]) -> Path:
+    """Writes a file line by line, however many there are; returns its path."""
+    with whole_file(path) as partial, partial.open('w', encoding='utf-8') as file:
+        file.writelines(f'{line}\n' for line in lines)
+    return path
 
 
 def _one_line(text: np.ndarray) -> str:
@@ -98,19 +103,27 @@ def _write_images(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
     top = folder / f'pathfinder{first.size}' / f'curv_contour_length_{first.bars}'
     if top.exists() and any(top.iterdir()):
         raise InputError(f'{top} has files already, of which some might stay; remove it or name another folder')
+    settings = _settings_text(first)
     lines: dict[int, list[str]] = {}
     for number, row in enumerate(_all_rows(sets)):
         batch, index = BATCH + number // IMAGES_A_FOLDER, number % IMAGES_A_FOLDER
         path = top / 'imgs' / str(batch) / f'sample_{index}.png'
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(row.texts[0].astype(np.uint8).reshape(first.size, first.size)).save(path)
-        settings = f'1 {first.bars} {first.bars // 3}'  # continuity, bars of a target, of a distractor
         lines.setdefault(batch, []).append(f'imgs/{batch} {path.name} {index} {row.label} {settings}')
     paths = []
     for batch, text in lines.items():
         paths.append(top / 'metadata' / f'{batch}.npy')
         write_atomically(paths[-1], '\n'.join(text) + '\n')
     return paths
+
+
+def _settings_text(pathfinder: Pathfinder) -> str:
+    """What the images of a set have in common, in the order of the original's metadata."""
+    setting = SETTINGS[pathfinder.size]
+    lists = (','.join(map(str, numbers)) for numbers in (setting.margins, setting.contrasts))
+    fields = setting.continuity, pathfinder.bars, pathfinder.bars // 3, setting.bar_length, setting.thickness
+    return ' '.join([*map(str, fields), *lists])
 
 
 def _all_rows(sets: Mapping[str, ArenaSet]) -> Iterator[ArenaRow]:

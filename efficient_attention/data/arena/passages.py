@@ -46,7 +46,7 @@ class Passages:
         return self._piece(document, int(rng.integers(len(document) - self.length + 1)))
 
     def _two_of(self, document: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-        """Two that do not overlap, all such pairs as likely, in either order."""
+        """Two that do not overlap, in either order; a pair without a gap is half as likely as each other pair."""
         places = np.sort(rng.integers(0, len(document) - 2 * self.length + 1, 2)) + [0, self.length]
         return tuple(self._piece(document, int(place)) for place in rng.permutation(places))
 

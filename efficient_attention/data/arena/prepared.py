@@ -43,9 +43,9 @@ class PreparedRow(NamedTuple):
     texts: tuple[np.ndarray, ...]
     label: int
 
-    def in_words(self) -> ArenaRow:
-        """The row as it was made."""
-        return ArenaRow(tuple(text - FIRST_WORD for text in self.texts), self.label)
+    def in_words(self, length: int | None = None) -> ArenaRow:
+        """The row as it was made, or the first `length` words of its texts."""
+        return ArenaRow(tuple(text[:length] - FIRST_WORD for text in self.texts), self.label)
 
 
 def set_identity(arena_set: ArenaSet, split: str) -> str:

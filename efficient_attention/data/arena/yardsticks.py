@@ -81,7 +81,12 @@ def by_trigrams(train: Rows) -> Predict:
 
 def by_pixels(train: Rows) -> Predict:
     """A linear model of grey values."""
-    return linear_model(lambda rows: scipy.sparse.csr_array(np.stack([row.texts[0] for row in rows]) / 255.0), train)
+    return linear_model(pixel_features, train)
+
+
+def pixel_features(rows: Rows) -> scipy.sparse.csr_array:
+    """Grey values from 0 to 1, [rows, pixels]."""
+    return scipy.sparse.csr_array(np.stack([row.texts[0] for row in rows]) / np.float32(255.0))
 
 
 def trigram_features(rows: Rows) -> scipy.sparse.csr_array:

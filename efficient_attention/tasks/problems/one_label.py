@@ -40,6 +40,7 @@ class OneLabelProblem(Problem[LabelledText, Prediction], abc.ABC):
         self.arena = first_set(config) if config.format == ARENA else None
         if self.arena is not None:
             check_vocabulary(encoder.tokenizer, self.arena.kind, self.arena.vocabulary)
+            check_kinds(config, self.arena)
         self.text_count = self._text_count()
         if config.towers and self.text_count != TOWERS:
             raise InputError(f'examples.towers is {config.towers}; a row here has one text, so it must be False')
@@ -182,6 +183,19 @@ def first_set(config: ExamplesConfig) -> ArenaSet:
         if getattr(config, split).strip():
             return arena_set(config, split)
     raise InputError("examples.train is empty; with examples.format 'arena' it must name a set of rows")
+
+
+def check_kinds(config: ExamplesConfig, first: ArenaSet) -> None:
+    """Raises InputError where a split names rows of another kind than the first that is named."""
+    for split in SPLITS:
+        if not getattr(config, split).strip():
+            continue
+        other = arena_set(config, split)
+        if (other.kind, other.labels) != (first.kind, first.labels):
+            raise InputError(
+                f'examples.{split} is {other.text!r}; its rows must be of one kind with those of {first.text!r}, with '
+                'the same labels'
+            )
 
 
 def labelled(

@@ -11,18 +11,16 @@ import pytest
 from efficient_attention.attention.attend import attend, attention_weights
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.attention.patterns import Causal
-from efficient_attention.attention.sinkhorn.definition import Sinkhorn
 from efficient_attention.attention.sinkhorn.sorting import gumbel_noise
 from efficient_attention.attention.softmax.definition import Softmax
 from efficient_attention.errors import InputError
 from tests.attention import contract, contract_rows
 from tests.attention.cells import drawn_operands, inputs, quick
-from tests.attention.room_checks import check_bfloat16, check_dropout, largest_array
+from tests.attention.room_checks import check_bfloat16, check_definition, check_dropout, largest_array
 from tests.attention.test_attend import LENGTHS
 from tests.tolerances import assert_close
 
 FORMS = ('sinkhorn(40, 26)', 'sinkhorn(40, 26, cut=2)', 'sinkhorn(40, 26, causal=True)')
-STEPS = (1e-6, -1e-6)
 SMALL = ('sinkhorn(4, 6)', 'sinkhorn(4, 6, cut=2)', 'sinkhorn(4, 6, causal=True)')
 
 
@@ -33,39 +31,33 @@ def run(text: str, *arrays: jax.Array, **options: Any) -> jax.Array:
     return quick(functools.partial(attend, mechanism=mechanism))(*arrays, **options)
 
 
-def defined(mechanism: Sinkhorn, arrays: list[np.ndarray], valid: np.ndarray) -> np.ndarray:
-    """The output [L, H, K] of one row's float64 query, key, value and sort matrix."""
-    query, key, value, sort = arrays
-    return contract.mixed(contract_rows.sinkhorn_weights(query, key, sort, valid, valid, options=mechanism), value)
+def defined(
+    mechanism: Any, query: np.ndarray, key: np.ndarray, learned: dict[str, np.ndarray], valid: np.ndarray
+) -> np.ndarray:
+    return contract_rows.sinkhorn_weights(query, key, learned['sort'], valid, valid, options=mechanism)
 
 
 @pytest.mark.parametrize('length', LENGTHS)
 @pytest.mark.parametrize('text', FORMS)
 def test_it_is_the_float64_definition_forward_and_in_gradients(text: str, length: int):
-    """A padded row; of all gradients the sum along one direction, by a difference of float64 definitions."""
-    mechanism, valid = parse_mechanism(text), np.arange(length) < max(1, length - 2)
-    assert isinstance(mechanism, Sinkhorn)
-    q, k, v = inputs(length, batch=1, heads=1)[0]
-    arrays = q, k, v, drawn_operands(mechanism, 1, 8)['sort']
-    segments = jnp.asarray(valid[None], jnp.int32)
-    turn = jnp.cos(jnp.arange(q.size, dtype=jnp.float32)).reshape(q.shape)
+    check_definition(text, length, defined)
 
-    def loss(q: jax.Array, k: jax.Array, v: jax.Array, sort: jax.Array) -> tuple[jax.Array, jax.Array]:
+
+@pytest.mark.parametrize('text', ['sinkhorn(4, 4, 5)', 'sinkhorn(4, 4, causal=True)'])
+def test_gradients_stay_finite_where_the_sort_is_sure(text: str):
+    """In a row that ends inside a block, whose last slots then hold hardly any share at some places."""
+    mechanism, segments = parse_mechanism(text), jnp.asarray((np.arange(16) < 10)[None], jnp.int32)
+
+    def loss(q: jax.Array, k: jax.Array, v: jax.Array, sort: jax.Array) -> jax.Array:
         options: dict[str, Any] = {'query_segments': segments, 'key_segments': segments, 'learned': {'sort': sort}}
-        out = attend(q, k, v, mechanism, **options)
-        return (out * turn).sum(), out
+        return attend(q, k, v, mechanism, **options).sum()
 
-    gradients, out = quick(jax.grad(loss, (0, 1, 2, 3), has_aux=True))(*arrays)
-    exact = [np.asarray(x if x.ndim == 3 else x[0], np.float64) for x in arrays]
-    assert_close(out[0], defined(mechanism, exact, valid))
-    moves = [np.random.default_rng(n).normal(size=x.shape) for n, x in enumerate(exact)]
-    ends = [
-        defined(mechanism, [x + step * move for x, move in zip(exact, moves, strict=True)], valid) for step in STEPS
-    ]
-    slope = ((ends[0] - ends[1]) * np.asarray(turn[0], np.float64)).sum() / (STEPS[0] - STEPS[1])
-    pairs = zip(gradients, moves, strict=True)
-    found = sum(float((np.asarray(x, np.float64).reshape(move.shape) * move).sum()) for x, move in pairs)
-    np.testing.assert_allclose(found, slope, rtol=1e-4, atol=1e-3)
+    gradients_of = quick(jax.grad(loss, (0, 1, 2, 3)))
+    for draw in (0, 2, 3, 7, 13):  # some of them gave NaN before a smallest sum of shares was asked for
+        *arrays, sort = jax.random.normal(jax.random.key(draw), (4, 1, 16, 2, 8))
+        for scale in (20.0, 30.0, 100.0):
+            gradients = gradients_of(*arrays, scale * sort[0, :8, :, :4].swapaxes(0, 1) / np.sqrt(32))
+            assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
 @pytest.mark.parametrize('text', SMALL)

@@ -42,7 +42,8 @@ def test_images(tmp_path: Path):
     assert metadata == tmp_path / 'pathfinder32' / 'curv_contour_length_4' / 'metadata' / '0.npy'
     rows = [row for split in ('train', 'dev') for row in sets[split].rows(split)]
     for line, row in zip(metadata.read_text().splitlines(), rows, strict=True):
-        folder, name, _, label, *_ = line.split()
+        folder, name, _, label, *settings = line.split()
+        assert settings == '1.0 4 1 2 0.5 1 150,200,100'.split()
         pixels = np.asarray(Image.open(metadata.parent.parent / folder / name))
         assert pixels.ravel().tolist() == row.texts[0].tolist() and label == str(row.label)
 

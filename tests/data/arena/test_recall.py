@@ -35,7 +35,14 @@ def test_what_is_asked_for_may_be_anywhere_and_have_any_value():
     places = np.array([int(np.flatnonzero(row.texts[0][1:] == row.texts[0][0])[0]) for row in rows])
     assert abs(places.mean() - 31) < 3 * 18 / np.sqrt(600)  # about uniform over 62 places
     counts = np.bincount([row.label for row in rows], minlength=VALUES)
-    assert (np.abs(counts - 600 / VALUES) < 4 * np.sqrt(600 / VALUES)).all()
+    deviations = (counts - 600 / VALUES) / np.sqrt(600 / VALUES * (1 - 1 / VALUES))
+    assert (np.abs(deviations) < 3).all()
+
+
+def test_no_row_is_of_two_splits():
+    rows = {split: {recall_row(0, split, index, 5, 1).texts[0].tobytes() for index in range(2000)} for split in SPLITS}
+    assert all(len(found) > 1000 for found in rows.values())
+    assert not any(rows[one] & rows[other] for one, other in (('train', 'dev'), ('train', 'test'), ('dev', 'test')))
 
 
 def test_pairs_may_fill_the_row():

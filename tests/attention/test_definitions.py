@@ -1,0 +1,96 @@
+"""Mechanisms with few tests of their own against float64 definitions, at every length; what they have in common."""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from efficient_attention.attention.attend import attend
+from efficient_attention.attention.parsing import parse_mechanism
+from tests.attention import contract, contract_rows
+from tests.attention.cells import drawn_operands, inputs, quick
+from tests.attention.room_checks import check_bfloat16, check_definition, largest_array
+from tests.attention.test_attend import LENGTHS
+
+Arrays = dict[str, np.ndarray]
+
+
+def of_pairs(mechanism: Any, query: np.ndarray, key: np.ndarray, learned: Arrays, valid: np.ndarray) -> np.ndarray:
+    """Linear attention and synthesizers."""
+    allowed = valid[:, None] & valid[None]
+    allowed = np.tril(allowed) if mechanism.is_causal else allowed
+    if mechanism.name == 'synthesizer':
+        return contract.softmax(contract.synthesized(mechanism.kind, query, key, learned), allowed)[0]
+    if mechanism.kind == 'cos':
+        return contract.cosine_weights(query, key, mechanism.length, allowed)
+    return contract.linear_weights(query, key, allowed)
+
+
+def of_linformer(_: Any, query: np.ndarray, key: np.ndarray, learned: Arrays, valid: np.ndarray) -> np.ndarray:
+    return contract_rows.linformer_weights(query, key, (learned['keys'], learned['values']), valid, valid)
+
+
+def of_nystrom(mechanism: Any, query: np.ndarray, key: np.ndarray, _: Arrays, valid: np.ndarray) -> np.ndarray:
+    options = {'count': mechanism.landmarks, 'iterations': mechanism.iterations}
+    return contract_rows.nystrom_weights(query, key, valid, valid, **options)
+
+
+def of_induced(_: Any, query: np.ndarray, key: np.ndarray, learned: Arrays, valid: np.ndarray) -> np.ndarray:
+    return contract_rows.induced_weights(query, key, learned['points'], valid, valid)
+
+
+DEFINITIONS = {
+    'linear(causal=True)': of_pairs,
+    "linear('cos', 1025)": of_pairs,
+    "linear('cos', 1025, causal=True)": of_pairs,
+    "synthesizer('dense', 1025)": of_pairs,
+    "synthesizer('random', 1025, pattern=causal)": of_pairs,
+    "synthesizer('factorized', 1025, 8)": of_pairs,
+    "synthesizer('random+dot', 1025)": of_pairs,
+    'linformer(40, 1025, tied=False)': of_linformer,
+    'nystrom(40)': of_nystrom,
+    'induced(40)': of_induced,
+}
+
+
+@pytest.mark.parametrize('length', LENGTHS)
+@pytest.mark.parametrize('text', DEFINITIONS)
+def test_it_is_the_float64_definition_forward_and_in_gradients(text: str, length: int):
+    check_definition(text, length, DEFINITIONS[text])
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        "linear('cos', 20, causal=True, chunk=4)",
+        "synthesizer('dense', 20, pattern=causal)",
+        "synthesizer('random+dot', 20, pattern=causal)",
+    ],
+)
+def test_no_gradient_reaches_a_later_token(text: str):
+    mechanism, (q, k, v) = parse_mechanism(text), inputs(20)[0]
+    call = functools.partial(attend, mechanism=mechanism, learned=drawn_operands(mechanism, 4, 8))
+
+    def of_earlier(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return call(q, k, v)[:, :11].sum()
+
+    for gradient in quick(jax.grad(of_earlier, (0, 1, 2)))(q, k, v):
+        assert not gradient[:, 11:].any()
+    assert quick(jax.grad(of_earlier, 2))(q, k, v)[:, :11].any()
+
+
+@pytest.mark.parametrize(
+    'text', ["linear('cos', 50)", 'linformer(9, 50)', 'induced(9)', 'nystrom(9)', "synthesizer('dense', 50)"]
+)
+def test_sixteen_bits(text: str):
+    check_bfloat16(text)
+
+
+@pytest.mark.parametrize(
+    'text', ['linear()', "linear('cos', 16384)", 'linformer(64, 16384)', 'nystrom(64)', 'induced(64)']
+)
+def test_nothing_is_as_large_as_all_pairs(text: str):
+    """The largest array has a column of 128 numbers, or less, for each token of 2 heads."""
+    assert largest_array(text, 16_384) <= 2 * 16_384 * 128
