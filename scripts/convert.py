@@ -110,6 +110,7 @@ def print_report(before: 'Pretrained', after: 'Pretrained', options: flags.FlagV
     """Says what was written: positions, what rounding lost, what is left of layers, numbers and bytes."""
     from efficient_attention.interop.codes import as_flat, rounding_errors
     from efficient_attention.interop.shrink import parameter_count
+    from efficient_attention.models.flops import encoder_flops
 
     model = after.model
     positions = f'{model.position_limit} positions' if model.position_limit else 'any number of positions'
@@ -120,7 +121,12 @@ def print_report(before: 'Pretrained', after: 'Pretrained', options: flags.FlagV
         for name, error in rounding_errors(as_flat(after.params()), model, after.head).items():
             print(f'{name}: rounded, {error:.4f} of its root mean square lost')
     if options.shrink:
-        print(f'heads {list(model.layer_heads)}, feed-forward units {list(model.layer_units)}')
+        count = len(set(model.layer_numbers))
+        heads = model.layer_heads or (model.heads,) * count
+        units = model.layer_units or (model.feed_forward_width,) * count
+        print(f'heads {list(heads)}, feed-forward units {list(units)}')
+        products = [encoder_flops(one.model, 128, predictions=0) for one in (before, after)]
+        print(f'multiply-adds of a row of 128 tokens: {products[1] / products[0]:.3f} of before')
     if options.shrink or is_small(options) or options.compressed or model.ranks:
         counts = [parameter_count(one.params()) for one in (before, after)]
         sizes = [4 * counts[0], (options.output / 'model.safetensors').stat().st_size]

@@ -12,6 +12,7 @@ PROJECTIONS = ('own', 'one', 'none')
 # Terms that compare what lies inside both models, as fields of the group; 'soft' compares what comes out of them.
 INSIDE = ('cosine', 'hidden', 'embeddings', 'attention', 'attention_relations', 'value_relations')
 HEADS = ('attention', 'attention_relations', 'value_relations')  # those that compare heads
+MAPPED = ('hidden', *HEADS)  # those that compare layers one by one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +86,11 @@ class DistillConfig:
     def inside(self) -> tuple[str, ...]:
         """The terms with a weight that compare what lies inside both models."""
         return tuple(name for name in INSIDE if getattr(self, name))
+
+    @property
+    def maps_layers(self) -> bool:
+        """Whether layers of the student learn each from one of the teacher's."""
+        return any(getattr(self, name) for name in MAPPED)
 
     @property
     def has_projections(self) -> bool:

@@ -74,15 +74,17 @@ def read_vectors(path: Path) -> Vectors:
     words: list[str] = []
     rows: list[np.ndarray] = []
     for number, line in read_lines(path):
-        word, *fields = line.rstrip().split(' ')
-        if number == 1 and len(fields) == 1:
+        fields = line.rstrip().split(' ')
+        if number == 1 and len(fields) == 2:
             continue  # word2vec's counts of words and numbers
+        wanted = len(rows[0]) if rows else len(fields) - 1
+        word, numbers = word_and_numbers(fields, wanted)
+        if not numbers:
+            raise InputError(f'{path}: line {number}: {len(fields) - 1} numbers; line 1 has {wanted}')
         try:
-            row = np.array(fields, np.float32)
+            row = np.array(numbers, np.float32)
         except ValueError:
             raise InputError(f'{path}: line {number}: not a word and numbers') from None
-        if not len(row) or (rows and len(row) != len(rows[0])):
-            raise InputError(f'{path}: line {number}: {len(row)} numbers; line 1 has {len(rows[0]) if rows else 0}')
         words.append(word)
         rows.append(row)
         if len(rows) == MOST_VECTORS:
@@ -90,6 +92,17 @@ def read_vectors(path: Path) -> Vectors:
     if not rows:
         raise InputError(f'{path}: no vector in it')
     return unit_vectors(words, np.stack(rows))
+
+
+def word_and_numbers(fields: Sequence[str], count: int) -> tuple[str, Sequence[str]]:
+    """The word that a line begins with and its last `count` fields; no fields where they are not as many numbers.
+
+    A few of GloVe's words have spaces; no part of them is a number.
+    """
+    parts, numbers = fields[: len(fields) - count], fields[len(fields) - count :]
+    if not parts or not count or any(re.fullmatch(r'-?[\d.]*\d(e-?\d+)?', part) for part in parts[1:]):
+        return '', ()
+    return ' '.join(parts), numbers
 
 
 def unit_vectors(words: Sequence[str], vectors_VE: np.ndarray) -> Vectors:

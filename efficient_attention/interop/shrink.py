@@ -54,7 +54,7 @@ def shrink(pretrained: Pretrained) -> Pretrained:
     heads, units = tuple(one.heads for one in kept), tuple(one.units for one in kept)
     if min(heads) == model.heads and (min(units) == model.feed_forward_width or not model.feed_forward):
         raise InputError('nothing to shrink: in no layer is a whole head or feed-forward unit zero')
-    smaller = dataclasses.replace(model, layer_heads=heads, layer_units=units if model.feed_forward else ())
+    smaller = with_own_sizes(model, heads, units)
     parts, rest = [], [one.layer for one in kept]
     for stretch in stretches(smaller):
         number = stretch.config.layers if model.is_stacked else 1
@@ -70,11 +70,25 @@ def parameter_count(params: Any) -> int:
 
 
 def check_can_shrink(model: ModelConfig) -> None:
-    """Raises InputError where heads have parts beside the kernels, or layers are not those of one plain stack."""
+    """Raises InputError where kernels are taken apart, or shared layers are several."""
     if model.ranks:
         raise InputError('heads and units cannot be removed from kernels in factors; shrink first, then make factors')
+    if model.sharing == 'all' and len(set(model.layer_numbers)) > 1:
+        raise InputError(
+            'heads and units cannot be removed from several shared layers (model.layer_groups, model.inner_layers)'
+        )
+
+
+def with_own_sizes(model: ModelConfig, heads: tuple[int, ...], units: tuple[int, ...]) -> ModelConfig:
+    """The model with these numbers in its layers; those that are all as before stay one number for all.
+
+    Raises:
+        InputError: heads have parts beside the kernels, or layers are not those of one plain stack.
+    """
+    own_heads = heads if min(heads) < model.heads else ()
+    own_units = units if model.feed_forward and min(units) < model.feed_forward_width else ()
     try:
-        dataclasses.replace(model, layer_heads=(model.heads,) * len(set(model.layer_numbers)))
+        return dataclasses.replace(model, layer_heads=own_heads, layer_units=own_units)
     except InputError as error:
         raise InputError(f'heads and units cannot be removed: {error}') from None
 

@@ -24,7 +24,7 @@ def compared(inside: Inside, terms: Collection[str], layers: Sequence[int]) -> d
     Returns:
         'hidden', 'embeddings' and 'cosine' (of the last layer) [N, B, L, D]; 'query', 'key', 'value' [N, B, L, H, K].
     """
-    numbers = np.asarray(layers)
+    numbers = np.asarray(layers, np.int64)
     states = {'hidden': numbers, 'embeddings': np.array([0]), 'cosine': np.array([-1])}
     found = {name: inside.states_NBLD[places] for name, places in states.items() if name in terms}
     for name in sorted({name for term in terms for name in OPERANDS.get(term, ())}):

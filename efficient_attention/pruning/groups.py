@@ -17,7 +17,8 @@ from efficient_attention.config.prune import NONE, PruneConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.sharding import path_name
 
-KERNEL = re.compile(r'(.*(^|/)layers/(?:.*/)?(attention|feed_forward))/(\w+)/kernel$')
+# Of an encoder, not of the level above it that reads sentences.
+KERNEL = re.compile(r'(?!sentences/)((?:.*/)?layers/(?:.*/)?(attention|feed_forward))/(\w+)/kernel$')
 ATTENTION, FEED_FORWARD = 'attention', 'feed_forward'
 PRUNED = {ATTENTION: ('query', 'key', 'value', 'out'), FEED_FORWARD: ('gate', 'up', 'down')}
 INWARD = ('out', 'down')  # kernels whose rows, not columns, belong to a head or a unit
@@ -96,8 +97,9 @@ def find_groups(params: Mapping, config: PruneConfig, head_width: int) -> tuple[
     found: dict[tuple[str, str], dict[str, tuple[int, ...]]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         match = KERNEL.match(path_name(path))
-        if match and match[4] in PRUNED[match[3]]:
-            found.setdefault((match[1], match[3]), {})[match[4]] = tuple(leaf.shape)
+        where, kind, name = match.groups() if match else ('', '', '')
+        if name in PRUNED.get(kind, ()):
+            found.setdefault((where, kind), {})[name] = tuple(leaf.shape)
     groups: list[Group] = []
     for (where, kind), kernels in found.items():
         way = getattr(config, kind)

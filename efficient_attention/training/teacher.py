@@ -19,10 +19,8 @@ from jax import Array
 from jax.sharding import Mesh
 
 from efficient_attention.attention.device_mesh import using_mesh
-from efficient_attention.config.distill import HEADS
 from efficient_attention.config.head import HeadConfig
 from efficient_attention.config.layer_numbers import mapped_layers
-from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.nested_dicts import to_dict
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
@@ -40,8 +38,14 @@ from efficient_attention.objectives.fine_tuning import FineTuning
 from efficient_attention.objectives.objective import Batch
 from efficient_attention.objectives.pretraining import Pretraining
 from efficient_attention.tasks.task import Task
+from efficient_attention.training.teacher_checks import (
+    FIELD,
+    check_inside,
+    check_outputs,
+    check_reads_rows,
+    check_student,
+)
 
-FIELD = 'distill.teacher'
 MASKED_LM = 'masked_lm'
 LOGITS = f'{TEACHER}logits'
 
@@ -53,6 +57,7 @@ class Member:
     graph: nnx.GraphDef
     params: Any
     labels: tuple[int, ...]  # () where they stand as ours do
+    has_global: bool  # else tokens that the student's rows mark are as others for it
     digest: str  # SHA-256 of parameters, config and labels
 
 
@@ -102,12 +107,13 @@ class Teacher:
         """The arrays that join a batch."""
         distill, rows = self.config.distill, len(batch['tokens'])
         models = [nnx.merge(member.graph, one) for member, one in zip(self.members, params, strict=True)]
+        batches = [batch if member.has_global else without_global(batch) for member in self.members]
         if distill.inside:
-            outputs, inside = models[0].with_inside(batch)
+            outputs, inside = models[0].with_inside(batches[0])
             found = as_batch_arrays(compared(inside, distill.inside, tuple(self.layers.values())), rows)
             said = [outputs]
         else:
-            found, said = {}, [model.outputs(batch) for model in models]
+            found, said = {}, [model.outputs(own) for model, own in zip(models, batches, strict=True)]
         if not distill.soft:
             return found
         name = MASKED_LM if self.config.task == 'pretraining' else 'logits'
@@ -119,6 +125,11 @@ class Teacher:
         assert isinstance(task.objective, FineTuning | Pretraining)  # the tasks that read config.distill
         widths = self.config.model.width, self.width
         return Distillation(task.objective, self.config.distill, tuple(self.layers), widths)
+
+
+def without_global(batch: Batch) -> Batch:
+    """The batch without its marks of global tokens."""
+    return {name: array for name, array in batch.items() if name != 'is_global'}
 
 
 def in_our_order(logits: Array, member: Member) -> Array:
@@ -145,7 +156,8 @@ def open_teacher(config: RunConfig, task: Task, mesh: Mesh) -> Teacher | None:
     layers: dict[int, int] = {}
     if distill.inside:
         (where, pretrained) = opened[0]
-        layers = mapped_layers(distill.layers, config.model.layers, pretrained.model.layers)
+        if distill.maps_layers:
+            layers = mapped_layers(distill.layers, config.model.layers, pretrained.model.layers)
         check_inside(config, where, pretrained.model)
     members = tuple(make_member(config, where, pretrained, mesh) for where, pretrained in opened)
     return Teacher(config, members, layers, opened[0][1].model.width, mesh)
@@ -183,24 +195,31 @@ def make_member(config: RunConfig, where: Path, pretrained: Pretrained, mesh: Me
     except InputError as error:
         raise InputError(f'{FIELD} {where}: {error}') from None
     params = jax.tree.map(np.asarray, params)
-    described = {'model': to_dict(pretrained.model), 'head': to_dict(pretrained.head), 'labels': pretrained.labels}
+    described = {
+        'model': set_fields(pretrained.model),
+        'head': set_fields(pretrained.head),
+        'labels': pretrained.labels,
+    }
     digest = digest_of(params['encoder'] if not config.distill.soft else params, described)
     graph, params = for_inference(graph, params)
     placed = abstract_arrays(params, mesh)
     params = jax.tree.map(lambda leaf, place: jax.device_put(leaf, place.sharding), params, placed)
-    return Member(graph, params, label_places(config, pretrained), digest)
+    return Member(graph, params, label_places(config, pretrained), pretrained.model.global_tokens > 0, digest)
 
 
 def make_model(config: RunConfig, pretrained: Pretrained, rngs: nnx.Rngs) -> FineTuningModel | PretrainingModel:
     """The teacher's model, in the form of the student's."""
     if config.task == 'pretraining':
         return PretrainingModel(pretrained.model, has_pairs=False, rngs=rngs)
-    has_head = config.distill.soft > 0.0
-    if config.head.kind == 'towers' and pretrained.head.kind != 'towers':
-        raise InputError(f"distill.teacher {config.distill.teacher}: it has no head of kind 'towers'")
-    has_head = has_head or config.head.kind == 'towers'
-    head = pretrained.head if has_head else HeadConfig(kind=config.head.kind, transform='none')
+    transform = config.head.transform if config.head.kind == 'towers' else 'none'
+    head = pretrained.head if config.distill.soft else HeadConfig(kind=config.head.kind, transform=transform)
     return FineTuningModel(pretrained.model, head, rngs=rngs)
+
+
+def set_fields(config: Any) -> dict[str, Any]:
+    """The fields that are not at their defaults, so that fields of later versions make no other teacher of this one."""
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
+    return {name: value for name, value in to_dict(config).items() if getattr(config, name) != defaults[name]}
 
 
 def digest_of(params: Any, described: Mapping[str, Any]) -> str:
@@ -217,92 +236,3 @@ def label_places(config: RunConfig, pretrained: Pretrained) -> tuple[int, ...]:
     if not config.distill.soft or config.task == 'pretraining' or pretrained.labels == config.examples.labels:
         return ()
     return tuple(pretrained.labels.index(label) for label in config.examples.labels)
-
-
-def check_student(config: RunConfig) -> None:
-    """Raises InputError where a term of the loss does not serve the student, whatever the teacher is."""
-    distill, model = config.distill, config.model
-    if config.head.kind == 'multi_hop' and distill.soft:
-        raise InputError(f"distill.soft is {distill.soft}; head.kind 'multi_hop' has no soft targets, so it must be 0")
-    if distill.inside and config.head.sentence_layers:
-        raise InputError(f'distill.{distill.inside[0]} needs one row a text; head.sentence_layers makes a row of each')
-    check_heads(config, 'the student', model)
-
-
-def check_heads(config: RunConfig, who: str, model: ModelConfig) -> None:
-    """Raises InputError where a term compares attention that is not softmax over products of all pairs."""
-    for name in config.distill.inside:
-        if name not in HEADS:
-            continue
-        faults = {
-            'model.cell': model.cell != 'none' and model.cell,
-            'model.attention': model.attention != 'full' and model.attention,
-            'model.score': model.score == 'additive' and model.score,
-            'model.relative': model.relative != 'none' and model.relative,
-            'model.global_tokens': model.global_tokens,
-            'model.layer_heads': model.layer_heads,
-        }
-        for field, value in faults.items():
-            if value:
-                raise InputError(
-                    f'distill.{name} compares the attention of all pairs of tokens by their products alone; {who} has '
-                    f'{field} {value!r}'
-                )
-
-
-def check_reads_rows(config: RunConfig, where: Path, pretrained: Pretrained, ids: int) -> None:
-    """Raises InputError where the teacher cannot read the student's rows, which hold so many different ids."""
-    if pretrained.model.vocab_size < ids:
-        raise InputError(f'{FIELD} {where} has a table of {pretrained.model.vocab_size} tokens; the rows have {ids}')
-    limit = pretrained.model.position_limit
-    if limit is not None and limit < config.data.length:
-        raise InputError(f'{FIELD} {where} has {limit} positions; data.length is {config.data.length}')
-    if pretrained.model.global_tokens and not config.model.global_tokens:
-        raise InputError(f'{FIELD} {where} has global tokens, and the rows of a student without them mark none')
-
-
-def check_outputs(config: RunConfig, where: Path, pretrained: Pretrained) -> None:
-    """Raises InputError where the teacher does not say what the student learns to say."""
-    if config.task == 'pretraining':
-        if pretrained.problem != 'fill_mask':
-            raise InputError(f'{FIELD} {where} has no masked-LM head, which distill.soft learns from')
-        if pretrained.model.vocab_size != config.model.vocab_size:
-            raise InputError(
-                f'{FIELD} {where} has {pretrained.model.vocab_size} logits a word; model.vocab_size is '
-                f'{config.model.vocab_size}'
-            )
-        return
-    if pretrained.problem != config.examples.problem:
-        raise InputError(
-            f'{FIELD} {where} has {a_head(pretrained)}; examples.problem is {config.examples.problem!r}. Fine-tune it '
-            'for that first, or learn from its layers alone with distill.soft=0'
-        )
-    if set(pretrained.labels) != set(config.examples.labels):
-        theirs, ours = (', '.join(labels) for labels in (pretrained.labels, config.examples.labels))
-        raise InputError(f'{FIELD} {where} has the labels {theirs}; the examples have {ours}')
-    if bool(pretrained.head.sentence_layers) != bool(config.head.sentence_layers):
-        raise InputError(f'{FIELD} {where}: head.sentence_layers must be set in both models or in neither')
-
-
-def a_head(pretrained: Pretrained) -> str:
-    """What a checkpoint has on its encoder, in a few words."""
-    return 'no head' if pretrained.problem == 'none' else f'a head for {pretrained.problem!r}'
-
-
-def check_inside(config: RunConfig, where: Path, teacher: ModelConfig) -> None:
-    """Raises InputError where both models' vectors or heads cannot be compared."""
-    distill, student = config.distill, config.model
-    check_heads(config, f'{FIELD} {where}', teacher)
-    for name in distill.inside:
-        if name in HEADS and teacher.heads != student.heads:
-            raise InputError(
-                f'distill.{name} compares head by head; {FIELD} {where} has {teacher.heads} heads, the student '
-                f'{student.heads}'
-            )
-        is_mapped = distill.has_projections and name in ('hidden', 'embeddings')
-        if name not in HEADS and not is_mapped and teacher.width != student.width:
-            advice = '' if name == 'cosine' else "; use distill.projection 'own' or 'one'"
-            raise InputError(
-                f'distill.{name} compares vectors as they are; {FIELD} {where} is {teacher.width} wide, the student '
-                f'{student.width}{advice}'
-            )

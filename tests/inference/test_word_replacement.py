@@ -110,10 +110,16 @@ def test_a_vectors_file_is_read_with_or_without_counts(tmp_path: Path):
         np.testing.assert_allclose(vectors.unit_VE, [[0.6, 0.8], [0, 1]], rtol=1e-6)
 
 
+def test_words_may_have_spaces(tmp_path: Path):
+    (tmp_path / 'glove.txt').write_text('ada 3 4\n. . . 0 2\nat a.b@c.d 1 1\n')
+    assert read_vectors(tmp_path / 'glove.txt').words == ('ada', '. . .', 'at a.b@c.d')
+
+
 @pytest.mark.parametrize(
     'text, message',
     [
         ('ada 1 2\nbee 1\n', 'line 2: 1 numbers; line 1 has 2'),
+        ('ada 1 2\nbee 1 2 3\n', 'line 2: 3 numbers; line 1 has 2'),
         ('ada 1 x\n', 'line 1: not a word and'),
         ('', 'no vector'),
     ],

@@ -124,13 +124,26 @@ def test_masked_shrunk_and_low_rank_models_agree_in_transformers(tmp_path: Path)
     assert len(differences) == len(made) and max(differences.values()) < 1e-5
 
 
+def test_what_every_layer_keeps_is_no_number_of_its_own():
+    """So that units go from layers whose heads have patterns of their own, as BigBird's."""
+    whole = drawn({'attention': 'bigbird(2, 1)'})
+    layers = whole.params()['encoder']['stack']['layers']
+    layers['feed_forward']['down']['kernel'] = np.copy(layers['feed_forward']['down']['kernel'])
+    layers['feed_forward']['down']['kernel'][:, :5] = 0.0
+    small = shrink(whole)
+    assert small.model.layer_heads == () and small.model.layer_units == (19, 19, 19)
+    np.testing.assert_allclose(logits(small), logits(whole), rtol=1e-5, atol=1e-6)
+
+
 def test_nothing_to_shrink_is_one_line():
     with pytest.raises(InputError, match='nothing to shrink: in no layer is a whole head or feed-forward unit zero'):
         shrink(drawn({}))
     with pytest.raises(InputError, match='a model is shrunk once; its layers have heads'):
         shrink(shrink(masked(drawn({}))))
     with pytest.raises(InputError, match="heads and units cannot be removed: model.relative is 't5'"):
-        shrink(drawn({'relative': 't5', 'positions': 'none'}))
+        shrink(masked(drawn({'relative': 't5', 'positions': 'none'})))
+    with pytest.raises(InputError, match='heads and units cannot be removed from several shared layers'):
+        shrink(drawn({'sharing': 'all', 'layer_groups': 3}))
     with pytest.raises(InputError, match='heads and units cannot be removed from kernels in factors; shrink first'):
         shrink(low_rank(masked(drawn({})), ranks=('up=4',)))
 

@@ -116,6 +116,14 @@ def test_a_step_is_the_same_on_any_mesh_and_in_parts(tmp_path: Path, teacher: Pa
     )
 
 
+@pytest.mark.lenient_promotion
+def test_a_pruned_model_learns_from_a_teacher_too(tmp_path: Path, teacher: Path):
+    fields = {'prune.method': 'movement', 'prune.keep': 0.5, 'prune.begin': 0.0, 'prune.end': 0.5}
+    state, metrics = one_step(config_of(tmp_path, teacher, **fields), 1)
+    assert metrics['soft_loss'] > 0 and jax.tree.leaves(state.scores)
+    np.testing.assert_allclose(metrics['loss'], metrics['fine_tuning_loss'] + metrics['soft_loss'], rtol=1e-5)
+
+
 @pytest.fixture(scope='module')
 def unbroken(tmp_path_factory: pytest.TempPathFactory, teacher: Path) -> Path:
     folder = tmp_path_factory.mktemp('unbroken')
