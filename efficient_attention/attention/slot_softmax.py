@@ -25,12 +25,12 @@ class Pairs(NamedTuple):
     """Which pairs of a query and a slot count; axes of both arrays may be 1 where all are alike.
 
     Args:
-        is_there: bool [*G, s, m], the slots that a query may read; None: all.
-        is_kept: bool [*G, s, m], those that dropout leaves; None: it is off.
+        is_there_Gsm: bool [*G, s, m], the slots that a query may read; None: all.
+        is_kept_Gsm: bool [*G, s, m], those that dropout leaves; None: it is off.
     """
 
-    is_there: Array | None = None
-    is_kept: Array | None = None
+    is_there_Gsm: Array | None = None
+    is_kept_Gsm: Array | None = None
 
 
 NO_PAIRS = Pairs()
@@ -65,7 +65,7 @@ def _forward(rate: float, query_GsK: Array, key_GmK: Array, value_GmX: Array, pa
     maximum_Gs1 = _of_pairs(logits_Gsm, pairs, MASKED).max(axis=-1, keepdims=True)
     parts_Gsm = _parts(logits_Gsm, maximum_Gs1, pairs)
     total_Gs1 = parts_Gsm.sum(axis=-1, keepdims=True)
-    total_Gs1 = total_Gs1 if pairs.is_there is None else jnp.where(total_Gs1 > 0.0, total_Gs1, 1.0)
+    total_Gs1 = total_Gs1 if pairs.is_there_Gsm is None else jnp.where(total_Gs1 > 0.0, total_Gs1, 1.0)
     sums_GsX = _sums(_kept(parts_Gsm, pairs).astype(value_GmX.dtype), value_GmX)
     out_GsX = sums_GsX / ((1.0 - rate) * total_Gs1)
     return out_GsX, (query_GsK, key_GmK, value_GmX, pairs, out_GsX, maximum_Gs1, total_Gs1)
@@ -108,9 +108,9 @@ def _parts(logits_Gsm: Array, maximum_Gs1: Array, pairs: Pairs) -> Float[Array, 
 
 def _of_pairs(x_Gsm: Array, pairs: Pairs, other: float) -> Float[Array, '*G s m']:
     """Another number where a query may not read a slot."""
-    return x_Gsm if pairs.is_there is None else jnp.where(pairs.is_there, x_Gsm, other)
+    return x_Gsm if pairs.is_there_Gsm is None else jnp.where(pairs.is_there_Gsm, x_Gsm, other)
 
 
 def _kept(x_Gsm: Array, pairs: Pairs) -> Float[Array, '*G s m']:
     """Zeros where dropout leaves nothing."""
-    return x_Gsm if pairs.is_kept is None else jnp.where(pairs.is_kept, x_Gsm, 0.0)
+    return x_Gsm if pairs.is_kept_Gsm is None else jnp.where(pairs.is_kept_Gsm, x_Gsm, 0.0)

@@ -33,16 +33,16 @@ def masks() -> dict[str, Pairs]:
 
 def plain(query_GsK: jax.Array, key_GmK: jax.Array, value_GmX: jax.Array, pairs: Pairs) -> jax.Array:
     logits = jnp.einsum('...sk,...mk->...sm', query_GsK, key_GmK, precision='highest')
-    there = jnp.broadcast_to(True if pairs.is_there is None else pairs.is_there, SHAPE)
+    there = jnp.broadcast_to(True if pairs.is_there_Gsm is None else pairs.is_there_Gsm, SHAPE)
     weights = jnp.where(there, jax.nn.softmax(jnp.where(there, logits, -1e30), axis=-1), 0.0)
-    weights = weights if pairs.is_kept is None else jnp.where(pairs.is_kept, weights / (1.0 - RATE), 0.0)
+    weights = weights if pairs.is_kept_Gsm is None else jnp.where(pairs.is_kept_Gsm, weights / (1.0 - RATE), 0.0)
     return jnp.einsum('...sm,...mx->...sx', weights, value_GmX, precision='highest')
 
 
 @pytest.mark.parametrize('name', ['all', 'some', 'alike', 'both'])
 def test_values_and_gradients_are_those_of_the_formula(name: str):
     pairs, found = masks()[name], operands()
-    rate = 0.0 if pairs.is_kept is None else RATE
+    rate = 0.0 if pairs.is_kept_Gsm is None else RATE
     out, pull = jax.vjp(lambda *vectors: read_slots(*vectors, pairs, rate), *found)
     expected, pull_expected = jax.vjp(lambda *vectors: plain(*vectors, pairs), *found)
     assert_close(out, expected)

@@ -157,7 +157,8 @@ FIELDS = {
     'configs/distill/tinybert.py:general': BOOKS
     | TINY
     | {'data.tokenizer': 'checkpoints/minilm/vocab.txt', 'data.vocab_size': 27, 'data.length': 24},
-    'configs/distill/tinybert.py:*': FEW_STEPS | SMALL_ROWS | {'distill.layers': '2'},
+    'configs/distill/tinybert.py:intermediate*': FEW_STEPS | SMALL_ROWS | {'distill.layers': '2'},
+    'configs/distill/tinybert.py:prediction*': FEW_STEPS | SMALL_ROWS,
 }
 
 
