@@ -88,7 +88,7 @@ def is_small(options: flags.FlagValues) -> bool:
 
 def changed(pretrained: 'Pretrained', options: flags.FlagValues) -> 'Pretrained':
     """The model without what is masked, in factors and rounded, each where it is asked for."""
-    from efficient_attention.interop.low_rank import low_rank
+    from efficient_attention.interop.low_rank import check_can_factor, low_rank
     from efficient_attention.interop.save_small import quantize
     from efficient_attention.interop.shrink import shrink
     from efficient_attention.training.input_weights import input_weights
@@ -97,6 +97,7 @@ def changed(pretrained: 'Pretrained', options: flags.FlagValues) -> 'Pretrained'
         pretrained = shrink(pretrained)
     if options.low_rank is not None or options.ranks:
         weights = None
+        check_can_factor(pretrained, options.low_rank)  # before rows are read
         if options.weigh:
             rows = options.weigh_rows or WEIGHED_ROWS
             print(f'reads training rows of the run, {rows:,} at most', flush=True)

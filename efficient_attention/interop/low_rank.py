@@ -39,18 +39,9 @@ def low_rank(
     Raises:
         InputError: no matrix has fewer numbers as a product, or the share or a rank does not serve.
     """
-    model = pretrained.model
-    if model.decoder_layers:
-        raise InputError('the kernels of an encoder-decoder are not taken apart; those of encoders are')
-    if model.ranks:
-        raise InputError(f'its kernels are products already, with model.ranks {", ".join(model.ranks)}')
-    check_no_codes(pretrained)
-    params = pretrained.params()
+    check_can_factor(pretrained, share)
+    model, params = pretrained.model, pretrained.params()
     if share is not None:
-        if not 0.0 < share < 1.0:
-            raise InputError(
-                f'the share of squared singular values that is kept (--low_rank) is {share}; it must lie in (0, 1)'
-            )
         least = ranks_of(params['encoder'], share, weights['encoder'] if weights else None)
         ranks = tuple(f'{kind}={rank}' for kind, rank in least.items() if is_worth(model, kind, rank))
     smaller = dataclasses.replace(model, ranks=ranks)
@@ -59,6 +50,20 @@ def low_rank(
     if sum(one.size for one in leaves(found)) >= sum(one.size for one in leaves(params)):
         raise InputError('no matrix has fewer numbers as a product of two; name smaller ranks or a smaller share')
     return dataclasses.replace(pretrained, model=smaller, params=lambda: found, codes=None)
+
+
+def check_can_factor(pretrained: Pretrained, share: float | None) -> None:
+    """Raises InputError where a model is not taken apart, whatever the ranks, or the share does not serve."""
+    model = pretrained.model
+    if model.decoder_layers:
+        raise InputError('the kernels of an encoder-decoder are not taken apart; those of encoders are')
+    if model.ranks:
+        raise InputError(f'its kernels are products already, with model.ranks {", ".join(model.ranks)}')
+    check_no_codes(pretrained)
+    if share is not None and not 0.0 < share < 1.0:
+        raise InputError(
+            f'the share of squared singular values that is kept (--low_rank) is {share}; it must lie in (0, 1)'
+        )
 
 
 def is_worth(model: ModelConfig, kind: str, rank: int) -> bool:
