@@ -10,8 +10,9 @@ import pytest
 from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
+from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.training.run import build_run
-from efficient_attention.training.teacher_checks import check_student
+from efficient_attention.training.teacher_checks import check_outputs, check_reads_rows, check_student
 from tests.tolerances import assert_close
 from tests.training.test_teacher import batch_of, config_of
 from tests.training.tiny_run import tiny_config as masked_lm_config
@@ -106,10 +107,20 @@ def test_attention_that_cannot_be_split(tmp_path: Path):
 
 
 def test_masked_models(tmp_path: Path):
-    """Words are learned from one with a head for them, as many of them, that keeps packed documents apart."""
-    fields = {'distill.teacher': str(write_teacher(tmp_path / 'classifier')), 'data.pairs': 'none'}
-    with pytest.raises(InputError, match='has no masked-LM head, which distill.soft learns from|ids stand for other'):
-        build_run(masked_lm_config(tmp_path / 'run', **fields), jax.devices()[:1])
+    """Words are learned from a model with a head for them, with as many, that keeps packed documents apart."""
+    config = masked_lm_config(tmp_path / 'run', **{'data.pairs': 'none'})
+    classifier = open_pretrained(write_teacher(tmp_path / 'classifier'))
+    with pytest.raises(InputError, match='^distill.teacher there has no masked-LM head, which distill.soft'):
+        check_outputs(config, Path('there'), classifier)
+    masked = open_pretrained(write_teacher(tmp_path / 'masked', labels=()))
+    with pytest.raises(InputError, match='has 18 logits a word; model.vocab_size is 70$'):
+        check_outputs(config, Path('there'), masked)
+    alike = dataclasses.replace(masked, model=dataclasses.replace(masked.model, vocab_size=70, max_length=64))
+    check_outputs(config, Path('there'), alike)
+    check_reads_rows(config, Path('there'), alike, ids=70)
+    mixing = dataclasses.replace(alike.model, attention='nystrom(4)', attention_dropout_rate=0.0)
+    with pytest.raises(InputError, match="^distill.teacher there: data.pairs is 'none', which packs documents"):
+        check_reads_rows(config, Path('there'), dataclasses.replace(alike, model=mixing), ids=70)
 
 
 def test_a_teacher_without_global_tokens_reads_rows_that_mark_some(tmp_path: Path):
