@@ -13,8 +13,12 @@ UNIGRAM_COUNTS = 'unigram_counts.npy'
 
 
 @contextlib.contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
+def new_folder(folder: Path, field: str = 'data.cache') -> Iterator[Path]:
     """`whole_folder` for a folder whose name stands for its content: where it has appeared meanwhile, that one stays.
+
+    Args:
+        folder: what will be there.
+        field: of the config, which an error names where the folder cannot be written.
 
     Raises:
         RunError, InputError: the folder cannot be written, or another file that is used in the block fails.
@@ -29,7 +33,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     except InputError as error:
         if not (is_complete and folder.is_dir()):
             if str(error).startswith(f'{folder}: '):
-                raise InputError(f'data.cache: {error}') from None
+                raise InputError(f'{field}: {error}') from None
             raise
         if not (folder / 'manifest.json').exists():  # else another process was faster, with the same content
             raise InputError(f'{folder}: incomplete; delete the folder to prepare the corpus again') from None

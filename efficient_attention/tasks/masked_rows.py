@@ -57,7 +57,7 @@ class MaskedRowsTask(PretrainingTask):
     def rows_of(self, split: str) -> MaskedTexts:
         """The rows of 'train' or 'dev'."""
         arena_set = self.sets[SPLITS.index(split)]
-        rows = prepared_rows(arena_set, split, Path(self.data.cache))
+        rows = prepared_rows(arena_set, split, Path(self.data.cache), field='data.cache')
         texts = [text for row in rows for text in row.texts]
         vocabulary = vocabulary_of(self.encoder.tokenizer, self.data.tokenizer)
         return MaskedTexts(texts, vocabulary, self.data, self.seed)

@@ -54,13 +54,16 @@ def set_identity(arena_set: ArenaSet, split: str) -> str:
     return json_sha256(identity | {'set': arena_set.text, 'digest': arena_set.digest(split)})
 
 
-def prepared_rows(arena_set: ArenaSet, split: str, cache: Path, *, show_progress: bool = True) -> Iterator[PreparedRow]:
+def prepared_rows(
+    arena_set: ArenaSet, split: str, cache: Path, *, field: str = 'examples.cache', show_progress: bool = True
+) -> Iterator[PreparedRow]:
     """The rows of a split, from the cache where they are there, else generated or read and cached.
 
     Args:
         arena_set: which rows.
         split: 'train', 'dev' or 'test'.
         cache: the folder of all caches.
+        field: of the config, which has named it.
         show_progress: a progress bar on the standard error stream, or plain lines where that is no terminal.
 
     Raises:
@@ -70,7 +73,7 @@ def prepared_rows(arena_set: ArenaSet, split: str, cache: Path, *, show_progress
     if not (folder / MANIFEST).is_file():
         with Progress(f'preparing {arena_set.text} ({split})', is_shown=show_progress) as progress:
             progress.start('rows', arena_set.count if isinstance(arena_set, Generated) else None)
-            with new_folder(folder) as partial:
+            with new_folder(folder, field) as partial:
                 count = _write(partial, arena_set, split, progress)
             progress.line(f'{count:,} rows: {folder}')
     manifest = read_manifest(folder, FORMAT, CONTENT)

@@ -43,3 +43,10 @@ def test_texts_stay_on_disk_until_they_are_read(tmp_path: Path):
 def test_what_rows_are_names_their_folder():
     other = open_set('passages:rows=5:length=33:source=stdlib', 'x')
     assert len({set_identity(SET, 'train'), set_identity(SET, 'dev'), set_identity(other, 'train')}) == 3
+
+
+@pytest.mark.parametrize('field', ['examples.cache', 'data.cache'])
+def test_a_cache_that_cannot_be_written_is_named_by_its_field(tmp_path: Path, field: str):
+    (tmp_path / 'file').touch()
+    with pytest.raises(InputError, match=rf'^{field}: .*file'):
+        prepared_rows(SET, 'train', tmp_path / 'file', field=field, show_progress=False)
