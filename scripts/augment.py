@@ -5,7 +5,8 @@
     python scripts/augment.py --model checkpoints/bert --input mine.csv --output more.csv --set text=review
 
 The model is any that fills masks. `--set` gives a field of a config's examples group, which says what the columns are.
-Words of several pieces get neighbours from `--vectors`, a text file such as GloVe's, or from the model's own table.
+Words of several pieces get neighbours from `--vectors`, a text file such as GloVe's or a folder with a model, such as
+the teacher, whose token table is then read, or from the table of the model that fills masks.
 Each row stands in front of those that are made of it. The last line is one JSON object: rows read and written.
 """
 
@@ -33,10 +34,11 @@ def main() -> None:
     from efficient_attention.config.examples import ExamplesConfig  # after --help and refusals
     from efficient_attention.inference.augment_file import augment_file
     from efficient_attention.inference.fill_mask import MaskFiller
-    from efficient_attention.inference.word_replacement import WordReplacer, read_vectors
+    from efficient_attention.inference.word_replacement import WordReplacer
+    from efficient_attention.inference.word_vectors import open_vectors
 
     config = dataclasses.replace(ExamplesConfig(), **dict(parse_field(text) for text in options.set))
-    vectors = read_vectors(Path(options.vectors)) if options.vectors else None
+    vectors = open_vectors(Path(options.vectors)) if options.vectors else None
     filler = MaskFiller(options.model, checkpoint=options.checkpoint)
     replacer = WordReplacer(filler, vectors, candidates=options.candidates)
     draws = {'copies': options.copies, 'share': options.share, 'seed': options.seed}
@@ -51,7 +53,9 @@ def define_flags() -> flags.FlagValues:
     define_output('File to write, with the same ending.', options=options)
     flags.DEFINE_multi_string('set', [], 'FIELD=VALUE of the examples group.', flag_values=options)
     define_checkpoint('', '; best by default where the run names a metric, else last', options)
-    flags.DEFINE_string('vectors', '', 'A file with a word and its numbers on each line.', flag_values=options)
+    flags.DEFINE_string(
+        'vectors', '', 'A file with a word and its numbers on each line, or a model.', flag_values=options
+    )
     flags.DEFINE_integer('copies', 20, 'New texts to try for each row.', flag_values=options)
     flags.DEFINE_float('share', 0.4, 'Probability that a word is replaced.', flag_values=options)
     flags.DEFINE_integer('candidates', 15, 'Most proposals for a word.', flag_values=options)

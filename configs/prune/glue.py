@@ -4,9 +4,11 @@
       --config.train.start_from=checkpoints/minilm
 
 After the task come the method and the percentage of the weights that are left: `magnitude` or `movement` (arXiv
-2005.07683), or `random`. `soft_movement` and `l0` have no percentage, --config.prune.penalty decides it. With
-`third_` before the method half of the heads and a quarter of the feed-forward units are left, which is a third of the
-layers' weights (`sst2_third_movement`). With a teacher: --config.distill.teacher=runs/sst2.
+2005.07683), or `random`. `soft_movement` and `l0` have no percentage, --config.prune.penalty decides it: of
+`soft_movement` in 1,500 steps 400 (the default) leaves 68 % of the weights, 2,000 15 %, 4,500 3 % and 8,000 1 %; more
+steps leave less. The default of `l0`, 125, has been tried on tiny models alone. With `third_` before the method half of
+the heads and a quarter of the feed-forward units are left, which is a third of the layers' weights
+(`sst2_third_movement`). With a teacher: --config.distill.teacher=runs/sst2.
 
 Six epochs: all weights for the first tenth of the run, the cubic schedule for seven tenths, the final share for the
 last two, of which alone the best evaluation is kept. Figures: docs/compression.md.

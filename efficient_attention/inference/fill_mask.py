@@ -12,7 +12,7 @@ from jax import Array
 from tokenizers import Tokenizer
 
 from efficient_attention.data.tokenizers.loading import load_tokenizer
-from efficient_attention.data.tokenizers.vocabulary import vocabulary_of
+from efficient_attention.data.tokenizers.vocabulary import readable, vocabulary_of
 from efficient_attention.errors import InputError
 from efficient_attention.inference.pretrained_models import pretrained_module, row_length
 from efficient_attention.interop.pretrained import Pretrained, open_pretrained
@@ -108,9 +108,8 @@ class MaskFiller:
         return self.tokenizer.id_to_token(id) or ''
 
     def readable(self, id: int) -> str:
-        """A token's text for people: a whole word as it is, a piece inside a word with '##' in front."""
-        text = self.tokenizer.decode([id], skip_special_tokens=False).strip() or self.token(id)
-        return f'##{text.removeprefix("##")}' if self.vocabulary.is_continuation[id] else text
+        """A token's text for people, as `readable` of its tokenizer."""
+        return readable(self.tokenizer, self.vocabulary, id)
 
     def logits(self, rows: Sequence[Row]) -> list[np.ndarray]:
         """float32 [P, V] at the places of each row, padded to the longest."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flax import nnx
 
 from efficient_attention.config.examples import ExamplesConfig
 from efficient_attention.config.head import OF_ROWS, HeadConfig
@@ -17,12 +16,11 @@ from efficient_attention.data.examples.text_encoder import TextEncoder, arrays_o
 from efficient_attention.errors import InputError
 from efficient_attention.inference.fill_mask import MaskFiller
 from efficient_attention.inference.predictor import Predictor
-from efficient_attention.inference.pretrained_models import pretrained_module, row_length
+from efficient_attention.inference.pretrained_models import pretrained_encoder, pretrained_module, row_length
 from efficient_attention.inference.text_to_text_pipeline import TextToTextPipeline
 from efficient_attention.interop.config_in import default_labels
 from efficient_attention.interop.generation_config import task_prefixes
 from efficient_attention.interop.pretrained import Pretrained, check_encoder, open_pretrained
-from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.fine_tuning import FineTuningModel
 from efficient_attention.tasks.fine_tuning import check_global, check_outputs
 from efficient_attention.tasks.problems.problem import Feature, Problem
@@ -211,7 +209,7 @@ class VectorPipeline:
         if pooling not in POOLING:
             raise InputError(f'pooling is {pooling!r}; known: {", ".join(POOLING)}')
         self.encoder, self.length, self.pooling = encoder, length, pooling
-        model = pretrained_module(lambda rngs: EncoderAlone(pretrained.model, rngs=rngs), pretrained).encoder
+        model = pretrained_encoder(pretrained)
         alone = pretrained.model.reads_length
         self.predict = Predictor(model, length=length, pad=encoder.pad, batch_size=batch_size, is_row_alone=alone)
 
@@ -238,13 +236,6 @@ class VectorPipeline:
             return vectors[0][0]
         joined = np.concatenate(vectors)
         return joined.mean(axis=0) if self.pooling == 'mean' else joined
-
-
-class EncoderAlone(nnx.Module):
-    """An encoder under the path that checkpoints have it at."""
-
-    def __init__(self, config: Any, *, rngs: nnx.Rngs) -> None:
-        self.encoder = Encoder(config, rngs=rngs)
 
 
 class MaskPipeline:

@@ -6,8 +6,10 @@ from typing import Any, TypeVar
 import jax
 from flax import nnx
 
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained
+from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.inference_layout import for_inference
 from efficient_attention.models.quantized import store_codes
 
@@ -33,6 +35,18 @@ def pretrained_module(make: Callable[[nnx.Rngs], Module], pretrained: Pretrained
     params = matched(nnx.to_pure_dict(state), found, '')
     graph, params = for_inference(graph, params)
     return nnx.merge(graph, jax.device_put(params, jax.devices()[0]))
+
+
+class EncoderAlone(nnx.Module):
+    """An encoder under the path that checkpoints have it at."""
+
+    def __init__(self, config: ModelConfig, *, rngs: nnx.Rngs) -> None:
+        self.encoder = Encoder(config, rngs=rngs)
+
+
+def pretrained_encoder(pretrained: Pretrained) -> Encoder:
+    """The encoder of a checkpoint without its head; raises InputError as `pretrained_module`."""
+    return pretrained_module(lambda rngs: EncoderAlone(pretrained.model, rngs=rngs), pretrained).encoder
 
 
 def matched(wanted: Any, found: Any, path: str) -> Any:

@@ -2,26 +2,21 @@
 
 Source: Jiao et al. 2019 (TinyBERT), arXiv 1909.10351, algorithm 1. A word of one piece gets what a masked model finds
 most probable in its place, where it reads the text with the word masked and then the whole text; a word of several
-pieces gets its nearest neighbours among vectors. Words that hold more than letters and function words stay.
+pieces gets its nearest neighbours among vectors (word_vectors.py). Words that hold more than letters and function
+words stay.
 """
 
-import dataclasses
-import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from efficient_attention.config.checks import check_within
 from efficient_attention.data.random_streams import Stream, random_stream
-from efficient_attention.data.sources.text_files import read_lines
-from efficient_attention.errors import InputError
 from efficient_attention.inference.fill_mask import MaskFiller
+from efficient_attention.inference.word_vectors import WORD, TokenTable, WordVectors, words_among_tokens
 
-WORD = re.compile(r'[^\W\d_]+')
-MOST_VECTORS = 100_000  # words of a vectors file that are read, the most frequent ones
 ROWS, STEP = 64, 16  # rows that a model reads at a time, and what their lengths are rounded up to
 FUNCTION_WORDS = frozenset(
     'a about above after again against all am an and any are as at be because been before being below between '
@@ -40,104 +35,23 @@ class Word(NamedTuple):
     candidates: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Vectors:
-    """Unit vectors of words, by which the neighbours of a word are found."""
-
-    words: tuple[str, ...]
-    unit_VE: np.ndarray  # float32
-
-    def neighbours(self, vector_E: np.ndarray, count: int, word: str) -> tuple[str, ...]:
-        """The words whose vectors have the largest cosine with this one, the best first, without the word itself."""
-        cosines_V = self.unit_VE @ (vector_E / max(float(np.linalg.norm(vector_E)), 1e-12))
-        best = np.argpartition(-cosines_V, min(count + 1, len(cosines_V) - 1))[: count + 1]
-        best = best[np.argsort(-cosines_V[best], kind='stable')]
-        return tuple(self.words[place] for place in best if self.words[place] != word)[:count]
-
-    def of_word(self, word: str) -> np.ndarray | None:
-        """The vector of a word that is there, else None."""
-        place = self.places.get(word)
-        return None if place is None else self.unit_VE[place]
-
-    @functools.cached_property
-    def places(self) -> Mapping[str, int]:
-        """The row of each word."""
-        return {word: place for place, word in enumerate(self.words)}
-
-
-def read_vectors(path: Path) -> Vectors:
-    """The vectors of a file with a word and its numbers on each line, as GloVe and word2vec have them as text.
-
-    Raises:
-        InputError: a line has no number, or more or fewer than the first; names it.
-    """
-    words: list[str] = []
-    rows: list[np.ndarray] = []
-    for number, line in read_lines(path):
-        fields = line.rstrip().split(' ')
-        if number == 1 and len(fields) == 2:
-            continue  # word2vec's counts of words and numbers
-        wanted = len(rows[0]) if rows else len(fields) - 1
-        word, numbers = word_and_numbers(fields, wanted)
-        if not numbers:
-            raise InputError(f'{path}: line {number}: {len(fields) - 1} numbers; line 1 has {wanted}')
-        try:
-            row = np.array(numbers, np.float32)
-        except ValueError:
-            raise InputError(f'{path}: line {number}: not a word and numbers') from None
-        words.append(word)
-        rows.append(row)
-        if len(rows) == MOST_VECTORS:
-            break
-    if not rows:
-        raise InputError(f'{path}: no vector in it')
-    return unit_vectors(words, np.stack(rows))
-
-
-def word_and_numbers(fields: Sequence[str], count: int) -> tuple[str, Sequence[str]]:
-    """The word that a line begins with and its last `count` fields; no fields where they are not as many numbers.
-
-    A few of GloVe's words have spaces; no part of them is a number.
-    """
-    parts, numbers = fields[: len(fields) - count], fields[len(fields) - count :]
-    if not parts or not count or any(re.fullmatch(r'-?[\d.]*\d(e-?\d+)?', part) for part in parts[1:]):
-        return '', ()
-    return ' '.join(parts), numbers
-
-
-def unit_vectors(words: Sequence[str], vectors_VE: np.ndarray) -> Vectors:
-    """These vectors, each divided by its length."""
-    lengths_V = np.linalg.norm(vectors_VE, axis=-1, keepdims=True)
-    return Vectors(tuple(words), (vectors_VE / np.maximum(lengths_V, 1e-12)).astype(np.float32))
-
-
 class WordReplacer:
     """Proposals for the words of texts, and texts made of them.
 
     Args:
         filler: a masked model; on words, so that its vocabulary need not be the trained model's.
-        vectors: of whole words, for words of several pieces; None = its own token table, where such a word counts as
-            the mean of its pieces.
+        vectors: for words of several pieces; None = its own token table.
         candidates: most proposals for a word.
 
     Raises:
         InputError: `candidates` is below 1.
     """
 
-    def __init__(self, filler: MaskFiller, vectors: Vectors | None = None, *, candidates: int = 15) -> None:
+    def __init__(self, filler: MaskFiller, vectors: WordVectors | None = None, *, candidates: int = 15) -> None:
         check_within('candidates', candidates, 1)
         self.filler, self.count = filler, candidates
-        self.tokens = [filler.readable(id) for id in range(filler.vocabulary.size)]
-        self.is_word = np.array([WORD.fullmatch(token) is not None for token in self.tokens])
-        self.is_word[list(filler.vocabulary.special)] = False
-        self.has_file = vectors is not None
-        self.table_VE = np.asarray(filler.model.encoder.embeddings.token.vectors(np.float32))
-        self.vectors = vectors or self.own_vectors()
-
-    def own_vectors(self) -> Vectors:
-        """The rows of the model's table that stand for whole words."""
-        ids = np.flatnonzero(self.is_word)
-        return unit_vectors([self.tokens[id] for id in ids], self.table_VE[ids])
+        self.tokens, self.is_word = words_among_tokens(filler.tokenizer, filler.vocabulary)
+        self.vectors = vectors or TokenTable(filler.tokenizer, filler.vocabulary, filler.model.encoder)
 
     def proposals(self, texts: Sequence[str]) -> list[list[Word]]:
         """For each text its words that may be replaced, with what may stand in their place."""
@@ -152,21 +66,17 @@ class WordReplacer:
                 if len(ids) == 1 and ids[0] not in self.filler.vocabulary.special:
                     row = self.masked_row(text, match)
                     asked += [(number, place, word, *row)] if row else []
-                elif near := self.nearest(word, ids):
+                elif near := self.nearest(word):
                     found[number].append(Word(place, near))
         for (number, place, word, _, _), proposed in zip(asked, self.most_probable(asked), strict=True):
             others = tuple(other for other in proposed if other.lower() != word.lower())[: self.count]
             found[number] += [Word(place, others)] if others else []
         return [sorted(words) for words in found]
 
-    def nearest(self, word: str, ids: Sequence[int]) -> tuple[str, ...]:
+    def nearest(self, word: str) -> tuple[str, ...]:
         """The neighbours of a word of several pieces; none where the vectors do not have it."""
-        if self.has_file:
-            vector_E = self.vectors.of_word(word)
-            vector_E = self.vectors.of_word(word.lower()) if vector_E is None else vector_E
-            return () if vector_E is None else self.vectors.neighbours(vector_E, self.count, word.lower())
-        known = [id for id in ids if id not in self.filler.vocabulary.special]
-        return self.vectors.neighbours(self.table_VE[known].mean(axis=0), self.count, word.lower()) if known else ()
+        vector_E = self.vectors.of_word(word)
+        return () if vector_E is None else self.vectors.neighbours(vector_E, self.count, word.lower())
 
     def masked_row(self, text: str, match: re.Match[str]) -> tuple[list[int], int] | None:
         """The ids of the text with a word masked, then those of the whole text, and the mask's place.

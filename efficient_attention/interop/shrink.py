@@ -70,13 +70,17 @@ def parameter_count(params: Any) -> int:
 
 
 def check_can_shrink(model: ModelConfig) -> None:
-    """Raises InputError where kernels are taken apart, or shared layers are several."""
+    """Raises InputError where kernels are taken apart, shared layers are several, or layers are of another kind."""
     if model.ranks:
         raise InputError('heads and units cannot be removed from kernels in factors; shrink first, then make factors')
     if model.sharing == 'all' and len(set(model.layer_numbers)) > 1:
         raise InputError(
             'heads and units cannot be removed from several shared layers (model.layer_groups, model.inner_layers)'
         )
+    less = {'units': model.feed_forward_width - 1} if model.feed_forward else {'heads': model.heads - 1}
+    sizes = {'heads': model.heads, 'units': model.feed_forward_width} | less
+    count = len(set(model.layer_numbers))
+    with_own_sizes(model, (sizes['heads'],) * count, (sizes['units'],) * count)
 
 
 def with_own_sizes(model: ModelConfig, heads: tuple[int, ...], units: tuple[int, ...]) -> ModelConfig:

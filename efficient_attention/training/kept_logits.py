@@ -142,13 +142,16 @@ def behind(run: Run) -> float:
 
 
 def rows_digest(features: Sequence[Feature], labels: tuple[str, ...]) -> str:
-    """SHA-256 of the tokens of all rows and of the names of the outputs, in their order."""
+    """SHA-256 of what the teacher reads of all rows, and of the names of the outputs, in their order."""
     total = hashlib.sha256(json.dumps(labels).encode())
     for feature in features:
         tokens = np.ascontiguousarray(feature['tokens'], np.int32)
         total.update(f'{tokens.shape}{tokens.dtype}'.encode())
         total.update(tokens.tobytes())
         total.update(np.ascontiguousarray(feature['token_types']).tobytes() if 'token_types' in feature else b'')
+        total.update(
+            b'global' + np.ascontiguousarray(feature['is_global']).tobytes() if 'is_global' in feature else b''
+        )
     return total.hexdigest()
 
 

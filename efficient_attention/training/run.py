@@ -27,7 +27,7 @@ from efficient_attention.training.optimizer import (
     with_scores_as_they_are,
 )
 from efficient_attention.training.state import TrainState, initial_state
-from efficient_attention.training.teacher import Teacher, open_teacher
+from efficient_attention.training.teacher import Teacher, checked_teachers, open_teacher
 from efficient_attention.workdir.fingerprint import TEACHER
 
 BESIDE_STREAM = 0x6265  # folded into the run's seed for what an objective trains beside the model
@@ -124,6 +124,8 @@ def build_run(
     rows = config.train.batch_size // config.train.micro_batches
     needed = {"its layers' inputs": layer_input_bytes(config, rows, mesh, is_kept=True)}
     check_fits(mesh, needed)  # before data are prepared
+    if config.distill.is_on and examples is None:
+        checked_teachers(config)  # likewise
     run = lay_out(config, mesh, make_task(config, examples))
     if run.teacher is not None:
         needed = {'the parameters of the teacher': run.teacher.bytes_on_a_device(), **needed}

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,6 +44,7 @@ from efficient_attention.training.teacher_checks import (
     check_outputs,
     check_reads_rows,
     check_student,
+    check_table,
 )
 
 MASKED_LM = 'masked_lm'
@@ -143,14 +144,34 @@ def open_teacher(config: RunConfig, task: Task, mesh: Mesh) -> Teacher | None:
     Raises:
         InputError: a folder holds no such model, or one that does not fit the task or the student; names which.
     """
-    distill = config.distill
-    if not distill.is_on:
+    if not config.distill.is_on:
         return None
+    opened, layers = checked_teachers(config)
+    for where, pretrained in opened:
+        check_same_vocabulary(task.vocabulary, pretrained.tokenizer, where, field=FIELD)
+        check_table(where, pretrained, len(task.vocabulary or ()) or config.model.vocab_size)
+    members = tuple(make_member(config, where, pretrained, mesh) for where, pretrained in opened)
+    return Teacher(config, members, layers, opened[0][1].model.width, mesh)
+
+
+class Checked(NamedTuple):
+    """The teachers of a run with their folders, and the layer that each of the student's layers learns from."""
+
+    opened: list[tuple[Path, Pretrained]]
+    layers: dict[int, int]
+
+
+def checked_teachers(config: RunConfig) -> Checked:
+    """The teachers of a run, after all checks for which no data are needed.
+
+    Raises:
+        InputError: a folder holds no such model, or one that does not fit the student; names which.
+    """
+    distill = config.distill
     check_student(config)
     opened = [(Path(folder), in_type(open_teacher_model(folder), config.model.dtype)) for folder in distill.teachers]
     for where, pretrained in opened:
-        check_same_vocabulary(task.vocabulary, pretrained.tokenizer, where, field=FIELD)
-        check_reads_rows(config, where, pretrained, len(task.vocabulary or ()) or config.model.vocab_size)
+        check_reads_rows(config, where, pretrained)
         if distill.soft:
             check_outputs(config, where, pretrained)
     layers: dict[int, int] = {}
@@ -159,8 +180,7 @@ def open_teacher(config: RunConfig, task: Task, mesh: Mesh) -> Teacher | None:
         if distill.maps_layers:
             layers = mapped_layers(distill.layers, config.model.layers, pretrained.model.layers)
         check_inside(config, where, pretrained.model)
-    members = tuple(make_member(config, where, pretrained, mesh) for where, pretrained in opened)
-    return Teacher(config, members, layers, opened[0][1].model.width, mesh)
+    return Checked(opened, layers)
 
 
 def open_teacher_model(folder: str) -> Pretrained:

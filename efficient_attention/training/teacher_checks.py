@@ -55,10 +55,14 @@ def check_heads(config: RunConfig, who: str, model: ModelConfig) -> None:
                 )
 
 
-def check_reads_rows(config: RunConfig, where: Path, pretrained: Pretrained, ids: int) -> None:
-    """Raises InputError where the teacher cannot read the student's rows, which hold so many different ids."""
+def check_table(where: Path, pretrained: Pretrained, ids: int) -> None:
+    """Raises InputError where the teacher's table is too small for so many different ids."""
     if pretrained.model.vocab_size < ids:
         raise InputError(f'{FIELD} {where} has a table of {pretrained.model.vocab_size} tokens; the rows have {ids}')
+
+
+def check_reads_rows(config: RunConfig, where: Path, pretrained: Pretrained) -> None:
+    """Raises InputError where the teacher cannot read the student's rows, whatever their tokens are."""
     limit = pretrained.model.position_limit
     if limit is not None and limit < config.data.length:
         raise InputError(f'{FIELD} {where} has {limit} positions; data.length is {config.data.length}')

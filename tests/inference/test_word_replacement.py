@@ -1,21 +1,17 @@
 """Words that are proposed for a text, and the texts that are made of them."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from efficient_attention.errors import InputError
 from efficient_attention.inference.fill_mask import MaskFiller
 from efficient_attention.inference.word_replacement import (
-    Vectors,
     Word,
     WordReplacer,
     new_texts,
-    read_vectors,
     replaced,
-    unit_vectors,
 )
+from efficient_attention.inference.word_vectors import unit_vectors
 from tests.inference.tiny_checkpoint import write_checkpoint
 
 
@@ -60,14 +56,6 @@ def test_a_word_that_has_no_piece_of_its_own_gets_neighbours_from_a_file(replace
     assert replacer.proposals(['monarch']) == [[]]  # an unknown word has no vector in the model's table
 
 
-def test_pieces_of_a_word_count_as_their_mean(replacer: WordReplacer):
-    ids = [replacer.filler.tokenizer.token_to_id(word) for word in ('king', 'tree')]
-    near = replacer.nearest('kingtree', ids)
-    own = replacer.vectors
-    cosines = own.unit_VE @ replacer.table_VE[ids].mean(axis=0)
-    assert list(near) == [own.words[place] for place in np.argsort(-cosines)[:3]]
-
-
 WORDS = [Word(0, ('cat', 'dog')), Word(2, ('ran',))]
 
 
@@ -99,32 +87,3 @@ def test_a_share_of_the_words_is_replaced():
 def test_both_texts_of_a_pair_are_replaced_apart():
     pairs = list(new_texts(['ada', 'bee'], [[WORDS[0]], []], copies=20, share=0.5, seed=0, row=0))
     assert {second for _, second in pairs} == {'bee'} and {first for first, _ in pairs} == {'cat', 'dog'}
-
-
-def test_a_vectors_file_is_read_with_or_without_counts(tmp_path: Path):
-    lines = 'ada 3 4\nbee 0 2\n'
-    for name, text in (('glove.txt', lines), ('word2vec.txt', f'2 2\n{lines}')):
-        (tmp_path / name).write_text(text)
-        vectors: Vectors = read_vectors(tmp_path / name)
-        assert vectors.words == ('ada', 'bee')
-        np.testing.assert_allclose(vectors.unit_VE, [[0.6, 0.8], [0, 1]], rtol=1e-6)
-
-
-def test_words_may_have_spaces(tmp_path: Path):
-    (tmp_path / 'glove.txt').write_text('ada 3 4\n. . . 0 2\nat a.b@c.d 1 1\n')
-    assert read_vectors(tmp_path / 'glove.txt').words == ('ada', '. . .', 'at a.b@c.d')
-
-
-@pytest.mark.parametrize(
-    'text, message',
-    [
-        ('ada 1 2\nbee 1\n', 'line 2: 1 numbers; line 1 has 2'),
-        ('ada 1 2\nbee 1 2 3\n', 'line 2: 3 numbers; line 1 has 2'),
-        ('ada 1 x\n', 'line 1: not a word and'),
-        ('', 'no vector'),
-    ],
-)
-def test_a_bad_vectors_file_is_named(tmp_path: Path, text: str, message: str):
-    (tmp_path / 'bad.txt').write_text(text)
-    with pytest.raises(InputError, match=message):
-        read_vectors(tmp_path / 'bad.txt')

@@ -1,5 +1,6 @@
 """A shrunk model computes what the masked one does, and goes out and comes back."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,17 @@ def test_what_every_layer_keeps_is_no_number_of_its_own():
     np.testing.assert_allclose(logits(small), logits(whole), rtol=1e-5, atol=1e-6)
 
 
+KINDS_THAT_ARE_NOT_SERVED = [
+    ({'cell': 'lstm', 'positions': 'none'}, "model.cell is 'lstm'"),
+    ({'directions_apart': True}, 'model.directions_apart is True'),
+    ({'attention': 'synthesizer'}, "model.attention is 'synthesizer'"),
+    ({'attention': 'linformer(4)', 'attention_dropout_rate': 0.0}, "model.attention is 'linformer(4)'"),
+    ({'score': 'general'}, "model.score is 'general'"),
+    ({'score': 'additive'}, "model.score is 'additive'"),
+    ({'global_tokens': 2, 'attention': 'local(4)'}, 'model.global_tokens is 2'),
+]
+
+
 def test_nothing_to_shrink_is_one_line():
     with pytest.raises(InputError, match='nothing to shrink: in no layer is a whole head or feed-forward unit zero'):
         shrink(drawn({}))
@@ -142,6 +154,9 @@ def test_nothing_to_shrink_is_one_line():
         shrink(shrink(masked(drawn({}))))
     with pytest.raises(InputError, match="heads and units cannot be removed: model.relative is 't5'"):
         shrink(masked(drawn({'relative': 't5', 'positions': 'none'})))
+    for fields, fault in KINDS_THAT_ARE_NOT_SERVED:
+        with pytest.raises(InputError, match=f'heads and units cannot be removed: {re.escape(fault)}'):
+            shrink(drawn(fields))
     with pytest.raises(InputError, match='heads and units cannot be removed from several shared layers'):
         shrink(drawn({'sharing': 'all', 'layer_groups': 3}))
     with pytest.raises(InputError, match='heads and units cannot be removed from kernels in factors; shrink first'):

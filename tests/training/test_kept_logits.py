@@ -15,7 +15,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.models.fine_tuning import NOWHERE
 from efficient_attention.tasks.fine_tuning import FineTuningTask
 from efficient_attention.training import kept_logits
-from efficient_attention.training.kept_logits import is_kept, keep_logits
+from efficient_attention.training.kept_logits import is_kept, keep_logits, rows_digest
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import Run, build_run
 from tests.tasks.test_one_step import fine_tuning
@@ -74,6 +74,13 @@ def test_another_teacher_and_other_rows_have_files_of_their_own(tmp_path: Path, 
         run_of(tmp_path, teacher, **{'data.length': 12, 'examples.overlong': 'truncate', 'examples.buckets': (12,)})
     )
     assert len(list((tmp_path / 'teachers').iterdir())) == 3
+
+
+def test_rows_with_other_global_tokens_are_other_rows():
+    row = {'tokens': np.arange(4), 'token_types': np.zeros(4, np.int8)}
+    marks = [np.arange(4) < count for count in (1, 2)]
+    digests = {rows_digest([row | extra], ()) for extra in ({}, {'is_global': marks[0]}, {'is_global': marks[1]})}
+    assert len(digests) == 3
 
 
 @pytest.mark.parametrize(

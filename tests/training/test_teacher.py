@@ -249,6 +249,16 @@ def test_a_masked_model_learns_words_from_another_with_the_layers_that_it_began_
     jax.tree.map(lambda mine, all_: np.testing.assert_array_equal(mine, all_[[0, 3]]), started, theirs)
 
 
+def test_a_teacher_that_does_not_fit_is_refused_before_a_corpus_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr('efficient_attention.training.run.make_task', lambda *_: pytest.fail('data are prepared'))
+    folder = write_teacher(tmp_path / 'teacher')
+    fields = {'distill.teacher': str(folder), 'distill.labels': 0.0, 'distill.soft': 0.0, 'distill.hidden': 1.0}
+    with pytest.raises(InputError, match='has 16 positions; data.length is 32'):
+        build_run(masked_lm_config(tmp_path, **fields, **{'data.pairs': 'none'}))
+
+
 def test_an_encoder_alone_serves_where_its_layers_alone_are_learned_from(tmp_path: Path):
     folder = write_teacher(tmp_path / 'teacher', labels=())
     fields = {'distill.soft': 0.0, 'distill.labels': 0.0, 'distill.hidden': 1.0, 'checkpoint.best_metric': 'loss'}

@@ -51,6 +51,12 @@ def vocabulary_of(tokenizer: Tokenizer, name: str, needed: Collection[str] = tup
     return Vocabulary(size=len(pieces), **roles, special=special, is_continuation=is_continuation)
 
 
+def readable(tokenizer: Tokenizer, vocabulary: Vocabulary, id: int) -> str:
+    """A token's text for people: a whole word as it is, a piece inside a word with '##' in front."""
+    text = tokenizer.decode([id], skip_special_tokens=False).strip() or tokenizer.id_to_token(id) or ''
+    return f'##{text.removeprefix("##")}' if vocabulary.is_continuation[id] else text
+
+
 def check_ids(pieces: dict[str, int], name: str) -> None:
     """Raises InputError, which names `name`, unless the ids are 0, 1, ... once each."""
     ids = sorted(pieces.values())

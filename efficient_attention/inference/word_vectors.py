@@ -1,0 +1,150 @@
+"""Vectors of words, by which a word of several pieces finds its neighbours: a file's, or the token table of a model."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from efficient_attention.data.sources.text_files import read_lines
+from efficient_attention.data.tokenizers.loading import load_tokenizer
+from efficient_attention.data.tokenizers.vocabulary import Vocabulary, readable, vocabulary_of
+from efficient_attention.errors import InputError
+from efficient_attention.inference.pretrained_models import pretrained_encoder
+from efficient_attention.interop.pretrained import open_encoder
+from efficient_attention.models.encoder import Encoder
+
+WORD = re.compile(r'[^\W\d_]+')
+MOST_VECTORS = 100_000  # words of a vectors file that are read, the most frequent ones
+
+
+class WordVectors(Protocol):
+    """Where a word's neighbours come from."""
+
+    def of_word(self, word: str) -> np.ndarray | None:
+        """float32 [E]; None where it is not known."""
+        ...
+
+    def neighbours(self, vector_E: np.ndarray, count: int, word: str) -> tuple[str, ...]:
+        """The words whose vectors have the largest cosine with this one, the best first, without the word itself."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Vectors:
+    """Unit vectors of words, by which the neighbours of a word are found."""
+
+    words: tuple[str, ...]
+    unit_VE: np.ndarray  # float32
+
+    def neighbours(self, vector_E: np.ndarray, count: int, word: str) -> tuple[str, ...]:
+        """The words whose vectors have the largest cosine with this one, the best first, without the word itself."""
+        cosines_V = self.unit_VE @ (vector_E / max(float(np.linalg.norm(vector_E)), 1e-12))
+        best = np.argpartition(-cosines_V, min(count + 1, len(cosines_V) - 1))[: count + 1]
+        best = best[np.argsort(-cosines_V[best], kind='stable')]
+        return tuple(self.words[place] for place in best if self.words[place] != word)[:count]
+
+    def of_word(self, word: str) -> np.ndarray | None:
+        """The vector of a word that is there, as it is written or in small letters, else None."""
+        place = self.places.get(word, self.places.get(word.lower()))
+        return None if place is None else self.unit_VE[place]
+
+    @functools.cached_property
+    def places(self) -> Mapping[str, int]:
+        """The row of each word."""
+        return {word: place for place, word in enumerate(self.words)}
+
+
+def read_vectors(path: Path) -> Vectors:
+    """The vectors of a file with a word and its numbers on each line, as GloVe and word2vec have them as text.
+
+    Raises:
+        InputError: a line has no number, or more or fewer than the first; names it.
+    """
+    words: list[str] = []
+    rows: list[np.ndarray] = []
+    for number, line in read_lines(path):
+        fields = line.rstrip().split(' ')
+        if number == 1 and len(fields) == 2:
+            continue  # word2vec's counts of words and numbers
+        wanted = len(rows[0]) if rows else len(fields) - 1
+        word, numbers = word_and_numbers(fields, wanted)
+        if not numbers:
+            raise InputError(f'{path}: line {number}: {len(fields) - 1} numbers; line 1 has {wanted}')
+        try:
+            row = np.array(numbers, np.float32)
+        except ValueError:
+            raise InputError(f'{path}: line {number}: not a word and numbers') from None
+        words.append(word)
+        rows.append(row)
+        if len(rows) == MOST_VECTORS:
+            break
+    if not rows:
+        raise InputError(f'{path}: no vector in it')
+    return unit_vectors(words, np.stack(rows))
+
+
+def word_and_numbers(fields: Sequence[str], count: int) -> tuple[str, Sequence[str]]:
+    """The word that a line begins with and its last `count` fields; no fields where they are not as many numbers.
+
+    A few of GloVe's words have spaces; no part of them is a number.
+    """
+    parts, numbers = fields[: len(fields) - count], fields[len(fields) - count :]
+    if not parts or not count or any(re.fullmatch(r'-?[\d.]*\d(e-?\d+)?', part) for part in parts[1:]):
+        return '', ()
+    return ' '.join(parts), numbers
+
+
+def unit_vectors(words: Sequence[str], vectors_VE: np.ndarray) -> Vectors:
+    """These vectors, each divided by its length."""
+    lengths_V = np.linalg.norm(vectors_VE, axis=-1, keepdims=True)
+    return Vectors(tuple(words), (vectors_VE / np.maximum(lengths_V, 1e-12)).astype(np.float32))
+
+
+class TokenTable:
+    """A model's token table, in which a word of several pieces counts as their mean; neighbours are whole words."""
+
+    def __init__(self, tokenizer: Tokenizer, vocabulary: Vocabulary, encoder: Encoder) -> None:
+        self.tokenizer, self.special = tokenizer, frozenset(vocabulary.special)
+        self.table_VE = np.asarray(encoder.embeddings.token.vectors(np.float32))
+        tokens, is_word = words_among_tokens(tokenizer, vocabulary)
+        ids = np.flatnonzero(is_word)
+        self.words = unit_vectors([tokens[id] for id in ids], self.table_VE[ids])
+
+    def of_word(self, word: str) -> np.ndarray | None:
+        """The mean of its pieces; None where all of them are unknown."""
+        ids = self.tokenizer.encode(f' {word}', add_special_tokens=False).ids
+        known = [id for id in ids if id not in self.special]
+        return self.table_VE[known].mean(axis=0) if known else None
+
+    def neighbours(self, vector_E: np.ndarray, count: int, word: str) -> tuple[str, ...]:
+        """Those of `Vectors`, among the table's whole words."""
+        return self.words.neighbours(vector_E, count, word)
+
+
+def words_among_tokens(tokenizer: Tokenizer, vocabulary: Vocabulary) -> tuple[list[str], np.ndarray]:
+    """The readable form of each token, and bool [V], which of them are whole words of letters."""
+    tokens = [readable(tokenizer, vocabulary, id) for id in range(vocabulary.size)]
+    is_word = np.array([WORD.fullmatch(token) is not None for token in tokens])
+    is_word[list(vocabulary.special)] = False
+    return tokens, is_word
+
+
+def open_vectors(path: Path) -> WordVectors:
+    """The vectors of a text file, or the token table of the model in a folder.
+
+    Raises:
+        InputError: a bad line, or the folder holds no encoder or no tokenizer; names it.
+    """
+    if not path.is_dir():
+        return read_vectors(path)
+    pretrained = open_encoder(path)
+    if pretrained.tokenizer is None:
+        raise InputError(f'{path}: no tokenizer there')
+    tokenizer = load_tokenizer(pretrained.tokenizer, lowercase=pretrained.lowercase)
+    vocabulary = vocabulary_of(tokenizer, str(pretrained.tokenizer))
+    return TokenTable(tokenizer, vocabulary, pretrained_encoder(pretrained))
