@@ -116,11 +116,6 @@ def print_report(before: 'Pretrained', after: 'Pretrained', options: flags.FlagV
     model = after.model
     positions = f'{model.position_limit} positions' if model.position_limit else 'any number of positions'
     print(f'{options.output}: {positions}, attention {model.attention}')
-    if options.quantize and before.codes is not None and before.model.quantization != 'none':
-        print('it holds these codes already: nothing is rounded again')
-    elif options.quantize:
-        for name, error in rounding_errors(as_flat(after.params()), model, after.head).items():
-            print(f'{name}: rounded, {error:.4f} of its root mean square lost')
     if options.shrink:
         count = len(set(model.layer_numbers))
         heads = model.layer_heads or (model.heads,) * count
@@ -128,7 +123,14 @@ def print_report(before: 'Pretrained', after: 'Pretrained', options: flags.FlagV
         print(f'heads {list(heads)}, feed-forward units {list(units)}')
         products = [encoder_flops(one.model, 128, predictions=0) for one in (before, after)]
         print(f'multiply-adds of a row of 128 tokens: {products[1] / products[0]:.3f} of before')
-    if options.shrink or is_small(options) or options.compressed or model.ranks:
+    if options.quantize and before.codes is not None and before.model.quantization != 'none':
+        print('it holds these codes already: nothing is rounded again')
+    elif options.quantize:
+        for name, error in rounding_errors(as_flat(after.params()), model, after.head).items():
+            print(f'{name}: rounded, {error:.4f} of its root mean square lost')
+    elif before.codes is not None and not is_small(options):
+        print('its codes are written as the floats that they stand for; --small keeps them')
+    if options.shrink or is_small(options) or options.compressed or model.ranks or before.codes is not None:
         counts = [parameter_count(one.params()) for one in (before, after)]
         sizes = [4 * counts[0], (options.output / 'model.safetensors').stat().st_size]
         print(f'parameters {counts[0]:,} before, {counts[1]:,} after{times(counts, "fewer")}')

@@ -40,7 +40,9 @@ class MaskFiller:
     def __init__(self, path: Path, *, checkpoint: str = '', pretrained: Pretrained | None = None) -> None:
         pretrained = pretrained or open_pretrained(path, checkpoint)
         if pretrained.problem != 'fill_mask':
-            raise InputError(f'{path} holds a model for {pretrained.problem!r}; filling masks needs pretraining')
+            is_bare = pretrained.problem == 'none'
+            what = 'an encoder without a head' if is_bare else f'a model for {pretrained.problem!r}'
+            raise InputError(f'{path} holds {what}; filling masks needs one that was pretrained on masked words')
         if pretrained.tokenizer is None:
             raise InputError(f'{path}: no tokenizer there')
         self.tokenizer: Tokenizer = load_tokenizer(pretrained.tokenizer, lowercase=pretrained.lowercase)

@@ -32,7 +32,10 @@ def check_compressible(model: ModelConfig) -> None:
             "'int8' (--quantize int8)"
         )
     if model.ranks or model.is_uneven:
-        raise InputError('kernels that are products, or layers of different width, are 8-bit in the small form alone')
+        raise InputError(
+            'kernels that are products, or layers of different width, are 8-bit in the small form alone, '
+            'without --compressed'
+        )
 
 
 def kernels_of(model: ModelConfig, head: HeadConfig) -> set[str]:

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from efficient_attention.config.low_rank import KINDS
-from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
-from efficient_attention.interop.factors import factored, row_scale
+from efficient_attention.interop.factors import factored
 from efficient_attention.interop.parameters import parameter_shapes
 from efficient_attention.interop.pretrained import Pretrained, check_no_codes
 from efficient_attention.interop.small_folder import parts_of_names
@@ -31,7 +30,8 @@ def low_rank(
     Args:
         pretrained: an encoder.
         share: of the sum of squared singular values that is kept: each kind gets the least rank that keeps so much in
-            all layers.
+            all layers, with all numbers counted alike. Weighted sums may lie in the few rows of a table that every
+            text has, so that a product of rank 1 would keep most of them.
         ranks: entries of `model.ranks`; None of a kind that they do not name.
         weights: how much each input of the kernels and each row of the table matters, as `input_weights` gives them;
             None = all alike.
@@ -42,8 +42,11 @@ def low_rank(
     check_can_factor(pretrained, share)
     model, params = pretrained.model, pretrained.params()
     if share is not None:
-        least = ranks_of(params['encoder'], share, weights['encoder'] if weights else None)
-        ranks = tuple(f'{kind}={rank}' for kind, rank in least.items() if is_worth(model, kind, rank))
+        least = ranks_of(params['encoder'], share)
+        ranks = tuple(f'{kind}={rank}' for kind, rank in least.items())
+        ranks = tuple(entry for entry in ranks if entry not in whole_anyway(params['encoder'], ranks))
+    elif useless := whole_anyway(params['encoder'], ranks):
+        raise InputError(f'--ranks {useless[0]}: no matrix of this kind has fewer numbers as a product of that rank')
     smaller = dataclasses.replace(model, ranks=ranks)
     parts = parts_of_names(frozenset(params), pretrained.head)
     found = factored(params, parameter_shapes(smaller, parts), weights)
@@ -66,33 +69,34 @@ def check_can_factor(pretrained: Pretrained, share: float | None) -> None:
         )
 
 
-def is_worth(model: ModelConfig, kind: str, rank: int) -> bool:
-    """Whether factors of this rank have fewer numbers than the whole matrix."""
-    inputs, outputs = model.sides(kind)
-    return rank * (inputs + outputs) < inputs * outputs
+def whole_anyway(params: Mapping[Any, Any], ranks: tuple[str, ...]) -> tuple[str, ...]:
+    """The entries at whose rank no matrix of the kind has fewer numbers as a product, so that all stay whole."""
+    least = {entry: int(entry.partition('=')[2]) for entry in ranks}
+    shapes = [(kind, matrix.shape) for kind, matrix in matrices(params)]
+    return tuple(
+        entry
+        for entry, rank in least.items()
+        if not any(rank * sum(shape) < shape[0] * shape[1] for kind, shape in shapes if entry.startswith(f'{kind}='))
+    )
 
 
-def ranks_of(params: Mapping[Any, Any], share: float, weights: Mapping[Any, Any] | None = None) -> dict[str, int]:
+def ranks_of(params: Mapping[Any, Any], share: float) -> dict[str, int]:
     """The least rank of each kind that keeps the share of the energy of each of an encoder's matrices."""
     ranks: dict[str, int] = {}
-    for kind, matrix in matrices(params, weights):
+    for kind, matrix in matrices(params):
         energy = np.cumsum(np.square(np.linalg.svd(matrix, compute_uv=False)))
         least = int(np.searchsorted(energy, share * energy[-1]) + 1) if energy[-1] > 0.0 else 1
         ranks[kind] = max(ranks.get(kind, 1), least)
     return ranks
 
 
-def matrices(
-    tree: Mapping[Any, Any], weights: Mapping[Any, Any] | None = None, name: str = ''
-) -> Iterator[tuple[str, np.ndarray]]:
-    """The kernels of layers and the token table, each layer's alone, with their kinds; rows times their scales."""
+def matrices(tree: Mapping[Any, Any], name: str = '') -> Iterator[tuple[str, np.ndarray]]:
+    """The kernels of layers and the token table, each layer's alone, with their kinds."""
     for key, node in tree.items():
-        inner = None if weights is None else weights[key]
         if isinstance(node, Mapping):
-            yield from matrices(node, inner, str(key))
+            yield from matrices(node, str(key))
         elif name in KINDS and key in ('kernel', 'embedding'):
-            scaled = node if inner is None else node * row_scale(inner)
-            for matrix in scaled.reshape(-1, *node.shape[-2:]):
+            for matrix in node.reshape(-1, *node.shape[-2:]):
                 if matrix.size:
                     yield name, matrix
 

@@ -33,7 +33,10 @@ def open_start(folder: str, layers: str = '') -> Pretrained:
     if ',' in folder and not Path(folder).exists():
         raise InputError(f'train.start_from is {folder!r}; of several models name the one to begin with')
     pretrained = open_pretrained(Path(folder))
-    return pick_layers(pretrained, layers) if layers else pretrained
+    try:
+        return pick_layers(pretrained, layers) if layers else pretrained
+    except InputError as error:
+        raise InputError(f'{error} (train.start_from is {folder})') from None
 
 
 def check_layers(layers: int, pretrained: Pretrained) -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,6 +48,7 @@ from efficient_attention.training.teacher_checks import (
     check_table,
 )
 
+LOG = logging.getLogger(__name__)
 MASKED_LM = 'masked_lm'
 LOGITS = f'{TEACHER}logits'
 
@@ -148,10 +150,18 @@ def open_teacher(config: RunConfig, task: Task, mesh: Mesh) -> Teacher | None:
         return None
     opened, layers = checked_teachers(config)
     for where, pretrained in opened:
+        warn_of_another_task(config, where, pretrained)
         check_same_vocabulary(task.vocabulary, pretrained.tokenizer, where, field=FIELD)
         check_table(where, pretrained, len(task.vocabulary or ()) or config.model.vocab_size)
     members = tuple(make_member(config, where, pretrained, mesh) for where, pretrained in opened)
     return Teacher(config, members, layers, opened[0][1].model.width, mesh)
+
+
+def warn_of_another_task(config: RunConfig, where: Path, pretrained: Pretrained) -> None:
+    """Warns where a teacher says its own task's labels, which are taken for this run's by their names."""
+    theirs, ours = pretrained.run.examples.name if pretrained.run else '', config.examples.name
+    if config.distill.soft and theirs and ours and theirs != ours:
+        LOG.warning('the teacher %s was trained for %s, this run is %s: labels match by name', where, theirs, ours)
 
 
 class Checked(NamedTuple):

@@ -14,6 +14,7 @@ from efficient_attention.interop.pretrained import Pretrained, open_pretrained, 
 from efficient_attention.interop.save_small import quantize, save_small
 from efficient_attention.interop.shrink import parameter_count, shrink
 from efficient_attention.interop.uneven_layers import even, padded
+from efficient_attention.models.sharding import path_name
 from tests.interop.folders import TEXT_TO_TEXT
 from tests.interop.test_shrink import drawn, logits, masked
 
@@ -58,8 +59,17 @@ def test_weights_decide_of_which_rows_least_is_lost():
     best = ((left[..., :6] * values[..., None, :6]) @ right[..., :6, :]) / scale
     found = products(weighted.params())['encoder']['stack']['layers']['feed_forward']['up']['kernel']
     np.testing.assert_allclose(found, best, atol=1e-5)
-    few = [ranks_of(whole.params()['encoder'], 0.5, given)['token'] for given in (None, weights['encoder'])]
-    assert few[1] < few[0]
+    assert low_rank(whole, share=0.5, weights=weights).model.ranks == low_rank(whole, share=0.5).model.ranks
+
+
+def test_ranks_at_which_shrunk_layers_stay_whole_are_not_kept():
+    small = shrink(masked(drawn({'vocab_size': 200})))
+    made = low_rank(small, share=0.9)
+    kinds = {entry.partition('=')[0] for entry in made.model.ranks}
+    paths = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(made.params())]
+    assert kinds == {'token', *(path.split('/')[-3] for path in paths if '/left/' in path)}
+    with pytest.raises(InputError, match='--ranks query=8: no matrix of this kind has fewer numbers as a product'):
+        low_rank(small, ranks=('token=6', 'query=8'))
 
 
 def test_a_share_gives_each_kind_the_least_rank_that_keeps_it_everywhere():
