@@ -72,3 +72,21 @@ def test_real_steps_of_each_way():
     shape = {'model': TINY, 'student_layers': 1, 'rows': 2, 'length': 8, 'steps': 1}
     found = measure_compression.measure(shape)['milliseconds']
     assert set(found) == set(measure_compression.WAYS) == set(WAYS) and min(found.values()) > 0.0
+
+
+def test_the_table_of_the_page_is_that_of_its_figures():
+    docs = Path(command.__file__).parent.parent / 'docs'
+    infer = json.loads((docs / 'compression_amx.json').read_text(encoding='utf-8'))['compress']['infer']
+    page = (docs / 'compression.md').read_text(encoding='utf-8')
+    section = page[page.index('`docs/compression_amx.json`') :]
+    lines = [line.strip('| ').split(' | ') for line in section.splitlines() if line.startswith('| ')][1:11]
+    names = {'PyTorch float32': 'torch', 'PyTorch dynamic int8': 'torch_int8'}
+    for name, *cells in lines:
+        side = names.get(name, name.strip('`'))
+        measured = [infer[length][rows][side] for length in ('128', '384') for rows in ('1', '8', '32')]
+        for cell, one in zip(cells, measured, strict=False):
+            number = one['milliseconds'] if side == 'whole' else one['speed']
+            digits = 0 if side == 'whole' else len(cell.partition('.')[2])
+            assert cell.removesuffix(' ms').replace(',', '') == f'{number:.{digits}f}', (name, cell)
+        assert cells[6] == f'{infer["384"]["8"][side]["peak_bytes"] / 2**20:.0f}', name
+    assert len(lines) == len(infer['128']['1']) == 10
