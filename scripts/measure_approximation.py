@@ -33,8 +33,7 @@ from efficient_attention.commands.flags import define_integers, define_length, d
 from efficient_attention.data.examples.text_encoder import text_encoder
 from efficient_attention.data.sources.source import open_source
 from efficient_attention.errors import InputError
-from efficient_attention.inference.pipeline import EncoderAlone
-from efficient_attention.inference.pretrained_models import pretrained_module
+from efficient_attention.inference.pretrained_models import pretrained_encoder
 from efficient_attention.interop.pretrained import open_pretrained
 
 Layers = tuple[Array, Array, Array]  # queries, keys and values of N layers, [N, B, L, H, K] each
@@ -88,7 +87,7 @@ def operands_of(model: Path, source: str, rows: int, length: int) -> Layers:
             break
     else:
         raise InputError(f'--source {source}: {len(tokens_BL)} documents have {length} tokens; --rows asks for {rows}')
-    module = pretrained_module(lambda rngs: EncoderAlone(pretrained.model, rngs=rngs), pretrained).encoder
+    module = pretrained_encoder(pretrained)
     ids_BL = jnp.array(tokens_BL, jnp.int32)
     types_BL = jnp.zeros_like(ids_BL) if pretrained.model.token_types > 1 else None
     inside = module.with_inside(ids_BL, jnp.ones_like(ids_BL), token_types_BL=types_BL)[1].attention

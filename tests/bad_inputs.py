@@ -135,8 +135,12 @@ BAD_INPUTS = {
         'prune.block is 5, which does not divide encoder/stack/layers/attention/key/kernel of 16 x 16',
     ),
     'teacher that is not there': tune('distill.teacher={here}/no', 'distill.teacher: {here}/no'),
+    'teacher without the head': tune(
+        'distill.teacher={base}/run', "distill.teacher {base}/run has a head for 'fill_mask'"
+    ),
     'teacher with another vocabulary': tune(
-        'distill.teacher={base}/run', 'distill.teacher {base}/run: 65 of its 70 ids stand for other pieces'
+        'distill.teacher={base}/run distill.soft=0 distill.embeddings=1 checkpoint.best_metric=loss',
+        'distill.teacher {base}/run: 65 of its 70 ids stand for other pieces',
     ),
     'layers beyond those that there are': tune(
         'train.start_from={base}/model train.start_layers=1,9', "train.start_layers is '1,9'; it must be numbers from 1"

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from efficient_attention.config.low_rank import KINDS
+from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.factors import factored
 from efficient_attention.interop.parameters import parameter_shapes
@@ -42,12 +43,12 @@ def low_rank(
     check_can_factor(pretrained, share)
     model, params = pretrained.model, pretrained.params()
     if share is not None:
-        least = ranks_of(params['encoder'], share)
-        ranks = tuple(f'{kind}={rank}' for kind, rank in least.items())
-        ranks = tuple(entry for entry in ranks if entry not in whole_anyway(params['encoder'], ranks))
-    elif useless := whole_anyway(params['encoder'], ranks):
-        raise InputError(f'--ranks {useless[0]}: no matrix of this kind has fewer numbers as a product of that rank')
+        ranks = tuple(f'{kind}={rank}' for kind, rank in ranks_of(params['encoder'], share).items())
     smaller = dataclasses.replace(model, ranks=ranks)
+    useless = whole_anyway(params['encoder'], smaller)
+    if useless and share is None:
+        raise InputError(f'--ranks {useless[0]}: no matrix of this kind has fewer numbers as a product of that rank')
+    smaller = dataclasses.replace(model, ranks=tuple(entry for entry in ranks if entry not in useless))
     parts = parts_of_names(frozenset(params), pretrained.head)
     found = factored(params, parameter_shapes(smaller, parts), weights)
     if sum(one.size for one in leaves(found)) >= sum(one.size for one in leaves(params)):
@@ -69,15 +70,11 @@ def check_can_factor(pretrained: Pretrained, share: float | None) -> None:
         )
 
 
-def whole_anyway(params: Mapping[Any, Any], ranks: tuple[str, ...]) -> tuple[str, ...]:
-    """The entries at whose rank no matrix of the kind has fewer numbers as a product, so that all stay whole."""
-    least = {entry: int(entry.partition('=')[2]) for entry in ranks}
-    shapes = [(kind, matrix.shape) for kind, matrix in matrices(params)]
-    return tuple(
-        entry
-        for entry, rank in least.items()
-        if not any(rank * sum(shape) < shape[0] * shape[1] for kind, shape in shapes if entry.startswith(f'{kind}='))
-    )
+def whole_anyway(params: Mapping[Any, Any], model: ModelConfig) -> tuple[str, ...]:
+    """The entries of `model.ranks` at which no matrix of the kind has fewer numbers as a product: all stay whole."""
+    shapes = {(kind, *matrix.shape) for kind, matrix in matrices(params)}
+    taken_apart = {kind for kind, *sides in shapes if model.rank_of(kind, *sides)}
+    return tuple(f'{kind}={rank}' for kind, rank in model.ranks_by_kind if kind not in taken_apart)
 
 
 def ranks_of(params: Mapping[Any, Any], share: float) -> dict[str, int]:

@@ -143,7 +143,7 @@ KINDS_THAT_ARE_NOT_SERVED = [
     ({'attention': 'linformer(4)', 'attention_dropout_rate': 0.0}, "model.attention is 'linformer(4)'"),
     ({'score': 'general'}, "model.score is 'general'"),
     ({'score': 'additive'}, "model.score is 'additive'"),
-    ({'global_tokens': 2, 'attention': 'local(4)'}, 'model.global_tokens is 2'),
+    ({'global_tokens': 2, 'attention': 'window(4) | global_tokens(2)'}, 'model.global_tokens is 2'),
 ]
 
 
