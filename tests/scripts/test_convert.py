@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, tmp_path: Path):
-    """Runs the script in this process: exit code, errors."""
+    """Runs the script in this process: exit code, errors; what it prints is in `run.printed`."""
 
     def run(source: Path, *arguments: str) -> tuple[int, str]:
         words = ['--model', str(source), '--output', str(tmp_path / 'out'), *arguments]
@@ -26,7 +26,9 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, tmp_path
             runpy.run_path(str(ROOT / 'scripts' / 'convert.py'), run_name='__main__')
         except SystemExit as exited:
             code = exited.code
-        return code, capfd.readouterr().err
+        printed = capfd.readouterr()
+        run.printed = printed.out
+        return code, printed.err
 
     return run
 
@@ -51,6 +53,18 @@ def test_a_longer_model(call, tmp_path: Path):
     assert code == 0
     assert (after.model.max_length, after.model.attention, after.model.global_tokens) == (64, pattern, 2)
     assert after.params()['encoder']['embeddings']['position']['embedding'].shape == (64, 16)
+
+
+def test_codes_that_become_floats_are_said(call, tmp_path: Path):
+    assert call(FIXTURES / 'bert_1', '--quantize', 'int8')[0] == 0
+    assert 'codes are written as' not in call.printed
+    (tmp_path / 'out').rename(tmp_path / 'codes')
+    assert call(tmp_path / 'codes', '--small')[0] == 0
+    assert 'codes are written as' not in call.printed  # they stay
+    (tmp_path / 'out').rename(tmp_path / 'again')
+    assert call(tmp_path / 'codes')[0] == 0
+    assert 'its codes are written as the floats that they stand for; --small keeps them' in call.printed
+    assert 'bytes as float32 before' in call.printed
 
 
 @pytest.mark.parametrize(

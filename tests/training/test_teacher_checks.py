@@ -12,6 +12,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.training.run import build_run
+from efficient_attention.training.teacher import warn_of_another_task
 from efficient_attention.training.teacher_checks import check_outputs, check_reads_rows, check_student
 from tests.tolerances import assert_close
 from tests.training.test_teacher import batch_of, config_of
@@ -25,7 +26,7 @@ PLAIN = {'model.attention': 'full', 'model.global_tokens': 0}
 INSIDE_ALONE = {'distill.soft': 0.0, 'distill.hidden': 1.0}
 
 
-def refused(config: RunConfig, message: str) -> None:
+def assert_refused(config: RunConfig, message: str) -> None:
     with pytest.raises(InputError, match=message) as found:
         build_run(config, jax.devices()[:1])
     assert '\n' not in str(found.value)
@@ -81,18 +82,20 @@ def test_heads_without_soft_targets_or_rows_of_their_own(tmp_path: Path):
     ],
     ids=str,
 )
-def test_teachers(tmp_path: Path, made: dict[str, Any], fields: dict[str, Any], message: str):
-    refused(config_of(tmp_path, write_teacher(tmp_path / 'teacher', **made), **fields), message)
+def test_a_teacher_that_does_not_fit_is_refused(
+    tmp_path: Path, made: dict[str, Any], fields: dict[str, Any], message: str
+):
+    assert_refused(config_of(tmp_path, write_teacher(tmp_path / 'teacher', **made), **fields), message)
 
 
 def test_a_head_of_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     config = config_of(tmp_path, write_teacher(tmp_path / 'teacher'))
     towers = dataclasses.replace(config, head=dataclasses.replace(config.head, kind='towers', transform='relu'))
     monkeypatch.setattr('efficient_attention.tasks.fine_tuning.check_head', lambda *_: None)
-    refused(towers, "head.kind is 'sequence'; that of the student is 'towers'")
+    assert_refused(towers, "head.kind is 'sequence'; that of the student is 'towers'")
     alone = dataclasses.replace(towers, distill=dataclasses.replace(towers.distill, soft=0.0, hidden=1.0))
     assert build_run(alone, jax.devices()[:1]).teacher is not None  # whose head nothing reads
-    refused(
+    assert_refused(
         config_of(tmp_path, tmp_path / 'teacher/model', **OF_SENTENCES),
         'head.sentence_layers must be set in both models or in neither',
     )
@@ -139,3 +142,16 @@ def test_last_vectors_and_embeddings_need_no_map_of_layers(tmp_path: Path):
     run = build_run(config_of(tmp_path, teacher, **fields), jax.devices()[:1])
     assert run.teacher is not None and run.teacher.layers == {}
     assert {'teacher_cosine', 'teacher_embeddings'} <= set(batch_of(run))
+
+
+def test_a_teacher_of_another_task_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    config = config_of(tmp_path, write_teacher(tmp_path / 'teacher'))
+    config = dataclasses.replace(config, examples=dataclasses.replace(config.examples, name='mrpc'))
+    trained_for = {name: dataclasses.replace(config.examples, name=name) for name in ('sst2', 'mrpc')}
+    opened = open_pretrained(tmp_path / 'teacher/model')
+    for examples in trained_for.values():
+        run = dataclasses.replace(config, examples=examples)
+        warn_of_another_task(config, Path('there'), dataclasses.replace(opened, run=run))
+    warn_of_another_task(config, Path('there'), opened)  # a folder that no run of ours is behind
+    [record] = caplog.records
+    assert record.getMessage().startswith('the teacher there was trained for sst2, this run is mrpc')
