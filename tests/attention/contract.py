@@ -16,7 +16,7 @@ RELU_FLOOR = 1e-3  # added to the relu features, as the released code of Choroma
 
 def same_segment(query_segments: np.ndarray, key_segments: np.ndarray) -> np.ndarray:
     """Booleans [L, M]: equal segments; segment 0 is padding, which neither reads nor is read."""
-    return np.array([[a == b and a != 0 for b in key_segments] for a in query_segments])
+    return np.array([(key_segments == segment) & (segment != 0) for segment in query_segments])
 
 
 def scaled_logits(query: np.ndarray, key: np.ndarray) -> np.ndarray:
@@ -41,10 +41,10 @@ def relative_term(
     """
     queries, heads, width = query.shape
     term = np.zeros((heads, queries, len(key_positions)))
-    for h, i, j in itertools.product(*map(range, term.shape)):
-        distance = int(query_positions[i]) - int(key_positions[j])
-        nearest = min(max(distance, first), first + len(table) - 1)
-        term[h, i, j] = query[i, h] @ table[nearest - first, h] / math.sqrt(width)
+    for h, i in itertools.product(range(heads), range(queries)):
+        distances = int(query_positions[i]) - np.asarray(key_positions, int)
+        nearest = np.clip(distances, first, first + len(table) - 1)
+        term[h, i] = table[nearest - first, h] @ query[i, h] / math.sqrt(width)
     return term
 
 
@@ -94,15 +94,15 @@ def synthesized(kind: str, query: np.ndarray, key: np.ndarray, learned: dict[str
     """Logits [H, L, M] at positions 0, 1, ...: Tay et al. 2020, arXiv 2005.00743, equations 2, 5, 6 and 8."""
     (queries, heads, width), keys = query.shape, len(key)
     logits = np.zeros((heads, queries, keys))
-    for h, i, j in itertools.product(*map(range, logits.shape)):
+    for h, i in itertools.product(range(heads), range(queries)):
         if kind == 'dense':
-            logits[h, i, j] = np.maximum(query[i, h], 0.0) @ learned['keys'][h, j]
+            logits[h, i] = learned['keys'][h, :keys] @ np.maximum(query[i, h], 0.0)
         elif kind == 'factorized':
-            logits[h, i, j] = learned['queries'][h, i] @ learned['keys'][h, j]
+            logits[h, i] = learned['keys'][h, :keys] @ learned['queries'][h, i]
         else:
-            logits[h, i, j] = learned['table'][h, i, j]
+            logits[h, i] = learned['table'][h, i, :keys]
         if kind == 'random+dot':
-            logits[h, i, j] += query[i, h] @ key[j, h // (heads // key.shape[1])] / math.sqrt(width)
+            logits[h, i] += key[:, h // (heads // key.shape[1])] @ query[i, h] / math.sqrt(width)
     return logits
 
 
@@ -178,8 +178,9 @@ def lsh_weights(
                     continue
                 found[i].append(j)
     weights, lse = np.zeros((length, length)), np.full(length, -np.inf)
+    units = np.array([unit(x) for x in query])
     for i, keys in enumerate(found):
-        logits = [SELF_LOGIT if i == j else query[i] @ unit(query[j]) for j in keys]
+        logits = [SELF_LOGIT if i == j else float(logit) for j, logit in zip(keys, units[keys] @ query[i], strict=True)]
         if keys:
             lse[i] = max(logits) + math.log(sum(math.exp(logit - max(logits)) for logit in logits))
         for j, logit in zip(keys, logits, strict=True):

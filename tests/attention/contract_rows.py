@@ -82,9 +82,9 @@ def nystrom_weights(
         weights[h] = softmax_of(own_queries, means[1], width) @ middle @ softmax_of(means[0], own_keys, width)
         if convolution is not None:
             half = convolution.shape[1] // 2
-            for i, j in itertools.product(np.flatnonzero(asks), np.flatnonzero(valid)):
-                if abs(j - i) <= half:
-                    weights[h, i, j] += convolution[h, j - i + half]
+            for i, offset in itertools.product(np.flatnonzero(asks), range(-half, half + 1)):
+                if 0 <= i + offset < keys and valid[i + offset]:
+                    weights[h, i, i + offset] += convolution[h, offset + half]
     return weights
 
 
@@ -208,19 +208,21 @@ def routing_weights(
     clusters are averaged, over those where it may read any key.
     """
     (length, heads, width), groups = query.shape, key.shape[1]
-    weights = np.zeros((heads, length, length))
-    for h, i in itertools.product(range(heads), range(length)):
-        q, k = query[i, h], key[:, h // (heads // groups)]
-        if h < options.local_heads:
-            read = [[j for j in range(length) if abs(i - j) <= options.window and allowed[i, j]]]
-        else:
-            q, k = layer_norm(q), layer_norm(k)
-            pairs = zip(*(side[h - options.local_heads] for side in members), strict=True)
-            read = [[j for j in keys if allowed[i, j]] for queries, keys in pairs if i in queries]
-        read = [places for places in read if places]
-        for places in read:
-            parts = np.exp(k[places] @ q / math.sqrt(width))
-            weights[h, i, places] += parts / parts.sum() / len(read)
+    weights, places = np.zeros((heads, length, length)), np.arange(length)
+    for h in range(heads):
+        is_local = h < options.local_heads
+        q, k = query[:, h], key[:, h // (heads // groups)]
+        q, k = (q, k) if is_local else (layer_norm(q), layer_norm(k))
+        for i in range(length):
+            if is_local:
+                read = [places[abs(i - places) <= options.window]]
+            else:
+                pairs = zip(*(side[h - options.local_heads] for side in members), strict=True)
+                read = [keys for queries, keys in pairs if i in queries]
+            read = [keys[allowed[i, keys]] for keys in read if allowed[i, keys].any()]
+            for keys in read:
+                parts = np.exp(k[keys] @ q[i] / math.sqrt(width))
+                weights[h, i, keys] += parts / parts.sum() / len(read)
     return weights
 
 

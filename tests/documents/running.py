@@ -3,13 +3,15 @@
 import contextlib
 import dataclasses
 import fnmatch
+import functools
 import io
 import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 from absl import flags
 
@@ -81,10 +83,19 @@ class Reader:
             patch.setattr(sys, 'stderr', output.errors)
             patch.setenv(allocator.SWITCH, 'default')  # this process has its allocator already
             patch.chdir(self.folder)
+            for name in ('devices', 'local_devices'):
+                patch.setattr(jax, name, functools.partial(one_device, getattr(jax, name)))
+            for name in ('device_count', 'local_device_count'):
+                patch.setattr(jax, name, lambda *_: 1)
             try:
                 yield output
             finally:
                 forget_flags(known)
+
+
+def one_device(devices: Callable[..., list[jax.Device]], *of: str) -> list[jax.Device]:
+    """The first of what `jax.devices` finds: programs that are not split compile in less time."""
+    return devices(*of)[:1]
 
 
 def words_of(line: Command) -> list[str]:
