@@ -4,12 +4,17 @@ import functools
 import logging
 from collections.abc import Callable
 
+import jax.numpy as jnp
 from jax import Array
 
 from efficient_attention.attention.logits.definition import pattern_of
+from efficient_attention.attention.mechanism import of_kind
+from efficient_attention.attention.patterns import head_patterns
 from efficient_attention.attention.patterns.text_form import pattern_text
 from efficient_attention.attention.request import Request
 from efficient_attention.attention.softmax import cudnn, dense_loop, jax_nn, tiled
+from efficient_attention.attention.softmax.cost import kept_pairs
+from efficient_attention.attention.softmax.definition import Softmax
 
 Backend = Callable[[Request], tuple[Array, Array | None]]
 
@@ -21,12 +26,18 @@ BACKENDS: dict[str, Backend] = {
     'cudnn': cudnn.serve,
 }
 AUTO_ORDER = ('dense', 'blocked')
-# Pairs of positions up to which 'auto' takes the dense backend; beyond them nothing builds [L, M] unless it is named.
+# Pairs of positions up to which 'auto' takes the dense backend; beyond them nothing builds [B, H, L, M] unless it is named.
 MOST_DENSE_PAIRS = 512 * 512
 # The same where each pair has a relative term, which `dense` shifts and keeps beside the scores. Steps of four layers
 # of 128 with four streams, dense against blocked: 62 and 65 ms with 128 x 640 pairs, 178 and 126 ms with 256 x 768
 # (two cores of an AMD EPYC, jaxlib 0.10).
 MOST_RELATIVE_PAIRS = 2**17
+# The same in float32 on one CPU device, where `dense` visits rows and heads one after another and holds the pairs of
+# one head, of patterns that keep at least half of them. Forward and backward, dense against blocked at 600, 1,024 and 1,448
+# positions: 168 and 395, 351 and 727, 900 and 1,750 ms with 4 rows of 12 heads of 64, causal 135 and 204, 395 and 451,
+# 684 and 989 ms; at 2,048 one causal row of 8 heads takes 327 and 224 ms. Of bfloat16 it is 0.6 to 1.1 of the time.
+# (2 cores of an Intel Xeon with AMX, jaxlib 0.10.)
+MOST_LOOPED_PAIRS = 2**21
 TILED = ('blocked', 'cudnn')  # backends that never hold all pairs
 
 
@@ -35,12 +46,7 @@ def serve(request: Request) -> tuple[Array, Array | None]:
     if request.backend != 'auto':
         return BACKENDS[request.backend](request)
     lacks = []
-    queries, keys = request.query.shape[1], request.key.shape[1]
-    is_small = may_hold_all_pairs('auto', queries, keys) and (
-        request.relative is None or queries * keys <= MOST_RELATIVE_PAIRS
-    )
-    is_dense = is_small or request.additive is not None  # of which `dense` builds no more than a part at a time
-    for name in AUTO_ORDER if is_dense else [name for name in AUTO_ORDER if name != 'dense']:
+    for name in AUTO_ORDER if prefers_dense(request) else [name for name in AUTO_ORDER if name != 'dense']:
         try:
             result = BACKENDS[name](request)
         except NotImplementedError as error:
@@ -49,6 +55,29 @@ def serve(request: Request) -> tuple[Array, Array | None]:
         log_choice(name, pattern_text(pattern_of(request)))
         return result
     raise NotImplementedError('; '.join(lacks))
+
+
+def prefers_dense(request: Request) -> bool:
+    """Whether 'auto' asks `dense` first: for few pairs, and for more where its loop holds those of one head alone."""
+    if request.additive is not None:
+        return True  # `dense` builds no more than a part of them at a time
+    pairs = request.query.shape[1] * request.key.shape[1]
+    if request.relative is not None:
+        return pairs <= MOST_RELATIVE_PAIRS
+    if may_hold_all_pairs('auto', request.query.shape[1], request.key.shape[1]):
+        return True
+    return pairs <= MOST_LOOPED_PAIRS and request.bias is None and is_faster_looped(request)
+
+
+def is_faster_looped(request: Request) -> bool:
+    """Whether `dense` loops over this request and the tiles that `blocked` keeps are at least half of the pairs."""
+    if request.query.dtype != jnp.float32 or not dense_loop.is_faster_by_rows(request):
+        return False
+    (_, queries, heads, _), keys = request.query.shape, request.key.shape[1]
+    patterns = head_patterns(pattern_of(request), heads)
+    tile = of_kind(Softmax, request.mechanism).tile
+    kept = sum(kept_pairs(pattern, queries, keys, tile) for pattern in patterns)
+    return 2 * kept >= len(patterns) * queries * keys
 
 
 def may_hold_all_pairs(backend: str, queries: int, keys: int) -> bool:

@@ -9,13 +9,14 @@ from efficient_attention.attention.softmax.cost import kept_pairs
 def test_tiles_of_one_position_are_pairs():
     for text in ('causal & window(3)', 'full', 'sparse_strided(4)', 'longformer(2, 3)', 'random_tiles(2, 4)'):
         pattern = parse_pattern(text).for_keys(23)
-        assert kept_pairs(pattern, 23, 1) == dense_mask(pattern, 23, 23).sum()
+        assert kept_pairs(pattern, 23, 23, 1) == dense_mask(pattern, 23, 23).sum()
 
 
 def test_a_tile_counts_as_a_whole_and_ends_with_the_positions():
     pattern = parse_pattern('causal').for_keys(10)
-    assert kept_pairs(pattern, 10, 4) == 4 * 4 + 4 * 8 + 2 * 10
-    assert kept_pairs(parse_pattern('full'), 10, 4) == 100
+    assert kept_pairs(pattern, 10, 10, 4) == 4 * 4 + 4 * 8 + 2 * 10
+    assert kept_pairs(parse_pattern('full'), 10, 10, 4) == 100
+    assert kept_pairs(parse_pattern('causal'), 10, 7, 4) == 4 * 4 + 4 * 7 + 2 * 7
 
 
 def test_heads_count_each_with_its_own_pattern():

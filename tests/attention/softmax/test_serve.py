@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import pytest
 
 from efficient_attention.attention.attend import attend
+from efficient_attention.attention.device_kind import compiled_for
+from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import Causal, Window
 from efficient_attention.attention.relative import Relative
 from efficient_attention.attention.softmax.definition import Softmax
@@ -43,6 +45,35 @@ def test_a_relative_term_makes_fewer_pairs_many(length: int, backend: str, caplo
     q, table = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32), jax.ShapeDtypeStruct((9, 1, 8), jnp.float32)
     with caplog.at_level(logging.INFO):
         jax.eval_shape(lambda q, table: attend(q, q, q, Softmax(Causal()), relative=Relative(q, table)), q, table)
+    assert caplog.records[-1].message.endswith(f'runs on the {backend} backend')
+
+
+# 2^21 pairs are 1,448 positions. What is left of `block(64)` and `window(300)` is less than half of the pairs.
+@pytest.mark.parametrize(
+    'pattern, length, options, devices, backend',
+    [
+        ('full', 1024, '', 1, 'dense'),
+        ('causal', 1024, 'segments dropout', 1, 'dense'),
+        ('full', 1448, '', 1, 'dense'),
+        ('full', 1449, '', 1, 'blocked'),
+        ('block(64)', 1024, '', 1, 'blocked'),
+        ('causal & window(300)', 1024, '', 1, 'blocked'),
+        ('full', 1024, 'bias', 1, 'blocked'),
+        ('full', 1024, 'bfloat16', 1, 'blocked'),
+        ('full', 1024, '', 8, 'blocked'),
+    ],
+)
+def test_more_pairs_are_dense_where_a_loop_holds_those_of_a_head(
+    pattern: str, length: int, options: str, devices: int, backend: str, caplog: pytest.LogCaptureFixture
+):
+    log_choice.cache_clear()
+    q = jax.ShapeDtypeStruct((2, length, 2, 8), 'bfloat16' if options == 'bfloat16' else 'float32')
+    given = {'bias': lambda queries, keys: (queries - keys).astype(jnp.float32)} if options == 'bias' else {}
+    if 'dropout' in options:
+        ones = jnp.ones((2, length), jnp.int32)
+        given = {'query_segments': ones, 'key_segments': ones, 'dropout_rate': 0.1, 'dropout_rng': jax.random.key(0)}
+    with caplog.at_level(logging.INFO), compiled_for('cpu', devices):
+        jax.eval_shape(lambda q: attend(q, q, q, Softmax(parse_pattern(pattern)), **given), q)
     assert caplog.records[-1].message.endswith(f'runs on the {backend} backend')
 
 
