@@ -26,17 +26,18 @@ BACKENDS: dict[str, Backend] = {
     'cudnn': cudnn.serve,
 }
 AUTO_ORDER = ('dense', 'blocked')
-# Pairs of positions up to which 'auto' takes the dense backend; beyond them nothing builds [B, H, L, M] unless it is named.
+# Pairs of positions up to which 'auto' takes the dense backend; beyond them nothing builds [B, H, L, M] unless it is
+# named.
 MOST_DENSE_PAIRS = 512 * 512
 # The same where each pair has a relative term, which `dense` shifts and keeps beside the scores. Steps of four layers
 # of 128 with four streams, dense against blocked: 62 and 65 ms with 128 x 640 pairs, 178 and 126 ms with 256 x 768
 # (two cores of an AMD EPYC, jaxlib 0.10).
 MOST_RELATIVE_PAIRS = 2**17
 # The same in float32 on one CPU device, where `dense` visits rows and heads one after another and holds the pairs of
-# one head, of patterns that keep at least half of them. Forward and backward, dense against blocked at 600, 1,024 and 1,448
-# positions: 168 and 395, 351 and 727, 900 and 1,750 ms with 4 rows of 12 heads of 64, causal 135 and 204, 395 and 451,
-# 684 and 989 ms; at 2,048 one causal row of 8 heads takes 327 and 224 ms. Of bfloat16 it is 0.6 to 1.1 of the time.
-# (2 cores of an Intel Xeon with AMX, jaxlib 0.10.)
+# one head, of patterns that keep at least half of them. Forward and backward, 4 rows of 12 heads of 64, dense against
+# blocked at 600, 1,024 and 1,448 positions: 168 and 395, 351 and 727, 900 and 1,750 ms, causal 135 and 204, 395 and
+# 451, 684 and 989 ms; at 2,048 one causal row of 8 heads takes 327 and 224 ms. In bfloat16 neither is always faster
+# (two cores of an Intel Xeon with AMX, jaxlib 0.10).
 MOST_LOOPED_PAIRS = 2**21
 TILED = ('blocked', 'cudnn')  # backends that never hold all pairs
 
