@@ -48,9 +48,9 @@ __all__ = [
     'language_modelling_config',
     'longformer_fields',
     'performer_fields',
-    'pruning_fields',
     'reformer_fields',
     'set_fields',
+    'set_pruning',
     'small_decoder_config',
     'sparse_fields',
     'squad_config',
@@ -171,19 +171,28 @@ def glue_config(task: str) -> ConfigDict:
 
 
 THIRD: dict[str, Any] = {'attention': 'head', 'keep_attention': 0.5, 'feed_forward': 'unit', 'keep': 0.25}
-PENALTIES = {'soft_movement': 400.0, 'l0': 125.0}
+# Scores of L0 begin where a change moves their gates least: their share of the penalty's gradient, about 2e-7, has to
+# stand above Adam's eps. The rate of 1e-1 is that of Sanh et al. 2020, arXiv 2005.07683.
+OF_PENALTIES: dict[str, dict[str, dict[str, Any]]] = {
+    'soft_movement': {'prune': {'penalty': 400.0}},
+    'l0': {'prune': {'penalty': 125.0, 'learning_rate': 1e-1}, 'optimizer': {'eps': 1e-8}},
+}
 
 
-def pruning_fields(method: str) -> dict[str, Any] | None:
-    """The fields of `prune` for a name such as 'movement_15', 'third_magnitude' or 'soft_movement'; None of no such."""
-    if method in PENALTIES:
-        return {'method': method, 'penalty': PENALTIES[method]}
+def set_pruning(config: ConfigDict, method: str) -> bool:
+    """Sets what a name such as 'movement_15', 'third_magnitude' or 'l0' says; False where there is no such name."""
     name, _, percentage = method.rpartition('_')
-    if name == 'third' and percentage in ('magnitude', 'movement', 'random'):
-        return {'method': percentage, **THIRD}
-    if name not in ('magnitude', 'movement', 'random') or not percentage.isdecimal() or not 0 < int(percentage) < 100:
-        return None
-    return {'method': name, 'keep': int(percentage) / 100}
+    if method in OF_PENALTIES:
+        set_fields(config.prune, {'method': method})
+        for group, fields in OF_PENALTIES[method].items():
+            set_fields(config[group], fields)
+    elif name == 'third' and percentage in ('magnitude', 'movement', 'random'):
+        set_fields(config.prune, {'method': percentage, **THIRD})
+    elif name in ('magnitude', 'movement', 'random') and percentage.isdecimal() and 0 < int(percentage) < 100:
+        set_fields(config.prune, {'method': name, 'keep': int(percentage) / 100})
+    else:
+        return False
+    return True
 
 
 def squad_config(version: str) -> ConfigDict:

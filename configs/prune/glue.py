@@ -17,19 +17,17 @@ last two, of which alone the best evaluation is kept. Figures: docs/compression.
 
 from ml_collections import ConfigDict
 
-from configs.common import GLUE_TASKS, glue_config, pruning_fields, set_fields
+from configs.common import GLUE_TASKS, glue_config, set_pruning
 
 
 def get_config(name: str = 'sst2_movement_3') -> ConfigDict:
     """Six epochs of batches of 32 at 128 tokens."""
     task, _, method = name.partition('_')
-    fields = pruning_fields(method)
-    if task not in GLUE_TASKS or fields is None:
+    config = glue_config(task) if task in GLUE_TASKS else None
+    if config is None or not set_pruning(config, method):
         known = f'{", ".join(GLUE_TASKS)} with _magnitude_3, _movement_15, _random_50 or another percentage, '
         known += '_soft_movement, _l0, _third_magnitude, _third_movement, _third_random'
         raise ValueError(f"the config's argument is {name!r}; known: {known}")
-    config = glue_config(task)
-    set_fields(config.prune, fields)
 
     config.examples.epochs = 6.0
     config.data.length = 128  # tokens

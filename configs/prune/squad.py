@@ -10,16 +10,14 @@ the final share for the last two; scores at 1e-2, weights at 3e-5.
 
 from ml_collections import ConfigDict
 
-from configs.common import pruning_fields, set_fields, squad_config
+from configs.common import set_pruning, squad_config
 
 
 def get_config(method: str = 'movement_15') -> ConfigDict:
     """10 epochs at 384 tokens."""
-    fields = {} if method == 'dense' else pruning_fields(method)
-    if fields is None:
+    config = squad_config('v1')
+    if method != 'dense' and not set_pruning(config, method):
         known = 'dense, magnitude_3, movement_15, random_50 or another percentage, soft_movement, l0, third_magnitude, '
         raise ValueError(f"the config's argument is {method!r}; known: {known}third_movement, third_random")
-    config = squad_config('v1')
-    set_fields(config.prune, fields)
     config.examples.epochs = 10.0
     return config
