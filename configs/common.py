@@ -171,11 +171,10 @@ def glue_config(task: str) -> ConfigDict:
 
 
 THIRD: dict[str, Any] = {'attention': 'head', 'keep_attention': 0.5, 'feed_forward': 'unit', 'keep': 0.25}
-# Scores of L0 begin where a change moves their gates least: their share of the penalty's gradient, about 2e-7, has to
-# stand above Adam's eps. The rate of 1e-1 is that of Sanh et al. 2020, arXiv 2005.07683.
-OF_PENALTIES: dict[str, dict[str, dict[str, Any]]] = {
-    'soft_movement': {'prune': {'penalty': 400.0}},
-    'l0': {'prune': {'penalty': 125.0, 'learning_rate': 1e-1}, 'optimizer': {'eps': 1e-8}},
+# The rate of L0's scores is that of Sanh et al. 2020, arXiv 2005.07683.
+OF_PENALTIES: dict[str, dict[str, float]] = {
+    'soft_movement': {'penalty': 400.0},
+    'l0': {'penalty': 125.0, 'learning_rate': 1e-1},
 }
 
 
@@ -183,9 +182,7 @@ def set_pruning(config: ConfigDict, method: str) -> bool:
     """Sets what a name such as 'movement_15', 'third_magnitude' or 'l0' says; False where there is no such name."""
     name, _, percentage = method.rpartition('_')
     if method in OF_PENALTIES:
-        set_fields(config.prune, {'method': method})
-        for group, fields in OF_PENALTIES[method].items():
-            set_fields(config[group], fields)
+        set_fields(config.prune, {'method': method, **OF_PENALTIES[method]})
     elif name == 'third' and percentage in ('magnitude', 'movement', 'random'):
         set_fields(config.prune, {'method': percentage, **THIRD})
     elif name in ('magnitude', 'movement', 'random') and percentage.isdecimal() and 0 < int(percentage) < 100:

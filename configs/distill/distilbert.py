@@ -44,6 +44,7 @@ def get_config(name: str = 'books') -> ConfigDict:
         config.data.tokenizer = 'checkpoints/bert/tokenizer.json'
         config.data.vocab_size = 30_522
         config.data.length = 512  # tokens
+        config.data.max_masked = 77  # 15 %
         set_fields(config.model, distilbert_fields('base') | {'activation': 'gelu_erf'})
         config.train.start_layers = '1,3,5,8,10,12'
     if not name.endswith(ALONE):

@@ -123,5 +123,5 @@ class PruneConfig:
         return self.method in STILL
 
     def final_step(self, steps: int) -> int:
-        """The first step with the final share, in a run of so many steps; 0 where nothing changes."""
+        """The first step with the final share or penalty, in a run of so many steps; 0 where nothing changes."""
         return math.ceil(round(self.end * steps, 6)) if self.has_schedule else 0  # 0.55 * 100 is a little above 55

@@ -19,7 +19,7 @@ from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.config.packing_checks import check_cut_documents, check_packed_documents, check_packing
 from efficient_attention.config.pairs import PairsConfig
 from efficient_attention.config.pooling_checks import check_pooling
-from efficient_attention.config.prune import PruneConfig
+from efficient_attention.config.prune import PENALISED, PruneConfig
 from efficient_attention.config.recurrent_checks import check_recurrent
 from efficient_attention.config.sequence_checks import check_sequence
 from efficient_attention.config.train import TrainConfig
@@ -198,6 +198,9 @@ class RunConfig:
             allowed = "'weight' or 'block' where layers have heads or units of their own: a model is shrunk once"
             require(self.prune.attention != 'head', 'prune.attention', self.prune.attention, allowed)
             require(self.prune.feed_forward != 'unit', 'prune.feed_forward', self.prune.feed_forward, allowed)
+        if self.prune.method in PENALISED:
+            allowed = f'0 with prune.method {self.prune.method!r}, whose penalty removes weights until the last step'
+            require(not self.train.early_stop, 'train.early_stop', self.train.early_stop, allowed)
         if self.prune.has_trained_scores:
             name, rate = self.optimizer.name, self.optimizer.learning_rate
             allowed = (

@@ -15,8 +15,10 @@ import numpy as np
 from efficient_attention.config.checks import check_within
 from efficient_attention.data.random_streams import Stream, random_stream
 from efficient_attention.inference.fill_mask import MaskFiller
-from efficient_attention.inference.word_vectors import WORD, TokenTable, WordVectors, words_among_tokens
+from efficient_attention.inference.word_vectors import TokenTable, WordVectors, words_among_tokens
 
+# A run of letters that no apostrophe joins to others: of "don't" and "n't" nothing may be replaced.
+WHOLE_WORD = re.compile(r"(?<![^\W\d_])(?<!\w['’])[^\W\d_]+(?![^\W\d_])(?!['’]\w)")
 ROWS, STEP = 64, 16  # rows that a model reads at a time, and what their lengths are rounded up to
 FUNCTION_WORDS = frozenset(
     'a about above after again against all am an and any are as at be because been before being below between '
@@ -24,7 +26,10 @@ FUNCTION_WORDS = frozenset(
     'here hers herself him himself his how i if in into is it its itself just me more most my myself no nor not '
     'now of off on once only or other our ours ourselves out over own s same she should so some such t than that '
     'the their theirs them themselves then there these they this those through to too under until up very was we '
-    'were what when where which while who whom why will with would you your yours yourself yourselves'.split()
+    'were what when where which while who whom why will with would you your yours yourself yourselves '
+    # what is left of contractions that are written apart: "ca n't", "we 've"
+    'ain aren ca couldn d didn doesn hadn hasn haven isn ll m ma mightn mustn needn re sha shan shouldn ve wasn weren '
+    'wo won wouldn y'.split()
 )
 
 
@@ -58,7 +63,7 @@ class WordReplacer:
         found: list[list[Word]] = [[] for _ in texts]
         asked: list[tuple[int, int, str, list[int], int]] = []  # text, place, word, ids, where the mask is
         for number, text in enumerate(texts):
-            for place, match in enumerate(WORD.finditer(text)):
+            for place, match in enumerate(WHOLE_WORD.finditer(text)):
                 word = match[0]
                 if word.lower() in FUNCTION_WORDS:
                     continue
@@ -148,7 +153,7 @@ def replaced(text: str, words: Sequence[Word], share: float, rng: np.random.Gene
         if is_replaced:
             chosen[place] = candidates[number]
     parts, end = [], 0
-    for place, match in enumerate(WORD.finditer(text)):
+    for place, match in enumerate(WHOLE_WORD.finditer(text)):
         if place in chosen:
             new = chosen[place]
             parts += [text[end : match.start()], new.capitalize() if match[0][0].isupper() else new]

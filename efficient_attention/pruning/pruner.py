@@ -45,9 +45,9 @@ class Pruner:
     steps: int
 
     @property
-    def final_step(self) -> int:
-        """The first step with the final share."""
-        return self.config.final_step(self.steps)
+    def settled_step(self) -> int:
+        """The first step from which on the share that is left stays; the last one where a penalty makes it fall."""
+        return self.steps if self.has_penalty else self.config.final_step(self.steps)
 
     @property
     def has_penalty(self) -> bool:

@@ -24,7 +24,7 @@ def pruning_metrics(run: Run, state: TrainState, say: Callable[[str], None]) -> 
     for line in kept_lines(kept):
         say(f'step {step} {line}')
     share = float(np.average([np.mean(one) for one in kept.values()], weights=sizes(pruner, kept)))
-    return {WEIGHTS_KEPT: share} | ({STILL_PRUNING: 1.0} if step < pruner.final_step else {})
+    return {WEIGHTS_KEPT: share} | ({STILL_PRUNING: 1.0} if step < pruner.settled_step else {})
 
 
 def sizes(pruner: Pruner, kept: Mapping[str, np.ndarray]) -> list[int]:

@@ -17,7 +17,7 @@ from jax import Array
 
 from efficient_attention.attention.device_mesh import using_mesh
 from efficient_attention.models.sharding import path_name
-from efficient_attention.objectives.beside import SCORES, separate
+from efficient_attention.objectives.beside import BESIDE, SCORES, separate
 from efficient_attention.objectives.objective import Batch, Objective, Sums, mean_metrics, total_loss
 from efficient_attention.pruning.pruner import PENALTY, Pruner
 from efficient_attention.training.finite import StepArrays, is_finite, is_state_finite, place_of_cause
@@ -117,7 +117,9 @@ def held(params: Any, frozen: tuple[str, ...]) -> Any:
 
     def leaf_of(path: tuple[Any, ...], leaf: Array) -> Array:
         name = path_name(path)  # scores have those of their kernels behind their own
-        is_frozen = not name.startswith(f'{SCORES}/') and any(re.search(pattern, name) for pattern in frozen)
+        is_frozen = not name.startswith((f'{SCORES}/', f'{BESIDE}/')) and any(
+            re.search(pattern, name) for pattern in frozen
+        )
         return jax.lax.stop_gradient(leaf) if is_frozen else leaf
 
     return jax.tree_util.tree_map_with_path(leaf_of, params)

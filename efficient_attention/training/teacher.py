@@ -151,10 +151,17 @@ def open_teacher(config: RunConfig, task: Task, mesh: Mesh) -> Teacher | None:
     opened, layers = checked_teachers(config)
     for where, pretrained in opened:
         warn_of_another_task(config, where, pretrained)
+        warn_of_unknown_pieces(task, where, pretrained)
         check_same_vocabulary(task.vocabulary, pretrained.tokenizer, where, field=FIELD)
         check_table(where, pretrained, len(task.vocabulary or ()) or config.model.vocab_size)
     members = tuple(make_member(config, where, pretrained, mesh) for where, pretrained in opened)
     return Teacher(config, members, layers, opened[0][1].model.width, mesh)
+
+
+def warn_of_unknown_pieces(task: Task, where: Path, pretrained: Pretrained) -> None:
+    """Warns where nothing tells whether a teacher's ids stand for the pieces of the run's vocabulary."""
+    if task.vocabulary is not None and pretrained.tokenizer is None:
+        LOG.warning('the teacher %s has no tokenizer file: its ids are taken for those of this run', where)
 
 
 def warn_of_another_task(config: RunConfig, where: Path, pretrained: Pretrained) -> None:

@@ -65,6 +65,12 @@ def test_replaced_words_keep_capitals_and_what_stands_between():
     assert replaced('Ada, "the" bee!', WORDS, 0.0, rng) == 'Ada, "the" bee!'
 
 
+def test_contractions_stay_and_quoted_words_do_not(replacer: WordReplacer):
+    assert replacer.proposals(["they ca n't , don't , don’t , it 's", "we 've won't"]) == [[], []]
+    [words] = replacer.proposals(["the 'king' sleeps"])
+    assert [place for place, _ in words] == [1, 2]
+
+
 def made(seed: int = 0, row: int = 0, copies: int = 20) -> list[tuple[str, ...]]:
     return list(new_texts(['ada the bee'], [WORDS], copies=copies, share=0.4, seed=seed, row=row))
 

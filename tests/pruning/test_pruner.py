@@ -118,6 +118,12 @@ def test_soft_movement_goes_by_the_threshold_and_keeps_a_few_at_least():
     assert float(pruner.penalty(scores, 0)) == 0.0
 
 
+@pytest.mark.parametrize('method, first', [('movement', 80), ('fixed', 0), ('l0', 100), ('soft_movement', 100)])
+def test_what_is_left_of_a_penalty_is_settled_by_the_last_step_alone(method: str, first: int):
+    fields = {'penalty': 1.0} if first == 100 else {}
+    assert pruner_of(method, **fields).settled_step == first
+
+
 def test_l0_draws_in_training_alone():
     pruner, params = pruner_of('l0', penalty=1.0), make_params()
     scores = pruner.initial_scores(jax.random.key(0))

@@ -24,6 +24,7 @@ from efficient_attention.training.optimizer import (
     with_scores_as_they_are,
 )
 from efficient_attention.training.schedules import make_schedule
+from efficient_attention.training.step import held
 from tests.tolerances import assert_close
 
 CONFIG = OptimizerConfig(learning_rate=0.1, warmup_steps=2, schedule='linear', weight_decay=0.1, clip_norm=1.0)
@@ -334,6 +335,33 @@ def test_scores_of_pruning_have_a_rate_of_their_own_and_no_decay(name: str):
     for rate, found in updates.items():
         assert_close(found['scores']['encoder']['kernel'], np.full((3, 4), -rate * first, np.float32))
         np.testing.assert_array_equal(found['encoder']['kernel'], updates[0.1]['encoder']['kernel'])
+
+
+def test_a_score_moves_by_gradients_that_are_far_below_the_eps_of_weights():
+    """Its own eps is 1e-8; a weight with this gradient stays nearly where it is."""
+    params = {'encoder': {'kernel': jnp.ones(3)}, 'scores': {'encoder': {'kernel': jnp.ones(3)}}}
+    optimizer = make_optimizer(FLAT, 10, stacked=None, scores_rate=0.1)
+    gradients = jax.tree.map(lambda leaf: 2e-7 * leaf, params)
+    updates, _ = optimizer.update(gradients, optimizer.init(params), params)
+    for leaf, eps in ((updates['scores'], 1e-8), (updates, 1e-6)):
+        first = -0.1 * 2e-8 / (np.sqrt(0.001) * 2e-7 + eps)
+        np.testing.assert_allclose(leaf['encoder']['kernel'], np.full(3, first), rtol=1e-4)
+
+
+def test_what_is_trained_beside_the_model_is_never_frozen():
+    """The map between two models' embeddings is no embedding of the model."""
+    params = {'encoder': {'embeddings': {'token': jnp.ones(3)}}, 'beside': {'embeddings': {'kernel': jnp.ones(3)}}}
+    config = dataclasses.replace(FLAT, frozen=('embeddings/',), frozen_layers=1, layer_decay=0.5)
+    optimizer = make_optimizer(config, 10, stacked=STACKED_LAYERS)
+    updates, _ = optimizer.update(params, optimizer.init(params), params)
+    assert not updates['encoder']['embeddings']['token'].any()
+    np.testing.assert_allclose(
+        updates['beside']['embeddings']['kernel'], np.full(3, -0.1 * 0.1 / 0.001**0.5), rtol=1e-4
+    )
+    gradients = jax.grad(lambda params: sum(jax.tree.leaves(jax.tree.map(jnp.sum, held(params, config.frozen)))))(
+        params
+    )
+    assert not gradients['encoder']['embeddings']['token'].any() and gradients['beside']['embeddings']['kernel'].all()
 
 
 def test_scores_that_stay_have_no_moments():

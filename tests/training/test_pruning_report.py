@@ -60,6 +60,12 @@ def test_evaluations_at_the_final_share_alone_are_the_best(pruned: Path):
     assert CheckpointReader(better).best_step('accuracy', 'max') in (8, 12)
 
 
+def test_a_penalty_removes_weights_to_the_end_so_that_no_run_stops_before(tmp_path: Path):
+    fields = {'prune.method': 'l0', 'prune.penalty': 1.0, 'train.early_stop': 2, 'checkpoint.best_metric': 'accuracy'}
+    with pytest.raises(InputError, match="train.early_stop is 2; it must be 0 with prune.method 'l0', whose penalty"):
+        tiny_config(tmp_path, **RUN, **fields)
+
+
 def test_all_readers_of_a_workdir_see_masked_parameters(pruned: Path):
     [*_, last] = [line for line in read_metrics(pruned / 'run') if line['split'] == 'held_out']
     found = evaluate_workdir(pruned / 'run')

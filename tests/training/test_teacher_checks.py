@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.training.run import build_run
-from efficient_attention.training.teacher import warn_of_another_task
+from efficient_attention.training.teacher import warn_of_another_task, warn_of_unknown_pieces
 from efficient_attention.training.teacher_checks import check_outputs, check_reads_rows, check_student
 from tests.tolerances import assert_close
 from tests.training.test_teacher import batch_of, config_of
@@ -155,3 +156,15 @@ def test_a_teacher_of_another_task_is_named(tmp_path: Path, caplog: pytest.LogCa
     warn_of_another_task(config, Path('there'), opened)  # a folder that no run of ours is behind
     [record] = caplog.records
     assert record.getMessage().startswith('the teacher there was trained for sst2, this run is mrpc')
+
+
+@pytest.mark.parametrize(
+    'vocabulary, tokenizer, warns', [({'a': 0}, None, True), (None, None, False), ({'a': 0}, 'tokenizer.json', False)]
+)
+def test_a_teacher_without_a_tokenizer_is_a_warning(
+    vocabulary: dict[str, int] | None, tokenizer: str | None, warns: bool, caplog: pytest.LogCaptureFixture
+):
+    task, pretrained = SimpleNamespace(vocabulary=vocabulary), SimpleNamespace(tokenizer=tokenizer)
+    warn_of_unknown_pieces(task, Path('there'), pretrained)  # type: ignore[arg-type]
+    said = ['the teacher there has no tokenizer file: its ids are taken for those of this run']
+    assert caplog.messages == (said if warns else [])
