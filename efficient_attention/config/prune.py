@@ -50,7 +50,8 @@ class PruneConfig:
     block: int = 32  # side of a block, in weights
     keep: float = 0.15  # share that is kept at the end
     keep_attention: float = 0.0  # the same of attention; 0 = `keep`
-    scope: str = 'matrix'  # the share is that of each layer's matrix (heads, units) | 'global': of all layers together
+    # the share is that of each layer's matrix (heads, units) | 'global': of all layers together, of entries as large
+    scope: str = 'matrix'
     begin: float = 0.1  # share of the run until which all is kept
     # share of the run after which the final share is kept; between them the share (for 'soft_movement' the threshold,
     # and the penalty) goes by a cubic (Zhu and Gupta 2017, arXiv 1710.01878)
