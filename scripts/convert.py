@@ -1,8 +1,8 @@
 """Converts checkpoints: python scripts/convert.py --model runs/sst2 --output exported
 
 `--model` is a Hugging Face folder (safetensors alone), a small folder or a workdir, `--output` becomes a Hugging Face
-folder. With `--length 4096 --pattern 'window(128) | global_tokens(1)'` the encoder gets as many positions and that
-attention.
+folder, or with `--small` and `--quantize` a small one. With `--length 4096 --pattern 'window(128) | global_tokens(1)'`
+the encoder gets as many positions and that attention.
 
 `--shrink` removes the heads and feed-forward units that pruning has masked, `--low_rank 0.9` takes kernels and the
 token table apart into two factors that keep this share of their energy (squared singular values), with `--weigh
@@ -30,6 +30,7 @@ from efficient_attention.errors import InputError
 if TYPE_CHECKING:
     from efficient_attention.interop.pretrained import Pretrained
 
+FEW_ZEROS = 0.02  # share of a model's numbers, above which a report counts them
 WEIGHED_ROWS = 512  # of --weigh, where --weigh_rows does not say
 OLD_NAMES = {
     'source': 'model',
@@ -54,6 +55,7 @@ def main() -> None:
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise InputError(f'--output {output}: there is something already')
     pretrained = open_pretrained(options.model, options.checkpoint)
+    print(f'reads {pretrained.origin() or options.model}', flush=True)
     pretrained = lengthen(
         pretrained, length=options.length, attention=options.pattern, global_tokens=options.global_tokens
     )
@@ -91,7 +93,7 @@ def changed(pretrained: 'Pretrained', options: flags.FlagValues) -> 'Pretrained'
     from efficient_attention.interop.low_rank import check_can_factor, low_rank
     from efficient_attention.interop.save_small import quantize
     from efficient_attention.interop.shrink import shrink
-    from efficient_attention.training.input_weights import input_weights
+    from efficient_attention.training.input_weights import check_has_rows, input_weights
 
     if options.shrink:
         pretrained = shrink(pretrained)
@@ -99,6 +101,7 @@ def changed(pretrained: 'Pretrained', options: flags.FlagValues) -> 'Pretrained'
         weights = None
         check_can_factor(pretrained, options.low_rank)  # before rows are read
         if options.weigh:
+            check_has_rows(pretrained)
             rows = options.weigh_rows or WEIGHED_ROWS
             print(f'reads training rows of the run, {rows:,} at most', flush=True)
             weights = input_weights(pretrained, options.weigh, rows)
@@ -110,7 +113,7 @@ def changed(pretrained: 'Pretrained', options: flags.FlagValues) -> 'Pretrained'
 def print_report(before: 'Pretrained', after: 'Pretrained', options: flags.FlagValues) -> None:
     """Says what was written: positions, what rounding lost, what is left of layers, numbers and bytes."""
     from efficient_attention.interop.codes import as_flat, rounding_errors
-    from efficient_attention.interop.shrink import parameter_count
+    from efficient_attention.interop.shrink import parameter_count, zero_count
     from efficient_attention.models.flops import encoder_flops
 
     model = after.model
@@ -121,19 +124,28 @@ def print_report(before: 'Pretrained', after: 'Pretrained', options: flags.FlagV
         heads = model.layer_heads or (model.heads,) * count
         units = model.layer_units or (model.feed_forward_width,) * count
         print(f'heads {list(heads)}, feed-forward units {list(units)}')
+    if options.shrink or model.ranks != before.model.ranks:
         products = [encoder_flops(one.model, 128, predictions=0) for one in (before, after)]
         print(f'multiply-adds of a row of 128 tokens: {products[1] / products[0]:.3f} of before')
     if options.quantize and before.codes is not None and before.model.quantization != 'none':
         print('it holds these codes already: nothing is rounded again')
     elif options.quantize:
-        for name, error in rounding_errors(as_flat(after.params()), model, after.head).items():
+        errors = rounding_errors(as_flat(after.params()), model, after.head)
+        for name, error in errors.items():
             print(f'{name}: rounded, {error:.4f} of its root mean square lost')
+        worst = max(errors, key=lambda name: errors[name])
+        print(f'of {len(errors)} most is lost by {worst}: {errors[worst]:.4f}')
     elif before.codes is not None and not is_small(options):
         print('its codes are written as the floats that they stand for; --small keeps them')
     if options.shrink or is_small(options) or options.compressed or model.ranks or before.codes is not None:
         counts = [parameter_count(one.params()) for one in (before, after)]
         sizes = [4 * counts[0], (options.output / 'model.safetensors').stat().st_size]
         print(f'parameters {counts[0]:,} before, {counts[1]:,} after{times(counts, "fewer")}')
+        zeros = zero_count(after.params())
+        if zeros > FEW_ZEROS * counts[1]:
+            print(
+                f'{counts[1] - zeros:,} of these are not 0: zeros save bytes with --small, whole heads and units time'
+            )
         print(f'{sizes[0]:,} bytes as float32 before, {sizes[1]:,} after{times(sizes, "smaller")}')
         if not is_small(options) and not options.compressed:
             print('as large on disk as before, for other readers; --small writes fewer bytes')
@@ -149,7 +161,7 @@ def define_flags() -> flags.FlagValues:
     """The flags of this command."""
     options = flags.FlagValues()
     define_model(options)
-    define_output('New Hugging Face folder.', options=options)
+    define_output('New folder: of Hugging Face, or a small one.', options=options)
     define_checkpoint('', '; best by default where the run names a metric, else last', options)
     define_length(None, 'Positions, as copies of those there are.', options)
     attention = "Attention of all layers, such as 'window(128) | global_tokens(1)'."

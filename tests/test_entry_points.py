@@ -242,7 +242,7 @@ BAD_COMMANDS = {  # arguments: the line that they give
     'eval.py --workdir={0}': '{0}: no run there (config.json is missing)',
     'eval.py --workdir={0}/run --batch_size=two': 'flag --batch_size=two: invalid literal for int()',
     'eval.py --workdir={0}/run --batch_size=12': 'eval.batch_size 12 does not divide over 8 devices',
-    'eval.py --workdir={0}/run --checkpoint=7': 'there is no checkpoint of step 7 in {0}/run/checkpoints; there are 0',
+    'eval.py --workdir={0}/run --checkpoint=7': 'there is no checkpoint of step 7 in {0}/run/checkpoints; kept',
     'eval.py --workdir={0}/run --checkpoint=one': "checkpoint 'one' is none of last, best and a step; in {0}/run/",
     'eval.py --workdir={0}/run --checkpoint=best': 'no checkpoint is the best one, as none has the metric ',
     'scripts/fill_mask.py --model={0}/run --checkpoint=7 [MASK]': 'there is no checkpoint of step 7 in {0}/run/',

@@ -69,6 +69,11 @@ def parameter_count(params: Any) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
+def zero_count(params: Any) -> int:
+    """How many of them are 0."""
+    return sum(leaf.size - np.count_nonzero(leaf) for leaf in jax.tree.leaves(params))
+
+
 def check_can_shrink(model: ModelConfig) -> None:
     """Raises InputError where kernels are taken apart, shared layers are several, or layers are of another kind."""
     if model.ranks:

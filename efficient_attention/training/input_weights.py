@@ -15,6 +15,7 @@ from flax import nnx
 
 from efficient_attention.config.distill import DistillConfig
 from efficient_attention.config.prune import PruneConfig
+from efficient_attention.config.run import RunConfig
 from efficient_attention.errors import InputError
 from efficient_attention.interop.pretrained import Pretrained
 from efficient_attention.modules.dense_layer import Dense
@@ -38,10 +39,7 @@ def input_weights(pretrained: Pretrained, way: str, rows: int) -> dict[Any, Any]
     Raises:
         InputError: it is no fine-tuning run, the way is unknown, or the run's data are not there.
     """
-    config = pretrained.run
-    if config is None or config.task != 'fine_tuning':
-        kind = 'no run' if config is None else f'one of {config.task}'
-        raise InputError(f'--weigh reads the training rows of a fine-tuning run; --model is {kind}')
+    config = check_has_rows(pretrained)
     if way not in WAYS:
         raise InputError(f'unknown weights {way!r}; known: {", ".join(WAYS)}')
     plain: dict[str, Any] = {
@@ -69,6 +67,15 @@ def input_weights(pretrained: Pretrained, way: str, rows: int) -> dict[Any, Any]
         found = add(params, batch)
         total = found if total is None else jax.tree.map(jnp.add, total, found)
     return jax.tree.map(np.asarray, total)
+
+
+def check_has_rows(pretrained: Pretrained) -> RunConfig:
+    """The config of the fine-tuning run that a model is of; raises InputError where there is none."""
+    config = pretrained.run
+    if config is None or config.task != 'fine_tuning':
+        kind = 'no run' if config is None else f'one of {config.task}'
+        raise InputError(f'--weigh reads the training rows of a fine-tuning run; --model is {kind}')
+    return config
 
 
 def parts(batches: Iterator[dict[str, np.ndarray]], rows: int) -> Iterator[dict[str, np.ndarray]]:

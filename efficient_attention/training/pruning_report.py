@@ -10,6 +10,8 @@ from efficient_attention.training.run import Run
 from efficient_attention.training.state import TrainState
 from efficient_attention.workdir.metrics import STILL_PRUNING, WEIGHTS_KEPT
 
+NEARLY_ALL = 0.99  # of the weights, at the end of a run
+
 
 def pruning_metrics(run: Run, state: TrainState, say: Callable[[str], None]) -> dict[str, float]:
     """The share of the prunable weights that are left, and whether it will change; says it of each layer and kernel.
@@ -24,6 +26,8 @@ def pruning_metrics(run: Run, state: TrainState, say: Callable[[str], None]) -> 
     for line in kept_lines(kept):
         say(f'step {step} {line}')
     share = float(np.average([np.mean(one) for one in kept.values()], weights=sizes(pruner, kept)))
+    if pruner.has_penalty and step >= pruner.steps and share > NEARLY_ALL:
+        say(f'step {step} {share:.1%} of the weights are left: more steps or a larger prune.penalty remove more')
     return {WEIGHTS_KEPT: share} | ({STILL_PRUNING: 1.0} if step < pruner.settled_step else {})
 
 

@@ -1,5 +1,6 @@
 """The lines that a run prints before its first step, about settings that are allowed and hardly ever meant."""
 
+from efficient_attention.config.prune import PENALISED
 from efficient_attention.config.run import RunConfig
 from efficient_attention.training.run import Run
 
@@ -12,7 +13,13 @@ def run_notes(run: Run, *, is_complete: bool = False) -> list[str]:
     A complete run reads no batch and has no line on it: the task would have to plan all of its training data for that.
     """
     batch = [] if is_complete else batch_note(run)
-    notes = [*warmup_note(run.config), *pruning_note(run.config), *batch, *no_evaluation_note(run.config)]
+    notes = [
+        *warmup_note(run.config),
+        *pruning_note(run.config),
+        *rounding_note(run.config),
+        *batch,
+        *no_evaluation_note(run.config),
+    ]
     return [*notes, *run.task.notes]
 
 
@@ -33,10 +40,17 @@ def pruning_note(config: RunConfig) -> list[str]:
     between = prune.final_step(steps) - round(prune.begin * steps)
     if not prune.has_schedule or prune.begin == prune.end or between >= FEW_STEPS:
         return []
-    return [
-        f'what is pruned goes within {between} of {steps:,} steps (prune.begin {prune.begin}, prune.end {prune.end}); '
-        'longer runs lose less'
-    ]
+    when = f'within {between} of {steps:,} steps (prune.begin {prune.begin}, prune.end {prune.end})'
+    if prune.method in PENALISED:
+        return [f'the penalty becomes whole {when}; longer runs remove more']
+    return [f'what is pruned goes {when}; longer runs lose less']
+
+
+def rounding_note(config: RunConfig) -> list[str]:
+    """A line where layers round their kernels in training; what the run starts from may say that they do."""
+    if config.model.quantization == 'none':
+        return []
+    return [f"kernels are rounded in training: model.quantization is {config.model.quantization!r}; 'none' leaves them"]
 
 
 def batch_note(run: Run) -> list[str]:

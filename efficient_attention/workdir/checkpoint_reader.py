@@ -333,7 +333,7 @@ class CheckpointReader:
         if not steps:
             raise InputError(f'there is no checkpoint in {self.folder}')
         if step is not None and step not in steps:
-            raise InputError(f'there is no checkpoint of step {step} in {self.folder}; there are {_listed(steps)}')
+            raise InputError(f'there is no checkpoint of step {step} in {self.folder}; kept steps: {_listed(steps)}')
         return steps[-1] if step is None else step
 
     @contextlib.contextmanager

@@ -43,7 +43,7 @@ def test_the_parameters_come_back(workdir):
 
 
 def test_a_step_that_is_not_there_lists_those_there_are(workdir):
-    with pytest.raises(InputError, match='there is no checkpoint of step 5 in .*; there are 0$'):
+    with pytest.raises(InputError, match='there is no checkpoint of step 5 in .*; kept steps: 0$'):
         restore(workdir, wanted=5)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from efficient_attention.interop.pretrained import open_pretrained
 from tests.interop.folders import FIXTURES, TEXT_TO_TEXT, copied
@@ -58,6 +59,7 @@ def test_a_longer_model(call, tmp_path: Path):
 def test_codes_that_become_floats_are_said(call, tmp_path: Path):
     assert call(FIXTURES / 'bert_1', '--quantize', 'int8')[0] == 0
     assert 'codes are written as' not in call.printed
+    assert call.printed.startswith(f'reads {FIXTURES / "bert_1"}\n') and ' most is lost by ' in call.printed
     (tmp_path / 'out').rename(tmp_path / 'codes')
     assert call(tmp_path / 'codes', '--small')[0] == 0
     assert 'codes are written as' not in call.printed  # they stay
@@ -65,6 +67,19 @@ def test_codes_that_become_floats_are_said(call, tmp_path: Path):
     assert call(tmp_path / 'codes')[0] == 0
     assert 'its codes are written as the floats that they stand for; --small keeps them' in call.printed
     assert 'bytes as float32 before' in call.printed
+
+
+def test_zeros_are_counted(call, tmp_path: Path):
+    folder = copied('bert_1', tmp_path / 'zeros')
+    tensors = load_file(folder / 'model.safetensors')
+    name = next(name for name in tensors if name.endswith('intermediate.dense.weight'))
+    tensors[name][:, :8] = 0.0
+    save_file(tensors, folder / 'model.safetensors', metadata={'format': 'pt'})
+    assert call(folder, '--small')[0] == 0
+    left = sum(int(np.count_nonzero(tensor)) for tensor in jax.tree.leaves(open_pretrained(folder).params()))
+    assert f'{left:,} of these are not 0: zeros save bytes with --small' in call.printed
+    assert call(FIXTURES / 'bert_1', '--small', '--output', str(tmp_path / 'other'))[0] == 0
+    assert 'are not 0' not in call.printed
 
 
 @pytest.mark.parametrize(

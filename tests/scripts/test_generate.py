@@ -61,7 +61,7 @@ BAD = {  # options: the line that they give; {0} is the workdir
     'max_tokens=0': 'max_tokens is 0; it must lie in [1, inf)',
     'max_tokens=99': 'the prompt has 8 tokens and the model has 32 positions: max_tokens can be 25 at',
     'seed=-1': 'seed is -1; it must lie in [0, 2147483647]',
-    'checkpoint=7': 'there is no checkpoint of step 7 in {0}/checkpoints; there are 0',
+    'checkpoint=7': 'there is no checkpoint of step 7 in {0}/checkpoints; kept steps: 0',
 }
 
 

@@ -18,6 +18,7 @@ def notes(rows: int | None = None, **fields: Any) -> list[str]:
         'optimizer': {'warmup_steps': 10},
         'data': {},
         'prune': {},
+        'model': {},
     }
     for name, value in fields.items():
         group, field = name.split('.')
@@ -78,6 +79,14 @@ def test_a_run_as_it_should_be_has_the_lines_of_its_task_alone(rows: int | None,
         (
             {'train.steps': 15, 'prune.method': 'magnitude', 'prune.begin': 0.2},
             'what is pruned goes within 9 of 15 steps (prune.begin 0.2, prune.end 0.8); longer runs lose less',
+        ),
+        (
+            {'train.steps': 15, 'prune.method': 'l0', 'prune.penalty': 1.0, 'prune.begin': 0.2},
+            'the penalty becomes whole within 9 of 15 steps (prune.begin 0.2, prune.end 0.8); longer runs remove more',
+        ),
+        (
+            {'model.quantization': 'int8'},
+            "kernels are rounded in training: model.quantization is 'int8'; 'none' leaves them",
         ),
     ],
 )

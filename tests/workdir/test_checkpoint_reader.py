@@ -112,7 +112,7 @@ def test_steps_and_records(saved):
 def test_an_asked_step_is_read_and_a_missing_one_lists_those_there_are(saved):
     reader, layout = CheckpointReader(saved), on_mesh(make_state(), MeshConfig(), 1)
     assert reader.restore(layout, 2).step == 2
-    with pytest.raises(InputError, match=r'^there is no checkpoint of step 3 in .*; there are 2, 5$'):
+    with pytest.raises(InputError, match=r'^there is no checkpoint of step 3 in .*; kept steps: 2, 5$'):
         reader.restore(layout, 3)
 
 
@@ -129,7 +129,7 @@ def test_a_choice_names_a_step(saved, choice: str, mode: str, step: int):
 @pytest.mark.parametrize(
     ('choice', 'metric', 'message'),
     [
-        ('3', 'loss', 'there is no checkpoint of step 3 in {}; there are 2, 5'),
+        ('3', 'loss', 'there is no checkpoint of step 3 in {}; kept steps: 2, 5'),
         ('-5', 'loss', "checkpoint '-5' is none of last, best and a step; in {} there are 2, 5"),
         ('', 'loss', "checkpoint '' is none of last, best and a step; in {} there are 2, 5"),
         ('best', '', 'no checkpoint is the best one, as checkpoint.best_metric names no metric; in {} there are 2, 5'),
