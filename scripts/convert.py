@@ -55,18 +55,18 @@ def main() -> None:
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise InputError(f'--output {output}: there is something already')
     pretrained = open_pretrained(options.model, options.checkpoint)
-    print(f'reads {pretrained.origin() or options.model}', flush=True)
     pretrained = lengthen(
         pretrained, length=options.length, attention=options.pattern, global_tokens=options.global_tokens
     )
-    params = pretrained.params()  # read once: the best checkpoint of a run beside this may become another
+    # Both at once: the best checkpoint of a run beside this may become another.
+    origin, params = pretrained.origin() or str(options.model), pretrained.params()
     before = dataclasses.replace(pretrained, params=lambda: params)
     after = changed(before, options)
     if is_small(options):
         save_small(output, after)
     else:
         save_pretrained(output, after, compresses=options.compressed)
-    print_report(before, after, options)
+    print_report(before, after, options, origin)
 
 
 def check_flags(options: flags.FlagValues) -> None:
@@ -110,15 +110,15 @@ def changed(pretrained: 'Pretrained', options: flags.FlagValues) -> 'Pretrained'
     return quantize(pretrained, options.quantize, tuple(options.float_layers)) if options.quantize else pretrained
 
 
-def print_report(before: 'Pretrained', after: 'Pretrained', options: flags.FlagValues) -> None:
-    """Says what was written: positions, what rounding lost, what is left of layers, numbers and bytes."""
+def print_report(before: 'Pretrained', after: 'Pretrained', options: flags.FlagValues, origin: str) -> None:
+    """Says what was written and from what: positions, what rounding lost, what is left of layers, numbers and bytes."""
     from efficient_attention.interop.codes import as_flat, rounding_errors
     from efficient_attention.interop.shrink import parameter_count, zero_count
     from efficient_attention.models.flops import encoder_flops
 
     model = after.model
     positions = f'{model.position_limit} positions' if model.position_limit else 'any number of positions'
-    print(f'{options.output}: {positions}, attention {model.attention}')
+    print(f'{options.output}: {positions}, attention {model.attention}, from {origin}')
     if options.shrink:
         count = len(set(model.layer_numbers))
         heads = model.layer_heads or (model.heads,) * count
