@@ -133,8 +133,8 @@ def print_report(before: 'Pretrained', after: 'Pretrained', options: flags.FlagV
         errors = rounding_errors(as_flat(after.params()), model, after.head)
         for name, error in errors.items():
             print(f'{name}: rounded, {error:.4f} of its root mean square lost')
-        worst = max(errors, key=lambda name: errors[name])
-        print(f'of {len(errors)} most is lost by {worst}: {errors[worst]:.4f}')
+        for worst, error in sorted(errors.items(), key=lambda item: -item[1])[:1]:
+            print(f'of {len(errors)} most is lost by {worst}: {error:.4f}')
     elif before.codes is not None and not is_small(options):
         print('its codes are written as the floats that they stand for; --small keeps them')
     if options.shrink or is_small(options) or options.compressed or model.ranks or before.codes is not None:

@@ -31,7 +31,10 @@ MUST_START = 'encoder/'  # what a checkpoint cannot lack; heads are drawn where 
 def open_start(folder: str, layers: str = '') -> Pretrained:
     """The checkpoint of `train.start_from` with the layers of `train.start_layers`; raises InputError as both do."""
     if ',' in folder and not Path(folder).exists():
-        raise InputError(f'train.start_from is {folder!r}; of several models name the one to begin with')
+        raise InputError(
+            f'train.start_from is {folder!r} (in configs/distill it follows distill.teacher); of several models name '
+            'the one to begin with'
+        )
     pretrained = open_pretrained(Path(folder))
     try:
         return pick_layers(pretrained, layers) if layers else pretrained
