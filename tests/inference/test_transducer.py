@@ -109,12 +109,12 @@ def test_what_fails_in_a_batch_ends_the_call():
 def test_who_stops_asking_waits_for_no_batch():
     begun, may_go_on = [], threading.Event()
 
-    def first_is_quick(*_: Any) -> list[list[Any]]:
+    def first_is_quick(sources: Any, *_: Any) -> list[list[Any]]:
         begun.append(None)
-        assert len(begun) == 1 or may_go_on.wait(timeout=60)
+        assert int(sources.tokens_BM[0, 0]) == 3 or may_go_on.wait(timeout=60)
         return [[], []]
 
-    found = patched(first_is_quick).each([[3, 1]] * 20)
+    found = patched(first_is_quick).each([[3, 1]] * 2 + [[4, 1]] * 18)
     assert next(found) == (0, [])
     found.close()
     assert len(begun) <= 3
