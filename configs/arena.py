@@ -85,6 +85,7 @@ OF_MECHANISMS: dict[tuple[str, str], tuple[float, ...]] = {
     ('pathfinder_hard', 'synthesizer'): (2, 64, 4, 32, 64, 0.2),
 }
 WEIGHT_DECAYS = {('image', 'sinkhorn'): 0.7}
+OWN_SIZES = ('code',)  # in which a mechanism has sizes of its own
 POOLED_BY_MEAN = (('image', 'lra_local'), ('image', 'longformer'))  # the other mechanisms' images by [CLS]
 OF_IMAGES = ('image', 'pathfinder_hard', 'pathx')  # whose rate falls as a cosine; that of others as 1 / sqrt(step)
 MASK_RATES = {'listops': 0.1, 'cifar10': 0.5, 'pathfinder': 0.5}  # Amos et al. 2023, arXiv 2310.02980; text: 0.15
@@ -192,12 +193,12 @@ def set_size(config: ConfigDict, task: str, size: str, mechanism: str) -> None:
     config.model.attention_bias = False
     config.head.dropout_rate = dropout
     has_cls = task not in ('pathfinder_hard', 'pathx', 'retrieval')
-    if has_cls and not (size == 'code' and cell in POOLED_BY_MEAN):
+    if has_cls:
         config.data.tokenizer = f'{config.data.tokenizer}:cls'
         config.data.length = config.data.length + 1  # [CLS]
         config.model.max_length = config.model.max_length + 1
         config.examples.buckets = (*config.examples.buckets[:-1], config.data.length)
-        config.head.pooling = 'first'
+        config.head.pooling = 'mean' if size == 'code' and cell in POOLED_BY_MEAN else 'first'
     if task == 'retrieval':
         config.head.pooling = 'first'  # position 0, which is no [CLS] there
     schedule = 'cosine' if task in OF_IMAGES else 'rsqrt'

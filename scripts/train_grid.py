@@ -7,8 +7,9 @@ The config file's argument is `<row>,<column>`, with `--size` also `<row>,<colum
 each seed, <workdir>/<row>/<column>/seed_<n>, and goes on from there when the command is given again; a cell that fails
 is named, error.txt in its folder says where, and the exit code is then 1. `--rates` has each cell choose its learning
 rate by short runs. Written: grid.json, grid.md and grid.svg, of all cells in the folder, whichever command trained
-them; so two commands may share a folder and train other columns side by side. `--config.<field>=<value>` changes a
-field in all cells. `--yardsticks` prints alone what linear models and single words of the rows give.
+them; so two commands may share a folder and train other columns side by side, or other rows later. A cell that has
+failed stays in them, with its error. `--config.<field>=<value>` changes a field in all cells. `--yardsticks` prints
+alone what linear models and single words of the rows give.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -44,25 +45,25 @@ def main() -> None:
     """Reads the flags, trains the cells and prints the table."""
     parse_flags(sys.argv, required=('config', 'workdir', 'rows'))
     from efficient_attention.training.grid import Grid, Pilots, read_cells, train_grid  # late, as in train.py
-    from efficient_attention.training.grid_cells import cells_of, positive_rates, yardsticks_of
-    from efficient_attention.training.grid_report import grid_table, write_grid
+    from efficient_attention.training.grid_cells import cells_of, has_own_sizes, positive_rates, yardsticks_of
+    from efficient_attention.training.grid_report import grid_table, known_yardsticks, write_grid
 
     note_phase(PREPARATION)
     print(keep_freed_memory(), file=sys.stderr)
     holder = flags.FLAGS['config']
     overrides = config_flags.get_override_values(holder)
-    cells = cells_of(config_flags.get_config_filename(holder), overrides, ROWS.value, COLUMNS.value, SIZE.value)
+    file, size = config_flags.get_config_filename(holder), SIZE.value
+    cells = cells_of(file, overrides, ROWS.value, COLUMNS.value, size)
     if YARDSTICKS.value:
         print(json.dumps(yardsticks_of(cells, WORKDIR.value)))
         return
     pilots = Pilots(positive_rates(RATES.value), PILOT_STEPS.value)
-    grid = Grid(cells, WORKDIR.value, SEEDS.value, pilots)
+    grid = Grid(cells, WORKDIR.value, SEEDS.value, pilots, size, has_own_sizes(file, size))
     found = train_grid(grid)
     failed = {(row, column): cell for row in found for column, cell in found[row].items() if 'error' in cell}
     known = read_cells(WORKDIR.value)
-    for (row, column), cell in failed.items():
-        known.setdefault(row, {}).setdefault(column, cell)  # of one that another command has finished its result
-    yardsticks, unread = known_yardsticks(cells)
+    computed, unread = computed_yardsticks(cells)
+    yardsticks = known_yardsticks(WORKDIR.value) | computed
     write_grid(known, yardsticks, WORKDIR.value)
     print(grid_table(known, yardsticks))
     print(json.dumps({'cells': len(cells), 'failed': [','.join(cell) for cell in failed]}))
@@ -72,8 +73,10 @@ def main() -> None:
         raise RunError(f'no yardsticks of {", ".join(unread)}')
 
 
-def known_yardsticks(cells: dict[tuple[str, str], dict[str, Any]]) -> tuple[dict[str, dict[str, float]], list[str]]:
-    """The yardsticks of all rows that can be read, and the other rows, each named in a line."""
+def computed_yardsticks(
+    cells: dict[tuple[str, str], dict[str, Any]],
+) -> tuple[dict[str, dict[str, float]], list[str]]:
+    """The yardsticks of all rows of this command that can be read, and the other rows, each named in a line."""
     from efficient_attention.training.grid_cells import yardsticks_of
 
     found: dict[str, dict[str, float]] = {}

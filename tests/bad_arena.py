@@ -1,5 +1,11 @@
 """Inputs of long-range tasks, towers and grids that a user may give by mistake, as tests/bad_inputs.py has others."""
 
+import json
+from pathlib import Path
+
+from PIL import Image
+
+from configs.arena import get_config
 from tests.bad_inputs import BadInput, tune
 
 
@@ -14,6 +20,27 @@ def grid(words: str, line: str) -> BadInput:
     return BadInput(
         f'scripts/train_grid.py --config=configs/arena.py --columns=full --workdir={{here}}/grid {words}', line
     )
+
+
+def make_images(folder: Path, _: Path) -> None:
+    """Two classes of one image each, half as high as CIFAR-10's."""
+    for name in ('cat', 'dog'):
+        (folder / name).mkdir(parents=True)
+        Image.new('RGB', (32, 16)).save(folder / name / '0.png')
+
+
+def make_reviews(folder: Path, _: Path) -> None:
+    """A review of each label."""
+    for name in ('neg', 'pos'):
+        (folder / name).mkdir(parents=True)
+        (folder / name / '0_1.txt').write_text(f'{name} film')
+
+
+def make_cell(folder: Path, _: Path) -> None:
+    """The folder of a row with a cell that is trained."""
+    (folder / 'full').mkdir(parents=True)
+    (folder / 'full' / 'values.json').write_text(json.dumps(get_config(f'{folder.name},full').to_dict()))
+    (folder / 'full' / 'cell.json').write_text('{}')
 
 
 BAD_ARENA = {
@@ -45,6 +72,28 @@ BAD_ARENA = {
     'a cache that nothing reads': tune('examples.cache=x', "examples.cache is 'x'; it must be 'cache' without"),
     'training on the test split': tune('eval.split=test', "eval.split is 'test'; examples.dev chooses the checkpoint"),
     'grid of an unknown task': grid('--rows=chess', "chess,full: the config's argument is 'chess,full'; known: <task>"),
+    'arena of a misshapen image': tune(
+        'examples.format=arena examples.train=cifar10:folder={here} examples.dev=cifar10:folder={here} '
+        'data.tokenizer=fixed:grey examples.cache={here}/cache',
+        '{here}/train/cat/0.png: the image is 16 x 32 (height x width); this task reads 32 x 32',
+        train=make_images,
+    ),
+    'arena of absent training rows': tune(
+        'examples.format=arena examples.train=imdb:folder={here}/no examples.dev=imdb:folder={here} '
+        'data.tokenizer=fixed:bytes examples.cache={here}/cache',
+        '{here}/no/train: no file matches',
+        train=make_reviews,
+    ),
+    'arena of an unknown size': BadInput(
+        'train.py --config=configs/arena.py:recall,full,huge --workdir={here}/new',
+        "flag --config=configs/arena.py:recall,full,huge: Error whilst parsing config file: ValueError: the config's a",
+    ),
+    'grid of another config': BadInput(
+        'scripts/train_grid.py --config=configs/arena.py --rows=recall --columns=full --workdir={here} '
+        '--config.train.steps=7',
+        '{here}/recall/full was made with train.steps = 1000, now it is 7; name a new --workdir, or give the old value',
+        {'recall': make_cell},
+    ),
     'grid of one cell': BadInput(
         'scripts/train_grid.py --config=configs/arena.py:text,full --rows=text --workdir={here}/grid',
         "--config has 'text,full' behind the file; cells are named by --rows, --columns and --size",

@@ -12,6 +12,14 @@ BAD_MECHANISMS: dict[str, BadInput] = {
     'causal points': train(
         'model.attention=induced(4,causal=True)', "attention 'induced(4,causal=True)': induced takes (points=64)"
     ),
+    **{
+        f'decoder of {text}': BadInput(
+            f'train.py --config=configs/lm/books_characters.py --workdir={{here}}/new --config.model.attention={text} '
+            '--config.train.batch_size=8',
+            f'model.attention {text!r} is not causal, as a decoder needs it; write another mechanism, as ',
+        )
+        for text in ('linformer(8,512)', 'nystrom(16)', 'induced(8)')
+    },
     'sort at no temperature': train(
         'model.attention=sinkhorn(4,8,temperature=-0.5)',
         "attention 'sinkhorn(4,8,temperature=-0.5)': sinkhorn temperature is -0.5; it must be a number above 0",

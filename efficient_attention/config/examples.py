@@ -40,7 +40,7 @@ class ExamplesConfig:
     name: str = ''  # of format 'glue': 'cola', 'sst2', 'mrpc', 'qqp', 'stsb', 'mnli', 'qnli', 'rte', 'wnli', 'ax'
     train: str = ''  # files: a path or glob, several with commas, or tfds:<name>[/<config>]:<split>
     dev: str = ''  # likewise, to evaluate on
-    test: str = ''  # without labels, for predictions; '' = none
+    test: str = ''  # for predictions, and with labels for `eval.py --split test`; '' = none
     text: str = 'text'  # of format 'table': the column of the text (CSV, TSV, JSONL)
     text_pair: str = ''  # the column of a second text; '' = none
     label: str = 'label'  # the column of the label

@@ -133,12 +133,13 @@ class FineTuningTask(Task):
         self.objective, self.token_outputs = FineTuning(head), token_outputs(head)
         self.held_out_metrics = self.problem.metric_names | {f'{TERM}_loss'}
         self.split = 'test' if config.eval.split == 'test' else 'dev'
+        # Before any rows are prepared, so that files that are not there are named at once.
+        self.fingerprint = {'tokenizer': tokenizer_digest(encoder), 'examples': files_digest(fields)}
         self.dev = [feature for features in getattr(self.encoded, self.split).values() for feature in features]
         if not self.dev:
             found = getattr(fields, self.split)
             raise InputError(f'examples.{self.split} {found!r} gives no row to evaluate on')
         check_global(self.dev, model)
-        self.fingerprint = {'tokenizer': tokenizer_digest(encoder), 'examples': files_digest(fields)}
 
     def batches(self, features: Sequence[Feature], batch_size: int) -> FeatureBatches:
         """Batches of these rows."""

@@ -11,7 +11,7 @@ import logging
 import math
 import statistics
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,11 +19,21 @@ import jax
 
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.config.run import RunConfig
-from efficient_attention.errors import InputError, RunError, RunStopped, one_line, show_error
+from efficient_attention.errors import RunError, RunStopped, one_line, show_error
 from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.objectives.fine_tuning import TERM
 from efficient_attention.training.fill_config import FilledConfig, fill_config
 from efficient_attention.training.finite import TrainingStopped
+from efficient_attention.training.grid_configs import (
+    CELL,
+    Values,
+    check_equal,
+    check_tested,
+    check_workdir,
+    in_folder,
+    note_values,
+    noted,
+)
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
 from efficient_attention.training.seeds import check_seeds, share_programs, spread
@@ -31,19 +41,7 @@ from efficient_attention.training.step import jit_train_step
 from efficient_attention.whole_files import write_atomically
 from efficient_attention.workdir.metrics import best_evaluation, read_metrics
 
-Values = Mapping[str, Any]
 LOG = logging.getLogger(__name__)
-VALUES, CELL = 'values.json', 'cell.json'  # of a cell's folder
-EQUAL = (
-    'task',
-    'data',
-    'examples',
-    'train.steps',
-    'train.batch_size',
-    'train.seed',
-    'eval',
-    'checkpoint',
-)  # of all cells of a row
 TEST = 'test.json'  # of a seed's workdir
 ERROR = 'error.txt'  # of a cell's folder: how it failed
 PILOT_METRIC = f'{TERM}_loss'
@@ -66,12 +64,16 @@ class Grid:
         workdir: of all cells: <workdir>/<row>/<column>/seed_<n>.
         seeds: whole numbers as text.
         pilots: how each cell's learning rate is chosen.
+        size: the name of the cells' sizes, '' = the config file's own.
+        has_own_sizes: whether cells of a row have sizes of their own.
     """
 
     cells: Mapping[tuple[str, str], Values]
     workdir: Path
     seeds: Sequence[str]
     pilots: Pilots = Pilots()
+    size: str = ''
+    has_own_sizes: bool = False
 
     def folder(self, row: str, column: str) -> Path:
         """Of a cell."""
@@ -82,14 +84,15 @@ def train_grid(grid: Grid) -> dict[str, Any]:
     """Trains every cell; returns {row: {column: what `train_cell` returns, or {'error': line}}}.
 
     Raises:
-        InputError: bad seeds, cells of a row that differ in their rows or steps, or a workdir of other configs.
+        InputError: bad seeds, cells of a row that differ in their rows, steps or sizes, or a workdir of other configs.
         RunStopped: a stop signal ended a run; the same call goes on from there.
     """
     check_seeds(grid.seeds)
     check_tested(grid.cells)
-    check_workdir(grid)
-    check_equal(in_folder(grid) | {cell: plain(values) for cell, values in grid.cells.items()})
-    note_values(grid)
+    cells = noted(grid.cells, grid.size)
+    check_workdir(grid.workdir, cells)
+    check_equal(in_folder(grid.workdir, {row for row, _ in cells}) | cells, has_own_sizes=grid.has_own_sizes)
+    note_values(grid.workdir, cells)
     share_programs()
     found: dict[str, Any] = {}
     for row, column in grid.cells:
@@ -254,81 +257,20 @@ def with_fields(config: RunConfig, **groups: Mapping[str, Any]) -> RunConfig:
     return dataclasses.replace(config, **changed)
 
 
-def check_equal(cells: Mapping[tuple[str, str], Values]) -> None:
-    """Raises InputError where cells of one row differ in what they read or how long they train; names the field."""
-    first: dict[str, tuple[str, Values]] = {}
-    for (row, column), values in cells.items():
-        other, before = first.setdefault(row, (column, values))
-        for name in EQUAL:
-            found = {field for field, _ in differences(before, values) if f'{field}.'.startswith(f'{name}.')}
-            if found:
-                raise InputError(
-                    f'{row}: {min(found)} differs between the columns {other} and {column}; all cells of a row have '
-                    'the same rows, in the same order, and the same steps'
-                )
-
-
-def check_tested(cells: Mapping[tuple[str, str], Values]) -> None:
-    """Raises InputError where a cell has no test rows, or would choose its checkpoint by them."""
-    for (row, column), values in cells.items():
-        if values['eval']['split'] != 'held_out' or not values['examples']['test']:
-            fault = 'examples.test is empty' if not values['examples']['test'] else "eval.split is 'test'"
-            raise InputError(f'{row},{column}: {fault}; a cell is chosen by examples.dev and tested on examples.test')
-
-
-def in_folder(grid: Grid) -> dict[tuple[str, str], Values]:
-    """The configs of the cells that the folder has of the grid's rows, by whichever command."""
-    rows = {row for row, _ in grid.cells}
-    paths = [path for row in sorted(rows) for path in sorted((grid.workdir / row).glob(f'*/{VALUES}'))]
-    begun = [path for path in paths if has_begun(path.parent)]
-    return {(path.parent.parent.name, path.parent.name): read_json_file(path) for path in begun}
-
-
-def has_begun(folder: Path) -> bool:
-    """Whether a cell has a run, of a seed or a pilot; one that was refused before has its values alone."""
-    return (folder / VALUES).is_file() and any(folder.glob('*/config.json'))
-
-
-def note_values(grid: Grid) -> None:
-    """Writes into each cell's folder of which config it is."""
-    for row, column in grid.cells if jax.process_index() == 0 else ():
-        path = grid.folder(row, column) / VALUES
-        if not has_begun(path.parent):
-            write_atomically(path, json.dumps(plain(grid.cells[row, column])) + '\n')
-
-
-def check_workdir(grid: Grid) -> None:
-    """Raises InputError where a cell's folder is of another config."""
-    wanted = {cell: plain(values) for cell, values in grid.cells.items()}
-    for (row, column), values in wanted.items():
-        path = grid.folder(row, column) / VALUES
-        if not has_begun(path.parent):
-            continue
-        for name, (before, now) in differences(read_json_file(path), values):
-            raise InputError(
-                f'{path.parent} was made with {name} = {before!r}, now it is {now!r}; name a new --workdir, or give '
-                'the old value'
-            )
-
-
-def plain(values: Values) -> dict[str, Any]:
-    """Values as JSON gives them back."""
-    return dict(json.loads(json.dumps(values)))
-
-
-def differences(first: Values, second: Values, prefix: str = '') -> Iterator[tuple[str, tuple[Any, Any]]]:
-    """(dotted name, both values) of each field in which two configs differ."""
-    for name in sorted(first.keys() | second.keys()):
-        before, now = first.get(name), second.get(name)
-        if isinstance(before, Mapping) and isinstance(now, Mapping):
-            yield from differences(before, now, f'{prefix}{name}.')
-        elif plain({'': before}) != plain({'': now}):
-            yield f'{prefix}{name}', (before, now)
-
-
 def read_cells(workdir: Path) -> dict[str, dict[str, Any]]:
-    """{row: {column: result}} of all cells of a grid's folder that are complete, by whichever process."""
+    """{row: {column: result}} of all cells of a grid's folder that are complete, by whichever process; of one that
+    failed and has no result {'error': line}."""
     found: dict[str, dict[str, Any]] = {}
-    for path in sorted(workdir.glob(f'*/*/{CELL}')):
-        found.setdefault(path.parent.parent.name, {})[path.parent.name] = read_json_file(path)
+    folders = {path.parent for name in (CELL, ERROR) for path in workdir.glob(f'*/*/{name}')}
+    for folder in sorted(folders):
+        has_result = (folder / CELL).is_file()
+        result = read_json_file(folder / CELL) if has_result else {'error': last_error(folder)}
+        found.setdefault(folder.parent.name, {})[folder.name] = result
     return found
+
+
+def last_error(folder: Path) -> str:
+    """Kind and text of the error that ended a cell, out of what `note_error` wrote."""
+    lines = (folder / ERROR).read_text(encoding='utf-8').rstrip().splitlines()
+    kind, _, text = (lines[-1] if lines else 'unknown').partition(': ')
+    return f'{kind.rpartition(".")[2]}: {text}'

@@ -12,7 +12,7 @@ from efficient_attention.config.json_text import read_json_file
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.data.arena.arena_row import ArenaRow
 from efficient_attention.data.arena.prepared import prepared_rows, set_identity
-from efficient_attention.data.arena.yardsticks import yardsticks
+from efficient_attention.data.arena.yardsticks import names_of, yardsticks
 from efficient_attention.data.examples.labelled_text import ARENA, arena_set
 from efficient_attention.errors import InputError
 from efficient_attention.whole_files import write_atomically
@@ -33,6 +33,25 @@ def cells_of(
     for flag, names in (('rows', rows), ('columns', columns)):
         if not names or len(set(names)) < len(names):
             raise InputError(f'--{flag} is {",".join(names)!r}; it must be different names with commas')
+    module = _module_of(file)
+    cells: Cells = {}
+    for row in rows:
+        for column in columns:
+            try:
+                config = module.get_config(','.join([row, column, *([size] if size else [])]))
+                config.update_from_flattened_dict(dict(overrides))
+            except (ValueError, KeyError, TypeError) as error:
+                raise InputError(f'{row},{column}: {error}') from None
+            cells[row, column] = config.to_dict()
+    return cells
+
+
+def has_own_sizes(file: str, size: str) -> bool:
+    """Whether the file's `OWN_SIZES` says that cells of this size have sizes of their own in each column."""
+    return size in getattr(_module_of(file), 'OWN_SIZES', ())
+
+
+def _module_of(file: str) -> Any:
     file, _, argument = file.partition(':')
     if argument:
         raise InputError(f'--config has {argument!r} behind the file; cells are named by --rows, --columns and --size')
@@ -44,16 +63,7 @@ def cells_of(
         specification.loader.exec_module(module)
     except OSError as error:
         raise InputError(f'--config {file}: cannot be read ({error.strerror})') from None
-    cells: Cells = {}
-    for row in rows:
-        for column in columns:
-            try:
-                config = module.get_config(','.join([row, column, *([size] if size else [])]))
-                config.update_from_flattened_dict(dict(overrides))
-            except (ValueError, KeyError, TypeError) as error:
-                raise InputError(f'{row},{column}: {error}') from None
-            cells[row, column] = config.to_dict()
-    return cells
+    return module
 
 
 def positive_rates(words: Sequence[str]) -> tuple[float, ...]:
@@ -84,7 +94,7 @@ def yardsticks_of(cells: Mapping[tuple[str, str], Mapping[str, Any]], workdir: P
         examples = from_dict(fields, ExamplesConfig, 'examples.')
         length = int(values['data']['length'])
         identity = '-'.join(set_identity(arena_set(examples, split), split)[:16] for split in ('train', 'test'))
-        identity = f'{identity}-{length}'
+        identity = '-'.join([identity, str(length), *names_of(arena_set(examples, 'train').kind)])
         known = _known(path)
         if identity not in known:
             train, test = (_cut_rows(examples, split, length) for split in ('train', 'test'))

@@ -7,20 +7,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from efficient_attention.config.json_text import read_json_file
 from efficient_attention.training.grid import FULL
 from efficient_attention.whole_files import write_atomically
 
 Cells = Mapping[str, Mapping[str, Any]]
 MORE_PARAMETERS = 1.1  # times the full attention's, above which a cell is marked
 MIB = 2**20
+GRID = 'grid.json'
 HEAD = (
     '| mechanism | {metric} | validation | steps/s, share of full | temporary MiB, share of full | parameters | '
     'minutes | rate |'
 )
 LEGEND = (
     '± is the standard deviation over seeds. `<` marks a cell below its best yardstick, `+` one with more than 1.1 '
-    "times the parameters of full attention. Steps a second are the log's median, temporary memory that of a training "
-    'step with rows of full length, minutes those of training one seed.'
+    'times the parameters of full attention, `*` one whose rate was chosen from others than that of full attention. '
+    "Steps a second are the log's median, temporary memory that of a training step with rows of full length, minutes "
+    'those of training one seed.'
 )
 
 
@@ -28,13 +31,21 @@ def write_grid(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]], work
     """Writes the three files; returns their paths."""
     content = {'cells': cells, 'yardsticks': yardsticks}
     texts = {
-        'grid.json': json.dumps(content, indent=2) + '\n',
+        GRID: json.dumps(content, indent=2) + '\n',
         'grid.md': grid_table(cells, yardsticks),
         'grid.svg': grid_picture(cells, yardsticks),
     }
     for name, text in texts.items():
         write_atomically(workdir / name, text)
     return [workdir / name for name in texts]
+
+
+def known_yardsticks(workdir: Path) -> dict[str, dict[str, float]]:
+    """Those that a command before wrote into the folder's file, of whichever rows."""
+    try:
+        return dict(read_json_file(workdir / GRID)['yardsticks'])
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}  # there is none yet
 
 
 def grid_table(cells: Cells, yardsticks: Mapping[str, Mapping[str, float]]) -> str:
@@ -71,8 +82,15 @@ def _cell_line(
     speed = f'{cell["steps_per_second"]:.2f}{_share(cell, full, "steps_per_second")}'
     memory = f'{cell["temporary_bytes"] / MIB:,.0f}{_share(cell, full, "temporary_bytes")}'
     parameters = f'{cell["parameters"]:,}{" +" if is_larger else ""}'
-    last = f'{cell["seconds"] / 60:.0f} | {cell["learning_rate"]:g}'
+    has_other_rates = full is not None and not _same_pilots(cell, full)
+    last = f'{cell["seconds"] / 60:.0f} | {cell["learning_rate"]:g}{" *" if has_other_rates else ""}'
     return f'| {name} | {shown} | {_score(cell, dev)} | {speed} | {memory} | {parameters} | {last} |'
+
+
+def _same_pilots(cell: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
+    """Whether both chose their rates from the same ones, after as many steps."""
+    rates = [one.get('pilots', {}).keys() for one in (cell, full)]
+    return rates[0] == rates[1] and (not rates[0] or cell['pilot_steps'] == full['pilot_steps'])
 
 
 def _is_share(cell: Mapping[str, Any]) -> bool:

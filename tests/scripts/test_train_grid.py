@@ -97,6 +97,19 @@ def test_a_table_is_written_though_a_row_has_no_yardsticks(train_grid: Run, tmp_
     assert content['cells'] == {'listops_short': {'full': CELL}} and content['yardsticks'] == {}
 
 
+@pytest.mark.usefixtures('asked')
+def test_a_later_command_on_other_rows_keeps_failures_and_yardsticks(train_grid: Run, tmp_path: Path):
+    assert train_grid()[0] == 1
+    rows = [f'--config.examples.{split}=recall:rows=20:length=20:pairs=4' for split in ('train', 'dev', 'test')]
+    assert train_grid('--rows=recall', '--columns=full', *rows)[0] == 0
+    content = json.loads((tmp_path / 'grid' / 'grid.json').read_text())
+    assert content['cells']['listops_short']['linear'] == {'error': 'MemoryError: no room'}
+    assert {row: list(found) for row, found in content['yardsticks'].items()} == {
+        'listops_short': ['majority', 'root', 'root_digits'],
+        'recall': ['majority', 'values'],
+    }
+
+
 def test_yardsticks_alone(train_grid: Run, asked: dict[str, Any]):
     code, printed, errors = train_grid('--yardsticks')
     assert code == 0, errors

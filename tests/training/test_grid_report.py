@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from efficient_attention.training.grid_report import grid_picture, grid_table, write_grid
+from efficient_attention.training.grid_report import grid_picture, grid_table, known_yardsticks, write_grid
 
 
 def cell(scores: dict[str, float], parameters: int = 100, speed: float = 2.0) -> dict:
@@ -74,3 +74,17 @@ def test_all_three_are_written(tmp_path: Path):
         path.is_file() for path in paths
     )
     assert json.loads(paths[0].read_text()) == {'cells': CELLS, 'yardsticks': YARDSTICKS}
+
+
+def test_a_rate_that_was_chosen_from_others_is_marked():
+    chosen = cell({'0': 0.4}) | {'pilots': {'0.001': 2.0, '0.003': 2.1}, 'pilot_steps': 150}
+    others = chosen | {'pilots': {'0.001': 2.0}}, chosen | {'pilot_steps': 30}, cell({'0': 0.4})
+    columns = {'full': chosen, 'same': chosen} | {f'other_{number}': other for number, other in enumerate(others)}
+    lines = grid_table({'listops': columns}, {}).splitlines()
+    assert [line.split('|')[1].strip() for line in lines if line.endswith(' * |')] == ['other_2', 'other_1', 'other_0']
+
+
+def test_yardsticks_of_a_folder_are_read_again(tmp_path: Path):
+    assert known_yardsticks(tmp_path) == {}
+    write_grid(CELLS, YARDSTICKS, tmp_path)
+    assert known_yardsticks(tmp_path) == YARDSTICKS

@@ -12,7 +12,7 @@ folder itself, so these come one after another. What is read from the original f
 again.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,8 +38,8 @@ def write_sets(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
     """Writes the rows of each split's set; returns the files, of images their metadata.
 
     Raises:
-        InputError: the sets are of several kinds, or of one that is read from its original files; a folder of images
-            is not empty; or as `rows`.
+        InputError: the sets are of several kinds, or of one that is read from its original files; a file is there
+            already, or a folder of images is not empty; or as `rows`.
     """
     kinds = {one.kind for one in sets.values()}
     if len(kinds) != 1 or not kinds <= WRITERS.keys():
@@ -71,6 +71,7 @@ def _write_columns(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
             yield f'{text}\t{arena_set.labels[row.label]}'
 
     files = {split: folder / f'basic_{VALIDATION[split]}.tsv' for split in sets}
+    _refuse_files(files.values())
     return [_write_lines(files[split], lines(split, arena_set)) for split, arena_set in sets.items()]
 
 
@@ -80,7 +81,16 @@ def _write_pairs(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
             texts = [_one_line(text) for text in row.texts]
             yield '\t'.join([f'{row.label}.0', f'{split}{number}a', f'{split}{number}b', *texts])
 
-    return [_write_lines(folder / PAIR_FILES[split], lines(split, arena_set)) for split, arena_set in sets.items()]
+    files = {split: folder / PAIR_FILES[split] for split in sets}
+    _refuse_files(files.values())
+    return [_write_lines(files[split], lines(split, arena_set)) for split, arena_set in sets.items()]
+
+
+def _refuse_files(paths: Iterable[Path]) -> None:
+    """Raises InputError where a file is there: it may be an original one, which nobody could get again."""
+    for path in paths:
+        if path.exists():
+            raise InputError(f'{path} is there already; remove it or name another folder')
 
 
 def _write_lines(path: Path, lines: Iterator[str]) -> Path:

@@ -5,6 +5,7 @@ root            ListOps: the class most frequent under the operator of the root,
 root_digits     ListOps: that operator, applied to the digits that stand directly under it
 trigrams        bytes: a linear model of the row's byte 3-grams; of two texts of how alike these are
 pixels          images: a linear model of the grey values
+values          recall: the value that the row's pairs have most often, whichever key is asked for
 """
 
 from collections import Counter
@@ -16,6 +17,7 @@ import scipy
 from efficient_attention.data.arena.arena_row import ArenaRow
 from efficient_attention.data.arena.arena_set import ArenaSet
 from efficient_attention.data.arena.listops import CLOSE, DIGITS, value_of
+from efficient_attention.data.arena.recall import KEYS, VALUES
 
 HASHED = 2**16  # columns of the 3-gram counts
 PENALTY = 1e-4  # times the squared weights' sum, a row
@@ -30,6 +32,11 @@ def yardsticks(arena_set: ArenaSet, train: Rows, test: Rows) -> dict[str, float]
     learned = {name: learn(train) for name, learn in LEARN.get(arena_set.kind, {}).items()}
     predictions = {name: predict(test) for name, predict in ({'majority': majority(train)} | learned).items()}
     return {name: float((guesses == labels).mean()) for name, guesses in predictions.items()}
+
+
+def names_of(kind: str) -> list[str]:
+    """The names of the yardsticks of a kind of rows."""
+    return ['majority', *LEARN.get(kind, {})]
 
 
 def majority(train: Rows) -> Predict:
@@ -72,6 +79,17 @@ def own_digits(text: np.ndarray) -> list[int]:
     words = text.astype(np.int64)
     steps = np.where((words >= DIGITS) & (words < CLOSE), 1, 0) - (words == CLOSE)
     return words[(np.cumsum(steps) == 1) & (words < DIGITS)].tolist()
+
+
+def by_values(train: Rows) -> Predict:
+    """The value that stands most often in the row; of a row without one, the most frequent class."""
+    otherwise = most_frequent([row.label for row in train])
+
+    def in_text(text: np.ndarray) -> int:
+        counts = np.bincount(text[(text >= KEYS) & (text < KEYS + VALUES)] - KEYS, minlength=VALUES)
+        return int(counts.argmax()) if counts.any() else otherwise
+
+    return lambda rows: np.array([in_text(row.texts[0].astype(np.int64)) for row in rows])
 
 
 def by_trigrams(train: Rows) -> Predict:
@@ -137,4 +155,5 @@ LEARN: dict[str, dict[str, Callable[[Rows], Predict]]] = {
     'aan': {'trigrams': by_trigrams},
     'cifar10': {'pixels': by_pixels},
     'pathfinder': {'pixels': by_pixels},
+    'recall': {'values': by_values},
 }

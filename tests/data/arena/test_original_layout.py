@@ -63,6 +63,21 @@ def test_passages_are_read_again_as_pairs(tmp_path: Path):
         assert bytes(again.texts[0].astype(np.uint8)).split() == bytes(row.texts[0].astype(np.uint8)).split()
 
 
+@pytest.mark.parametrize(
+    'text, name',
+    [
+        ('passages:rows=1:length=40:source=stdlib', 'new_aan_pairs.eval.tsv'),
+        ('listops:rows=1:length=8-40', 'basic_val.tsv'),
+    ],
+)
+def test_no_file_is_overwritten(tmp_path: Path, text: str, name: str):
+    """AAN's own pairs have these names, and nobody can get them again."""
+    (tmp_path / name).write_text('original')
+    with pytest.raises(InputError, match=f'{name} is there already; remove it or name another folder$'):
+        write_sets(sets_of(text, ('train', 'dev')), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == 'original'
+
+
 def test_images_of_one_kind_alone(tmp_path: Path):
     sets = {
         'train': open_set('pathfinder:rows=1:size=32:bars=4', 'x'),

@@ -1,0 +1,115 @@
+"""Of which config each cell of a grid is: noted in its folder, and compared with those of its row and of before."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from efficient_attention.config.json_text import read_json_file
+from efficient_attention.config.nested_dicts import flatten, to_dict
+from efficient_attention.config.run import RunConfig
+from efficient_attention.errors import InputError
+from efficient_attention.whole_files import write_atomically
+
+Values = Mapping[str, Any]
+Cells = Mapping[tuple[str, str], Values]
+VALUES, CELL = 'values.json', 'cell.json'  # of a cell's folder: its config, its result
+SIZE = 'size'  # beside the groups of a cell's values: the name of its sizes
+EQUAL = (SIZE, 'task', 'data', 'examples', 'train.steps', 'train.batch_size', 'train.seed', 'eval', 'checkpoint')
+OF_SIZE = (
+    'model.layers',
+    'model.width',
+    'model.heads',
+    'model.head_width',
+    'model.embedding_width',
+    'model.feed_forward_width',
+    'model.dropout_rate',
+    'optimizer',
+)
+RATE = 'optimizer.learning_rate'  # which each cell may choose for itself
+# What changes neither a result nor what a step takes, and so may change between two commands on one folder. What
+# changes a step's time or memory alone may not: they stand in the table.
+FREE = (
+    *('data.cache', 'data.processes', 'data.workers', 'data.prefetch', 'examples.cache', 'distill.cache'),
+    *('train.log_every_steps', 'train.stall_seconds'),
+)
+
+
+def noted(cells: Cells, size: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """The values of cells as JSON gives them back, with the name of their sizes."""
+    return {cell: json.loads(json.dumps(values)) | {SIZE: size} for cell, values in cells.items()}
+
+
+def note_values(workdir: Path, cells: Cells) -> None:
+    """Writes into each cell's folder of which config it is."""
+    for (row, column), values in cells.items() if jax.process_index() == 0 else ():
+        folder = workdir / row / column
+        if not has_begun(folder):
+            write_atomically(folder / VALUES, json.dumps(values) + '\n')
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether a cell has a result or a run, of a seed or a pilot; one that was refused before has its values alone."""
+    return (folder / VALUES).is_file() and ((folder / CELL).is_file() or any(folder.glob('*/config.json')))
+
+
+def in_folder(workdir: Path, rows: set[str]) -> dict[tuple[str, str], Values]:
+    """The values of the cells that the folder has of some rows, by whichever command."""
+    paths = [path for row in sorted(rows) for path in sorted((workdir / row).glob(f'*/{VALUES}'))]
+    begun = [path for path in paths if has_begun(path.parent)]
+    return {(path.parent.parent.name, path.parent.name): read_json_file(path) for path in begun}
+
+
+def check_workdir(workdir: Path, cells: Cells) -> None:
+    """Raises InputError where a cell's folder is of another config."""
+    for (row, column), values in cells.items():
+        folder = workdir / row / column
+        for name, (before, now) in differences(read_json_file(folder / VALUES), values) if has_begun(folder) else ():
+            raise InputError(
+                f'{folder} was made with {name} = {before!r}, now it is {now!r}; name a new --workdir, or give '
+                'the old value'
+            )
+
+
+def check_equal(cells: Cells, *, has_own_sizes: bool = False) -> None:
+    """Raises InputError where cells of one row differ in what they read, how long they train or, unless they have
+    sizes of their own, in these; names the field."""
+    names = EQUAL if has_own_sizes else EQUAL + OF_SIZE
+    first: dict[str, tuple[str, Values]] = {}
+    for (row, column), values in cells.items():
+        other, before = first.setdefault(row, (column, values))
+        for field, _ in differences(before, values):
+            if field != RATE and any(f'{field}.'.startswith(f'{name}.') for name in names):
+                raise InputError(
+                    f'{row}: {field} differs between the columns {other} and {column}; all cells of a row have '
+                    'the same rows, in the same order, and the same steps and sizes'
+                )
+
+
+def check_tested(cells: Cells) -> None:
+    """Raises InputError where a cell has no test rows, or would choose its checkpoint by them."""
+    for (row, column), values in cells.items():
+        if values['eval']['split'] != 'held_out' or not values['examples']['test']:
+            fault = 'examples.test is empty' if not values['examples']['test'] else "eval.split is 'test'"
+            raise InputError(f'{row},{column}: {fault}; a cell is chosen by examples.dev and tested on examples.test')
+
+
+def differences(first: Values, second: Values) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """(dotted name, both values) of each field in which two configs differ; a field that is not given has its default,
+    so that it may be one that is younger than a folder."""
+    before, now = completed(first), completed(second)
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name) and name not in FREE:
+            yield name, (before.get(name), now.get(name))
+
+
+def completed(values: Values) -> dict[str, Any]:
+    """{dotted name: value} with defaults where there is none, or None, which is another run's value where the run
+    starts from one."""
+    given = flatten(values)
+    is_started = bool(given.get('train.start_from'))
+    defaults = flatten(to_dict(RunConfig()) | {SIZE: ''})
+    kept = {name: value for name, value in given.items() if value is not None or is_started or name not in defaults}
+    return defaults | kept

@@ -1,0 +1,82 @@
+"""Joins the tables of several grids, such as one of each machine: prints them as Markdown, draws and writes them.
+
+    python scripts/join_grids.py runs/arena/grid.json other/arena/grid.json --output arena.json --picture arena.svg
+
+Files are the `grid.json` of `scripts/train_grid.py` or what this command wrote before; a later file's cell takes the
+place of an earlier one's. Without --output and --picture the tables are printed alone.
+"""
+
+from efficient_attention.commands.stopping import catch_stop_signals
+
+if __name__ == '__main__':
+    catch_stop_signals()  # before the imports, which take a while
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from efficient_attention.commands.command_line import parse_flags, run_command
+from efficient_attention.config.json_text import read_json_file
+from efficient_attention.errors import InputError
+from efficient_attention.training.grid_report import grid_picture, grid_table
+from efficient_attention.whole_files import write_atomically
+
+Table = dict[str, dict[str, Any]]
+
+
+def main() -> None:
+    """Reads, joins, writes and prints."""
+    options = flags.FlagValues()
+    flags.DEFINE_string('output', None, 'A file that ends in .json.', flag_values=options)
+    flags.DEFINE_string('picture', None, 'A file that ends in .svg.', flag_values=options)
+    grids = parse_flags(sys.argv, options=options, words='GRID...')
+    for name, ending in (('output', '.json'), ('picture', '.svg')):
+        if options[name].value is not None and not options[name].value.endswith(ending):
+            raise InputError(f'--{name} is {options[name].value}; it must end in {ending}')
+    cells, yardsticks = joined(map(Path, grids))
+    if options.output is not None:
+        write_atomically(Path(options.output), json.dumps({'cells': cells, 'yardsticks': yardsticks}, indent=2) + '\n')
+    if options.picture is not None:
+        write_atomically(Path(options.picture), grid_picture(cells, yardsticks))
+    print(grid_table(cells, yardsticks))
+
+
+def joined(paths: Iterable[Path]) -> tuple[Table, Table]:
+    """The cells {row: {column: result}} and yardsticks {row: {name: value}} of all files.
+
+    Raises:
+        InputError: a file that cannot be read or is no grid, or cells of a row that differ in their steps.
+    """
+    cells: Table = {}
+    yardsticks: Table = {}
+    for path in paths:
+        grid = read_grid(path)
+        for row, columns in grid['cells'].items():
+            cells.setdefault(row, {}).update(columns)
+            yardsticks.setdefault(row, {}).update(grid['yardsticks'].get(row, {}))
+            steps = {column: cell['steps'] for column, cell in cells[row].items() if 'error' not in cell}
+            if len(set(steps.values())) > 1:
+                raise InputError(
+                    f'{path}: {row} has other steps than the files before, which cannot be compared: {steps}'
+                )
+    return cells, yardsticks
+
+
+def read_grid(path: Path) -> dict[str, Table]:
+    """The content of a `grid.json`."""
+    try:
+        grid = read_json_file(path)
+        for column in (cell for columns in grid['cells'].values() for cell in columns.values()):
+            _ = column['error'] if 'error' in column else (column['steps'], column['mean'][column['metric']])
+        _ = {name: float(value) for row in grid['yardsticks'].values() for name, value in row.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f'{path}: no grid.json of scripts/train_grid.py: {type(error).__name__}: {error}') from None
+    return dict(grid)
+
+
+if __name__ == '__main__':
+    run_command(main)

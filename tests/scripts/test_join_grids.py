@@ -1,0 +1,74 @@
+"""Grids of several folders as one table."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from efficient_attention.errors import InputError
+from efficient_attention.training.grid_report import grid_table
+from scripts.join_grids import joined, main
+from tests.training.test_grid_report import cell
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def write(path: Path, columns: dict, yardsticks: dict, row: str = 'listops') -> Path:
+    cells = {row: {name: one | {'steps': 10} if 'steps' not in one else one for name, one in columns.items()}}
+    path.write_text(json.dumps({'cells': cells, 'yardsticks': {row: yardsticks}}))
+    return path
+
+
+def test_later_cells_take_the_place_of_earlier_ones(tmp_path: Path, monkeypatch, capsys):
+    first = write(tmp_path / 'a.json', {'full': cell({'0': 0.4}), 'linear': cell({'0': 0.2})}, {'majority': 0.1})
+    second = write(tmp_path / 'b.json', {'linear': cell({'0': 0.3}), 'lsh': {'error': 'no room'}}, {'root': 0.36})
+    third = write(tmp_path / 'c.json', {'full': cell({'0': 0.5})}, {}, row='recall')
+    cells, yardsticks = joined([first, second, third])
+    assert {name: one.get('mean') for name, one in cells['listops'].items()} == {
+        'full': {'accuracy': 0.4},
+        'linear': {'accuracy': 0.3},
+        'lsh': None,
+    }
+    assert yardsticks == {'listops': {'majority': 0.1, 'root': 0.36}, 'recall': {}} and list(cells) == [
+        'listops',
+        'recall',
+    ]
+
+    output, picture = tmp_path / 'all.json', tmp_path / 'all.svg'
+    words = ['join_grids.py', *map(str, (first, second, third)), '--output', str(output), '--picture', str(picture)]
+    monkeypatch.setattr(sys, 'argv', words)
+    main()
+    assert capsys.readouterr().out.rstrip('\n') == grid_table(cells, yardsticks).rstrip('\n')
+    assert (
+        joined([output]) == (cells, yardsticks)
+        and '<!-- recall: accuracy on the test rows, % -->' in picture.read_text()
+    )
+
+
+@pytest.mark.parametrize(
+    'words, message',
+    [
+        (['absent.json'], 'absent.json: no grid.json of scripts/train_grid.py: FileNotFoundError'),
+        (['other.json'], "other.json: no grid.json of scripts/train_grid.py: KeyError: 'cells'"),
+        (['ten.json', 'twenty.json'], 'twenty.json: listops has other steps than the files before, which cannot be'),
+        (['ten.json', '--output', 'all.md'], '--output is all.md; it must end in .json'),
+        (['ten.json', '--picture', 'all.png'], '--picture is all.png; it must end in .svg'),
+    ],
+)
+def test_bad_input_is_one_line(words: list[str], message: str, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'other.json').write_text('{}')
+    write(tmp_path / 'ten.json', {'full': cell({'0': 0.4})}, {})
+    write(tmp_path / 'twenty.json', {'linear': cell({'0': 0.4}) | {'steps': 20}}, {})
+    monkeypatch.setattr(sys, 'argv', ['join_grids.py', *words])
+    with pytest.raises(InputError) as caught:
+        main()
+    assert message in str(caught.value) and not list(tmp_path.glob('all*'))
+
+
+def test_the_page_shows_the_tables_of_its_file():
+    cells, yardsticks = joined([ROOT / 'docs/arena.json'])
+    page = (ROOT / 'docs/arena.md').read_text(encoding='utf-8')
+    lines = [line for line in grid_table(cells, yardsticks).splitlines() if line.startswith('|')]
+    assert lines and [line for line in lines if line not in page] == []

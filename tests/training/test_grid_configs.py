@@ -1,0 +1,100 @@
+"""Configs of cells: what of them may differ, in a row and between two commands on a folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs.arena import get_config
+from efficient_attention.errors import InputError
+from efficient_attention.training.grid_configs import (
+    check_equal,
+    check_workdir,
+    completed,
+    differences,
+    has_begun,
+    in_folder,
+    note_values,
+    noted,
+)
+
+
+def cells_of(*names: str, **fields: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    found = {}
+    for name in names:
+        config = get_config(name)
+        config.update_from_flattened_dict(fields)
+        found[name.split(',')[0], name.split(',')[1]] = config.to_dict()
+    return found
+
+
+def begin(workdir: Path, cells: dict, size: str = '') -> None:
+    """A folder in which all cells have a result and no run any more, as where somebody removed the checkpoints."""
+    note_values(workdir, noted(cells, size))
+    for row, column in cells:
+        (workdir / row / column / 'cell.json').write_text('{}')
+
+
+def test_differences_of_configs():
+    first, second = {'a': {'b': 1, 'c': (1, 2)}, 'd': 3}, {'a': {'b': 2, 'c': [1, 2]}, 'e': 3}
+    assert list(differences(first, second)) == [('a.b', (1, 2)), ('d', (3, None)), ('e', (None, 3))]
+
+
+def test_a_field_that_is_not_given_has_its_default():
+    values = noted(cells_of('image,full'), '')['image', 'full']
+    older = json.loads(json.dumps(values))
+    del older['model']['scan_unroll'], older['size']
+    assert list(differences(older, values)) == [('model.scan_unroll', (1, 2))]
+    assert values['model']['remat'] is None and completed(values)['model.remat'] == 'none'
+    started = values | {'train': values['train'] | {'start_from': 'runs/a'}}
+    assert completed(started)['model.remat'] is None  # that of the run that it starts from
+
+
+@pytest.mark.parametrize('name, value', [('examples.cache', 'elsewhere'), ('train.log_every_steps', 7)])
+def test_what_changes_no_figure_may_change(tmp_path: Path, name: str, value: Any):
+    begin(tmp_path, cells_of('recall,full'))
+    changed = noted(cells_of('recall,full', **{name: value}), '')
+    check_workdir(tmp_path, changed)
+    check_equal(in_folder(tmp_path, {'recall'}) | noted(cells_of('recall,linear', **{name: value}), ''))
+
+
+@pytest.mark.parametrize('name, value', [('train.steps', 9), ('model.scan_unroll', 1), ('eval.every_steps', 10)])
+def test_a_result_without_its_runs_stays_that_of_its_config(tmp_path: Path, name: str, value: Any):
+    begin(tmp_path, cells_of('recall,full'))
+    assert has_begun(tmp_path / 'recall/full')
+    with pytest.raises(InputError, match=f'recall/full was made with {name} = .*, now it is {value}; name a new'):
+        check_workdir(tmp_path, noted(cells_of('recall,full', **{name: value}), ''))
+
+
+@pytest.mark.parametrize(
+    'first, second, fields, field',
+    [
+        ('text,full', 'text,linear', {'model.layers': 6}, 'model.layers'),
+        ('text,full', 'text,linear', {'optimizer.weight_decay': 0.5}, 'optimizer.weight_decay'),
+        (
+            'image,full,code',
+            'image,linear,paper',
+            {},
+            'model.feed_forward_width|model.head_width|model.heads|model.layers',
+        ),
+    ],
+)
+def test_cells_of_a_row_have_equal_sizes(first: str, second: str, fields: dict, field: str):
+    cells = noted(cells_of(first), '') | noted(cells_of(second, **fields), '')
+    with pytest.raises(InputError, match=f'({field}) differs between the columns full and linear; all cells'):
+        check_equal(cells)
+
+
+def test_cells_may_have_rates_of_their_own():
+    check_equal(
+        noted(cells_of('text,full'), '') | noted(cells_of('text,linear', **{'optimizer.learning_rate': 0.5}), '')
+    )
+
+
+def test_released_sizes_are_a_mechanisms_own_and_mix_with_no_others():
+    """What the images of a mechanism read is the same, with a word in front, for all of them."""
+    released = noted(cells_of('image,full,code', 'image,lra_local,code', 'image,sinkhorn,code'), 'code')
+    check_equal(released, has_own_sizes=True)
+    with pytest.raises(InputError, match='image: size differs between the columns full and linear'):
+        check_equal(released | noted(cells_of('image,linear,paper'), 'paper'), has_own_sizes=True)
