@@ -12,7 +12,7 @@ OF_ROWS = ('sequence', 'towers')  # that give C numbers for each row
 TRANSFORMS = ('none', 'tanh', *ACTIVATIONS)
 MOST_SENTENCE_LAYERS = 2**10
 FEATURES = ('last', 'mix')
-POOLINGS = ('first', 'mean', 'attention')
+POOLINGS = ('first', 'mean', 'attention', 'multihead')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,8 @@ class HeadConfig:
     features: str = 'last'
     outputs: int = 2  # C of 'sequence', 'towers' and 'token'; one class = regression
     # of 'sequence', 'towers' and 'choice': a row's vector is that of its 'first' token | the 'mean' of its tokens'
-    # | their mean by the weights of an 'attention' with a learned query
+    # | their mean by the weights of an 'attention' with a learned query | what a learned vector reads by 'multihead'
+    # attention, with a feed-forward layer (Set Transformer)
     pooling: str = 'first'
     # of 'sequence': layers, of the encoder's kind, over one vector for each sentence of a row; 0 = no such level
     sentence_layers: int = 0

@@ -15,6 +15,9 @@ def check_pooling(head: HeadConfig, model: ModelConfig, examples: ExamplesConfig
     if head.kind in POOLED and is_one_way:
         allowed = f"'mean' or 'attention' with one direction of model.cell {model.cell!r}: a first token reads no other"
         require(head.pooling != 'first', 'head.pooling', head.pooling, allowed)
+    if head.pooling == 'multihead' and model.cell != 'none':
+        allowed = f"another with model.cell {model.cell!r}: 'multihead' has the heads of the encoder's attention"
+        raise InputError(f"head.pooling is 'multihead'; it must be {allowed}")
     if examples.sentences:
         check_sentence_rows(examples, model, mesh)
     if head.kind == 'none':

@@ -1,4 +1,4 @@
-"""One vector of a row's vectors: its first one, their mean, or their mean by learned weights."""
+"""One vector of a row's vectors: its first one, their mean, their mean by learned weights, or what a query reads."""
 
 import math
 
@@ -8,6 +8,7 @@ from flax import nnx
 from jax import Array
 
 from efficient_attention.config.layer import LayerConfig
+from efficient_attention.modules.multihead_pooling import MultiheadPooling
 from efficient_attention.modules.parameters import kernel_init, linear
 
 MASKED = -1e30  # the score of padding: finite, so that a row of padding has no NaN
@@ -18,7 +19,8 @@ class Pooling(nnx.Module):
 
     'first' = the vector of the first position, whatever stands there; 'mean' = the mean over the row's tokens;
     'attention' = sum a h with a = softmax(u . q), u = tanh(W h + b) and a learned query q (Yang et al. 2016,
-    "Hierarchical Attention Networks for Document Classification", section 2.2).
+    "Hierarchical Attention Networks for Document Classification", section 2.2); 'multihead' = `MultiheadPooling`, that
+    of the Set Transformer.
     """
 
     def __init__(self, config: LayerConfig, kind: str, *, rngs: nnx.Rngs) -> None:
@@ -26,16 +28,21 @@ class Pooling(nnx.Module):
         self.dense = linear(config, width, width, rngs) if kind == 'attention' else None
         drawn = kernel_init(config, 1.0 / math.sqrt(width)) if kind == 'attention' else None
         self.query = None if drawn is None else nnx.Param(drawn(rngs.params(), (width,), jnp.float32))
+        self.multihead = MultiheadPooling(config, rngs=rngs) if kind == 'multihead' else None
 
     def __call__(self, x_BLD: Array, segments_BL: Array) -> Array:
         """The vector of each row, in the dtype of `x`; segment 0 = padding."""
         if self.kind == 'first':
             return x_BLD[:, 0]
+        if self.multihead is not None:
+            return self.multihead(x_BLD, segments_BL)
         weights_BL = self.weights(x_BLD, segments_BL)
         return jnp.einsum('BL,BLD->BD', weights_BL, x_BLD.astype(jnp.float32)).astype(x_BLD.dtype)
 
     def weights(self, x_BLD: Array, segments_BL: Array) -> Array:
         """float32 [B, L]: how much each position weighs in its row's vector; 1 in all where there is a token."""
+        if self.multihead is not None:
+            return self.multihead.weights(x_BLD, segments_BL)
         shares_BL = (segments_BL > 0).astype(jnp.float32)
         if self.kind == 'first':
             return shares_BL * (jnp.arange(x_BLD.shape[1]) == 0).astype(jnp.float32)[None]

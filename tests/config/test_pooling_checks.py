@@ -44,6 +44,12 @@ def test_what_fits():
             {'sentences': 0},
             "^head.pooling is 'first'; it must be 'mean' or 'attention' with one direction of model.cell 'gru': a",
         ),
+        (
+            {'pooling': 'multihead', 'sentence_layers': 0},
+            {},
+            {'sentences': 0},
+            "^head.pooling is 'multihead'; it must be another with model.cell 'gru': 'multihead' has the heads of",
+        ),
         ({}, {}, {'problem': 'multiple_choice'}, "^examples.sentences is 30; examples.problem 'multiple_choice' reads"),
         (
             {},
