@@ -25,6 +25,7 @@ __version__ = '0.1.0'
 _PUBLIC = {
     'attend': 'attention.attend',
     'attention_weights': 'attention.attend',
+    'draw_operands': 'attention.draw_operands',
     'Softmax': 'attention.softmax.definition',
     'LSH': 'attention.lsh.definition',
     'FAVOR': 'attention.favor.definition',

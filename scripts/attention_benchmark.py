@@ -30,7 +30,7 @@ class Side:
     """What is measured: a mechanism of ours on a backend, or a peer; `against`: the peers of the same mechanism."""
 
     name: str
-    mechanism: str = ''  # with {length} in the place of the number of keys
+    mechanism: str = ''  # with {length} in the place of the number of keys, {root} in that of its square root
     backend: str = 'blocked'
     peer: str = ''
     against: tuple[str, ...] = ()
@@ -65,6 +65,7 @@ OURS = (
     Side('sortcut', 'sinkhorn(64, 1024, cut=2)', against=('sinkhorn_transformer_cut',)),
     Side('routing', 'routing(64, 64)', against=('routing_transformer',)),
     Side('routing_causal', 'routing(64, 64, causal=True)', against=('routing_transformer_causal',)),
+    Side('routing_root', 'routing({root}, {root})'),
     Side('routing_half', 'routing(64, 64, local_heads=4)', against=('routing_transformer_half',)),
 )
 PEERS = tuple(Side(name, peer=name) for side in OURS for name in side.against if name != 'jax_nn')

@@ -27,6 +27,7 @@ from absl import flags
 from jax import Array
 
 import efficient_attention as ea
+from efficient_attention.attention.draw_operands import draw_operands
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.commands.command_line import parse_flags, run_command
 from efficient_attention.commands.flags import define_integers, define_length, define_model
@@ -105,14 +106,9 @@ def errors_of_mechanisms(layers: Layers, mechanisms: dict[str, Mechanism]) -> di
 def outputs_of(mechanism: Mechanism, layers: Layers) -> np.ndarray:
     """What attention gives in each layer, float32 [N, B, L, H, K]."""
     heads, width = layers[0].shape[-2:]
-    keys = iter(jax.random.split(jax.random.key(0), 1 + len(mechanism.learned_operands(heads, width))))
-    options: dict[str, Any] = {'rng': next(keys)} if mechanism.needs_rng else {}
-    declared = mechanism.learned_operands(heads, width)
-    if declared:
-        options['learned'] = {
-            name: one.deviation * jax.random.normal(key, one.shape)
-            for (name, one), key in zip(declared.items(), keys, strict=False)
-        }
+    rngs = jax.random.split(jax.random.key(0))
+    options: dict[str, Any] = {'rng': rngs[0]} if mechanism.needs_rng else {}
+    options['learned'] = draw_operands(mechanism, heads, width, rngs[1]) or None
     return np.stack([ea.attend(q, k, v, mechanism, **options) for q, k, v in zip(*layers, strict=True)])
 
 

@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 import os
 import resource
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import jax
 
 from efficient_attention.attention.attend import attend
+from efficient_attention.attention.draw_operands import draw_operands
 from efficient_attention.attention.parsing import parse_mechanism
 
 
@@ -26,9 +28,9 @@ def measure(shape: dict[str, Any]) -> dict[str, Any]:
     q, k, v, cotangent = (jax.random.normal(key, size) for key in jax.random.split(jax.random.key(0), 4))
     jax.block_until_ready((q, k, v, cotangent))
     baseline = peak_bytes()
-    mechanism = parse_mechanism(shape['mechanism'].format(length=shape['length']))
-    declared = mechanism.learned_operands(*size[2:])
-    learned = {name: one.deviation * jax.random.normal(jax.random.key(2), one.shape) for name, one in declared.items()}
+    length = shape['length']
+    mechanism = parse_mechanism(shape['mechanism'].format(length=length, root=round(math.sqrt(length))))
+    learned = draw_operands(mechanism, *size[2:], jax.random.key(2))
     rng = jax.random.key(1) if mechanism.needs_rng else None
 
     def forward(q: jax.Array, k: jax.Array, v: jax.Array, learned: Any) -> jax.Array:

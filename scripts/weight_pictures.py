@@ -1,11 +1,14 @@
 """Weights as pictures: what mechanisms make of the same random queries and keys."""
 
+from typing import Any
+
 import jax
 import numpy as np
 from absl import flags
 from matplotlib.figure import Figure
 
 from efficient_attention.attention.attend import attention_weights
+from efficient_attention.attention.draw_operands import draw_operands
 from efficient_attention.attention.mechanism import Mechanism
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.commands.flags import define_length
@@ -41,10 +44,13 @@ def draw_weights(texts: list[str], options: flags.FlagValues) -> Figure:
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, text, mechanism in zip(grid, texts, mechanisms, strict=False):
         weights_LM = weights_of(mechanism, text, options)
-        axes.imshow(weights_LM, cmap='Blues', vmin=0.0, vmax=1.0, interpolation='nearest')
+        has_negative = bool((weights_LM < 0.0).any())  # of Linformer and Nystrom
+        colours, least = ('RdBu', -1.0) if has_negative else ('Blues', 0.0)
+        axes.imshow(weights_LM, cmap=colours, vmin=least, vmax=1.0, interpolation='nearest')
         axes.set_title(text, family='monospace', size=8)
         axes.tick_params(labelsize=7, length=0)
-        print(f'{text}: {(weights_LM > 0.0).sum(1).mean():.1f} keys a query have weight')
+        negative = f', {(weights_LM < 0.0).sum(1).mean():.1f} a negative one' if has_negative else ''
+        print(f'{text}: {(weights_LM != 0.0).sum(1).mean():.1f} keys a query have weight{negative}')
     for axes in grid[len(texts) :]:
         axes.set_axis_off()
     figure.suptitle('weights of one head over random keys: queries downwards', size=9)
@@ -56,7 +62,8 @@ def weights_of(mechanism: Mechanism, text: str, options: flags.FlagValues) -> np
     shape = 1, options.length, 1, WIDTH
     rngs = jax.random.split(jax.random.key(options.seed), 4)
     query, key = (SCALE * jax.random.normal(rng, shape) for rng in rngs[:2])
-    given = {'rng': rngs[2]} if mechanism.needs_rng else {}
+    given: dict[str, Any] = {'rng': rngs[2]} if mechanism.needs_rng else {}
+    given['learned'] = draw_operands(mechanism, 1, WIDTH, jax.random.fold_in(rngs[3], 2)) or None
     if mechanism.needs_centres:
         given['centres'] = jax.nn.sigmoid(2.0 * jax.random.normal(rngs[3], shape[:3]))
     if options.score == 'additive':

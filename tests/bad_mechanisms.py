@@ -42,6 +42,14 @@ BAD_MECHANISMS: dict[str, BadInput] = {
     'clusters of half a token': train(
         'model.attention=routing(4,0.5)', "attention 'routing(4,0.5)': routing size is 0.5; it must be a whole number"
     ),
+    'window without local heads': train(
+        'model.attention=routing(4,8,window=3)',
+        "attention 'routing(4,8,window=3)': routing window is 3; it must be 64 without local heads",
+    ),
+    'iterations of a causal sort': train(
+        'model.attention=sinkhorn(16,8,3,causal=True)',
+        "attention 'sinkhorn(16,8,3,causal=True)': sinkhorn iterations is 3; it must be 8 in the causal form",
+    ),
     'all heads local': train(
         'model.attention=routing(4,8,local_heads=2)', 'routing local_heads is 2; it must be below 2, the heads'
     ),

@@ -1,6 +1,7 @@
 """Pooling by multi-head attention: one learned vector reads a row, and the layer's other half follows."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +63,7 @@ class MultiheadPooling(nnx.Module):
         return x_BLI.reshape(*x_BLI.shape[:2], self.config.heads, self.config.head_width)
 
 
-def tokens(segments_BL: Array) -> dict[str, Array]:
+def tokens(segments_BL: Array) -> dict[str, Any]:
     """The arguments by which one query reads all tokens of its row, whichever their segment."""
     is_token_BL = (segments_BL > 0).astype(jnp.int32)
     return {'query_segments': jnp.ones_like(is_token_BL[:, :1]), 'key_segments': is_token_BL}

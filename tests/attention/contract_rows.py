@@ -29,7 +29,7 @@ def linformer_weights(
 
 
 def landmarks(x: np.ndarray, valid: np.ndarray, count: int) -> list[np.ndarray | None]:
-    """Means of the valid tokens number [j n / m, (j + 1) n / m) of n, or None where there are none."""
+    """Means of the valid tokens from number floor(j n / m) to before floor((j + 1) n / m) of n, None without any."""
     tokens = x[valid]
     found: list[np.ndarray | None] = []
     for j in range(count):

@@ -32,9 +32,9 @@ def of_linformer(_: Any, query: np.ndarray, key: np.ndarray, learned: Arrays, va
     return contract_rows.linformer_weights(query, key, (learned['keys'], learned['values']), valid, valid)
 
 
-def of_nystrom(mechanism: Any, query: np.ndarray, key: np.ndarray, _: Arrays, valid: np.ndarray) -> np.ndarray:
+def of_nystrom(mechanism: Any, query: np.ndarray, key: np.ndarray, learned: Arrays, valid: np.ndarray) -> np.ndarray:
     options = {'count': mechanism.landmarks, 'iterations': mechanism.iterations}
-    return contract_rows.nystrom_weights(query, key, valid, valid, **options)
+    return contract_rows.nystrom_weights(query, key, valid, valid, convolution=learned['convolution'], **options)
 
 
 def of_induced(_: Any, query: np.ndarray, key: np.ndarray, learned: Arrays, valid: np.ndarray) -> np.ndarray:
@@ -47,10 +47,10 @@ DEFINITIONS = {
     "linear('cos', 1025, causal=True)": of_pairs,
     "synthesizer('dense', 1025)": of_pairs,
     "synthesizer('random', 1025, pattern=causal)": of_pairs,
-    "synthesizer('factorized', 1025, 8)": of_pairs,
+    "synthesizer('factorized', 1025, 12)": of_pairs,  # of heads of 8
     "synthesizer('random+dot', 1025)": of_pairs,
     'linformer(40, 1025, tied=False)': of_linformer,
-    'nystrom(40)': of_nystrom,
+    'nystrom(40, 6, 35)': of_nystrom,  # its convolution in several blocks, too
     'induced(40)': of_induced,
 }
 
@@ -82,14 +82,34 @@ def test_no_gradient_reaches_a_later_token(text: str):
 
 
 @pytest.mark.parametrize(
-    'text', ["linear('cos', 50)", 'linformer(9, 50)', 'induced(9)', 'nystrom(9)', "synthesizer('dense', 50)"]
+    'text',
+    [
+        'linear()',
+        "linear('cos', 50)",
+        'linformer(9, 50)',
+        'induced(9)',
+        'nystrom(9)',
+        "synthesizer('dense', 50)",
+        "synthesizer('factorized', 50, 3)",
+        "synthesizer('random', 50)",
+    ],
 )
 def test_sixteen_bits(text: str):
     check_bfloat16(text)
 
 
 @pytest.mark.parametrize(
-    'text', ['linear()', "linear('cos', 16384)", 'linformer(64, 16384)', 'nystrom(64)', 'induced(64)']
+    'text',
+    [
+        'linear()',
+        "linear('cos', 16384)",
+        'linformer(64, 16384)',
+        'nystrom(64)',
+        'induced(64)',
+        "synthesizer('dense', 16384)",
+        "synthesizer('factorized', 16384, 8)",
+        "synthesizer('factorized', 16384, 32)",  # more than a head's 16 numbers
+    ],
 )
 def test_nothing_is_as_large_as_all_pairs(text: str):
     """The largest array has a column of 128 numbers, or less, for each token of 2 heads."""

@@ -226,6 +226,7 @@ TABLE: dict[str, Callable[[Any, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     "synthesizer('dense', 512)": of_synthesizer,
     "synthesizer('random', 512, pattern=causal)": of_synthesizer,
     "synthesizer('factorized', 512, 3, pattern=causal & window(5))": of_synthesizer,
+    "synthesizer('factorized', 512, 40)": of_synthesizer,
     "synthesizer('random+dot', 512, pattern=causal)": of_synthesizer,
 }
 

@@ -52,7 +52,9 @@ MODELS: dict[str, dict[str, Any]] = {  # two layers of different attention each
         'relative': 'transformer_xl', 'rotary': False, 'relative_shared_biases': False,
         'attention': 'causal & window(7)',
     },
-    'synthesizer': {'attention': "synthesizer('dense', 40, pattern=causal)", 'rotary': False, 'relative': 'alibi'},
+    'synthesizer': {
+        'attention': "synthesizer('factorized', 40, 20, pattern=causal)", 'rotary': False, 'relative': 'alibi',
+    },
     'synthesizer of nothing': {'attention': "synthesizer('random', 40, pattern=causal & window(9))", 'rotary': False},
     'cosines': {'attention': "linear('cos', 40, causal=True, chunk=16)", 'rotary': False},
     'lstm': {'cell': 'lstm', 'rotary': False, 'feed_forward': False},

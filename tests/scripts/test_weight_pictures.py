@@ -26,6 +26,16 @@ def test_each_mechanism_has_its_picture(tmp_path: Path, capsys: pytest.CaptureFi
     assert lines[1] == 'hard: 1.0 keys a query have weight'
 
 
+def test_mechanisms_that_learn_have_theirs_as_they_begin(capsys: pytest.CaptureFixture):
+    texts = ['linformer(4, 16)', 'nystrom(4, 6, 3)', 'induced(4)', 'sinkhorn(4, 4)', 'routing(3, 6)']
+    texts += ["synthesizer('dense', 16)", "linear('cos', 16)", 'favor(16)']
+    figure = draw_weights(texts, options('--length', '16'))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.rpartition(': ')[0] for line in lines] == texts
+    is_signed = [axes.images[0].get_clim() == (-1.0, 1.0) for axes in figure.axes if axes.images]
+    assert is_signed == ['a negative one' in line for line in lines] == [True, True] + [False] * 6
+
+
 def test_the_score_is_what_queries_and_keys_are_compared_by():
     text = 'sparsemax(causal)'
     dot, additive, again = (

@@ -18,7 +18,6 @@ from efficient_attention.config.mesh import MeshConfig
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.config.optimizer import OptimizerConfig
 from efficient_attention.errors import RunStopped
-from efficient_attention.inference.evaluate_workdir import evaluate_workdir
 from efficient_attention.models import reversible
 from efficient_attention.models.encoder import Encoder
 from efficient_attention.models.sharding import batch_sharding, make_mesh, path_name
@@ -337,8 +336,8 @@ def centroids_in(state: TrainState) -> np.ndarray:
 
 @pytest.mark.usefixtures('shared_programs')
 def test_a_run_that_goes_on_has_the_centroids_of_one_that_never_stopped(folder, monkeypatch):
-    """An evaluation in between moves none; they are in the checkpoint and count as parameters."""
-    train(routed(folder), folder / 'unbroken')
+    """An evaluation in between, which only the other run has, moves none; they are in the checkpoint."""
+    train(routed(folder, **{'eval.every_steps': 6}), folder / 'unbroken')
     with monkeypatch.context() as patch:
         steps = itertools.count(1)
         patch.setattr('efficient_attention.training.loop.StopSignal.is_due', lambda _: next(steps) == 3)
@@ -349,9 +348,6 @@ def test_a_run_that_goes_on_has_the_centroids_of_one_that_never_stopped(folder, 
     jax.tree.map(np.testing.assert_array_equal, left, right)
     before = centroids_in(saved(folder, folder / 'unbroken', 3))
     assert (np.abs(centroids_in(left) - before).max((1, 2, 3)) > 1e-4).all()
-    files = {path: path.read_bytes() for path in (folder / 'unbroken' / 'checkpoints').rglob('*') if path.is_file()}
-    evaluate_workdir(folder / 'unbroken')
-    assert all(path.read_bytes() == content for path, content in files.items())
 
 
 def test_meshes_and_micro_batches_give_the_same_centroids(folder):

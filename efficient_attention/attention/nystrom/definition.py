@@ -37,7 +37,8 @@ class Nystrom(Mechanism):
     released code takes the largest of the batch.
 
     Args:
-        landmarks: of a row; landmark j is the mean of the valid tokens number [j n / m, (j + 1) n / m) of n.
+        landmarks: m of a row of n valid tokens; landmark j is the mean of those from number floor(j n / m) to before
+            floor((j + 1) n / m).
         iterations: of Z.
         convolution: odd width of a learned convolution of each head's values over positions, added to the output; 0 =
             none.

@@ -11,7 +11,8 @@ HIGHEST = jax.lax.Precision.HIGHEST
 def landmarks(
     x_BLHK: Float[Array, 'B L H K'], valid_BL: Bool[Array, 'B L'] | None, count: int
 ) -> tuple[Float[Array, 'B H m K'], Bool[Array, 'b 1 m']]:
-    """Means over valid tokens number [j n / m, (j + 1) n / m) of n for each j below m, and which have any token."""
+    """Means over the valid tokens from number floor(j n / m) to before floor((j + 1) n / m) of n for each j below m,
+    and which of these have any token."""
     batch, length, heads, width = x_BLHK.shape
     if valid_BL is None and length % count == 0:
         mean_BmHK = x_BLHK.reshape(batch, count, length // count, heads, width).mean(axis=2)

@@ -65,6 +65,8 @@ class Routing(Mechanism):
         for name in ('clusters', 'size', 'window'):
             require_at_least(1, f'routing {name}', getattr(self, name))
         require_at_least(0, 'routing local_heads', self.local_heads)
+        is_read = self.local_heads != 0 or self.window == Routing.window
+        require(is_read, 'routing window', self.window, f'{Routing.window} without local heads')
         require_truth_values('routing', causal=self.causal)
 
     @property

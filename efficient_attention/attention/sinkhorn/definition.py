@@ -73,6 +73,10 @@ class Sinkhorn(Mechanism):
         require_at_least(0, 'sinkhorn cut', self.cut)
         require(self.cut <= self.blocks, 'sinkhorn cut', self.cut, f'at most {self.blocks}, its blocks')
         require_truth_values('sinkhorn', causal=self.causal)
+        allowed = f'{Sinkhorn.iterations} in the causal form, which takes none'
+        require(
+            not self.causal or self.iterations == Sinkhorn.iterations, 'sinkhorn iterations', self.iterations, allowed
+        )
         allowed = '0 in the causal form: sorted blocks that all queries read would tell of later tokens'
         require(not (self.cut and self.causal), 'sinkhorn cut', self.cut, allowed)
 

@@ -12,7 +12,7 @@ from efficient_attention.attention.mechanism import of_kind, refuse
 from efficient_attention.attention.request import Request, Sides
 from efficient_attention.attention.room import Room
 from efficient_attention.attention.synthesizer.definition import Synthesizer, entries
-from efficient_attention.attention.synthesizer.serve import compared, softmax_of, table_of, values
+from efficient_attention.attention.synthesizer.serve import compared, softmax_of, values, widened
 
 
 def softmax_spec(softmax: Room, spec: CacheSpec) -> CacheSpec:
@@ -20,7 +20,8 @@ def softmax_spec(softmax: Room, spec: CacheSpec) -> CacheSpec:
     mechanism = of_kind(Synthesizer, spec.mechanism)
     most = mechanism.length
     refuse('synthesizer', {f'{spec.max_length} positions, but at most {most}': spec.max_length > most})
-    return dataclasses.replace(spec, mechanism=softmax_of(softmax, mechanism), key_heads=spec.heads)
+    width = mechanism.compared_width(spec.width)
+    return dataclasses.replace(spec, mechanism=softmax_of(softmax, mechanism), key_heads=spec.heads, width=width)
 
 
 def init(softmax: Room, spec: CacheSpec, batch: int, dtype: DTypeLike, rng: Array | None) -> Any:
@@ -33,11 +34,12 @@ def decode(softmax: Room, spec: CacheSpec, cache: Any, new: NewTokens, terms: Lo
     refuse('synthesizer', {'additive scores': terms.additive is not None})
     vectors, places = (new.query, new.key, new.value), Sides(new.positions, new.positions)
     request = Request(*vectors, spec.mechanism, None, places, None, learned=terms.learned)
-    if of_kind(Synthesizer, spec.mechanism).reads_tables_as_logits(spec.width):
-        terms = terms._replace(bias=with_table(table_of(request), terms.bias))
+    if of_kind(Synthesizer, spec.mechanism).reads_table_as_logits:
+        terms = terms._replace(bias=with_table(request.operand('table'), terms.bias))
     query, key = compared(request)
-    new = new._replace(query=query, key=key, value=values(request))
-    return softmax.decode(softmax_spec(softmax, spec), cache, new, terms._replace(learned=None))
+    new = new._replace(query=query, key=key, value=widened(values(request), query.shape[3]))
+    out_BnHX, cache = softmax.decode(softmax_spec(softmax, spec), cache, new, terms._replace(learned=None))
+    return out_BnHX[..., : spec.width], cache
 
 
 def with_table(table_HNN: Array, bias: Bias | None) -> Bias:

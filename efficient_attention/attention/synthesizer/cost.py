@@ -7,4 +7,4 @@ from efficient_attention.attention.synthesizer.serve import softmax_of
 
 def multiply_adds(softmax: Room, mechanism: Synthesizer, length: int, heads: int, width: int) -> int:
     """Multiply-adds of one row."""
-    return softmax.multiply_adds(softmax_of(softmax, mechanism), length, heads, width)
+    return softmax.multiply_adds(softmax_of(softmax, mechanism), length, heads, mechanism.compared_width(width))

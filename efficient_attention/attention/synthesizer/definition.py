@@ -31,7 +31,7 @@ class Synthesizer(OverPattern):
         kind: 'dense' = relu(q) W_j, with a vector for each key position; 'random' = R_ij, whatever the tokens are;
             'factorized' = R_ij as the product of two tables [length, rank]; 'random+dot' = R_ij + q k / sqrt(K).
         length: positions that the tables have rows for.
-        rank: of 'factorized'; read by no other kind.
+        rank: of 'factorized' alone. Above a head's width, softmax gets queries, keys and values of so many numbers.
         pattern: who may read whom.
     """
 
@@ -47,6 +47,8 @@ class Synthesizer(OverPattern):
         require(self.kind in KINDS, 'synthesizer kind', self.kind, f'one of {", ".join(KINDS)}')
         require_at_least(1, 'synthesizer length', self.length)
         require_at_least(1, 'synthesizer rank', self.rank)
+        is_read = self.kind == 'factorized' or self.rank == Synthesizer.rank
+        require(is_read, 'synthesizer rank', self.rank, f'{Synthesizer.rank} with kind {self.kind!r}, which has none')
 
     @property
     def compares_positions(self) -> bool:
@@ -73,9 +75,14 @@ class Synthesizer(OverPattern):
         """Whether logits depend on the token that is read."""
         return self.kind == 'random+dot'
 
-    def reads_tables_as_logits(self, width: int) -> bool:
-        """Whether softmax gets the tables as a bias, and not as queries and keys of this width."""
-        return self.kind in ('random', 'random+dot') or (self.kind == 'factorized' and self.rank > width)
+    @property
+    def reads_table_as_logits(self) -> bool:
+        """Whether softmax gets the table as a bias, and not tables as queries and keys."""
+        return self.kind in ('random', 'random+dot')
+
+    def compared_width(self, width: int) -> int:
+        """The width of the queries and keys that softmax gets, for heads of this width."""
+        return max(width, self.rank) if self.kind == 'factorized' else width
 
     @property
     def has_backends(self) -> bool:

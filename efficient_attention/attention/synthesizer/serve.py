@@ -29,28 +29,31 @@ def serve(softmax: Room, request: Request) -> Result:
     if table_loop.is_served(request):
         check(request)
         return table_loop.serve(request, values(request))
-    return softmax.serve(as_softmax(softmax, request))
+    out_BLHX, lse_BLH = softmax.serve(as_softmax(softmax, request))
+    return out_BLHX[..., : request.query.shape[3]], lse_BLH
 
 
 def as_softmax(softmax: Room, request: Request) -> Request:
     """The request of softmax attention that gives the same."""
     check(request)
     mechanism, bias = of_kind(Synthesizer, request.mechanism), request.bias
-    if mechanism.reads_tables_as_logits(request.query.shape[3]):
+    if mechanism.reads_table_as_logits:
         logits_bHLM, bias_bhlm = logits_of(request), dense_bias(request)
         bias = logits_bHLM if bias_bhlm is None else logits_bHLM + bias_bhlm
     query, key = compared(request)
-    request = dataclasses.replace(request, mechanism=softmax_of(softmax, mechanism), bias=bias, value=values(request))
+    value = widened(values(request), query.shape[3])
+    request = dataclasses.replace(request, mechanism=softmax_of(softmax, mechanism), bias=bias, value=value)
     return dataclasses.replace(request, query=query, key=key, learned=None)
 
 
-def compared(request: Request) -> tuple[Float[Array, 'B L H K'], Float[Array, 'B M H K']]:
+def compared(request: Request) -> tuple[Float[Array, 'B L H X'], Float[Array, 'B M H X']]:
     """The queries and keys whose scaled products are the logits, beside those that tables give as they are."""
-    mechanism, scale = of_kind(Synthesizer, request.mechanism), math.sqrt(request.query.shape[3])
+    mechanism = of_kind(Synthesizer, request.mechanism)
+    scale = math.sqrt(mechanism.compared_width(request.query.shape[3]))
     query, key = request.query, per_head(request.key, request.query.shape[2])
     if mechanism.reads_keys:
         return query, key
-    if mechanism.reads_tables_as_logits(request.query.shape[3]):
+    if mechanism.reads_table_as_logits:
         return jnp.zeros_like(query), jnp.zeros_like(key)
     of_keys_BMHK = tokens(rows(request.operand('keys'), request.positions_in_row.key), query)
     if mechanism.kind == 'dense':
@@ -63,22 +66,20 @@ def values(request: Request) -> Float[Array, 'B M H K']:
     return per_head(request.value, request.query.shape[2])
 
 
-def tokens(rows_bMHX: Float[Array, 'b M H X'], like_BLHK: Float[Array, 'B L H K']) -> Float[Array, 'B M H K']:
-    """Rows of a table as queries or keys like others: for each batch row, as wide as a head, zeros behind them."""
-    padded_bMHK = jnp.pad(rows_bMHX, ((0, 0), (0, 0), (0, 0), (0, like_BLHK.shape[3] - rows_bMHX.shape[3])))
-    return jnp.broadcast_to(padded_bMHK, (like_BLHK.shape[0], *padded_bMHK.shape[1:])).astype(like_BLHK.dtype)
+def tokens(rows_bMHX: Float[Array, 'b M H X'], like_BLHK: Float[Array, 'B L H K']) -> Float[Array, 'B M H W']:
+    """Rows of a table as queries or keys: for each batch row, at least as wide as a head, zeros behind them."""
+    padded_bMHW = widened(rows_bMHX, like_BLHK.shape[3])
+    return jnp.broadcast_to(padded_bMHW, (like_BLHK.shape[0], *padded_bMHW.shape[1:])).astype(like_BLHK.dtype)
 
 
-def table_of(request: Request) -> Float[Array, 'H N N']:
-    """The logits of all pairs of positions."""
-    if of_kind(Synthesizer, request.mechanism).kind == 'factorized':
-        return jnp.einsum('HNR,HMR->HNM', request.operand('queries'), request.operand('keys'))
-    return request.operand('table')
+def widened(x_BMHK: Float[Array, 'B M H K'], width: int) -> Float[Array, 'B M H W']:
+    """The vectors with zeros behind them up to a width, as they are where they have it."""
+    return jnp.pad(x_BMHK, ((0, 0), (0, 0), (0, 0), (0, max(0, width - x_BMHK.shape[3]))))
 
 
 def logits_of(request: Request) -> Float[Array, 'b H L M']:
     """The logits of a request's pairs: a part of the table where positions are 0, 1, ..."""
-    table_HNN = table_of(request)
+    table_HNN = request.operand('table')
     if request.place is None and request.has_default_positions:
         return table_HNN[None, :, : request.query.shape[1], : request.key.shape[1]]
     return entries(table_HNN, *request.positions_in_row)

@@ -17,8 +17,7 @@ from tests.attention.cells import drawn_operands, inputs
 
 def test_weights_of_tables_are_the_same_for_all_tokens():
     q, k, _ = inputs(12)[0]
-    for kind in ('random', 'factorized'):
-        mechanism = Synthesizer(kind, 16, 3)
+    for mechanism in (Synthesizer('random', 16), Synthesizer('factorized', 16, 3)):
         weights = attention_weights(q, k, mechanism, learned=drawn_operands(mechanism, 4, 8))
         np.testing.assert_array_equal(weights[0], weights[1])
         assert not mechanism.reads_queries and not mechanism.reads_keys
@@ -48,6 +47,7 @@ def test_positions_beyond_the_tables_are_nan(kind: str, backend: str):
         ("synthesizer('dens')", "synthesizer kind is 'dens'; it must be one of dense, random, factorized, random"),
         ("synthesizer('dense', 0)", 'synthesizer length is 0; it must be at least 1'),
         ("synthesizer('factorized', 8, 0)", 'synthesizer rank is 0; it must be at least 1'),
+        ("synthesizer('random', 8, 3)", "synthesizer rank is 3; it must be 8 with kind 'random', which has none"),
         ("synthesizer('dense', pattern=8)", 'synthesizer pattern is 8; it must be a pattern'),
         ("synthesizer('dense', 8, 4, causal)", r'synthesizer takes \('),
         ('synthesizer(causal)', 'synthesizer kind is .*; it must be a name in quotes'),

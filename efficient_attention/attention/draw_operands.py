@@ -1,0 +1,24 @@
+"""Arrays that mechanisms learn, as training would begin with them: for calls without a layer."""
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from efficient_attention.attention.mechanism import Mechanism
+
+
+def draw_operands(mechanism: Mechanism, heads: int, width: int, rng: Array) -> dict[str, Array]:
+    """What the mechanism declares for so many heads of a width, by name, as `attend(..., learned=...)` takes it.
+
+    Running means are points on the unit sphere with a column of zeros, others have the deviation that is declared.
+    """
+    declared = mechanism.learned_operands(heads, width)
+    found = {}
+    for key, (name, operand) in zip(jax.random.split(rng, max(1, len(declared))), declared.items(), strict=False):
+        values = operand.deviation * jax.random.normal(key, operand.shape)
+        if operand.is_running_mean:
+            points = values[..., :-1]
+            unit = points / jnp.linalg.norm(points, axis=-1, keepdims=True)
+            values = jnp.concatenate([unit, jnp.zeros_like(values[..., -1:])], axis=-1)
+        found[name] = values
+    return found
