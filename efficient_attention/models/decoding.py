@@ -85,7 +85,7 @@ class CachedDecoder:
         self.specs = cache_specs(self.config, max_length)
         layers = decoder.stack.parameter_layers()
         self.layers = tuple(layers[number] for number in self.config.layer_numbers)
-        self.terms = decoder.stack.logit_terms()
+        self.terms = decoder.stack.shared_terms()
 
     def init_state(self, batch: int, step: int = 0, other: OtherSequence | None = None) -> DecodeState:
         """The state before any token.
@@ -228,7 +228,12 @@ class Cached(NamedTuple):
     segments_Bn: Array
 
     def apply(
-        self, x_BnD: Array, *, bias: Any = None, distance_biases: Biases | None = None
+        self,
+        x_BnD: Array,
+        *,
+        bias: Any = None,
+        distance_biases: Biases | None = None,
+        learned: dict[str, Array] | None = None,
     ) -> tuple[Array, tuple[Kept, AttentionOperands | None] | None]:
         """The sub-layer's output for new tokens, which read the cache and themselves.
 
@@ -236,7 +241,7 @@ class Cached(NamedTuple):
         """
         module = getattr(self.layer, self.sub.name)
         if self.sub.cache == GROWING:
-            return self.read_growing(module, x_BnD, bias, distance_biases)
+            return self.read_growing(module, x_BnD, bias, distance_biases, learned)
         if self.sub.cache == FIXED:
             out_BnD, operands = module.read_fixed(x_BnD, self.segments_Bn, self.positions_Bn, self.cache)
             return out_BnD, (self.cache, operands)
@@ -246,7 +251,12 @@ class Cached(NamedTuple):
         return module(x_BnD), None
 
     def read_growing(
-        self, module: Attention, x_BnD: Array, bias: Any, distance_biases: Biases | None
+        self,
+        module: Attention,
+        x_BnD: Array,
+        bias: Any,
+        distance_biases: Biases | None,
+        shared: dict[str, Array] | None,
     ) -> tuple[Array, tuple[Cache, AttentionOperands]]:
         """`apply` of an attention that reads all tokens before and the new ones."""
         query, key, value = module.project(x_BnD, self.positions_Bn, self.spec.mechanism)
@@ -255,7 +265,7 @@ class Cached(NamedTuple):
             distances = self.spec.mechanism.keys_back(self.spec.max_length)
             query, relative = module.distances(query, distances, distance_biases)
         new = NewTokens(query, key, value, self.positions_Bn, self.segments_Bn)
-        learned = learned_arrays(module.learned, None)
+        learned = learned_arrays(module.learned, shared)
         operands = AttentionOperands(query, key, relative, module.additive_vector(), learned=learned)
         terms = {'bias': bias, 'relative': relative, 'additive': operands.additive_HK, 'learned': learned}
         out_BnHK, cache = decode(self.spec, self.cache, new, **terms)

@@ -135,7 +135,7 @@ class Stack(nnx.Module):
         Of a plain stack alone.
         """
         positions_BL = jnp.broadcast_to(jnp.arange(x_BLD.shape[1]), x_BLD.shape[:2])
-        context = Context(segments_BL, positions_BL, rng, **self.logit_terms())
+        context = Context(segments_BL, positions_BL, rng, **self.shared_terms())
         memory = jax.lax.stop_gradient(memory)
         x_BLD, handed_out = self.run(x_BLD, context, memory)
         return x_BLD, memory.after(handed_out.kept, segments_BL), over_layers(handed_out.told)
@@ -160,9 +160,9 @@ class Stack(nnx.Module):
             is_global_BL: tokens with global attention.
             other: what cross-attention reads.
         """
-        terms = self.logit_terms(positions_BL)
-        terms['learned'] = learned_arrays(self.learned, None)
-        context = Context(segments_BL, positions_BL, rng, mechanism_rng, is_global_BL, **terms)
+        context = Context(
+            segments_BL, positions_BL, rng, mechanism_rng, is_global_BL, **self.shared_terms(positions_BL)
+        )
         if other is None:
             return context
         return context._replace(
@@ -181,12 +181,14 @@ class Stack(nnx.Module):
             nnx.merge(graph, jax.tree.map(lambda leaf, number=number: leaf[number], stacked)) for number in range(count)
         )
 
-    def logit_terms(self, positions_BL: Array | None = None) -> dict[str, Any]:
-        """What positions add to the logits of all layers, as arguments of `Attention`; none where nothing is added.
+    def shared_terms(self, positions_BL: Array | None = None) -> dict[str, Any]:
+        """The fields of `Context` that all layers share: terms of the logits, and what their mechanism learns for all.
 
-        Without `positions_BL` places in the row are positions, of rows of any length.
+        Args:
+            positions_BL: of the tokens in their texts; the places in the row by default.
         """
-        return {} if self.position_bias is None else self.position_bias.logit_terms(positions_BL)
+        terms = {} if self.position_bias is None else self.position_bias.logit_terms(positions_BL)
+        return terms | {'learned': learned_arrays(self.learned, None)}
 
     def run(
         self, x_BLD: Array, context: Context, memory: AnyMemory | None = None, *, is_tapped: bool = False

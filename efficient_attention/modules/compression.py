@@ -82,7 +82,7 @@ def reconstruction_error(
     def read(slots: LayerMemory) -> Array:
         operands = attention.compared(x_BLD, slots.states_BMD.astype(x_BLD.dtype), mechanism)
         options: dict[str, Any] = {'query_segments': segments_BL, 'key_segments': slots.segments_BM}
-        options['additive'] = attention.additive_vector()
+        options |= {'additive': attention.additive_vector(), 'backend': attention.config.attention_backend}
         return attend(*operands, mechanism.everywhere(), **options)
 
     difference_BLHK = read(leaving).astype(jnp.float32) - read(compressed).astype(jnp.float32)

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from efficient_attention.attention.mechanism import Operand
+from efficient_attention.attention.synthesizer.definition import Synthesizer
 from efficient_attention.config.model import ModelConfig
 from efficient_attention.errors import InputError
 from efficient_attention.models.decoder import Decoder
@@ -119,6 +121,22 @@ def test_a_prompt_and_then_token_by_token_equals_the_whole_text(name: str):
     for row, start in enumerate((long, short)):
         found = jnp.concatenate([prompt[row, :start], logits[row]])
         np.testing.assert_allclose(found, expected[row, : start + rest], rtol=1e-4, atol=1e-4)
+
+
+def test_layers_may_share_what_a_mechanism_learns(monkeypatch: pytest.MonkeyPatch):
+    declared = Synthesizer.learned_operands
+
+    def shared(mechanism: Synthesizer, heads: int, width: int) -> dict[str, Operand]:
+        return {
+            name: dataclasses.replace(one, is_shared=True) for name, one in declared(mechanism, heads, width).items()
+        }
+
+    monkeypatch.setattr(Synthesizer, 'learned_operands', shared)
+    fields = {'attention': "synthesizer('dense', 41, pattern=causal)", 'rotary': False}
+    graph, params = decoder_of(**fields)
+    assert 'learned' in params['stack'] and 'learned' not in str(params['stack']['layers'])
+    state = cached_of(graph, params).init_state(2)
+    assert_close(by_token(graph, params, state, TOKENS)[0], whole(graph, params, TOKENS, ONES))
 
 
 @pytest.mark.parametrize('fields', [{'norm': 'post'}, {'stack': 'reversible'}], ids=['post', 'reversible'])

@@ -1,5 +1,7 @@
 """Tokens to slots by each kind of compression, texts that end within a slot, and the loss of a compressor."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from flax import nnx
 
 from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.config.layer import LayerConfig
+from efficient_attention.modules import compression as module
 from efficient_attention.modules.attention import Attention
 from efficient_attention.modules.compression import compress, held, make_compressor, reconstruction_error
 from efficient_attention.modules.context import LayerMemory
@@ -110,3 +113,17 @@ def test_no_gradient_flows_into_a_module_that_is_held():
     for is_held in (True, False):
         gradient = jax.grad(lambda state, is_held=is_held: total(state, is_held))(state)
         assert any(leaf.any() for leaf in jax.tree.leaves(gradient)) is not is_held
+
+
+def test_the_loss_runs_on_the_config_s_backend(monkeypatch: pytest.MonkeyPatch):
+    asked, attend = [], module.attend
+
+    def noted(*x: jax.Array, **options: Any) -> jax.Array:
+        asked.append(options['backend'])
+        return attend(*x, **options)
+
+    monkeypatch.setattr(module, 'attend', noted)
+    config = config_of('convolution', attention_backend='reference')
+    attention, mechanism = Attention(config, rngs=nnx.Rngs(0)), parse_mechanism('causal')
+    reconstruction_error(attention, mechanism, TOKENS, TOKENS, TOKENS)
+    assert asked == ['reference', 'reference']
