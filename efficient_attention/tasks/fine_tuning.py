@@ -263,9 +263,17 @@ def files_digest(config: ExamplesConfig) -> str:
             total.update(f'{set_identity(arena_set(config, split), split)}\n'.encode())
             continue
         for name in file_names(config, split):
-            digest = name if name.startswith('tfds:') else digest_files(find_files(name))
+            digest = name if name.startswith('tfds:') else digest_files(_found(name, split))
             total.update(f'{digest}\n'.encode())
     return total.hexdigest()
+
+
+def _found(name: str, split: str) -> tuple[Path, ...]:
+    """The files of a glob; raises InputError that names the field where there are none."""
+    try:
+        return find_files(name)
+    except InputError as error:
+        raise InputError(f'examples.{split}: {error}') from None
 
 
 def file_names(config: ExamplesConfig, split: str) -> list[str]:

@@ -11,7 +11,7 @@ from efficient_attention.errors import InputError
     [
         ({'kind': 'pair'}, r"^head\.kind is 'pair'; known: none, sequence, "),
         ({'transform': 'sine'}, r"^head\.transform is 'sine'; known: none, tanh, gelu_tanh, "),
-        ({'pooling': 'max'}, r"^head\.pooling is 'max'; known: first, mean, attention$"),
+        ({'pooling': 'max'}, r"^head\.pooling is 'max'; known: first, mean, attention, multihead$"),
         ({'features': 'first'}, r"^head\.features is 'first'; known: last, mix$"),
         ({'sentence_layers': -1}, r'^head\.sentence_layers is -1; it must lie in \[0, 1024\]$'),
         ({'outputs': 0}, r'^head\.outputs is 0; it must lie in \[1, inf\)$'),
