@@ -20,7 +20,7 @@ class Taps(NamedTuple):
 
     The weights of layer i's attention are `attention_weights(query[i], key[i], mechanism, ...)` with the mechanism of
     `layer_mechanisms` and, where the model has them, the `options` of its operands, such as `relative[i]`, the bias of
-    `Stack.logit_terms` and segments.
+    `Stack.shared_terms` and segments.
 
     Args:
         outputs: of each layer; of a reversible stack, the mean of its two streams after the layer.

@@ -52,7 +52,7 @@ def call(stack: Stack, x: jax.Array, context: Context = CONTEXT) -> jax.Array:
 
 def stored(stack: Stack, x: jax.Array) -> jax.Array:
     """The same function without an inversion: ordinary autodiff stores what it needs."""
-    first, second = forward(*stack.reversible_parts(**stack.logit_terms(POSITIONS)), CONTEXT, (x, x))
+    first, second = forward(*stack.reversible_parts(**stack.shared_terms(POSITIONS)), CONTEXT, (x, x))
     return (first + second) / 2
 
 

@@ -48,7 +48,7 @@ def stack_of(name: str) -> Stack:
 
 def recomputed(stack: Stack) -> tuple[list[jax.Array], list[jax.Array], list[jax.Array]]:
     """Each layer's output, what its attention reads and what that gives, from layers called one after another."""
-    layers, terms, outputs, reads, attended = stack.parameter_layers(), stack.logit_terms(POSITIONS), [], [], []
+    layers, terms, outputs, reads, attended = stack.parameter_layers(), stack.shared_terms(POSITIONS), [], [], []
     first = second = X
     for number, mechanism in enumerate(layer_mechanisms(stack.config)):
         layer = layers[stack.config.layer_numbers[number]]
@@ -69,7 +69,7 @@ def from_operands(layer: Layer, x_BLD: jax.Array, taps: Taps, number: int, stack
     """What a layer's attention gives by the weights of the queries and keys that were handed out."""
     mechanism = layer_mechanisms(stack.config)[number]
     operands = jax.tree.map(lambda leaf: leaf[number], taps.attention['attention'])
-    bias = stack.logit_terms(POSITIONS).get('bias')
+    bias = stack.shared_terms(POSITIONS).get('bias')
     segments = {'query_segments': SEGMENTS, 'key_segments': SEGMENTS}
     weights_BHLM = attention_weights(*operands[:2], mechanism, bias=bias, relative=operands.relative, **segments)
     value_BMHK = layer.attention.split_heads(layer.attention.value(x_BLD))
