@@ -38,10 +38,11 @@ def main() -> None:
         if options[name].value is not None and not options[name].value.endswith(ending):
             raise InputError(f'--{name} is {options[name].value}; it must end in {ending}')
     cells, yardsticks = joined(map(Path, grids))
+    picture = grid_picture(cells, yardsticks) if options.picture is not None else ''
     if options.output is not None:
         write_atomically(Path(options.output), json.dumps({'cells': cells, 'yardsticks': yardsticks}, indent=2) + '\n')
     if options.picture is not None:
-        write_atomically(Path(options.picture), grid_picture(cells, yardsticks))
+        write_atomically(Path(options.picture), picture)
     print(grid_table(cells, yardsticks))
 
 
@@ -70,10 +71,13 @@ def read_grid(path: Path) -> dict[str, Table]:
     """The content of a `grid.json`."""
     try:
         grid = read_json_file(path)
-        for column in (cell for columns in grid['cells'].values() for cell in columns.values()):
-            _ = column['error'] if 'error' in column else (column['steps'], column['mean'][column['metric']])
-        _ = {name: float(value) for row in grid['yardsticks'].values() for name, value in row.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        columns = [cell for columns in grid['cells'].values() for cell in columns.values()]
+        for cell in [cell for cell in columns if 'error' not in cell]:
+            _ = cell['steps'], [one['test'][cell['metric']] for one in cell['seeds'].values()]
+        grid_table(grid['cells'], grid['yardsticks'])  # reads all other fields
+        if not columns:
+            raise ValueError('no cell')
+    except (OSError, ArithmeticError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f'{path}: no grid.json of scripts/train_grid.py: {type(error).__name__}: {error}') from None
     return dict(grid)
 

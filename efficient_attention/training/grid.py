@@ -33,6 +33,7 @@ from efficient_attention.training.grid_configs import (
     in_folder,
     note_values,
     noted,
+    read_object,
 )
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
@@ -153,7 +154,7 @@ def note_error(folder: Path, error: Exception) -> None:
 
 def finished(folder: Path, grid: Grid) -> dict[str, Any]:
     """What is known of a cell that has all that is asked for, so that nothing of it is opened again; else {}."""
-    known = dict(read_json_file(folder / CELL)) if (folder / CELL).is_file() else {}
+    known = read_object(folder / CELL) if (folder / CELL).is_file() else {}
     has_seeds = known.get('seeds', {}).keys() >= set(grid.seeds)
     rates = {f'{rate:g}' for rate in grid.pilots.rates}
     has_rates = not rates or known.get('pilot_steps') == grid.pilots.steps
@@ -234,7 +235,7 @@ def size_of(filled: FilledConfig, folder: Path) -> dict[str, int]:
     """
     path = folder / CELL
     if path.is_file():
-        known = read_json_file(path)
+        known = read_object(path)
         return {name: known[name] for name in ('parameters', 'temporary_bytes')}
     run = build_run(filled.config, examples=filled.examples)
     batch = next(run.task.training_batches(0, 1, jax.process_index(), jax.process_count()))
@@ -264,7 +265,7 @@ def read_cells(workdir: Path) -> dict[str, dict[str, Any]]:
     folders = {path.parent for name in (CELL, ERROR) for path in workdir.glob(f'*/*/{name}')}
     for folder in sorted(folders):
         has_result = (folder / CELL).is_file()
-        result = read_json_file(folder / CELL) if has_result else {'error': last_error(folder)}
+        result = read_object(folder / CELL) if has_result else {'error': last_error(folder)}
         found.setdefault(folder.parent.name, {})[folder.name] = result
     return found
 

@@ -10,7 +10,7 @@ import jax
 from efficient_attention.config.json_text import read_json_file
 from efficient_attention.config.nested_dicts import flatten, to_dict
 from efficient_attention.config.run import RunConfig
-from efficient_attention.errors import InputError
+from efficient_attention.errors import InputError, one_line
 from efficient_attention.whole_files import write_atomically
 
 Values = Mapping[str, Any]
@@ -59,14 +59,22 @@ def in_folder(workdir: Path, rows: set[str]) -> dict[tuple[str, str], Values]:
     """The values of the cells that the folder has of some rows, by whichever command."""
     paths = [path for row in sorted(rows) for path in sorted((workdir / row).glob(f'*/{VALUES}'))]
     begun = [path for path in paths if has_begun(path.parent)]
-    return {(path.parent.parent.name, path.parent.name): read_json_file(path) for path in begun}
+    return {(path.parent.parent.name, path.parent.name): read_object(path) for path in begun}
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object of a file of a cell's folder; raises InputError where it holds none."""
+    try:
+        return dict(read_json_file(path))
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f'{path}: not a JSON object that can be read ({one_line(error)})') from None
 
 
 def check_workdir(workdir: Path, cells: Cells) -> None:
     """Raises InputError where a cell's folder is of another config."""
     for (row, column), values in cells.items():
         folder = workdir / row / column
-        for name, (before, now) in differences(read_json_file(folder / VALUES), values) if has_begun(folder) else ():
+        for name, (before, now) in differences(read_object(folder / VALUES), values) if has_begun(folder) else ():
             raise InputError(
                 f'{folder} was made with {name} = {before!r}, now it is {now!r}; name a new --workdir, or give '
                 'the old value'

@@ -51,6 +51,11 @@ def test_later_cells_take_the_place_of_earlier_ones(tmp_path: Path, monkeypatch,
     [
         (['absent.json'], 'absent.json: no grid.json of scripts/train_grid.py: FileNotFoundError'),
         (['other.json'], "other.json: no grid.json of scripts/train_grid.py: KeyError: 'cells'"),
+        (['part.json', '--output', 'all.json'], "part.json: no grid.json of scripts/train_grid.py: KeyError: 'seeds'"),
+        (
+            ['empty.json', '--output', 'all.json'],
+            'empty.json: no grid.json of scripts/train_grid.py: ValueError: no cell',
+        ),
         (['ten.json', 'twenty.json'], 'twenty.json: listops has other steps than the files before, which cannot be'),
         (['ten.json', '--output', 'all.md'], '--output is all.md; it must end in .json'),
         (['ten.json', '--picture', 'all.png'], '--picture is all.png; it must end in .svg'),
@@ -59,6 +64,9 @@ def test_later_cells_take_the_place_of_earlier_ones(tmp_path: Path, monkeypatch,
 def test_bad_input_is_one_line(words: list[str], message: str, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'other.json').write_text('{}')
+    (tmp_path / 'empty.json').write_text('{"cells": {}, "yardsticks": {}}')
+    part = {'steps': 3, 'mean': {'accuracy': 0.5}, 'metric': 'accuracy'}
+    (tmp_path / 'part.json').write_text(json.dumps({'cells': {'a': {'full': part}}, 'yardsticks': {}}))
     write(tmp_path / 'ten.json', {'full': cell({'0': 0.4})}, {})
     write(tmp_path / 'twenty.json', {'linear': cell({'0': 0.4}) | {'steps': 20}}, {})
     monkeypatch.setattr(sys, 'argv', ['join_grids.py', *words])

@@ -98,3 +98,11 @@ def test_released_sizes_are_a_mechanisms_own_and_mix_with_no_others():
     check_equal(released, has_own_sizes=True)
     with pytest.raises(InputError, match='image: size differs between the columns full and linear'):
         check_equal(released | noted(cells_of('image,linear,paper'), 'paper'), has_own_sizes=True)
+
+
+def test_a_damaged_file_of_a_cell_is_one_line(tmp_path: Path):
+    cells = cells_of('recall,full')
+    begin(tmp_path, cells)
+    (tmp_path / 'recall/full/values.json').write_text('x')
+    with pytest.raises(InputError, match=r'recall/full/values.json: not a JSON object that can be read \(Expecting'):
+        check_workdir(tmp_path, noted(cells, ''))
