@@ -4,16 +4,21 @@ The rows of queries may be a multiple of the rows of keys: neighbouring rows, su
 about one source, then read one row of keys, of which there is no copy.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Shaped
 
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.features.fixed_sums import FixedSums, read_fixed_sums, sum_fixed
-from efficient_attention.attention.mechanism import Mechanism
+from efficient_attention.attention.mechanism import Mechanism, refuse
 from efficient_attention.attention.registry import room_of
+from efficient_attention.attention.request import Request, Sides
+from efficient_attention.attention.softmax.definition import Softmax
+from efficient_attention.attention.whole_rows import check_whole_rows, is_one_text
 
 
 class KeySequence(NamedTuple):
@@ -28,13 +33,23 @@ class KeySequence(NamedTuple):
     positions: Array | None = None
 
 
+class Slots(NamedTuple):
+    """What stands for all keys of a row, the text of segment `text_B`: `Room.slots`."""
+
+    key_BRGK: Array
+    value_BRGK: Array
+    text_B: Array
+    is_one_B: Array  # whether the row holds no other text
+
+
 class FixedKeys(NamedTuple):
-    """A `KeySequence` with keys behind heads, as matrix products want them."""
+    """A `KeySequence` with keys behind heads, as products want them, and the slots that are read in their place."""
 
     key_BGMK: Array
     value_BGMK: Array
     segments_BM: Array
     positions_BM: Array | None
+    slots: Slots | None = None
 
 
 class NewQueries(NamedTuple):
@@ -49,11 +64,13 @@ class NewQueries(NamedTuple):
     centres_BLH: Array | None = None
 
 
-def fix_keys(mechanism: Mechanism, keys: KeySequence, rng: Array | None = None) -> FixedKeys | FixedSums:
-    """What is kept of the keys: sums over them, where the mechanism has some, else they themselves.
+def fix_keys(
+    mechanism: Mechanism, keys: KeySequence, rng: Array | None = None, learned: Mapping[str, Array] | None = None
+) -> FixedKeys | FixedSums:
+    """What is kept of the keys: sums over them, where the mechanism has some, else they themselves, and their slots.
 
-    Sums are those of one segment a row; a row that packs several then gives NaN. `rng` is the key of mechanisms that
-    draw something.
+    Sums and slots are those of one segment a row; a row that packs several then gives NaN. `rng` is the key of
+    mechanisms that draw something, `learned` what a mechanism learns.
     """
     if mechanism.needs_rng and rng is None:
         raise ValueError(f'{mechanism} draws at random and needs rng, one key')
@@ -63,7 +80,17 @@ def fix_keys(mechanism: Mechanism, keys: KeySequence, rng: Array | None = None) 
         return sum_fixed(keys.key, keys.value, keys.segments, feature_map)
     # Without the barrier XLA swaps the axes at every step of a loop that reads the keys.
     key_BGMK, value_BGMK = jax.lax.optimization_barrier((keys.key.swapaxes(1, 2), keys.value.swapaxes(1, 2)))
-    return FixedKeys(key_BGMK, value_BGMK, keys.segments, keys.positions)
+    return FixedKeys(key_BGMK, value_BGMK, keys.segments, keys.positions, slots_of(mechanism, keys, learned))
+
+
+def slots_of(mechanism: Mechanism, keys: KeySequence, learned: Mapping[str, Array] | None) -> Slots | None:
+    """The slots of keys; None where the mechanism has none."""
+    make, both, unknown = room_of(mechanism).slots, Sides(keys.segments, keys.segments), Sides(None, None)
+    if make is None:
+        return None
+    request = Request(keys.key, keys.key, keys.value, mechanism, both, unknown, None, learned=learned)
+    check_whole_rows(request)
+    return Slots(*make(request), keys.segments.max(axis=1), is_one_text(keys.segments))
 
 
 def attend_fixed(
@@ -85,6 +112,8 @@ def attend_fixed(
     assert query is not None and segments is not None
     if isinstance(fixed, FixedSums):
         return read_fixed_sums(fixed, query, segments).reshape(new.query.shape)
+    if fixed.slots is not None:
+        return read_slots(mechanism, fixed.slots, query, segments, options).reshape(new.query.shape)
     options |= {'query_segments': segments, 'key_segments': fixed.segments_BM, 'backend': backend}
     options |= {'additive': additive, 'centres': centres}
     if mechanism.compares_positions:
@@ -92,6 +121,19 @@ def attend_fixed(
     key, value = fixed.key_BGMK.swapaxes(1, 2), fixed.value_BGMK.swapaxes(1, 2)
     found = attend(query, key, value, mechanism, **options)
     return found if options.get('return_lse') else found.reshape(new.query.shape)
+
+
+def read_slots(
+    mechanism: Mechanism, slots: Slots, query_BLHK: Array, segments_BL: Array, options: Mapping[str, Any]
+) -> Float[Array, 'B L H K']:
+    """The softmax over the slots, with dropout; zeros for queries of another segment, and for padding."""
+    dropout = {name: options[name] for name in ('dropout_rate', 'dropout_rng') if name in options}
+    is_dropped = dropout.get('dropout_rate', 0.0) > 0.0
+    refuse(mechanism.name, {'dropout on weights': is_dropped and not mechanism.drops_itself})
+    out_BLHK = attend(query_BLHK, slots.key_BRGK, slots.value_BRGK, Softmax(), **dropout)
+    is_read_BL = (segments_BL == slots.text_B[:, None]) & (segments_BL != 0)
+    out_BLHK = jnp.where(is_read_BL[..., None, None], out_BLHK, jnp.zeros_like(out_BLHK))
+    return jnp.where(slots.is_one_B[:, None, None, None], out_BLHK, jnp.nan)
 
 
 def side_by_side(x: Shaped[Array, '_ L *rest'], rows: int) -> Shaped[Array, 'B _ *rest']:

@@ -36,6 +36,9 @@ class Room:
         feature_map: of a mechanism, a key (None where nothing is drawn) and a head's width, so that of keys that stay
             the same for all queries only sums are kept. None, or a function that gives None, where the keys themselves
             are.
+        slots: serve.py; the keys and values, [B, R, G or H, K] each, that stand for all keys of a request, of which
+            only keys, values, segments and learned arrays are read. Queries meet them in a plain softmax, so that
+            they are all that is read of keys that stay the same for all queries. None where there are no such.
     """
 
     kind: type[Mechanism]
@@ -46,3 +49,4 @@ class Room:
     multiply_adds: Callable[[Any, int, int, int], int]
     serve_share: Callable[[Request, Split], Result] | None = None
     feature_map: Callable[[Any, Any, int], FeatureMap | None] | None = None
+    slots: Callable[[Request], tuple[Array, Array]] | None = None

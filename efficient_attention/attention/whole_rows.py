@@ -45,10 +45,13 @@ def finish(out_BLHX: Float[Array, 'B L H X'], request: Request) -> Float[Array, 
     text_B, valid_BL = text_of_row(request), valid_queries(request)
     if text_B is None or valid_BL is None or request.segments is None:
         return out_BLHX
-    key_BM = request.segments.key
-    is_one_B = ((key_BM == 0) | (key_BM == text_B[:, None])).all(axis=1)
     out_BLHX = jnp.where(valid_BL[..., None, None], out_BLHX, 0.0)
-    return jnp.where(is_one_B[:, None, None, None], out_BLHX, jnp.nan)
+    return jnp.where(is_one_text(request.segments.key)[:, None, None, None], out_BLHX, jnp.nan)
+
+
+def is_one_text(segments_BM: Int[Array, 'B M']) -> Bool[Array, 'B']:
+    """Whether a row holds no two texts; padding, segment 0, is none."""
+    return ((segments_BM == 0) | (segments_BM == segments_BM.max(axis=1, keepdims=True))).all(axis=1)
 
 
 def without_padding(x_BMGK: Float[Array, 'B M G K'], valid_BM: Bool[Array, 'B M'] | None) -> Float[Array, 'B M G K']:

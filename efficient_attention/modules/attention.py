@@ -193,7 +193,8 @@ class Attention(nnx.Module):
 
     def fixed_keys(self, other: OtherSequence, mechanism_rng: Array | None = None) -> FixedKeys | FixedSums:
         """What decoding keeps of another sequence, computed once; `mechanism_rng` is the layer's."""
-        return fix_keys(self.config.cross_mechanism, self.cross_keys(other), cross_rng(mechanism_rng))
+        mechanism, learned = self.config.cross_mechanism, learned_arrays(self.learned, None)
+        return fix_keys(mechanism, self.cross_keys(other), cross_rng(mechanism_rng), learned)
 
     def read_fixed(
         self,

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from efficient_attention.attention.features.chunks import cut_keys, cut_queries, join
 from efficient_attention.attention.features.feature_map import FeatureMap, mask_keys, query_features, quotient
 from efficient_attention.attention.features.key_sums import KeySums, add_keys, no_keys, read_sums, scale_keys
+from efficient_attention.attention.whole_rows import is_one_text
 
 
 class FixedSums(NamedTuple):
@@ -17,6 +18,7 @@ class FixedSums(NamedTuple):
     sums: KeySums
     features: FeatureMap
     segment_B: Array
+    is_one_B: Array  # whether the row holds no other segment
 
 
 def sum_fixed(key_BMGK: Array, value_BMGK: Array, segments_BM: Array, features: FeatureMap) -> FixedSums:
@@ -26,9 +28,7 @@ def sum_fixed(key_BMGK: Array, value_BMGK: Array, segments_BM: Array, features: 
     key_logs_BGMR = mask_keys(features.logs(cut_keys(key_BMGK, keys)[0]), segments_BM != 0)
     sums, key_BGMR = scale_keys(no_keys(batch, groups, features.count(width), width), key_logs_BGMR)
     sums = add_keys(sums, key_BGMR, cut_keys(value_BMGK, keys)[0])
-    is_packed_B = ((segments_BM != 0) & (segments_BM != segment_B[:, None])).any(axis=1)
-    sums_BGRK = jnp.where(is_packed_B[:, None, None, None], jnp.nan, sums.sums_BGRK)
-    return FixedSums(sums._replace(sums_BGRK=sums_BGRK), features, segment_B)
+    return FixedSums(sums, features, segment_B, is_one_text(segments_BM))
 
 
 def read_fixed_sums(fixed: FixedSums, query_BLHK: Array, segments_BL: Array) -> Float[Array, 'B L H K']:
@@ -40,4 +40,4 @@ def read_fixed_sums(fixed: FixedSums, query_BLHK: Array, segments_BL: Array) -> 
     out_BGhLK, _ = quotient(*read_sums(query_BGhLR, fixed.sums), scale_BGhL)
     is_read_BL = (segments_BL == fixed.segment_B[:, None]) & (segments_BL != 0)
     out_BLHK = jnp.where(is_read_BL[..., None, None], join(out_BGhLK[None], queries), 0.0)
-    return out_BLHK.astype(query_BLHK.dtype)
+    return jnp.where(fixed.is_one_B[:, None, None, None], out_BLHK, jnp.nan).astype(query_BLHK.dtype)

@@ -11,4 +11,5 @@ ROOM = Room(
     init_cache=no_cache.init,
     decode=no_cache.decode,
     multiply_adds=cost.multiply_adds,
+    slots=serve.slots,
 )

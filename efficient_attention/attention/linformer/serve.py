@@ -20,25 +20,26 @@ from efficient_attention.attention.whole_rows import (
 def serve(request: Request) -> tuple[Float[Array, 'B L H K'], None]:
     """The output of `Linformer`, with padding, cross attention, grouped heads and dropout of slots."""
     check_whole_rows(request)
-    dtype, heads = request.query.dtype, request.query.shape[2]
-    of_keys_HRM, of_values_HRM = (x.astype(dtype) for x in mixtures(request))
-    valid_BM = valid_keys(request)
-    slots_BRGK = to_slots(of_keys_HRM, request.key, valid_BM, heads).astype(dtype)
-    values_BRGK = to_slots(of_values_HRM, request.value, valid_BM, heads).astype(dtype)
-    logits_BHLR = dot_logits(request.query, slots_BRGK, dtype, None)
+    dtype, (keys_BRGK, values_BRGK) = request.query.dtype, slots(request)
+    logits_BHLR = dot_logits(request.query, keys_BRGK, dtype, None)
     weights_BHLR = softmax_over(logits_BHLR, None)
     out_BLHK = combine_values(drop_slots(weights_BHLR, request), values_BRGK, dtype, None)
     return finish(out_BLHK, request).astype(dtype), None
 
 
+def slots(request: Request) -> tuple[Float[Array, 'B R _ K'], Float[Array, 'B R _ K']]:
+    """The keys and the values of the slots: see `Room.slots`."""
+    of_keys_HRM, of_values_HRM = mixtures(request)
+    valid_BM = valid_keys(request)
+    return to_slots(of_keys_HRM, request.key, valid_BM), to_slots(of_values_HRM, request.value, valid_BM)
+
+
 def to_slots(
-    mixture_HRM: Float[Array, '#H R M'],
-    x_BMGK: Float[Array, 'B M G K'],
-    valid_BM: Bool[Array, 'B M'] | None,
-    heads: int,
+    mixture_HRM: Float[Array, '#H R M'], x_BMGK: Float[Array, 'B M G K'], valid_BM: Bool[Array, 'B M'] | None
 ) -> Float[Array, 'B R _ K']:
-    """Mixtures of keys or values, float32: of each head's where each has its own mixture, else of each key head's."""
-    x_BMGK = without_padding(x_BMGK, valid_BM)
-    if mixture_HRM.shape[0] == 1:
-        return float32_einsum('RM,BMGK->BRGK', mixture_HRM[0], x_BMGK)
-    return float32_einsum('HRM,BMHK->BRHK', mixture_HRM, per_head(x_BMGK, heads))
+    """Mixtures of keys or values: of each head's where each has its own mixture, else of each key head's."""
+    dtype, heads = x_BMGK.dtype, mixture_HRM.shape[0]
+    mixture_HRM, x_BMGK = mixture_HRM.astype(dtype), without_padding(x_BMGK, valid_BM)
+    if heads == 1:
+        return float32_einsum('RM,BMGK->BRGK', mixture_HRM[0], x_BMGK).astype(dtype)
+    return float32_einsum('HRM,BMHK->BRHK', mixture_HRM, per_head(x_BMGK, heads)).astype(dtype)
