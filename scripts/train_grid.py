@@ -6,10 +6,10 @@
 The config file's argument is `<row>,<column>`, with `--size` also `<row>,<column>,<size>`. Each cell has a workdir for
 each seed, <workdir>/<row>/<column>/seed_<n>, and goes on from there when the command is given again; a cell that fails
 is named, error.txt in its folder says where, and the exit code is then 1. `--rates` has each cell choose its learning
-rate by short runs. Written: grid.json, grid.md and grid.svg, of all cells in the folder, whichever command trained
-them; so two commands may share a folder and train other columns side by side, or other rows later. A cell that has
-failed stays in them, with its error. `--config.<field>=<value>` changes a field in all cells. `--yardsticks` prints
-alone what linear models and single words of the rows give.
+rate by short runs; without it a cell keeps what it has chosen. Written: grid.json, grid.md and grid.svg, of all cells
+in the folder, whichever command trained them; so two commands may share a folder and train other columns side by side,
+or other rows later. A cell that has failed stays in them, with its error. `--config.<field>=<value>` changes a field in
+all cells. `--yardsticks` prints alone what linear models and single words of the rows give.
 """
 
 from efficient_attention.commands.stopping import catch_stop_signals
@@ -19,6 +19,7 @@ if __name__ == '__main__':
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from absl import flags
@@ -46,6 +47,7 @@ def main() -> None:
     parse_flags(sys.argv, required=('config', 'workdir', 'rows'))
     from efficient_attention.training.grid import Grid, Pilots, read_cells, train_grid  # late, as in train.py
     from efficient_attention.training.grid_cells import cells_of, has_own_sizes, positive_rates, yardsticks_of
+    from efficient_attention.training.grid_configs import in_folder
     from efficient_attention.training.grid_report import grid_table, known_yardsticks, write_grid
 
     note_phase(PREPARATION)
@@ -62,8 +64,10 @@ def main() -> None:
     found = train_grid(grid)
     failed = {(row, column): cell for row in found for column, cell in found[row].items() if 'error' in cell}
     known = read_cells(WORKDIR.value)
-    computed, unread = computed_yardsticks(cells)
-    yardsticks = known_yardsticks(WORKDIR.value) | computed
+    yardsticks = known_yardsticks(WORKDIR.value)
+    of_others = in_folder(WORKDIR.value, known.keys() - {row for row, _ in cells} - yardsticks.keys())
+    computed, unread = computed_yardsticks(of_others | cells)
+    yardsticks |= computed
     write_grid(known, yardsticks, WORKDIR.value)
     print(grid_table(known, yardsticks))
     print(json.dumps({'cells': len(cells), 'failed': [','.join(cell) for cell in failed]}))
@@ -74,9 +78,9 @@ def main() -> None:
 
 
 def computed_yardsticks(
-    cells: dict[tuple[str, str], dict[str, Any]],
+    cells: Mapping[tuple[str, str], Mapping[str, Any]],
 ) -> tuple[dict[str, dict[str, float]], list[str]]:
-    """The yardsticks of all rows of this command that can be read, and the other rows, each named in a line."""
+    """The yardsticks of all rows of cells that can be read, and the other rows, each named in a line."""
     from efficient_attention.training.grid_cells import yardsticks_of
 
     found: dict[str, dict[str, float]] = {}

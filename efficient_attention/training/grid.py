@@ -28,6 +28,7 @@ from efficient_attention.training.grid_configs import (
     CELL,
     Values,
     check_equal,
+    check_pilots,
     check_tested,
     check_workdir,
     in_folder,
@@ -92,6 +93,7 @@ def train_grid(grid: Grid) -> dict[str, Any]:
     check_tested(grid.cells)
     cells = noted(grid.cells, grid.size)
     check_workdir(grid.workdir, cells)
+    check_pilots(grid.workdir, cells, grid.pilots.rates, grid.pilots.steps)
     check_equal(in_folder(grid.workdir, {row for row, _ in cells}) | cells, has_own_sizes=grid.has_own_sizes)
     note_values(grid.workdir, cells)
     share_programs()
@@ -121,8 +123,12 @@ def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
     folder = grid.folder(row, column)
     if known := finished(folder, grid):
         return known
-    filled = fill_config(grid.cells[row, column])
-    rate, pilots = chosen_rate(filled, folder, grid.pilots)
+    before = read_object(folder / CELL) if (folder / CELL).is_file() else {}
+    filled, pilot_steps = fill_config(grid.cells[row, column]), grid.pilots.steps
+    if before.get('pilots'):
+        rate, pilots, pilot_steps = before['learning_rate'], before['pilots'], before['pilot_steps']
+    else:
+        rate, pilots = chosen_rate(filled, folder, grid.pilots)
     filled = filled._replace(config=with_fields(filled.config, optimizer={'learning_rate': rate}))
     chosen = all_seeds(folder, grid.seeds)
     seeds = {seed: trained_seed(filled, folder / f'seed_{seed}', seed) for seed in chosen}
@@ -132,7 +138,7 @@ def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
         **spread([seeds[seed]['test'] for seed in chosen]),
         'learning_rate': rate,
         'pilots': pilots,
-        'pilot_steps': grid.pilots.steps,
+        'pilot_steps': pilot_steps,
         'metric': filled.config.checkpoint.best_metric,
         'mode': filled.config.checkpoint.best_mode,
         'steps': filled.config.train.steps,
@@ -155,10 +161,7 @@ def note_error(folder: Path, error: Exception) -> None:
 def finished(folder: Path, grid: Grid) -> dict[str, Any]:
     """What is known of a cell that has all that is asked for, so that nothing of it is opened again; else {}."""
     known = read_object(folder / CELL) if (folder / CELL).is_file() else {}
-    has_seeds = known.get('seeds', {}).keys() >= set(grid.seeds)
-    rates = {f'{rate:g}' for rate in grid.pilots.rates}
-    has_rates = not rates or known.get('pilot_steps') == grid.pilots.steps
-    return known if known and has_seeds and has_rates and known.get('pilots', {}).keys() == rates else {}
+    return known if known and known.get('seeds', {}).keys() >= set(grid.seeds) else {}
 
 
 def chosen_rate(filled: FilledConfig, folder: Path, pilots: Pilots) -> tuple[float, dict[str, float | None]]:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from efficient_attention.config.examples import ExamplesConfig
-from efficient_attention.config.json_text import read_json_file
 from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.data.arena.arena_row import ArenaRow
 from efficient_attention.data.arena.prepared import prepared_rows, set_identity
 from efficient_attention.data.arena.yardsticks import names_of, yardsticks
 from efficient_attention.data.examples.labelled_text import ARENA, arena_set
 from efficient_attention.errors import InputError
+from efficient_attention.training.grid_configs import read_object
 from efficient_attention.whole_files import write_atomically
 
 YARDSTICKS = 'yardsticks.json'  # of a grid's folder
@@ -118,4 +118,4 @@ def _cut_rows(examples: ExamplesConfig, split: str, length: int) -> list[ArenaRo
 
 
 def _known(path: Path) -> dict[str, dict[str, float]]:
-    return dict(read_json_file(path)) if path.is_file() else {}
+    return read_object(path) if path.is_file() else {}

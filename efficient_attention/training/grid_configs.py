@@ -1,7 +1,7 @@
 """Of which config each cell of a grid is: noted in its folder, and compared with those of its row and of before."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,28 @@ def check_workdir(workdir: Path, cells: Cells) -> None:
             raise InputError(
                 f'{folder} was made with {name} = {before!r}, now it is {now!r}; name a new --workdir, or give '
                 'the old value'
+            )
+
+
+def check_pilots(workdir: Path, cells: Cells, rates: Sequence[float], steps: int) -> None:
+    """Raises InputError where a cell has another pilot's steps, or has chosen its learning rate from other rates.
+
+    Without rates nothing is chosen, and what a cell has chosen stays.
+    """
+    wanted = f'{", ".join(f"{rate:g}" for rate in sorted(rates))} in {steps} steps'
+    for row, column in cells if rates else ():
+        folder = workdir / row / column
+        if (folder / CELL).is_file():
+            cell = read_object(folder / CELL)
+            tried = ', '.join(f'{rate:g}' for rate in sorted(map(float, cell.get('pilots', {}))))
+            before = f'{tried} in {cell.get("pilot_steps")} steps' if tried else 'none'
+        else:
+            made = {read_object(path).get('train', {}).get('steps') for path in folder.glob('pilot_*/config.json')}
+            before = wanted if made <= {steps} else f'some in {", ".join(map(str, sorted(made)))} steps'
+        if before != wanted:
+            raise InputError(
+                f'{folder}: the pilots before were {before}, now --rates and --pilot_steps say {wanted}; name a new '
+                '--workdir, or give the old values, or no --rates, which keeps what was chosen'
             )
 
 

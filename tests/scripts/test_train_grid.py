@@ -108,6 +108,18 @@ def test_a_later_command_on_other_rows_keeps_failures_and_yardsticks(train_grid:
         'listops_short': ['majority', 'root', 'root_digits'],
         'recall': ['majority', 'values'],
     }
+    (tmp_path / 'grid' / 'grid.json').write_text('{')  # what it held of other rows is made again from their cells
+    assert train_grid('--rows=recall', '--columns=full', *rows)[0] == 0
+    assert json.loads((tmp_path / 'grid' / 'grid.json').read_text())['yardsticks'] == content['yardsticks']
+
+
+@pytest.mark.usefixtures('asked')
+def test_a_damaged_file_of_yardsticks_is_one_line(train_grid: Run, tmp_path: Path):
+    (tmp_path / 'grid').mkdir()
+    (tmp_path / 'grid' / 'yardsticks.json').write_text('{')
+    code, _, errors = train_grid('--columns=full')
+    assert code == 1 and 'yardsticks.json: not a JSON object that can be read' in errors and 'Traceback' not in errors
+    assert list(json.loads((tmp_path / 'grid' / 'grid.json').read_text())['cells']) == ['listops_short']
 
 
 def test_yardsticks_alone(train_grid: Run, asked: dict[str, Any]):

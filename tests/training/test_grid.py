@@ -1,5 +1,6 @@
 """A grid of two tasks by two mechanisms: trained, resumed, tested once, summed up; and what it refuses."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -181,6 +182,10 @@ def test_pilots_choose_the_learning_rate(tmp_path: Path, monkeypatch: pytest.Mon
     assert cell['learning_rate'] == 3e-3 and cell['pilots'] == {'0.001': 0.9, '0.003': 0.4, '0.01': None, '1e+30': None}
     monkeypatch.setattr(module, 'fill_config', None)  # all is known, of the rates too that are not used
     assert train_grid(grid)['listops_short']['full'] == cell
+    assert train_grid(dataclasses.replace(grid, pilots=Pilots()))['listops_short']['full'] == cell
+    for other in (Pilots((1e-3, 3e-3), 2), Pilots(grid.pilots.rates, 4)):
+        with pytest.raises(InputError, match='full: the pilots before were 0.001, 0.003, 0.01, 1e.30 in 2 steps, now'):
+            train_grid(dataclasses.replace(grid, pilots=other))
 
 
 def test_speed_is_read_from_the_log(tmp_path: Path):

@@ -10,6 +10,7 @@ from configs.arena import get_config
 from efficient_attention.errors import InputError
 from efficient_attention.training.grid_configs import (
     check_equal,
+    check_pilots,
     check_workdir,
     completed,
     differences,
@@ -98,6 +99,21 @@ def test_released_sizes_are_a_mechanisms_own_and_mix_with_no_others():
     check_equal(released, has_own_sizes=True)
     with pytest.raises(InputError, match='image: size differs between the columns full and linear'):
         check_equal(released | noted(cells_of('image,linear,paper'), 'paper'), has_own_sizes=True)
+
+
+def test_pilots_that_have_begun_have_their_steps(tmp_path: Path):
+    cells = cells_of('recall,full')
+    begin(tmp_path, cells)
+    pilot = tmp_path / 'recall/full/pilot_0.001'
+    pilot.mkdir()
+    (tmp_path / 'recall/full/cell.json').unlink()
+    (pilot / 'config.json').write_text('{"train": {"steps": 10}}')
+    for rates, steps in (((1e-3, 1e-2), 10), ((), 12)):
+        check_pilots(tmp_path, cells, rates, steps)
+    with pytest.raises(
+        InputError, match='full: the pilots before were some in 10 steps, now .* say 0.001 in 12 steps;'
+    ):
+        check_pilots(tmp_path, cells, (1e-3,), 12)
 
 
 def test_a_damaged_file_of_a_cell_is_one_line(tmp_path: Path):
