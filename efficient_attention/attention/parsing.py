@@ -160,7 +160,9 @@ def _build(node: ast.expr, text: str) -> Pattern:
 def _known(name: str, text: str) -> Callable[..., Pattern]:
     """The function that makes the pattern of this name; a mechanism's name and unknown ones raise an InputError."""
     if name in MECHANISMS:
-        make = MECHANISMS[name]
+        make, whole = MECHANISMS[name], _parse(text)
+        if name == ast.unparse(whole.func if isinstance(whole, ast.Call) else whole):
+            raise InputError(f'attention {text!r}: {name} is a mechanism of its own and no pattern')
         advice = f'write {name}(...) around the whole pattern' if issubclass(make, OverPattern) else 'write it alone'
         needs = model_needs(make())
         raise InputError(

@@ -14,7 +14,7 @@ def check_whole_rows(request: Request, **lacks: bool) -> None:
     lacks = {name.replace('_', ' '): is_asked for name, is_asked in lacks.items()}
     lacks |= {'additive bias': request.bias is not None, 'log-sum-exp': request.return_lse}
     if mechanism.longest:
-        lacks[f'{keys} keys, but at most {mechanism.longest}'] = keys > mechanism.longest
+        lacks[f'room for {keys} keys, only for {mechanism.longest}'] = keys > mechanism.longest
     refuse(mechanism.name, lacks)
 
 

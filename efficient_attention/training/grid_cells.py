@@ -1,6 +1,7 @@
 """The cells of a grid out of a config file, and the yardsticks of its rows."""
 
 import importlib.util
+import inspect
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,8 @@ def cells_of(
         if not names or len(set(names)) < len(names):
             raise InputError(f'--{flag} is {",".join(names)!r}; it must be different names with commas')
     module = _module_of(file)
+    if not inspect.signature(module.get_config).parameters:
+        raise InputError(f'--config {file}: its get_config takes no argument, which would name a row and a column')
     cells: Cells = {}
     for row in rows:
         for column in columns:

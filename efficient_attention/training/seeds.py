@@ -56,7 +56,9 @@ def train_seeds(values: Mapping[str, Any], workdir: Path, seeds: Sequence[str]) 
 def check_seeds(seeds: Sequence[str]) -> None:
     """Raises InputError unless they are different whole numbers."""
     if not seeds or not all(seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
-        raise InputError(f'--seeds is {",".join(seeds)!r}; it must be different whole numbers with commas')
+        raise InputError(
+            f'--seeds is {",".join(seeds)!r}; it must be different whole numbers of at least 0 with commas'
+        )
 
 
 def share_programs() -> None:

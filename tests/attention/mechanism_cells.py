@@ -38,14 +38,14 @@ MECHANISM_CELLS |= {
         'padding segments grouped': None,
         'bias': 'linear has no additive bias',
     },
-    "linear('cos', 19)": {'plain': 'linear has no 20 positions, but at most 19'},
+    "linear('cos', 19)": {'plain': 'linear has no room for 20 positions, only for 19'},
 }
 ROW_CELLS = {'padding': None, 'cross grouped': None, 'grouped': None, 'bias': r'\w+ has no additive bias'}
 ROW_CELLS |= {'offset': None, 'lse': r'\w+ has no log-sum-exp'}
 MECHANISM_CELLS |= {
     'linformer(5, 90)': ROW_CELLS | {'dropout': None},
     'linformer(5, 90, tied=False, by_head=True)': {'padding dropout': None, 'cross grouped': None},
-    'linformer(5, 19)': {'plain': 'linformer has no 20 keys, but at most 19'},
+    'linformer(5, 19)': {'plain': 'linformer has no room for 20 keys, only for 19'},
     'nystrom(6)': ROW_CELLS | {'dropout': 'nystrom has no dropout on weights'},
     'nystrom(4, 6, 5)': {'padding grouped': None, 'cross': 'nystrom has no convolution for unequal lengths'},
     'induced(5)': ROW_CELLS | {'dropout': 'induced has no dropout on weights'},
@@ -57,7 +57,7 @@ MECHANISM_CELLS |= {
     'sinkhorn(6, 15)': SINKHORN_CELLS,
     'sinkhorn(4, 25, 3, cut=2)': SINKHORN_CELLS,
     'sinkhorn(6, 15, causal=True)': SINKHORN_CELLS | {'row positions': NO_CROSS},
-    'sinkhorn(5, 3)': {'plain': 'sinkhorn has no 20 keys, but at most 15'},
+    'sinkhorn(5, 3)': {'plain': 'sinkhorn has no room for 20 keys, only for 15'},
 }
 ROUTING_CELLS = dict.fromkeys(('padding segments grouped', 'padding dropout grouped', 'dropout')) | {
     'bias': 'routing has no additive bias',
@@ -80,7 +80,7 @@ MECHANISM_CELLS |= {
     "synthesizer('factorized', 90, 4)": SYNTHESIZER_CELLS,
     "synthesizer('random+dot', 90, pattern=causal)": SYNTHESIZER_CELLS,
     "synthesizer('factorized', 90, 12, pattern=causal)": {'plain': None, 'row positions padding lse key bias': None},
-    "synthesizer('random', 19)": {'plain': 'synthesizer has no 20 positions, but at most 19'},
+    "synthesizer('random', 19)": {'plain': 'synthesizer has no room for 20 positions, only for 19'},
 }
 DISTRIBUTION_CELLS = dict.fromkeys(
     ('grouped segments bias', 'offset dropout function bias', 'row positions padding key bias'), None

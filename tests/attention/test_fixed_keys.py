@@ -76,7 +76,7 @@ def test_several_texts_give_nan_and_what_a_mechanism_lacks_is_refused():
     with pytest.raises(NotImplementedError, match='induced.*dropout on weights'):
         attend_fixed(mechanism, packed, new, dropout_rate=0.5, dropout_rng=RNG)
     linformer = parse_mechanism('linformer(4, 6)')
-    with pytest.raises(NotImplementedError, match='7 keys, but at most 6'):
+    with pytest.raises(NotImplementedError, match='no room for 7 keys, only for 6'):
         fix_keys(linformer, KeySequence(KEY, VALUE, SEGMENTS), learned=draw_operands(linformer, 4, 6, RNG))
 
 

@@ -58,6 +58,12 @@ TEXTS: dict[str, Pattern] = {
 }
 
 
+@pytest.mark.parametrize('text', ['nystrom(4)', 'sparsemax', 'lsh(64, 2)'])
+def test_a_mechanism_alone_is_no_pattern(text: str):
+    with pytest.raises(InputError, match=r'is a mechanism of its own and no pattern$'):
+        parse_pattern(text)
+
+
 @pytest.mark.parametrize('text', TEXTS)
 def test_patterns_are_read(text: str):
     assert parse_pattern(text) == TEXTS[text]

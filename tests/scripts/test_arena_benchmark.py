@@ -12,6 +12,8 @@ from scripts import arena_benchmark, measure_arena
 from scripts import benchmark as command
 from scripts.arena_benchmark import GENERATED, SIDES, shape_of
 
+ROOT = Path(__file__).parents[2]
+
 
 def run_command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
     """Runs `benchmark.py arena`, with figures by formula: full attention takes as many times longer as the row is."""
@@ -66,3 +68,14 @@ def test_a_real_step():
     shape['model'] |= {'width': 8, 'layers': 1, 'feed_forward_width': 8}
     found = measure_arena.measure(shape | {'rows': 2, 'steps': 2})
     assert len(found['seconds']) == 2 and found['temporary_bytes'] > 0 and found['parameters'] > 0
+
+
+def test_the_page_shows_the_figures_of_its_files():
+    page = (ROOT / 'docs' / 'arena.md').read_text(encoding='utf-8').splitlines()
+    for name, digits in (('arena_speed', '.2f'), ('arena_pathx', '.3g')):
+        by_length = json.loads((ROOT / 'docs' / f'{name}.json').read_text(encoding='utf-8'))['arena']['lengths']
+        for side in next(iter(by_length.values())):
+            figures = [by_length[length][side] for length in sorted(by_length, key=int)]
+            steps = ', '.join(f'{figure["steps_per_second"]:{digits}}' for figure in figures)
+            memory = ', '.join(f'{figure["temporary_bytes"] / 2**20:.0f}' for figure in figures)
+            assert [line for line in page if line.startswith(f'| `{side}` | {steps} |') and f'| {memory} |' in line]

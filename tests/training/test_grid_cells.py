@@ -34,6 +34,7 @@ def test_cells_are_the_files_configs():
             "--config has 'listops,full,code' behind the file; cells are",
         ),
         ('README.md', ['listops'], ['full'], '--config README.md: not a Python file'),
+        ('configs/quickstart.py', ['a'], ['full'], '--config configs/quickstart.py: its get_config takes no argument'),
         ('nowhere.py', ['listops'], ['full'], '--config nowhere.py: cannot be read'),
     ],
 )

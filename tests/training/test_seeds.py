@@ -35,7 +35,9 @@ def test_mean_and_deviation():
 
 @pytest.mark.parametrize('seeds', [[], ['0', '0'], ['one'], ['-1']])
 def test_seeds_that_are_none(tmp_path: Path, seeds: list):
-    with pytest.raises(InputError, match='^--seeds is .*; it must be different whole numbers with commas$'):
+    with pytest.raises(
+        InputError, match='^--seeds is .*; it must be different whole numbers of at least 0 with commas$'
+    ):
         train_seeds(default_config().to_dict(), tmp_path, seeds)
 
 

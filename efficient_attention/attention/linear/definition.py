@@ -89,4 +89,4 @@ def check_length(request: Request) -> None:
 
 def check_positions(most: int, mechanism: Linear) -> None:
     """Raises NotImplementedError for so many positions beyond the length of 'cos'."""
-    refuse('linear', {f'{most} positions, but at most {mechanism.length}': most > mechanism.length})
+    refuse('linear', {f'room for {most} positions, only for {mechanism.length}': most > mechanism.length})

@@ -19,7 +19,7 @@ def softmax_spec(softmax: Room, spec: CacheSpec) -> CacheSpec:
     """The same of softmax; raises NotImplementedError for positions beyond the tables."""
     mechanism = of_kind(Synthesizer, spec.mechanism)
     most = mechanism.length
-    refuse('synthesizer', {f'{spec.max_length} positions, but at most {most}': spec.max_length > most})
+    refuse('synthesizer', {f'room for {spec.max_length} positions, only for {most}': spec.max_length > most})
     width = mechanism.compared_width(spec.width)
     return dataclasses.replace(spec, mechanism=softmax_of(softmax, mechanism), key_heads=spec.heads, width=width)
 

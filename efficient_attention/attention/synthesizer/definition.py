@@ -121,7 +121,7 @@ def check(request: Request) -> None:
     mechanism = of_kind(Synthesizer, request.mechanism)
     most = max(request.query.shape[1], request.key.shape[1])
     lacks = {
-        f'{most} positions, but at most {mechanism.length}': most > mechanism.length,
+        f'room for {most} positions, only for {mechanism.length}': most > mechanism.length,
         'additive scores': request.additive is not None,
     }
     refuse('synthesizer', lacks)

@@ -30,7 +30,7 @@ CONFIG = ModelConfig(
             {'query_positions': np.arange(1, 6)[None]},
             'linear has no causal form for other positions',
         ),
-        (Linear('cos', 4), {}, 'linear has no 5 positions, but at most 4'),
+        (Linear('cos', 4), {}, 'linear has no room for 5 positions, only for 4'),
     ],
 )
 def test_what_it_lacks_is_refused(mechanism: Linear, change: dict, line: str):
