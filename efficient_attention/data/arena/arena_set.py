@@ -1,7 +1,8 @@
 """Sets of rows of long-range tasks, by a short text: 'listops:rows=2000:length=500-2000:seed=0' and the like.
 
     listops:rows=<n>:length=<shortest>-<longest>[:seed=<n>]     both lengths excluded, as Long Range Arena draws them
-    pathfinder:rows=<n>:size=<32|64|128|256>[:bars=<easy|intermediate|hard|n>][:distractors=<n>][:seed=<n>]
+    pathfinder:rows=<n>:size=<16|24|32|64|128|256>[:bars=<easy|intermediate|hard|n>][:distractors=<n>]
+        [:starts=<drawn|fixed>][:seed=<n>]
     recall:rows=<n>:length=<words>:pairs=<n>[:seed=<n>]
     passages:rows=<n>:length=<bytes>[:seed=<n>]:source=<stdlib, text:<glob>, ... as data.source>
     imdb:folder=<with train/{neg,pos} and test/{neg,pos}>       bytes; a tenth of train validates
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from efficient_attention.data.arena.arena_row import ArenaRow, row_stream
+from efficient_attention.data.arena.arena_row import ArenaRow, is_of_split, row_stream
 from efficient_attention.data.arena.folders import (
     PAIR_LABELS,
     REVIEW_LABELS,
@@ -34,7 +35,7 @@ from efficient_attention.data.arena.folders import (
 )
 from efficient_attention.data.arena.listops import listops_row
 from efficient_attention.data.arena.passages import passages_of
-from efficient_attention.data.arena.pathfinder import BARS, SIZES, pathfinder_image
+from efficient_attention.data.arena.pathfinder import FEWER_BARS, SIZES, bars_of, pathfinder_image
 from efficient_attention.data.arena.recall import KEYS, VALUES, recall_row
 from efficient_attention.data.sources.source import open_source
 from efficient_attention.data.sources.text_files import digest_files
@@ -113,19 +114,26 @@ class ListOps(Generated):
 
 @dataclasses.dataclass(frozen=True)
 class Pathfinder(Generated):
-    """See pathfinder.py; the grey values of an image row by row, 1 where the discs are ends of one path."""
+    """See pathfinder.py; the grey values of an image row by row, 1 where the discs are ends of one path.
+
+    Of few pixels there are few images, some of which would be drawn for two splits: there each has those of its hash.
+    """
 
     kind = 'pathfinder'
     vocabulary = 'grey'
     size: int
     bars: int
     distractors: int | None
+    fixed: bool
 
     def row(self, split: str, index: int) -> ArenaRow:
         """See `Generated`."""
         rng = row_stream(self.seed, split, index)
-        image = pathfinder_image(rng, self.size, self.bars, distractors=self.distractors)
-        return ArenaRow((image.pixels.reshape(-1).astype('u2'),), int(image.label))
+        while True:
+            image = pathfinder_image(rng, self.size, self.bars, distractors=self.distractors, fixed=self.fixed)
+            pixels = image.pixels.reshape(-1).astype('u2')
+            if self.size not in FEWER_BARS or is_of_split(pixels, split):
+                return ArenaRow((pixels,), int(image.label))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -312,10 +320,15 @@ def _pathfinder(options: Options) -> ArenaSet:
     size = options.number('size', 1)
     if size not in SIZES:
         raise options.fault(f'size must be one of {", ".join(map(str, SIZES))}')
-    named = options.left.get('bars', 'hard')
-    bars = BARS[options.left.pop('bars', named)] if named in BARS else options.number('bars', 2)
+    named, bars = options.left.get('bars', 'hard'), bars_of(size)
+    count_of_bars = bars[options.left.pop('bars', named)] if named in bars else options.number('bars', 2)
     distractors = options.number('distractors', 0) if 'distractors' in options.left else None
-    return Pathfinder(options.text, count, seed, size, bars, distractors)
+    starts = options.left.pop('starts', 'drawn')
+    if starts not in ('drawn', 'fixed'):
+        raise options.fault('starts must be drawn or fixed')
+    if starts == 'fixed' and size == min(SIZES):
+        raise options.fault(f'starts must be drawn with size {size}, which has few images with fixed ones')
+    return Pathfinder(options.text, count, seed, size, count_of_bars, distractors, starts == 'fixed')
 
 
 def _recall(options: Options) -> ArenaSet:

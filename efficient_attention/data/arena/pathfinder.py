@@ -20,10 +20,37 @@ import numpy as np
 
 from efficient_attention.data.arena import pathfinder_sprites as sprites
 from efficient_attention.data.arena.pathfinder_snakes import Setting, below, board_of, distractor, shapes_of, two_snakes
-from efficient_attention.errors import is_whole_number, require, require_at_least
+from efficient_attention.errors import InputError, is_whole_number, require, require_at_least
 
-BARS = {'easy': 6, 'intermediate': 9, 'hard': 14}
+DIFFICULTIES = ('easy', 'intermediate', 'hard')
+BARS = (6, 9, 14)  # the published numbers, by difficulty
 SETTINGS = {
+    16: Setting(  # this and the next are our own: few pixels and greys, no room for distractors, nor for as many bars
+        size=16,
+        padding=1,
+        seed_distance=5,
+        bar_length=2,
+        thickness=0.5,
+        margins=(1,),
+        disc_radius=1.5,
+        continuity=1.0,
+        distractor_bars=0,
+        contrasts=(75, 75, 100),
+        greys=4,
+    ),
+    24: Setting(
+        size=24,
+        padding=1,
+        seed_distance=7,
+        bar_length=2,
+        thickness=0.5,
+        margins=(1,),
+        disc_radius=2.5,
+        continuity=1.0,
+        distractor_bars=0,
+        contrasts=(75, 75, 100),
+        greys=4,
+    ),
     32: Setting(
         size=32,
         padding=1,
@@ -74,6 +101,12 @@ SETTINGS = {
     ),
 }
 SIZES = tuple(SETTINGS)
+FEWER_BARS = {16: (2, 3, 4), 24: (4, 5, 6)}  # where the published numbers find no room
+
+
+def bars_of(size: int) -> dict[str, int]:
+    """How many bars a snake of each difficulty has, in images of a size."""
+    return dict(zip(DIFFICULTIES, FEWER_BARS.get(size, BARS), strict=True))
 
 
 class PathfinderImage(NamedTuple):
@@ -88,30 +121,35 @@ class PathfinderImage(NamedTuple):
 
 
 def pathfinder_image(
-    rng: np.random.Generator, size: int, bars: int, *, distractors: int | None = None
+    rng: np.random.Generator, size: int, bars: int, *, distractors: int | None = None, fixed: bool = False
 ) -> PathfinderImage:
     """The image that the next draws of a generator give; the same bytes on every platform.
 
     Args:
         rng: a generator for this image; only its uniform draws are used.
         size: rows and columns, one of SIZES.
-        bars: of each snake, at least 2; BARS has the published ones.
+        bars: of each snake, at least 2; `bars_of` has those of the difficulties.
         distractors: how many short snakes to place, each of bars // 3 bars (none where that is 0); one that finds no
             room is left out. None is the Long Range Arena's number, which for 14 bars is 20, 22, 35 or 30 by size,
             divided by 14 // 3 and rounded down; for other numbers of bars it is divided by bars // 3 in the same way.
+            16 x 16 and 24 x 24 pixels have none by themselves.
+        fixed: whether both snakes start in the middle of the image, side by side, which a small model learns far
+            sooner; the original draws where they start. 16 x 16 pixels are refused: they have few such images.
 
     Raises:
         InputError: an argument is out of its range, or two snakes of so many bars find no room.
     """
     require(is_whole_number(size) and size in SIZES, 'arena size', size, f'one of {", ".join(map(str, SIZES))}')
     require_at_least(2, 'arena bars', bars)
+    if fixed and size == min(SIZES):
+        raise InputError(f'arena starts are fixed; {size} x {size} pixels have too few such images')
     setting, short = SETTINGS[size], bars // 3
     if distractors is None:
         distractors = setting.distractor_bars // short if short else 0
     require_at_least(0, 'arena distractors', distractors)
     label = below(rng, 2)
     shapes = shapes_of(setting, setting.margins[below(rng, len(setting.margins))])
-    chains = two_snakes(rng, shapes, bars)
+    chains = two_snakes(rng, shapes, bars, fixed=fixed)
     board = board_of(shapes, chains)
     tried = [distractor(rng, shapes, board, short) for _ in range(distractors if short else 0)]
     start = below(rng, 2)
@@ -137,8 +175,9 @@ def _draw(
         _put(canvas, around, disc, _disc(setting, of_discs))
     grey = canvas[around:-around, around:-around]
     darkest, brightest = int(grey.min()), int(grey.max())
-    spread = brightest - darkest
-    return ((2 * 255 * (grey - darkest) + spread) // (2 * spread)).astype(np.uint8)  # rounded to the nearest
+    spread, steps = brightest - darkest, setting.greys - 1
+    levels = (2 * steps * (grey - darkest) + spread) // (2 * spread)  # rounded to the nearest
+    return (levels * 255 // steps).astype(np.uint8)
 
 
 def _put(canvas: np.ndarray, around: int, point: Sequence[int], picture: sprites.Picture) -> None:

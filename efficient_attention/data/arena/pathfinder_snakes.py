@@ -33,7 +33,7 @@ class Setting:
 
     size: int
     padding: int  # a border in which no bar lies
-    seed_distance: int  # between the starts of the two snakes; twice as much to the edge
+    seed_distance: int  # between the starts of the two snakes
     bar_length: int
     thickness: float
     margins: tuple[int, ...]  # half of the gap between two bars; one of these for each image
@@ -41,6 +41,12 @@ class Setting:
     continuity: float  # bars turn by less than 90 degrees / continuity
     distractor_bars: int  # in all distractors of an image together
     contrasts: tuple[int, int, int]  # of snakes, distractors and discs, in per cent
+    greys: int = 256  # how many there are, from 0 to 255
+
+    @property
+    def border(self) -> int:
+        """How far from the edge the first snake starts: twice the distance of both starts, where there is room."""
+        return min(2 * self.seed_distance, self.size // 2 - 2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,8 +141,11 @@ def below(rng: np.random.Generator, count: int) -> int:
     return int(rng.random() * count)
 
 
-def two_snakes(rng: np.random.Generator, shapes: Shapes, bars: int) -> np.ndarray:
+def two_snakes(rng: np.random.Generator, shapes: Shapes, bars: int, *, fixed: bool = False) -> np.ndarray:
     """Two snakes that grow in turn, both from new starts until both have all of their bars.
+
+    Args:
+        fixed: the first bars' tails lie beside one another in the middle of the image; only their directions are drawn.
 
     Returns:
         int64 [2, bars, 2]: tails and heads, as cells.
@@ -144,11 +153,14 @@ def two_snakes(rng: np.random.Generator, shapes: Shapes, bars: int) -> np.ndarra
     Raises:
         InputError: MOST_STARTS were not enough.
     """
-    size, border, starts, count = shapes.setting.size, 2 * shapes.setting.seed_distance, 0, FIRST_ATTEMPTS
+    size, border, starts, count = shapes.setting.size, shapes.setting.border, 0, FIRST_ATTEMPTS
     while starts < MOST_STARTS:
         uniform = rng.random((5, count))
         row, column = border + (uniform[:2] * (size - 2 * border)).astype(np.int64)
         degrees = (uniform[2:] * sprites.DEGREES).astype(np.int64)
+        if fixed:
+            row, column = np.full((2, count), size // 2) - [[0], [(shapes.setting.seed_distance + 1) // 2]]
+            degrees[2] = 0  # to the right
         first = shapes.first + row * shapes.stride + column
         tails = np.stack([first, first + shapes.second_seeds[degrees[2]]])
         chains = _grow(rng, shapes, np.tile(shapes.empty, (count, 1)), Seeds(tails, degrees[:2]), bars)

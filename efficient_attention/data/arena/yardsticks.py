@@ -5,9 +5,11 @@ root            ListOps: the class most frequent under the operator of the root,
 root_digits     ListOps: that operator, applied to the digits that stand directly under it
 trigrams        bytes: a linear model of the row's byte 3-grams; of two texts of how alike these are
 pixels          images: a linear model of the grey values
+discs           Pathfinder: the class of most of the training rows whose two discs lie nearest to the row's own
 values          recall: the value that the row's pairs have most often, whichever key is asked for
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -17,11 +19,15 @@ import scipy
 from efficient_attention.data.arena.arena_row import ArenaRow
 from efficient_attention.data.arena.arena_set import ArenaSet
 from efficient_attention.data.arena.listops import CLOSE, DIGITS, value_of
+from efficient_attention.data.arena.pathfinder import SETTINGS
 from efficient_attention.data.arena.recall import KEYS, VALUES
 
 HASHED = 2**16  # columns of the 3-gram counts
 PENALTY = 1e-4  # times the squared weights' sum, a row
 STEPS = 60  # of L-BFGS
+SEEN = 8_000  # training rows of which the places of the discs are looked at
+NEAREST = 25  # of them vote
+DISC = 120  # the median grey value round a pixel of a disc is above this; on bars it is not
 Rows = Sequence[ArenaRow]
 Predict = Callable[[Rows], np.ndarray]
 
@@ -107,6 +113,34 @@ def pixel_features(rows: Rows) -> scipy.sparse.csr_array:
     return scipy.sparse.csr_array(np.stack([row.texts[0] for row in rows]) / np.float32(255.0))
 
 
+def by_discs(train: Rows) -> Predict:
+    """A vote of the images whose discs lie most alike; no bar is looked at."""
+    train = train[:SEEN]
+    tree = scipy.spatial.cKDTree(disc_places(train))
+    labels = np.array([row.label for row in train])
+
+    def predict(rows: Rows) -> np.ndarray:
+        _, near = tree.query(disc_places(rows), k=min(NEAREST, len(labels)))
+        return (labels[near.reshape(len(rows), -1)].mean(axis=1) > 0.5).astype(int)
+
+    return predict
+
+
+def disc_places(rows: Rows) -> np.ndarray:
+    """Rows and columns of both discs, the upper one first; zeros where two are not seen: float [rows, 4]."""
+    places = np.zeros((len(rows), 4))
+    for place, row in zip(places, rows, strict=True):
+        size = math.isqrt(row.texts[0].size)
+        pixels = row.texts[0].reshape(size, size)
+        reach = int(SETTINGS[size].disc_radius)
+        around = np.lib.stride_tricks.sliding_window_view(np.pad(pixels, reach), (2 * reach + 1,) * 2)
+        seen = np.argwhere(np.median(around, axis=(2, 3)) > DISC)
+        if len(seen) > 1:
+            apart = np.square(seen[:, None] - seen).sum(axis=-1)
+            place[:] = seen[sorted(np.unravel_index(apart.argmax(), apart.shape))].reshape(-1)
+    return places
+
+
 def trigram_features(rows: Rows) -> scipy.sparse.csr_array:
     """Square roots of the hashed 3-grams' shares, [rows, columns]; of two texts their inner product, [rows, 1]."""
     sides = [_hashed([row.texts[side] for row in rows]) for side in range(len(rows[0].texts))]
@@ -154,6 +188,6 @@ LEARN: dict[str, dict[str, Callable[[Rows], Predict]]] = {
     'passages': {'trigrams': by_trigrams},
     'aan': {'trigrams': by_trigrams},
     'cifar10': {'pixels': by_pixels},
-    'pathfinder': {'pixels': by_pixels},
+    'pathfinder': {'pixels': by_pixels, 'discs': by_discs},
     'recall': {'values': by_values},
 }

@@ -4,6 +4,7 @@ import hashlib
 
 import pytest
 
+from efficient_attention.data.arena.arena_row import is_of_split
 from efficient_attention.data.arena.arena_set import open_set
 from efficient_attention.data.arena.listops import listops_row
 from efficient_attention.data.tokenizers.fixed import FIRST_WORD, vocabulary_size
@@ -53,7 +54,12 @@ def test_options_reach_the_generator():
         ('listops:rows=2:length=1-3', 'length must let in a tree of at least 4 words'),
         ('listops:rows=2:rows=3:length=1-9', 'an option comes twice'),
         ('listops:rows=2:length=10-40:depth=3', "it has no option 'depth'"),
-        ('pathfinder:rows=2:size=48', 'size must be one of 32, 64, 128, 256'),
+        ('pathfinder:rows=2:size=48', 'size must be one of 16, 24, 32, 64, 128, 256'),
+        ('pathfinder:rows=2:size=32:starts=left', 'starts must be drawn or fixed'),
+        (
+            'pathfinder:rows=2:size=16:starts=fixed',
+            'starts must be drawn with size 16, which has few images with fixed ones',
+        ),
         ('pathfinder:rows=2:size=32:bars=1', 'bars must be a whole number of at least 2'),
         ('recall:rows=2:length=8:pairs=4', 'pairs must be at most 1024, and fit: two words each beside the query'),
         ('passages:rows=2:length=8', 'source=... is missing'),
@@ -74,3 +80,9 @@ def test_no_split_of_pathfinder_has_an_image_of_another():
         content = b''.join(pixels + bytes([label]) for pixels, label in rows)
         assert hashlib.sha256(content).hexdigest() == FIRST[split]
     assert len({pixels for rows in images.values() for pixels, _ in rows}) == 300
+
+
+@pytest.mark.parametrize('size', [16, 24])
+def test_no_split_of_few_pixels_can_have_an_image_of_another(size: int):
+    found = open_set(f'pathfinder:rows=40:size={size}:bars=2', 'x')
+    assert all(is_of_split(row.texts[0], split) for split in FIRST for row in found.rows(split))

@@ -5,9 +5,11 @@ import pytest
 
 from efficient_attention.data.arena.arena_row import ArenaRow
 from efficient_attention.data.arena.arena_set import open_set
+from efficient_attention.data.arena.pathfinder import pathfinder_image
 from efficient_attention.data.arena.yardsticks import (
     by_pixels,
     by_trigrams,
+    disc_places,
     majority,
     names_of,
     own_digits,
@@ -56,6 +58,21 @@ def test_a_linear_model_of_pixels():
     rng = np.random.default_rng(0)
     rows = [ArenaRow((rng.integers(0, 128, 64) + 100 * (number % 2),), number % 2) for number in range(80)]
     assert (by_pixels(rows[:60])(rows[60:]) == [row.label for row in rows[60:]]).all()
+
+
+@pytest.mark.parametrize('size', [16, 24, 32])
+def test_the_places_of_the_discs_are_found_in_the_pixels(size):
+    images = [pathfinder_image(np.random.default_rng(number), size, 4) for number in range(20)]
+    found = disc_places([ArenaRow((image.pixels.reshape(-1),), image.label) for image in images])
+    wanted = np.array([sorted(image.discs.tolist()) for image in images]).reshape(-1, 4)
+    assert np.abs(np.sort(found, axis=1) - np.sort(wanted, axis=1)).max() <= 2
+
+
+def test_where_the_discs_are_tells_a_little_and_single_pixels_nothing():
+    found = open_set('pathfinder:rows=800:size=24:bars=easy:starts=fixed', 'x')
+    scores = yardsticks(found, list(found.rows('train')), list(found.rows('dev')))
+    assert list(scores) == names_of('pathfinder') == ['majority', 'pixels', 'discs']
+    assert max(scores['majority'], scores['pixels']) < 0.55 < 0.65 < scores['discs'] < 0.85
 
 
 def test_a_bag_of_words_tells_more_of_recall_than_its_most_frequent_class():
