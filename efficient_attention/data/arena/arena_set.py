@@ -116,7 +116,8 @@ class ListOps(Generated):
 class Pathfinder(Generated):
     """See pathfinder.py; the grey values of an image row by row, 1 where the discs are ends of one path.
 
-    Of few pixels there are few images, some of which would be drawn for two splits: there each has those of its hash.
+    Of few pixels, or with fixed starts, there are few images, some of which would be drawn for two splits: there each
+    split has those of its hash.
     """
 
     kind = 'pathfinder'
@@ -132,7 +133,7 @@ class Pathfinder(Generated):
         while True:
             image = pathfinder_image(rng, self.size, self.bars, distractors=self.distractors, fixed=self.fixed)
             pixels = image.pixels.reshape(-1).astype('u2')
-            if self.size not in FEWER_BARS or is_of_split(pixels, split):
+            if not (self.fixed or self.size in FEWER_BARS) or is_of_split(pixels, split):
                 return ArenaRow((pixels,), int(image.label))
 
 

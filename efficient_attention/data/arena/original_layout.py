@@ -108,8 +108,11 @@ def _one_line(text: np.ndarray) -> str:
 def _write_images(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
     first = next(iter(sets.values()))
     assert isinstance(first, Pathfinder)
-    if len({(one.size, one.bars) for one in sets.values() if isinstance(one, Pathfinder)}) > 1:
-        raise InputError('the sets are of several sizes or numbers of bars; one folder holds images of one kind')
+    kinds = {(one.size, one.bars, one.distractors, one.fixed) for one in sets.values() if isinstance(one, Pathfinder)}
+    if len(kinds) > 1:
+        raise InputError(
+            'the sets differ in size, bars, distractors or starts of their images; one folder holds images of one kind'
+        )
     top = folder / f'pathfinder{first.size}' / f'curv_contour_length_{first.bars}'
     if top.exists() and any(top.iterdir()):
         raise InputError(f'{top} has files already, of which some might stay; remove it or name another folder')

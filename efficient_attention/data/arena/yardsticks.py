@@ -27,7 +27,6 @@ PENALTY = 1e-4  # times the squared weights' sum, a row
 STEPS = 60  # of L-BFGS
 SEEN = 8_000  # training rows of which the places of the discs are looked at
 NEAREST = 25  # of them vote
-DISC = 120  # the median grey value round a pixel of a disc is above this; on bars it is not
 Rows = Sequence[ArenaRow]
 Predict = Callable[[Rows], np.ndarray]
 
@@ -127,17 +126,23 @@ def by_discs(train: Rows) -> Predict:
 
 
 def disc_places(rows: Rows) -> np.ndarray:
-    """Rows and columns of both discs, the upper one first; zeros where two are not seen: float [rows, 4]."""
+    """Rows and columns of both discs, the upper one first: float [rows, 4].
+
+    They lie where the darkest pixel within a disc's radius is brightest; the second outside the first.
+    """
     places = np.zeros((len(rows), 4))
     for place, row in zip(places, rows, strict=True):
         size = math.isqrt(row.texts[0].size)
-        pixels = row.texts[0].reshape(size, size)
-        reach = int(SETTINGS[size].disc_radius)
-        around = np.lib.stride_tricks.sliding_window_view(np.pad(pixels, reach), (2 * reach + 1,) * 2)
-        seen = np.argwhere(np.median(around, axis=(2, 3)) > DISC)
-        if len(seen) > 1:
-            apart = np.square(seen[:, None] - seen).sum(axis=-1)
-            place[:] = seen[sorted(np.unravel_index(apart.argmax(), apart.shape))].reshape(-1)
+        radius = SETTINGS[size].disc_radius
+        reach = int(radius)
+        down, right = np.mgrid[-reach : reach + 1, -reach : reach + 1]
+        padded = np.pad(row.texts[0].reshape(size, size).astype(np.int64), reach)
+        around = np.lib.stride_tricks.sliding_window_view(padded, down.shape)[..., down**2 + right**2 <= radius**2]
+        brightness = 256 * around.shape[-1] * around.min(axis=-1) + around.sum(axis=-1)
+        first = np.unravel_index(brightness.argmax(), brightness.shape)
+        apart = np.square(np.indices(brightness.shape).T - first).sum(axis=-1).T
+        second = np.unravel_index(np.where(apart < 4 * radius**2, -1, brightness).argmax(), brightness.shape)
+        place[:] = np.ravel(sorted([first, second]))
     return places
 
 

@@ -10,10 +10,23 @@ from efficient_attention.data.arena.listops import listops_row
 from efficient_attention.data.tokenizers.fixed import FIRST_WORD, vocabulary_size
 from efficient_attention.errors import InputError
 
-FIRST = {
-    'train': 'd479395d9ba607e295716d3a142a7b24a828a97d1833c24cbd3be8a0db78147e',
-    'dev': 'e6ab2e8ae4d7e35bbdc9796580c95703f07fcdadf5a4e399ae5dfff9f384add9',
-    'test': '791404c692b7db922408be560f9bd834aa8f278825ed8e61655e5c6150f2b1cd',
+SPLITS = ('train', 'dev', 'test')
+FIRST = {  # of each split, SHA-256 of the images and labels
+    'pathfinder:rows=100:size=32:bars=easy': (
+        'd479395d9ba607e295716d3a142a7b24a828a97d1833c24cbd3be8a0db78147e',
+        'e6ab2e8ae4d7e35bbdc9796580c95703f07fcdadf5a4e399ae5dfff9f384add9',
+        '791404c692b7db922408be560f9bd834aa8f278825ed8e61655e5c6150f2b1cd',
+    ),
+    'pathfinder:rows=100:size=24:bars=easy:starts=fixed': (
+        'f1fb6643b2fd6ac77ffb4e8684a698a2f0229950cc8ec5f0f877f7de649c8174',
+        '02b9e500b57d50f803d4330dc6a7e4306c11cbee798d0dc797266685eb10d3ba',
+        '82074beb1fb88b7225ed67e4ac393c5e49fa1c5bf8a84e18b0880b9537e1421d',
+    ),
+    'pathfinder:rows=100:size=32': (
+        '99f05bf76ce566147c9aa3c12a53240cad6012731ad095baa75cadc83a608f1b',
+        '9ffa4850f3f9085d1ee994bb0e89dadd9d0519ea90e729204baa5ea8094e5b39',
+        'a418da367e930fa8d8077ea5c53f103872b6812860480b70e3a4d6834417b1f7',
+    ),
 }
 SETS = {
     'listops:rows=3:length=10-40:seed=5': (1, 10),
@@ -72,17 +85,18 @@ def test_texts_that_are_none(text: str, line: str):
     assert str(error.value).startswith(f'examples.train is {text!r}; {line}')
 
 
-def test_no_split_of_pathfinder_has_an_image_of_another():
-    """SHA-256 of the first hundred images of each split with their labels."""
-    found = open_set('pathfinder:rows=100:size=32:bars=easy', 'x')
-    images = {split: [(row.texts[0].tobytes(), row.label) for row in found.rows(split)] for split in FIRST}
-    for split, rows in images.items():
+@pytest.mark.parametrize('text', FIRST)
+def test_the_first_images_of_each_split(text: str):
+    images = {
+        split: [(row.texts[0].tobytes(), row.label) for row in open_set(text, 'x').rows(split)] for split in SPLITS
+    }
+    for (split, rows), wanted in zip(images.items(), FIRST[text], strict=True):
         content = b''.join(pixels + bytes([label]) for pixels, label in rows)
-        assert hashlib.sha256(content).hexdigest() == FIRST[split]
-    assert len({pixels for rows in images.values() for pixels, _ in rows}) == 300
+        assert hashlib.sha256(content).hexdigest() == wanted, split
+    assert not {pixels for pixels, _ in images['train']} & {pixels for pixels, _ in images['dev'] + images['test']}
 
 
-@pytest.mark.parametrize('size', [16, 24])
-def test_no_split_of_few_pixels_can_have_an_image_of_another(size: int):
-    found = open_set(f'pathfinder:rows=40:size={size}:bars=2', 'x')
-    assert all(is_of_split(row.texts[0], split) for split in FIRST for row in found.rows(split))
+@pytest.mark.parametrize('options', ['size=16:bars=2', 'size=24:bars=2', 'size=32:bars=2:distractors=0:starts=fixed'])
+def test_no_split_of_few_images_can_have_one_of_another(options: str):
+    found = open_set(f'pathfinder:rows=40:{options}', 'x')
+    assert all(is_of_split(row.texts[0], split) for split in SPLITS for row in found.rows(split))

@@ -78,12 +78,13 @@ def test_no_file_is_overwritten(tmp_path: Path, text: str, name: str):
     assert [path.name for path in tmp_path.iterdir()] == [name] and (tmp_path / name).read_text() == 'original'
 
 
-def test_images_of_one_kind_alone(tmp_path: Path):
+@pytest.mark.parametrize('other', ['size=64:bars=4', 'size=32:bars=5', 'size=32:bars=4:distractors=0:starts=fixed'])
+def test_images_of_one_kind_alone(other: str, tmp_path: Path):
     sets = {
         'train': open_set('pathfinder:rows=1:size=32:bars=4', 'x'),
-        'dev': open_set('pathfinder:rows=1:size=64', 'x'),
+        'dev': open_set(f'pathfinder:rows=1:{other}', 'x'),
     }
-    with pytest.raises(InputError, match='^the sets are of several sizes or numbers of bars'):
+    with pytest.raises(InputError, match='^the sets differ in size, bars, distractors or starts of their images'):
         write_sets(sets, tmp_path)
     assert not list(tmp_path.iterdir())
 
