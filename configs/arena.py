@@ -82,6 +82,7 @@ OF_MECHANISMS: dict[tuple[str, str], tuple[float, ...]] = {
     ('pathfinder_hard', 'favor'): (4, 32, 8, 16, 32, 0.2),
     ('pathfinder_hard', 'lsh'): (2, 64, 8, 32, 64, 0.2),
     ('pathfinder_hard', 'sinkhorn'): (2, 32, 4, 16, 64, 0.2),
+    ('pathfinder_hard', 'sparse'): (1, 32, 8, 16, 32, 0.2),
     ('pathfinder_hard', 'synthesizer'): (2, 64, 4, 32, 64, 0.2),
 }
 WEIGHT_DECAYS = {('image', 'sinkhorn'): 0.7}
@@ -99,6 +100,7 @@ def mechanisms(length: int) -> dict[str, dict[str, object]]:
         'local': {'attention': 'block(50)'},
         'lra_local': {'attention': f'strided({length // 50 + 1})'},  # the wiring that was published as local attention
         'longformer': {'attention': 'longformer(50)'},
+        'sparse': {'attention': 'block(50) | summary(50, 10)'},  # the fixed pattern of Child et al. 2019, both ways
         'bigbird': {'attention': 'bigbird(64, 3)'},
         'lsh': {'attention': 'lsh(64, 2)', 'shared_qk': True},
         'favor': {'attention': 'favor(128)'},

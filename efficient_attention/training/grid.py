@@ -26,11 +26,13 @@ from efficient_attention.training.fill_config import FilledConfig, fill_config
 from efficient_attention.training.finite import TrainingStopped
 from efficient_attention.training.grid_configs import (
     CELL,
+    CHOICE,
     Values,
     check_equal,
     check_pilots,
     check_tested,
     check_workdir,
+    choice_of,
     in_folder,
     note_values,
     noted,
@@ -123,22 +125,22 @@ def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
     folder = grid.folder(row, column)
     if known := finished(folder, grid):
         return known
-    before = read_object(folder / CELL) if (folder / CELL).is_file() else {}
-    filled, pilot_steps = fill_config(grid.cells[row, column]), grid.pilots.steps
-    if before.get('pilots'):
-        rate, pilots, pilot_steps = before['learning_rate'], before['pilots'], before['pilot_steps']
-    else:
+    filled = fill_config(grid.cells[row, column])
+    choice = choice_of(folder)
+    if not choice:
         rate, pilots = chosen_rate(filled, folder, grid.pilots)
-    filled = filled._replace(config=with_fields(filled.config, optimizer={'learning_rate': rate}))
+        choice = {'learning_rate': rate, 'pilots': pilots, 'pilot_steps': grid.pilots.steps}
+        if pilots and jax.process_index() == 0:
+            write_atomically(folder / CHOICE, json.dumps(choice) + '\n')
+    optimizer = {'learning_rate': choice['learning_rate']}
+    filled = filled._replace(config=with_fields(filled.config, optimizer=optimizer))
     chosen = all_seeds(folder, grid.seeds)
     seeds = {seed: trained_seed(filled, folder / f'seed_{seed}', seed) for seed in chosen}
     speeds = [speed_of(folder / f'seed_{seed}') for seed in chosen]
     result = {
         'seeds': seeds,
         **spread([seeds[seed]['test'] for seed in chosen]),
-        'learning_rate': rate,
-        'pilots': pilots,
-        'pilot_steps': pilot_steps,
+        **choice,
         'metric': filled.config.checkpoint.best_metric,
         'mode': filled.config.checkpoint.best_mode,
         'steps': filled.config.train.steps,

@@ -15,7 +15,8 @@ from efficient_attention.whole_files import write_atomically
 
 Values = Mapping[str, Any]
 Cells = Mapping[tuple[str, str], Values]
-VALUES, CELL = 'values.json', 'cell.json'  # of a cell's folder: its config, its result
+VALUES, CHOICE, CELL = 'values.json', 'choice.json', 'cell.json'  # of a cell's folder: config, choice, result
+CHOSEN = ('learning_rate', 'pilots', 'pilot_steps')
 SIZE = 'size'  # beside the groups of a cell's values: the name of its sizes
 EQUAL = (SIZE, 'task', 'data', 'examples', 'train.steps', 'train.batch_size', 'train.seed', 'eval', 'checkpoint')
 OF_SIZE = (
@@ -81,20 +82,29 @@ def check_workdir(workdir: Path, cells: Cells) -> None:
             )
 
 
+def choice_of(folder: Path) -> dict[str, Any]:
+    """What a cell's pilots have chosen, noted when all of them had run: 'learning_rate', 'pilots', 'pilot_steps'."""
+    path = next((folder / name for name in (CELL, CHOICE) if (folder / name).is_file()), None)
+    known = {} if path is None else read_object(path)
+    return {name: known[name] for name in CHOSEN} if known.get('pilots') else {}
+
+
 def check_pilots(workdir: Path, cells: Cells, rates: Sequence[float], steps: int) -> None:
-    """Raises InputError where a cell has another pilot's steps, or has chosen its learning rate from other rates.
+    """Raises InputError where a cell's pilots had other steps, or it has chosen its learning rate from other rates.
 
     Without rates nothing is chosen, and what a cell has chosen stays.
     """
     wanted = f'{", ".join(f"{rate:g}" for rate in sorted(rates))} in {steps} steps'
     for row, column in cells if rates else ():
         folder = workdir / row / column
-        if (folder / CELL).is_file():
-            cell = read_object(folder / CELL)
-            tried = ', '.join(f'{rate:g}' for rate in sorted(map(float, cell.get('pilots', {}))))
-            before = f'{tried} in {cell.get("pilot_steps")} steps' if tried else 'none'
+        choice = choice_of(folder)
+        made = {read_object(path).get('train', {}).get('steps', 0) for path in folder.glob('pilot_*/config.json')}
+        if choice:
+            tried = ', '.join(f'{rate:g}' for rate in sorted(map(float, choice['pilots'])))
+            before = f'{tried} in {choice["pilot_steps"]} steps'
+        elif (folder / CELL).is_file():
+            before = 'none'
         else:
-            made = {read_object(path).get('train', {}).get('steps') for path in folder.glob('pilot_*/config.json')}
             before = wanted if made <= {steps} else f'some in {", ".join(map(str, sorted(made)))} steps'
         if before != wanted:
             raise InputError(

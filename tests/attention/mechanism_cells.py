@@ -28,12 +28,14 @@ MECHANISM_CELLS = {
     'favor(8, causal=True, chunk=8)': FAVOR_CELLS
     | dict.fromkeys(('cross', 'offset', 'traced offset', 'row positions'), OTHER_POSITIONS),
 }
-COSINE_CELLS = dict.fromkeys(('padding segments grouped', 'padding', 'cross', 'offset')) | {
+LINEAR_CELLS = dict.fromkeys(('padding segments grouped', 'padding', 'cross', 'offset')) | {
     'dropout': 'linear has no dropout on weights',
     'lse': 'linear has no log-sum-exp',
 }
 MECHANISM_CELLS |= {
-    "linear('cos', 90)": COSINE_CELLS,
+    'linear()': LINEAR_CELLS,
+    'linear(causal=True, chunk=8)': {'padding segments grouped': None, 'dropout': 'linear has no dropout on weights'},
+    "linear('cos', 90)": LINEAR_CELLS,
     "linear('cos', 90, causal=True, chunk=8)": {
         'padding segments grouped': None,
         'bias': 'linear has no additive bias',

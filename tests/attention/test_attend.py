@@ -11,7 +11,7 @@ import pytest
 from efficient_attention.attention.attend import BACKENDS, attend, attention_weights
 from efficient_attention.attention.checks import check_mechanism
 from efficient_attention.attention.mechanism import Mechanism
-from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.attention.parsing import MECHANISMS, parse_mechanism
 from efficient_attention.attention.patterns import Causal
 from efficient_attention.attention.softmax.definition import Softmax
 from tests.attention.cells import check, inputs, quick, results
@@ -84,6 +84,10 @@ def test_mechanism_equals_the_reference_or_refuses(text: str, option: str):
     line = refusal if text in DISTRIBUTIONS else f'no attention backend serves .*: {refusal}'
     with pytest.raises((ValueError, NotImplementedError), match=line):
         results('auto', text, option, 20)
+
+
+def test_every_mechanism_has_cells():
+    assert {parse_mechanism(text).name for text in MECHANISM_CELLS} == set(MECHANISMS) - {'softmax'}
 
 
 @pytest.mark.parametrize('text', [text for text in MECHANISM_CELLS if not parse_mechanism(text).has_backends])

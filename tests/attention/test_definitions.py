@@ -42,6 +42,7 @@ def of_induced(_: Any, query: np.ndarray, key: np.ndarray, learned: Arrays, vali
 
 
 DEFINITIONS = {
+    'linear()': of_pairs,
     'linear(causal=True)': of_pairs,
     "linear('cos', 1025)": of_pairs,
     "linear('cos', 1025, causal=True)": of_pairs,
@@ -64,6 +65,7 @@ def test_it_is_the_float64_definition_forward_and_in_gradients(text: str, length
 @pytest.mark.parametrize(
     'text',
     [
+        'linear(causal=True, chunk=4)',
         "linear('cos', 20, causal=True, chunk=4)",
         "synthesizer('dense', 20, pattern=causal)",
         "synthesizer('random+dot', 20, pattern=causal)",
@@ -92,6 +94,7 @@ def test_no_gradient_reaches_a_later_token(text: str):
         "synthesizer('dense', 50)",
         "synthesizer('factorized', 50, 3)",
         "synthesizer('random', 50)",
+        "synthesizer('random+dot', 50)",
     ],
 )
 def test_sixteen_bits(text: str):

@@ -41,7 +41,7 @@ def test_neighbouring_heads_share_keys():
 
 @pytest.mark.parametrize('text', [*WHOLE_ROWS, 'nystrom(8, 6, 3)', 'sinkhorn(4, 5)', 'sinkhorn(4, 5, causal=True)'])
 def test_a_padded_row_is_the_row_alone_and_a_packed_one_is_nan(text: str):
-    """No row depends on the others; what padding holds counts for nothing, wherever it stands."""
+    """No row depends on the others; what padding holds counts for nothing."""
     mechanism, (q, k, v) = parse_mechanism(text), inputs(20, batch=3)[0]
     run = quick(functools.partial(attend, mechanism=mechanism, learned=drawn_operands(mechanism, 4, 8)))
     segments = jnp.asarray([[7] * 13 + [0] * 7, [1] * 10 + [2] * 10, [0] * 20])

@@ -183,6 +183,10 @@ def test_pilots_choose_the_learning_rate(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(module, 'fill_config', None)  # all is known, of the rates too that are not used
     assert train_grid(grid)['listops_short']['full'] == cell
     assert train_grid(dataclasses.replace(grid, pilots=Pilots()))['listops_short']['full'] == cell
+    monkeypatch.setattr(module, 'fill_config', fill_config)
+    (tmp_path / 'grid' / 'listops_short' / 'full' / 'cell.json').unlink()  # as where a stop came before it
+    monkeypatch.setattr(module, 'chosen_rate', None)
+    assert train_grid(dataclasses.replace(grid, pilots=Pilots()))['listops_short']['full'] == cell
     for other in (Pilots((1e-3, 3e-3), 2), Pilots(grid.pilots.rates, 4)):
         with pytest.raises(InputError, match='full: the pilots before were 0.001, 0.003, 0.01, 1e.30 in 2 steps, now'):
             train_grid(dataclasses.replace(grid, pilots=other))

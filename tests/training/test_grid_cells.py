@@ -74,6 +74,7 @@ def test_yardsticks_are_kept_in_the_folder(tmp_path: Path):
         ('image,sinkhorn,code', (1, 32, 1, 32), 0.7, 'first'),
         ('image,sinkhorn,paper', (3, 64, 4, 16), 0.0, 'first'),
         ('pathfinder_hard,synthesizer_random,code', (2, 64, 4, 8), 0.0, 'mean'),
+        ('pathfinder_hard,sparse,code', (1, 32, 8, 2), 0.0, 'mean'),
     ],
 )
 def test_the_released_settings_of_a_mechanism_are_its_own(
