@@ -80,3 +80,11 @@ def test_the_page_shows_the_tables_of_its_file():
     page = (ROOT / 'docs/arena.md').read_text(encoding='utf-8')
     lines = [line for line in grid_table(cells, yardsticks).splitlines() if line.startswith('|')]
     assert lines and [line for line in lines if line not in page] == []
+
+
+def test_the_page_shows_the_yardsticks_of_its_file():
+    lines = (ROOT / 'docs/arena.md').read_text(encoding='utf-8').splitlines()
+    for row, found in joined([ROOT / 'docs/arena.json'])[1].items():
+        most, *others = (f'{100 * value:.1f}' for value in found.values())
+        ends = f'| `{row}` | {most} |', f' | {"; ".join(others)} |'
+        assert [line for line in lines if line.startswith(ends[0]) and line.endswith(ends[1])], row
