@@ -50,7 +50,7 @@ SHARED = ('logits.definition', 'logits.serve', 'logits.cache', 'logits.cost')
 def test_a_room_has_the_files_that_every_room_has_or_shares_them(name: str):
     """Rooms over patterns may take those of logits/ in place of their own."""
     room = ROOMS[name]
-    always = [field.name for field in dataclasses.fields(room) if field.name not in ('serve_share', 'feature_map')]
+    always = [field.name for field in dataclasses.fields(room) if field.default is dataclasses.MISSING]
     made = [getattr(room, name) for name in always]  # partial where another room is what it is made of
     found = [getattr(one, 'func', one).__module__.removeprefix('efficient_attention.attention.') for one in made]
     files = 'definition', 'definition', 'serve', 'cache', 'cache', 'cost'
@@ -59,6 +59,7 @@ def test_a_room_has_the_files_that_every_room_has_or_shares_them(name: str):
         is_without = module == 'no_cache' and not has_cache(room)
         assert is_shared or module == f'{name}.{file}' or (is_without and file == 'cache')
     assert found[0] == f'{name}.definition'
+    assert room.slots is None or room.slots.__module__.endswith(f'.{name}.serve')
 
 
 def has_cache(room: Room) -> bool:
