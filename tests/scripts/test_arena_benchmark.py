@@ -72,10 +72,18 @@ def test_a_real_step():
 
 def test_the_page_shows_the_figures_of_its_files():
     page = (ROOT / 'docs' / 'arena.md').read_text(encoding='utf-8').splitlines()
+    rows = json.loads((ROOT / 'docs' / 'arena_rows.json').read_text(encoding='utf-8'))['arena']['generated']
+    assert list(rows) == list(GENERATED)
+    speeds = ' | '.join(f'{speed:,.0f}' for speed in rows.values())
+    assert f'| {speeds} |' in page
     for name, digits in (('arena_speed', '.2f'), ('arena_pathx', '.3g')):
         by_length = json.loads((ROOT / 'docs' / f'{name}.json').read_text(encoding='utf-8'))['arena']['lengths']
         for side in next(iter(by_length.values())):
             figures = [by_length[length][side] for length in sorted(by_length, key=int)]
             steps = ', '.join(f'{figure["steps_per_second"]:{digits}}' for figure in figures)
             memory = ', '.join(f'{figure["temporary_bytes"] / 2**20:.0f}' for figure in figures)
-            assert [line for line in page if line.startswith(f'| `{side}` | {steps} |') and f'| {memory} |' in line]
+            [line] = [line for line in page if line.startswith(f'| `{side}` | {steps} |') and f'| {memory} |' in line]
+            if name == 'arena_speed' and side != 'full':
+                speeds = ', '.join(f'{figure["speed"]:.1f}' for figure in figures)
+                shares = ', '.join(f'{figure["memory"]:.2f}' for figure in figures)
+                assert f'| {speeds} |' in line and line.endswith(f'| {shares} |')
