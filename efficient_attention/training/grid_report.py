@@ -139,11 +139,10 @@ def _draw_row(axes: Any, row: str, columns: Mapping[str, Any], yardsticks: Mappi
     for place, name in enumerate(order):
         seeds = [scale * one['test'][metric] for one in columns[name]['seeds'].values()]
         axes.plot(seeds, [place] * len(seeds), 'o', color='#ea580c', markersize=3)
-    for name, value in yardsticks.items() if unit else ():
-        axes.axvline(100 * value, color='#334155', linestyle=(0, (4, 3)), linewidth=1)
-        axes.text(100 * value, len(order) - 0.4, name, fontsize=7, rotation=0, ha='center', va='bottom')
-    if unit:
-        low = min([*means, *(100 * value for value in yardsticks.values())])
-        axes.set_xlim(max(0.0, low - 10), None)
-    axes.set_title(f'{row}: {metric} on the test rows{unit}', fontsize=9, pad=14)
+    for number, (name, value) in enumerate(yardsticks.items() if unit else ()):
+        dashes = (0, (5 - number % 4, 1 + number % 4))
+        axes.axvline(100 * value, color='#334155', linestyle=dashes, linewidth=1, label=f'{name} {100 * value:.1f}')
+    if unit and yardsticks:
+        axes.legend(fontsize=7, loc='upper left', bbox_to_anchor=(1, 1), title='yardsticks', title_fontsize=7)
+    axes.set_title(f'{row}: {metric} on the test rows{unit}', fontsize=9)
     axes.tick_params(labelsize=8)

@@ -133,8 +133,8 @@ def pathfinder_image(
             room is left out. None is the Long Range Arena's number, which for 14 bars is 20, 22, 35 or 30 by size,
             divided by 14 // 3 and rounded down; for other numbers of bars it is divided by bars // 3 in the same way.
             16 x 16 and 24 x 24 pixels have none by themselves.
-        fixed: whether both snakes start in the middle of the image, side by side, which a small model learns far
-            sooner; the original draws where they start. 16 x 16 pixels are refused: they have few such images.
+        fixed: whether both snakes start in the middle of the image, side by side, which is meant to
+            be easier; the original draws where they start. 16 x 16 pixels are refused: they have few such images.
 
     Raises:
         InputError: an argument is out of its range, or two snakes of so many bars find no room.
