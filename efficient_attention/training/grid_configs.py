@@ -86,7 +86,13 @@ def choice_of(folder: Path) -> dict[str, Any]:
     """What a cell's pilots have chosen, noted when all of them had run: 'learning_rate', 'pilots', 'pilot_steps'."""
     path = next((folder / name for name in (CELL, CHOICE) if (folder / name).is_file()), None)
     known = {} if path is None else read_object(path)
-    return {name: known[name] for name in CHOSEN} if known.get('pilots') else {}
+    if not known.get('pilots'):
+        return {}
+    try:
+        _ = list(map(float, known['pilots'])), float(known['learning_rate'])
+        return {name: known[name] for name in CHOSEN}
+    except (KeyError, ValueError, TypeError) as error:
+        raise InputError(f'{path}: what pilots have chosen cannot be read ({one_line(error)})') from None
 
 
 def check_pilots(workdir: Path, cells: Cells, rates: Sequence[float], steps: int) -> None:

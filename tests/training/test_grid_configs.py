@@ -12,6 +12,7 @@ from efficient_attention.training.grid_configs import (
     check_equal,
     check_pilots,
     check_workdir,
+    choice_of,
     completed,
     differences,
     has_begun,
@@ -114,6 +115,13 @@ def test_pilots_that_have_begun_have_their_steps(tmp_path: Path):
         InputError, match='full: the pilots before were some in 10 steps, now .* say 0.001 in 12 steps;'
     ):
         check_pilots(tmp_path, cells, (1e-3,), 12)
+
+
+@pytest.mark.parametrize('text', ['[', '{"pilots": {"0.1": 2.0}}', '{"pilots": {"x": 1}, "learning_rate": 0.1}'])
+def test_a_damaged_choice_is_one_line(text: str, tmp_path: Path):
+    (tmp_path / 'choice.json').write_text(text)
+    with pytest.raises(InputError, match='choice.json: '):
+        choice_of(tmp_path)
 
 
 def test_a_damaged_file_of_a_cell_is_one_line(tmp_path: Path):
