@@ -36,7 +36,7 @@ from efficient_attention.training.step_queue import StepQueue
 from efficient_attention.training.throughput import Throughput
 from efficient_attention.workdir.checkpoint_reader import CheckpointReader, Saved
 from efficient_attention.workdir.checkpoint_writer import Checkpoints
-from efficient_attention.workdir.config_file import claim_workdir, growth_note, may_differ, with_new_fields
+from efficient_attention.workdir.config_file import check_claim, claim_workdir, growth_note, may_differ, with_new_fields
 from efficient_attention.workdir.environment import write_environment
 from efficient_attention.workdir.fingerprint import compare_fingerprints
 from efficient_attention.workdir.metrics import FILE_NAME as METRICS
@@ -66,10 +66,13 @@ def train(
             evaluation. The same call goes on from there.
     """
     stop = StopSignal()
+    is_begun = bool(CheckpointReader(workdir).steps())
+    if is_begun:
+        check_claim(workdir, config)  # before data are prepared, which may take minutes
     run, start = build_run(config, examples=examples), InitialParams(config, pretrained)
     check_best_metric(run)
     run.task.prepare_training()  # what it refuses leaves no workdir behind
-    if not CheckpointReader(workdir).steps():
+    if not is_begun:
         start.read_mask(run)  # likewise
     fingerprint = {'config': to_dict(config)} | run.fingerprint
     with contextlib.ExitStack() as stack:

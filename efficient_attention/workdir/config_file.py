@@ -35,23 +35,29 @@ def claim_workdir(workdir: Path, config: RunConfig, *, has_checkpoint: bool = Tr
         InputError: the workdir belongs to a run with another config (names the first field that differs).
         RunError, InputError: the file cannot be written.
     """
-    path = workdir / CONFIG
-    if path.exists() and has_checkpoint:
-        saved = {'config': to_dict(read_config(workdir))}
-        compare_fingerprints(
-            saved,
-            {'config': to_dict(config)},
-            where=str(workdir),
-            changeable=may_differ(saved, config),
-            advice=growth_advice(workdir, config) if needs_only_a_schedule(saved, config) else ADVICE,
-        )
+    if has_checkpoint:
+        check_claim(workdir, config)
     if jax.process_index() > 0:
         return
     try:
         workdir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_be_written(workdir, error) from None
-    write_atomically(path, json.dumps(to_dict(config), indent=2) + '\n')
+    write_atomically(workdir / CONFIG, json.dumps(to_dict(config), indent=2) + '\n')
+
+
+def check_claim(workdir: Path, config: RunConfig) -> None:
+    """Compares a config with the one of a workdir that has a checkpoint; raises as `claim_workdir`."""
+    if not (workdir / CONFIG).exists():
+        return
+    saved = {'config': to_dict(read_config(workdir))}
+    compare_fingerprints(
+        saved,
+        {'config': to_dict(config)},
+        where=str(workdir),
+        changeable=may_differ(saved, config),
+        advice=growth_advice(workdir, config) if needs_only_a_schedule(saved, config) else ADVICE,
+    )
 
 
 def may_differ(saved: Mapping[str, Any], config: RunConfig) -> tuple[str, ...]:

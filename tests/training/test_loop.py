@@ -363,7 +363,8 @@ def test_a_report_that_cannot_be_written_hides_no_other_error(unbroken, monkeypa
 # ---- workdirs that belong to another run ----
 
 
-def test_another_config_is_refused_and_named(folder, unbroken):
+def test_another_config_is_refused_and_named_before_data_are_prepared(folder, unbroken, monkeypatch):
+    monkeypatch.setattr(loop, 'build_run', lambda *_, **__: pytest.fail('data are prepared'))
     with pytest.raises(InputError, match=r'config\.train\.seed = 0, now it is 1; name a new --workdir'):
         train(tiny_config(folder, **MESH, **{'train.seed': 1}), unbroken)
 
