@@ -9,8 +9,8 @@ its released settings say). The stage `masked` pretrains on the task's own rows 
 then begins with it by --config.train.start_from. All cells of a task and size have the same rows, in the same order,
 and the same steps; scripts/train_grid.py trains many of them. What each task really tests, and results: docs/arena.md.
 
-Tasks: listops (500 to 2,000 words), listops_short (200 to 600, our own), text, image, pathfinder (our own: 24 x 24
-pixels, chains of four bars), pathfinder_hard (the original's 14), pathx (128 x 128 pixels), passages (our own), recall
+Tasks: listops (500 to 2,000 words), listops_short (200 to 600, our own), text, image, pathfinder (our own: 20 x 20
+pixels, chains of three bars), pathfinder_hard (the original's 14), pathx (128 x 128 pixels), passages (our own), recall
 (our own), retrieval, whose files nobody may redistribute. Sets of rows: efficient_attention/data/arena/arena_set.py.
 """
 
@@ -25,7 +25,7 @@ TASKS: dict[str, tuple[str, tuple[int, ...], int]] = {
     'listops_short': ('listops:rows={}:length=200-600', (48_000, 2_000, 2_000), 600),
     'text': ('imdb:folder=data/imdb/aclImdb', (), 1_000),
     'image': ('cifar10:folder=data/cifar10_jpg', (), 1_024),
-    'pathfinder': ('pathfinder:rows={}:size=24:bars=easy:starts=fixed', (32_000, 2_000, 2_000), 576),
+    'pathfinder': ('pathfinder:rows={}:size=20:bars=easy:starts=fixed', (48_000, 2_000, 2_000), 400),
     'pathfinder_hard': ('pathfinder:rows={}:size=32', (160_000, 20_000, 20_000), 1_024),
     'pathx': ('pathfinder:rows={}:size=128', (160_000, 20_000, 20_000), 16_384),
     'passages': (f'passages:rows={{}}:length=1000:source={BOOKS}', (32_000, 2_000, 2_000), 1_000),
@@ -45,7 +45,7 @@ KINDS = {
 PAIRED = ('passages', 'retrieval')
 SMALL: dict[str, object] = {'layers': 2, 'width': 64, 'heads': 2, 'feed_forward_width': 128, 'dropout_rate': 0.1}
 SMALL |= {'scan_unroll': 2}  # no loop over two layers, which would copy what each of them keeps
-SMALL_STEPS = {'listops_short': 1_500, 'pathfinder': 1_300}  # of 32 rows; 1,000 of the other tasks
+SMALL_STEPS = {'listops_short': 1_500, 'pathfinder': 1_500}  # of 32 rows; 1,000 of the other tasks
 # size, task: layers, width, heads, width of all heads, of the feed-forward layer, dropout; batch, steps, rate, warm-up,
 # weight decay. What differs between `paper` and `code` is in docs/arena.md.
 ORIGINAL: dict[str, dict[str, tuple[float, ...]]] = {

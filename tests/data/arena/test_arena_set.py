@@ -17,7 +17,7 @@ FIRST = {  # of each split, SHA-256 of the images and labels
         'e6ab2e8ae4d7e35bbdc9796580c95703f07fcdadf5a4e399ae5dfff9f384add9',
         '791404c692b7db922408be560f9bd834aa8f278825ed8e61655e5c6150f2b1cd',
     ),
-    'pathfinder:rows=100:size=24:bars=easy:starts=fixed': (
+    'pathfinder:rows=100:size=20:bars=easy:starts=fixed': (
         'f1fb6643b2fd6ac77ffb4e8684a698a2f0229950cc8ec5f0f877f7de649c8174',
         '02b9e500b57d50f803d4330dc6a7e4306c11cbee798d0dc797266685eb10d3ba',
         '82074beb1fb88b7225ed67e4ac393c5e49fa1c5bf8a84e18b0880b9537e1421d',
@@ -96,7 +96,7 @@ def test_the_first_images_of_each_split(text: str):
     assert not {pixels for pixels, _ in images['train']} & {pixels for pixels, _ in images['dev'] + images['test']}
 
 
-@pytest.mark.parametrize('options', ['size=16:bars=2', 'size=24:bars=2', 'size=32:bars=2:distractors=0:starts=fixed'])
+@pytest.mark.parametrize('options', ['size=16:bars=2', 'size=20:bars=2', 'size=32:bars=2:distractors=0:starts=fixed'])
 def test_no_split_of_few_images_can_have_one_of_another(options: str):
     found = open_set(f'pathfinder:rows=40:{options}', 'x')
     assert all(is_of_split(row.texts[0], split) for split in SPLITS for row in found.rows(split))
