@@ -20,7 +20,7 @@ def generator(index, seed=0):
 
 @functools.cache
 def images(size, bars, count, **options):
-    if size == 24:  # as the configs have them
+    if size == 20:  # as the configs have them
         options = {'fixed': True}
     return [pathfinder_image(generator(index), size, bars, **options) for index in range(count)]
 
@@ -63,7 +63,7 @@ def windows(pixels, reach):
 
 
 @pytest.mark.parametrize(
-    'size, bars, count', [(16, 4, 100), (24, 4, 50), (32, HARD, 200), (32, EASY, 100), (64, EASY, 30), (128, HARD, 20)]
+    'size, bars, count', [(16, 4, 100), (20, 3, 50), (32, HARD, 200), (32, EASY, 100), (64, EASY, 30), (128, HARD, 20)]
 )
 def test_the_label_says_whether_the_discs_are_the_ends_of_one_snake(size, bars, count):
     for image in images(size, bars, count):
@@ -74,7 +74,7 @@ def test_the_label_says_whether_the_discs_are_the_ends_of_one_snake(size, bars, 
 
 
 @pytest.mark.parametrize(
-    'size, bars, count', [(16, 4, 100), (24, 4, 50), (32, HARD, 200), (32, EASY, 100), (64, EASY, 30), (128, HARD, 20)]
+    'size, bars, count', [(16, 4, 100), (20, 3, 50), (32, HARD, 200), (32, EASY, 100), (64, EASY, 30), (128, HARD, 20)]
 )
 def test_bars_go_on_where_the_last_one_ends_and_turn_as_little_as_the_continuity_says(size, bars, count):
     rounding = 2.0  # cells, of the two moves between a head and the next tail
@@ -90,7 +90,7 @@ def test_bars_go_on_where_the_last_one_ends_and_turn_as_little_as_the_continuity
 
 
 @pytest.mark.parametrize(
-    'size, bars, count', [(16, 4, 100), (24, 4, 50), (32, EASY, 100), (64, EASY, 30), (128, HARD, 20), (256, HARD, 10)]
+    'size, bars, count', [(16, 4, 100), (20, 3, 50), (32, EASY, 100), (64, EASY, 30), (128, HARD, 20), (256, HARD, 10)]
 )
 def test_following_the_bars_by_eye_finds_the_label(size, bars, count):
     """A walk that does not know the snakes; of few pixels it may take a wrong turn now and then."""
@@ -99,7 +99,7 @@ def test_following_the_bars_by_eye_finds_the_label(size, bars, count):
 
 
 @pytest.mark.parametrize(
-    'size, bars, count', [(16, 4, 100), (24, 4, 50), (32, HARD, 200), (64, HARD, 3), (128, HARD, 20)]
+    'size, bars, count', [(16, 4, 100), (20, 3, 50), (32, HARD, 200), (64, HARD, 3), (128, HARD, 20)]
 )
 def test_snakes_keep_clear_of_one_another(size, bars, count):
     for image in images(size, bars, count):
@@ -121,7 +121,7 @@ def test_both_labels_and_both_snakes_are_equally_likely():
 # ---- what is drawn ----
 
 
-@pytest.mark.parametrize('size, bars', [(16, 4), (24, 4), (32, EASY), (32, HARD), *LARGE])
+@pytest.mark.parametrize('size, bars', [(16, 4), (20, 3), (32, EASY), (32, HARD), *LARGE])
 def test_pixels_are_bright_on_bars_and_discs_and_dark_elsewhere(size, bars):
     for image in images(size, bars, 3 if size < 256 else 1):
         assert image.pixels.shape == (size, size) and image.pixels.dtype == np.uint8
@@ -136,7 +136,7 @@ def test_pixels_are_bright_on_bars_and_discs_and_dark_elsewhere(size, bars):
         assert is_far.any() and image.pixels[is_far.reshape(size, size)].max() <= 12
 
 
-@pytest.mark.parametrize('size, bars', [(16, 4), (24, 4), (32, HARD), *LARGE])
+@pytest.mark.parametrize('size, bars', [(16, 4), (20, 3), (32, HARD), *LARGE])
 def test_both_discs_are_seen(size, bars):
     """Half of the pixels as far as their radius are bright round them, and round no other place."""
     reach = int(SETTINGS[size].disc_radius)
@@ -174,12 +174,12 @@ def test_fewer_distractors():
     assert with_all.pixels.sum() > with_two.pixels.sum() > without.pixels.sum()
 
 
-def test_fixed_starts_lie_side_by_side_in_the_middle_and_all_else_is_drawn():
-    size, many = 24, images(24, 4, 100)
+def test_fixed_starts_lie_side_by_side_in_the_middle_with_a_disc_on_the_left_one():
+    size, many = 20, images(20, 3, 100)
     tails = {tuple(map(tuple, (image.snakes[0][0, 0], image.snakes[1][0, 0]))) for image in many}
     (((row, left), (same, right)),) = tails
     assert row == same == size // 2 and right - left == SETTINGS[size].seed_distance and abs(left + right - size) <= 1
-    assert {tuple(image.discs[0]) for image in many} == {(row, left), (row, right)}
+    assert {tuple(image.discs[0]) for image in many} == {(row, left)}
     assert len({image.pixels.tobytes() for image in many}) == len(many)
     assert len({tuple(image.discs[1]) for image in many}) > 50
     assert abs(np.mean([image.label for image in many]) - 0.5) < 3 * 0.5 / np.sqrt(len(many))
@@ -208,8 +208,8 @@ def test_the_first_images_are_the_same_everywhere():
         == '7f15c20d3404e412ce452bf019a8d3f44ba4b70c2ccacee85e4dff0699497063'
     )
     assert sha256(image.pixels for image in first) == '71163ce1248f88ea65193c68ada9f2823962ceb626aa0fe165f65a389022216e'
-    small = [image.pixels for image in (*images(16, 4, 100), *images(24, 4, 100))]
-    assert sha256(small) == 'b0b286cd17c106288d1caf7621793ee8f9d6548ebfdc30bff24dff876f44c9cb'
+    small = [image.pixels for image in (*images(16, 4, 100), *images(20, 3, 100))]
+    assert sha256(small) == '6f5d0300cdb67b38f7a307c4422278829527e242f498333cba050ea44342d1b2'
     large = [images(size, bars, 3)[0] for size, bars in LARGE]
     assert sha256(image.pixels for image in large) == 'b96baa9489a5b2d96ca813e5d532f416988ac12d0ce517b08c9d01427dc4366e'
 
@@ -220,8 +220,8 @@ def test_the_first_images_are_the_same_everywhere():
 @pytest.mark.parametrize(
     'arguments, line',
     [
-        ({'size': 48}, r'^arena size is 48; it must be one of 16, 24, 32, 64, 128, 256$'),
-        ({'size': 32.0}, r'^arena size is 32\.0; it must be one of 16, 24, 32, 64, 128, 256$'),
+        ({'size': 48}, r'^arena size is 48; it must be one of 16, 20, 32, 64, 128, 256$'),
+        ({'size': 32.0}, r'^arena size is 32\.0; it must be one of 16, 20, 32, 64, 128, 256$'),
         ({'bars': 1}, r'^arena bars is 1; it must be at least 2$'),
         ({'bars': 6.5}, r'^arena bars is 6\.5; it must be a whole number$'),
         ({'size': 16, 'fixed': True}, r'^arena starts are fixed; 16 x 16 pixels have too few such images$'),
