@@ -26,7 +26,7 @@ MEBIBYTE = 2**20
 PARTS = ('train', 'rows')
 GENERATED = (
     'listops:rows=500:length=500-2000',
-    'pathfinder:rows=200:size=24:bars=easy:starts=fixed',
+    'pathfinder:rows=200:size=20:bars=easy:starts=fixed',
     'pathfinder:rows=100:size=32',
     'pathfinder:rows=20:size=128',
     'pathfinder:rows=5:size=256',
