@@ -125,9 +125,6 @@ ARENA |= {'data.length': 30, 'model.max_length': 30}
 FIELDS = {
     'configs/arena.py:*,masked': ARENA
     | {'data.source': 'arena:listops:rows=16:length=8-30', 'data.cache': 'cache', 'data.max_masked': 3},
-    'configs/arena.py:pathfinder,*': ARENA
-    | {f'examples.{split}': 'pathfinder:rows=8:size=16:bars=2' for split in ('train', 'dev', 'test')}
-    | {'data.length': 256, 'model.max_length': 256, 'examples.buckets': '(256,)'},
     'configs/arena.py:*': ARENA
     | {f'examples.{split}': 'listops:rows=16:length=8-30' for split in ('train', 'dev', 'test')}
     | {'examples.buckets': '(30,)'},
