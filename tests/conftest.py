@@ -57,10 +57,21 @@ def pytest_unconfigure() -> None:
         shutil.rmtree(TEMPORARY, ignore_errors=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Defines the option of a second Python."""
+    parser.addoption('--one-of-each', action='store_true', help='of a test with parameters run the first of them alone')
+
+
+@pytest.hookimpl(trylast=True)  # after the marks have taken their choice
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The files that take longest come first, so that no process is left with one at the end."""
     order = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
+    if config.getoption('one_of_each'):
+        first = {item.nodeid.partition('[')[0]: item for item in reversed(items)}
+        chosen = {item.nodeid for item in first.values()}
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
+        items[:] = [item for item in items if item.nodeid in chosen]
 
 
 def pytest_collection_finish() -> None:
