@@ -58,12 +58,14 @@ def joined(paths: Iterable[Path]) -> tuple[Table, Table]:
         grid = read_grid(path)
         for row, columns in grid['cells'].items():
             cells.setdefault(row, {}).update(columns)
-            yardsticks.setdefault(row, {}).update(grid['yardsticks'].get(row, {}))
+            yardsticks.setdefault(row, {})
             steps = {column: cell['steps'] for column, cell in cells[row].items() if 'error' not in cell}
             if len(set(steps.values())) > 1:
                 raise InputError(
                     f'{path}: {row} has other steps than the files before, which cannot be compared: {steps}'
                 )
+        for row, found in grid['yardsticks'].items():  # of rows without cells, too
+            yardsticks.setdefault(row, {}).update(found)
     return cells, yardsticks
 
 
