@@ -122,11 +122,13 @@ def get_config(cell: str = 'listops_short,full') -> ConfigDict:
     """One cell: `<task>[,<mechanism>[,<size>[,<stage>]]]`."""
     task, mechanism, size, stage = [*cell.split(','), *('full', 'small', '')[cell.count(',') :]][:4]
     sizes = ('small', *(name for name, tasks in ORIGINAL.items() if task in tasks))
-    is_known = task in TASKS and mechanism in mechanisms(1) and size in sizes and cell.count(',') < 4
-    if not is_known or stage not in ('', 'masked') or (stage and size != 'small'):
+    is_known = task in TASKS and mechanism in mechanisms(1) and size in sizes and stage in ('', 'masked')
+    if not is_known or cell.count(',') > 3:
         words = f'{", ".join(TASKS)}; {", ".join(mechanisms(1))}; {", ".join(sizes)}'
         known = f'<task>[,<mechanism>[,<size>[,masked]]] of {words}'
         raise ValueError(f"the config's argument is {cell!r}; known: {known}")
+    if stage and size != 'small':
+        raise ValueError(f"the config's argument is {cell!r}; masked pretraining is of the size small alone")
     config = default_config() if stage else fine_tuning_config()
     text, rows, length = TASKS[task]
     kind = text.partition(':')[0]
@@ -194,14 +196,14 @@ def set_size(config: ConfigDict, task: str, size: str, mechanism: str) -> None:
     config.model.positions = 'learned' if task in ('image', 'pathx') else 'sinusoidal'
     config.model.attention_bias = False
     config.head.dropout_rate = dropout
-    has_cls = task not in ('pathfinder_hard', 'pathx', 'retrieval')
+    has_cls = task not in ('pathfinder_hard', 'pathx') and (task, size) != ('retrieval', 'code')
     if has_cls:
         config.data.tokenizer = f'{config.data.tokenizer}:cls'
         config.data.length = config.data.length + 1  # [CLS]
         config.model.max_length = config.model.max_length + 1
         config.examples.buckets = (*config.examples.buckets[:-1], config.data.length)
         config.head.pooling = 'mean' if size == 'code' and cell in POOLED_BY_MEAN else 'first'
-    if task == 'retrieval':
+    if (task, size) == ('retrieval', 'code'):
         config.head.pooling = 'first'  # position 0, which is no [CLS] there
     schedule = 'cosine' if task in OF_IMAGES else 'rsqrt'
     optimizer = {'learning_rate': rate, 'warmup_steps': int(warmup), 'weight_decay': decay, 'schedule': schedule}

@@ -50,7 +50,8 @@ def joined(paths: Iterable[Path]) -> tuple[Table, Table]:
     """The cells {row: {column: result}} and yardsticks {row: {name: value}} of all files.
 
     Raises:
-        InputError: a file that cannot be read or is no grid, or cells of a row that differ in their steps.
+        InputError: a file that cannot be read or is no grid, or cells of a row that differ in their rows, steps or
+            sizes; of a file that is older than `shared_fields`, in their steps.
     """
     cells: Table = {}
     yardsticks: Table = {}
@@ -64,9 +65,24 @@ def joined(paths: Iterable[Path]) -> tuple[Table, Table]:
                 raise InputError(
                     f'{path}: {row} has other steps than the files before, which cannot be compared: {steps}'
                 )
+            check_shared(path, row, cells[row])
         for row, found in grid['yardsticks'].items():  # of rows without cells, too
             yardsticks.setdefault(row, {}).update(found)
     return cells, yardsticks
+
+
+def check_shared(path: Path, row: str, columns: dict[str, Any]) -> None:
+    """Raises InputError where cells of a row have other rows, steps or sizes, each as its config says."""
+    known = {column: cell['shared_fields'] for column, cell in columns.items() if 'shared_fields' in cell}
+    first = next(iter(known), '')
+    for column, fields in known.items():
+        for name in sorted(fields.keys() | known[first].keys()):
+            values = known[first].get(name, 'the default'), fields.get(name, 'the default')
+            if values[0] != values[1]:
+                raise InputError(
+                    f'{path}: {row} has cells that cannot be compared: {name} is {values[0]!r} of {first} and '
+                    f'{values[1]!r} of {column}'
+                )
 
 
 def read_grid(path: Path) -> dict[str, Table]:

@@ -88,6 +88,10 @@ BAD_ARENA = {
         'train.py --config=configs/arena.py:recall,full,huge --workdir={here}/new',
         "flag --config=configs/arena.py:recall,full,huge: Error whilst parsing config file: ValueError: the config's a",
     ),
+    'arena masked in a released size': grid(
+        '--rows=listops --size=code,masked',
+        "listops,full: the config's argument is 'listops,full,code,masked'; masked pretraining is of the size small al",
+    ),
     'grid of another config': BadInput(
         'scripts/train_grid.py --config=configs/arena.py --rows=recall --columns=full --workdir={here} '
         '--config.train.steps=7',

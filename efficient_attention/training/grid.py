@@ -27,6 +27,8 @@ from efficient_attention.training.finite import TrainingStopped
 from efficient_attention.training.grid_configs import (
     CELL,
     CHOICE,
+    PILOT_SECONDS,
+    SIZE,
     Values,
     check_equal,
     check_pilots,
@@ -37,6 +39,7 @@ from efficient_attention.training.grid_configs import (
     note_values,
     noted,
     read_object,
+    shared_fields,
 )
 from efficient_attention.training.loop import train
 from efficient_attention.training.run import build_run
@@ -119,8 +122,8 @@ def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
     Returns:
         'seeds': {seed: {'dev': metrics of the best evaluation, 'test': metrics}}; 'mean' and 'deviation' of the test
         metrics over seeds; 'metric' and 'mode', by which the best is chosen; 'learning_rate', 'pilots': {rate:
-        loss}, 'pilot_steps'; 'parameters'; 'steps', 'steps_per_second', 'seconds' of training, means over seeds;
-        'temporary_bytes' of a step with rows of full length.
+        loss}, 'pilot_steps', 'pilot_seconds' of all; 'parameters'; 'steps', 'steps_per_second', 'seconds' of training,
+        means over seeds; 'temporary_bytes' of a step with rows of full length; 'shared_fields' of the config.
     """
     folder = grid.folder(row, column)
     if known := finished(folder, grid):
@@ -130,6 +133,7 @@ def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
     if not choice:
         rate, pilots = chosen_rate(filled, folder, grid.pilots)
         choice = {'learning_rate': rate, 'pilots': pilots, 'pilot_steps': grid.pilots.steps}
+        choice |= {PILOT_SECONDS: sum(speed_of(folder / f'pilot_{rate}')[1] for rate in pilots)}
         if pilots and jax.process_index() == 0:
             write_atomically(folder / CHOICE, json.dumps(choice) + '\n')
     optimizer = {'learning_rate': choice['learning_rate']}
@@ -147,6 +151,7 @@ def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
         'steps_per_second': statistics.fmean(speed for speed, _ in speeds),
         'seconds': statistics.fmean(seconds for _, seconds in speeds),
         **size_of(filled, folder),
+        'shared_fields': shared_fields(grid.cells[row, column] | {SIZE: grid.size}, has_own_sizes=grid.has_own_sizes),
     }
     if jax.process_index() == 0:
         write_atomically(folder / CELL, json.dumps(result, indent=2) + '\n')

@@ -19,7 +19,7 @@ from efficient_attention.training.grid_configs import read_object
 from efficient_attention.whole_files import write_atomically
 
 YARDSTICKS = 'yardsticks.json'  # of a grid's folder
-MOST_WORDS = 200_000_000  # that yardsticks learn from: all of a task but Path-X, of which they are 12,208 rows
+MOST_WORDS = 200_000_000  # that yardsticks learn from: all of a task but Path-X (12,208 rows) and retrieval
 Cells = dict[tuple[str, str], dict[str, Any]]
 
 

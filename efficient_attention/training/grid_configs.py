@@ -1,6 +1,7 @@
 """Of which config each cell of a grid is: noted in its folder, and compared with those of its row and of before."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ Values = Mapping[str, Any]
 Cells = Mapping[tuple[str, str], Values]
 VALUES, CHOICE, CELL = 'values.json', 'choice.json', 'cell.json'  # of a cell's folder: config, choice, result
 CHOSEN = ('learning_rate', 'pilots', 'pilot_steps')
+PILOT_SECONDS = 'pilot_seconds'  # beside them; cells of before have none
+PLACE = re.compile(r':(folder|source)=.*')  # where a set of rows lies
 SIZE = 'size'  # beside the groups of a cell's values: the name of its sizes
 EQUAL = (SIZE, 'task', 'data', 'examples', 'train.steps', 'train.batch_size', 'train.seed', 'eval', 'checkpoint')
 OF_SIZE = (
@@ -83,14 +86,14 @@ def check_workdir(workdir: Path, cells: Cells) -> None:
 
 
 def choice_of(folder: Path) -> dict[str, Any]:
-    """What a cell's pilots have chosen, noted when all of them had run: 'learning_rate', 'pilots', 'pilot_steps'."""
+    """What a cell's pilots have chosen, noted when all of them had run: `CHOSEN` and what they took."""
     path = next((folder / name for name in (CELL, CHOICE) if (folder / name).is_file()), None)
     known = {} if path is None else read_object(path)
     if not known.get('pilots'):
         return {}
     try:
         _ = list(map(float, known['pilots'])), float(known['learning_rate'])
-        return {name: known[name] for name in CHOSEN}
+        return {name: known[name] for name in CHOSEN} | {name: known[name] for name in {PILOT_SECONDS} & known.keys()}
     except (KeyError, ValueError, TypeError) as error:
         raise InputError(f'{path}: what pilots have chosen cannot be read ({one_line(error)})') from None
 
@@ -122,16 +125,30 @@ def check_pilots(workdir: Path, cells: Cells, rates: Sequence[float], steps: int
 def check_equal(cells: Cells, *, has_own_sizes: bool = False) -> None:
     """Raises InputError where cells of one row differ in what they read, how long they train or, unless they have
     sizes of their own, in these; names the field."""
-    names = EQUAL if has_own_sizes else EQUAL + OF_SIZE
     first: dict[str, tuple[str, Values]] = {}
     for (row, column), values in cells.items():
         other, before = first.setdefault(row, (column, values))
         for field, _ in differences(before, values):
-            if field != RATE and any(f'{field}.'.startswith(f'{name}.') for name in names):
+            if is_shared(field, has_own_sizes=has_own_sizes):
                 raise InputError(
                     f'{row}: {field} differs between the columns {other} and {column}; all cells of a row have '
                     'the same rows, in the same order, and the same steps and sizes'
                 )
+
+
+def is_shared(field: str, *, has_own_sizes: bool) -> bool:
+    """Whether all cells of a row have the same value of a field of their configs."""
+    names = EQUAL if has_own_sizes else EQUAL + OF_SIZE
+    return field != RATE and any(f'{field}.'.startswith(f'{name}.') for name in names)
+
+
+def shared_fields(values: Values, *, has_own_sizes: bool = False) -> dict[str, Any]:
+    """{dotted name: value} of what all cells of a row share, without defaults and without the places of data, which
+    are another machine's elsewhere."""
+    found = {
+        name: value for name, (_, value) in differences({}, values) if is_shared(name, has_own_sizes=has_own_sizes)
+    }
+    return {name: PLACE.sub('', value) if isinstance(value, str) else value for name, value in found.items()}
 
 
 def check_tested(cells: Cells) -> None:

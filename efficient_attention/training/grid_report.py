@@ -22,8 +22,8 @@ HEAD = (
 LEGEND = (
     '± is the standard deviation over seeds. `<` marks a cell below its best yardstick, `+` one with more than 1.1 '
     'times the parameters of full attention, `*` one whose rate was chosen from others than that of full attention. '
-    "Steps a second are the log's median, temporary memory that of a training step with rows of full length, minutes "
-    'those of training one seed.'
+    "Steps a second are the log's median, temporary memory that of a training step with rows of full length. Minutes "
+    'are those of training one seed and, behind a +, of the pilots where they are known; evaluations are left out.'
 )
 
 
@@ -83,7 +83,8 @@ def _cell_line(
     memory = f'{cell["temporary_bytes"] / MIB:,.0f}{_share(cell, full, "temporary_bytes")}'
     parameters = f'{cell["parameters"]:,}{" +" if is_larger else ""}'
     has_other_rates = full is not None and not _same_pilots(cell, full)
-    last = f'{cell["seconds"] / 60:.0f} | {cell["learning_rate"]:g}{" *" if has_other_rates else ""}'
+    pilots = f' + {cell["pilot_seconds"] / 60:.0f}' if cell.get('pilot_seconds') else ''
+    last = f'{cell["seconds"] / 60:.0f}{pilots} | {cell["learning_rate"]:g}{" *" if has_other_rates else ""}'
     return f'| {name} | {shown} | {_score(cell, dev)} | {speed} | {memory} | {parameters} | {last} |'
 
 

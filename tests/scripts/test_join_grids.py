@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from efficient_attention.errors import InputError
-from efficient_attention.training.grid_report import grid_table
+from efficient_attention.training.grid_report import grid_picture, grid_table
 from scripts.join_grids import joined, main
 from tests.training.test_grid_report import cell
 
@@ -74,11 +74,33 @@ def test_bad_input_is_one_line(words: list[str], message: str, tmp_path: Path, m
     assert message in str(caught.value) and not list(tmp_path.glob('all*'))
 
 
+def test_cells_of_other_rows_or_sizes_are_not_joined(tmp_path: Path):
+    fields = {'size': 'code', 'examples.train': 'recall:rows=9'}
+    one, other = (
+        cell({'0': 0.4}) | {'shared_fields': given} for given in (fields, {'examples.train': 'recall:rows=8'})
+    )
+    older = write(tmp_path / 'a.json', {'full': cell({'0': 0.4})}, {})
+    first = write(tmp_path / 'b.json', {'linear': one}, {})
+    assert joined([older, first, write(tmp_path / 'c.json', {'lsh': one}, {})])[0]['listops'].keys() == {
+        'full',
+        'linear',
+        'lsh',
+    }
+    last = write(tmp_path / 'd.json', {'lsh': other}, {})
+    fault = "examples.train is 'recall:rows=9' of linear and 'recall:rows=8' of lsh"
+    with pytest.raises(InputError, match=f'd.json: listops has cells that cannot be compared: {fault}$'):
+        joined([older, first, last])
+    last = write(tmp_path / 'd.json', {'lsh': other | {'shared_fields': {'examples.train': 'recall:rows=9'}}}, {})
+    with pytest.raises(InputError, match="size is 'code' of linear and 'the default' of lsh$"):
+        joined([older, first, last])
+
+
 def test_the_page_shows_the_tables_of_its_file():
     cells, yardsticks = joined([ROOT / 'docs/arena.json'])
     page = (ROOT / 'docs/arena.md').read_text(encoding='utf-8')
-    lines = [line for line in grid_table(cells, yardsticks).splitlines() if line.startswith('|')]
+    lines = [line for line in grid_table(cells, yardsticks).splitlines() if line and not line.startswith('#')]
     assert lines and [line for line in lines if line not in page] == []
+    assert (ROOT / 'docs/images/arena.svg').read_text(encoding='utf-8') == grid_picture(cells, yardsticks)
 
 
 def test_the_page_shows_the_yardsticks_of_its_file():

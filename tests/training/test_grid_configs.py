@@ -19,6 +19,7 @@ from efficient_attention.training.grid_configs import (
     in_folder,
     note_values,
     noted,
+    shared_fields,
 )
 
 
@@ -100,6 +101,15 @@ def test_released_sizes_are_a_mechanisms_own_and_mix_with_no_others():
     check_equal(released, has_own_sizes=True)
     with pytest.raises(InputError, match='image: size differs between the columns full and linear'):
         check_equal(released | noted(cells_of('image,linear,paper'), 'paper'), has_own_sizes=True)
+
+
+def test_the_fields_that_a_row_shares_are_of_no_mechanism_rate_or_machine():
+    cells = noted(cells_of('text,full', 'text,linear', **{'optimizer.learning_rate': 0.5}), '')
+    first, second = map(shared_fields, cells.values())
+    assert first == second and first['examples.train'] == 'imdb' and first['model.width'] == 64
+    own = shared_fields(cells['text', 'full'], has_own_sizes=True)
+    assert 'model.width' not in own and first['data.length'] == own['data.length'] == 1_000
+    assert not {name for name in first if name.startswith(('model.attention', 'optimizer.learning_rate'))}
 
 
 def test_pilots_that_have_begun_have_their_steps(tmp_path: Path):

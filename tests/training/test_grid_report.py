@@ -42,6 +42,11 @@ def test_the_table_marks_what_a_reader_has_to_know():
     assert {line.count('|') for line in lines[2:9]} == {9}
 
 
+def test_the_minutes_of_pilots_stand_beside_those_of_training():
+    table = grid_table({'listops': {'full': cell({'0': 0.4}) | {'pilot_seconds': 45.0}}}, {})
+    assert '| full | 40.0 | 41.0 | 2.00, 1.00 | 4, 1.00 | 100 | 2 + 1 | 0.001 |' in table
+
+
 def test_a_row_without_full_attention_has_no_shares():
     table = grid_table({'listops': {'linear': CELLS['listops']['linear']}}, {})
     assert '| linear | 31.0 ± 2.0 | 32.0 | 5.00 | 4 | 120 | 2 | 0.001 |' in table

@@ -1,7 +1,7 @@
 """Sets of rows of long-range tasks, by a short text: 'listops:rows=2000:length=500-2000:seed=0' and the like.
 
     listops:rows=<n>:length=<shortest>-<longest>[:seed=<n>]     both lengths excluded, as Long Range Arena draws them
-    pathfinder:rows=<n>:size=<16|24|32|64|128|256>[:bars=<easy|intermediate|hard|n>][:distractors=<n>]
+    pathfinder:rows=<n>:size=<16|20|32|64|128|256>[:bars=<easy|intermediate|hard|n>][:distractors=<n>]
         [:starts=<drawn|fixed>][:seed=<n>]
     recall:rows=<n>:length=<words>:pairs=<n>[:seed=<n>]
     passages:rows=<n>:length=<bytes>[:seed=<n>]:source=<stdlib, text:<glob>, ... as data.source>

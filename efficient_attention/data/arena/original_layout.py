@@ -2,7 +2,8 @@
 
     listops     basic_{train,val,test}.tsv: Source and Target; parentheses round an operator and each of its arguments
     recall      the same two columns
-    pathfinder  pathfinder<size>/curv_contour_length_<bars>/imgs/<batch>/sample_<i>.png, and beside it
+    pathfinder  pathfinder<size>/curv_contour_length_<bars>/imgs/<batch>/sample_<i>.png (of the easy ones, which have
+                the least bars, curv_baseline), and beside it
                 metadata/<batch>.npy, which is text: folder, file, number, label, continuity, bars of a path and of a
                 distractor, length and thickness of a bar, margins, contrasts, with spaces between
     passages    new_aan_pairs.{train,eval,test}.tsv, as AAN's: label, two names, two texts
@@ -23,7 +24,7 @@ from efficient_attention.data.arena.arena_set import ArenaSet, Generated, Pathfi
 from efficient_attention.data.arena.folders import PAIR_FILES
 from efficient_attention.data.arena.listops import CLOSE, DIGITS
 from efficient_attention.data.arena.made_rows import made_rows
-from efficient_attention.data.arena.pathfinder import SETTINGS
+from efficient_attention.data.arena.pathfinder import SETTINGS, bars_of
 from efficient_attention.data.preparation_progress import Progress
 from efficient_attention.data.tokenizers.fixed import WORDS
 from efficient_attention.errors import InputError
@@ -113,7 +114,9 @@ def _write_images(sets: Mapping[str, ArenaSet], folder: Path) -> list[Path]:
         raise InputError(
             'the sets differ in size, bars, distractors or starts of their images; one folder holds images of one kind'
         )
-    top = folder / f'pathfinder{first.size}' / f'curv_contour_length_{first.bars}'
+    is_easy = first.bars == bars_of(first.size)['easy']
+    kind = 'curv_baseline' if is_easy else f'curv_contour_length_{first.bars}'
+    top = folder / f'pathfinder{first.size}' / kind
     if top.exists() and any(top.iterdir()):
         raise InputError(f'{top} has files already, of which some might stay; remove it or name another folder')
     settings = _settings_text(first)

@@ -48,6 +48,12 @@ def test_images(tmp_path: Path):
         assert pixels.ravel().tolist() == row.texts[0].tolist() and label == str(row.label)
 
 
+@pytest.mark.parametrize('bars, name', [('easy', 'curv_baseline'), ('intermediate', 'curv_contour_length_9')])
+def test_the_folder_of_images_has_the_name_of_their_difficulty(bars: str, name: str, tmp_path: Path):
+    [metadata] = write_sets(sets_of(f'pathfinder:rows=1:size=32:bars={bars}', ('train',)), tmp_path)
+    assert metadata == tmp_path / 'pathfinder32' / name / 'metadata' / '0.npy'
+
+
 def test_images_of_another_call_are_not_mixed_in(tmp_path: Path):
     sets = sets_of('pathfinder:rows=1:size=32:bars=4', ('train',))
     write_sets(sets, tmp_path)
