@@ -57,6 +57,8 @@ OURS = (
     Side('linformer_untied', 'linformer(256, {length}, tied=False)', against=('linformer_package',)),
     Side('synthesizer', "synthesizer('dense', {length})"),
     Side('synthesizer_random', "synthesizer('random', {length})", backend='auto'),
+    Side('synthesizer_factorized', "synthesizer('factorized', {length}, 8)"),
+    Side('synthesizer_dot', "synthesizer('random+dot', {length})", backend='auto'),
     Side('nystrom', 'nystrom(64)', against=('nystrom_attention',)),
     Side('nystrom_convolution', 'nystrom(64, 6, 33)', against=('nystrom_attention_convolution',)),
     Side('induced', 'induced(64)'),

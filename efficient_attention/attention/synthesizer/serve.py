@@ -28,7 +28,7 @@ def serve(softmax: Room, request: Request) -> Result:
     """The output of `Synthesizer` and its log-sum-exp, with every option of softmax attention, in whose room it is."""
     if table_loop.is_served(request):
         check(request)
-        return table_loop.serve(request, values(request))
+        return table_loop.serve(request, per_head(request.key, request.query.shape[2]), values(request))
     out_BLHX, lse_BLH = softmax.serve(as_softmax(softmax, request))
     return out_BLHX[..., : request.query.shape[3]], lse_BLH
 

@@ -1,4 +1,4 @@
-"""Softmax of a table itself, for long rows on a CPU: one head after another, some of its queries at a time.
+"""Softmax of a table, or of q k beside it, for long rows on a CPU: one head after another, some queries at a time.
 
 Tiles of all heads would need the table once more in their order, and its gradient back from it. Here each step reads
 its part of the table where it lies and writes that part of the gradient, which no other step has.
@@ -7,6 +7,7 @@ Axes: n steps of S queries, M keys, K head width.
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -28,20 +29,21 @@ FEWEST_PAIRS = 512 * 512  # of queries and keys; softmax over all pairs at once 
 
 
 def is_served(request: Request) -> bool:
-    """Whether the loop gives what is asked for: on one CPU device, logits of the table alone for all pairs."""
+    """Whether the loop gives what is asked for: on one CPU device, logits with a table for all pairs."""
     mechanism = of_kind(Synthesizer, request.mechanism)
     if device_forms().dense_step_bytes == 0 or device_count() > 1 or request.backend != 'auto':
         return False
     is_alone = request.bias is None and request.relative is None and request.dropout is None
     is_long = request.query.shape[1] * request.key.shape[1] > FEWEST_PAIRS
-    has_table = mechanism.kind == 'random' and mechanism.pattern == Full()
+    has_table = mechanism.reads_table_as_logits and mechanism.pattern == Full()
     return is_long and is_alone and has_table and request.place is None and request.has_default_positions
 
 
-def serve(request: Request, value_BMHK: Float[Array, 'B M H K']) -> Result:
-    """Output in the query's dtype and float32 log-sum-exp of the table's logits."""
-    batch, queries, heads, _ = request.query.shape
+def serve(request: Request, key_BMHK: Float[Array, 'B M H K'], value_BMHK: Float[Array, 'B M H K']) -> Result:
+    """Output in the query's dtype and float32 log-sum-exp of logits with a table; every head has its keys."""
+    batch, queries, heads, width = request.query.shape
     keys = value_BMHK.shape[1]
+    has_products = of_kind(Synthesizer, request.mechanism).reads_keys
     steps = -(-queries // STEP)
     table_HLM = request.operand('table')[:, :queries, :keys]
     table_HLM = jnp.pad(table_HLM, ((0, 0), (0, steps * STEP - queries), (0, 0)))
@@ -51,8 +53,10 @@ def serve(request: Request, value_BMHK: Float[Array, 'B M H K']) -> Result:
         padded_bL = jnp.pad(query_bL, ((0, 0), (0, steps * STEP - queries)))
         of_queries_nbS = jnp.moveaxis(padded_bL.reshape(-1, steps, STEP), 1, 0)
 
-    def of_step(value_BMK: Array, step: dict[str, Array]) -> tuple[Array, Array]:
+    def of_step(head: dict[str, Array], step: dict[str, Array]) -> tuple[Array, Array]:
         logits_bSM = step['table'][None]
+        if has_products:
+            logits_bSM += jnp.einsum('BSK,BMK->BSM', step['query'], head['key'])
         if of_keys_bM is not None:
             is_same_bSM = step['segments'][:, :, None] == of_keys_bM[:, None, :]
             logits_bSM = jnp.where(is_same_bSM & (of_keys_bM != 0)[:, None], logits_bSM, MASKED)
@@ -61,20 +65,25 @@ def serve(request: Request, value_BMHK: Float[Array, 'B M H K']) -> Result:
         total_bS1 = weights_bSM.sum(axis=-1, keepdims=True)
         has_key_bS1 = maximum_bS1 > MASKED / 2
         if len(weights_bSM) == 1:
-            out_BSK = jnp.einsum('SM,BMK->BSK', weights_bSM[0], value_BMK) / total_bS1
+            out_BSK = jnp.einsum('SM,BMK->BSK', weights_bSM[0], head['value']) / total_bS1
         else:
-            out_BSK = jnp.einsum('BSM,BMK->BSK', weights_bSM, value_BMK) / total_bS1
+            out_BSK = jnp.einsum('BSM,BMK->BSK', weights_bSM, head['value']) / total_bS1
         lse_bS1 = jnp.where(has_key_bS1, jnp.log(total_bS1) + maximum_bS1, MASKED)
         return jnp.where(has_key_bS1, out_BSK, 0.0), lse_bS1[..., 0]
 
     def of_head(head: dict[str, Array]) -> tuple[Array, Array]:
-        parts = {'table': head['table']}
+        parts = {name: head.pop(name) for name in ('table', 'query') if name in head}
         if of_queries_nbS is not None:
             parts['segments'] = of_queries_nbS
-        return map_again(functools.partial(of_step, head['value']), parts)
+        return map_again(functools.partial(of_step, head), parts)
 
     table_HnSM = table_HLM.reshape(heads, steps, STEP, keys)
     arrays = {'table': table_HnSM, 'value': jnp.moveaxis(value_BMHK.astype(jnp.float32), 2, 0)}
+    if has_products:
+        query_BLHK = request.query.astype(jnp.float32) / math.sqrt(width)
+        query_BLHK = jnp.pad(query_BLHK, ((0, 0), (0, steps * STEP - queries), (0, 0), (0, 0)))
+        arrays['query'] = jnp.transpose(query_BLHK.reshape(batch, steps, STEP, heads, width), (3, 1, 0, 2, 4))
+        arrays['key'] = jnp.moveaxis(key_BMHK.astype(jnp.float32), 2, 0)
     out_HnBSK, lse_HnbS = jax.lax.map(of_head, arrays)
     out_BLHK = jnp.transpose(out_HnBSK, (2, 1, 3, 0, 4)).reshape(batch, steps * STEP, heads, -1)
     lse_bHL = jnp.transpose(lse_HnbS, (2, 0, 1, 3)).reshape(-1, heads, steps * STEP)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import Array
 
 from efficient_attention.attention.attend import attend
 from efficient_attention.attention.device_kind import compiled_for
@@ -25,11 +26,11 @@ def _one_device() -> Iterator[None]:
         yield
 
 
-def vectors(length: int, seed: int) -> jax.Array:
+def vectors(length: int, seed: int) -> Array:
     return jax.random.normal(jax.random.key(seed), (2, length, 2, 4))
 
 
-def segments(length: int) -> jax.Array:
+def segments(length: int) -> Array:
     """A packed row with padding, and one of padding behind a few tokens."""
     places = np.arange(length)
     rows = np.stack([np.where(places < 500, 1 + places // 200, 0), places < 7])
@@ -37,8 +38,9 @@ def segments(length: int) -> jax.Array:
 
 
 @pytest.mark.parametrize('has_segments', [False, True])
-def test_outputs_and_gradients_are_those_of_the_definition(has_segments: bool):
-    mechanism, table = Synthesizer('random', LENGTH), jax.random.normal(jax.random.key(3), (2, LENGTH, LENGTH))
+@pytest.mark.parametrize('kind', ['random', 'random+dot'])
+def test_outputs_and_gradients_are_those_of_the_definition(kind: str, has_segments: bool):
+    mechanism, table = Synthesizer(kind, LENGTH), jax.random.normal(jax.random.key(3), (2, LENGTH, LENGTH))
     q, k, v = vectors(QUERIES, 0), vectors(KEYS, 1), vectors(KEYS, 2)
     both: dict[str, Any] = {'query_positions': np.arange(QUERIES)[None], 'key_positions': np.arange(KEYS)[None]}
     if has_segments:
@@ -47,17 +49,18 @@ def test_outputs_and_gradients_are_those_of_the_definition(has_segments: bool):
     found = {}
     for backend in ('auto', 'reference'):
 
-        def loss(v: jax.Array, table: jax.Array, backend: str = backend) -> tuple[jax.Array, Any]:
+        def loss(q: Array, k: Array, v: Array, table: Array, backend: str = backend) -> tuple[Array, Any]:
             out, lse = attend(q, k, v, mechanism, learned={'table': table}, backend=backend, return_lse=True, **both)
             is_read = lse > -1e30
             return jnp.sum(out * weights) + jnp.sum(jnp.where(is_read, lse, 0.0)), (out, jnp.where(is_read, lse, 0.0))
 
-        found[backend] = jax.jit(jax.value_and_grad(loss, argnums=(0, 1), has_aux=True))(v, table)
+        found[backend] = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2, 3), has_aux=True))(q, k, v, table)
     (_, outputs), gradients = found['auto']
     (_, expected), its_gradients = found['reference']
     for one, other in zip((*outputs, *gradients), (*expected, *its_gradients), strict=True):
         assert_close(one, other)
-    assert not np.asarray(gradients[1])[:, QUERIES:].any() and np.asarray(gradients[1])[:, :QUERIES, :KEYS].any()
+    assert not np.asarray(gradients[3])[:, QUERIES:].any() and np.asarray(gradients[3])[:, :QUERIES, :KEYS].any()
+    assert np.asarray(gradients[0]).any() == np.asarray(gradients[1]).any() == (kind == 'random+dot')
 
 
 def test_what_the_loop_serves():
@@ -69,7 +72,8 @@ def test_what_the_loop_serves():
     random = Synthesizer('random', LENGTH)
     assert is_served(request(QUERIES, random))
     assert not is_served(request(500, random))
-    for kind in ('dense', 'factorized', 'random+dot'):
+    assert is_served(request(QUERIES, Synthesizer('random+dot', LENGTH)))
+    for kind in ('dense', 'factorized'):
         assert not is_served(request(QUERIES, Synthesizer(kind, LENGTH)))
     assert not is_served(request(QUERIES, Synthesizer('random', LENGTH, pattern=Causal())))
     moved = np.arange(QUERIES)[None] + 1
