@@ -151,7 +151,7 @@ def train_cell(grid: Grid, row: str, column: str) -> dict[str, Any]:
         'steps_per_second': statistics.fmean(speed for speed, _ in speeds),
         'seconds': statistics.fmean(seconds for _, seconds in speeds),
         **size_of(filled, folder),
-        'shared_fields': shared_fields(grid.cells[row, column] | {SIZE: grid.size}, has_own_sizes=grid.has_own_sizes),
+        'shared_fields': shared_fields({**grid.cells[row, column], SIZE: grid.size}, has_own_sizes=grid.has_own_sizes),
     }
     if jax.process_index() == 0:
         write_atomically(folder / CELL, json.dumps(result, indent=2) + '\n')

@@ -72,7 +72,7 @@ def serve(request: Request, key_BMHK: Float[Array, 'B M H K'], value_BMHK: Float
         return jnp.where(has_key_bS1, out_BSK, 0.0), lse_bS1[..., 0]
 
     def of_head(head: dict[str, Array]) -> tuple[Array, Array]:
-        parts = {name: head.pop(name) for name in ('table', 'query') if name in head}
+        parts: dict[str, Array] = {name: head.pop(name) for name in ('table', 'query') if name in head}
         if of_queries_nbS is not None:
             parts['segments'] = of_queries_nbS
         return map_again(functools.partial(of_step, head), parts)
