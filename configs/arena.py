@@ -16,7 +16,7 @@ pixels, chains of three bars), pathfinder_hard (the original's 14), pathx (128 x
 
 from ml_collections import ConfigDict
 
-from configs.common import default_config, fine_tuning_config, set_fields
+from configs.common import ARENA_SIZES, arena_fields, default_config, fine_tuning_config, set_fields
 
 BOOKS = 'text:data/books/novels_100_english/**/*.txt'
 # task: the set of rows, how many of train, dev and test where they are generated, the most words of a text
@@ -46,44 +46,22 @@ PAIRED = ('passages', 'retrieval')
 SMALL: dict[str, object] = {'layers': 2, 'width': 64, 'heads': 2, 'feed_forward_width': 128, 'dropout_rate': 0.1}
 SMALL |= {'scan_unroll': 2}  # no loop over two layers, which would copy what each of them keeps
 SMALL_STEPS = {'listops_short': 1_500, 'pathfinder': 1_500}  # of 32 rows; 1,000 of the other tasks
-# size, task: layers, width, heads, width of all heads, of the feed-forward layer, dropout; batch, steps, rate, warm-up,
-# weight decay. What differs between `paper` and `code` is in docs/arena.md.
-ORIGINAL: dict[str, dict[str, tuple[float, ...]]] = {
+# size, task: batch, steps, rate, warm-up, weight decay. What differs between `paper` and `code` is in docs/arena.md.
+RECIPES: dict[str, dict[str, tuple[float, ...]]] = {
     'code': {
-        'listops': (4, 512, 8, 512, 1024, 0.1, 32, 5_000, 0.05 / 1_000**0.5, 1_000, 0.1),
-        'text': (4, 256, 4, 256, 1024, 0.1, 32, 20_000, 0.05 / 8_000**0.5, 8_000, 0.1),
-        'retrieval': (4, 128, 4, 128, 512, 0.1, 32, 5_000, 0.05 / 8_000**0.5, 8_000, 0.1),
-        'image': (1, 128, 8, 64, 128, 0.3, 256, 35_000, 5e-4, 175, 0.0),
-        'pathfinder_hard': (4, 32, 4, 16, 32, 0.2, 512, 62_400, 1e-3, 312, 0.0),
-        'pathx': (1, 32, 2, 16, 32, 0.1, 64, 500_000, 1e-3, 2_500, 0.0),
-    },
-    'paper': {
-        'listops': (6, 512, 8, 512, 2048, 0.1, 32, 5_000, 0.05 / 1_000**0.5, 1_000, 0.1),
-        'text': (6, 512, 8, 512, 2048, 0.1, 32, 20_000, 0.05 / 8_000**0.5, 8_000, 0.1),
-        'retrieval': (4, 128, 4, 128, 512, 0.1, 32, 5_000, 0.5 / 8_000**0.5, 8_000, 0.1),
-        'image': (3, 64, 4, 64, 128, 0.3, 256, 35_000, 0.01, 175, 0.0),
-        'pathfinder_hard': (4, 128, 8, 128, 128, 0.2, 512, 62_400, 0.01, 312, 0.0),
-        'pathx': (4, 128, 8, 128, 128, 0.2, 64, 500_000, 0.01, 2_500, 0.0),
+        'listops': (32, 5_000, 0.05 / 1_000**0.5, 1_000, 0.1),
+        'text': (32, 20_000, 0.05 / 8_000**0.5, 8_000, 0.1),
+        'retrieval': (32, 5_000, 0.05 / 8_000**0.5, 8_000, 0.1),
+        'image': (256, 35_000, 5e-4, 175, 0.0),
+        'pathfinder_hard': (512, 62_400, 1e-3, 312, 0.0),
+        'pathx': (64, 500_000, 1e-3, 2_500, 0.0),
     },
 }
-# The released settings of single mechanisms: layers, width, heads, width of all heads, of the feed-forward layer,
-# dropout, and what else differs. BigBird's say `num_head`, a misspelt 4; `lra_local` is what they mean by local.
-OF_MECHANISMS: dict[tuple[str, str], tuple[float, ...]] = {
-    ('image', 'bigbird'): (1, 128, 4, 64, 128, 0.3),
-    ('image', 'lra_local'): (1, 128, 2, 64, 128, 0.3),
-    ('image', 'longformer'): (4, 128, 4, 64, 128, 0.3),
-    ('image', 'lsh'): (4, 64, 8, 32, 64, 0.3),
-    ('image', 'sinkhorn'): (1, 32, 1, 32, 64, 0.1),
-    ('pathfinder_hard', 'bigbird'): (4, 64, 2, 32, 64, 0.2),
-    ('pathfinder_hard', 'linear'): (1, 128, 2, 64, 128, 0.2),
-    ('pathfinder_hard', 'linformer'): (1, 32, 2, 16, 32, 0.2),
-    ('pathfinder_hard', 'lra_local'): (2, 64, 4, 32, 64, 0.1),
-    ('pathfinder_hard', 'longformer'): (2, 32, 2, 16, 32, 0.1),
-    ('pathfinder_hard', 'favor'): (4, 32, 8, 16, 32, 0.2),
-    ('pathfinder_hard', 'lsh'): (2, 64, 8, 32, 64, 0.2),
-    ('pathfinder_hard', 'sinkhorn'): (2, 32, 4, 16, 64, 0.2),
-    ('pathfinder_hard', 'sparse'): (1, 32, 8, 16, 32, 0.2),
-    ('pathfinder_hard', 'synthesizer'): (2, 64, 4, 32, 64, 0.2),
+RECIPES['paper'] = RECIPES['code'] | {
+    'retrieval': (32, 5_000, 0.5 / 8_000**0.5, 8_000, 0.1),
+    'image': (256, 35_000, 0.01, 175, 0.0),
+    'pathfinder_hard': (512, 62_400, 0.01, 312, 0.0),
+    'pathx': (64, 500_000, 0.01, 2_500, 0.0),
 }
 WEIGHT_DECAYS = {('image', 'sinkhorn'): 0.7}
 OWN_SIZES = ('code',)  # in which a mechanism has sizes of its own
@@ -121,7 +99,7 @@ def mechanisms(length: int) -> dict[str, dict[str, object]]:
 def get_config(cell: str = 'listops_short,full') -> ConfigDict:
     """One cell: `<task>[,<mechanism>[,<size>[,<stage>]]]`."""
     task, mechanism, size, stage = [*cell.split(','), *('full', 'small', '')[cell.count(',') :]][:4]
-    sizes = ('small', *(name for name, tasks in ORIGINAL.items() if task in tasks))
+    sizes = ('small', *(name for name, tasks in ARENA_SIZES.items() if task in tasks))
     is_known = task in TASKS and mechanism in mechanisms(1) and size in sizes and stage in ('', 'masked')
     if not is_known or cell.count(',') > 3:
         words = f'{", ".join(TASKS)}; {", ".join(mechanisms(1))}; {", ".join(sizes)}'
@@ -185,17 +163,12 @@ def set_size(config: ConfigDict, task: str, size: str, mechanism: str) -> None:
         config.eval.every_steps = config.checkpoint.every_steps = 250
         return
     cell = task, mechanism.partition('_')[0] if mechanism.startswith('synthesizer') else mechanism
-    whole = ORIGINAL[size][task]
-    layers, width, heads, inner, feed_forward, dropout = (
-        OF_MECHANISMS.get(cell, whole[:6]) if size == 'code' else whole[:6]
-    )
-    batch, steps, rate, warmup, decay = whole[6:]
+    fields = arena_fields(size, *cell)
+    batch, steps, rate, warmup, decay = RECIPES[size][task]
     decay = WEIGHT_DECAYS.get(cell, decay) if size == 'code' else decay
-    model = {'layers': int(layers), 'width': int(width), 'heads': int(heads), 'head_width': int(inner // heads)}
-    set_fields(config.model, model | {'feed_forward_width': int(feed_forward), 'dropout_rate': dropout})
+    set_fields(config.model, fields)
     config.model.positions = 'learned' if task in ('image', 'pathx') else 'sinusoidal'
-    config.model.attention_bias = False
-    config.head.dropout_rate = dropout
+    config.head.dropout_rate = fields['dropout_rate']
     has_cls = task not in ('pathfinder_hard', 'pathx') and (task, size) != ('retrieval', 'code')
     if has_cls:
         config.data.tokenizer = f'{config.data.tokenizer}:cls'

@@ -6,6 +6,7 @@ from ml_collections import ConfigDict, config_dict
 
 from efficient_attention.config.nested_dicts import default_fields
 from efficient_attention.config.run import RunConfig
+from efficient_attention.models.arena_sizes import ARENA_SIZES, arena_fields
 from efficient_attention.models.decoder_sizes import (
     gpt2_fields,
     gpt3_fields,
@@ -32,10 +33,12 @@ from efficient_attention.models.text_to_text_sizes import (
 )
 
 __all__ = [
+    'ARENA_SIZES',
     'GLUE_TASKS',
     'T5_SIZES',
     'T5_V1_1_SIZES',
     'albert_fields',
+    'arena_fields',
     'bart_fields',
     'bert_fields',
     'bigbird_fields',
