@@ -7,6 +7,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jax import Array
 
+from efficient_attention.attention.device_forms import cores
 from efficient_attention.attention.logits.definition import pattern_of
 from efficient_attention.attention.mechanism import of_kind
 from efficient_attention.attention.patterns import head_patterns
@@ -39,6 +40,9 @@ MOST_RELATIVE_PAIRS = 2**17
 # 451, 684 and 989 ms; at 2,048 one causal row of 8 heads takes 327 and 224 ms. In bfloat16 neither is always faster
 # (two cores of an Intel Xeon with AMX, jaxlib 0.10).
 MOST_LOOPED_PAIRS = 2**21
+# The same on one core, of patterns that keep all pairs: 8 rows of 2 heads of 32 at 1,448 and 2,000 positions 477 and
+# 637, 860 and 1,296 ms, but causal 477 and 370, 922 and 737 ms (one core of an AMD EPYC, jaxlib 0.10).
+MOST_LOOPED_PAIRS_OF_A_CORE = 2**22
 TILED = ('blocked', 'cudnn')  # backends that never hold all pairs
 
 
@@ -67,18 +71,19 @@ def prefers_dense(request: Request) -> bool:
         return pairs <= MOST_RELATIVE_PAIRS
     if may_hold_all_pairs('auto', request.query.shape[1], request.key.shape[1]):
         return True
-    return pairs <= MOST_LOOPED_PAIRS and request.bias is None and is_faster_looped(request)
+    return pairs <= MOST_LOOPED_PAIRS_OF_A_CORE and request.bias is None and is_faster_looped(request)
 
 
 def is_faster_looped(request: Request) -> bool:
-    """Whether `dense` loops over this request and the tiles that `blocked` keeps are at least half of the pairs."""
+    """Whether `dense` loops over this request and the tiles that `blocked` keeps are too many for it to be faster."""
     if request.query.dtype != jnp.float32 or not dense_loop.is_faster_by_rows(request):
         return False
     (_, queries, heads, _), keys = request.query.shape, request.key.shape[1]
     patterns = head_patterns(pattern_of(request), heads)
     tile = of_kind(Softmax, request.mechanism).tile
     kept = sum(kept_pairs(pattern, queries, keys, tile) for pattern in patterns)
-    return 2 * kept >= len(patterns) * queries * keys
+    share = kept / (len(patterns) * queries * keys)
+    return share >= 0.5 if queries * keys <= MOST_LOOPED_PAIRS else share >= 1.0 and cores() == 1
 
 
 def may_hold_all_pairs(backend: str, queries: int, keys: int) -> bool:

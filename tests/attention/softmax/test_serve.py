@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from efficient_attention.attention.attend import attend
+from efficient_attention.attention.device_forms import using_forms
 from efficient_attention.attention.device_kind import compiled_for
 from efficient_attention.attention.parsing import parse_pattern
 from efficient_attention.attention.patterns import Causal, Window
@@ -52,6 +53,9 @@ def test_a_relative_term_makes_fewer_pairs_many(length: int, backend: str, caplo
 @pytest.mark.parametrize(
     'pattern, length, options, devices, backend',
     [
+        ('full', 2048, 'one core', 1, 'dense'),
+        ('full', 2049, 'one core', 1, 'blocked'),
+        ('causal', 1449, 'one core', 1, 'blocked'),
         ('full', 1024, '', 1, 'dense'),
         ('causal', 1024, 'segments dropout', 1, 'dense'),
         ('full', 1448, '', 1, 'dense'),
@@ -72,7 +76,8 @@ def test_more_pairs_are_dense_where_a_loop_holds_those_of_a_head(
     if 'dropout' in options:
         ones = jnp.ones((2, length), jnp.int32)
         given = {'query_segments': ones, 'key_segments': ones, 'dropout_rate': 0.1, 'dropout_rng': jax.random.key(0)}
-    with caplog.at_level(logging.INFO), compiled_for('cpu', devices):
+    number = 1 if options == 'one core' else 2
+    with caplog.at_level(logging.INFO), compiled_for('cpu', devices), using_forms(cores=number):
         jax.eval_shape(lambda q: attend(q, q, q, Softmax(parse_pattern(pattern)), **given), q)
     assert caplog.records[-1].message.endswith(f'runs on the {backend} backend')
 
