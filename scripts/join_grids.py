@@ -91,7 +91,11 @@ def read_grid(path: Path) -> dict[str, Table]:
         grid = read_json_file(path)
         columns = [cell for columns in grid['cells'].values() for cell in columns.values()]
         for cell in [cell for cell in columns if 'error' not in cell]:
-            _ = cell['steps'], [one['test'][cell['metric']] for one in cell['seeds'].values()]
+            _ = (
+                cell['steps'],
+                cell.get('shared_fields', {}).keys(),
+                [one['test'][cell['metric']] for one in cell['seeds'].values()],
+            )
         grid_table(grid['cells'], grid['yardsticks'])  # reads all other fields
         if not columns:
             raise ValueError('no cell')

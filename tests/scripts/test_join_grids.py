@@ -52,6 +52,10 @@ def test_later_cells_take_the_place_of_earlier_ones(tmp_path: Path, monkeypatch,
         (['other.json'], "other.json: no grid.json of scripts/train_grid.py: KeyError: 'cells'"),
         (['part.json', '--output', 'all.json'], "part.json: no grid.json of scripts/train_grid.py: KeyError: 'seeds'"),
         (
+            ['odd.json'],
+            "odd.json: no grid.json of scripts/train_grid.py: AttributeError: 'str' object has no attribute",
+        ),
+        (
             ['empty.json', '--output', 'all.json'],
             'empty.json: no grid.json of scripts/train_grid.py: ValueError: no cell',
         ),
@@ -66,6 +70,7 @@ def test_bad_input_is_one_line(words: list[str], message: str, tmp_path: Path, m
     (tmp_path / 'empty.json').write_text('{"cells": {}, "yardsticks": {}}')
     part = {'steps': 3, 'mean': {'accuracy': 0.5}, 'metric': 'accuracy'}
     (tmp_path / 'part.json').write_text(json.dumps({'cells': {'a': {'full': part}}, 'yardsticks': {}}))
+    write(tmp_path / 'odd.json', {'full': cell({'0': 0.4}) | {'shared_fields': 'all'}}, {})
     write(tmp_path / 'ten.json', {'full': cell({'0': 0.4})}, {})
     write(tmp_path / 'twenty.json', {'linear': cell({'0': 0.4}) | {'steps': 20}}, {})
     monkeypatch.setattr(sys, 'argv', ['join_grids.py', *words])
