@@ -1,11 +1,11 @@
 """Makes the small Hugging Face encoder-decoders that tests/interop compares with.
 
 Run by hand where transformers is installed: .venv-peers/bin/python scripts/peers/make_text_to_text_fixtures.py. Each
-folder holds what `save_pretrained` writes for a random model, and beside it `inputs_and_outputs.safetensors`: a padded
-batch, the encoder's vectors, logits, cross-attention weights of each layer, and of other sources the tokens of
-`generate`, greedy and with four beams. A random model writes one token for ever, whatever it reads, so these
-write words of their source (`made_to_read`), and models are drawn until the tokens tell a right search from a wrong one
-(`tells_apart`).
+folder holds what `save_pretrained` writes for a random model, and beside it `inputs_and_outputs.safetensors`: of a
+padded batch the encoder's vectors, logits and cross-attention weights of each layer, all reckoned in double precision,
+and of other sources the tokens of `generate`, greedy and with four beams. A random model writes one token for ever,
+whatever it reads, so these write words of their source (`made_to_read`), and models are drawn until the tokens tell a
+right search from a wrong one (`tells_apart`).
 """
 
 import argparse  # absl, which the other scripts read flags with, is not installed in .venv-peers
@@ -79,7 +79,8 @@ def make(folder: Path, kind: str, fields: dict[str, Any], *, seed: int) -> int:
         raise SystemExit(f'{folder.name}: none of {DRAWS} models writes texts that tell searches apart')
     shutil.rmtree(folder, ignore_errors=True)
     model.save_pretrained(folder)
-    arrays = {f'input/{name}': value for name, value in inputs.items()} | outputs_of(model, inputs)
+    arrays = {f'input/{name}': value for name, value in inputs.items()}
+    arrays |= outputs_of(copy.deepcopy(model).double(), inputs)  # in float32 they would hold a rounding of their own
     arrays |= {f'source/{name}': value for name, value in sources.items()}
     arrays |= {f'output/{name}': value for name, value in generated.items() if name in ('greedy', 'beam')}
     kept = {name: value.float() if value.is_floating_point() else value.int() for name, value in arrays.items()}

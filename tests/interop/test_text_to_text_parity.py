@@ -1,5 +1,6 @@
-"""Every encoder-decoder against transformers: vectors, logits and weights to 1e-4, and each token of `generate`."""
+"""Every encoder-decoder against transformers: vectors, logits and weights to 5e-5, and each token of `generate`."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from efficient_attention.attention.attend import attention_weights
 from efficient_attention.attention.parsing import parse_mechanism
+from efficient_attention.config import layer
 from efficient_attention.inference.beam_search import Search
 from efficient_attention.inference.pipeline import pipeline
 from efficient_attention.inference.transducer import Batching, Transducer
@@ -21,14 +23,15 @@ from efficient_attention.interop.pretrained import open_pretrained
 from efficient_attention.models.encoder_decoder import EncoderDecoder
 from tests.interop.folders import TEXT_TO_TEXT, TEXT_TO_TEXT_NAMES, family_of, text_to_text_arrays
 
-TOLERANCE = 1e-4
+TOLERANCE = 5e-5
 
 
-def module(name: str) -> EncoderDecoder:
+def module(name: str, dtype: str = 'float32') -> EncoderDecoder:
     """The model of a fixture; raises where the names of its parameters differ."""
     pretrained = open_pretrained(TEXT_TO_TEXT / name)
-    params = pretrained.params()
-    graph, state = nnx.split(nnx.eval_shape(lambda: EncoderDecoder(pretrained.model, rngs=nnx.Rngs(0))))
+    params = jax.tree.map(lambda param: param.astype(dtype), pretrained.params())
+    config = dataclasses.replace(pretrained.model, dtype=dtype)
+    graph, state = nnx.split(nnx.eval_shape(lambda: EncoderDecoder(config, rngs=nnx.Rngs(0))))
     assert jax.tree.structure(nnx.to_pure_dict(state)) == jax.tree.structure(params)
     return nnx.merge(graph, params)
 
@@ -48,11 +51,15 @@ def outputs(model: EncoderDecoder, batch: dict[str, jax.Array]) -> dict[str, Any
     return {'encoder': other.states_BMD, 'logits': model.logits(hidden_BLD), 'cross': jnp.stack(weights)}
 
 
+@pytest.mark.lenient_promotion  # float32 inside of Flax's norms
 @pytest.mark.parametrize('name', TEXT_TO_TEXT_NAMES)
-def test_vectors_logits_and_cross_weights(name: str):
+def test_vectors_logits_and_cross_weights(name: str, monkeypatch: pytest.MonkeyPatch):
     arrays = text_to_text_arrays(name)
     batch = {own.removeprefix('input/'): jnp.asarray(arrays[own]) for own in arrays if own.startswith('input/')}
-    ours = jax.tree.map(np.asarray, outputs(module(name), batch))
+    # These models multiply a rounding of float32 so much that on some processors it passes any useful tolerance.
+    monkeypatch.setattr(layer, 'DTYPES', ('float32', 'float64'))
+    with jax.enable_x64(True):
+        ours = jax.tree.map(np.asarray, outputs(module(name, 'float64'), batch))
     is_source_BM, is_target_BL = batch['attention_mask'] == 1, batch['decoder_attention_mask'] == 1
     layers = sum(own.startswith('output/cross/') for own in arrays)
     theirs = np.stack([arrays[f'output/cross/{layer}'] for layer in range(layers)])
