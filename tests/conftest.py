@@ -12,6 +12,7 @@ import platform
 import resource
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.quick_compile import FLAGS
@@ -31,6 +32,7 @@ import jaxtyping  # noqa: E402
 import pytest  # noqa: E402
 
 from efficient_attention.commands import stopping  # noqa: E402
+from tests.one_device import see_one_device  # noqa: E402
 
 stopping.catch_stop_signals = lambda: None  # a script that a test runs in this process leaves pytest its handlers
 
@@ -44,6 +46,8 @@ LONGEST = (
 )
 MOST_BYTES = 1_500_000_000
 MOST_MAPPINGS = 20_000
+# Most of what these test does not depend on devices; a file that names several of them carries the mark `devices`.
+ON_ONE_DEVICE = ('inference', 'interop', 'scripts', 'tasks')
 SEARCHES = (10_000, 10, 10)  # new objects, then searches of a generation, before garbage is looked for; Python: 700
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.config.update('jax_numpy_rank_promotion', 'raise')
@@ -112,6 +116,16 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         gc.collect()
         if platform.libc_ver()[0] == 'glibc':
             ctypes.CDLL('libc.so.6').malloc_trim(0)
+
+
+@pytest.fixture(autouse=True, scope='module')
+def one_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """While the tests of a file of these folders run, JAX names one device."""
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
+    with pytest.MonkeyPatch.context() as patch:
+        if folder in ON_ONE_DEVICE and not request.node.get_closest_marker('devices'):
+            see_one_device(patch)
+        yield
 
 
 def is_full() -> bool:

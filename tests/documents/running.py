@@ -3,15 +3,13 @@
 import contextlib
 import dataclasses
 import fnmatch
-import functools
 import io
 import runpy
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import pytest
 from absl import flags
 
@@ -21,6 +19,7 @@ from efficient_attention.config.nested_dicts import from_dict
 from efficient_attention.config.run import RunConfig
 from tests.documents.pages import ROOT, Command, blocks, commands, read
 from tests.documents.tiny import BEFORE, SKIPPED, shrunk, tiny_arguments
+from tests.one_device import see_one_device
 from tests.test_configs import filled
 
 PYTHON = ('.venv/bin/python', '.venv-plan/bin/python', 'python')
@@ -83,19 +82,11 @@ class Reader:
             patch.setattr(sys, 'stderr', output.errors)
             patch.setenv(allocator.SWITCH, 'default')  # this process has its allocator already
             patch.chdir(self.folder)
-            for name in ('devices', 'local_devices'):
-                patch.setattr(jax, name, functools.partial(one_device, getattr(jax, name)))
-            for name in ('device_count', 'local_device_count'):
-                patch.setattr(jax, name, lambda *_: 1)
+            see_one_device(patch)
             try:
                 yield output
             finally:
                 forget_flags(known)
-
-
-def one_device(devices: Callable[..., list[jax.Device]], *of: str) -> list[jax.Device]:
-    """The first of what `jax.devices` finds: programs that are not split compile in less time."""
-    return devices(*of)[:1]
 
 
 def words_of(line: Command) -> list[str]:

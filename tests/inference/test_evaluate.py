@@ -16,7 +16,7 @@ from efficient_attention.inference.evaluate import announced, evaluate
 from efficient_attention.training.run import Run, build_run
 from tests.training.tiny_run import tiny_config
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]  # Optax multiplies Python floats with int32 counts
 
 SETTINGS = {  # rows at a time, mesh
     'one at a time': (1, (1, 1, 1)),

@@ -12,7 +12,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.inference.restore import abstract_params, restore
 from tests.training.tiny_run import fresh_workdir
 
-pytestmark = pytest.mark.lenient_promotion  # Optax multiplies Python floats with int32 counts
+pytestmark = [pytest.mark.lenient_promotion, pytest.mark.devices]  # Optax multiplies Python floats with int32 counts
 
 
 @pytest.fixture(scope='module')

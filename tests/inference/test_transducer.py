@@ -22,6 +22,8 @@ from efficient_attention.models.inference_layout import for_inference
 from tests.models.drawn import drawn
 from tests.tolerances import assert_close
 
+pytestmark = pytest.mark.devices
+
 CONFIG = ModelConfig(
     width=8, heads=2, vocab_size=12, max_length=24, token_types=0, layers=2, decoder_layers=2, norm='pre',
     attention_dropout_rate=0.0, feed_forward_width=16, positions='sinusoidal',

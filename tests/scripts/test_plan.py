@@ -9,7 +9,10 @@ import pytest
 from absl import flags
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.filterwarnings('ignore:the load_module')  # which ml_collections uses
+pytestmark = [
+    pytest.mark.filterwarnings('ignore:the load_module'),  # which ml_collections uses
+    pytest.mark.devices,
+]
 TINY = ('--config', str(ROOT / 'tests/training/tiny_run.py'), '--config.data.source=text:/nowhere/*.txt')
 
 

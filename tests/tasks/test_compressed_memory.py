@@ -21,6 +21,7 @@ from tests.training.shared_programs import shared_programs  # noqa: F401  a fixt
 pytestmark = [
     pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
     pytest.mark.usefixtures('shared_programs'),
+    pytest.mark.devices,
 ]
 
 SLOTS = 8

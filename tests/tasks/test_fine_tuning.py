@@ -33,7 +33,7 @@ from tests.tasks.test_one_step import fine_tuning
 from tests.training.shared_programs import shared_programs  # noqa: F401  a fixture
 from tests.training.tiny_fine_tuning import ROWS, tiny_config, tiny_values, write_files
 
-pytestmark = pytest.mark.usefixtures('shared_programs')
+pytestmark = [pytest.mark.usefixtures('shared_programs'), pytest.mark.devices]
 
 
 @pytest.fixture(scope='module')

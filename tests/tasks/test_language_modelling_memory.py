@@ -31,6 +31,7 @@ from tests.training.tiny_run import write_corpus
 pytestmark = [
     pytest.mark.lenient_promotion,  # Optax multiplies Python floats with int32 counts
     pytest.mark.usefixtures('shared_programs'),
+    pytest.mark.devices,
 ]
 
 MEMORY, SEGMENT = 24, 16

@@ -4,6 +4,7 @@ Nothing is downloaded and no module is run: the files are parsed. Another Python
 """
 
 import ast
+import functools
 import inspect
 import os
 import sysconfig
@@ -28,15 +29,12 @@ def stdlib_files(root: Path | None = None) -> tuple[Path, ...]:
     return tuple(sorted(found))
 
 
-def stdlib_documents(files: tuple[Path, ...]) -> Iterator[str]:
+@functools.lru_cache(maxsize=1)  # to parse them takes seconds, and each split of a set reads all; two megabytes
+def stdlib_documents(files: tuple[Path, ...]) -> tuple[str, ...]:
     """Each documentation topic and docstring of the files, in their order, without repeats and near-empty ones."""
-    seen: set[str] = set()
-    for path in files:
-        texts = _topics if path.as_posix().endswith(TOPICS) else _docstrings
-        for text in texts(_parse(path)):
-            if text not in seen and _word_count(text) >= MIN_WORDS:
-                seen.add(text)
-                yield text
+    texts = (_topics if path.as_posix().endswith(TOPICS) else _docstrings for path in files)
+    found = dict.fromkeys(text for read, path in zip(texts, files, strict=True) for text in read(_parse(path)))
+    return tuple(text for text in found if _word_count(text) >= MIN_WORDS)
 
 
 def _parse(path: Path) -> ast.Module:
