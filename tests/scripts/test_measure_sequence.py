@@ -8,6 +8,8 @@ from efficient_attention.attention.parsing import parse_mechanism
 from efficient_attention.errors import InputError
 from scripts import measure_sequence
 
+pytestmark = pytest.mark.devices
+
 
 def test_each_number_of_devices_has_a_line(monkeypatch: pytest.MonkeyPatch, capsys):
     arguments = ['--length', '64', '--devices', '1,2', '--attention', 'favor(8)']

@@ -296,7 +296,8 @@ def test_a_run_learns_and_its_workdir_evaluates_to_the_same_numbers(config, fold
     assert [line['step'] for line in lines if line['split'] == 'held_out'] == [6, 12]
     assert all('bits_per_byte' in line for line in lines)
     again = evaluate_workdir(workdir, batch_size=16)
-    assert {name: again[name] for name in metrics} == pytest.approx(metrics, rel=1e-5) and again['step'] == 12
+    # One metric is a small difference of two losses.
+    assert {name: again[name] for name in metrics} == pytest.approx(metrics, rel=1e-5, abs=2e-6) and again['step'] == 12
 
 
 @pytest.mark.parametrize(
