@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -71,7 +71,7 @@ def open_source(text: str) -> Source[str]:
 
 
 _Opened = tuple[
-    str, Callable[[], str], Callable[[], Iterator[str]]
+    str, Callable[[], str], Callable[[], Iterable[str]]
 ]  # how it is read; digest of what is read; documents
 
 
