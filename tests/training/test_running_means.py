@@ -354,7 +354,7 @@ def test_meshes_and_micro_batches_give_the_same_centroids(folder):
     found = []
     parted = {'train.micro_batches': 4, 'mesh.fsdp': 2, 'mesh.tensor': 2}
     for fields, count in (({}, 1), (parted, 8)):
-        run = build_run(routed(folder, **fields), jax.devices()[:count])
+        run = build_run(routed(folder, **fields, **{'train.batch_size': 16}), jax.devices()[:count])
         state, step = run.drawn_state(), jit_train_step(run)
         for batch in run.task.training_batches(0, 2, 0, 1):
             state, metrics = step(state, run.on_devices(batch))
