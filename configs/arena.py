@@ -29,7 +29,7 @@ TASKS: dict[str, tuple[str, tuple[int, ...], int]] = {
     'pathfinder_hard': ('pathfinder:rows={}:size=32', (160_000, 20_000, 20_000), 1_024),
     'pathx': ('pathfinder:rows={}:size=128', (160_000, 20_000, 20_000), 16_384),
     'passages': (f'passages:rows={{}}:length=1000:source={BOOKS}', (32_000, 2_000, 2_000), 1_000),
-    'recall': ('recall:rows={}:length=512:pairs=32', (48_000, 2_000, 2_000), 512),
+    'recall': ('recall:rows={}:length=128:pairs=4:keys=8:values=4', (48_000, 2_000, 2_000), 128),
     'retrieval': ('aan:folder=data/aan', (), 4_000),
 }
 # kind of rows: vocabulary, its ids, classes
@@ -39,7 +39,7 @@ KINDS = {
     'cifar10': ('grey', 261, 10),
     'pathfinder': ('grey', 261, 2),
     'passages': ('bytes', 261, 2),
-    'recall': ('recall', 1_109, 16),
+    'recall': ('recall', 1_157, 4),
     'aan': ('bytes', 261, 2),
 }
 PAIRED = ('passages', 'retrieval')

@@ -30,7 +30,7 @@ GENERATED = (
     'pathfinder:rows=100:size=32',
     'pathfinder:rows=20:size=128',
     'pathfinder:rows=5:size=256',
-    'recall:rows=2000:length=512:pairs=32',
+    'recall:rows=2000:length=128:pairs=4:keys=8:values=4',
 )
 Run = Callable[[list[str], dict[str, Any]], dict[str, Any]]
 

@@ -3,7 +3,7 @@
     listops:rows=<n>:length=<shortest>-<longest>[:seed=<n>]     both lengths excluded, as Long Range Arena draws them
     pathfinder:rows=<n>:size=<16|20|32|64|128|256>[:bars=<easy|intermediate|hard|n>][:distractors=<n>]
         [:starts=<drawn|fixed>][:seed=<n>]
-    recall:rows=<n>:length=<words>:pairs=<n>[:seed=<n>]
+    recall:rows=<n>:length=<words>:pairs=<n>[:keys=<n>][:values=<n>][:seed=<n>]
     passages:rows=<n>:length=<bytes>[:seed=<n>]:source=<stdlib, text:<glob>, ... as data.source>
     imdb:folder=<with train/{neg,pos} and test/{neg,pos}>       bytes; a tenth of train validates
     cifar10:folder=<with train/<class> and test/<class>>        grey 32 x 32 images; a tenth of train validates
@@ -36,9 +36,10 @@ from efficient_attention.data.arena.folders import (
 from efficient_attention.data.arena.listops import listops_row
 from efficient_attention.data.arena.passages import passages_of
 from efficient_attention.data.arena.pathfinder import FEWER_BARS, SIZES, bars_of, pathfinder_image
-from efficient_attention.data.arena.recall import KEYS, VALUES, recall_row
+from efficient_attention.data.arena.recall import recall_row
 from efficient_attention.data.sources.source import open_source
 from efficient_attention.data.sources.text_files import digest_files
+from efficient_attention.data.tokenizers.fixed import RECALL_KEYS, RECALL_VALUES
 from efficient_attention.errors import InputError
 
 NUMBER = re.compile(r'\d{1,9}')
@@ -145,15 +146,17 @@ class Recall(Generated):
     vocabulary = 'recall'
     length: int
     pairs: int
+    keys: int
+    values: int
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The values."""
-        return tuple(f'v{number}' for number in range(VALUES))
+        return tuple(f'v{number}' for number in range(self.values))
 
     def row(self, split: str, index: int) -> ArenaRow:
         """See `Generated`."""
-        return recall_row(self.seed, split, index, self.length, self.pairs)
+        return recall_row(self.seed, split, index, self.length, self.pairs, keys=self.keys, values=self.values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -335,9 +338,15 @@ def _pathfinder(options: Options) -> ArenaSet:
 def _recall(options: Options) -> ArenaSet:
     count, seed = options.number('rows', 1), options.number('seed', 0, 0)
     length, pairs = options.number('length', 3), options.number('pairs', 1)
-    if pairs > min(KEYS, (length - 1) // 2):
-        raise options.fault(f'pairs must be at most {KEYS}, and fit: two words each beside the query')
-    return Recall(options.text, count, seed, length, pairs)
+    keys, values = options.number('keys', 1, RECALL_KEYS), options.number('values', 2, RECALL_VALUES)
+    for name, number, most in (('keys', keys, RECALL_KEYS), ('values', values, RECALL_VALUES)):
+        if number > most:
+            raise options.fault(f'{name} must be at most {most}')
+    if pairs > min(keys, length - 2):  # without filler there may be too few rows for some split to have one
+        raise options.fault(
+            f'pairs must be at most {keys}, the keys, and {length - 2}: the query and filler have a word each'
+        )
+    return Recall(options.text, count, seed, length, pairs, keys, values)
 
 
 def _passages(options: Options) -> ArenaSet:

@@ -32,7 +32,7 @@ from efficient_attention.errors import InputError
 from efficient_attention.whole_files import write_atomically
 
 FORMAT = 2
-RULES = 1  # of the generators and readers; a change of them is other rows
+RULES = 2  # of the generators and readers; a change of them is other rows
 ARRAYS = ('ids', 'ends', 'labels')
 CONTENT = 'rows'
 

@@ -20,7 +20,7 @@ from efficient_attention.data.arena.arena_row import ArenaRow
 from efficient_attention.data.arena.arena_set import ArenaSet
 from efficient_attention.data.arena.listops import CLOSE, DIGITS, value_of
 from efficient_attention.data.arena.pathfinder import SETTINGS
-from efficient_attention.data.arena.recall import KEYS, VALUES
+from efficient_attention.data.arena.recall import values_in
 
 HASHED = 2**16  # columns of the 3-gram counts
 PENALTY = 1e-4  # times the squared weights' sum, a row
@@ -91,7 +91,7 @@ def by_values(train: Rows) -> Predict:
     otherwise = most_frequent([row.label for row in train])
 
     def in_text(text: np.ndarray) -> int:
-        counts = np.bincount(text[(text >= KEYS) & (text < KEYS + VALUES)] - KEYS, minlength=VALUES)
+        counts = values_in(text)
         return int(counts.argmax()) if counts.any() else otherwise
 
     return lambda rows: np.array([in_text(row.texts[0].astype(np.int64)) for row in rows])

@@ -3,7 +3,7 @@
     fixed:bytes      the 256 bytes of UTF-8
     fixed:listops    ListOps' digits, operators and closing bracket; the parentheses of published files are passed over
     fixed:grey       the 256 values of a grey pixel, as numbers with spaces between
-    fixed:recall     keys k0, k1, ..., values v0, v1, ... and filler f0, f1, ...
+    fixed:recall     pairs of a key and a value k0=v0, k0=v1, ..., keys k0, k1, ... and filler f0, f1, ...
 
 The special tokens have the first ids, and the words, in this order, those behind them. Nothing is put around a text;
 with ':cls' behind the name a row begins with [CLS]. Two texts in one row have [SEP] between them.
@@ -20,11 +20,15 @@ from efficient_attention.errors import InputError
 PREFIX = 'fixed:'
 FIRST_WORD = len(BERT_SPECIALS)  # the id of a vocabulary's first word
 OPERATORS = ('[MIN', '[MAX', '[MED', '[SM')
-RECALL_WORDS = {'k': 1024, 'v': 16, 'f': 64}  # how many keys, values and fillers there are
+RECALL_KEYS, RECALL_VALUES, RECALL_FILLERS = 64, 16, 64  # how many there are
 WORDS: dict[str, tuple[str, ...]] = {
     'listops': (*map(str, range(10)), *OPERATORS, ']'),
     'grey': tuple(map(str, range(256))),
-    'recall': tuple(f'{kind}{number}' for kind, count in RECALL_WORDS.items() for number in range(count)),
+    'recall': (
+        *(f'k{key}=v{value}' for key in range(RECALL_KEYS) for value in range(RECALL_VALUES)),
+        *(f'k{key}' for key in range(RECALL_KEYS)),
+        *(f'f{filler}' for filler in range(RECALL_FILLERS)),
+    ),
 }
 BYTES = 'bytes'
 CLS = 'cls'

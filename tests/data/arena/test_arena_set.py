@@ -31,6 +31,7 @@ FIRST = {  # of each split, SHA-256 of the images and labels
 SETS = {
     'listops:rows=3:length=10-40:seed=5': (1, 10),
     'recall:rows=3:length=12:pairs=2': (1, 16),
+    'recall:rows=3:length=3:pairs=1:keys=1:values=2': (1, 2),
     'passages:rows=3:length=64:source=stdlib': (2, 2),
     'pathfinder:rows=3:size=32:bars=4:distractors=0': (1, 2),
 }
@@ -74,7 +75,10 @@ def test_options_reach_the_generator():
             'starts must be drawn with size 16, which has few images with fixed ones',
         ),
         ('pathfinder:rows=2:size=32:bars=1', 'bars must be a whole number of at least 2'),
-        ('recall:rows=2:length=8:pairs=4', 'pairs must be at most 1024, and fit: two words each beside the query'),
+        ('recall:rows=2:length=8:pairs=7', 'pairs must be at most 64, the keys, and 6: the query and filler have a'),
+        ('recall:rows=2:length=8:pairs=4:keys=3', 'pairs must be at most 3, the keys, and 6'),
+        ('recall:rows=2:length=8:pairs=4:keys=65', 'keys must be at most 64'),
+        ('recall:rows=2:length=8:pairs=4:values=1', 'values must be a whole number of at least 2'),
         ('passages:rows=2:length=8', 'source=... is missing'),
         ('imdb', 'folder=... is missing'),
     ],

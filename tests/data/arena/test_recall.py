@@ -1,4 +1,4 @@
-"""Recall: the query's value stands behind its key, once, as often far away as near."""
+"""Recall: the query's value is that of its key's only pair, as often far away as near."""
 
 import hashlib
 
@@ -6,45 +6,46 @@ import numpy as np
 import pytest
 
 from efficient_attention.data.arena.arena_row import SPLITS
-from efficient_attention.data.arena.recall import KEYS, VALUES, recall_row
+from efficient_attention.data.arena.recall import FILLER, QUERIES, recall_row
+from efficient_attention.data.tokenizers.fixed import RECALL_VALUES, WORDS
 
 FIRST = {  # SHA-256 of the first hundred rows of each split
-    'train': '359adad9befb9d6a86865d905621e5f6890fc24e869bc7aacb83c7ce3f9d5870',
-    'dev': '46d9ad3af21efe83e716d72d72ac9b0a5a562fecdda5d564c022e05cb81771e0',
-    'test': 'c5d30517eb41d7015f1535927c8a431fd8c0cca6017f31d355d15127264e6d48',
+    'train': 'ec3d177c9fedb81e66c7fa5c6b7b5a61836e75ccadf6c9920a12075bd18498ea',
+    'dev': 'f877f0b64abaec9482da6ca84913a816a1cb47575d7d809dc64d5ddb697d72e1',
+    'test': '5162c14531b30f7adcc13e6a85d1ec1c8670d0bf5b8add23f0bf4ee584f43338',
 }
 
 
 @pytest.mark.parametrize('split', SPLITS)
 def test_rows(split: str):
-    rows = [recall_row(0, split, index, 64, 8) for index in range(100)]
+    rows = [recall_row(0, split, index, 64, 8, keys=16, values=4) for index in range(100)]
     for row in rows:
         [text] = row.texts
-        assert text.shape == (64,)
-        [place] = np.flatnonzero(text[1:] == text[0]) + 1
-        assert text[0] < KEYS and text[place + 1] == KEYS + row.label
-        keys = text[1:][text[1:] < KEYS]
-        assert len(keys) == len(set(keys)) == 8
-        assert ((text >= KEYS) & (text < KEYS + VALUES)).sum() == 8
+        query, *words = (WORDS['recall'][word] for word in text)
+        assert len(words) == 63 and query in [f'k{key}' for key in range(16)]
+        pairs = dict(word.split('=') for word in words if '=' in word)
+        assert len(pairs) == 8 and sum('=' in word for word in words) == 8
+        assert pairs[query] == f'v{row.label}' and row.label < 4
+        assert all(word in WORDS['recall'][FILLER:] for word in words if '=' not in word)
     content = b''.join(row.texts[0].astype('<u2').tobytes() + bytes([row.label]) for row in rows)
     assert hashlib.sha256(content).hexdigest() == FIRST[split]
 
 
 def test_what_is_asked_for_may_be_anywhere_and_have_any_value():
-    rows = [recall_row(0, 'train', index, 64, 8) for index in range(600)]
-    places = np.array([int(np.flatnonzero(row.texts[0][1:] == row.texts[0][0])[0]) for row in rows])
-    assert abs(places.mean() - 31) < 3 * 18 / np.sqrt(600)  # about uniform over 62 places
-    counts = np.bincount([row.label for row in rows], minlength=VALUES)
-    deviations = (counts - 600 / VALUES) / np.sqrt(600 / VALUES * (1 - 1 / VALUES))
+    rows = [recall_row(0, 'train', index, 64, 8, keys=16, values=4) for index in range(600)]
+    keys = [row.texts[0][0] - QUERIES for row in rows]
+    places = [int(np.flatnonzero(row.texts[0] // RECALL_VALUES == key)[0]) for row, key in zip(rows, keys, strict=True)]
+    assert min(places) == 1 and max(places) == 63
+    assert abs(np.mean(places) - 32) < 3 * 18.2 / np.sqrt(600)  # uniform over 63 places
+    counts = np.bincount([row.label for row in rows], minlength=4)
+    deviations = (counts - 600 / 4) / np.sqrt(600 / 4 * (1 - 1 / 4))
     assert (np.abs(deviations) < 3).all()
 
 
 def test_no_row_is_of_two_splits():
-    rows = {split: {recall_row(0, split, index, 5, 1).texts[0].tobytes() for index in range(2000)} for split in SPLITS}
+    def texts(split: str) -> set[bytes]:
+        return {recall_row(0, split, index, 4, 1, keys=16, values=4).texts[0].tobytes() for index in range(2000)}
+
+    rows = {split: texts(split) for split in SPLITS}
     assert all(len(found) > 1000 for found in rows.values())
     assert not any(rows[one] & rows[other] for one, other in (('train', 'dev'), ('train', 'test'), ('dev', 'test')))
-
-
-def test_pairs_may_fill_the_row():
-    row = recall_row(0, 'train', 0, 9, 4)
-    assert (row.texts[0][1::2] < KEYS).all() and (row.texts[0][2::2] >= KEYS).all()
