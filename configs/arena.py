@@ -72,15 +72,19 @@ PAPER_BYTES = 4_000  # of a review; the released settings have 1,000
 
 
 def mechanisms(length: int) -> dict[str, dict[str, object]]:
-    """The fields of `model` of each mechanism, for rows of at most `length` words."""
+    """The fields of `model` of each mechanism, for rows of at most `length` words.
+
+    A token of `bigbird` reads eight blocks and one of `lsh` four, which are smaller in short rows: else they were all.
+    """
+    block, bucket = 64 if length >= 1_000 else 16 if length >= 400 else 4, 64 if length >= 400 else 16
     return {
         'full': {'attention': 'full'},
         'local': {'attention': 'block(50)'},
         'lra_local': {'attention': f'strided({length // 50 + 1})'},  # the wiring that was published as local attention
         'longformer': {'attention': 'longformer(50)'},
         'sparse': {'attention': 'block(50) | summary(50, 10)'},  # the fixed pattern of Child et al. 2019, both ways
-        'bigbird': {'attention': 'bigbird(64, 3)'},
-        'lsh': {'attention': 'lsh(64, 2)', 'shared_qk': True},
+        'bigbird': {'attention': f'bigbird({block}, 3)'},
+        'lsh': {'attention': f'lsh({bucket}, 2)', 'shared_qk': True},
         'favor': {'attention': 'favor(128)'},
         'linear': {'attention': 'linear()'},
         'cos': {'attention': f"linear('cos', {length})"},
