@@ -45,7 +45,7 @@ KINDS = {
 PAIRED = ('passages', 'retrieval')
 SMALL: dict[str, object] = {'layers': 2, 'width': 64, 'heads': 2, 'feed_forward_width': 128, 'dropout_rate': 0.1}
 SMALL |= {'scan_unroll': 2}  # no loop over two layers, which would copy what each of them keeps
-SMALL_STEPS = {'listops_short': 1_500, 'pathfinder': 1_500}  # of 32 rows; 1,000 of the other tasks
+SMALL_STEPS = {'listops_short': 1_500, 'pathfinder': 1_500, 'recall': 2_000}  # of 32 rows; 1,000 of the other tasks
 # size, task: batch, steps, rate, warm-up, weight decay. What differs between `paper` and `code` is in docs/arena.md.
 RECIPES: dict[str, dict[str, tuple[float, ...]]] = {
     'code': {
